@@ -1,0 +1,147 @@
+//! What proves that a request is genuine, and the secrets it is held against.
+
+use std::path::PathBuf;
+
+use aws_lc_rs::hmac;
+use axum::http::{HeaderMap, HeaderValue, header};
+
+/// A secrets file is read up to here; more is no secret.
+const MAX_SECRET_FILE: u64 = 64 << 10;
+
+/// One active secret: as a key, and as the tag of itself, against which tokens are compared.
+pub(super) struct Key {
+    key: hmac::Key,
+    of_itself: hmac::Tag,
+}
+
+impl Key {
+    pub(super) fn new(secret: &[u8]) -> Self {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
+        let of_itself = hmac::sign(&key, secret);
+        Self { key, of_itself }
+    }
+
+    /// Begins the tag of a body.
+    pub(super) fn context(&self) -> hmac::Context {
+        hmac::Context::with_key(&self.key)
+    }
+
+    /// Compares by tags, so that neither content nor length of the secret shows in the time it takes.
+    fn is(&self, token: &[u8]) -> bool {
+        hmac::verify(&self.key, token, self.of_itself.as_ref()).is_ok()
+    }
+}
+
+pub(super) fn read_keys(files: &[PathBuf]) -> std::io::Result<Vec<Key>> {
+    use std::io::Read;
+    let mut keys = Vec::new();
+    for path in files {
+        let mut content = Vec::new();
+        fs_err::File::open(path)?.take(MAX_SECRET_FILE).read_to_end(&mut content)?;
+        keys.extend(
+            content
+                .split(|byte| *byte == b'\n')
+                .map(<[u8]>::trim_ascii)
+                .filter(|line| !line.is_empty())
+                .map(Key::new),
+        );
+    }
+    Ok(keys)
+}
+
+/// What a request offers as proof. A header given twice proves nothing.
+#[derive(Default)]
+pub(super) struct Claims {
+    signatures: Vec<[u8; 32]>,
+    tokens: Vec<Vec<u8>>,
+    deliveries: Vec<String>,
+}
+
+impl Claims {
+    pub(super) fn read(headers: &HeaderMap) -> Self {
+        let once = |name: &str| {
+            let mut values = headers.get_all(name).iter();
+            values.next().filter(|_| values.next().is_none()).map(HeaderValue::as_bytes)
+        };
+        let hub = once("x-hub-signature-256").and_then(|value| value.strip_prefix(b"sha256="));
+        let gitea = [once("x-gitea-signature"), once("x-forgejo-signature")];
+        let bearer = once(header::AUTHORIZATION.as_str()).and_then(|value| {
+            let (scheme, token) = value.split_at_checked(7)?;
+            scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+        });
+        let deliveries =
+            ["x-github-delivery", "x-gitea-delivery", "x-forgejo-delivery", "x-gitlab-event-uuid"];
+        Self {
+            signatures: std::iter::once(hub).chain(gitea).flatten().filter_map(hex).collect(),
+            tokens: [once("x-gitlab-token"), bearer].into_iter().flatten().map(<[u8]>::to_vec).collect(),
+            deliveries: deliveries
+                .into_iter()
+                .filter_map(|name| Some(format!("{name} {}", String::from_utf8_lossy(once(name)?))))
+                .filter(|delivery| delivery.len() <= 256)
+                .collect(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.signatures.is_empty() && self.tokens.is_empty()
+    }
+
+    /// Before the body: a token can be judged now, a signature cannot.
+    pub(super) fn may_be_valid(&self, keys: &[Key]) -> bool {
+        !self.signatures.is_empty() || self.token_valid(keys)
+    }
+
+    fn token_valid(&self, keys: &[Key]) -> bool {
+        self.tokens.iter().any(|token| keys.iter().any(|key| key.is(token)))
+    }
+
+    pub(super) fn valid(&self, keys: &[Key], tags: &[hmac::Tag]) -> bool {
+        let signed = |signature: &[u8; 32]| {
+            tags.iter()
+                .any(|tag| aws_lc_rs::constant_time::verify_slices_are_equal(tag.as_ref(), signature).is_ok())
+        };
+        self.signatures.iter().any(signed) || self.token_valid(keys)
+    }
+
+    /// By what this request is known again.
+    pub(super) fn traces(self) -> Vec<String> {
+        let signatures = self.signatures.iter().map(|signature| format!("{signature:02x?}"));
+        self.deliveries.into_iter().chain(signatures).collect()
+    }
+}
+
+/// 64 hexadecimal digits, of either case.
+fn hex(text: &[u8]) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    if text.len() != 64 {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
+        let (high, low) = ((pair[0] as char).to_digit(16)?, (pair[1] as char).to_digit(16)?);
+        *byte = (high * 16 + low) as u8; // two hexadecimal digits never exceed 255
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_signature_matches_githubs_documented_example() {
+        // https://docs.github.com/webhooks/using-webhooks/validating-webhook-deliveries
+        let key = Key::new(b"It's a Secret to Everybody");
+        let tag = hmac::sign(&key.key, b"Hello, World!");
+        let documented = b"757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
+        assert_eq!(hex(documented).unwrap(), tag.as_ref());
+    }
+
+    #[test]
+    fn a_token_is_compared_whole() {
+        let key = Key::new(b"correct horse");
+        assert!(key.is(b"correct horse"));
+        for other in [&b""[..], b"correct hors", b"correct horse ", b"Correct horse"] {
+            assert!(!key.is(other));
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Builds everything from valid settings, in reading order, and runs it until its end.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use prometheus_client::registry::Registry;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, info, warn};
+
+use crate::config::{Line, Origin, Settings};
+use crate::hooks::{self, Hooks};
+use crate::mirror::Mirror;
+use crate::phase::{Status, Trigger};
+use crate::store::{self, Store};
+use crate::sync::{Asker, End, Sync};
+use crate::telemetry::metrics::Metrics;
+use crate::{admin, human, mirror, shutdown, sync, telemetry};
+
+/// How often a root that somebody else holds is tried again.
+const LOCK_PAUSE: Duration = Duration::from_millis(200);
+
+/// How long the listener and what runs in the background may take to end once the sync has.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// Why a sync ended with an exit code other than 0.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The root.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// The mirror.
+    #[error(transparent)]
+    Mirror(#[from] mirror::Error),
+    /// The listener.
+    #[error(transparent)]
+    Admin(#[from] admin::Error),
+    /// Too many failures in a row.
+    #[error("giving up after {failures} {}", if *failures == 1 { "failure" } else { "failures in a row" })]
+    GaveUp {
+        /// How many.
+        failures: u64,
+        /// The last one.
+        #[source]
+        last: sync::Error,
+    },
+    /// It was to run once and was asked to end before it was done.
+    #[error("interrupted before the first publication")]
+    Interrupted,
+    /// What was to be published once is published, but a hook failed.
+    #[error("published, but a hook failed")]
+    Hook(#[from] hooks::Error),
+    /// The system gave us no threads, no signals or no clock.
+    #[error("cannot {act}")]
+    System {
+        /// What was tried.
+        act: &'static str,
+        /// The kernel's answer.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// What a person can do, a line each.
+    pub fn hints(&self) -> Vec<String> {
+        match self {
+            Self::Store(error) => error.hints(),
+            Self::Mirror(error) => error.hints(),
+            Self::Admin(error) => error.hints(),
+            Self::GaveUp { last, .. } => last.hints(),
+            Self::Hook(error) => error.hints(),
+            Self::Interrupted | Self::System { .. } => Vec::new(),
+        }
+    }
+}
+
+fn system(act: &'static str) -> impl FnOnce(std::io::Error) -> Error {
+    move |source| Error::System { act, source }
+}
+
+/// Keeps the memory at rest level. glibc gives each of a process's first threads a heap of its own, eight for each
+/// processor, and fragments all of them a little with every publication; the threads that share ours now are few and
+/// mostly wait for files. (musl has one heap anyway.)
+#[cfg(target_env = "gnu")]
+#[expect(unsafe_code, reason = "mallopt(3) has no safe form")]
+fn limit_heaps() {
+    // SAFETY: a plain setting, made before other threads are started. A refusal leaves things as they are.
+    unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn limit_heaps() {}
+
+/// Runs `treeswap sync`. `lines` is the configuration as it was given, and `warnings` are about it, for the log.
+pub fn sync(settings: Settings, lines: &[Line], warnings: &[String]) -> Result<(), Error> {
+    limit_heaps();
+    telemetry::start(&settings.telemetry);
+    let given: Vec<String> =
+        lines.iter().filter(|line| line.origin != Origin::Default).map(ToString::to_string).collect();
+    info!(version = telemetry::VERSION, settings = given.join(" "), "treeswap {}", telemetry::VERSION);
+    for warning in warnings {
+        warn!("{warning}");
+    }
+    // What is inherited differs between runtimes and shells; modes of what we publish don't.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(if settings.store.group_write {
+        0o002
+    } else {
+        0o022
+    }));
+    let termination_log = settings.termination_log.clone();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2) // one for the loop's own waits, one for the listener; work that blocks has its own threads
+        .max_blocking_threads(32) // one attempt, one spare, one look-up of a name: far more than ever run at once
+        .enable_all()
+        .build()
+        .map_err(system("start the runtime"))?;
+    let ended = run(&runtime, settings);
+    runtime.shutdown_timeout(LINGER);
+    if let (Err(error), Some(path)) = (&ended, termination_log) {
+        last_words(&path, &human::one_line(error), &error.hints());
+    }
+    ended
+}
+
+fn run(runtime: &Runtime, settings: Settings) -> Result<(), Error> {
+    let one_time = settings.sync.one_time;
+    let (draining, signals) = {
+        let _inside = runtime.enter();
+        let signals = Signals::listen(settings.signal).map_err(system("listen for signals"))?;
+        (shutdown::listen(u8::from(one_time)).map_err(system("listen for signals"))?, signals)
+    };
+    // Bound before anything else is touched: a taken port is found at once.
+    let listener = settings.admin.clone().map(|options| runtime.block_on(admin::Listener::bind(options)));
+    let listener = listener.transpose()?;
+    // It answers before there is anything to show: opening the root may take as long as --lock-wait allows.
+    let metrics = Metrics::default();
+    let (status, shown) = watch::channel(starting("the root is being opened".to_owned()));
+    let asker = Arc::new(OnceLock::<Asker>::new());
+    if let Some(listener) = listener {
+        info!("listening at {}", listener.address());
+        let asker = Arc::clone(&asker);
+        // What is asked for before the loop runs is what it begins with anyway.
+        let trigger: Arc<dyn Fn(Trigger) + Send + std::marker::Sync> =
+            Arc::new(move |trigger| asker.get().into_iter().for_each(|asker| asker.ask(trigger)));
+        let registry = registry(&metrics, settings.metrics);
+        let state = admin::State { status: shown.clone(), registry, trigger };
+        runtime.spawn(serve(listener, state, draining.clone()));
+    }
+    let (store, recovered) = match open(settings.store.clone(), settings.lock_wait, &draining, &status)? {
+        Some(opened) => opened,
+        None => return if one_time { Err(Error::Interrupted) } else { Ok(()) },
+    };
+    for line in &recovered.done {
+        info!("recovered: {line}");
+    }
+    for line in &recovered.foreign {
+        warn!("not ours, left alone: {line}");
+    }
+    for line in &recovered.warnings {
+        warn!("{line}");
+    }
+    status.send_replace(starting("the mirror is being opened".to_owned()));
+    let mirror = Mirror::open(settings.mirror.clone())?;
+    let hooks = {
+        let _inside = runtime.enter();
+        let counted = metrics.clone();
+        let observer: hooks::Observer = Arc::new(move |kind, ok, took| counted.hook(kind.label(), ok, took));
+        Arc::new(Hooks::start(settings.hooks, &draining, &observer))
+    };
+    let sync =
+        Sync::new(settings.sync.clone(), store, mirror, metrics, status).with_hooks(Arc::clone(&hooks));
+    runtime.block_on(async {
+        signals.ask(asker.get_or_init(|| sync.asker()));
+        let end = sync.run(draining.clone()).await;
+        if matches!(end, End::Done) {
+            return Ok(hooks.completed().await?);
+        }
+        hooks.stop().await;
+        match end {
+            End::Done => Ok(()),
+            End::Drained if one_time => Err(Error::Interrupted),
+            End::Drained => {
+                info!("drained");
+                Ok(())
+            }
+            End::GaveUp(last) => {
+                let failures = shown.borrow().consecutive_failures;
+                Err(Error::GaveUp { failures, last })
+            }
+        }
+    })
+}
+
+/// The status before there is a loop, which cannot hang yet.
+fn starting(what: String) -> Status {
+    Status { starting: Some(what), alive_until_ms: u64::MAX, ..Status::default() }
+}
+
+/// Opens the root, waiting for its lock as long as was asked. `None`: the process drains.
+fn open(
+    options: store::Options,
+    wait: Duration,
+    draining: &CancellationToken,
+    status: &watch::Sender<Status>,
+) -> Result<Option<(Store, store::Recovered)>, Error> {
+    let began = Instant::now();
+    let mut said = false;
+    loop {
+        match Store::open(options.clone()) {
+            Err(error @ store::Error::Locked { .. }) if began.elapsed() < wait => {
+                if !std::mem::replace(&mut said, true) {
+                    info!("{error}: waiting");
+                    status.send_replace(starting(error.to_string()));
+                }
+                std::thread::sleep(LOCK_PAUSE);
+                if draining.is_cancelled() {
+                    return Ok(None);
+                }
+            }
+            opened => return Ok(Some(opened?)),
+        }
+    }
+}
+
+fn registry(metrics: &Metrics, shown: bool) -> Arc<Mutex<Registry>> {
+    let mut registry = Registry::with_prefix("treeswap");
+    if shown {
+        metrics.register(&mut registry);
+    }
+    Arc::new(Mutex::new(registry))
+}
+
+/// A listener that fails takes nothing else down: what is published matters more.
+async fn serve(listener: admin::Listener, state: admin::State, draining: CancellationToken) {
+    if let Err(error) = listener.serve(state, draining).await {
+        error!(error = human::one_line(&error), "the listener ended; syncing goes on");
+    }
+}
+
+/// Signals that ask for a sync. SIGHUP is among those listened to, whether or not it asks: it never ends the process.
+struct Signals {
+    asks: Option<i32>,
+    streams: Vec<(i32, Signal)>,
+}
+
+impl Signals {
+    fn listen(asks: Option<i32>) -> std::io::Result<Self> {
+        let hangup = SignalKind::hangup().as_raw_value();
+        let numbers = std::iter::once(hangup).chain(asks.filter(|number| *number != hangup));
+        let streams = numbers.map(|number| Ok((number, signal(SignalKind::from_raw(number))?)));
+        Ok(Self { asks, streams: streams.collect::<std::io::Result<_>>()? })
+    }
+
+    fn ask(self, asker: &Asker) {
+        for (number, mut arrivals) in self.streams {
+            let (asks, asker) = (self.asks == Some(number), asker.clone());
+            tokio::spawn(async move {
+                while arrivals.recv().await.is_some() {
+                    if asks {
+                        debug!(signal = number, "a signal asks for a sync");
+                        asker.ask(Trigger::Signal);
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// The kubelet shows this file's content as the reason why a container ended. It makes the file itself; where there is
+/// none, nobody would read it.
+pub fn last_words(path: &Path, error: &str, hints: &[String]) {
+    let opened = fs_err::OpenOptions::new().write(true).truncate(true).open(path);
+    let written = opened.and_then(|mut file| {
+        writeln!(file, "treeswap: {error}")?;
+        hints.iter().try_for_each(|hint| writeln!(file, "hint: {hint}"))
+    });
+    match written {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => debug!(%error, "no last words"),
+        _ => {}
+    }
+}

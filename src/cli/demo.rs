@@ -1,0 +1,283 @@
+//! `treeswap demo`: the whole thing on a bundled example, narrated. Every claim it prints was checked just before.
+//!
+//! It runs the real binary as a sidecar on a temporary root, commits the example's releases to a local repository, and
+//! looks at the directory as a consumer would. On a terminal it tells the story; piped, it prints one line.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+
+use crate::mirror::author::{Author, Content};
+use crate::store::pin::{self, Pin};
+
+/// A path of the example with its content and whether it is executable.
+type File = (&'static str, &'static str, bool);
+
+macro_rules! release {
+    ($number:literal: $($path:literal),+) => {
+        &[$(($path, include_str!(concat!("../../testdata/example/", $number, "/", $path)), false),)+
+          ("bin/check", include_str!(concat!("../../testdata/example/", $number, "/bin/check")), true)]
+    };
+}
+
+/// The example's releases, as `testdata/example` holds them.
+const RELEASES: [&[File]; 3] = [
+    release!("1": "RELEASE", "gateway/routes.yaml", "gateway/limits.yaml", "scheduler/jobs/nightly.yaml",
+             "scheduler/jobs/hourly.yaml", "ci/acme/shop/acme-shop-main.yaml"),
+    release!("2": "RELEASE", "gateway/routes.yaml", "gateway/limits.yaml", "scheduler/jobs/nightly.yaml",
+             "scheduler/jobs/weekly.yaml", "ci/acme/shop/acme-shop-main.yaml"),
+    release!("3": "RELEASE", "gateway/routes.yaml", "gateway/limits.yaml", "scheduler/jobs/nightly.yaml",
+             "scheduler/jobs/weekly.yaml", "ci/acme/shop/acme-shop-main.yaml"),
+];
+
+/// Longest wait for anything the demonstration expects; a loaded machine is slow, not broken.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Short, so that a reap is seen within the demonstration; a service would keep the default.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Options of `treeswap demo`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Keep the repository and the root, and say where they are
+    #[arg(long)]
+    keep: bool,
+}
+
+/// Runs the demonstration.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let temporary =
+        tempfile::Builder::new().prefix("treeswap-demo-").tempdir().context("make a temporary directory")?;
+    let mut stage = Stage::set(temporary.path())?;
+    let began = Instant::now();
+    let told = stage.play();
+    drop(stage);
+    let swaps = told?;
+    println!(
+        "demo: {swaps} releases published and read whole, 1 hostile commit refused, 1 pin kept and released, {:.1}s",
+        began.elapsed().as_secs_f64()
+    );
+    if args.keep {
+        println!("demo: kept {}", temporary.keep().display());
+    }
+    Ok(())
+}
+
+/// The repository, the root, and a sidecar running between them.
+struct Stage {
+    repository: PathBuf,
+    root: PathBuf,
+    log: PathBuf,
+    author: Author,
+    sidecar: Option<Child>,
+    aloud: bool,
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if let Some(mut sidecar) = self.sidecar.take() {
+            let _ = sidecar.kill();
+            let _ = sidecar.wait();
+        }
+    }
+}
+
+impl Stage {
+    fn set(at: &Path) -> anyhow::Result<Self> {
+        let repository = at.join("config.git");
+        let author = Author::init(&repository)?;
+        let aloud = std::io::stdout().is_terminal();
+        Ok(Self {
+            repository,
+            root: at.join("config"),
+            log: at.join("treeswap.log"),
+            author,
+            sidecar: None,
+            aloud,
+        })
+    }
+
+    /// Tells the story; returns how many releases were published.
+    fn play(&mut self) -> anyhow::Result<usize> {
+        self.say("A git repository with release 1 of a small configuration, and treeswap following it:");
+        self.commit(1, &[])?;
+        self.start()?;
+        self.wait("release 1 to be published", |stage| stage.published("1"))?;
+        self.show_root()?;
+
+        self.say("A slow reader pins the generation it reads. Meanwhile release 2 arrives: two files change together, one goes, one comes:");
+        let pin = Pin::take(&self.root, &pin::Options::default()).context("pin the published generation")?;
+        let pinned = fs_err::read_link(self.root.join("..data"))?;
+        self.commit(2, &[])?;
+        self.wait("release 2 to be published", |stage| stage.published("2"))?;
+        ensure!(!self.root.join("scheduler/jobs/hourly.yaml").exists(), "a removed file is still there");
+        self.show_root()?;
+
+        self.say("The grace period of release 1 is over, but the slow reader still has all of it, through its pin:");
+        std::thread::sleep(2 * GRACE);
+        let status = self.status()?;
+        ensure!(status.contains("pinned"), "the pin is not seen: {status}");
+        ensure!(complete(&pin.path(), "1")?, "the pinned generation changed");
+
+        self.say("Somebody commits a link to /etc/passwd. The revision is refused by name; release 2 keeps serving:");
+        self.commit(2, &[("gateway/passwd", Content::Symlink("/etc/passwd"))])?;
+        self.wait("the commit to be refused", |stage| stage.logged("gateway/passwd"))?;
+        let log = fs_err::read_to_string(&self.log)?;
+        let refusal = log.lines().find(|line| line.contains("gateway/passwd")).unwrap_or_default();
+        self.show(refusal.split_once(' ').map_or(refusal, |(_, words)| words.trim()));
+        ensure!(self.published("2")?, "a refused commit changed what is published");
+
+        self.say("Release 3 takes the link away again, and is published:");
+        self.commit(3, &[])?;
+        self.wait("release 3 to be published", |stage| stage.published("3"))?;
+
+        self.say("The slow reader is done. Nobody needs release 1 any more, so it is reaped:");
+        drop(pin);
+        let gone = self.root.join(&pinned);
+        self.wait("release 1 to be reaped", |_| Ok(!gone.exists()))?;
+        self.show_root()?;
+        self.stop()?;
+        Ok(RELEASES.len())
+    }
+
+    /// Commits a release of the example, with extra paths.
+    fn commit(&self, release: usize, extra: &[(&str, Content<'_>)]) -> anyhow::Result<()> {
+        let mut paths: Vec<(&str, Content<'_>)> = RELEASES[release - 1]
+            .iter()
+            .map(|(path, text, executable)| match executable {
+                true => (*path, Content::Executable(text.as_bytes())),
+                false => (*path, Content::File(text.as_bytes())),
+            })
+            .collect();
+        paths.extend_from_slice(extra);
+        let revision = self.author.commit(&paths, &format!("release {release}"))?;
+        self.show(&format!("git commit {} on main", revision.short()));
+        Ok(())
+    }
+
+    /// Starts the sidecar, this very binary, as a user would.
+    fn start(&mut self) -> anyhow::Result<()> {
+        let log = fs_err::File::create(&self.log)?.into_parts().0;
+        let mut command = Command::new(std::env::current_exe().context("find this program")?);
+        command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command.arg("sync").arg("--repo").arg(&self.repository).arg("--root").arg(&self.root);
+        command.args(["--ref=main", "--period=200ms", "--min-interval=0s", "--log-format=plain"]);
+        command.arg(format!("--grace={}ms", GRACE.as_millis()));
+        self.sidecar = Some(command.spawn().context("start the sidecar")?);
+        Ok(())
+    }
+
+    /// Ends the sidecar as a kubelet would, and checks that it ends well.
+    fn stop(&mut self) -> anyhow::Result<()> {
+        let Some(mut sidecar) = self.sidecar.take() else { return Ok(()) };
+        if let Some(pid) = rustix::process::Pid::from_raw(sidecar.id().cast_signed()) {
+            rustix::process::kill_process(pid, rustix::process::Signal::TERM).context("end the sidecar")?;
+        }
+        let status = sidecar.wait().context("wait for the sidecar")?;
+        ensure!(status.success(), "the sidecar ended with {status}");
+        Ok(())
+    }
+
+    /// Whether what is published is exactly this release, complete.
+    fn published(&self, release: &str) -> anyhow::Result<bool> {
+        let pin = match Pin::take(&self.root, &pin::Options::default()) {
+            Err(pin::Error::NoGeneration { .. }) => return Ok(false),
+            other => other.context("pin the published generation")?,
+        };
+        if fs_err::read_to_string(pin.path().join("RELEASE"))?.trim() != release {
+            return Ok(false);
+        }
+        ensure!(complete(&pin.path(), release)?, "release {release} was published incomplete");
+        Ok(true)
+    }
+
+    /// Whether the sidecar's log says this yet.
+    fn logged(&self, words: &str) -> anyhow::Result<bool> {
+        Ok(fs_err::read_to_string(&self.log)?.contains(words))
+    }
+
+    /// What `treeswap status` says of the root.
+    fn status(&self) -> anyhow::Result<String> {
+        let this = std::env::current_exe().context("find this program")?;
+        let output = Command::new(this).env_clear().arg("status").arg(&self.root).output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.lines().for_each(|line| self.show(line));
+        Ok(text)
+    }
+
+    /// Waits until something is so; on a terminal a spinner says for what.
+    fn wait(&mut self, what: &str, so: impl Fn(&Self) -> anyhow::Result<bool>) -> anyhow::Result<()> {
+        let spinner =
+            if self.aloud { indicatif::ProgressBar::new_spinner() } else { indicatif::ProgressBar::hidden() };
+        spinner.set_message(format!("waiting for {what}"));
+        spinner.enable_steady_tick(Duration::from_millis(80));
+        let began = Instant::now();
+        while !so(self)? {
+            if let Some(status) = self.sidecar.as_mut().and_then(|sidecar| sidecar.try_wait().ok().flatten())
+            {
+                bail!("the sidecar ended with {status}; it said:\n{}", fs_err::read_to_string(&self.log)?);
+            }
+            if began.elapsed() > PATIENCE {
+                bail!(
+                    "waited {PATIENCE:?} for {what}; the sidecar said:\n{}",
+                    fs_err::read_to_string(&self.log)?
+                );
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        spinner.finish_and_clear();
+        Ok(())
+    }
+
+    /// Lists the root as `ls` would.
+    fn show_root(&self) -> anyhow::Result<()> {
+        let mut names: Vec<_> =
+            fs_err::read_dir(&self.root)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+        names.sort();
+        for path in names {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            match fs_err::read_link(&path) {
+                Ok(target) => self.show(&format!("{name} -> {}", target.display())),
+                Err(_) => self.show(&format!("{name}/")),
+            }
+        }
+        Ok(())
+    }
+
+    fn say(&self, words: &str) {
+        if self.aloud {
+            println!("\n{words}");
+            std::thread::sleep(Duration::from_millis(700)); // a person reads along
+        }
+    }
+
+    fn show(&self, line: &str) {
+        if self.aloud {
+            println!("    {line}");
+            let _ = std::io::stdout().flush();
+        }
+    }
+}
+
+/// Whether a directory holds exactly the files of a release.
+fn complete(directory: &Path, release: &str) -> anyhow::Result<bool> {
+    let number: usize = release.parse().context("a release's number")?;
+    let files = RELEASES[number - 1];
+    for (path, text, _) in files {
+        if fs_err::read_to_string(directory.join(path))? != *text {
+            return Ok(false);
+        }
+    }
+    Ok(count(directory)? == files.len())
+}
+
+fn count(directory: &Path) -> std::io::Result<usize> {
+    let mut files = 0;
+    for entry in fs_err::read_dir(directory)? {
+        let entry = entry?;
+        files += if entry.file_type()?.is_dir() { count(&entry.path())? } else { 1 };
+    }
+    Ok(files)
+}

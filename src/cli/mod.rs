@@ -1,0 +1,212 @@
+//! The clap tree, one file per subcommand, human output, exit codes.
+//!
+//! An error is one line, `treeswap: <what>: <because>`, and lines `hint: <what to do>` under it.
+
+/// A line on stderr. Unlike `eprintln!` it does not panic where nobody reads that any more.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
+mod check;
+mod complete;
+mod flags;
+mod render;
+mod sync;
+mod usage;
+
+mod demo;
+pub mod pin;
+pub mod status;
+pub mod watch;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::{app, config, configmap, human, mirror, shutdown, store, telemetry};
+
+/// What the process ends with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done, or drained after SIGTERM or SIGINT.
+    Done = 0,
+    /// Failed.
+    Failed = 1,
+    /// The command line or the configuration is wrong; nothing was touched.
+    Usage = 2,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  treeswap sync --repo=https://github.com/acme/config --root=/config
+  treeswap sync --one-time --repo=git@github.com:acme/config --ref=v1.4 --root=/config
+  treeswap watch /config -- systemctl reload gateway
+  treeswap render --rules=plugins.yaml --tree=. | kubectl apply --server-side -f -
+  treeswap pin /config -- tar czf /tmp/config.tgz -C {} .
+
+Exit codes: 0 done, 1 failed, 2 usage or configuration, 128+N ended by a second signal N.";
+
+/// Keeps a directory equal to a revision of a git repository, one complete revision at a time
+#[derive(Parser)]
+#[command(name = "treeswap", version = version(), after_help = EXAMPLES, max_term_width = 120, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Keep a directory equal to a revision: the sidecar, or once with --one-time
+    Sync(Box<config::Args>),
+    /// Run a command with the current generation pinned
+    Pin(pin::Args),
+    /// Run a command at every swap, with the new generation pinned
+    Watch(watch::Args),
+    /// Show generations, pins and the last attempts of a root
+    Status(status::Args),
+    /// Validate the configuration of `sync` offline and print it, secrets replaced
+    Check(Box<config::Args>),
+    /// Print the ConfigMaps that Prow's config_updater rules make of a tree, as manifests
+    Render(Box<render::Args>),
+    /// Show the whole thing on a bundled example, in seconds
+    Demo(demo::Args),
+    /// Print a completion script for a shell
+    Completions(complete::Args),
+    /// Print the manual in roff, for man(1)
+    Man,
+}
+
+fn version() -> &'static str {
+    match telemetry::COMMIT {
+        Some(commit) => format!("{} ({commit})", telemetry::VERSION).leak(), // once, for as long as the process runs
+        None => telemetry::VERSION,
+    }
+}
+
+/// The tree with each flag's variable. The short help does without their names: there, every flag has its one line.
+fn tree(short: bool) -> clap::Command {
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    let with_variables = |command| {
+        let command = config::attach(command, &is_set).after_help(
+            "Every flag has a variable: --max-pin is $TREESWAP_MAX_PIN. Flags that git-sync has are also read from \
+             $GITSYNC_…\nThe flag wins over the variable, ours over git-sync's. --help shows every flag.",
+        );
+        if short { command.mut_args(|arg| arg.hide_env(true).hide_possible_values(true)) } else { command }
+    };
+    Cli::command().mut_subcommand("sync", with_variables).mut_subcommand("check", with_variables)
+}
+
+/// Runs the program and returns its exit code.
+pub fn main() -> ExitCode {
+    // Before anything else: the indexing child must have one thread when it limits itself.
+    if let Some(code) = mirror::child_main(std::env::args_os().skip(1)) {
+        return ExitCode::from(code);
+    }
+    run(std::env::args_os().collect())
+}
+
+fn run(arguments: Vec<OsString>) -> ExitCode {
+    let mut tree = tree(arguments.iter().any(|argument| argument == "-h"));
+    let parsed = tree.try_get_matches_from_mut(&arguments);
+    let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+    let (cli, matches) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => return usage::show(&error, &arguments),
+    };
+    let result = match cli.command {
+        Command::Sync(args) => init(|| sync::run(&args, &flags::Given::of(&tree, &matches))),
+        Command::Check(args) => check::run(&args, &flags::Given::of(&tree, &matches)),
+        Command::Render(args) => render::run(&args, &flags::Given::of(&tree, &matches)),
+        Command::Pin(args) => pin::run(args),
+        Command::Watch(args) => init(|| watch::run(args)),
+        Command::Status(args) => status::run(args),
+        Command::Demo(args) => demo::run(&args).map(|()| Exit::Done.into()),
+        Command::Completions(args) => complete::completions(args, tree),
+        Command::Man => complete::man(&tree),
+    };
+    result.unwrap_or_else(|error| report(&error))
+}
+
+/// Runs a command that stays, as the child of an init where this process is PID 1.
+fn init(command: impl FnOnce() -> anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
+    match shutdown::init::supervise() {
+        Ok(Some(code)) => Ok(ExitCode::from(code)),
+        Ok(None) => command(),
+        Err(error) => Err(anyhow::Error::new(error).context("cannot run as PID 1")),
+    }
+}
+
+/// Prints an error and its hints.
+fn report(error: &anyhow::Error) -> ExitCode {
+    say!("treeswap: {}", human::one_line(error.as_ref()));
+    for hint in hints(error) {
+        say!("hint: {hint}");
+    }
+    match error.is::<config::Error>() || error.is::<configmap::RulesError>() {
+        true => Exit::Usage.into(),
+        false => Exit::Failed.into(),
+    }
+}
+
+/// The hints of the first error in the chain that has any to give.
+fn hints(error: &anyhow::Error) -> Vec<String> {
+    let of = |cause: &(dyn std::error::Error + 'static)| {
+        let app = cause.downcast_ref::<app::Error>().map(app::Error::hints);
+        let config = || cause.downcast_ref::<config::Error>().map(config::Error::hints);
+        let store = || cause.downcast_ref::<store::Error>().map(store::Error::hints);
+        let pin = || cause.downcast_ref::<store::pin::Error>().map(store::pin::Error::hints);
+        let mirror = || cause.downcast_ref::<mirror::Error>().map(mirror::Error::hints);
+        let rules = || cause.downcast_ref::<configmap::RulesError>().map(configmap::RulesError::hints);
+        let plan = || cause.downcast_ref::<configmap::Refused>().map(configmap::Refused::hints);
+        app.or_else(config).or_else(store).or_else(pin).or_else(mirror).or_else(rules).or_else(plan)
+    };
+    error.chain().find_map(of).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_is_sound() {
+        tree(false).debug_assert();
+    }
+
+    /// What `-h` shows fits a screen of 50 lines; the rest is in `--help`.
+    #[test]
+    fn short_help_fits_a_screen() {
+        let mut tree = tree(true);
+        tree.build();
+        assert!(tree.render_help().to_string().lines().count() <= 40);
+        for command in tree.get_subcommands_mut() {
+            let lines = command.render_help().to_string().lines().count();
+            assert!(lines <= 50, "{} -h has {lines} lines", command.get_name());
+        }
+    }
+
+    #[test]
+    fn every_flag_of_sync_has_a_heading_a_help_text_and_a_variable() {
+        let mut tree = tree(false);
+        tree.build();
+        let sync = tree.find_subcommand("sync").unwrap();
+        let flags = sync.get_arguments().filter(|arg| !arg.is_hide_set());
+        for flag in flags.filter(|arg| arg.get_long() != Some("help")) {
+            let name = flag.get_long().unwrap();
+            assert!(flag.get_help_heading().is_some(), "{name} has no heading");
+            assert!(flag.get_help().is_some(), "{name} has no help");
+            let variable = flag.get_env().unwrap().to_str().unwrap();
+            assert_eq!(variable, format!("TREESWAP_{}", name.to_uppercase().replace('-', "_")));
+        }
+    }
+}

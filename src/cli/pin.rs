@@ -1,0 +1,131 @@
+//! `treeswap pin`: becomes a command that has the current generation pinned.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::IntoRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::store::pin::{Options, Pin, Protection};
+
+/// The variable that holds the pinned directory.
+pub const VARIABLE: &str = "TREESWAP_DIR";
+
+/// What a shell says when a command is there but cannot be run, and when there is none.
+const CANNOT_RUN: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// Arguments of `treeswap pin`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    treeswap pin /config -- sh -c 'cd \"$TREESWAP_DIR\" && exec ./validate'\n  \
+    treeswap pin --wait 60s /config -- indexer --from {}\n\n\
+    The command gets the generation's own directory in TREESWAP_DIR and wherever {} stands in its arguments. It must \
+    read that one, not PATH, which may name a newer generation at any moment. The pin lasts until the command, and \
+    every process that inherited it, has ended; the exit code and signals are the command's. 126: it cannot be run; \
+    127: there is no such command.")]
+pub struct Args {
+    /// The root; or a link that names a generation, as in git-sync's layout
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+
+    /// PATH is the link itself, even if nothing is there yet
+    #[arg(long)]
+    pub link: bool,
+
+    /// Wait so long for the first generation
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
+    pub wait: Duration,
+
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// Pins, and becomes the command.
+///
+/// # Errors
+/// When there is nothing to pin, or no descriptor for it.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let pin = Pin::take_link(link_of(&args.path, args.link), &Options { wait: args.wait })?;
+    if let Some(warning) = warning(&pin) {
+        say!("treeswap: {warning}");
+    }
+    let inherited = pin.inheritable().context("cannot hand the pin to the command")?;
+    let mut command = command(&args.command, &pin);
+    let _ = inherited.into_raw_fd(); // stays open across exec(2); that is the pin
+    let error = command.exec();
+    Ok(cannot_run(&args.command[0], &error))
+}
+
+/// Says why a command could not be run, and returns a shell's code for it.
+pub(super) fn cannot_run(program: &OsStr, error: &std::io::Error) -> ExitCode {
+    say!("treeswap: cannot run {}: {error}", program.display());
+    ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN })
+}
+
+/// The link that `path` means: itself, if it is told to be or looks like one; else the one in the root.
+pub(super) fn link_of(path: &Path, is_link: bool) -> PathBuf {
+    let inner = path.join("..data");
+    let looks_like_one = || inner.symlink_metadata().is_err() && path.is_symlink();
+    if is_link || looks_like_one() { path.to_owned() } else { inner }
+}
+
+/// The command, told where the pinned generation is.
+pub(super) fn command(words: &[OsString], pin: &Pin) -> Command {
+    let place = pin.location().as_os_str();
+    let mut command = Command::new(&words[0]);
+    command.args(words[1..].iter().map(|word| filled(word, place))).env(VARIABLE, place);
+    command
+}
+
+/// Puts the place wherever `{}` stands, as find(1) does.
+fn filled(word: &OsStr, place: &OsStr) -> OsString {
+    let (mut rest, mut text) = (word.as_bytes(), Vec::new());
+    while let Some(at) = rest.windows(2).position(|pair| pair == b"{}") {
+        text.extend_from_slice(&rest[..at]);
+        text.extend_from_slice(place.as_bytes());
+        rest = &rest[at + 2..];
+    }
+    text.extend_from_slice(rest);
+    OsString::from_vec(text)
+}
+
+/// What a person should know about a pin that does not hold.
+pub(super) fn warning(pin: &Pin) -> Option<String> {
+    let why = match pin.protection() {
+        Protection::Locked => return None,
+        Protection::Contended => "somebody keeps holding an exclusive lock on it",
+        Protection::Unsupported => "this file system knows no locks",
+    };
+    Some(format!("{} is not pinned, only its grace period protects it: {why}", pin.location().display()))
+}
+
+/// Reads `30s`, `1m30s`, `500ms`.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let parsed: jiff::SignedDuration = text.parse().map_err(|error| format!("{error}"))?;
+    Duration::try_from(parsed).map_err(|_| "it is negative".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn braces_become_the_place_wherever_they_stand() {
+        let filled = |word: &str| filled(word.as_ref(), "/r/..1".as_ref()).into_string().unwrap();
+        assert_eq!(filled("{}"), "/r/..1");
+        assert_eq!(filled("--from={}/a:{}/b"), "--from=/r/..1/a:/r/..1/b");
+        assert_eq!(filled("{x}{"), "{x}{");
+    }
+
+    #[test]
+    fn durations_are_never_negative() {
+        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
+        assert!(duration("-5s").is_err() && duration("90").is_err());
+    }
+}

@@ -1,0 +1,172 @@
+//! What clap has to say about a command line, in our form: one line that names the thing, hints under it.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Error;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use super::Exit;
+
+/// Flags of git-sync, v3's included, that `sync` does not serve, and what to do instead.
+const UNSERVED: &[(&str, &str)] = &[
+    ("link", "the link is always ROOT/..data, and every top-level name of the tree is beside it"),
+    ("dest", "the link is always ROOT/..data, and every top-level name of the tree is beside it"),
+    ("filter", "leave it out: at the default --depth=1 there is little to filter"),
+    ("add-user", "leave it out: ssh here needs no entry in /etc/passwd"),
+    ("git", "leave it out: no git program is needed"),
+    (
+        "git-config",
+        "leave it out: no git program is run; --ca-file and the proxy variables are the usual reasons",
+    ),
+    (
+        "git-config-add",
+        "leave it out: no git program is run; --ca-file and the proxy variables are the usual reasons",
+    ),
+    ("git-gc", "leave it out: the mirror keeps itself small"),
+    ("http-pprof", "leave it out"),
+    ("man", "run `treeswap man`"),
+    ("branch", "use --ref"),
+    ("rev", "use --ref"),
+    ("wait", "use --period"),
+    ("timeout", "use --sync-timeout"),
+    ("max-sync-failures", "use --max-failures"),
+    ("sync-hook-command", "use --exechook-command"),
+    ("change-permissions", "use --group-write"),
+    ("ssh", "leave it out"),
+    ("v", "use -v or --log-level"),
+];
+
+/// Prints help and version as clap does, and everything else as our own errors.
+pub(super) fn show(error: &Error, arguments: &[OsString]) -> ExitCode {
+    if !error.use_stderr() {
+        let _ = error.print(); // stdout may be closed; nothing is left to say then
+        return Exit::Done.into();
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = error.print();
+        return Exit::Usage.into();
+    }
+    let (line, hints) = explain(error, arguments);
+    say!("treeswap: {line}");
+    for hint in hints {
+        say!("hint: {hint}");
+    }
+    Exit::Usage.into()
+}
+
+/// A variable of ours that holds no text: clap only says that there is one.
+fn unreadable_variable() -> Option<String> {
+    let ours = |name: &String| name.starts_with("TREESWAP_") || name.starts_with("GITSYNC_");
+    let broken = std::env::vars_os().filter(|(_, value)| value.to_str().is_none());
+    broken.filter_map(|(name, _)| name.into_string().ok()).find(ours)
+}
+
+/// One line, and hints.
+fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<String>) {
+    let text = |kind| error.get(kind).map(plain);
+    let name = text(ContextKind::InvalidArg).unwrap_or_default();
+    let value = text(ContextKind::InvalidValue);
+    let mut hints = suggestions(error);
+    let line = match error.kind() {
+        ErrorKind::UnknownArgument => {
+            let flag = name.trim_start_matches('-').split('=').next().unwrap_or_default();
+            match UNSERVED.iter().find(|(unserved, _)| *unserved == flag && name.starts_with('-')) {
+                Some((_, instead)) => {
+                    hints = vec![(*instead).to_owned()];
+                    format!("--{flag} is a flag of git-sync that treeswap does not serve")
+                }
+                None => format!("unknown argument {name}"),
+            }
+        }
+        ErrorKind::MissingRequiredArgument => {
+            let names: Vec<String> = match error.get(ContextKind::InvalidArg) {
+                Some(ContextValue::Strings(names)) => names.iter().map(|name| flag_of(name)).collect(),
+                _ => vec![flag_of(&name)],
+            };
+            hints.extend(names.iter().filter_map(|name| variable_hint(name)));
+            format!("{} {} required", names.join(" and "), if names.len() == 1 { "is" } else { "are" })
+        }
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
+            let (flag, value) = (flag_of(&name), value.unwrap_or_default());
+            let source = from_where(&flag, arguments);
+            let why = std::error::Error::source(error).map(|why| format!(": {why}")).unwrap_or_default();
+            if let Some(ContextValue::Strings(valid)) = error.get(ContextKind::ValidValue) {
+                hints.insert(0, format!("it is one of {}", valid.join(", ")));
+            }
+            match value.as_str() {
+                "" if source.starts_with('-') => format!("{source} needs a value{why}"),
+                value => format!("invalid value {value:?} for {source}{why}"),
+            }
+        }
+        ErrorKind::InvalidUtf8 => match unreadable_variable() {
+            Some(name) => format!("invalid value for ${name}: it is not UTF-8"),
+            None => "an argument is not UTF-8".to_owned(),
+        },
+        ErrorKind::InvalidSubcommand => {
+            let command = text(ContextKind::InvalidSubcommand).unwrap_or_default();
+            hints.push("`treeswap --help` lists the commands".to_owned());
+            format!("unknown command {command:?}")
+        }
+        ErrorKind::ArgumentConflict => format!("{} is given twice", flag_of(&name)),
+        ErrorKind::TooManyValues
+        | ErrorKind::NoEquals
+        | ErrorKind::WrongNumberOfValues
+        | ErrorKind::TooFewValues => {
+            format!("{} does not take its value like this", flag_of(&name))
+        }
+        _ => first_line(&error.to_string()),
+    };
+    (line, hints)
+}
+
+/// `--ref <REF>` is `--ref` to a person.
+fn flag_of(text: &str) -> String {
+    text.split([' ', '=', '[']).next().unwrap_or_default().to_owned()
+}
+
+/// The flag, if it is among the arguments; else the variable that must have held the value.
+fn from_where(flag: &str, arguments: &[OsString]) -> String {
+    let given = arguments.iter().filter_map(|argument| argument.to_str()).any(|argument| {
+        argument == flag
+            || argument.strip_prefix(flag).is_some_and(|rest| rest.starts_with('='))
+            || (flag == "--verbose" && argument.starts_with("-v"))
+            || (flag == "--grace" && argument.starts_with("--stale-worktree-timeout"))
+    });
+    if given || !flag.starts_with("--") {
+        return flag.to_owned();
+    }
+    let variable = |prefix: &str, flag: &str| {
+        format!("{prefix}{}", flag.trim_start_matches('-').to_uppercase().replace('-', "_"))
+    };
+    let theirs = if flag == "--grace" { "--stale-worktree-timeout" } else { flag };
+    let names = [variable("TREESWAP_", flag), variable("GITSYNC_", theirs)];
+    let set = names.iter().find(|name| std::env::var_os(name).is_some());
+    set.map_or_else(|| flag.to_owned(), |name| format!("${name}"))
+}
+
+fn variable_hint(flag: &str) -> Option<String> {
+    let name = flag.strip_prefix("--")?.to_uppercase().replace('-', "_");
+    Some(format!("{flag} can also be given as $TREESWAP_{name} or $GITSYNC_{name}"))
+}
+
+fn suggestions(error: &Error) -> Vec<String> {
+    let kinds = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
+    let said = kinds.iter().filter_map(|kind| error.get(*kind)).map(plain).filter(|text| !text.is_empty());
+    said.map(|text| format!("did you mean {text}?")).collect()
+}
+
+fn plain(value: &ContextValue) -> String {
+    match value {
+        ContextValue::String(text) => text.clone(),
+        ContextValue::Strings(texts) => texts.join(" or "),
+        ContextValue::StyledStr(text) => text.to_string(),
+        ContextValue::Bool(value) => value.to_string(),
+        ContextValue::Number(number) => number.to_string(),
+        _ => String::new(),
+    }
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
+}

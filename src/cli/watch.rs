@@ -1,0 +1,186 @@
+//! `treeswap watch`: runs a command at every swap, with the new generation pinned.
+//!
+//! One command at a time; what is swapped while it runs is one change when it ends, and the newest generation wins. The
+//! pin of the generation that the command ran for last is kept until the next run has ended: whatever still reads the
+//! old one, while the command makes it move on, can finish.
+
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{ExitCode, ExitStatus};
+use std::time::Duration;
+
+use anyhow::Context;
+use rustix::process::{Pid, Signal};
+use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
+
+use super::pin;
+use crate::store::pin::{Error, Options, Pin};
+use crate::watch::{self, Watcher};
+
+/// Pause before trying again to pin what could not be pinned.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Arguments of `treeswap watch`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    treeswap watch /config -- kill -HUP 1\n  \
+    treeswap watch --skip-first /config -- curl -fsS -X POST http://localhost:9090/-/reload\n\n\
+    The command gets the new generation's own directory in TREESWAP_DIR and wherever {} stands in its arguments, and \
+    runs for the generation that is current at the start, too. If it fails, that is reported, and the next swap runs it \
+    again. SIGTERM is passed on to it, and ends the watch once it has ended; a second one kills it.")]
+pub struct Args {
+    /// The root; or a link that names a generation, as in git-sync's layout
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+
+    /// PATH is the link itself, even if nothing is there yet
+    #[arg(long)]
+    pub link: bool,
+
+    /// Don't run the command for the generation that is current at the start
+    #[arg(long)]
+    pub skip_first: bool,
+
+    /// Look at the link so often, also without an event
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = pin::duration)]
+    pub poll: Duration,
+
+    /// End with the command's exit code when it fails
+    #[arg(long)]
+    pub exit_on_failure: bool,
+
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// Watches until a signal ends it.
+///
+/// # Errors
+/// When PATH can never be pinned, or the process is short of threads or descriptors.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("cannot start the runtime")?.block_on(watch(&args))
+}
+
+async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
+    let link = pin::link_of(&args.path, args.link);
+    let mut stop = Stop::new()?;
+    let watcher = Watcher::new(&link, &watch::Options { poll: args.poll });
+    if let Some(limitation) = watcher.limitation() {
+        say!("treeswap: swaps are found by looking every {:?}: {limitation}", args.poll);
+        limitation.hints().iter().for_each(|hint| say!("hint: {hint}"));
+    }
+    let mut swaps = watcher.in_background().context("cannot start the watching thread")?;
+    let mut served: Option<Pin> = None;
+    let mut skip = args.skip_first;
+    let mut waits = false;
+    loop {
+        let mut again = false;
+        match Pin::take_link(&link, &Options::default()) {
+            Ok(newest) if served.as_ref().is_some_and(|served| served.same_generation(&newest)) => {}
+            Ok(newest) if skip => {
+                served = Some(newest);
+                skip = false;
+            }
+            Ok(newest) => {
+                if let Some(warning) = pin::warning(&newest) {
+                    say!("treeswap: {warning}");
+                }
+                match run_for(args, &newest, &mut stop).await? {
+                    Next::Watch => served = Some(newest), // and the pin before it goes
+                    Next::Exit(code) => return Ok(code),
+                }
+                continue; // what was swapped meanwhile is due now
+            }
+            Err(error @ Error::NoGeneration { .. }) => {
+                if !std::mem::replace(&mut waits, true) {
+                    say!("treeswap: {error}; waiting for it");
+                }
+                skip = false; // the first one to come is a swap
+            }
+            Err(error) if error.is_transient() || served.is_some() => {
+                say!("treeswap: {:#}; trying again", anyhow::Error::new(error));
+                again = true;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        tokio::select! {
+            changed = swaps.changed() => changed.context("the watching thread ended")?,
+            () = tokio::time::sleep(PAUSE), if again => {}
+            () = stop.signalled() => return Ok(ExitCode::SUCCESS),
+        }
+    }
+}
+
+/// What follows a run.
+enum Next {
+    Watch,
+    Exit(ExitCode),
+}
+
+/// Runs the command for one generation, passing signals on.
+async fn run_for(args: &Args, generation: &Pin, stop: &mut Stop) -> anyhow::Result<Next> {
+    let inherited = generation.inheritable().context("cannot hand the pin to the command")?;
+    let mut command = tokio::process::Command::from(pin::command(&args.command, generation));
+    let spawned = command.spawn();
+    drop(inherited);
+    let mut child = match spawned {
+        Ok(child) => child,
+        Err(error) => return Ok(Next::Exit(pin::cannot_run(&args.command[0], &error))),
+    };
+    let mut signals = 0;
+    let status = loop {
+        tokio::select! {
+            status = child.wait() => break status.context("cannot wait for the command")?,
+            () = stop.signalled() => {
+                signals += 1;
+                let signal = if signals == 1 { Signal::TERM } else { Signal::KILL };
+                if let Some(pid) = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
+                    let _ = rustix::process::kill_process(pid, signal); // it may have ended by itself
+                }
+            }
+        }
+    };
+    if signals > 0 {
+        return Ok(Next::Exit(ExitCode::SUCCESS));
+    }
+    if !status.success() {
+        say!(
+            "treeswap: {} failed for {}: {status}",
+            args.command[0].display(),
+            generation.generation().display()
+        );
+        if args.exit_on_failure {
+            return Ok(Next::Exit(code_of(status)));
+        }
+    }
+    Ok(Next::Watch)
+}
+
+/// A shell's code for how a command ended.
+fn code_of(status: ExitStatus) -> ExitCode {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+/// The signals that end the watch.
+struct Stop {
+    terminate: Signals,
+    interrupt: Signals,
+}
+
+impl Stop {
+    fn new() -> anyhow::Result<Self> {
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    async fn signalled(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

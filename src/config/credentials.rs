@@ -1,0 +1,213 @@
+//! Which credentials were given, and whether they make sense together. The rules are git-sync's.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::args;
+use super::env::{Hidden, Origin, Origins, Variable};
+use super::error::Error;
+use super::settings::Check;
+use super::values::boolean;
+use crate::mirror::wire::{App, Credential, Issuance};
+use crate::secret;
+
+/// The JSON of `--credential`, as git-sync has it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Json {
+    #[serde(default)]
+    url: String,
+    #[serde(default)]
+    username: String,
+    #[serde(default)]
+    password: String,
+    #[serde(default)]
+    password_file: String,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(Json),
+    Many(Vec<Json>),
+}
+
+/// Where git-sync looks for cookies.
+const COOKIES: &str = "/etc/git-secret/cookie_file";
+
+/// All of them, the one of `--username` first. `password` is what the environment holds.
+pub(super) fn read(
+    args: &args::Args,
+    origins: &Origins,
+    password: Option<&Variable>,
+) -> Result<Vec<Credential>, Error> {
+    let given = &args.credentials;
+    if given.password.is_some() {
+        return Err(Error::Password {
+            what: "--password",
+            hint: "put it into a file (--password-file), or into $TREESWAP_PASSWORD",
+        });
+    }
+    let mut all: Vec<Credential> = named(args, origins, password)?.into_iter().collect();
+    for json in &given.credential {
+        all.extend(listed(json, origins)?);
+    }
+    Ok(all)
+}
+
+/// The one of `--username`.
+fn named(
+    args: &args::Args,
+    origins: &Origins,
+    password: Option<&Variable>,
+) -> Result<Option<Credential>, Error> {
+    let given = &args.credentials;
+    let (username, file) = (origins.name("username"), origins.name("password-file"));
+    let password = match (password, given.password_file.as_str()) {
+        (None, "") if given.username.is_empty() => return Ok(None),
+        (None, "") => {
+            return Err(Error::Needs {
+                one: username,
+                other: "--password-file or $TREESWAP_PASSWORD".into(),
+            });
+        }
+        (Some(Variable { name, .. }), path) if !path.is_empty() => {
+            return Err(Error::Conflict { one: format!("${name}"), other: file });
+        }
+        (Some(Variable { name, value }), _) => (format!("${name}"), secret::Source::Value(value.clone())),
+        (None, path) => (file, secret::Source::File(PathBuf::from(path))),
+    };
+    if given.username.is_empty() {
+        return Err(Error::Needs { one: password.0, other: "--username".into() });
+    }
+    if has_userinfo(&args.source.repo) {
+        return Err(Error::Conflict { one: username, other: "a user in the URL of --repo".into() });
+    }
+    Ok(Some(Credential { url: None, username: Some(given.username.clone()), password: password.1 }))
+}
+
+/// Those of one `--credential`. What it holds is never repeated in a message.
+fn listed(text: &str, origins: &Origins) -> Result<Vec<Credential>, Error> {
+    let name = origins.name("credential");
+    let wrong = |why: &str| Error::HiddenValue { name: name.clone(), why: why.to_owned() };
+    if text.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    let parsed = serde_json::from_str(text).map_err(|_| {
+        wrong(
+            "it is not JSON of the form {\"url\":…, \"username\":…, \"password-file\":…}, or a list of such",
+        )
+    })?;
+    let list = match parsed {
+        OneOrMany::One(one) => vec![one],
+        OneOrMany::Many(many) => many,
+    };
+    let convert = |json: Json| {
+        if json.url.is_empty() || json.username.is_empty() {
+            return Err(wrong("each credential needs a url and a username"));
+        }
+        let password = match (json.password, json.password_file) {
+            (value, file) if value.is_empty() && !file.is_empty() => secret::Source::File(file.into()),
+            (value, file) if !value.is_empty() && file.is_empty() => {
+                if *origins.get("credential") == Origin::Flag {
+                    return Err(Error::Password {
+                        what: "a password in --credential",
+                        hint: "name a file (\"password-file\"), or give the JSON in $TREESWAP_CREDENTIAL",
+                    });
+                }
+                secret::Source::Value(secret::Secret::new(value))
+            }
+            _ => return Err(wrong("each credential needs exactly one of password and password-file")),
+        };
+        Ok(Credential { url: Some(json.url), username: Some(json.username), password })
+    };
+    list.into_iter().map(convert).collect()
+}
+
+/// Whether the remote is a URL that names a user. The scp form is no URL and passes, as in git-sync.
+fn has_userinfo(remote: &str) -> bool {
+    url::Url::parse(remote)
+        .is_ok_and(|url| remote.contains("://") && (!url.username().is_empty() || url.password().is_some()))
+}
+
+impl Check<'_> {
+    /// Who issues a credential, if anybody.
+    pub(super) fn issuance(&self, hidden: &Hidden) -> Result<Option<Issuance>, Error> {
+        let askpass = match self.args.credentials.askpass_url.as_str() {
+            "" => None,
+            url => Some(Issuance::Askpass(self.http_url("askpass-url", url)?)),
+        };
+        match (askpass, self.github(hidden)?) {
+            (Some(_), Some(_)) => {
+                let one = self.origins.name("askpass-url");
+                Err(Error::Conflict { one, other: "a GitHub App".into() })
+            }
+            (askpass, app) => Ok(askpass.or(app.map(Issuance::GitHubApp))),
+        }
+    }
+
+    /// The App, if there is one: one of its ids, its installation and its key, and no other user.
+    fn github(&self, hidden: &Hidden) -> Result<Option<App>, Error> {
+        let given = &self.args.credentials;
+        let name = |flag: &str| self.origins.name(flag);
+        let (application, client) = ("github-app-application-id", "github-app-client-id");
+        let (installation, key) = ("github-app-installation-id", "github-app-private-key-file");
+        let (id, issuer) = match (given.github_app_application_id, given.github_app_client_id.as_str()) {
+            (0, "") => {
+                let alone = [
+                    (installation, given.github_app_installation_id != 0),
+                    (key, !given.github_app_private_key_file.is_empty()),
+                ];
+                return match alone.into_iter().find(|(_, given)| *given) {
+                    Some((flag, _)) => {
+                        Err(Error::Needs { one: name(flag), other: format!("--{application} or --{client}") })
+                    }
+                    None => Ok(None),
+                };
+            }
+            (0, id) => (client, id.to_owned()),
+            (..0, _) => {
+                return Err(self.wrong(application, given.github_app_application_id, "it is at least 1"));
+            }
+            (id, "") => (application, id.to_string()),
+            _ => return Err(Error::Conflict { one: name(application), other: name(client) }),
+        };
+        let number = match given.github_app_installation_id {
+            0 => return Err(Error::Needs { one: name(id), other: format!("--{installation}") }),
+            number => {
+                u64::try_from(number).map_err(|_| self.wrong(installation, number, "it is at least 1"))?
+            }
+        };
+        let source = match (given.github_app_private_key_file.as_str(), &hidden.private_key) {
+            ("", None) => {
+                let other = format!("--{key} or $TREESWAP_GITHUB_APP_PRIVATE_KEY");
+                return Err(Error::Needs { one: name(id), other });
+            }
+            ("", Some(variable)) => secret::Source::Value(variable.value.clone()),
+            (path, None) => secret::Source::File(PathBuf::from(path)),
+            (_, Some(Variable { name: variable, .. })) => {
+                return Err(Error::Conflict { one: format!("${variable}"), other: name(key) });
+            }
+        };
+        let users = [("username", &given.username), ("password-file", &given.password_file)];
+        let user = users.into_iter().find(|(_, text)| !text.is_empty()).map(|(flag, _)| name(flag));
+        if let Some(other) = user.or_else(|| hidden.password.as_ref().map(|set| format!("${}", set.name))) {
+            return Err(Error::Conflict { one: name(id), other });
+        }
+        let base = self.http_url("github-base-url", &given.github_base_url)?;
+        Ok(Some(App { base, issuer, installation: number, key: source }))
+    }
+
+    /// git-sync's flag is a switch for a fixed path; ours takes a path, too.
+    pub(super) fn cookie_file(&self) -> Option<PathBuf> {
+        match self.args.credentials.cookie_file.as_str() {
+            "" => None,
+            text => match boolean(text) {
+                Ok(true) => Some(PathBuf::from(COOKIES)),
+                Ok(false) => None,
+                Err(_) => Some(PathBuf::from(text)),
+            },
+        }
+    }
+}

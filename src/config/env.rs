@@ -1,0 +1,227 @@
+//! Variables: which one a flag reads, where a value came from, and names that nobody reads.
+//!
+//! A flag wins over `TREESWAP_<NAME>`, that over `GITSYNC_<NAME>` (for flags that git-sync has too), that over the
+//! default. An unknown variable with one of these prefixes is worth a warning and no more: the kubelet itself sets
+//! `TREESWAP_PORT`, `TREESWAP_SERVICE_HOST` and the like where a Service is called `treeswap`.
+
+use std::collections::BTreeMap;
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command};
+
+use super::args::{GIT_SYNC_FLAGS, RENAMED};
+use crate::secret::Secret;
+
+/// Variables that are read although they belong to no flag.
+const PASSWORDS: [&str; 2] = ["TREESWAP_PASSWORD", "GITSYNC_PASSWORD"];
+
+/// The same for a GitHub App's private key.
+const PRIVATE_KEYS: [&str; 2] = ["TREESWAP_GITHUB_APP_PRIVATE_KEY", "GITSYNC_GITHUB_APP_PRIVATE_KEY"];
+
+/// Secrets that are given by variables only.
+#[derive(Clone, Debug, Default)]
+pub struct Hidden {
+    /// A password.
+    pub password: Option<Variable>,
+    /// A GitHub App's private key.
+    pub private_key: Option<Variable>,
+}
+
+/// A variable with its value.
+#[derive(Clone, Debug)]
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// What it holds, not empty.
+    pub value: Secret,
+}
+
+impl Hidden {
+    /// Of the environment.
+    pub fn read(value_of: impl Fn(&str) -> Option<String>) -> Self {
+        let first = |names: [&'static str; 2]| {
+            let found = names.into_iter().find_map(|name| Some((name, value_of(name)?)));
+            let set = found.filter(|(_, value)| !value.is_empty());
+            set.map(|(name, value)| Variable { name, value: Secret::new(value) })
+        };
+        Self { password: first(PASSWORDS), private_key: first(PRIVATE_KEYS) }
+    }
+}
+
+/// Flags that have no variable: a password among arguments is refused, so there is nothing to stand in for.
+const WITHOUT: [&str; 3] = ["password", "help", "version"];
+
+/// Where a value came from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// The command line.
+    Flag,
+    /// A variable, by name.
+    Variable(String),
+    /// Nobody gave one.
+    Default,
+}
+
+/// Where the value of each flag came from, by the flag's name without dashes.
+#[derive(Clone, Debug, Default)]
+pub struct Origins(BTreeMap<String, Origin>);
+
+impl Origins {
+    /// Of the flags of a command that went through [`attach`].
+    pub fn of(command: &Command, matches: &ArgMatches) -> Self {
+        let flags = command.get_arguments().filter_map(|arg| {
+            let name = arg.get_long()?.to_owned();
+            let origin = match matches.value_source(arg.get_id().as_str())? {
+                ValueSource::CommandLine => Origin::Flag,
+                ValueSource::EnvVariable => {
+                    Origin::Variable(arg.get_env()?.to_str().unwrap_or_default().to_owned())
+                }
+                _ => Origin::Default,
+            };
+            Some((name, origin))
+        });
+        Self(flags.collect())
+    }
+
+    /// Where the value of a flag came from.
+    pub fn get(&self, flag: &str) -> &Origin {
+        self.0.get(flag).unwrap_or(&Origin::Default)
+    }
+
+    /// What to call a flag towards the person who set it: `--ref`, or `$GITSYNC_REF`.
+    pub fn name(&self, flag: &str) -> String {
+        match self.get(flag) {
+            Origin::Variable(name) => format!("${name}"),
+            Origin::Flag | Origin::Default => format!("--{flag}"),
+        }
+    }
+}
+
+/// Gives every flag of a command its variable. Which of the two prefixes it is depends on what is set.
+pub fn attach(command: Command, is_set: &dyn Fn(&str) -> bool) -> Command {
+    // As in git-sync, of a flag that is given twice the last one counts.
+    command.args_override_self(true).mut_args(|arg| match arg.get_long() {
+        Some(flag) if !WITHOUT.contains(&flag) => {
+            let (ours, theirs) = variables(flag);
+            let name = match theirs {
+                Some(theirs) if !is_set(&ours) && is_set(&theirs) => theirs,
+                _ => ours,
+            };
+            // clap keeps the name for as long as the process runs, and there are about fifty of them.
+            let name: &'static str = name.leak();
+            arg.env(name).hide_env_values(true)
+        }
+        _ => arg,
+    })
+}
+
+/// The variables of a flag: ours, and git-sync's where it has the flag.
+fn variables(flag: &str) -> (String, Option<String>) {
+    let upper = |prefix: &str, flag: &str| format!("{prefix}_{}", flag.to_uppercase().replace('-', "_"));
+    let theirs = match flag {
+        _ if flag == RENAMED.0 => Some(upper("GITSYNC", RENAMED.1)),
+        _ if GIT_SYNC_FLAGS.contains(&flag) => Some(upper("GITSYNC", flag)),
+        _ => None,
+    };
+    (upper("TREESWAP", flag), theirs)
+}
+
+/// A line for every variable that looks as if it were ours and that nobody reads.
+pub fn warnings(command: &Command, set: impl Iterator<Item = String>) -> Vec<String> {
+    let mut known: Vec<String> = PASSWORDS.into_iter().chain(PRIVATE_KEYS).map(str::to_owned).collect();
+    for flag in command.get_arguments().filter_map(clap::Arg::get_long) {
+        let (ours, theirs) = variables(flag);
+        known.push(ours);
+        known.extend(theirs);
+    }
+    set.filter(|name| !known.contains(name) && !is_service_link(name))
+        .filter_map(|name| {
+            if name.starts_with("TREESWAP_") {
+                Some(format!("the variable {name} is unknown and has no effect"))
+            } else if name.starts_with("GITSYNC_") {
+                Some(format!("the variable {name} is git-sync's and has no effect here"))
+            } else {
+                let rest = name.strip_prefix("GIT_SYNC_")?;
+                Some(format!("the variable {name} is git-sync v3's and has no effect: use GITSYNC_{rest}"))
+            }
+        })
+        .collect()
+}
+
+/// What the kubelet sets for a Service called `treeswap` or `treeswap-…` (kubelet/envvars).
+fn is_service_link(name: &str) -> bool {
+    let Some(rest) = name.strip_prefix("TREESWAP_") else { return false };
+    let service = |rest: &str| {
+        rest == "SERVICE_HOST"
+            || rest == "SERVICE_PORT"
+            || rest.starts_with("SERVICE_PORT_")
+            || rest == "PORT"
+    };
+    let port = |rest: &str| {
+        rest.split_once("PORT_").is_some_and(|(before, port)| {
+            (before.is_empty() || before.ends_with('_'))
+                && port.split('_').next().is_some_and(|number| number.bytes().all(|b| b.is_ascii_digit()))
+                && ["_TCP", "_UDP", "_SCTP"].iter().any(|protocol| port.contains(protocol))
+        })
+    };
+    service(rest)
+        || port(rest)
+        || rest.match_indices('_').any(|(at, _)| {
+            let tail = &rest[at + 1..];
+            tail == "SERVICE_HOST" || tail.starts_with("SERVICE_PORT")
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command() -> Command {
+        <super::super::Args as clap::Args>::augment_args(Command::new("test"))
+    }
+
+    #[test]
+    fn no_flag_reads_a_variable_that_a_kubelet_sets() {
+        for flag in command().get_arguments().filter_map(clap::Arg::get_long) {
+            let (ours, _) = variables(flag);
+            assert!(!is_service_link(&ours), "{ours}");
+        }
+    }
+
+    #[test]
+    fn unknown_variables_are_named_and_service_links_are_not() {
+        let set = [
+            "TREESWAP_REPO",
+            "TREESWAP_PASSWORD",
+            "TREESWAP_GRACE",
+            "GITSYNC_STALE_WORKTREE_TIMEOUT",
+            "GITSYNC_REF",
+            "TREESWAP_REPOSITORY",
+            "GITSYNC_LINK",
+            "GIT_SYNC_BRANCH",
+            "TREESWAP_PORT",
+            "TREESWAP_SERVICE_HOST",
+            "TREESWAP_SERVICE_PORT_HTTP",
+            "TREESWAP_PORT_9375_TCP_ADDR",
+            "TREESWAP_ADMIN_SERVICE_PORT",
+            "TREESWAP_ADMIN_PORT_9375_TCP",
+            "HOME",
+        ];
+        let said = warnings(&command(), set.iter().map(|name| (*name).to_owned()));
+        assert_eq!(said.len(), 3, "{said:#?}");
+        assert!(said[0].contains("TREESWAP_REPOSITORY") && said[1].contains("GITSYNC_LINK"));
+        assert!(said[2].contains("GITSYNC_BRANCH"));
+    }
+
+    #[test]
+    fn our_variable_wins_over_git_syncs() {
+        let name = |set: &'static [&str]| {
+            let command = attach(command(), &|name| set.contains(&name));
+            let arg = command.get_arguments().find(|arg| arg.get_long() == Some("grace")).unwrap();
+            arg.get_env().unwrap().to_str().unwrap().to_owned()
+        };
+        assert_eq!(name(&[]), "TREESWAP_GRACE");
+        assert_eq!(name(&["GITSYNC_STALE_WORKTREE_TIMEOUT"]), "GITSYNC_STALE_WORKTREE_TIMEOUT");
+        assert_eq!(name(&["GITSYNC_STALE_WORKTREE_TIMEOUT", "TREESWAP_GRACE"]), "TREESWAP_GRACE");
+    }
+}

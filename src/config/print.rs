@@ -1,0 +1,49 @@
+//! The effective configuration as flags, secrets replaced: what `treeswap check` prints and the first line of the log
+//! holds.
+
+use clap::{ArgMatches, Command};
+
+use super::env::{Origin, Origins};
+use crate::secret;
+
+/// One flag with what it is set to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Line {
+    /// Its name, without dashes.
+    pub flag: String,
+    /// Its value, safe to show.
+    pub value: String,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+impl std::fmt::Display for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "--{}={}", self.flag, self.value)
+    }
+}
+
+/// A line for every flag of a command that went through [`super::attach`], in the order of its help.
+pub fn lines(command: &Command, matches: &ArgMatches, origins: &Origins) -> Vec<Line> {
+    let visible = command.get_arguments().filter(|arg| !arg.is_hide_set());
+    let lines = visible.filter_map(|arg| {
+        let flag = arg.get_long().filter(|flag| !matches!(*flag, "help" | "version"))?;
+        let values = matches.try_get_raw(arg.get_id().as_str()).ok().flatten()?;
+        let values = values.map(|value| shown(flag, &value.to_string_lossy()));
+        Some(values.map(move |value| Line {
+            flag: flag.to_owned(),
+            value,
+            origin: origins.get(flag).clone(),
+        }))
+    });
+    lines.flatten().collect()
+}
+
+fn shown(flag: &str, value: &str) -> String {
+    match flag {
+        "repo" => secret::redact(value),
+        "webhook-url" | "askpass-url" if !value.is_empty() => secret::redact_path(value),
+        "credential" if !value.is_empty() => "[secret]".to_owned(),
+        _ => value.to_owned(),
+    }
+}

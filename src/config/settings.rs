@@ -1,0 +1,339 @@
+//! The valid side: every module's own options, with nothing left to interpret.
+
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::args::Args;
+use super::credentials;
+use super::env::{Hidden, Origin, Origins};
+use super::error::Error;
+use super::values;
+use crate::mirror::wire;
+use crate::payload::{Limits, Symlinks};
+use crate::phase::machine::{Pace, Patience};
+use crate::revision::Ref;
+use crate::{admin, hooks, mirror, retention, retry, store, sync, telemetry};
+
+/// git-sync's floor for its pauses; below it a period is a typing error.
+const SHORTEST: Duration = Duration::from_millis(10);
+
+/// The longest pause after failures, unless a flag says otherwise.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(300);
+
+/// The first pause after a failure is no longer than this, however long the period is.
+const FIRST_BACKOFF: Duration = Duration::from_secs(10);
+
+/// Everything `sync` runs with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The mirror and the way to the remote.
+    pub mirror: mirror::Options,
+    /// The root.
+    pub store: store::Options,
+    /// How long to wait for the root's lock.
+    pub lock_wait: Duration,
+    /// The loop.
+    pub sync: sync::Options,
+    /// What is run and told at a publication.
+    pub hooks: hooks::Options,
+    /// The signal that asks for an attempt.
+    pub signal: Option<i32>,
+    /// The listener, if there is to be one.
+    pub admin: Option<admin::Options>,
+    /// Whether the listener shows metrics.
+    pub metrics: bool,
+    /// Log format and level.
+    pub telemetry: telemetry::Options,
+    /// Where the error that ends the process goes.
+    pub termination_log: Option<PathBuf>,
+}
+
+impl Settings {
+    /// Checks everything that can be checked without touching anything.
+    pub fn new(args: &Args, origins: &Origins, hidden: &Hidden) -> Result<Self, Error> {
+        let check = Check { args, origins };
+        let root = check.root()?;
+        let credentials = credentials::read(args, origins, hidden.password.as_ref())?;
+        let mut wire = check.wire(credentials)?;
+        wire.issuance = check.issuance(hidden)?;
+        wire.cookie_file = check.cookie_file();
+        let asked: Ref =
+            args.source.asked.parse().map_err(|error: crate::revision::BadRef| Error::Value {
+                name: origins.name("ref"),
+                value: args.source.asked.clone(),
+                why: error.why().to_owned(),
+            })?;
+        let mirror_dir = match args.root.mirror.as_str() {
+            "" => root.join("..treeswap/mirror"),
+            dir => absolute(dir),
+        };
+        let mirror = mirror::Options {
+            depth: check.depth()?,
+            index_memory: check.ceiling("index-memory", args.limits.index_memory)?,
+            max_bytes: check.ceiling("max-mirror-bytes", args.limits.max_mirror_bytes)?,
+            durable: args.root.durability != "none",
+            verify: args.limits.verify,
+            ..mirror::Options::new(mirror_dir, asked.clone(), wire)
+        };
+        check.submodules()?;
+        let store = check.store(root.clone())?;
+        let sync = check.sync(&root, &asked)?;
+        Ok(Self {
+            mirror,
+            store,
+            lock_wait: args.root.lock_wait,
+            sync,
+            hooks: check.hooks()?,
+            signal: check.value("sync-on-signal", &args.pace.sync_on_signal, values::signal)?,
+            admin: check.admin()?,
+            metrics: args.server.http_metrics,
+            telemetry: check.telemetry()?,
+            termination_log: path(&args.logging.termination_log),
+        })
+    }
+}
+
+/// A path, unless it is empty.
+pub(super) fn path(text: &str) -> Option<PathBuf> {
+    (!text.is_empty()).then(|| PathBuf::from(text))
+}
+
+/// Relative paths are taken from the working directory once, at start.
+fn absolute(text: &str) -> PathBuf {
+    // It only fails for an empty path and for a working directory that is gone; the first use names it then.
+    std::path::absolute(text).unwrap_or_else(|_| PathBuf::from(text))
+}
+
+pub(super) struct Check<'a> {
+    pub(super) args: &'a Args,
+    pub(super) origins: &'a Origins,
+}
+
+impl Check<'_> {
+    pub(super) fn wrong(&self, flag: &str, value: impl ToString, why: impl Into<String>) -> Error {
+        Error::Value { name: self.origins.name(flag), value: value.to_string(), why: why.into() }
+    }
+
+    fn value<T>(&self, flag: &str, text: &str, read: fn(&str) -> Result<T, String>) -> Result<T, Error> {
+        read(text).map_err(|why| self.wrong(flag, text, why))
+    }
+
+    fn count(&self, flag: &str, value: i64, least: u32) -> Result<u32, Error> {
+        u32::try_from(value).ok().filter(|&value| value >= least).ok_or_else(|| {
+            self.wrong(flag, value, format!("it is at least {least} and at most {}", u32::MAX))
+        })
+    }
+
+    fn ceiling(&self, flag: &str, bytes: u64) -> Result<u64, Error> {
+        if bytes == 0 { Err(self.wrong(flag, bytes, "it is at least 1")) } else { Ok(bytes) }
+    }
+
+    pub(super) fn at_least(&self, flag: &str, value: Duration, least: Duration) -> Result<Duration, Error> {
+        if value < least {
+            let why = format!("it is at least {}", values::print_duration(least));
+            return Err(self.wrong(flag, values::print_duration(value), why));
+        }
+        Ok(value)
+    }
+
+    fn root(&self) -> Result<PathBuf, Error> {
+        let text = &self.args.root.root;
+        if text.is_empty() { Err(self.wrong("root", text, "it is empty")) } else { Ok(absolute(text)) }
+    }
+
+    fn depth(&self) -> Result<mirror::Depth, Error> {
+        Ok(match self.count("depth", self.args.source.depth, 0)? {
+            0 => mirror::Depth::Full,
+            commits => mirror::Depth::Commits(commits),
+        })
+    }
+
+    fn submodules(&self) -> Result<(), Error> {
+        let value = self.args.source.submodules.as_str();
+        match value {
+            "off" => Ok(()),
+            "recursive" | "shallow" => Err(Error::Unsupported {
+                name: format!("{}={value}", self.origins.name("submodules")),
+                hint: "with --submodules=off each submodule is published as an empty directory",
+            }),
+            _ => Err(self.wrong("submodules", value, "only off is possible for now")),
+        }
+    }
+
+    fn wire(&self, credentials: Vec<wire::Credential>) -> Result<wire::Options, Error> {
+        let Args { source, credentials: given, limits, pace, .. } = self.args;
+        let mut wire = wire::Options::new(source.repo.clone());
+        wire.credentials = credentials;
+        wire.ssh = wire::ssh::Options {
+            keys: self.keys(),
+            known_hosts: match given.ssh_known_hosts {
+                true => wire::ssh::KnownHosts::Strict(given.ssh_known_hosts_file.clone()),
+                false => wire::ssh::KnownHosts::Off,
+            },
+        };
+        wire.ca_file = path(&given.ca_file);
+        wire.timeouts = wire::Timeouts {
+            connect: self.at_least("connect-timeout", limits.connect_timeout, SHORTEST)?,
+            idle: self.at_least("idle-timeout", limits.idle_timeout, SHORTEST)?,
+            overall: self.at_least("sync-timeout", pace.sync_timeout, SHORTEST)?,
+        };
+        wire.max_refs_bytes = self.ceiling("max-refs-bytes", limits.max_refs_bytes)?;
+        wire.max_fetch_bytes = self.ceiling("max-fetch-bytes", limits.max_fetch_bytes)?;
+        let refused = |error| Error::Remote { name: self.origins.name("repo"), source: Box::new(error) };
+        wire::Client::new(wire.clone()).map_err(refused)?; // reads the forms, opens nothing
+        Ok(wire)
+    }
+
+    /// As in git-sync, the variable holds a list, and the flag, which may be repeated, does not.
+    fn keys(&self) -> Vec<PathBuf> {
+        let given = self.args.credentials.ssh_key_file.iter();
+        let separator = match self.origins.get("ssh-key-file") {
+            Origin::Variable(_) => ':',
+            Origin::Flag | Origin::Default => '\0',
+        };
+        given
+            .flat_map(|text| text.split(separator))
+            .filter(|text| !text.is_empty())
+            .map(PathBuf::from)
+            .collect()
+    }
+
+    fn store(&self, root: PathBuf) -> Result<store::Options, Error> {
+        let Args { root: given, retention, .. } = self.args;
+        Ok(store::Options {
+            root,
+            durability: match given.durability.as_str() {
+                "none" => store::Durability::None,
+                _ => store::Durability::Syncfs,
+            },
+            spare: match given.spare.as_str() {
+                "off" => store::Spare::Off,
+                "link" => store::Spare::Link,
+                _ => store::Spare::Copy,
+            },
+            group_write: given.group_write,
+            // Beyond eight threads the file system's own locks are what they wait for.
+            writers: std::thread::available_parallelism().map_or(2, NonZero::get).clamp(2, 8),
+            retention: retention::Options {
+                grace: retention.grace,
+                max_pin: retention.max_pin,
+                max_generations: self.count("max-generations", retention.max_generations, 1)?,
+                max_bytes: (retention.max_bytes != 0).then_some(retention.max_bytes),
+            },
+        })
+    }
+
+    fn sync(&self, root: &Path, asked: &Ref) -> Result<sync::Options, Error> {
+        let Args { source, root: given, pace, limits, logging, .. } = self.args;
+        // As in git-sync, relative to the root; an absolute path replaces it.
+        let beside = |text: &str| path(text).map(|path| root.join(path));
+        Ok(sync::Options {
+            asked: asked.to_string(),
+            root: root.to_owned(),
+            limits: Limits {
+                entries: self.count("max-tree-entries", limits.max_tree_entries, 1)?.into(),
+                bytes: self.ceiling("max-tree-bytes", limits.max_tree_bytes)?,
+                file_bytes: self.ceiling("max-file-bytes", limits.max_file_bytes)?,
+                depth: self.count("max-path-depth", limits.max_path_depth, 1)?,
+                ..Limits::default()
+            },
+            symlinks: match given.symlinks.as_str() {
+                "keep" => Symlinks::Keep,
+                _ => Symlinks::Safe,
+            },
+            sparse_file: path(&source.sparse_checkout_file),
+            group_write: given.group_write,
+            spare: given.spare != "off" && !pace.one_time,
+            pace: self.pace()?,
+            patience: self.patience()?,
+            sync_timeout: self.at_least("sync-timeout", pace.sync_timeout, SHORTEST)?,
+            one_time: pace.one_time,
+            touch_file: beside(&given.touch_file),
+            error_file: beside(&logging.error_file),
+        })
+    }
+
+    fn pace(&self) -> Result<Pace, Error> {
+        let given = &self.args.pace;
+        let period = self.at_least("period", given.period, SHORTEST)?;
+        let init_period = match given.init_period {
+            Duration::ZERO => period,
+            own => self.at_least("init-period", own, SHORTEST)?,
+        };
+        let backoff = |period: Duration| {
+            let ceiling = match given.max_backoff {
+                Duration::ZERO => LONGEST_BACKOFF.min(period.saturating_mul(10)),
+                own => own,
+            };
+            retry::Backoff { first: period.min(FIRST_BACKOFF).min(ceiling), ceiling }
+        };
+        Ok(Pace {
+            period,
+            init_period,
+            min_interval: given.min_interval,
+            backoff: backoff(period),
+            init_backoff: backoff(init_period),
+            jitter: given.jitter,
+        })
+    }
+
+    /// As in git-sync, 0 and 1 both mean the first failure, and a negative number means never.
+    fn patience(&self) -> Result<Patience, Error> {
+        let given = &self.args.pace;
+        let limit = |flag: &str, value: i64| match value {
+            ..0 => Ok(None),
+            value => self.count(flag, value, 0).map(|value| Some(value.max(1))),
+        };
+        let failures = match given.max_failures {
+            Some(value) => limit("max-failures", value)?,
+            None => given.one_time.then_some(1),
+        };
+        let init_failures = match given.init_max_failures {
+            Some(value) => limit("init-max-failures", value)?,
+            None => failures,
+        };
+        Ok(Patience { failures, init_failures })
+    }
+
+    fn admin(&self) -> Result<Option<admin::Options>, Error> {
+        let given = &self.args.server;
+        if !given.http_bind.is_empty() {
+            if !admin::is_address(&given.http_bind) {
+                return Err(Error::Value {
+                    name: self.origins.name("http-bind"),
+                    value: given.http_bind.clone(),
+                    why: "write :8080, 127.0.0.1:8080 or [::1]:8080".to_owned(),
+                });
+            }
+            let secrets = given.webhook_secret_file.clone();
+            return Ok(Some(admin::Options { bind: given.http_bind.clone(), webhook_secrets: secrets }));
+        }
+        if !given.webhook_secret_file.is_empty() {
+            let one = self.origins.name("webhook-secret-file");
+            return Err(Error::Needs { one, other: "--http-bind".into() });
+        }
+        Ok(None)
+    }
+
+    fn telemetry(&self) -> Result<telemetry::Options, Error> {
+        let given = &self.args.logging;
+        let verbosity = match given.verbose {
+            ..=0 => "info",
+            1..=4 => "debug",
+            _ => "trace",
+        };
+        let filter = match given.log_level.as_str() {
+            "" => std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty() && given.verbose <= 0),
+            level => Some(level.to_owned()),
+        };
+        let filter = filter.unwrap_or_else(|| verbosity.to_owned());
+        let format = match given.log_format.as_str() {
+            "json" => telemetry::Format::Json,
+            "plain" => telemetry::Format::Plain,
+            _ => telemetry::Format::Auto,
+        };
+        telemetry::Options::new(format, &filter)
+            .map_err(|why| self.wrong("log-level", filter, why.to_string()))
+    }
+}

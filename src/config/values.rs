@@ -1,0 +1,204 @@
+//! How single values are written: Go's durations, booleans and integers, as git-sync reads them, and byte counts as
+//! Kubernetes writes them.
+
+use std::time::Duration;
+
+/// Reads what Go's `time.ParseDuration` reads (`300ms`, `1.5h`, `2m30s`, `0`), except that a negative one is refused.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    const WANTED: &str = "a duration needs a unit: 300ms, 10s, 1.5h, 2m30s";
+    if text.starts_with('-') {
+        return Err("a duration cannot be negative".into());
+    }
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    if rest == "0" {
+        return Ok(Duration::ZERO);
+    }
+    if rest.is_empty() {
+        return Err(WANTED.into());
+    }
+    let mut total = Duration::ZERO;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or(WANTED)?;
+        let (number, tail) = rest.split_at(digits);
+        let unit = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(unit);
+        let seconds = match unit {
+            "ns" => 1e-9,
+            "us" | "µs" | "μs" => 1e-6, // the micro sign and the Greek letter, as in Go
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3_600.0,
+            _ => return Err(WANTED.into()),
+        };
+        let number: f64 = number.parse().map_err(|_| WANTED)?;
+        let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| "it is too long")?;
+        total = total.checked_add(part).ok_or("it is too long")?;
+        rest = tail;
+    }
+    // Far beyond any use, and small enough that adding it to a point in time never overflows.
+    if total > Duration::from_secs(100 * 366 * 86_400) { Err("it is too long".into()) } else { Ok(total) }
+}
+
+/// Prints a duration so that [`duration`] reads it back.
+pub fn print_duration(duration: Duration) -> String {
+    let (seconds, nanos) = (duration.as_secs(), duration.subsec_nanos());
+    match (seconds, nanos) {
+        (0, 0) => "0s".into(),
+        (0, nanos) if nanos % 1_000_000 == 0 => format!("{}ms", nanos / 1_000_000),
+        (_, 0) => {
+            let (hours, minutes, seconds) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
+            let part =
+                |count: u64, unit: &str| if count == 0 { String::new() } else { format!("{count}{unit}") };
+            format!("{}{}{}", part(hours, "h"), part(minutes, "m"), part(seconds, "s"))
+        }
+        _ => format!("{}s", duration.as_secs_f64()),
+    }
+}
+
+/// Reads what Go's `strconv.ParseBool` reads.
+pub(super) fn boolean(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("it is either true or false".into()),
+    }
+}
+
+/// Reads a Go integer literal: `12`, `0x10`, `0o7`, `0b1`, `1_000`, `-1`.
+pub(super) fn integer(text: &str) -> Result<i64, String> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", text.strip_prefix('+').unwrap_or(text)),
+    };
+    let (radix, digits) = match digits.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (16, &digits[2..]),
+        [b'0', b'o' | b'O', ..] => (8, &digits[2..]),
+        [b'0', b'b' | b'B', ..] => (2, &digits[2..]),
+        _ => (10, digits),
+    };
+    let digits: String = digits.chars().filter(|&c| c != '_').collect();
+    let number = (!digits.starts_with(['+', '-'])).then_some(format!("{sign}{digits}"));
+    number
+        .and_then(|text| i64::from_str_radix(&text, radix).ok())
+        .ok_or_else(|| "it is not an integer".into())
+}
+
+/// Reads a number of bytes: `1048576`, `512Mi`, `2Gi`, `500M`.
+pub(super) fn bytes(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 8] = [
+        ("Ki", 1 << 10),
+        ("Mi", 1 << 20),
+        ("Gi", 1 << 30),
+        ("Ti", 1 << 40),
+        ("k", 1_000),
+        ("M", 1_000_000),
+        ("G", 1_000_000_000),
+        ("T", 1_000_000_000_000),
+    ];
+    let (number, unit) = UNITS
+        .iter()
+        .find_map(|(suffix, unit)| text.strip_suffix(suffix).map(|number| (number, *unit)))
+        .unwrap_or((text, 1));
+    let whole = |number: &str| number.replace('_', "").parse::<u64>().ok();
+    whole(number)
+        .and_then(|number| number.checked_mul(unit))
+        .ok_or_else(|| "a number of bytes is written like 1048576, 512Mi, 2Gi or 500M".into())
+}
+
+/// Reads a fraction between 0 and 1.
+pub(super) fn fraction(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(fraction) if (0.0..=1.0).contains(&fraction) => Ok(fraction),
+        _ => Err("it is a fraction between 0 and 1, such as 0.1".into()),
+    }
+}
+
+/// Signals that may ask for a sync, by name. Those that end a process end this one, always: git-sync can be made
+/// unstoppable with `--sync-on-signal=TERM`.
+const SIGNALS: [(&str, i32); 8] = [
+    ("HUP", 1),
+    ("QUIT", 3),
+    ("USR1", 10),
+    ("USR2", 12),
+    ("ALRM", 14),
+    ("WINCH", 28),
+    ("IO", 29),
+    ("PWR", 30),
+];
+
+/// Reads the name (`SIGHUP`, `HUP`) or number of a signal that may ask for a sync; an empty text is none.
+pub(super) fn signal(text: &str) -> Result<Option<i32>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let name = text.to_ascii_uppercase();
+    let name = name.strip_prefix("SIG").unwrap_or(&name);
+    let found = SIGNALS.iter().find(|(known, number)| *known == name || number.to_string() == name);
+    found.map(|(_, number)| Some(*number)).ok_or_else(|| {
+        let names: Vec<_> = SIGNALS.iter().map(|(name, _)| format!("SIG{name}")).collect();
+        format!("a sync can be asked for by {} (or by nothing, if empty)", names.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_go_reads_them() {
+        let good = [
+            ("0", 0),
+            ("300ms", 300_000_000),
+            ("1.5h", 5_400_000_000_000),
+            ("2m30s", 150_000_000_000),
+            ("+5s", 5_000_000_000),
+            ("1h1m1s1ms1us1ns", 3_661_001_001_001),
+            (".5s", 500_000_000),
+            ("3µs", 3_000),
+        ];
+        for (text, nanos) in good {
+            assert_eq!(duration(text), Ok(Duration::from_nanos(nanos)), "{text}");
+        }
+        for text in ["", "10", "1d", "-5s", "s", "5 s", "1.2.3s", ".", "5sx", "99999999999999h", "1h-5m"] {
+            assert!(duration(text).is_err(), "{text:?} was accepted");
+        }
+        assert!(duration("-5s").unwrap_err().contains("negative"));
+    }
+
+    #[test]
+    fn durations_are_printed_as_they_are_read() {
+        for text in ["0s", "10s", "300ms", "2m30s", "1h30m", "24h", "1.25s"] {
+            assert_eq!(print_duration(duration(text).unwrap()), text);
+        }
+    }
+
+    #[test]
+    fn integers_booleans_bytes_and_fractions_are_strict() {
+        for (text, value) in
+            [("12", 12), ("-1", -1), ("0x10", 16), ("0o17", 15), ("0b11", 3), ("1_000", 1000), ("-0x1", -1)]
+        {
+            assert_eq!(integer(text), Ok(value), "{text}");
+        }
+        for text in ["", "1.5", "x", "--1", "0x", "-+1", "1 "] {
+            assert!(integer(text).is_err(), "{text:?} was accepted");
+        }
+        assert!(boolean("yes").is_err() && boolean("").is_err() && boolean("True") == Ok(true));
+        assert_eq!((bytes("500M"), bytes("2Gi")), (Ok(500_000_000), Ok(2 << 30)));
+        for text in ["", "Gi", "-1", "1.5Gi", "99999999999Ti", "1 Gi"] {
+            assert!(bytes(text).is_err(), "{text:?} was accepted");
+        }
+        assert!(fraction("1.1").is_err() && fraction("NaN").is_err() && fraction("0.1") == Ok(0.1));
+    }
+
+    #[test]
+    fn only_signals_that_do_not_end_a_process_ask_for_a_sync() {
+        assert_eq!(signal("SIGHUP"), Ok(Some(1)));
+        assert_eq!(signal("usr1"), Ok(Some(10)));
+        assert_eq!(signal("1"), Ok(Some(1)));
+        assert_eq!(signal(""), Ok(None));
+        for text in ["TERM", "SIGINT", "9", "SIGSTOP", "CHLD", "0", "SIGNOPE"] {
+            assert!(signal(text).is_err(), "{text:?} was accepted");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What an existing ConfigMap lacks and has too much, against what should be in it.
+//!
+//! Compressed values are compared by what is in them: another compressor's bytes are no reason to write.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
+
+use aws_lc_rs::digest;
+use flate2::read::MultiGzDecoder;
+
+use super::payload::{Form, Payload, Value};
+
+/// A ConfigMap as the API server has it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Current {
+    /// Text by key.
+    pub data: BTreeMap<String, String>,
+    /// Bytes by key, decoded.
+    pub binary: BTreeMap<String, Vec<u8>>,
+}
+
+/// Keys by what has to happen to them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Difference {
+    /// To be added.
+    pub added: BTreeSet<String>,
+    /// To be replaced.
+    pub changed: BTreeSet<String>,
+    /// To be removed.
+    pub removed: BTreeSet<String>,
+}
+
+impl Difference {
+    /// Whether nothing has to happen.
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.changed.is_empty() && self.removed.is_empty()
+    }
+}
+
+impl Current {
+    /// What it takes to make it the payload.
+    pub fn difference(&self, desired: &Payload) -> Difference {
+        let mut difference = Difference::default();
+        for (key, value) in desired.values() {
+            match (self.data.get(key), self.binary.get(key)) {
+                (None, None) => difference.added.insert(key.clone()),
+                (Some(text), None) if value.text() == Some(text) => false,
+                (None, Some(bytes)) if same(value, bytes) => false,
+                _ => difference.changed.insert(key.clone()),
+            };
+        }
+        let there = self.data.keys().chain(self.binary.keys());
+        difference.removed = there.filter(|key| !desired.values().contains_key(*key)).cloned().collect();
+        difference
+    }
+}
+
+/// Whether bytes of `binaryData` give a reader what the value does.
+fn same(value: &Value, stored: &[u8]) -> bool {
+    match value.form() {
+        Form::Text => false,
+        Form::Binary => value.bytes() == stored,
+        Form::Gzip if value.bytes() == stored => true,
+        Form::Gzip => content_digest(stored).as_ref() == Some(value.digest()),
+    }
+}
+
+/// The digest of what is compressed, read as a stream: what is stored there is not ours, and may unpack to anything.
+fn content_digest(stored: &[u8]) -> Option<[u8; 32]> {
+    let mut reader = MultiGzDecoder::new(stored);
+    let mut context = digest::Context::new(&digest::SHA256);
+    let mut buffer = [0; 16 << 10];
+    loop {
+        match reader.read(&mut buffer).ok()? {
+            0 => return context.finish().as_ref().try_into().ok(),
+            count => context.update(&buffer[..count]),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What a plan found on its way, each with the files it is about.
+
+use std::collections::BTreeSet;
+
+use super::fault::{SHOWN, more};
+use super::payload::KeyFault;
+use super::tree::BadLink;
+use crate::human;
+use crate::payload::escaped;
+
+/// Something about real files that rules alone cannot tell.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Finding {
+    /// Rules that do different things with one file.
+    Overlap {
+        /// The file.
+        path: Vec<u8>,
+        /// The rules' patterns and the ConfigMaps they feed.
+        rules: Vec<(String, String)>,
+    },
+    /// Several files for one key.
+    Collision {
+        /// The ConfigMap.
+        name: String,
+        /// The key.
+        key: String,
+        /// The files, in order.
+        paths: Vec<Vec<u8>>,
+    },
+    /// A file whose key the API server refuses, and with it the whole ConfigMap.
+    IllegalKey {
+        /// The file.
+        path: Vec<u8>,
+        /// The ConfigMap.
+        name: String,
+        /// The rule the key breaks.
+        why: KeyFault,
+    },
+    /// A link that gives no content.
+    Link {
+        /// The link.
+        path: Vec<u8>,
+        /// Why.
+        why: BadLink,
+    },
+    /// More than the API server takes.
+    Oversize {
+        /// The ConfigMap.
+        name: String,
+        /// Bytes of what.
+        what: &'static str,
+        /// How many.
+        bytes: usize,
+        /// How many it takes.
+        limit: usize,
+        /// The largest keys: size and file.
+        largest: Vec<(String, usize, Vec<u8>)>,
+    },
+    /// A name that a payload needs to grow is another rule's.
+    NameTaken {
+        /// The ConfigMap that is too large.
+        name: String,
+        /// The name.
+        taken: String,
+    },
+    /// A rule asks which repository it is, and nobody said.
+    NoRepository {
+        /// The rule.
+        pattern: String,
+    },
+    /// A rule that this repository may not feed. Said, not refused.
+    Denied {
+        /// The rule.
+        pattern: String,
+        /// Files that match it.
+        files: usize,
+    },
+    /// A rule that no file matches. Said, not refused.
+    NoFile {
+        /// The rule.
+        pattern: String,
+    },
+}
+
+impl Finding {
+    /// Whether it is only said, whatever the policies are.
+    pub fn is_harmless(&self) -> bool {
+        matches!(self, Self::Denied { .. } | Self::NoFile { .. })
+    }
+
+    /// The flag that goes on in spite of it.
+    fn hint(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Overlap { .. } => {
+                "--overlaps=first gives such a file to the first rule of the file, --overlaps=specific to the rule that \
+                 says most of its path"
+            }
+            Self::Collision { .. } => {
+                "use_full_path_as_key tells such files apart; --collisions=last takes the last in the order of paths"
+            }
+            Self::IllegalKey { .. } => "--illegal-keys=skip leaves such files out",
+            Self::Link { .. } => "--links=skip leaves such links out",
+            Self::Oversize { .. } => {
+                "gzip and partitioned_names make it smaller; --oversize=grow splits it over more ConfigMaps, \
+                 --oversize=skip leaves it out"
+            }
+            Self::NoRepository { .. } => "--repository=ORGANISATION/NAME says it",
+            Self::NameTaken { .. } | Self::Denied { .. } | Self::NoFile { .. } => return None,
+        })
+    }
+}
+
+fn list<T>(items: &[T], show: impl Fn(&T) -> String) -> String {
+    let mut shown: Vec<String> = items.iter().take(SHOWN).map(show).collect();
+    if items.len() > SHOWN {
+        shown.push(format!("{} more", items.len() - SHOWN));
+    }
+    shown.join(", ")
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Overlap { path, rules } => {
+                let rules = list(rules, |(pattern, name)| format!("{pattern} (ConfigMap {name})"));
+                write!(f, "{} is claimed by several rules: {rules}", escaped(path))
+            }
+            Self::Collision { name, key, paths } => {
+                let paths = list(paths, |path| escaped(path));
+                write!(f, "key {key} of ConfigMap {name} is claimed by several files: {paths}")
+            }
+            Self::IllegalKey { path, name, why } => {
+                write!(f, "{} gives no legal key for ConfigMap {name}: {why}", escaped(path))
+            }
+            Self::Link { path, why } => write!(f, "{} is {why}", escaped(path)),
+            Self::Oversize { name, what, bytes, limit, largest } => {
+                let size = |bytes: &usize| human::bytes(*bytes as u64);
+                let largest =
+                    list(largest, |(key, bytes, path)| format!("{key} {} ({})", size(bytes), escaped(path)));
+                write!(
+                    f,
+                    "ConfigMap {name} has {bytes} bytes {what}, the limit is {limit}; the largest keys: {largest}"
+                )
+            }
+            Self::NameTaken { name, taken } => {
+                write!(
+                    f,
+                    "ConfigMap {name} is too large, and {taken}, which it would grow into, is another rule's"
+                )
+            }
+            Self::NoRepository { pattern } => {
+                write!(f, "the rule {pattern} asks which repository this is, and nothing says it")
+            }
+            Self::Denied { pattern, files } => {
+                write!(f, "the rule {pattern} does not take files from this repository: {files} left out")
+            }
+            Self::NoFile { pattern } => write!(f, "no file matches the rule {pattern}"),
+        }
+    }
+}
+
+/// A plan that must not be carried out.
+#[derive(Debug, thiserror::Error)]
+#[error("{}{}", .0[0], more(.0.len() - 1))]
+pub struct Refused(
+    /// Why; at least one.
+    pub Vec<Finding>,
+);
+
+impl Refused {
+    /// What a person can do, a line each: the other findings, and flags that go on in spite of them.
+    pub fn hints(&self) -> Vec<String> {
+        let mut hints: Vec<String> =
+            self.0.iter().skip(1).take(SHOWN).map(|one| format!("also {one}")).collect();
+        let flags: BTreeSet<&str> = self.0.iter().filter_map(Finding::hint).collect();
+        hints.extend(flags.into_iter().map(str::to_owned));
+        hints
+    }
+}

@@ -1,0 +1,260 @@
+//! Patterns in the dialect that the rules name, and many of them at once.
+//!
+//! A set is compiled once; the text that a pattern begins with keeps most patterns from being tried on a path, and
+//! most directories from being walked.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::str::FromStr;
+
+use super::zglob::{Part, Zglob};
+
+/// How patterns are read. Named with its version, because another version gives files to other ConfigMaps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Dialect {
+    /// What Prow pins.
+    #[default]
+    Zglob,
+    /// The crate globset, where `*` and `?` do not match `/`.
+    Globset,
+}
+
+impl Dialect {
+    /// Their names.
+    pub const NAMES: [&str; 2] = ["zglob-0.0.2", "globset"];
+}
+
+impl fmt::Display for Dialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Zglob => Self::NAMES[0],
+            Self::Globset => Self::NAMES[1],
+        })
+    }
+}
+
+impl FromStr for Dialect {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "zglob-0.0.2" => Ok(Self::Zglob),
+            "globset" => Ok(Self::Globset),
+            _ => Err(format!("there is no dialect {name:?}; there are {}", Self::NAMES.join(" and "))),
+        }
+    }
+}
+
+/// A pattern that its dialect refuses, with the dialect's words.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BadPattern(String);
+
+/// One pattern.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    text: String,
+    matcher: Matcher,
+}
+
+#[derive(Clone, Debug)]
+enum Matcher {
+    Zglob(Zglob),
+    Globset(globset::GlobMatcher),
+}
+
+/// What is special to globset.
+const META: [char; 6] = ['*', '?', '[', ']', '{', '\\'];
+
+impl Pattern {
+    /// Reads a pattern. `variable` looks up environment variables, which zglob knows as `$NAME` and `~`.
+    pub fn new(
+        dialect: Dialect,
+        text: &str,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, BadPattern> {
+        let matcher = match dialect {
+            Dialect::Zglob => Matcher::Zglob(Zglob::new(text, variable)),
+            Dialect::Globset => {
+                let glob = globset::GlobBuilder::new(text).literal_separator(true).build();
+                Matcher::Globset(
+                    glob.map_err(|error| BadPattern(error.kind().to_string()))?.compile_matcher(),
+                )
+            }
+        };
+        Ok(Self { text: text.to_owned(), matcher })
+    }
+
+    /// As it was written.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether a path, relative to the tree, matches.
+    pub fn matches(&self, path: &[u8]) -> bool {
+        match &self.matcher {
+            Matcher::Zglob(zglob) => zglob.matches(path),
+            Matcher::Globset(glob) => glob.is_match(Path::new(OsStr::from_bytes(path))),
+        }
+    }
+
+    /// The one path that it can match, if it names one.
+    pub fn literal(&self) -> Option<&str> {
+        match &self.matcher {
+            Matcher::Zglob(Zglob::Whole(_)) => Some(&self.text),
+            Matcher::Zglob(Zglob::Parts { .. }) => None,
+            Matcher::Globset(_) => (!self.text.contains(META)).then_some(&self.text),
+        }
+    }
+
+    /// What every path that matches begins with.
+    fn prefix(&self) -> &[u8] {
+        match &self.matcher {
+            Matcher::Zglob(zglob) => zglob.prefix(),
+            Matcher::Globset(_) => {
+                let meta = self.text.find(META).unwrap_or(self.text.len());
+                // `a/**` also matches below `a`, and `a/**/b` matches `a/b`: only whole components are certain.
+                let end = if meta == self.text.len() {
+                    meta
+                } else {
+                    self.text[..meta].rfind('/').map_or(0, |at| at + 1)
+                };
+                &self.text.as_bytes()[..end]
+            }
+        }
+    }
+
+    /// How many bytes of it stand for themselves: of two patterns for one path, the one with more is more specific.
+    pub fn weight(&self) -> usize {
+        match &self.matcher {
+            Matcher::Zglob(Zglob::Parts { parts, .. }) => parts
+                .iter()
+                .map(|part| match part {
+                    Part::Literal(text) => text.len(),
+                    _ => 0,
+                })
+                .sum(),
+            _ if self.literal().is_some() => usize::MAX,
+            _ => self.text.chars().filter(|c| !META.contains(c)).map(char::len_utf8).sum(),
+        }
+    }
+
+    /// What a reader who knows ordinary globs would take for something else, in words that follow the pattern.
+    pub fn surprise(&self) -> Option<&'static str> {
+        let Matcher::Zglob(zglob) = &self.matcher else { return None };
+        let text = self.text.as_str();
+        let deep_elsewhere = || {
+            text.split('/').enumerate().any(|(at, component)| {
+                component.contains("**") && (component != "**" || text.split('/').count() == at + 1)
+            })
+        };
+        if matches!(zglob, Zglob::Whole(_)) {
+            return match () {
+                () if text.contains('{') => Some("has braces but no `*`, and is compared as it stands"),
+                () if text.contains(['?', '[', '\\']) => Some("has no `*`, and is compared as it stands"),
+                () if text != clean_form(text) => Some("is compared as it stands, and no path is written so"),
+                () => None,
+            };
+        }
+        match () {
+            () if text.split('/').any(|c| c.starts_with('$') && c.len() > 2) || text.starts_with("~/") => {
+                Some("depends on environment variables")
+            }
+            () if text.starts_with('/') => Some("begins with `/`, and no path of a tree does"),
+            () if text.contains(['?', '[', '\\']) => Some("has `?`, `[` or `\\`, which are literal here"),
+            () if text.matches('{').count() != text.matches('}').count() => Some("has an unclosed brace"),
+            () if text
+                .split('{')
+                .skip(1)
+                .any(|inner| inner.split('}').next().is_some_and(|i| i.contains('*'))) =>
+            {
+                Some("has a `*` inside braces, which is literal there")
+            }
+            () if deep_elsewhere() => {
+                Some("has `**` that is not a whole component before a `/`, and does not mean any depth")
+            }
+            () => None,
+        }
+    }
+}
+
+/// A path without `.`, empty components and a slash at either end.
+fn clean_form(text: &str) -> String {
+    text.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
+}
+
+/// Many patterns, asked at once.
+#[derive(Clone, Debug, Default)]
+pub struct Patterns {
+    all: Vec<Pattern>,
+    /// A trie of the texts that the patterns begin with; node 0 is the empty text.
+    nodes: Vec<TrieNode>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct TrieNode {
+    next: BTreeMap<u8, usize>,
+    patterns: Vec<usize>,
+}
+
+impl Patterns {
+    /// Compiles them.
+    pub fn new(all: Vec<Pattern>) -> Self {
+        let mut nodes = vec![TrieNode::default()];
+        for (index, pattern) in all.iter().enumerate() {
+            let mut at = 0;
+            for byte in pattern.prefix() {
+                let fresh = nodes.len();
+                let next = *nodes[at].next.entry(*byte).or_insert(fresh);
+                if next == fresh {
+                    nodes.push(TrieNode::default());
+                }
+                at = next;
+            }
+            nodes[at].patterns.push(index);
+        }
+        Self { all, nodes }
+    }
+
+    /// The patterns, by index.
+    pub fn get(&self, index: usize) -> &Pattern {
+        &self.all[index]
+    }
+
+    /// The indices of those that a path matches, ascending.
+    pub fn matching(&self, path: &[u8]) -> Vec<usize> {
+        let mut found: Vec<usize> = Vec::new();
+        self.follow(path, |node| {
+            found.extend(node.patterns.iter().filter(|&&index| self.all[index].matches(path)));
+            false
+        });
+        found.sort_unstable();
+        found
+    }
+
+    /// Whether any path below a directory can match.
+    pub fn reach_below(&self, directory: &[u8]) -> bool {
+        let below = [directory, b"/"].concat();
+        self.follow(&below, |node| !node.patterns.is_empty())
+    }
+
+    /// Visits the nodes along a path, until one says that this is enough. `true` if one did, or all of the path is in
+    /// the trie.
+    fn follow(&self, path: &[u8], mut visit: impl FnMut(&TrieNode) -> bool) -> bool {
+        let Some(mut node) = self.nodes.first() else { return false };
+        for byte in path {
+            if visit(node) {
+                return true;
+            }
+            match node.next.get(byte) {
+                Some(&next) => node = &self.nodes[next],
+                None => return false,
+            }
+        }
+        visit(node);
+        true
+    }
+}

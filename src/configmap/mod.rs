@@ -1,0 +1,42 @@
+//! From rules and a tree to the ConfigMaps that should exist: Prow's `config_updater` section, computed from one
+//! revision's whole tree instead of from events.
+//!
+//! It promises that the same rules and the same tree give the same bytes, and that everything that can go wrong with
+//! names, keys, overlaps and sizes is known before anything is written. It does no input or output: the tree is a list
+//! of paths, contents come through [`Contents`], and what comes out is a [`Plan`].
+//!
+//! Files: `yaml` a document with its quotes and repetitions kept; `rules` what a rule is, `read` from YAML to rules,
+//! `fault` what can be wrong with them; `glob` the dialects by name, `zglob` the older one; `tree` files and links;
+//! `payload` the keys and bytes of one ConfigMap; `plan` which file goes where, `finding` what stands in the way,
+//! `grow` more partitions for a payload that is too large; `compare` what an existing ConfigMap lacks; `manifest` the
+//! YAML that kubectl takes.
+
+mod compare;
+mod fault;
+mod finding;
+mod glob;
+mod grow;
+mod manifest;
+mod payload;
+mod plan;
+mod read;
+mod rules;
+mod tree;
+mod yaml;
+mod zglob;
+
+#[cfg(test)]
+mod tests;
+
+pub use compare::{Current, Difference};
+pub use fault::{Fault, Problem, RulesError};
+pub use finding::{Finding, Refused};
+pub use glob::{BadPattern, Dialect, Pattern, Patterns};
+pub use manifest::manifest;
+pub use payload::{Form, KeyFault, Payload, Value, check_key, partition};
+pub use plan::{
+    Collisions, Contents, IllegalKeys, Links, Options, Overlaps, Oversize, Plan, Planned, Policies,
+    ReadFailed, plan,
+};
+pub use rules::{Names, Place, Rule, RuleSet, Setting};
+pub use tree::{BadLink, Tree};

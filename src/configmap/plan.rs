@@ -1,0 +1,414 @@
+//! Which file goes where: the whole desired state, computed from rules and a tree.
+//!
+//! In reading order: every file finds its rule, every rule its keys, every ConfigMap its values, every payload its
+//! size. A plan is always whole; what its policies refuse is in [`Plan::refused`], and who carries it out asks first.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::finding::{Finding, Refused};
+use super::grow;
+use super::payload::{Payload, Value, check_key, partition};
+use super::rules::{Names, Place, RuleSet};
+use super::tree::Tree;
+
+/// The key that the stamp has, as in Prow.
+const STAMP: &str = "VERSION";
+
+/// Contents of the tree's files.
+pub trait Contents {
+    /// The whole content of a file, by the number that the tree has for it.
+    fn read(&mut self, file: usize) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>>;
+}
+
+/// What to do when rules that do different things match one file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Overlaps {
+    /// Refuse the plan.
+    #[default]
+    Refuse,
+    /// The first rule of the file has it.
+    First,
+    /// The rule has it that says most of its path.
+    Specific,
+}
+
+/// What to do when several files have one key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Collisions {
+    /// Refuse the plan.
+    #[default]
+    Refuse,
+    /// The last in the order of paths has it.
+    Last,
+}
+
+/// What to do with a file whose key is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum IllegalKeys {
+    /// Refuse the plan.
+    #[default]
+    Refuse,
+    /// Leave the file out.
+    Skip,
+}
+
+/// What to do with a link that gives no content.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Links {
+    /// Refuse the plan.
+    #[default]
+    Refuse,
+    /// Leave the link out.
+    Skip,
+}
+
+/// What to do with a payload that is too large.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Oversize {
+    /// Refuse the plan.
+    #[default]
+    Refuse,
+    /// Split it over more ConfigMaps.
+    Grow,
+    /// Leave the ConfigMap out.
+    Skip,
+}
+
+/// Whether to go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Policies {
+    /// Rules that do different things with one file.
+    pub overlaps: Overlaps,
+    /// Several files for one key.
+    pub collisions: Collisions,
+    /// Files without a legal key.
+    pub illegal_keys: IllegalKeys,
+    /// Links without content.
+    pub links: Links,
+    /// Payloads over the limit.
+    pub oversize: Oversize,
+}
+
+/// What a plan depends on besides rules and tree.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The repository that the tree is from, `organisation/name`, for rules that ask.
+    pub repository: Option<String>,
+    /// The text to stamp every ConfigMap with, under the key `VERSION`, unless a file has that key.
+    pub stamp: Option<String>,
+    /// Whether to go on.
+    pub policies: Policies,
+}
+
+/// One ConfigMap, in all the places where it is the same.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// Its name.
+    pub name: String,
+    /// Where it goes; sorted.
+    pub places: Vec<Place>,
+    /// What is in it.
+    pub payload: Payload,
+    /// The files its keys are from.
+    pub files: BTreeMap<String, Vec<u8>>,
+    /// Whether any file matches a rule that feeds it. Where none does, its rules have lost their last file, and it
+    /// depends on who wrote it whether it is to go.
+    pub fed: bool,
+    /// Whether the key `VERSION` is the stamp.
+    pub stamped: bool,
+}
+
+/// The desired state.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// The ConfigMaps, by name and place.
+    pub configmaps: Vec<Planned>,
+    /// Why it must not be carried out.
+    pub refused: Vec<Finding>,
+    /// What was gone around as the policies say, and what is worth saying.
+    pub noted: Vec<Finding>,
+}
+
+impl Plan {
+    /// The plan, if it may be carried out.
+    pub fn accepted(self) -> Result<Self, Refused> {
+        if self.refused.is_empty() { Ok(self) } else { Err(Refused(self.refused)) }
+    }
+}
+
+/// A file that could not be read: nothing is known about the whole.
+#[derive(Debug, thiserror::Error)]
+#[error("{} cannot be read", crate::payload::escaped(.path))]
+pub struct ReadFailed {
+    /// Its path in the tree.
+    pub path: Vec<u8>,
+    /// What its reader says.
+    #[source]
+    pub source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+/// A file under its key.
+#[derive(Clone, Debug)]
+struct Fed {
+    path: Vec<u8>,
+    file: usize,
+    key: String,
+    partition: usize,
+}
+
+/// What a file becomes: its number in the tree, and whether it is compressed.
+type Source = (usize, bool);
+
+/// Computes the desired state.
+pub fn plan(
+    rules: &RuleSet,
+    tree: &Tree,
+    contents: &mut dyn Contents,
+    options: &Options,
+) -> Result<Plan, ReadFailed> {
+    let mut planner = Planner { rules, tree, options, plan: Plan::default() };
+    let fed = planner.files_of_rules();
+    let mut values: HashMap<Source, Arc<Value>> = HashMap::new();
+    for (name, feeders, places) in planner.configmaps() {
+        let keys = planner.keys(&name, &feeders, &fed);
+        let mut content = BTreeMap::new();
+        for (key, (path, source)) in &keys {
+            let value = match values.get(source) {
+                Some(value) => Arc::clone(value),
+                None => {
+                    let bytes = contents
+                        .read(source.0)
+                        .map_err(|error| ReadFailed { path: path.clone(), source: error })?;
+                    let value = Arc::new(Value::new(bytes, source.1));
+                    values.insert(*source, Arc::clone(&value));
+                    value
+                }
+            };
+            content.insert(key.clone(), value);
+        }
+        let stamp = options.stamp.as_ref().filter(|_| !content.contains_key(STAMP));
+        if let Some(stamp) = stamp {
+            content.insert(STAMP.to_owned(), Arc::new(Value::new(stamp.clone().into_bytes(), false)));
+        }
+        let planned = Planned {
+            name,
+            places,
+            payload: Payload::new(content),
+            files: keys.into_iter().map(|(key, (path, _))| (key, path)).collect(),
+            fed: feeders.iter().any(|&rule| !fed[rule].is_empty()),
+            stamped: stamp.is_some(),
+        };
+        planner.add(planned);
+    }
+    planner.names_once();
+    let mut plan = planner.plan;
+    plan.configmaps.sort_by(|a, b| (&a.name, &a.places).cmp(&(&b.name, &b.places)));
+    Ok(plan)
+}
+
+struct Planner<'a> {
+    rules: &'a RuleSet,
+    tree: &'a Tree,
+    options: &'a Options,
+    plan: Plan,
+}
+
+impl Planner<'_> {
+    /// Refuses or notes, as the policy says.
+    fn found(&mut self, finding: Finding, refuse: bool) {
+        let list =
+            if refuse && !finding.is_harmless() { &mut self.plan.refused } else { &mut self.plan.noted };
+        if !list.contains(&finding) {
+            list.push(finding);
+        }
+    }
+
+    /// The files that each rule has, in the order of paths.
+    fn files_of_rules(&mut self) -> Vec<Vec<Fed>> {
+        let rules = self.rules;
+        let repository = self.options.repository.as_deref();
+        let mut fed: Vec<Vec<Fed>> = vec![Vec::new(); rules.rules.len()];
+        let mut matched = vec![0; rules.rules.len()];
+        for path in self.tree.paths() {
+            let mut claims = rules.patterns.matching(path);
+            for &rule in &claims {
+                matched[rule] += 1;
+            }
+            claims.retain(|&rule| repository.is_none_or(|name| rules.rules[rule].permits(name)));
+            let Some(rule) = self.winner(path, &claims) else { continue };
+            match self.tree.resolve(path) {
+                Ok(file) => fed[rule].extend(self.keyed(path, file, rule)),
+                Err(why) => {
+                    let finding = Finding::Link { path: path.to_vec(), why };
+                    self.found(finding, self.options.policies.links == Links::Refuse);
+                }
+            }
+        }
+        for (rule, count) in rules.rules.iter().zip(matched) {
+            let pattern = rule.pattern.clone();
+            match repository {
+                None if rule.is_restricted() => self.found(Finding::NoRepository { pattern }, true),
+                Some(name) if count > 0 && !rule.permits(name) => {
+                    self.found(Finding::Denied { pattern, files: count }, false);
+                }
+                _ if count == 0 => self.found(Finding::NoFile { pattern }, false),
+                _ => {}
+            }
+        }
+        fed
+    }
+
+    /// The rule that has a file.
+    fn winner(&mut self, path: &[u8], claims: &[usize]) -> Option<usize> {
+        let (&first, others) = claims.split_first()?;
+        let rules = &self.rules.rules;
+        if others.iter().all(|&other| rules[other].same_fate(&rules[first])) {
+            return Some(first);
+        }
+        let named = |&rule: &usize| (rules[rule].pattern.clone(), rules[rule].names.all().join(", "));
+        let finding = Finding::Overlap { path: path.to_vec(), rules: claims.iter().map(named).collect() };
+        let policy = self.options.policies.overlaps;
+        self.found(finding, policy == Overlaps::Refuse);
+        match policy {
+            Overlaps::Refuse | Overlaps::First => Some(first),
+            Overlaps::Specific => {
+                let weight = |&rule: &usize| (self.rules.patterns.get(rule).weight(), usize::MAX - rule);
+                claims.iter().copied().max_by_key(weight)
+            }
+        }
+    }
+
+    /// A file under its key, if that is one.
+    fn keyed(&mut self, path: &[u8], file: usize, rule: usize) -> Option<Fed> {
+        let rule = &self.rules.rules[rule];
+        let text = String::from_utf8_lossy(path);
+        let key = rule.key_of(&text).into_owned();
+        if let Err(why) = check_key(key.as_bytes()) {
+            let finding = Finding::IllegalKey { path: path.to_vec(), name: rule.names.all().join(", "), why };
+            self.found(finding, self.options.policies.illegal_keys == IllegalKeys::Refuse);
+            return None;
+        }
+        let partition = partition(&key, rule.names.all().len());
+        Some(Fed { path: path.to_vec(), file, key, partition })
+    }
+
+    /// Every ConfigMap with the rules that feed it, and the places where just these do.
+    fn configmaps(&self) -> Vec<(String, Vec<usize>, Vec<Place>)> {
+        let mut feeders: BTreeMap<(&str, &Place), Vec<usize>> = BTreeMap::new();
+        for (index, rule) in self.rules.rules.iter().enumerate() {
+            for (name, place) in rule.names.all().iter().flat_map(|n| rule.places.iter().map(move |p| (n, p)))
+            {
+                feeders.entry((name, place)).or_default().push(index);
+            }
+        }
+        let mut alike: BTreeMap<(&str, Vec<usize>), Vec<Place>> = BTreeMap::new();
+        for ((name, place), rules) in feeders {
+            alike.entry((name, rules)).or_default().push(place.clone());
+        }
+        alike.into_iter().map(|((name, rules), places)| (name.to_owned(), rules, places)).collect()
+    }
+
+    /// The keys of one ConfigMap, each with its file.
+    fn keys(
+        &mut self,
+        name: &str,
+        feeders: &[usize],
+        fed: &[Vec<Fed>],
+    ) -> BTreeMap<String, (Vec<u8>, Source)> {
+        let mut claims: BTreeMap<&str, Vec<(&Fed, bool)>> = BTreeMap::new();
+        for &index in feeders {
+            let rule = &self.rules.rules[index];
+            let here = |fed: &&Fed| match &rule.names {
+                Names::One(_) => true,
+                Names::Partitions(names) => names[fed.partition] == name,
+            };
+            for fed in fed[index].iter().filter(here) {
+                claims.entry(&fed.key).or_default().push((fed, rule.compress));
+            }
+        }
+        let mut keys = BTreeMap::new();
+        for (key, mut files) in claims {
+            files.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
+            if files.len() > 1 {
+                let paths = files.iter().map(|(fed, _)| fed.path.clone()).collect();
+                let finding = Finding::Collision { name: name.to_owned(), key: key.to_owned(), paths };
+                self.found(finding, self.options.policies.collisions == Collisions::Refuse);
+            }
+            if let Some((fed, compress)) = files.last() {
+                keys.insert(key.to_owned(), (fed.path.clone(), (fed.file, *compress)));
+            }
+        }
+        keys
+    }
+
+    /// Adds a ConfigMap whose size is right, or what the policy makes of it.
+    fn add(&mut self, planned: Planned) {
+        if planned.payload.over().is_none() {
+            self.plan.configmaps.push(planned);
+            return;
+        }
+        match self.options.policies.oversize {
+            Oversize::Grow => {
+                self.oversize(&planned, false);
+                let stamp = planned.stamped.then_some(STAMP);
+                for (bits, payload) in grow::split(&planned.payload, stamp) {
+                    let name = match bits.as_str() {
+                        "" => planned.name.clone(),
+                        bits => format!("{}-{bits}", planned.name),
+                    };
+                    let part = Planned {
+                        files: planned
+                            .files
+                            .iter()
+                            .filter(|(key, _)| payload.values().contains_key(*key))
+                            .map(|(key, path)| (key.clone(), path.clone()))
+                            .collect(),
+                        name,
+                        payload,
+                        ..planned.clone()
+                    };
+                    self.oversize(&part, true);
+                    self.plan.configmaps.push(part);
+                }
+            }
+            Oversize::Refuse => {
+                self.oversize(&planned, true);
+                self.plan.configmaps.push(planned);
+            }
+            Oversize::Skip => self.oversize(&planned, false),
+        }
+    }
+
+    fn oversize(&mut self, planned: &Planned, refuse: bool) {
+        let Some(over) = planned.payload.over() else { return };
+        let file = |key: &String| planned.files.get(key).cloned().unwrap_or_default();
+        let largest = planned.payload.largest().into_iter().map(|(key, size)| {
+            let path = file(&key);
+            (key, size, path)
+        });
+        let finding = Finding::Oversize {
+            name: planned.name.clone(),
+            what: over.what,
+            bytes: over.bytes,
+            limit: over.limit,
+            largest: largest.collect(),
+        };
+        self.found(finding, refuse);
+    }
+
+    /// A name that grew out of one ConfigMap must not be another's.
+    fn names_once(&mut self) {
+        let mut seen: BTreeSet<(&str, &Place)> = BTreeSet::new();
+        let mut taken = Vec::new();
+        for planned in &self.plan.configmaps {
+            if planned.places.iter().any(|place| !seen.insert((&planned.name, place))) {
+                let grown = planned.name.rsplit_once('-').map_or("", |(name, _)| name).to_owned();
+                taken.push(Finding::NameTaken { name: grown, taken: planned.name.clone() });
+            }
+        }
+        for finding in taken {
+            self.found(finding, true);
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! From YAML to rules. Every problem of a file is found in one pass and named with its field and line.
+//!
+//! The schema is Prow's: field names in any case of letters, nothing for an absent value, cluster groups resolved
+//! here. Unlike Prow's own loader it loses no field on the way and ignores none silently.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use super::fault::{Fault, Problem, RulesError};
+use super::glob::{Dialect, Pattern, Patterns};
+use super::payload::{check_key, check_name, check_namespace, partition};
+use super::rules::{Names, Place, Rule, RuleSet, Setting};
+use super::yaml::{Node, Top, Trap};
+
+/// What Prow installs where there are no maps.
+const DEFAULTS: [(&str, &str); 2] =
+    [("config/prow/config.yaml", "config"), ("config/prow/plugins.yaml", "plugins")];
+
+/// The hash that chooses a partition has one byte.
+const MOST_PARTITIONS: usize = 256;
+
+const SECTION: &[&str] = &["maps", "cluster_groups", "gzip"];
+const OWN_FILE: &[&str] = &["maps", "cluster_groups", "gzip", "dialect"];
+const GROUP: &[&str] = &["clusters", "namespaces"];
+const MAP: &[&str] = &[
+    "name",
+    "partitioned_names",
+    "key",
+    "use_full_path_as_key",
+    "gzip",
+    "clusters",
+    "cluster_groups",
+    "allowed_repos",
+    "denied_repos",
+];
+/// Fields that Prow once had, and what to do instead.
+const REMOVED: &[(&str, &str)] = &[
+    ("namespace", "name the namespace under clusters"),
+    ("additional_namespaces", "name the namespaces under clusters"),
+    ("config_file", "write a map for that file"),
+    ("plugin_file", "write a map for that file"),
+];
+
+impl RuleSet {
+    /// Reads the rules from the text of a Prow `plugins.yaml`, or of a file that holds the same section at its top.
+    /// `variable` looks up environment variables, which patterns of the older dialect may name.
+    pub fn read(
+        source: &str,
+        setting: &Setting<'_>,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, RulesError> {
+        if let Err(why) = check_namespace(setting.default_namespace) {
+            return Err(RulesError::DefaultNamespace { name: setting.default_namespace.to_owned(), why });
+        }
+        let file = || setting.file.to_owned();
+        let top: Top<'_> = serde_yaml::from_str(source)
+            .map_err(|error| RulesError::Syntax { file: file(), why: error.to_string() })?;
+        let mut reader = Reader { source, setting, problems: Vec::new(), warnings: Vec::new() };
+        let set = reader.document(&top, variable);
+        if reader.problems.is_empty() {
+            Ok(Self { warnings: reader.warnings, ..set })
+        } else {
+            Err(RulesError::Wrong { file: file(), problems: reader.problems })
+        }
+    }
+}
+
+struct Reader<'s> {
+    source: &'s str,
+    setting: &'s Setting<'s>,
+    problems: Vec<Problem>,
+    warnings: Vec<Problem>,
+}
+
+/// A named set of targets.
+type Group = Vec<(String, Vec<String>)>;
+
+impl Reader<'_> {
+    fn fault(&mut self, field: &str, at: &Node<'_>, fault: Fault) {
+        let unknown = matches!(fault, Fault::Unknown(_) | Fault::Removed(_));
+        let harmless = fault.is_harmless() || (unknown && self.setting.ignore_unknown);
+        let problem = Problem { field: field.to_owned(), line: at.line(self.source), fault };
+        if harmless { self.warnings.push(problem) } else { self.problems.push(problem) }
+    }
+
+    fn document(&mut self, top: &Top<'_>, variable: &dyn Fn(&str) -> Option<String>) -> RuleSet {
+        let sections: Vec<_> = top.0.iter().filter(|(key, _)| is(key, "config_updater")).collect();
+        for (key, _) in sections.iter().skip(1) {
+            self.fault("config_updater", key, Fault::Duplicate);
+        }
+        let own = top.0.iter().any(|(key, _)| OWN_FILE.iter().any(|name| is(key, name)));
+        let (prefix, fields) = match sections.first() {
+            Some((_, section)) => ("config_updater.", self.fields("config_updater", section, SECTION)),
+            None if own => ("", self.entries("", &top.0, OWN_FILE)),
+            None => ("", BTreeMap::new()),
+        };
+        let dialect = match fields.get("dialect") {
+            None => self.setting.dialect,
+            Some((key, node)) => self.text("dialect", node).parse::<Dialect>().unwrap_or_else(|why| {
+                self.fault("dialect", key, Fault::Dialect(why));
+                Dialect::default()
+            }),
+        };
+        let gzip = fields.get("gzip").and_then(|(_, node)| self.boolean(&format!("{prefix}gzip"), node));
+        let groups = match fields.get("cluster_groups") {
+            Some((_, node)) => self.groups(&format!("{prefix}cluster_groups"), node),
+            None => HashMap::new(),
+        };
+        let maps = match fields.get("maps") {
+            Some((_, node)) => self.mapping(&format!("{prefix}maps"), node),
+            None => Vec::new(),
+        };
+        let mut rules = Vec::new();
+        let mut patterns = Vec::new();
+        for (text, key, node) in maps {
+            let field = format!("{prefix}maps[{text:?}]");
+            match Pattern::new(dialect, &text, variable) {
+                Err(error) => self.fault(&field, key, error.into()),
+                Ok(pattern) => {
+                    if let Some(surprise) = pattern.surprise() {
+                        self.fault(&field, key, Fault::Surprise(surprise));
+                    }
+                    let rule = self.rule(&field, text, key, node, gzip.unwrap_or(false), &groups);
+                    self.same_key(&field, key, &rule, &pattern, &rules, &patterns);
+                    rules.push(rule);
+                    patterns.push(pattern);
+                }
+            }
+        }
+        if rules.is_empty() && self.problems.is_empty() {
+            self.fault(&format!("{prefix}maps"), &Node::Null, Fault::Defaults);
+            (rules, patterns) = self.defaults(gzip.unwrap_or(false));
+        }
+        RuleSet { rules, patterns: Patterns::new(patterns), warnings: Vec::new() }
+    }
+
+    fn defaults(&self, gzip: bool) -> (Vec<Rule>, Vec<Pattern>) {
+        let rule = |(pattern, name): (&str, &str)| Rule {
+            pattern: pattern.to_owned(),
+            names: Names::One(name.to_owned()),
+            key: None,
+            full_path: false,
+            gzip: None,
+            compress: gzip,
+            places: vec![self.place("default", "")],
+            allowed: Vec::new(),
+            denied: Vec::new(),
+        };
+        let patterns =
+            DEFAULTS.iter().filter_map(|(text, _)| Pattern::new(Dialect::Zglob, text, &|_| None).ok());
+        (DEFAULTS.map(rule).into(), patterns.collect())
+    }
+
+    fn rule(
+        &mut self,
+        field: &str,
+        pattern: String,
+        at: &Node<'_>,
+        node: &Node<'_>,
+        gzip_of_file: bool,
+        groups: &HashMap<String, Group>,
+    ) -> Rule {
+        let fields = self.fields(field, node, MAP);
+        let of = |name: &str| fields.get(name).map_or(&Node::Null, |(_, node)| *node);
+        let sub = |name: &str| format!("{field}.{name}");
+        let names = self.names(field, at, of("name"), of("partitioned_names"));
+        let key = Some(self.text(&sub("key"), of("key"))).filter(|key| !key.is_empty());
+        if let Some((key, Err(why))) = key.as_ref().map(|key| (key, check_key(key.as_bytes()))) {
+            self.fault(&sub("key"), of("key"), Fault::IllegalKey { key: key.clone(), why });
+        }
+        let gzip = self.boolean(&sub("gzip"), of("gzip"));
+        let full_path = self.boolean(&sub("use_full_path_as_key"), of("use_full_path_as_key"));
+        let places = self.places(field, at, of("clusters"), of("cluster_groups"), groups);
+        let allowed = self.repositories(&sub("allowed_repos"), of("allowed_repos"));
+        let denied = self.repositories(&sub("denied_repos"), of("denied_repos"));
+        Rule {
+            pattern,
+            names,
+            key,
+            full_path: full_path.unwrap_or(false),
+            gzip,
+            compress: gzip.unwrap_or(gzip_of_file),
+            places,
+            allowed,
+            denied,
+        }
+    }
+
+    fn names(&mut self, field: &str, at: &Node<'_>, name: &Node<'_>, partitions: &Node<'_>) -> Names {
+        let one = self.text(&format!("{field}.name"), name);
+        let list = self.texts(&format!("{field}.partitioned_names"), partitions);
+        if !one.is_empty() && !list.is_empty() {
+            self.fault(field, at, Fault::NameAndPartitions);
+        }
+        if one.is_empty() && list.is_empty() && matches!(name, Node::Null | Node::Text(_)) {
+            self.fault(field, at, Fault::NoName);
+        }
+        if list.len() > MOST_PARTITIONS {
+            self.fault(&format!("{field}.partitioned_names"), at, Fault::TooManyPartitions(list.len()));
+        }
+        let mut seen = HashSet::new();
+        for name in list.iter().chain(Some(&one).filter(|one| !one.is_empty())) {
+            if !seen.insert(name) {
+                self.fault(&format!("{field}.partitioned_names[{name:?}]"), at, Fault::Duplicate);
+            }
+            if let Err(why) = check_name(name) {
+                let fault = Fault::IllegalName { name: name.clone(), what: "the name of a ConfigMap", why };
+                self.fault(&format!("{field}.name"), at, fault);
+            }
+        }
+        if list.is_empty() { Names::One(one) } else { Names::Partitions(list) }
+    }
+
+    fn place(&self, cluster: &str, namespace: &str) -> Place {
+        let namespace = if namespace.is_empty() { self.setting.default_namespace } else { namespace };
+        Place { cluster: cluster.to_owned(), namespace: namespace.to_owned() }
+    }
+
+    fn places(
+        &mut self,
+        field: &str,
+        at: &Node<'_>,
+        clusters: &Node<'_>,
+        named: &Node<'_>,
+        groups: &HashMap<String, Group>,
+    ) -> Vec<Place> {
+        let own: Group = self
+            .mapping(&format!("{field}.clusters"), clusters)
+            .into_iter()
+            .map(|(cluster, key, node)| {
+                let field = format!("{field}.clusters.{cluster}");
+                let namespaces = self.namespaces(&field, node);
+                if namespaces.is_empty() {
+                    self.fault(&field, key, Fault::NoNamespace);
+                }
+                (cluster, namespaces)
+            })
+            .collect();
+        let named = self.texts(&format!("{field}.cluster_groups"), named);
+        if !own.is_empty() && !named.is_empty() {
+            self.fault(field, at, Fault::ClustersAndGroups);
+        }
+        let mut targets = own;
+        for (index, name) in named.iter().enumerate() {
+            match groups.get(name) {
+                Some(group) => targets.extend(group.iter().cloned()),
+                None => {
+                    let fault = Fault::NoSuchGroup(name.clone());
+                    self.fault(&format!("{field}.cluster_groups[{index}]"), at, fault);
+                }
+            }
+        }
+        if targets.is_empty() && named.is_empty() {
+            return vec![self.place("default", "")];
+        }
+        let places: BTreeSet<Place> = targets
+            .iter()
+            .flat_map(|(cluster, namespaces)| namespaces.iter().map(|one| self.place(cluster, one)))
+            .collect();
+        places.into_iter().collect()
+    }
+
+    fn groups(&mut self, field: &str, node: &Node<'_>) -> HashMap<String, Group> {
+        let mut groups = HashMap::new();
+        for (name, key, node) in self.mapping(field, node) {
+            let field = format!("{field}.{name}");
+            let fields = self.fields(&field, node, GROUP);
+            let of = |name: &str| fields.get(name).map_or(&Node::Null, |(_, node)| *node);
+            let clusters = self.texts(&format!("{field}.clusters"), of("clusters"));
+            let namespaces = self.namespaces(&format!("{field}.namespaces"), of("namespaces"));
+            if namespaces.is_empty() || clusters.is_empty() {
+                self.fault(&field, key, Fault::NoNamespace);
+            }
+            groups.insert(name, clusters.into_iter().map(|cluster| (cluster, namespaces.clone())).collect());
+        }
+        groups
+    }
+
+    fn namespaces(&mut self, field: &str, node: &Node<'_>) -> Vec<String> {
+        let list = self.texts(field, node);
+        let mut seen = HashSet::new();
+        for name in &list {
+            if !seen.insert(name) {
+                self.fault(field, node, Fault::NamespaceTwice(name.clone()));
+            }
+            if let Err(why) = check_namespace(name)
+                && !name.is_empty()
+            {
+                self.fault(field, node, Fault::IllegalName { name: name.clone(), what: "a namespace", why });
+            }
+        }
+        list
+    }
+
+    fn repositories(&mut self, field: &str, node: &Node<'_>) -> Vec<String> {
+        let list = self.texts(field, node);
+        for entry in &list {
+            let mut parts = entry.split('/');
+            let sound = parts.next().is_some_and(|part| !part.is_empty())
+                && parts.next().is_none_or(|part| !part.is_empty())
+                && parts.next().is_none();
+            if !sound {
+                self.fault(field, node, Fault::Repository(entry.clone()));
+            }
+        }
+        list
+    }
+
+    /// Two rules that each can write only one key, the same one of the same ConfigMap. What globs write is only known
+    /// from a tree.
+    fn same_key(
+        &mut self,
+        field: &str,
+        at: &Node<'_>,
+        rule: &Rule,
+        pattern: &Pattern,
+        others: &[Rule],
+        patterns: &[Pattern],
+    ) {
+        let certain = |rule: &Rule, pattern: &Pattern| -> Option<(String, String)> {
+            let path = pattern.literal().or(rule.key.as_ref().map(|_| ""))?;
+            let key = rule.key_of(path).into_owned();
+            let name = rule.names.all().get(partition(&key, rule.names.all().len()))?.clone();
+            Some((key, name))
+        };
+        let Some(own) = certain(rule, pattern) else { return };
+        let clash = others.iter().zip(patterns).find(|(other, pattern)| {
+            !rule.is_restricted()
+                && !other.is_restricted()
+                && other.places.iter().any(|place| rule.places.contains(place))
+                && certain(other, pattern).as_ref() == Some(&own)
+        });
+        if let Some((other, _)) = clash {
+            let (key, name) = own;
+            self.fault(field, at, Fault::SameKey { other: other.pattern.clone(), key, name });
+        }
+    }
+
+    // Shapes.
+
+    /// The known fields of a mapping, each with its key. Others are named.
+    fn fields<'n>(
+        &mut self,
+        field: &str,
+        node: &'n Node<'n>,
+        known: &'static [&'static str],
+    ) -> BTreeMap<&'static str, (&'n Node<'n>, &'n Node<'n>)> {
+        match node {
+            Node::Null => BTreeMap::new(),
+            Node::Map(entries) => self.entries(field, entries, known),
+            other => {
+                self.fault(field, other, Fault::Type { found: other.what(), expected: "a mapping" });
+                BTreeMap::new()
+            }
+        }
+    }
+
+    fn entries<'n>(
+        &mut self,
+        field: &str,
+        entries: &'n [(Node<'n>, Node<'n>)],
+        known: &'static [&'static str],
+    ) -> BTreeMap<&'static str, (&'n Node<'n>, &'n Node<'n>)> {
+        let mut found = BTreeMap::new();
+        let dot = if field.is_empty() { "" } else { "." };
+        for (key, value) in entries {
+            let Node::Text(text) = key else {
+                self.fault(field, key, Fault::Type { found: key.what(), expected: "a field's name" });
+                continue;
+            };
+            let path = format!("{field}{dot}{text}");
+            match known.iter().find(|name| text.eq_ignore_ascii_case(name)) {
+                Some(name) if found.insert(*name, (key, value)).is_some() => {
+                    self.fault(&path, key, Fault::Duplicate);
+                }
+                Some(_) => {}
+                None => {
+                    let removed = REMOVED.iter().find(|(name, _)| text.eq_ignore_ascii_case(name));
+                    let close = known.iter().find(|name| is_close(text, name)).copied();
+                    let fault = removed.map_or(Fault::Unknown(close), |(_, instead)| Fault::Removed(instead));
+                    self.fault(&path, key, fault);
+                }
+            }
+        }
+        found
+    }
+
+    /// A mapping from free names; a name that is there twice is named.
+    fn mapping<'n>(&mut self, field: &str, node: &'n Node<'n>) -> Vec<(String, &'n Node<'n>, &'n Node<'n>)> {
+        let entries = match node {
+            Node::Null => return Vec::new(),
+            Node::Map(entries) => entries,
+            other => {
+                self.fault(field, other, Fault::Type { found: other.what(), expected: "a mapping" });
+                return Vec::new();
+            }
+        };
+        let mut seen = HashSet::new();
+        let mut named = Vec::new();
+        for (key, value) in entries {
+            let name = match key {
+                Node::Text(text) if key.trap(self.source).is_none() => text.to_string(),
+                Node::Number(Some(text)) => text.clone(),
+                Node::Text(text) => {
+                    self.trap(field, key, text);
+                    continue;
+                }
+                other => {
+                    self.fault(field, other, Fault::Type { found: other.what(), expected: "a name" });
+                    continue;
+                }
+            };
+            if seen.insert(name.clone()) {
+                named.push((name, key, value));
+            } else {
+                self.fault(&format!("{field}[{name:?}]"), key, Fault::Duplicate);
+            }
+        }
+        named
+    }
+
+    fn trap(&mut self, field: &str, node: &Node<'_>, word: &str) {
+        let what = match node.trap(self.source) {
+            Some(Trap::Number) => "a number",
+            _ => "a boolean",
+        };
+        self.fault(field, node, Fault::Trap { word: word.to_owned(), what });
+    }
+
+    /// A text; nothing is an empty one.
+    fn text(&mut self, field: &str, node: &Node<'_>) -> String {
+        match node {
+            Node::Null => {}
+            Node::Text(text) if node.trap(self.source).is_none() => return text.to_string(),
+            Node::Text(text) => self.trap(field, node, text),
+            other => self.fault(field, other, Fault::Type { found: other.what(), expected: "text" }),
+        }
+        String::new()
+    }
+
+    fn texts(&mut self, field: &str, node: &Node<'_>) -> Vec<String> {
+        match node {
+            Node::Null => Vec::new(),
+            Node::List(nodes) => {
+                let text = |(index, node)| self.text(&format!("{field}[{index}]"), node);
+                nodes.iter().enumerate().map(text).collect()
+            }
+            other => {
+                self.fault(field, other, Fault::Type { found: other.what(), expected: "a list" });
+                Vec::new()
+            }
+        }
+    }
+
+    fn boolean(&mut self, field: &str, node: &Node<'_>) -> Option<bool> {
+        match (node, node.trap(self.source)) {
+            (Node::Null, _) => None,
+            (Node::Bool(value), _) => Some(*value),
+            (Node::Text(word), Some(Trap::Bool(value))) => {
+                self.fault(field, node, Fault::OldBoolean(word.to_string(), value));
+                Some(value)
+            }
+            (other, _) => {
+                self.fault(field, other, Fault::Type { found: other.what(), expected: "true or false" });
+                None
+            }
+        }
+    }
+}
+
+fn is(key: &Node<'_>, name: &str) -> bool {
+    matches!(key, Node::Text(text) if text.eq_ignore_ascii_case(name))
+}
+
+/// Whether a name was probably meant: the same letters, or all but one in their order.
+fn is_close(given: &str, known: &str) -> bool {
+    let letters = |text: &str| {
+        let mut letters: Vec<u8> = text.bytes().map(|byte| byte.to_ascii_lowercase()).collect();
+        letters.sort_unstable();
+        letters
+    };
+    let same = known.bytes().zip(given.bytes()).take_while(|(a, b)| a == b).count();
+    let rest = known.len().max(given.len()) - same;
+    let tail = known.bytes().rev().zip(given.bytes().rev()).take_while(|(a, b)| a == b).count();
+    letters(given) == letters(known)
+        || (known.len() > 3 && rest <= tail + 1 && known.len().abs_diff(given.len()) <= 1)
+}

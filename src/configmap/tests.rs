@@ -1,0 +1,92 @@
+//! What no file of vectors asks: many patterns at once, and the walk that they prune.
+
+use super::{Dialect, Pattern, Patterns};
+
+const PATTERNS: &[&str] = &[
+    "a/**/*.yaml",
+    "a/b/*.yaml",
+    "a/b/c.yaml",
+    "a/b",
+    "**/*",
+    "*.yaml",
+    "a**/b",
+    "{a,b}/*.yaml",
+    "./a/*",
+    "a/b/c/**/x",
+    "z/only",
+    "",
+];
+const PATHS: &[&str] = &[
+    "a/b/c.yaml",
+    "a/b",
+    "a/x.yaml",
+    "b/x.yaml",
+    "x.yaml",
+    "a",
+    "z/only",
+    "z/only/x",
+    "axx/b",
+    "a/b/c/x",
+    "a/b/c/d/x",
+];
+
+fn patterns(dialect: Dialect) -> Vec<Pattern> {
+    PATTERNS.iter().map(|text| Pattern::new(dialect, text, &|_| None).unwrap()).collect()
+}
+
+#[test]
+fn a_set_finds_what_each_pattern_finds_and_no_walk_misses_it() {
+    for dialect in [Dialect::Zglob, Dialect::Globset] {
+        let (each, set) = (patterns(dialect), Patterns::new(patterns(dialect)));
+        for path in PATHS {
+            let one_by_one: Vec<usize> =
+                (0..each.len()).filter(|&index| each[index].matches(path.as_bytes())).collect();
+            assert_eq!(set.matching(path.as_bytes()), one_by_one, "{dialect} {path}");
+            if !one_by_one.is_empty() {
+                for (at, _) in path.match_indices('/') {
+                    assert!(set.reach_below(&path.as_bytes()[..at]), "{dialect} {path}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn directories_that_no_pattern_reaches_are_pruned() {
+    let of = |text| Pattern::new(Dialect::Zglob, text, &|_| None).unwrap();
+    let set = Patterns::new(vec![of("jobs/a/**/*.yaml"), of("docs/x.md")]);
+    let reached: Vec<_> = ["jobs", "jobs/a", "jobs/a/b", "docs", "jobs/b", "job", "vendor"]
+        .into_iter()
+        .filter(|path| set.reach_below(path.as_bytes()))
+        .collect();
+    assert_eq!(reached, ["jobs", "jobs/a", "jobs/a/b", "docs"]);
+}
+
+#[test]
+fn no_pattern_takes_long() {
+    let pattern = Pattern::new(Dialect::Zglob, &"*a**/".repeat(200), &|_| None).unwrap();
+    let path = "a/".repeat(2_000);
+    assert!(!pattern.matches(format!("{path}b").as_bytes()));
+}
+
+#[test]
+fn patterns_that_surprise_are_told() {
+    let surprise = |text: &str| Pattern::new(Dialect::Zglob, text, &|_| None).unwrap().surprise().is_some();
+    for odd in [
+        "a/{b,c}.yaml",
+        "a/?.yaml",
+        "./a",
+        "a/[xy]*",
+        "a/**",
+        "a**/b",
+        "/a/*",
+        "$DIR/*",
+        "a/{*,b}/*",
+        "a/*{b",
+    ] {
+        assert!(surprise(odd), "{odd}");
+    }
+    for usual in ["a/b.yaml", "a/**/*.yaml", "**/*", "a/*.{yaml,yml}"] {
+        assert!(!surprise(usual), "{usual}");
+    }
+}

@@ -1,0 +1,126 @@
+//! A revision's files and links by path, and which file a link leads to.
+
+use std::collections::BTreeMap;
+use std::collections::VecDeque;
+
+/// As many links in one path as Linux follows.
+const MOST_LINKS: usize = 40;
+
+/// Why a link gives no content, in words that follow its path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BadLink {
+    /// It names nothing.
+    #[error("a link to nothing")]
+    Dangling,
+    /// It names a directory.
+    #[error("a link to a directory")]
+    Directory,
+    /// It is absolute or climbs out.
+    #[error("a link that leaves the tree")]
+    Leaves,
+    /// It leads back to itself.
+    #[error("a link in a circle")]
+    Circle,
+    /// A submodule, a socket, a device.
+    #[error("no regular file")]
+    NoFile,
+}
+
+/// Paths, relative, as bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Tree {
+    entries: BTreeMap<Vec<u8>, Entry>,
+}
+
+#[derive(Clone, Debug)]
+enum Entry {
+    File(usize),
+    Link(Vec<u8>),
+    Other,
+}
+
+impl Tree {
+    /// Adds a regular file; `file` is what [`super::Contents`] will be asked for.
+    pub fn file(&mut self, path: Vec<u8>, file: usize) {
+        self.entries.insert(path, Entry::File(file));
+    }
+
+    /// Adds a symbolic link.
+    pub fn link(&mut self, path: Vec<u8>, target: Vec<u8>) {
+        self.entries.insert(path, Entry::Link(target));
+    }
+
+    /// Adds what is neither.
+    pub fn other(&mut self, path: Vec<u8>) {
+        self.entries.insert(path, Entry::Other);
+    }
+
+    /// Whether there is any link.
+    pub fn has_links(&self) -> bool {
+        self.entries.values().any(|entry| matches!(entry, Entry::Link(_)))
+    }
+
+    /// Files, links and others.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether it has no entry at all.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// All paths, in order.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &[u8]> {
+        self.entries.keys().map(Vec::as_slice)
+    }
+
+    /// The file that a path gives, through links within the tree.
+    pub(super) fn resolve(&self, path: &[u8]) -> Result<usize, BadLink> {
+        let mut rest: VecDeque<Vec<u8>> = components(path).collect();
+        let mut at: Vec<Vec<u8>> = Vec::new();
+        let mut links = 0;
+        while let Some(component) = rest.pop_front() {
+            match component.as_slice() {
+                b"" | b"." => continue,
+                b".." => {
+                    at.pop().ok_or(BadLink::Leaves)?;
+                    continue;
+                }
+                _ => at.push(component),
+            }
+            if let Some(Entry::Link(target)) = self.entries.get(&at.join(&b'/')) {
+                links += 1;
+                if links > MOST_LINKS {
+                    return Err(BadLink::Circle);
+                }
+                if target.starts_with(b"/") {
+                    return Err(BadLink::Leaves);
+                }
+                at.pop();
+                for component in components(target).collect::<Vec<_>>().into_iter().rev() {
+                    rest.push_front(component);
+                }
+            }
+        }
+        let found = at.join(&b'/');
+        match self.entries.get(&found) {
+            Some(Entry::File(file)) => Ok(*file),
+            Some(_) => Err(BadLink::NoFile),
+            None if self.is_directory(found) => Err(BadLink::Directory),
+            None => Err(BadLink::Dangling),
+        }
+    }
+
+    fn is_directory(&self, mut path: Vec<u8>) -> bool {
+        if path.is_empty() {
+            return true;
+        }
+        path.push(b'/');
+        self.entries.range(path.clone()..).next().is_some_and(|(next, _)| next.starts_with(&path))
+    }
+}
+
+fn components(path: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
+    path.split(|&byte| byte == b'/').map(<[u8]>::to_vec)
+}

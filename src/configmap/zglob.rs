@@ -1,0 +1,218 @@
+//! Prow's glob dialect: what `Match` of go-zglob v0.0.2 answers, which Prow pins.
+//!
+//! It differs from ordinary globs: without any `*` a pattern is compared as a string; `**/` may stand anywhere, and a
+//! `**` that no `/` follows is a `*`; `?` and brackets are literal; braces do not nest, and what is inside is literal.
+
+/// A pattern, read once.
+#[derive(Clone, Debug)]
+pub(super) enum Zglob {
+    /// Without `*`: the pattern as it was written.
+    Whole(Vec<u8>),
+    /// Everything else.
+    Parts {
+        /// Bytes of what stands before the first component with a `*`; no path as short as that matches.
+        root: usize,
+        /// What to match, left to right, anchored at both ends.
+        parts: Vec<Part>,
+    },
+}
+
+/// A piece of a pattern.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Part {
+    /// These bytes.
+    Literal(Vec<u8>),
+    /// Anything without a `/`.
+    Star,
+    /// Nothing, or anything without a newline that ends in `/`.
+    Deep,
+    /// One of these.
+    OneOf(Vec<Vec<u8>>),
+}
+
+impl Zglob {
+    /// Reads a pattern. `variable` looks up the variable that a component `$NAME` stands for.
+    pub(super) fn new(pattern: &str, variable: &dyn Fn(&str) -> Option<String>) -> Self {
+        let (mut mask, mut root) = (String::new(), None);
+        for (at, component) in pattern.split('/').enumerate() {
+            if root.is_none() && component.contains('*') {
+                root = Some(if mask.is_empty() { ".".to_owned() } else { mask.clone() });
+            }
+            mask = join(&mask, &expanded(at, component, variable));
+            if at == 0 && mask.is_empty() {
+                mask.push('/');
+            }
+        }
+        match root {
+            None => Self::Whole(pattern.as_bytes().to_vec()),
+            Some(root) => Self::Parts { root: clean(&root).len(), parts: parts(&clean(&mask)) },
+        }
+    }
+
+    /// Whether a path matches, whole.
+    pub(super) fn matches(&self, path: &[u8]) -> bool {
+        match self {
+            Self::Whole(text) => text == path,
+            Self::Parts { root, parts } => path != b"." && path.len() > *root && run(parts, path),
+        }
+    }
+
+    /// What every path that matches begins with.
+    pub(super) fn prefix(&self) -> &[u8] {
+        match self {
+            Self::Whole(text) => text,
+            Self::Parts { parts, .. } => match parts.first() {
+                Some(Part::Literal(text)) => text,
+                _ => b"",
+            },
+        }
+    }
+}
+
+/// What a component stands for: the home directory, a variable, or itself.
+fn expanded(at: usize, component: &str, variable: &dyn Fn(&str) -> Option<String>) -> String {
+    let component = match component {
+        "~" if at == 0 => variable("HOME").unwrap_or_default(),
+        other => other.to_owned(),
+    };
+    let Some(name) = component.strip_prefix('$') else { return component };
+    let bare = name.strip_prefix('(').and_then(|name| name.strip_suffix(')')).unwrap_or(name);
+    let mut letters = bare.chars();
+    let is_name = letters.next().is_some_and(|c| c.is_ascii_alphabetic())
+        && bare.len() > 1
+        && letters.all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if !is_name {
+        return component;
+    }
+    // In parentheses it is looked up with them, and so never found: as in the original.
+    let value = variable(name).unwrap_or_default();
+    value.trim_matches(['(', ')']).trim_matches('"').to_owned()
+}
+
+/// Go's `path.Join` of two elements.
+fn join(a: &str, b: &str) -> String {
+    match (a, b) {
+        ("", "") => String::new(),
+        ("", one) | (one, "") => clean(one),
+        (a, b) => clean(&format!("{a}/{b}")),
+    }
+}
+
+/// Go's `path.Clean`.
+fn clean(path: &str) -> String {
+    let rooted = path.starts_with('/');
+    let mut kept: Vec<&str> = Vec::new();
+    for component in path.split('/') {
+        match component {
+            "" | "." => {}
+            ".." if kept.last().is_some_and(|last| *last != "..") => drop(kept.pop()),
+            ".." if rooted => {}
+            other => kept.push(other),
+        }
+    }
+    match (rooted, kept.is_empty()) {
+        (true, _) => format!("/{}", kept.join("/")),
+        (false, true) => ".".to_owned(),
+        (false, false) => kept.join("/"),
+    }
+}
+
+/// Cuts a cleaned pattern into its parts.
+fn parts(mask: &str) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let mut rest = mask;
+    while let Some(c) = rest.chars().next() {
+        if let Some(after) = rest.strip_prefix("**/") {
+            parts.push(Part::Deep);
+            rest = after;
+        } else if c == '*' {
+            parts.push(Part::Star);
+            rest = &rest[1..];
+        } else if c == '{' {
+            let (inner, close) = match rest.find('}') {
+                Some(close) => (&rest[1..close], Some(close)),
+                None => (&rest[1..], None),
+            };
+            let one_of = || inner.split(',').map(|text| text.as_bytes().to_vec()).collect();
+            match (inner.is_empty(), close) {
+                (false, Some(close)) => {
+                    parts.push(Part::OneOf(one_of()));
+                    rest = &rest[close + 1..];
+                }
+                // Unclosed: the alternatives, and then their text once more.
+                (false, None) => {
+                    parts.push(Part::OneOf(one_of()));
+                    rest = inner;
+                }
+                (true, Some(close)) => {
+                    literal(&mut parts, "}");
+                    rest = &rest[close + 1..];
+                }
+                (true, None) => {
+                    literal(&mut parts, "{");
+                    rest = inner;
+                }
+            }
+        } else {
+            literal(&mut parts, &rest[..c.len_utf8()]);
+            rest = &rest[c.len_utf8()..];
+        }
+    }
+    if matches!(parts.last(), Some(Part::Literal(text)) if text.ends_with(b"/")) {
+        parts.push(Part::Star);
+    }
+    parts
+}
+
+fn literal(parts: &mut Vec<Part>, text: &str) {
+    match parts.last_mut() {
+        Some(Part::Literal(last)) => last.extend_from_slice(text.as_bytes()),
+        _ => parts.push(Part::Literal(text.as_bytes().to_vec())),
+    }
+}
+
+/// Follows every way at once, so that no pattern takes longer than its length times the path's.
+fn run(parts: &[Part], path: &[u8]) -> bool {
+    let starts = matches!(parts.first(), Some(Part::Literal(text)) if !path.starts_with(text));
+    let ends = matches!(parts.last(), Some(Part::Literal(text)) if !path.ends_with(text));
+    if starts || ends {
+        return false;
+    }
+    let mut at = vec![false; path.len() + 1];
+    at[0] = true;
+    for part in parts {
+        let mut next = vec![false; path.len() + 1];
+        let reached = (0..=path.len()).filter(|&start| at[start]);
+        match part {
+            Part::Literal(text) => {
+                for start in reached.filter(|&start| path[start..].starts_with(text)) {
+                    next[start + text.len()] = true;
+                }
+            }
+            Part::OneOf(texts) => {
+                for start in reached {
+                    for text in texts.iter().filter(|text| path[start..].starts_with(text)) {
+                        next[start + text.len()] = true;
+                    }
+                }
+            }
+            Part::Star => {
+                let mut alive = false;
+                for end in 0..=path.len() {
+                    alive = at[end] || (alive && path[end - 1] != b'/');
+                    next[end] = alive;
+                }
+            }
+            Part::Deep => {
+                let mut alive = false;
+                for end in 0..=path.len() {
+                    alive = alive && path[end - 1] != b'\n';
+                    next[end] = at[end] || (alive && path[end - 1] == b'/');
+                    alive = alive || at[end];
+                }
+            }
+        }
+        at = next;
+    }
+    at[path.len()]
+}

@@ -1,0 +1,390 @@
+//! File system steps that every part of the root is made of: exclusive creation, durable small files, fsync of
+//! directories, the symlink swap, locks, free space, and (in [`walk`]) removal of a tree by handle.
+//!
+//! Promises: every step works below a directory handle with one-component names, so that no path is resolved twice and
+//! no link is followed on the way; nothing is opened without `O_CLOEXEC`; nothing existing is written into.
+//! Does not do: paths for messages. Callers know what they were about and say it; errors here are plain `io::Error`.
+
+pub mod walk;
+
+use std::ffi::{CStr, CString, OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::path::Arg;
+
+/// How every directory of ours is opened: for reading (so that it can be listed, locked and synced), never through a
+/// link in the last component.
+pub const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Opens the directory `name` in `at`; a symbolic link there is an error (`ELOOP` or `ENOTDIR`), not a way out.
+pub fn open_dir(at: impl AsFd, name: impl Arg) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::openat(at, name, DIRECTORY, Mode::empty())?)
+}
+
+/// Opens a directory by its path, links followed: for the way to the root only.
+pub fn open_dir_at_path(path: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(path, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty())?)
+}
+
+/// Makes the directory `name` in `at` with exactly `mode`, whatever the umask, and opens it. `EEXIST` if anything is there.
+pub fn make_dir(at: impl AsFd, name: impl Arg + Copy, mode: u32) -> io::Result<OwnedFd> {
+    rustix::fs::mkdirat(at.as_fd(), name, Mode::from_raw_mode(mode))?;
+    let dir = open_dir(at, name)?;
+    set_mode(&dir, mode)?;
+    Ok(dir)
+}
+
+/// Opens the directory `name` in `at`, making it with exactly `mode` where it is absent.
+pub fn ensure_dir(at: impl AsFd, name: impl Arg + Copy, mode: u32) -> io::Result<OwnedFd> {
+    match make_dir(at.as_fd(), name, mode) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => open_dir(at, name),
+        made => made,
+    }
+}
+
+/// Creates the file `name` in `at` for writing, with exactly `mode`; `EEXIST` if anything, a dangling link included, is there.
+pub fn create_new(at: impl AsFd, name: impl Arg, mode: u32) -> io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::openat(at, name, flags, Mode::from_raw_mode(mode))?);
+    set_mode(&file, mode)?;
+    Ok(file)
+}
+
+/// Sets the permission bits where the umask (or a default ACL) left others; nothing is called where they are right.
+/// A setgid bit that a new directory inherited stays: it is how a volume's `fsGroup` reaches the files in it.
+pub fn set_mode(fd: impl AsFd, mode: u32) -> io::Result<()> {
+    let found = rustix::fs::fstat(fd.as_fd())?.st_mode;
+    if found & 0o777 != mode {
+        rustix::fs::fchmod(fd, Mode::from_raw_mode(mode | found & Mode::SGID.as_raw_mode()))?;
+    }
+    Ok(())
+}
+
+/// What a power cut may leave of a small file that was replaced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flush {
+    /// The old bytes or the new ones: the file is synced before its rename. The rename itself reaches the disk with
+    /// the next sync of a directory (ext4 and xfs write their journals in order).
+    Content,
+    /// The old bytes, the new ones or none: nothing is synced.
+    Lazy,
+}
+
+/// What the temporary names of [`replace_file`] begin with; whoever sweeps a directory may remove what does.
+pub const TMP_PREFIX: &str = "tmp-";
+
+/// Replaces the file `name` in `at` by one rename, so that readers see the old bytes or the new ones.
+pub fn replace_file(at: impl AsFd, name: &str, bytes: &[u8], mode: u32, flush: Flush) -> io::Result<()> {
+    let at = at.as_fd();
+    let (tmp, mut file) = create_tmp(at, name, mode)?;
+    let written = file.write_all(bytes).and_then(|()| match flush {
+        Flush::Content => file.sync_all(),
+        Flush::Lazy => Ok(()),
+    });
+    let renamed = written.and_then(|()| Ok(rustix::fs::renameat(at, tmp.as_str(), at, name)?));
+    if let Err(error) = renamed {
+        let _ = rustix::fs::unlinkat(at, tmp.as_str(), AtFlags::empty()); // the first error is the one to report
+        return Err(error);
+    }
+    Ok(())
+}
+
+/// Numbers temporary names within this process; together with `O_EXCL` that is enough, also where every process is pid 1.
+static SERIAL: AtomicU64 = AtomicU64::new(0);
+
+/// A name that nobody in this process was given before.
+pub fn unique(prefix: &str) -> String {
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    format!("{prefix}{}-{serial}", rustix::process::getpid().as_raw_nonzero())
+}
+
+fn create_tmp(at: BorrowedFd<'_>, name: &str, mode: u32) -> io::Result<(String, File)> {
+    loop {
+        let tmp = unique(&format!("{TMP_PREFIX}{name}-"));
+        match create_new(at, tmp.as_str(), mode) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {} // of a process that was killed
+            other => return other.map(|file| (tmp, file)),
+        }
+    }
+}
+
+/// Reads the regular file `name` in `at`, at most `limit` bytes of it; `None` where there is none.
+pub fn read_file(at: impl AsFd, name: impl Arg, limit: u64) -> io::Result<Option<Vec<u8>>> {
+    // NONBLOCK: a FIFO planted under the name must not stop us.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(at, name, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        opened => File::from(opened?),
+    };
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(limit).read_to_end(&mut bytes)?;
+    Ok(Some(bytes))
+}
+
+/// fsync of a directory: makes the names in it durable.
+pub fn sync_dir(dir: impl AsFd) -> io::Result<()> {
+    Ok(retry_on_intr(|| rustix::fs::fsync(dir.as_fd()))?)
+}
+
+/// syncfs: writes back the whole file system that `fd` is on. Since Linux 5.8 it reports write-back errors that
+/// happened after `fd` was opened, once: what was written in between must be treated as lost, not synced again.
+pub fn sync_fs(fd: impl AsFd) -> io::Result<()> {
+    Ok(retry_on_intr(|| rustix::fs::syncfs(fd.as_fd()))?)
+}
+
+/// What is under a name, the link itself where it is one; `None` where nothing is.
+pub fn stat(at: impl AsFd, name: impl Arg) -> io::Result<Option<Stat>> {
+    match rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => Ok(None),
+        found => Ok(Some(found?)),
+    }
+}
+
+/// The type in a stat's mode.
+pub fn file_type(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
+}
+
+/// Device and inode: the same for two handles of one directory, and for nothing else that lives at the same time.
+pub fn identity(fd: impl AsFd) -> io::Result<(u64, u64)> {
+    let stat = rustix::fs::fstat(fd)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+/// What stands under a name when a link is looked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Link {
+    /// Nothing.
+    Absent,
+    /// A symbolic link, and its target.
+    To(OsString),
+    /// Something that is not a link.
+    Other(FileType),
+}
+
+/// Looks for a symbolic link.
+pub fn read_link(at: impl AsFd, name: impl Arg + Copy) -> io::Result<Link> {
+    match rustix::fs::readlinkat(at.as_fd(), name, Vec::new()) {
+        Ok(target) => Ok(Link::To(OsString::from_vec(target.into_bytes()))),
+        Err(Errno::NOENT) => Ok(Link::Absent),
+        Err(Errno::INVAL) => Ok(stat(at, name)?.map_or(Link::Absent, |stat| Link::Other(file_type(&stat)))),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Removes a name that is not a directory; one that is gone already is as good.
+pub fn unlink(at: impl AsFd, name: impl Arg) -> io::Result<()> {
+    match rustix::fs::unlinkat(at, name, AtFlags::empty()) {
+        Err(Errno::NOENT) => Ok(()),
+        done => Ok(done?),
+    }
+}
+
+/// Renames, refusing to replace anything. Where the file system knows no `RENAME_NOREPLACE` (`EINVAL`), a look before
+/// the rename stands in for it: the store's lock keeps our own writers away.
+pub fn rename_new(
+    from: impl AsFd,
+    old: impl Arg + Copy,
+    to: impl AsFd,
+    new: impl Arg + Copy,
+) -> io::Result<()> {
+    match rustix::fs::renameat_with(from.as_fd(), old, to.as_fd(), new, RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            if stat(to.as_fd(), new)?.is_some() {
+                return Err(Errno::EXIST.into());
+            }
+            Ok(rustix::fs::renameat(from, old, to, new)?)
+        }
+        done => Ok(done?),
+    }
+}
+
+/// One name in a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// The name.
+    pub name: CString,
+    /// Its type; `Unknown` on file systems that do not tell.
+    pub kind: FileType,
+}
+
+impl Listed {
+    /// The name as the standard library wants it.
+    pub fn os(&self) -> &OsStr {
+        OsStr::from_bytes(self.name.to_bytes())
+    }
+}
+
+/// Everything in a directory but `.` and `..`, in no order.
+pub fn list(dir: impl AsFd) -> io::Result<Vec<Listed>> {
+    let mut all = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        let entry = entry?;
+        if !is_dots(entry.file_name()) {
+            all.push(Listed { name: entry.file_name().to_owned(), kind: entry.file_type() });
+        }
+    }
+    Ok(all)
+}
+
+pub(crate) fn is_dots(name: &CStr) -> bool {
+    matches!(name.to_bytes(), b"." | b"..")
+}
+
+/// What a try for a lock found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lock {
+    /// It is ours until the handle (and every copy of it) is closed.
+    Taken,
+    /// Somebody else holds one that excludes it.
+    Held,
+    /// Locks do not work here.
+    Unsupported,
+}
+
+/// Tries for the exclusive flock on what `fd` is open on. Released by closing only: an unlock would release the lock of
+/// every copy of the handle.
+pub fn try_lock(fd: impl AsFd) -> io::Result<Lock> {
+    flock(fd, FlockOperation::NonBlockingLockExclusive)
+}
+
+/// Tries for a shared flock.
+pub fn try_lock_shared(fd: impl AsFd) -> io::Result<Lock> {
+    flock(fd, FlockOperation::NonBlockingLockShared)
+}
+
+fn flock(fd: impl AsFd, operation: FlockOperation) -> io::Result<Lock> {
+    match retry_on_intr(|| rustix::fs::flock(fd.as_fd(), operation)) {
+        Ok(()) => Ok(Lock::Taken),
+        Err(Errno::WOULDBLOCK) => Ok(Lock::Held),
+        Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK | Errno::BADF) => Ok(Lock::Unsupported),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What a file system has left for us.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Space {
+    /// Bytes that an unprivileged process may still write.
+    pub bytes: u64,
+    /// Files that may still be made; `None` where the file system has no such number.
+    pub inodes: Option<u64>,
+    /// Bytes that the smallest file with content takes.
+    pub block: u64,
+}
+
+/// Asks for the space left on the file system that `fd` is on.
+pub fn space(fd: impl AsFd) -> io::Result<Space> {
+    let found = rustix::fs::fstatvfs(fd)?;
+    Ok(Space {
+        bytes: found.f_bavail.saturating_mul(found.f_frsize),
+        inodes: (found.f_files > 0).then_some(found.f_favail),
+        block: found.f_frsize.max(1),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch() -> (tempfile::TempDir, OwnedFd) {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = open_dir_at_path(dir.path()).unwrap();
+        (dir, fd)
+    }
+
+    fn names(dir: &OwnedFd) -> Vec<String> {
+        let mut names: Vec<_> =
+            list(dir).unwrap().into_iter().map(|entry| entry.os().to_str().unwrap().to_owned()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_replaced_file_leaves_no_temporary_name_behind() {
+        let (_keep, dir) = scratch();
+        for (text, flush) in [("one", Flush::Content), ("two", Flush::Lazy)] {
+            replace_file(&dir, "state", text.as_bytes(), 0o644, flush).unwrap();
+            assert_eq!(read_file(&dir, "state", 99).unwrap().unwrap(), text.as_bytes());
+        }
+        assert_eq!(names(&dir), ["state"]);
+    }
+
+    #[test]
+    fn a_failed_replacement_leaves_the_old_file_and_no_temporary_name() {
+        let (_keep, dir) = scratch();
+        make_dir(&dir, "state", 0o755).unwrap();
+        make_dir(open_dir(&dir, "state").unwrap(), "inside", 0o755).unwrap();
+        assert!(replace_file(&dir, "state", b"x", 0o644, Flush::Content).is_err());
+        assert_eq!(names(&dir), ["state"]);
+    }
+
+    #[test]
+    fn modes_are_exact_whatever_the_umask() {
+        let (_keep, dir) = scratch();
+        for mode in [0o644, 0o755, 0o664, 0o775, 0o600] {
+            let file = create_new(&dir, format!("f{mode:o}"), mode).unwrap();
+            assert_eq!(rustix::fs::fstat(&file).unwrap().st_mode & 0o7777, mode);
+            let made = make_dir(&dir, format!("d{mode:o}").as_str(), mode).unwrap();
+            assert_eq!(rustix::fs::fstat(&made).unwrap().st_mode & 0o777, mode);
+        }
+    }
+
+    #[test]
+    fn directories_keep_the_group_that_the_root_hands_down() {
+        let (_keep, dir) = scratch();
+        rustix::fs::fchmod(&dir, Mode::from_raw_mode(0o2755)).unwrap();
+        for mode in [0o755, 0o775, 0o700] {
+            let made = make_dir(&dir, format!("d{mode:o}").as_str(), mode).unwrap();
+            assert_eq!(rustix::fs::fstat(&made).unwrap().st_mode & 0o7777, mode | 0o2000);
+        }
+    }
+
+    #[test]
+    fn links_are_neither_opened_nor_written_through() {
+        let (_keep, dir) = scratch();
+        make_dir(&dir, "real", 0o755).unwrap();
+        rustix::fs::symlinkat("real", &dir, "link").unwrap();
+        rustix::fs::symlinkat("nowhere", &dir, "dangling").unwrap();
+        assert!(open_dir(&dir, "link").is_err());
+        assert!(read_file(&dir, "link", 9).is_err());
+        assert_eq!(create_new(&dir, "dangling", 0o644).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert!(ensure_dir(&dir, "link", 0o755).is_err());
+        assert_eq!(read_link(&dir, "link").unwrap(), Link::To("real".into()));
+        assert_eq!(read_link(&dir, "real").unwrap(), Link::Other(FileType::Directory));
+        assert_eq!(read_link(&dir, "absent").unwrap(), Link::Absent);
+    }
+
+    #[test]
+    fn a_rename_to_a_taken_name_is_refused() {
+        let (_keep, dir) = scratch();
+        make_dir(&dir, "a", 0o755).unwrap();
+        make_dir(&dir, "b", 0o755).unwrap();
+        assert_eq!(rename_new(&dir, "a", &dir, "b").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        rename_new(&dir, "a", &dir, "c").unwrap();
+        assert_eq!(names(&dir), ["b", "c"]);
+    }
+
+    #[test]
+    fn an_exclusive_lock_waits_for_nobody_and_ends_with_its_handle() {
+        let (_keep, dir) = scratch();
+        let open = || open_dir(&dir, ".").unwrap();
+        let (reader, reaper) = (open(), open());
+        assert_eq!(try_lock_shared(&reader).unwrap(), Lock::Taken);
+        assert_eq!(try_lock(&reaper).unwrap(), Lock::Held);
+        drop(reader);
+        assert_eq!(try_lock(&reaper).unwrap(), Lock::Taken);
+        assert_eq!(try_lock_shared(open()).unwrap(), Lock::Held);
+    }
+}

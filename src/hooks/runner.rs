@@ -1,0 +1,204 @@
+//! A slot for the newest generation, and the loop that works on it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::repeats::{Repeats, unsaid};
+
+use super::{Error, Exec, Failure, Held, Kind, Notice, Observer, Web};
+
+/// What a hook does.
+#[derive(Clone, Debug)]
+pub(super) enum Job {
+    /// Runs a program.
+    Exec(Exec),
+    /// Sends a request.
+    Web(Web),
+}
+
+impl Job {
+    fn backoff(&self) -> Duration {
+        match self {
+            Self::Exec(exec) => exec.backoff,
+            Self::Web(web) => web.backoff,
+        }
+    }
+
+    /// What was said, for the log.
+    async fn run(&self, notice: &Notice, stop: &CancellationToken) -> Result<String, Failure> {
+        match self {
+            Self::Exec(exec) => exec.run(notice, stop).await,
+            Self::Web(web) => web.send(notice, stop).await,
+        }
+    }
+}
+
+/// What waits for the hook, and whether more may come.
+#[derive(Default)]
+struct Slot {
+    newest: Mutex<(Option<Arc<Held>>, bool)>,
+    bell: Notify,
+}
+
+impl Slot {
+    fn with<T>(&self, act: impl FnOnce(&mut Option<Arc<Held>>, &mut bool) -> T) -> T {
+        // No panic leaves this half written.
+        let mut slot = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let (newest, closed) = &mut *slot;
+        act(newest, closed)
+    }
+}
+
+/// The near end of a hook.
+pub(super) struct Runner {
+    slot: Arc<Slot>,
+    task: tokio::sync::Mutex<Option<JoinHandle<Result<(), Error>>>>,
+}
+
+impl Runner {
+    pub(super) fn start(
+        kind: Kind,
+        job: Job,
+        once: bool,
+        stop: CancellationToken,
+        observer: Observer,
+    ) -> Self {
+        let slot = Arc::<Slot>::default();
+        let far = Far { kind, job, once, stop, observer, slot: Arc::clone(&slot) };
+        Self { slot, task: tokio::sync::Mutex::new(Some(tokio::spawn(far.run()))) }
+    }
+
+    pub(super) fn send(&self, held: &Arc<Held>) {
+        self.slot.with(|newest, _| *newest = Some(Arc::clone(held)));
+        self.slot.bell.notify_one();
+    }
+
+    /// Sends nothing more, and waits until the loop has ended: one-time after its one run, else when it is stopped.
+    pub(super) async fn ended(&self) -> Result<(), Error> {
+        self.slot.with(|_, closed| *closed = true);
+        self.slot.bell.notify_one();
+        match self.task.lock().await.take() {
+            // A panic was reported already, and a runtime that ends is no failure.
+            Some(task) => task.await.unwrap_or(Ok(())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The far end.
+struct Far {
+    kind: Kind,
+    job: Job,
+    once: bool,
+    stop: CancellationToken,
+    observer: Observer,
+    slot: Arc<Slot>,
+}
+
+impl Far {
+    async fn run(self) -> Result<(), Error> {
+        let mut reported: Option<Notice> = None;
+        let mut failed: Option<Arc<Held>> = None;
+        let mut failing = Repeats::default();
+        loop {
+            // Taken out: nothing stays pinned for a hook that has nothing to do.
+            let (newest, closed) = self.slot.with(|newest, closed| (newest.take(), *closed));
+            let next = newest.or_else(|| failed.take());
+            if self.stop.is_cancelled() {
+                return self.unrun(next);
+            }
+            let Some(held) = next else {
+                if closed {
+                    return Ok(());
+                }
+                tokio::select! {
+                    () = self.stop.cancelled() => {}
+                    () = self.slot.bell.notified() => {}
+                }
+                continue;
+            };
+            if reported.as_ref().is_some_and(|last| same(last, &held.notice)) {
+                continue;
+            }
+            let (kind, notice) = (self.kind, &held.notice);
+            let result = attempt(kind, &self.job, notice, &self.stop, &self.observer, &mut failing).await;
+            if self.once {
+                return result;
+            }
+            match result {
+                Ok(()) => reported = Some(held.notice.clone()),
+                Err(_) => {
+                    failed = Some(held);
+                    tokio::select! {
+                        () = self.stop.cancelled() => {}
+                        () = tokio::time::sleep(self.job.backoff()) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// The end came before the run.
+    fn unrun(&self, next: Option<Arc<Held>>) -> Result<(), Error> {
+        match next {
+            Some(held) if self.once => {
+                Err(Error { kind: self.kind, revision: held.notice.revision, why: Failure::Drained })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn same(last: &Notice, now: &Notice) -> bool {
+    last.revision == now.revision && last.selection == now.selection
+}
+
+/// One run, counted and logged.
+pub(super) async fn attempt(
+    kind: Kind,
+    job: &Job,
+    notice: &Notice,
+    stop: &CancellationToken,
+    observer: &Observer,
+    failing: &mut Repeats,
+) -> Result<(), Error> {
+    let began = Instant::now();
+    let result = job.run(notice, stop).await;
+    let took = began.elapsed();
+    observer(kind, result.is_ok(), took);
+    let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    let (hook, revision) = (kind.label(), notice.revision);
+    match result {
+        Ok(output) => {
+            failing.forget();
+            info!(hook, %revision, duration_ms, "{hook} done for {}", revision.short());
+            if !output.is_empty() {
+                debug!(hook, %revision, output, "{hook} said");
+            }
+            Ok(())
+        }
+        Err(why) => {
+            let error = Error { kind, revision, why };
+            let hints = Some(error.hints().join("; ")).filter(|hints| !hints.is_empty());
+            let cause = chain(&error);
+            match failing.say(&cause) {
+                Some(times) => {
+                    warn!(hook, %revision, duration_ms, hints, error = cause, "{hook} failed{}", unsaid(times));
+                }
+                None => debug!(hook, %revision, duration_ms, error = cause, "{hook} failed as before"),
+            }
+            Err(error)
+        }
+    }
+}
+
+/// The cause with its own cause; the line says the rest.
+fn chain(error: &Error) -> String {
+    let source = std::error::Error::source(&error.why).map(|source| format!(": {source}"));
+    format!("{}{}", error.why, source.unwrap_or_default())
+}

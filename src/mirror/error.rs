@@ -1,0 +1,203 @@
+//! What can go wrong in the mirror, whether trying again helps, and what a person can do.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::wire;
+use crate::payload::Refusal;
+use crate::revision::{ObjectId, Revision};
+
+/// What went wrong in the mirror or on the way to the remote.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or directory of the mirror could not be read or written.
+    #[error("{act} {}", path.display())]
+    Local {
+        /// What was tried.
+        act: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The directory given for the mirror holds something else.
+    #[error("{} is not empty and is no mirror of ours", path.display())]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Another process works on this mirror.
+    #[error("another process uses the mirror {}", path.display())]
+    Locked {
+        /// The mirror.
+        path: PathBuf,
+    },
+    /// libgit2 failed where it should not.
+    #[error("{act}")]
+    Git {
+        /// What was tried.
+        act: String,
+        /// libgit2's own words.
+        #[source]
+        source: git2::Error,
+    },
+    /// An object that should be in the mirror is not there or not readable. The next fetch makes the mirror anew.
+    #[error("the mirror lacks an object of {revision}")]
+    Damaged {
+        /// The revision it was needed for.
+        revision: Revision,
+        /// Which object, and how.
+        #[source]
+        lack: Lack,
+    },
+    /// The remote could not be asked.
+    #[error(transparent)]
+    Wire(#[from] wire::Error),
+    /// The remote sent a pack, but what was asked for is not all in it.
+    #[error("the remote's answer for {asked} is incomplete")]
+    Incomplete {
+        /// The tip that was asked for.
+        asked: ObjectId,
+        /// The first object that is missing.
+        #[source]
+        lack: Lack,
+    },
+    /// What the ref names is no commit.
+    #[error("{asked} names a {kind}, not a commit")]
+    NotACommit {
+        /// The ref or id.
+        asked: String,
+        /// What it is.
+        kind: String,
+    },
+    /// The pack does not parse or its hashes are wrong.
+    #[error("the remote sent a pack that cannot be indexed: {why}")]
+    BadPack {
+        /// libgit2's own words.
+        why: String,
+    },
+    /// Indexing needed more memory than it may have.
+    #[error(
+        "indexing the fetched pack needs more than the {limit} bytes of memory it may use (--index-memory)"
+    )]
+    IndexMemory {
+        /// The limit, in bytes.
+        limit: u64,
+    },
+    /// The kernel, or somebody, killed the indexing child.
+    #[error(
+        "the process that indexes the fetched pack was killed, most likely because the container's memory is used up \
+         (it may take {limit} bytes, --index-memory)"
+    )]
+    IndexKilled {
+        /// Its own limit, in bytes.
+        limit: u64,
+    },
+    /// The pack is larger than it may be.
+    #[error("the remote sent more than {limit} bytes (--max-fetch-bytes)")]
+    FetchBytes {
+        /// The limit, in bytes.
+        limit: u64,
+    },
+    /// The indexing child could not be started or died.
+    #[error("the indexing process {}: {why}", program.display())]
+    Indexer {
+        /// The program.
+        program: PathBuf,
+        /// What happened to it.
+        why: String,
+    },
+    /// A pattern is not one of git's.
+    #[error("sparse pattern {line:?}: {why}")]
+    Sparse {
+        /// The pattern as written.
+        line: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The revision's tree may not be published.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// Whoever asked does not want to know any more.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// Why an object cannot be had; shown as the source of other errors.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct Lack(#[from] pub(super) super::odb::Lack);
+
+impl Error {
+    /// Whether the same attempt may succeed later without a person.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Wire(error) => error.is_transient(),
+            Self::Local { .. }
+            | Self::Git { .. }
+            | Self::Locked { .. }
+            | Self::Damaged { .. }
+            | Self::Incomplete { .. }
+            | Self::BadPack { .. }
+            | Self::IndexKilled { .. }
+            | Self::Indexer { .. }
+            | Self::Cancelled => true,
+            Self::Foreign { .. }
+            | Self::NotACommit { .. }
+            | Self::IndexMemory { .. }
+            | Self::FetchBytes { .. }
+            | Self::Sparse { .. }
+            | Self::Refused(_) => false,
+        }
+    }
+
+    /// What a person can do, a line each.
+    pub fn hints(&self) -> Vec<String> {
+        let one = |text: &str| vec![text.to_owned()];
+        match self {
+            Self::Wire(error) => error.hints(),
+            Self::Local { source, .. } => match source.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => one(
+                    "the volume is full: the mirror needs about the size of the repository's pack, twice while it is renewed",
+                ),
+                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                    one("the mirror must be writable by the user that treeswap runs as")
+                }
+                _ => Vec::new(),
+            },
+            Self::Foreign { .. } => one("give --mirror an empty directory, or one that does not exist yet"),
+            Self::Locked { .. } => one("one mirror serves one root: give each its own --mirror"),
+            Self::Damaged { .. } => {
+                one("the mirror is a cache: the next attempt makes it anew, and what is published stays")
+            }
+            Self::Incomplete { .. } => {
+                one("the remote's repository may be damaged: `git fsck` there will tell")
+            }
+            Self::NotACommit { .. } => one("only commits, and tags of commits, can be published"),
+            Self::IndexMemory { .. } => {
+                one("if the repository is yours and really that large, raise --index-memory")
+            }
+            Self::IndexKilled { .. } => one("raise the container's memory limit, or lower --index-memory"),
+            Self::FetchBytes { .. } => {
+                one("if the repository is yours and really that large, raise --max-fetch-bytes")
+            }
+            Self::Indexer { .. } => {
+                one("treeswap starts itself for this: it must be allowed to run its own binary")
+            }
+            Self::Sparse { .. } => one("patterns are written like those of gitignore(5)"),
+            Self::Refused(refusal) => refusal.hints(),
+            Self::Git { .. } | Self::BadPack { .. } | Self::Cancelled => Vec::new(),
+        }
+    }
+
+    /// An object that `revision` needs cannot be had.
+    pub(super) fn damaged(revision: Revision, lack: super::odb::Lack) -> Self {
+        Self::Damaged { revision, lack: Lack(lack) }
+    }
+
+    /// Whether the error says that the mirror's content is not what it should be.
+    pub(super) fn is_damage(&self) -> bool {
+        matches!(self, Self::Damaged { .. })
+    }
+}

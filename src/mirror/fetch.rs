@@ -1,0 +1,316 @@
+//! Asking the remote, taking the answer in, and making it count.
+//!
+//! What is there already needs no network. Otherwise the plan's request goes out, the pack goes through the indexing
+//! child, and when the tip turns out complete the boundary and the ref are written (see [`super::layout`] for what a
+//! crash leaves). An answer that is incomplete or odd is followed, once, by a request that claims nothing.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use super::closure::{History, history, tree_closure};
+use super::error::Error;
+use super::indexer::{Indexer, Job, Report, Task};
+use super::layout::Layout;
+use super::odb::Reader;
+use super::plan::{Reason, Situation, afresh, plan};
+use super::shared::Shared;
+use super::wire::{self, Answer, Request};
+use super::{Depth, Mirror, Tip};
+use crate::revision::{ObjectId, Revision};
+
+/// Commits of ours that a server is told about. More would only make requests longer.
+const HAVES: usize = 16;
+
+/// Objects of a usual commit: itself, the changed files, the directories above them.
+const USUAL: u64 = 100;
+
+/// What the remote's history has looked like since the mirror was opened. See [`super::plan`] for what it decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Course {
+    /// Nothing was seen yet.
+    Unknown,
+    /// The last commit had one parent.
+    Straight,
+    /// There are merges, or rewinds, or a server that works too long for them.
+    Crooked,
+}
+
+/// What is known about a tip before asking.
+#[derive(Debug, Default)]
+struct Known {
+    /// Commits that are here with their tree, best first.
+    haves: Vec<ObjectId>,
+    /// Commits whose parents are not here.
+    shallow: Vec<ObjectId>,
+    /// The tip, if it is here and complete.
+    complete: Option<Found>,
+}
+
+/// A tip that is here and complete.
+#[derive(Debug)]
+struct Found {
+    commit: ObjectId,
+    /// How many parents it has.
+    parents: usize,
+    /// The boundary that belongs to it.
+    boundary: Vec<ObjectId>,
+}
+
+/// Sets a mirror aside whose last tip is not complete: the network will bring it again.
+pub(super) fn mend(layout: &Layout, shared: &Shared) -> Result<(), Error> {
+    let Some(tip) = layout.tip() else { return Ok(()) };
+    let check = || -> Result<(), String> {
+        let store = shared.store().map_err(|error| error.to_string())?;
+        let reader = Reader(store.odb().map_err(|error| error.message().to_owned())?);
+        let commit = reader.commit(&tip).map_err(|lack| lack.to_string())?;
+        tree_closure(&reader, commit.tree, None).map_err(|lack| lack.to_string())
+    };
+    match check() {
+        Ok(()) => Ok(()),
+        Err(why) => renew(layout, &why),
+    }
+}
+
+/// Starts with an empty mirror.
+fn renew(layout: &Layout, why: &str) -> Result<(), Error> {
+    let aside = layout.set_aside()?;
+    tracing::warn!(mirror = %layout.dir().display(), why, "the mirror is broken and is made anew");
+    // What fails here is swept at the next opening.
+    std::thread::spawn(move || fs_err::remove_dir_all(aside));
+    Ok(())
+}
+
+impl Mirror {
+    /// Makes sure the mirror holds the tip's commit with its whole tree (and history as deep as asked), and returns
+    /// the commit. `held` are the published revisions, newest first, that must stay readable.
+    pub async fn fetch(&mut self, tip: &Tip, held: &[Revision]) -> Result<Revision, Error> {
+        self.stand().await?;
+        if self.shared.take_damage() {
+            let layout = Arc::clone(&self.layout);
+            blocking(move || renew(&layout, "an object could not be read")).await?;
+        }
+        let known = self.inspect(tip.object, held, None).await?;
+        if let Some(found) = known.complete {
+            tracing::debug!(commit = %found.commit, "the mirror has it already");
+            return self.settle(found).await;
+        }
+        let now = Situation {
+            want: tip.object,
+            commit: tip.peeled.or(Some(tip.object)),
+            depth: self.options.depth,
+            haves: &known.haves,
+            shallow: &known.shallow,
+            straight: self.course == Course::Straight,
+        };
+        if self.renew {
+            match self.ask(&afresh(&now), Reason::Renewal, held).await {
+                Err(error) if !error.is_transient() => {
+                    tracing::warn!(%error, "the mirror cannot be renewed");
+                    self.renew = false;
+                }
+                other => return other,
+            }
+        }
+        let (mut request, mut reason) = plan(&now);
+        if reason == Reason::Ahead {
+            match self.ask(&request, reason, held).await {
+                Ok(revision) => return Ok(revision),
+                Err(error) => {
+                    self.course = Course::Crooked;
+                    if !may_help(&error) {
+                        return Err(error);
+                    }
+                    tracing::debug!(%error, "history is not straight");
+                    (request, reason) = plan(&Situation { straight: false, ..now });
+                }
+            }
+        }
+        match self.ask(&request, reason, held).await {
+            Err(error) if reason != Reason::First && may_help(&error) => {
+                tracing::info!(%error, "asking again, for everything");
+                self.ask(&afresh(&now), Reason::Afresh, held).await
+            }
+            other => other,
+        }
+    }
+
+    /// Begins again where somebody removed the mirror below us: it is a cache.
+    async fn stand(&mut self) -> Result<(), Error> {
+        let layout = Arc::clone(&self.layout);
+        let anew = move || layout.stand();
+        if let Some(layout) = blocking(anew).await? {
+            tracing::warn!(mirror = %layout.dir().display(), "the mirror was removed, and is made again");
+            (self.layout, self.renew, self.renewed) = (Arc::new(layout), false, None);
+        }
+        Ok(())
+    }
+
+    /// One request, from asking to settling.
+    async fn ask(&mut self, request: &Request, reason: Reason, held: &[Revision]) -> Result<Revision, Error> {
+        let want = request.wants[0];
+        let (answer, pack) = self.receive(request, (reason == Reason::Ahead).then_some(USUAL)).await?;
+        self.received += answer.bytes;
+        tracing::debug!(?reason, bytes = answer.bytes, pack, "received a pack");
+        let ends: HashSet<_> = answer.shallow.iter().copied().collect();
+        let known = self.inspect(want, held, Some(ends)).await?;
+        match known.complete {
+            Some(found) => {
+                self.course = match (self.course, found.parents) {
+                    (Course::Crooked, _) | (_, 2..) => Course::Crooked,
+                    _ => Course::Straight,
+                };
+                let revision = self.settle(found).await?;
+                match reason {
+                    Reason::First => self.layout.set_fresh()?,
+                    Reason::Renewal => (self.renew, self.renewed) = (false, Some(pack)),
+                    Reason::Beside | Reason::Ahead | Reason::History | Reason::Afresh => {}
+                }
+                Ok(revision)
+            }
+            None => {
+                let id = want;
+                let lack = super::odb::Lack::Missing { id, expected: "all of the history of".into() };
+                Err(Error::Incomplete { asked: want, lack: lack.into() })
+            }
+        }
+    }
+
+    /// One pack, from the remote through the child; what came with it, and its name.
+    async fn receive(&mut self, request: &Request, expected: Option<u64>) -> Result<(Answer, String), Error> {
+        let job = Job {
+            dir: self.layout.dir().to_owned(),
+            task: Task::Index { tip: request.wants[0], base: request.haves.first().copied(), expected },
+            memory: self.options.index_memory,
+            max_bytes: self.options.wire.max_fetch_bytes,
+            durable: self.options.durable,
+        };
+        let (mut indexer, mut stdin) = Indexer::start(self.options.indexer.clone(), job)?;
+        let (answer, report) = {
+            let mut report = Box::pin(indexer.report());
+            let mut fetch = Box::pin(self.client.fetch(request, &mut stdin));
+            tokio::select! {
+                answer = &mut fetch => {
+                    drop(fetch);
+                    drop(stdin); // the child sees the end
+                    (Some(answer), report.await?)
+                }
+                report = &mut report => (None, report?),
+            }
+        };
+        match (answer, report) {
+            (Some(Ok(answer)), Report::Complete { pack, .. }) => Ok((answer, pack)),
+            // The stream failed, and the child only saw that it ended.
+            (Some(Err(error)), Report::Cut | Report::Complete { .. }) => Err(error.into()),
+            // The child failed first, and the stream found nobody to write to.
+            (_, report) => Err(indexer.failure(report)),
+        }
+    }
+
+    async fn inspect(
+        &self,
+        want: ObjectId,
+        held: &[Revision],
+        received: Option<HashSet<ObjectId>>,
+    ) -> Result<Known, Error> {
+        let (layout, shared) = (Arc::clone(&self.layout), Arc::clone(&self.shared));
+        let (held, depth) = (held.to_vec(), self.options.depth);
+        blocking(move || {
+            let store = shared.store()?;
+            let odb = store.odb();
+            let odb = odb.map_err(|source| Error::Git { act: "open the mirror's objects".into(), source })?;
+            inspect(&Reader(odb), &layout, want, &held, depth, received)
+        })
+        .await
+    }
+
+    async fn settle(&self, found: Found) -> Result<Revision, Error> {
+        let layout = Arc::clone(&self.layout);
+        blocking(move || layout.settle(&found.boundary, found.commit)).await?;
+        Ok(Revision(found.commit))
+    }
+}
+
+/// Whether a request that claims nothing may do better.
+fn may_help(error: &Error) -> bool {
+    match error {
+        Error::Incomplete { .. } | Error::BadPack { .. } => true,
+        // The remote did not like the question.
+        Error::Wire(wire::Error::Remote { .. } | wire::Error::Unsupported { .. }) => true,
+        _ => false,
+    }
+}
+
+/// Looks at what is here. `received` are the ends of history that came with a pack: then the child has seen that the
+/// tip's tree is complete.
+fn inspect(
+    reader: &Reader<'_>,
+    layout: &Layout,
+    want: ObjectId,
+    held: &[Revision],
+    depth: Depth,
+    received: Option<HashSet<ObjectId>>,
+) -> Result<Known, Error> {
+    let mut known = Known { shallow: layout.shallow(), ..Known::default() };
+    let mut base = None;
+    for id in layout.tip().into_iter().chain(held.iter().map(|held| held.0)) {
+        let Ok(commit) = reader.commit(&id) else { continue };
+        if known.haves.contains(&id) || known.haves.len() == HAVES || !reader.has(&commit.tree) {
+            continue;
+        }
+        // The boundary that a server is told must never claim more than is here.
+        if !known.shallow.contains(&id) && !commit.parents.iter().all(|parent| reader.has(parent)) {
+            known.shallow.push(id);
+        }
+        base.get_or_insert(commit.tree);
+        known.haves.push(id);
+    }
+    if !reader.has(&want) {
+        return Ok(known);
+    }
+    let peeled = match reader.peel(&want) {
+        Ok(Ok(peeled)) => peeled,
+        Ok(Err(kind)) => return Err(Error::NotACommit { asked: want.to_string(), kind: kind.to_owned() }),
+        Err(_) => return Ok(known),
+    };
+    let whole = received.is_some() || tree_closure(reader, peeled.tree, base).is_ok();
+    let ends = received.unwrap_or_default();
+    let history = history(reader, peeled.commit, depth, &ends).unwrap_or_default();
+    if whole && history.complete {
+        let commit = peeled.commit;
+        let parents = reader.commit(&commit).map_or(0, |commit| commit.parents.len());
+        let boundary = boundary(reader, history, &known.haves, depth, &ends);
+        known.complete = Some(Found { commit, parents, boundary });
+    }
+    Ok(known)
+}
+
+/// The `shallow` file's content: the tip's boundary, and those of the revisions that stay readable.
+fn boundary(
+    reader: &Reader<'_>,
+    tip: History,
+    haves: &[ObjectId],
+    depth: Depth,
+    ends: &HashSet<ObjectId>,
+) -> Vec<ObjectId> {
+    let mut all: BTreeSet<_> = tip.boundary.into_iter().collect();
+    for id in haves {
+        if let Ok(history) = history(reader, *id, depth, ends) {
+            all.extend(history.boundary);
+        }
+    }
+    all.into_iter().collect()
+}
+
+/// Runs what blocks on a thread of its own.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // Only a runtime that is shutting down refuses to start it.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}

@@ -1,0 +1,191 @@
+//! A mirror filled with objects by hand, for the tests beside the code.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use git2::ObjectType;
+use tokio_util::sync::CancellationToken;
+
+use super::layout::Layout;
+use super::odb::{Settings, oid};
+use super::shared::Shared;
+use super::{Objects, Selection};
+use crate::payload::{Delta, Kind, Payload};
+use crate::revision::{ObjectId, Revision};
+
+pub(super) struct Fixture {
+    _dir: tempfile::TempDir,
+    pub(super) layout: Layout,
+    pub(super) shared: Arc<Shared>,
+    repository: git2::Repository,
+}
+
+impl Fixture {
+    pub(super) fn new() -> Self {
+        Settings { verify: false, durable: false, max_objects: None }.apply().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::open(&dir.path().join("mirror"), false).unwrap();
+        let shared = Arc::new(Shared::new(layout.dir().to_owned()));
+        let repository = git2::Repository::open_bare(layout.dir()).unwrap();
+        Self { _dir: dir, layout, shared, repository }
+    }
+
+    pub(super) fn objects(&self) -> Objects {
+        Objects { shared: Arc::clone(&self.shared), cancel: CancellationToken::new() }
+    }
+
+    pub(super) fn write(&self, kind: ObjectType, data: &[u8]) -> ObjectId {
+        let id = self.repository.odb().unwrap().write(kind, data).unwrap();
+        ObjectId(id.as_bytes().try_into().unwrap())
+    }
+
+    pub(super) fn blob(&self, data: &[u8]) -> ObjectId {
+        self.write(ObjectType::Blob, data)
+    }
+
+    /// A tree with exactly these lines, in this order, however odd.
+    pub(super) fn tree(&self, lines: &[(&str, &[u8], ObjectId)]) -> ObjectId {
+        let mut raw = Vec::new();
+        for (mode, name, id) in lines {
+            raw.extend_from_slice(mode.as_bytes());
+            raw.push(b' ');
+            raw.extend_from_slice(name);
+            raw.push(0);
+            raw.extend_from_slice(&id.0);
+        }
+        self.write(ObjectType::Tree, &raw)
+    }
+
+    pub(super) fn commit(&self, tree: ObjectId, parents: &[Revision]) -> Revision {
+        let parents: String = parents.iter().map(|parent| format!("parent {parent}\n")).collect();
+        let who = "a <a@example.com> 0 +0000";
+        let text = format!("tree {tree}\n{parents}author {who}\ncommitter {who}\n\nx\n");
+        Revision(self.write(ObjectType::Commit, text.as_bytes()))
+    }
+
+    pub(super) fn tag(&self, target: ObjectId, kind: &str) -> ObjectId {
+        let text = format!("object {target}\ntype {kind}\ntag t\ntagger a <a@example.com> 0 +0000\n\nx\n");
+        self.write(ObjectType::Tag, text.as_bytes())
+    }
+
+    /// Loses an object that was written by hand.
+    pub(super) fn lose(&self, id: ObjectId) {
+        let hex = oid(&id).to_string();
+        std::fs::remove_file(self.layout.dir().join("objects").join(&hex[..2]).join(&hex[2..])).unwrap();
+    }
+
+    /// A tree from paths; nested directories are made as git makes them. `None` is an empty directory.
+    pub(super) fn tree_of(&self, model: &Model) -> ObjectId {
+        let mut top = Dir::default();
+        for (path, node) in model {
+            top.insert(path, node.clone());
+        }
+        top.write(self)
+    }
+
+    pub(super) fn commit_of(&self, model: &Model) -> Revision {
+        self.commit(self.tree_of(model), &[])
+    }
+}
+
+/// What lies at a path: kind and content, or an empty directory.
+pub(super) type Model = BTreeMap<String, Option<(Kind, Vec<u8>)>>;
+
+#[derive(Default)]
+struct Dir {
+    dirs: BTreeMap<String, Self>,
+    leaves: BTreeMap<String, (Kind, Vec<u8>)>,
+}
+
+impl Dir {
+    fn insert(&mut self, path: &str, node: Option<(Kind, Vec<u8>)>) {
+        match (path.split_once('/'), node) {
+            (Some((dir, rest)), node) => self.dirs.entry(dir.into()).or_default().insert(rest, node),
+            (None, None) => {
+                self.dirs.entry(path.into()).or_default();
+            }
+            (None, Some(node)) => {
+                self.leaves.insert(path.into(), node);
+            }
+        }
+    }
+
+    fn write(&self, fixture: &Fixture) -> ObjectId {
+        let mut lines: Vec<(String, &str, &str, ObjectId)> = Vec::new();
+        for (name, dir) in &self.dirs {
+            lines.push((format!("{name}/"), "40000", name, dir.write(fixture)));
+        }
+        for (name, (kind, content)) in &self.leaves {
+            let mode = match kind {
+                Kind::File => "100644",
+                Kind::Executable => "100755",
+                Kind::Symlink => "120000",
+                Kind::Submodule => "160000",
+            };
+            let id = match kind {
+                Kind::Submodule => ObjectId([content.len() as u8 + 1; 20]),
+                _ => fixture.blob(content),
+            };
+            lines.push((name.clone(), mode, name, id));
+        }
+        lines.sort();
+        let lines: Vec<_> = lines.iter().map(|(_, mode, name, id)| (*mode, name.as_bytes(), *id)).collect();
+        fixture.tree(&lines)
+    }
+}
+
+/// A payload as plain data: directories, and entries by path.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Plain {
+    pub(super) dirs: Vec<Vec<u8>>,
+    pub(super) entries: BTreeMap<Vec<u8>, (Kind, ObjectId, u64)>,
+}
+
+impl Plain {
+    pub(super) fn of(payload: &Payload) -> Self {
+        let mut dirs: Vec<_> = payload.dirs.iter().skip(1).map(|dir| dir.to_vec()).collect();
+        dirs.sort();
+        let entries = payload
+            .entries
+            .iter()
+            .map(|entry| (payload.path_of(entry), (entry.kind, entry.id, entry.size)))
+            .collect();
+        Self { dirs, entries }
+    }
+
+    /// Does what the writer does with a delta, as strictly as the file system.
+    pub(super) fn apply(&mut self, delta: &Delta) {
+        for path in &delta.removed {
+            assert!(self.entries.remove(&**path).is_some(), "{} was not there", path.escape_ascii());
+        }
+        for path in &delta.removed_dirs {
+            let below = [&**path, b"/"].concat();
+            assert!(!self.entries.keys().chain(&self.dirs).any(|other| other.starts_with(&below)));
+            let at = self.dirs.binary_search(&path.to_vec()).expect("the directory was there");
+            self.dirs.remove(at);
+        }
+        for path in &delta.added_dirs {
+            let at = self.dirs.binary_search(&path.to_vec()).expect_err("the directory is new");
+            self.assert_free(path);
+            self.dirs.insert(at, path.to_vec());
+        }
+        for (path, kind, id, size) in &delta.written {
+            self.assert_free(path);
+            self.entries.insert(path.to_vec(), (*kind, *id, *size));
+        }
+    }
+
+    fn assert_free(&self, path: &[u8]) {
+        let shown = path.escape_ascii();
+        assert!(!self.entries.contains_key(path), "{shown} is in the way");
+        let parent = path.iter().rposition(|byte| *byte == b'/').map(|at| path[..at].to_vec());
+        assert!(parent.is_none_or(|dir| self.dirs.contains(&dir)), "{shown} has no directory");
+    }
+}
+
+/// Everything, under rules that refuse little.
+pub(super) fn everything() -> Selection {
+    let mut selection = Selection::default();
+    selection.rules.symlinks = crate::payload::Symlinks::Keep;
+    selection
+}

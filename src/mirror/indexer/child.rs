@@ -1,0 +1,257 @@
+//! The indexing child: limits first, then the pack.
+//!
+//! | limit | against |
+//! | --- | --- |
+//! | `RLIMIT_DATA` (`--index-memory`) | deltas that unfold to gigabytes, packs of endless objects |
+//! | bytes read, and `RLIMIT_FSIZE` behind it (`--max-fetch-bytes`) | packs without end |
+//! | objects that a pack may announce, from the memory | a header that claims 2^32 objects |
+//! | `RLIMIT_CORE` 0, not dumpable | what is fetched may be private |
+//! | death with the parent | work for nobody |
+//!
+//! Not `RLIMIT_AS`: packs are mapped, and a valid pack of 317 MB fails below 256 MiB of it, looking like corruption.
+//! `RLIMIT_DATA` counts what is really allocated. libgit2 does not check the pack's connectivity while it indexes,
+//! which would hold whole blobs in memory; whole blobs are hashed as they pass, and the tip's closure is checked after.
+
+use std::cell::Cell;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use git2::{ErrorClass, Indexer};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
+
+use super::{Job, Report, Task};
+use crate::mirror::odb::{Reader, Settings, Store, oid};
+use crate::mirror::{closure, pack_index};
+use crate::revision::ObjectId;
+
+/// What libgit2 needs for each object of a pack, a little less: more objects can not fit.
+const OBJECT_BYTES: u64 = 128;
+
+/// What is read and appended at once. libgit2 maps the growing file anew at each append.
+const CHUNK: usize = 1 << 20;
+
+/// If the process is the indexing child, its whole life. Call it first thing in `main`, before any thread is started
+/// and before arguments are parsed, with the arguments after the program's name:
+///
+/// ```no_run
+/// if let Some(code) = treeswap::mirror::child_main(std::env::args_os().skip(1)) {
+///     std::process::exit(i32::from(code));
+/// }
+/// ```
+pub fn child_main(args: impl IntoIterator<Item = std::ffi::OsString>) -> Option<u8> {
+    let mut args = args.into_iter();
+    if args.next()? != super::ARGUMENT {
+        return None;
+    }
+    let job = args.next().and_then(|text| serde_json::from_str(text.to_str()?).ok());
+    Some(match job {
+        Some(job) => run(&job),
+        None => 2,
+    })
+}
+
+fn run(job: &Job) -> u8 {
+    let report = match limit(job) {
+        Ok(()) => work(job),
+        Err(error) => Report::Local(format!("set limits: {error}")),
+    };
+    let Ok(line) = serde_json::to_string(&report) else { return 1 };
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{line}").and_then(|()| out.flush()) {
+        Ok(()) => 0,
+        Err(_) => 1, // nobody reads any more
+    }
+}
+
+fn limit(job: &Job) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    let lower = |resource, bytes: u64| {
+        // A limit that is lower already stays: only the privileged may raise one.
+        let bytes = rustix::process::getrlimit(resource).maximum.map_or(bytes, |hard| hard.min(bytes));
+        rustix::process::setrlimit(resource, Rlimit { current: Some(bytes), maximum: Some(bytes) })
+    };
+    lower(Resource::Core, 0)?;
+    lower(Resource::Data, job.memory)?;
+    // The index, and the objects that complete a thin pack, come on top of what was received.
+    let files = job.max_bytes.saturating_mul(2).saturating_add(64 << 20);
+    lower(Resource::Fsize, files)?;
+    // Fewer wake-ups; a kernel that refuses leaves the pipe as it is.
+    let _ = rustix::pipe::fcntl_setpipe_size(io::stdin().as_fd(), CHUNK);
+    Ok(())
+}
+
+/// Why indexing ended early.
+enum Stop {
+    Git(git2::Error),
+    Report(Report),
+}
+
+impl From<git2::Error> for Stop {
+    fn from(error: git2::Error) -> Self {
+        Self::Git(error)
+    }
+}
+
+fn work(job: &Job) -> Report {
+    let done = settings(job).and_then(|()| match &job.task {
+        Task::Index { tip, base, expected } => index(job, tip, *base, *expected, io::stdin().lock()),
+        Task::Merge(packs) => merge(job, packs),
+    });
+    match done {
+        Ok(report) | Err(Stop::Report(report)) => report,
+        Err(Stop::Git(error)) => classify(&error, job),
+    }
+}
+
+fn settings(job: &Job) -> Result<(), Stop> {
+    let max_objects = usize::try_from(job.memory / OBJECT_BYTES).unwrap_or(usize::MAX).min(u32::MAX as usize);
+    Settings { verify: false, durable: job.durable, max_objects: Some(max_objects) }
+        .apply()
+        .map_err(|error| Stop::Report(Report::Local(error.to_string())))
+}
+
+fn index(
+    job: &Job,
+    tip: &ObjectId,
+    base: Option<ObjectId>,
+    expected: Option<u64>,
+    pack: impl Read,
+) -> Result<Report, Stop> {
+    let store = Store::open(&job.dir)?;
+    let packs = job.dir.join("objects/pack");
+    let before = std::fs::read_dir(&packs).map_or(0, Iterator::count);
+    let (objects, bytes, name) = receive(&store, &packs, job, expected.unwrap_or(u64::MAX), pack)?;
+    let report = match verify(job, tip, base)? {
+        None => Report::Complete { objects, bytes, pack: name.clone() },
+        Some(report) => report,
+    };
+    if !matches!(report, Report::Complete { .. })
+        && std::fs::read_dir(&packs).map_or(0, Iterator::count) > before
+    {
+        // Nothing needs it, and a server that always answers wrongly must not fill the disk. Index first: a pack
+        // without one is swept.
+        for suffix in ["idx", "pack"] {
+            let _ = std::fs::remove_file(packs.join(format!("{name}.{suffix}")));
+        }
+    }
+    Ok(report)
+}
+
+/// Indexes the pack; returns the objects in it, its bytes and its name.
+fn receive(
+    store: &Store,
+    packs: &Path,
+    job: &Job,
+    expected: u64,
+    mut pack: impl Read,
+) -> Result<(u64, u64, String), Stop> {
+    let (objects, received) = (Cell::new(0), Cell::new(0));
+    let odb = store.odb()?;
+    let mut bytes = 0;
+    let name = {
+        let mut indexer = Indexer::new(Some(&odb), packs, 0o444, false)?;
+        indexer.progress(|progress| {
+            objects.set(progress.total_objects() as u64);
+            received.set(progress.received_objects() as u64);
+            objects.get() <= expected
+        });
+        let mut chunk = vec![0; CHUNK];
+        loop {
+            let filled = fill(&mut pack, &mut chunk)
+                .map_err(|error| Stop::Report(Report::Local(format!("read the pack: {error}"))))?;
+            bytes += filled as u64;
+            if bytes > job.max_bytes {
+                return Err(Stop::Report(Report::Bytes));
+            }
+            indexer.write_all(&chunk[..filled]).map_err(|error| match error.downcast::<git2::Error>() {
+                _ if objects.get() > expected => Stop::Report(Report::Many(objects.get())),
+                Ok(error) => Stop::Git(error),
+                Err(error) => Stop::Report(Report::Local(error.to_string())),
+            })?;
+            if filled < chunk.len() {
+                break;
+            }
+        }
+        drop(chunk);
+        if received.get() < objects.get() {
+            return Err(Stop::Report(Report::Cut));
+        }
+        indexer.commit()?
+    };
+    Ok((objects.get(), bytes, format!("pack-{name}")))
+}
+
+/// Fills the buffer; less only at the end.
+fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match from.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// Checks that the tip is complete, with a fresh look at what is there now. `None` when it is.
+fn verify(job: &Job, tip: &ObjectId, base: Option<ObjectId>) -> Result<Option<Report>, Stop> {
+    let store = Store::open(&job.dir)?;
+    let reader = Reader(store.odb()?);
+    let peeled = match reader.peel(tip) {
+        Ok(Ok(peeled)) => peeled,
+        Ok(Err(kind)) => return Ok(Some(Report::NotACommit(kind.to_owned()))),
+        Err(lack) => return Ok(Some(Report::Incomplete(lack))),
+    };
+    let base = base.and_then(|base| reader.commit(&base).ok()).map(|commit| commit.tree);
+    Ok(closure::tree_closure(&reader, peeled.tree, base).err().map(Report::Incomplete))
+}
+
+/// Writes the objects of some packs into one. The indexer that libgit2 writes it through hashes every object again, so
+/// what the new index names was copied rightly.
+fn merge(job: &Job, names: &[String]) -> Result<Report, Stop> {
+    let store = Store::open(&job.dir)?;
+    let packs = job.dir.join("objects/pack");
+    let local = |error: io::Error| Stop::Report(Report::Local(format!("read the index of a pack: {error}")));
+    let mut builder = store.builder()?;
+    for name in names {
+        for id in pack_index::ids(&packs.join(format!("{name}.idx"))).map_err(local)? {
+            builder.insert_object(oid(&id), None)?;
+        }
+    }
+    builder.write(&packs, 0o444)?;
+    let name = builder.name()?.unwrap_or_default();
+    Ok(Report::Merged(format!("pack-{name}")))
+}
+
+/// What a failure of libgit2 means. It reports a refused allocation as such, or as whatever failed for the lack of it,
+/// so the memory in use decides, too.
+fn classify(error: &git2::Error, job: &Job) -> Report {
+    let text = error.message();
+    let refused = error.class() == ErrorClass::NoMemory
+        || ["out of memory", "Cannot allocate memory", "too many objects"]
+            .iter()
+            .any(|words| text.contains(words));
+    if refused || in_use().is_some_and(|bytes| bytes > job.memory / 10 * 9) {
+        Report::Memory
+    } else if text.contains("early EOF")
+        || text.contains("missing trailer")
+        || text.contains("incomplete pack header")
+    {
+        Report::Cut
+    } else if error.class() == ErrorClass::Os || error.class() == ErrorClass::Filesystem {
+        Report::Local(text.to_owned())
+    } else {
+        Report::Bad(text.to_owned())
+    }
+}
+
+/// What `RLIMIT_DATA` counts, in bytes (proc_pid_status(5), VmData).
+fn in_use() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmData:"))?;
+    Some(kib.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? * 1024)
+}

@@ -1,0 +1,218 @@
+//! Indexing a fetched pack in a child process, so that no answer of a server can take the service down.
+//!
+//! The child is this program again ([`super::Options::indexer`]), started with a hidden first argument. The pack comes
+//! through its standard input; it indexes it into the mirror, checks that the tip is complete, and reports one line of
+//! JSON. Its environment is empty, its memory, files and time are limited (see [`child`]).
+
+pub(super) mod child;
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncReadExt;
+use tokio::process::{Child, ChildStdin, Command};
+
+use super::error::Error;
+use super::odb::Lack;
+use crate::revision::ObjectId;
+
+/// The hidden first argument.
+pub(super) const ARGUMENT: &str = "__index-pack";
+
+/// What the child is to do; its only other argument, as JSON. Nothing secret is in it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Job {
+    /// The mirror.
+    pub(super) dir: PathBuf,
+    /// The work.
+    pub(super) task: Task,
+    /// RLIMIT_DATA, bytes.
+    pub(super) memory: u64,
+    /// The most bytes of pack.
+    pub(super) max_bytes: u64,
+    /// fsync the pack.
+    pub(super) durable: bool,
+}
+
+/// A child's work.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Task {
+    /// Index the pack on standard input and check that the tip is complete then.
+    Index {
+        /// What was wanted: a commit or a tag.
+        tip: ObjectId,
+        /// A commit whose tree is complete.
+        base: Option<ObjectId>,
+        /// The most objects that the pack may announce, where few are expected.
+        expected: Option<u64>,
+    },
+    /// Write the objects of these packs (names without a suffix) into one more pack. Nothing is removed.
+    Merge(Vec<String>),
+}
+
+/// What the child says at its end.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Report {
+    /// The pack is in the mirror and the tip is complete.
+    Complete {
+        /// Objects in the pack, those added to complete it not counted.
+        objects: u64,
+        /// Bytes received.
+        bytes: u64,
+        /// The pack, without a suffix.
+        pack: String,
+    },
+    /// The packs' objects are in this pack, too.
+    Merged(String),
+    /// The pack was sound, but the tip is not complete with it. It was removed again.
+    Incomplete(Lack),
+    /// What was wanted is no commit.
+    NotACommit(String),
+    /// The pack ended too soon.
+    Cut,
+    /// The pack is malformed, or a hash in it is wrong.
+    Bad(String),
+    /// The pack announces more objects than were expected. Nothing more of it was read.
+    Many(u64),
+    /// It needed more memory than it may have.
+    Memory,
+    /// It was larger than it may be.
+    Bytes,
+    /// The file system or the database refused.
+    Local(String),
+}
+
+/// A running child.
+pub(super) struct Indexer {
+    child: Child,
+    job: Job,
+    program: PathBuf,
+}
+
+impl Indexer {
+    /// Starts the child. It is killed when this is dropped.
+    pub(super) fn start(program: PathBuf, job: Job) -> Result<(Self, ChildStdin), Error> {
+        let failed = |why: String| Error::Indexer { program: program.clone(), why };
+        let mut child = Command::from(command(&program, &job)?)
+            .stdin(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| failed(format!("cannot be started: {error}")))?;
+        let stdin = child.stdin.take().ok_or_else(|| failed("has no standard input".into()))?;
+        Ok((Self { child, job, program }, stdin))
+    }
+
+    /// Waits for the end of the child and reads what it said.
+    pub(super) async fn report(&mut self) -> Result<Report, Error> {
+        let said = read(self.child.stdout.take());
+        let wrong = read(self.child.stderr.take());
+        let (said, wrong) = tokio::join!(said, wrong);
+        // Where somebody else reaps (PID 1 does), the status may be gone; the report does not depend on it.
+        let status = self.child.wait().await.ok();
+        understand(&self.program, &self.job, &said, &wrong, status)
+    }
+
+    /// A report that ends the fetch, as an error.
+    pub(super) fn failure(&self, report: Report) -> Error {
+        failure(&self.program, &self.job, report)
+    }
+}
+
+/// Runs a task that needs no input, to its end. Blocking.
+pub(super) fn run(program: &Path, job: &Job) -> Result<Report, Error> {
+    let failed = |why: String| Error::Indexer { program: program.to_owned(), why };
+    let output = command(program, job)?
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| failed(format!("cannot be started: {error}")))?;
+    understand(program, job, &output.stdout, &output.stderr, Some(output.status))
+}
+
+fn command(program: &Path, job: &Job) -> Result<std::process::Command, Error> {
+    let text = serde_json::to_string(job)
+        .map_err(|error| Error::Indexer { program: program.to_owned(), why: error.to_string() })?;
+    let mut command = std::process::Command::new(program);
+    command.arg(ARGUMENT).arg(text).env_clear().stdout(Stdio::piped()).stderr(Stdio::piped());
+    Ok(command)
+}
+
+/// Reads the report, or says why there is none, as far as that can be told.
+fn understand(
+    program: &Path,
+    job: &Job,
+    said: &[u8],
+    wrong: &[u8],
+    status: Option<ExitStatus>,
+) -> Result<Report, Error> {
+    if let Ok(report) = serde_json::from_slice(said) {
+        return Ok(report);
+    }
+    let wrong = String::from_utf8_lossy(wrong);
+    let killed = status.and_then(|status| status.signal());
+    if wrong.contains("memory allocation of") {
+        return Ok(Report::Memory); // Rust's own words when an allocation is refused, before it aborts
+    }
+    if killed == Some(rustix::process::Signal::KILL.as_raw()) {
+        return Err(Error::IndexKilled { limit: job.memory });
+    }
+    let end = match (killed, status.and_then(|status| status.code())) {
+        (Some(signal), _) => format!("was ended by signal {signal}"),
+        (None, Some(code)) => format!("ended with code {code} and without a report"),
+        (None, None) => "ended without a report".to_owned(),
+    };
+    let last = wrong.lines().last().unwrap_or("it wrote no message");
+    Err(Error::Indexer { program: program.to_owned(), why: format!("{end}: {last}") })
+}
+
+/// A report that is no success, as an error.
+pub(super) fn failure(program: &Path, job: &Job, report: Report) -> Error {
+    let local = |why: String| Error::Local {
+        act: "index a pack in",
+        path: job.dir.clone(),
+        source: io::Error::new(kind(&why), why),
+    };
+    match (report, &job.task) {
+        (Report::Incomplete(lack), Task::Index { tip, .. }) => {
+            Error::Incomplete { asked: *tip, lack: lack.into() }
+        }
+        (Report::NotACommit(kind), Task::Index { tip, .. }) => {
+            Error::NotACommit { asked: tip.to_string(), kind }
+        }
+        (Report::Cut, _) => Error::BadPack { why: "it ends too soon".into() },
+        (Report::Many(objects), _) => Error::BadPack { why: format!("{objects} objects are too many") },
+        (Report::Bad(why), _) => Error::BadPack { why },
+        (Report::Memory, _) => Error::IndexMemory { limit: job.memory },
+        (Report::Bytes, _) => Error::FetchBytes { limit: job.max_bytes },
+        (Report::Local(why), _) => local(why),
+        (other, _) => Error::Indexer {
+            program: program.to_owned(),
+            why: format!("its report is not an answer to what it was asked: {other:?}"),
+        },
+    }
+}
+
+/// What a system's answer means, of which libgit2 hands on the text alone.
+fn kind(why: &str) -> io::ErrorKind {
+    let means = [
+        ("No space left on device", io::ErrorKind::StorageFull),
+        ("Disk quota exceeded", io::ErrorKind::QuotaExceeded),
+        ("Read-only file system", io::ErrorKind::ReadOnlyFilesystem),
+        ("Permission denied", io::ErrorKind::PermissionDenied),
+    ];
+    means.into_iter().find(|(text, _)| why.contains(text)).map_or(io::ErrorKind::Other, |(_, kind)| kind)
+}
+
+/// Reads what a child writes, up to a bound that its reports and messages stay far below.
+async fn read(from: Option<impl tokio::io::AsyncRead + Unpin>) -> Vec<u8> {
+    let mut text = Vec::new();
+    if let Some(from) = from {
+        // What was read before a failure still counts.
+        let _ = from.take(64 << 10).read_to_end(&mut text).await;
+    }
+    text
+}

@@ -1,0 +1,318 @@
+//! The mirror as files: made, locked, swept, set aside.
+//!
+//! ```text
+//! DIR/treeswap          our mark, the lock of whoever works on the mirror, and what it weighed without garbage
+//! DIR/objects/pack/     everything that was fetched
+//! DIR/shallow           commits whose parents are not kept
+//! DIR/refs/treeswap/tip what was last fetched and found complete; written last
+//! ```
+//!
+//! A crash leaves, after each step of a fetch:
+//!
+//! 1. while a pack is received or indexed: `objects/pack/pack_git2_*` and `*.lock`, swept at the next opening;
+//! 2. with the index in place, but not the pack: an index without a pack, which libgit2 passes over, swept, too;
+//! 3. with the pack in place: objects that nobody names; the next fetch finds them and needs no network;
+//! 4. with `shallow` written: a commit named as boundary that nothing names yet, which is harmless;
+//! 5. with the ref written: the new state.
+//!
+//! Each step is durable before the next begins, where durability is asked for. Without it a power cut may leave a ref
+//! whose objects are gone: opening checks the tip's closure, sets the mirror aside and starts anew.
+
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use fs_err as fs;
+
+use super::error::Error;
+use crate::revision::ObjectId;
+
+/// Our mark and lock.
+const MARK: &str = "treeswap";
+/// Our only ref.
+const TIP: &str = "refs/treeswap/tip";
+/// What a mirror that was set aside is called, with a number behind it.
+const BROKEN: &str = "broken-";
+
+/// A pack of the mirror.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Pack {
+    /// `pack-` and its checksum.
+    pub(super) name: String,
+    /// Its bytes, those of its index included.
+    pub(super) bytes: u64,
+}
+
+/// The mirror's directory, locked.
+#[derive(Debug)]
+pub(super) struct Layout {
+    dir: PathBuf,
+    durable: bool,
+    lock: File,
+}
+
+impl Drop for Layout {
+    fn drop(&mut self) {
+        // Closing alone is not enough: a child that is just being started has the descriptor, too, until it runs its
+        // program, and flock(2) counts all of them.
+        let _ = self.lock.unlock();
+    }
+}
+
+impl Layout {
+    /// Locks the mirror at `dir`, makes it if there is none, sweeps what an interrupted run left.
+    pub(super) fn open(dir: &Path, durable: bool) -> Result<Self, Error> {
+        let dir = std::path::absolute(dir).map_err(local("find", dir))?;
+        fs::create_dir_all(&dir).map_err(local("make the mirror", &dir))?;
+        let mark = dir.join(MARK);
+        if !mark.exists() && !is_vacant(&dir)? {
+            return Err(Error::Foreign { path: dir });
+        }
+        Self::make(dir, durable)
+    }
+
+    fn make(dir: PathBuf, durable: bool) -> Result<Self, Error> {
+        let lock = lock(&dir, &dir.join(MARK))?;
+        let layout = Self { dir, durable, lock };
+        // First: a start that was interrupted may have left a lock in the way of making what is missing.
+        layout.sweep()?;
+        layout.init()?;
+        Ok(layout)
+    }
+
+    /// Makes again what somebody removed below us. `Some`: the lock itself was gone, and this one has another.
+    pub(super) fn stand(&self) -> Result<Option<Self>, Error> {
+        use std::os::unix::fs::MetadataExt as _;
+        let mark = self.dir.join(MARK);
+        let held = self.lock.metadata().map_err(local("examine", &mark))?;
+        let same = |found: std::fs::Metadata| (found.dev(), found.ino()) == (held.dev(), held.ino());
+        if fs::metadata(&mark).is_ok_and(same) {
+            return self.init().map(|()| None);
+        }
+        fs::create_dir_all(&self.dir).map_err(local("make the mirror", &self.dir))?;
+        Self::make(self.dir.clone(), self.durable).map(Some)
+    }
+
+    /// The repository's directory.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Makes the repository, unless there is one that opens. Where a start was interrupted, or a power cut took the
+    /// content of files whose names survived, what is there is a piece of a cache, and in the way: it goes.
+    fn init(&self) -> Result<(), Error> {
+        if self.dir.join("HEAD").exists()
+            && self.dir.join("objects").is_dir()
+            && self.dir.join("refs").is_dir()
+            && git2::Repository::open_bare(&self.dir).is_ok()
+        {
+            return Ok(());
+        }
+        for name in names(&self.dir)? {
+            if name == MARK || name == "lost+found" || name.starts_with(BROKEN) {
+                continue;
+            }
+            let path = self.dir.join(name);
+            let gone = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            gone.map_err(local("remove the unfinished", &path))?;
+        }
+        let mut options = git2::RepositoryInitOptions::new();
+        // No template: no hooks, no exclude file, nothing from the host.
+        options.bare(true).external_template(false).initial_head("main");
+        git2::Repository::init_opts(&self.dir, &options).map_err(|source| Error::Git {
+            act: format!("make the mirror {}", self.dir.display()),
+            source,
+        })?;
+        if self.durable {
+            for name in ["config", "HEAD", "objects", "refs", "."] {
+                sync_dir(&self.dir.join(name))?; // fsync(2) is the same for a file
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what an interrupted run left: locks, temporary packs, halves of packs. The lock is held, so nobody else
+    /// is in the middle of anything.
+    fn sweep(&self) -> Result<(), Error> {
+        remove_matching(&self.dir, |name| name.ends_with(".lock") || name.starts_with("tmp_"))?;
+        remove_matching(&self.dir.join("refs/treeswap"), |name| name.ends_with(".lock"))?;
+        let packs = self.dir.join("objects/pack");
+        remove_matching(&packs, |name| {
+            let twin = |other: &str| {
+                name.rsplit_once('.').is_some_and(|(stem, _)| packs.join(format!("{stem}.{other}")).exists())
+            };
+            name.starts_with("pack_git2_")
+                || name.starts_with("tmp_")
+                || name.ends_with(".lock")
+                || (name.ends_with(".idx") && !twin("pack"))
+                || (name.ends_with(".pack") && !twin("idx"))
+        })?;
+        for stale in self.broken()? {
+            fs::remove_dir_all(&stale).map_err(local("remove the broken mirror", &stale))?;
+        }
+        Ok(())
+    }
+
+    fn broken(&self) -> Result<Vec<PathBuf>, Error> {
+        let found = names(&self.dir)?.into_iter().filter(|name| name.starts_with(BROKEN));
+        Ok(found.map(|name| self.dir.join(name)).collect())
+    }
+
+    /// Sets what is there aside and starts with an empty repository. The lock stays.
+    ///
+    /// The content moves into a directory of its own inside the mirror's, not the mirror beside itself: its directory
+    /// may be a mount point, which cannot be renamed, and the lock lives in it.
+    pub(super) fn set_aside(&self) -> Result<PathBuf, Error> {
+        let aside = (0..)
+            .map(|number: u32| self.dir.join(format!("{BROKEN}{number}")))
+            .find(|path| !path.exists())
+            .unwrap_or_else(|| self.dir.join(BROKEN));
+        fs::create_dir(&aside).map_err(local("make", &aside))?;
+        for name in names(&self.dir)? {
+            if name != MARK && !name.starts_with(BROKEN) {
+                let from = self.dir.join(&name);
+                fs::rename(&from, aside.join(&name)).map_err(local("set aside", &from))?;
+            }
+        }
+        self.init()?;
+        Ok(aside)
+    }
+
+    /// What was last fetched and found complete. Malformed or absent is none.
+    pub(super) fn tip(&self) -> Option<ObjectId> {
+        ObjectId::from_hex(fs::read_to_string(self.dir.join(TIP)).ok()?.trim())
+    }
+
+    /// Commits whose parents are not kept.
+    pub(super) fn shallow(&self) -> Vec<ObjectId> {
+        let text = fs::read_to_string(self.dir.join("shallow")).unwrap_or_default();
+        text.lines().filter_map(ObjectId::from_hex).collect()
+    }
+
+    /// The packs, with their sizes, index included.
+    pub(super) fn packs(&self) -> Result<Vec<Pack>, Error> {
+        let dir = self.dir.join("objects/pack");
+        let size = |name: &str, suffix: &str| {
+            fs::metadata(dir.join(format!("{name}.{suffix}"))).map_or(0, |metadata| metadata.len())
+        };
+        let names = names(&dir)?;
+        let packs = names.iter().filter_map(|name| name.strip_suffix(".pack"));
+        Ok(packs
+            .map(|name| Pack { name: name.to_owned(), bytes: size(name, "pack") + size(name, "idx") })
+            .collect())
+    }
+
+    /// What the mirror weighed when it was last without garbage.
+    pub(super) fn fresh(&self) -> Option<u64> {
+        fs::read_to_string(self.dir.join(MARK)).ok()?.trim().parse().ok()
+    }
+
+    /// Notes that the mirror is without garbage now. A mere hint: it may be lost.
+    pub(super) fn set_fresh(&self) -> Result<(), Error> {
+        let bytes: u64 = self.packs()?.iter().map(|pack| pack.bytes).sum();
+        let path = self.dir.join(MARK);
+        // Written in place: the file is the lock, and another one would not be.
+        (&self.lock)
+            .seek(SeekFrom::Start(0))
+            .and_then(|_| self.lock.set_len(0))
+            .and_then(|()| (&self.lock).write_all(format!("{bytes}\n").as_bytes()))
+            .map_err(local("write", &path))
+    }
+
+    /// Writes the boundary, then the ref: in this order, each durable before the next.
+    pub(super) fn settle(&self, boundary: &[ObjectId], tip: ObjectId) -> Result<(), Error> {
+        let lines: String = boundary.iter().map(|id| format!("{id}\n")).collect();
+        let shallow = self.dir.join("shallow");
+        if !lines.is_empty() {
+            self.replace(&shallow, lines.as_bytes())?;
+        } else if shallow.exists() {
+            // An empty file would still say that history is cut (git_repository_is_shallow looks at its presence).
+            fs::remove_file(&shallow).map_err(local("remove", &shallow))?;
+        }
+        let path = self.dir.join(TIP);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(local("make", parent))?;
+            if self.durable {
+                sync_dir(&self.dir.join("refs"))?;
+            }
+        }
+        self.replace(&path, format!("{tip}\n").as_bytes())
+    }
+
+    /// Replaces a file's content at once. The temporary name is one that [`Layout::sweep`] knows.
+    fn replace(&self, path: &Path, content: &[u8]) -> Result<(), Error> {
+        if fs::read(path).is_ok_and(|now| now == content) {
+            return Ok(());
+        }
+        let temporary = path.with_extension("lock");
+        let write = || -> io::Result<()> {
+            let mut file = fs::File::create(&temporary)?;
+            file.write_all(content)?;
+            if self.durable {
+                file.sync_all()?;
+            }
+            fs::rename(&temporary, path)
+        };
+        write().map_err(local("write", path))?;
+        match path.parent() {
+            Some(parent) if self.durable => sync_dir(parent),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Opens and locks the mark.
+fn lock(dir: &Path, mark: &Path) -> Result<File, Error> {
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(mark)
+        .map_err(local("make", mark))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(Error::Locked { path: dir.to_owned() }),
+        Err(std::fs::TryLockError::Error(source)) => {
+            Err(Error::Local { act: "lock", path: mark.to_owned(), source })
+        }
+    }
+}
+
+/// Whether a directory has nothing in it (a fresh ext4 volume has `lost+found`).
+fn is_vacant(dir: &Path) -> Result<bool, Error> {
+    Ok(names(dir)?.iter().all(|name| name == "lost+found"))
+}
+
+/// Names in a directory that are text; none where there is no directory. Nothing of ours is anything else.
+fn names(dir: &Path) -> Result<Vec<String>, Error> {
+    match fs::read_dir(dir) {
+        Ok(entries) => Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(source) => Err(Error::Local { act: "list", path: dir.to_owned(), source }),
+    }
+}
+
+fn remove_matching(dir: &Path, stale: impl Fn(&str) -> bool) -> Result<(), Error> {
+    for name in names(dir)?.into_iter().filter(|name| stale(name)) {
+        let path = dir.join(name);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::Local { act: "remove the stale", path, source: error });
+            }
+            _ => tracing::info!(path = %path.display(), "removed what an interrupted run left in the mirror"),
+        }
+    }
+    Ok(())
+}
+
+/// Makes names in a directory durable.
+pub(super) fn sync_dir(dir: &Path) -> Result<(), Error> {
+    fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(local("sync", dir))
+}
+
+/// Names the act and the path of a failure.
+pub(super) fn local(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Local { act, path, source }
+}

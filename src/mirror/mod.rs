@@ -1,0 +1,251 @@
+//! Our own bare copy of the remote's objects, and the way to the remote. The only module that names `git2`.
+//!
+//! It promises that what [`Mirror::fetch`] returns is complete: the commit, every tree and every blob below it, and
+//! history as deep as asked. It is a cache: whatever happens to it, it can be made anew, and nothing that is published
+//! is touched for that. It writes nothing outside its directory, and nothing of a commit's author is ever run.
+//!
+//! Files: `wire/` git's smart protocol (streams, framing, the commands we speak); `plan` what to ask it for; `fetch`
+//! asking and settling; `indexer/` the child process that takes a fetched pack in under limits; `closure` whether all
+//! is there; `layout` the mirror's files; `odb` reading objects; `tree`, `whole`, `delta`, `sparse` trees to payloads
+//! and deltas; `blobs` contents for writers; `housekeeping` bounded growth; `error`; `author` makes the repository of
+//! the demonstration.
+
+pub mod author;
+mod blobs;
+mod closure;
+mod delta;
+mod error;
+mod fetch;
+#[cfg(test)]
+mod fixture;
+mod housekeeping;
+mod indexer;
+mod layout;
+mod odb;
+mod pack_index;
+mod plan;
+mod shared;
+mod sparse;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod whole;
+pub mod wire;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+pub use error::{Error, Lack};
+pub use indexer::child::child_main;
+pub use wire::Tip;
+
+use crate::payload::{BlobSource, Delta, Payload, Rules};
+use crate::revision::{ObjectId, Ref, Revision};
+use layout::Layout;
+use odb::{Peeled, Reader, Settings};
+use shared::Shared;
+use sparse::Patterns;
+
+/// How much history to keep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Depth {
+    /// All of it (`--depth=0`).
+    Full,
+    /// So many commits; 1 by default.
+    Commits(u32),
+}
+
+/// What makes a mirror.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the mirror lives (a bare repository; made when absent).
+    pub dir: PathBuf,
+    /// What to follow.
+    pub asked: Ref,
+    /// How much history.
+    pub depth: Depth,
+    /// The remote and everything about reaching it.
+    pub wire: wire::Options,
+    /// RLIMIT_DATA of the indexing child, bytes (`--index-memory`).
+    pub index_memory: u64,
+    /// Bytes that the mirror may occupy before it is made smaller (`--max-mirror-bytes`).
+    pub max_bytes: u64,
+    /// Packs that the mirror may consist of before they become one.
+    pub max_packs: u32,
+    /// fsync what is fetched before it counts.
+    pub durable: bool,
+    /// Hash every object again when it is read (`--verify`). Process-wide.
+    pub verify: bool,
+    /// The program that indexes packs: one whose `main` begins with [`child_main`].
+    pub indexer: PathBuf,
+}
+
+impl Options {
+    /// The defaults: depth 1, durable, this program as its own indexer.
+    pub fn new(dir: impl Into<PathBuf>, asked: Ref, wire: wire::Options) -> Self {
+        Self {
+            dir: dir.into(),
+            asked,
+            depth: Depth::Commits(1),
+            wire,
+            index_memory: 64 << 20,
+            max_bytes: 4 << 30,
+            max_packs: 50,
+            durable: true,
+            verify: false,
+            // Not current_exe(): its path is gone when the binary was replaced by a newer one.
+            indexer: "/proc/self/exe".into(),
+        }
+    }
+}
+
+/// What shapes a payload besides the tree.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// What may be in it.
+    pub rules: Rules,
+    /// git's sparse patterns (the file's content), or everything.
+    pub sparse: Option<String>,
+}
+
+/// What a delta starts from: a generation that was published.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Base {
+    /// Its tree.
+    pub tree: ObjectId,
+    /// Files, links and directories in it.
+    pub entries: u64,
+    /// Sum of its files' sizes.
+    pub bytes: u64,
+}
+
+/// The mirror, and a kept connection to the remote.
+///
+/// The async functions are cancelled by dropping their future: streams close, the indexing child is killed, and what
+/// they left behind is swept by the next opening.
+#[derive(Debug)]
+pub struct Mirror {
+    options: Options,
+    layout: Arc<Layout>,
+    shared: Arc<Shared>,
+    client: wire::Client,
+    /// What the remote's history has looked like so far.
+    course: fetch::Course,
+    /// The next fetch brings everything.
+    renew: bool,
+    /// The pack that it brought, which stands for itself.
+    renewed: Option<String>,
+    /// Bytes of all packs that came whole.
+    received: u64,
+}
+
+impl Mirror {
+    /// Opens or makes the mirror, sweeping stale locks and temporary packs; a broken one is set aside. Blocking; no
+    /// network. The mirror has a lock of its own: a second one on the same directory is refused.
+    pub fn open(options: Options) -> Result<Self, Error> {
+        Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
+        let client = wire::Client::new(options.wire.clone())?;
+        let layout = Arc::new(Layout::open(&options.dir, options.durable)?);
+        let shared = Arc::new(Shared::new(layout.dir().to_owned()));
+        fetch::mend(&layout, &shared)?;
+        let course = fetch::Course::Unknown;
+        Ok(Self { options, layout, shared, client, course, renew: false, renewed: None, received: 0 })
+    }
+
+    /// Asks the remote what the ref names now: one round trip on a kept connection, no process, no disk.
+    pub async fn resolve(&mut self) -> Result<Tip, Error> {
+        Ok(self.client.resolve(&self.options.asked).await?)
+    }
+
+    /// A handle to the objects, for blocking threads.
+    pub fn objects(&self) -> Objects {
+        Objects { shared: Arc::clone(&self.shared), cancel: CancellationToken::new() }
+    }
+
+    /// Keeps the mirror's growth bounded; called after a publication. `held` are the published revisions, newest
+    /// first. Blocking. What it can't do because somebody reads, it does the next time.
+    pub fn housekeep(&mut self, held: &[Revision]) -> Result<(), Error> {
+        self.keep_house(held)
+    }
+
+    /// Bytes of packs that came whole since the mirror was opened.
+    pub fn received_bytes(&self) -> u64 {
+        self.received
+    }
+
+    /// The remote's URL without userinfo.
+    pub fn remote(&self) -> String {
+        self.client.remote().to_owned()
+    }
+}
+
+/// The mirror's objects. Everything here blocks and needs no network.
+#[derive(Clone, Debug)]
+pub struct Objects {
+    shared: Arc<Shared>,
+    cancel: CancellationToken,
+}
+
+impl Objects {
+    /// The same, but payloads and deltas end with [`Error::Cancelled`] once `cancel` says so: a large revision has
+    /// tens of thousands of trees to read.
+    pub fn until(self, cancel: &CancellationToken) -> Self {
+        Self { cancel: cancel.clone(), ..self }
+    }
+
+    /// The checked content of a revision.
+    pub fn payload(&self, revision: Revision, selection: &Selection) -> Result<Payload, Error> {
+        let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
+        let cancel = &self.cancel;
+        self.read(revision, |reader, at| whole::payload(reader, at, selection, patterns.as_ref(), cancel))
+    }
+
+    /// What `to` changes against `base`, with the same checks; `None` where only a whole payload will do.
+    pub fn delta(&self, base: Base, to: Revision, selection: &Selection) -> Result<Option<Delta>, Error> {
+        let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
+        let cancel = &self.cancel;
+        self.read(to, |reader, to| delta::delta(reader, base, to, selection, patterns.as_ref(), cancel))
+    }
+
+    /// Whether the mirror holds a revision. That it does not is no damage.
+    pub fn holds(&self, revision: Revision) -> bool {
+        let _lease = self.shared.lease();
+        let Ok(store) = self.shared.store() else { return false };
+        let Ok(odb) = store.odb() else { return false };
+        let reader = Reader(odb);
+        reader.commit(&revision.0).is_ok_and(|commit| reader.has(&commit.tree))
+    }
+
+    /// The tree of a revision that the mirror holds.
+    pub fn tree_of(&self, revision: Revision) -> Result<ObjectId, Error> {
+        self.read(revision, |_, at| Ok(at.tree))
+    }
+
+    /// Contents of blobs, for any number of threads. No pack is removed while it lives.
+    pub fn blobs(&self) -> Result<Box<dyn BlobSource + Send>, Error> {
+        Ok(Box::new(blobs::Blobs::new(Arc::clone(&self.shared))))
+    }
+
+    /// Reads with a handle of its own; an object that is not there is remembered, so that the next fetch mends it.
+    fn read<T>(
+        &self,
+        revision: Revision,
+        act: impl FnOnce(&Reader<'_>, Peeled) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let _lease = self.shared.lease();
+        let store = self.shared.store()?;
+        let odb =
+            store.odb().map_err(|source| Error::Git { act: "open the mirror's objects".into(), source })?;
+        let reader = Reader(odb);
+        let result = match reader.commit(&revision.0) {
+            Ok(commit) => act(&reader, Peeled { commit: revision.0, tree: commit.tree }),
+            Err(lack) => Err(Error::damaged(revision, lack)),
+        };
+        if result.as_ref().is_err_and(Error::is_damage) {
+            self.shared.note_damage();
+        }
+        result
+    }
+}

@@ -1,0 +1,290 @@
+//! One handle to the object database, the process-wide settings it is read under, and git's three structured objects
+//! read from their raw bytes.
+//!
+//! Commits, tags and trees are parsed here and not by libgit2: its commits hide the parents that the `shallow` file
+//! names, its trees refuse or repair odd entries that we want to name in an error. Every object's size is asked for
+//! before its content, so that nothing larger than [`STRUCTURE_MAX`] is ever decoded as a structure.
+
+use std::path::Path;
+
+use git2::{ErrorCode, ObjectType, Oid};
+
+use super::error::Error;
+use crate::revision::ObjectId;
+
+/// No tree, commit or tag larger than this is read. A tree of a million entries with names of forty bytes is 67 MB;
+/// a directory with so many files is over every default limit of a payload.
+pub(super) const STRUCTURE_MAX: usize = 64 << 20;
+
+/// Tags of tags are followed this far.
+const PEEL_MAX: usize = 16;
+
+/// What a peeled object is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Peeled {
+    /// The commit.
+    pub(super) commit: ObjectId,
+    /// Its tree.
+    pub(super) tree: ObjectId,
+}
+
+/// A commit, as far as we care.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Commit {
+    /// Its tree.
+    pub(super) tree: ObjectId,
+    /// Its real parents, whatever the `shallow` file says.
+    pub(super) parents: Vec<ObjectId>,
+}
+
+/// Why an object that was asked for cannot be had.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, thiserror::Error)]
+pub(super) enum Lack {
+    /// The database does not have it.
+    #[error("{expected} {id} is missing")]
+    Missing {
+        /// Which.
+        id: ObjectId,
+        /// What it should have been.
+        expected: String,
+    },
+    /// It is something else.
+    #[error("{id} is a {found} where a {expected} was expected")]
+    OtherKind {
+        /// Which.
+        id: ObjectId,
+        /// What it should have been.
+        expected: String,
+        /// What it is.
+        found: String,
+    },
+    /// It is there but cannot be decoded or understood.
+    #[error("{expected} {id} cannot be read: {why}")]
+    Unreadable {
+        /// Which.
+        id: ObjectId,
+        /// What it should have been.
+        expected: String,
+        /// What the database or the parser said.
+        why: String,
+    },
+}
+
+/// An open repository. Cheap to open; one per thread.
+pub(super) struct Store(git2::Repository);
+
+impl Store {
+    /// Opens the repository at `dir`, which must be bare or a `.git` directory.
+    pub(super) fn open(dir: &Path) -> Result<Self, git2::Error> {
+        git2::Repository::open_bare(dir).map(Self)
+    }
+
+    /// Writes packs.
+    pub(super) fn builder(&self) -> Result<git2::PackBuilder<'_>, git2::Error> {
+        self.0.packbuilder()
+    }
+
+    /// The object database.
+    pub(super) fn odb(&self) -> Result<git2::Odb<'_>, git2::Error> {
+        self.0.odb()
+    }
+}
+
+/// Reads objects through one database handle.
+pub(super) struct Reader<'a>(pub(super) git2::Odb<'a>);
+
+impl Reader<'_> {
+    /// Whether the object is there, without decoding it.
+    pub(super) fn has(&self, id: &ObjectId) -> bool {
+        // Not `exists`: after a miss it lists the pack directory again, at every miss.
+        self.0.exists_ext(oid(id), git2::OdbLookupFlags::NO_REFRESH)
+    }
+
+    /// The size of a blob, from its header: a delta is not applied for it.
+    pub(super) fn blob_size(&self, id: &ObjectId) -> Result<u64, Lack> {
+        Ok(self.header(id, ObjectType::Blob)? as u64)
+    }
+
+    /// A whole blob whose size was looked at before.
+    pub(super) fn small_blob(&self, id: &ObjectId) -> Result<Vec<u8>, Lack> {
+        let object = self.0.read(oid(id)).map_err(|error| lack(id, ObjectType::Blob, &error))?;
+        Ok(object.data().to_vec())
+    }
+
+    fn header(&self, id: &ObjectId, expected: ObjectType) -> Result<usize, Lack> {
+        let (size, found) = self.0.read_header(oid(id)).map_err(|error| lack(id, expected, &error))?;
+        if found != expected {
+            let found = found.str().to_owned();
+            return Err(Lack::OtherKind { id: *id, expected: expected.str().to_owned(), found });
+        }
+        Ok(size)
+    }
+
+    /// The raw content of a tree, commit or tag.
+    pub(super) fn structure(&self, id: &ObjectId, kind: ObjectType) -> Result<git2::OdbObject<'_>, Lack> {
+        let size = self.header(id, kind)?;
+        if size > STRUCTURE_MAX {
+            return Err(unreadable(id, kind, format!("it has {size} bytes, more than {STRUCTURE_MAX}")));
+        }
+        self.0.read(oid(id)).map_err(|error| lack(id, kind, &error))
+    }
+
+    /// The raw content of a tree.
+    pub(super) fn tree(&self, id: &ObjectId) -> Result<git2::OdbObject<'_>, Lack> {
+        self.structure(id, ObjectType::Tree)
+    }
+
+    /// A commit's tree and parents.
+    pub(super) fn commit(&self, id: &ObjectId) -> Result<Commit, Lack> {
+        let object = self.structure(id, ObjectType::Commit)?;
+        parse_commit(object.data())
+            .ok_or_else(|| unreadable(id, ObjectType::Commit, "its header is malformed".into()))
+    }
+
+    /// Follows tags to a commit. `Ok(Err(kind))` where they end at something else.
+    pub(super) fn peel(&self, id: &ObjectId) -> Result<Result<Peeled, &'static str>, Lack> {
+        let mut at = *id;
+        for _ in 0..PEEL_MAX {
+            let (_, kind) =
+                self.0.read_header(oid(&at)).map_err(|error| lack(&at, ObjectType::Commit, &error))?;
+            match kind {
+                ObjectType::Commit => {
+                    let tree = self.commit(&at)?.tree;
+                    return Ok(Ok(Peeled { commit: at, tree }));
+                }
+                ObjectType::Tag => {
+                    let object = self.structure(&at, ObjectType::Tag)?;
+                    at = parse_tag(object.data())
+                        .ok_or_else(|| unreadable(&at, ObjectType::Tag, "its header is malformed".into()))?;
+                }
+                other => return Ok(Err(other.str())),
+            }
+        }
+        Err(unreadable(id, ObjectType::Tag, format!("more than {PEEL_MAX} tags of tags")))
+    }
+}
+
+fn unreadable(id: &ObjectId, expected: ObjectType, why: String) -> Lack {
+    Lack::Unreadable { id: *id, expected: expected.str().to_owned(), why }
+}
+
+fn lack(id: &ObjectId, expected: ObjectType, error: &git2::Error) -> Lack {
+    if error.code() == ErrorCode::NotFound {
+        Lack::Missing { id: *id, expected: expected.str().to_owned() }
+    } else {
+        unreadable(id, expected, error.message().to_owned())
+    }
+}
+
+/// Reads `tree` and `parent` lines; they come first, in this order, in every commit (git-hash-object(1) checks it).
+fn parse_commit(data: &[u8]) -> Option<Commit> {
+    let mut lines = data.split(|byte| *byte == b'\n');
+    let tree = hex(lines.next()?.strip_prefix(b"tree ")?)?;
+    let parents = lines.map_while(|line| line.strip_prefix(b"parent ")).map(hex).collect::<Option<_>>()?;
+    Some(Commit { tree, parents })
+}
+
+/// What a tag points at.
+fn parse_tag(data: &[u8]) -> Option<ObjectId> {
+    hex(data.split(|byte| *byte == b'\n').next()?.strip_prefix(b"object ")?)
+}
+
+fn hex(digits: &[u8]) -> Option<ObjectId> {
+    ObjectId::from_hex(std::str::from_utf8(digits).ok()?)
+}
+
+/// Our id as libgit2's.
+pub(super) fn oid(id: &ObjectId) -> Oid {
+    #[expect(clippy::expect_used, reason = "from_bytes refuses only slices that are not 20 bytes long")]
+    Oid::from_bytes(&id.0).expect("an id has 20 bytes")
+}
+
+/// How libgit2 behaves in this process. All of it is process-wide, so every mirror of a process shares it; it is set
+/// before the first repository is opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    /// Hash every object again when it is read (costs half of the reading time).
+    pub(super) verify: bool,
+    /// fsync packs and their directory.
+    pub(super) durable: bool,
+    /// The most objects a pack may announce.
+    pub(super) max_objects: Option<usize>,
+}
+
+/// One mapped window of a pack, and all of them together. libgit2's defaults, 1 GiB and 8 GiB, count whole packs as
+/// resident memory. (Windows are file-backed: the kernel can drop them.)
+const WINDOW: usize = 1 << 20;
+const WINDOWS: usize = 16 << 20;
+
+impl Settings {
+    /// Applies the settings.
+    #[expect(unsafe_code, reason = "libgit2's process-wide options are not synchronised; see the comments")]
+    pub(super) fn apply(self) -> Result<(), Error> {
+        static FIRST: std::sync::Once = std::sync::Once::new();
+        let mut result = Ok(());
+        FIRST.call_once(|| {
+            // SAFETY: called once, before this process opens a repository through this module; these setters write
+            // plain globals that libgit2 reads when it opens repositories and maps packs.
+            result = unsafe { once() };
+        });
+        result.map_err(|source| Error::Git { act: "set up libgit2".into(), source })?;
+        // Off by default: a fetched pack was hashed object by object when the indexing child took it in, and git
+        // itself does not hash again on reading either. Plain integer stores; any value is valid at any time.
+        git2::opts::strict_hash_verification(self.verify);
+        // SAFETY: plain integer stores behind a variadic call with the argument types that libgit2's common.h gives.
+        unsafe {
+            libgit2_sys::git_libgit2_opts(
+                libgit2_sys::GIT_OPT_ENABLE_FSYNC_GITDIR as i32,
+                i32::from(self.durable),
+            );
+            if let Some(max) = self.max_objects {
+                libgit2_sys::git_libgit2_opts(libgit2_sys::GIT_OPT_SET_PACK_MAX_OBJECTS as i32, max);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[expect(unsafe_code, reason = "libgit2's process-wide options; the caller runs it once, first")]
+unsafe fn once() -> Result<(), git2::Error> {
+    use git2::ConfigLevel::{Global, ProgramData, System, XDG};
+    // SAFETY: the caller's promise.
+    unsafe {
+        // Nobody's ~/.gitconfig or /etc/gitconfig shapes what we write.
+        for level in [System, Global, XDG, ProgramData] {
+            git2::opts::set_search_path(level, "")?;
+        }
+        // Only our own mirror is ever opened, and a volume with an fsGroup belongs to another uid (safe.directory).
+        git2::opts::set_verify_owner_validation(false)?;
+        git2::opts::set_mwindow_size(WINDOW)?;
+        git2::opts::set_mwindow_mapped_limit(WINDOWS)?;
+    }
+    git2::opts::strict_object_creation(true);
+    // Trees are read once each; a cache of them would only be resident memory (up to 256 MiB by default).
+    git2::opts::enable_caching(false);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: &str = "0123456789abcdef0123456789abcdef01234567";
+    const B: &str = "89abcdef0123456789abcdef0123456789abcdef";
+
+    #[test]
+    fn a_commit_shows_all_its_parents() {
+        let text = format!("tree {A}\nparent {A}\nparent {B}\nauthor x\n\nparent {A}\n");
+        let commit = parse_commit(text.as_bytes()).unwrap();
+        assert_eq!(commit.tree.to_string(), A);
+        assert_eq!(commit.parents.iter().map(ToString::to_string).collect::<Vec<_>>(), [A, B]);
+    }
+
+    #[test]
+    fn malformed_headers_are_not_guessed_at() {
+        for text in ["", "tree 0123\n", &format!("parent {A}\n"), &format!("tree {A}\nparent zz\n")] {
+            assert_eq!(parse_commit(text.as_bytes()), None, "{text:?}");
+        }
+        assert_eq!(parse_tag(format!("type commit\nobject {A}\n").as_bytes()), None);
+    }
+}

@@ -1,0 +1,65 @@
+//! What the mirror, its handles and their readers have in common within this process.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::error::Error;
+use super::odb::Store;
+
+/// Shared by one [`super::Mirror`] and everything made from it.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// The repository.
+    pub(super) dir: PathBuf,
+    /// Set when something that should be there could not be read: the next fetch starts with a new mirror.
+    damaged: AtomicBool,
+    /// Guards handing out leases.
+    door: Mutex<()>,
+    /// Its strong count, less this one, is the number of readers.
+    readers: Arc<()>,
+}
+
+/// Held while objects are read. libgit2 opens a pack when it first needs it, which may be long after the handle was
+/// made, so no pack is removed while anybody holds one.
+#[derive(Debug)]
+pub(super) struct Lease(#[expect(dead_code, reason = "only its count matters")] Arc<()>);
+
+impl Shared {
+    pub(super) fn new(dir: PathBuf) -> Self {
+        Self { dir, damaged: AtomicBool::new(false), door: Mutex::new(()), readers: Arc::new(()) }
+    }
+
+    /// Opens the repository.
+    pub(super) fn store(&self) -> Result<Store, Error> {
+        Store::open(&self.dir)
+            .map_err(|source| Error::Git { act: format!("open the mirror {}", self.dir.display()), source })
+    }
+
+    /// Takes part in reading.
+    pub(super) fn lease(&self) -> Lease {
+        let _door = self.door();
+        Lease(Arc::clone(&self.readers))
+    }
+
+    /// Keeps readers out while the guard lives; `None` when somebody reads.
+    pub(super) fn alone(&self) -> Option<MutexGuard<'_, ()>> {
+        let door = self.door();
+        (Arc::strong_count(&self.readers) == 1).then_some(door)
+    }
+
+    fn door(&self) -> MutexGuard<'_, ()> {
+        // Nothing is protected by it that a panic could leave half done.
+        self.door.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers that the mirror is not what it should be.
+    pub(super) fn note_damage(&self) {
+        self.damaged.store(true, Ordering::Release);
+    }
+
+    /// Whether damage was noted since the last call.
+    pub(super) fn take_damage(&self) -> bool {
+        self.damaged.swap(false, Ordering::AcqRel)
+    }
+}

@@ -1,0 +1,185 @@
+//! git's sparse patterns, deciding which files of a tree are wanted.
+//!
+//! The syntax is gitignore's with the meaning turned round: the last pattern that matches decides, `!` drops. A path that
+//! no pattern matches takes the decision of its directory, and the top is dropped (git-sparse-checkout(1), "INTERNALS";
+//! `clear_ce_flags` in git's unpack-trees.c). Files written by cone mode are the same syntax and mean the same.
+//! Directories exist only where something below them is wanted.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use ignore::Match;
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+
+use super::Error;
+
+/// Parsed patterns.
+#[derive(Clone, Debug)]
+pub(super) struct Patterns(Gitignore);
+
+impl Patterns {
+    /// Reads the content of a sparse-checkout file.
+    pub(super) fn parse(text: &str) -> Result<Self, Error> {
+        let bad = |line: &str, error: &ignore::Error| Error::Sparse {
+            line: line.to_owned(),
+            why: error.to_string(),
+        };
+        let mut builder = GitignoreBuilder::new("");
+        for line in text.lines() {
+            builder.add_line(None, line).map_err(|error| bad(line, &error))?;
+        }
+        builder.build().map(Self).map_err(|error| bad(text, &error))
+    }
+
+    /// Whether `path` is wanted, where its directory's answer is `inherited`.
+    pub(super) fn wants(&self, path: &[u8], is_dir: bool, inherited: bool) -> bool {
+        match self.0.matched(Path::new(OsStr::from_bytes(path)), is_dir) {
+            Match::None => inherited,
+            Match::Ignore(_) => true,
+            Match::Whitelist(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+    use std::process::Command;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PATHS: &[&str] = &[
+        "README.md",
+        "a/b/c/deep.txt",
+        "a/b/x.yaml",
+        "a/top.yaml",
+        "a.d/x",
+        "build/out",
+        "docs/a/b.md",
+        "docs/build/index.md",
+        "docs/index.md",
+        "sp ace/f",
+        "weird[1]/x",
+        "x.yaml",
+    ];
+
+    fn ours(patterns: &str) -> BTreeSet<String> {
+        let patterns = Patterns::parse(patterns).unwrap();
+        let wanted = |path: &&&str| {
+            let mut inherited = false;
+            for (at, _) in path.match_indices('/') {
+                inherited = patterns.wants(&path.as_bytes()[..at], true, inherited);
+            }
+            patterns.wants(path.as_bytes(), false, inherited)
+        };
+        PATHS.iter().filter(wanted).map(|path| (**path).to_owned()).collect()
+    }
+
+    /// A repository with `PATHS`, and git's own answers.
+    struct Git(tempfile::TempDir);
+
+    impl Git {
+        fn new() -> Self {
+            let git = Self(tempfile::tempdir().unwrap());
+            git.run(&["init", "-q"]);
+            for path in PATHS {
+                let path = git.0.path().join(path);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, "x").unwrap();
+            }
+            git.run(&["add", "."]);
+            git.run(&["-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "-qm", "x"]);
+            git.run(&["config", "core.sparseCheckout", "true"]);
+            git.run(&["config", "core.sparseCheckoutCone", "false"]);
+            git
+        }
+
+        fn run(&self, args: &[&str]) -> String {
+            let mut command = Command::new("git");
+            command.current_dir(self.0.path()).args(args).env_clear();
+            command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+            command.env("HOME", Path::new("/nonexistent")).env("GIT_CONFIG_NOSYSTEM", "1");
+            let out = command.output().unwrap();
+            assert!(out.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&out.stderr));
+            String::from_utf8(out.stdout).unwrap()
+        }
+
+        fn wanted(&self, patterns: &str) -> BTreeSet<String> {
+            let info = self.0.path().join(".git/info");
+            std::fs::create_dir_all(&info).unwrap();
+            std::fs::write(info.join("sparse-checkout"), patterns).unwrap();
+            self.run(&["read-tree", "-m", "-u", "HEAD"]);
+            let listing = self.run(&["ls-files", "-t", "-z"]);
+            let kept = listing.split('\0').filter_map(|line| line.strip_prefix("H "));
+            kept.map(ToOwned::to_owned).collect()
+        }
+    }
+
+    #[test]
+    fn patterns_mean_what_they_mean_to_git() {
+        let git = Git::new();
+        for patterns in [
+            "",
+            "/*\n",
+            "/*\n!/*/\n",
+            "/*\n!/*/\n/a/\n!/a/*/\n/a/b/\n",
+            "docs\n",
+            "docs/\n",
+            "/docs/\n!/docs/build/\n",
+            "*.yaml\n",
+            "*.yaml\n!/x.yaml\n",
+            "a/b\n",
+            "build\n",
+            "build/\n!docs/build/\n",
+            "/*\n!build\n",
+            "**/build\n",
+            "a/**\n!a/**/x.yaml\n",
+            "# a comment\n\n/README.md\n",
+            "\\#x\n/x.yaml   \n",
+            "sp ace\n",
+            "weird\\[1\\]/\n",
+            "[ab]/\n",
+            "?.yaml\n",
+            "/*\r\n",
+            "!docs\n",
+            "/docs/*\n!/docs/a\n/docs/a/b.md\n",
+            "a/*/c\n",
+            "deep.txt\n",
+        ] {
+            assert_eq!(ours(patterns), git.wanted(patterns), "{patterns:?}");
+        }
+    }
+
+    #[test]
+    fn random_patterns_mean_what_they_mean_to_git() {
+        let git = Git::new();
+        let part =
+            prop::sample::select(vec!["a", "b", "docs", "build", "*", "**", "*.yaml", "x", "?.yaml", "a*"]);
+        let line = (any::<(bool, bool, bool)>(), prop::collection::vec(part, 1..4)).prop_map(
+            |((negated, anchored, dir), parts)| {
+                let bang = if negated { "!" } else { "" };
+                let front = if anchored { "/" } else { "" };
+                let back = if dir { "/" } else { "" };
+                format!("{bang}{front}{}{back}\n", parts.join("/"))
+            },
+        );
+        let config = ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() };
+        proptest::test_runner::TestRunner::new(config)
+            .run(&prop::collection::vec(line, 1..5), |lines| {
+                let patterns = lines.concat();
+                prop_assert_eq!(ours(&patterns), git.wanted(&patterns), "{:?}", patterns);
+                Ok(())
+            })
+            .unwrap();
+    }
+
+    #[test]
+    fn a_broken_pattern_is_named() {
+        let error = Patterns::parse("/ok\n[z-a]\n").unwrap_err();
+        assert!(error.to_string().contains("[z-a]"), "{error}");
+    }
+}

@@ -1,0 +1,99 @@
+//! Cookies from a file in Netscape's format, as git's `http.cookieFile` reads it: seven fields a line, separated by
+//! tabs. Nothing that a server sets is kept.
+
+use url::{Host, Url};
+
+/// The value of the `Cookie` header for a URL; none where no cookie belongs to it. `now` in seconds since 1970.
+pub(super) fn header(file: &str, url: &Url, now: i64) -> Option<String> {
+    let mut chosen: Vec<Cookie<'_>> =
+        file.lines().filter_map(Cookie::parse).filter(|cookie| cookie.belongs_to(url, now)).collect();
+    chosen.sort_by_key(|cookie| std::cmp::Reverse(cookie.path.len())); // RFC 6265, 5.4; stable
+    let pairs: Vec<String> =
+        chosen.iter().map(|cookie| format!("{}={}", cookie.name, cookie.value)).collect();
+    (!pairs.is_empty()).then(|| pairs.join("; "))
+}
+
+struct Cookie<'a> {
+    domain: &'a str,
+    below: bool,
+    path: &'a str,
+    secure: bool,
+    expires: i64,
+    name: &'a str,
+    value: &'a str,
+}
+
+impl<'a> Cookie<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        // Readable by scripts or not: we are none.
+        let line = line.strip_prefix("#HttpOnly_").unwrap_or(line);
+        if line.starts_with('#') {
+            return None;
+        }
+        let mut fields = line.split('\t');
+        let mut next = || fields.next();
+        let cookie = Self {
+            domain: next()?.trim_start_matches('.'),
+            below: next()?.eq_ignore_ascii_case("true"),
+            path: next()?,
+            secure: next()?.eq_ignore_ascii_case("true"),
+            expires: next()?.parse().ok()?,
+            name: next()?,
+            value: next().unwrap_or_default(),
+        };
+        let clean = |text: &str| text.bytes().all(|byte| byte > b' ' && byte != b';' && byte != 0x7f);
+        (!cookie.domain.is_empty() && clean(cookie.name) && clean(cookie.value)).then_some(cookie)
+    }
+
+    fn belongs_to(&self, url: &Url, now: i64) -> bool {
+        let host = url.host_str().unwrap_or_default();
+        // An address has no sub-domains.
+        let below = self.below && matches!(url.host(), Some(Host::Domain(_)));
+        let here = host.eq_ignore_ascii_case(self.domain)
+            || (below && tail(host, self.domain).is_some_and(|head| head.ends_with('.')));
+        let rest = url.path().strip_prefix(self.path);
+        let path =
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || self.path.ends_with('/'));
+        // As curl has it, what never leaves the machine needs no TLS.
+        let safe = url.scheme() == "https" || matches!(host, "localhost" | "127.0.0.1" | "[::1]");
+        here && path && (safe || !self.secure) && (self.expires == 0 || self.expires > now)
+    }
+}
+
+/// What comes before the end of a host name.
+fn tail<'a>(host: &'a str, end: &str) -> Option<&'a str> {
+    let at = host.len().checked_sub(end.len())?;
+    let (head, tail) = host.split_at_checked(at)?;
+    tail.eq_ignore_ascii_case(end).then_some(head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "# Netscape HTTP Cookie File\n\
+        .example.com\tTRUE\t/\tTRUE\t0\twide\t1\n\
+        git.example.com\tFALSE\t/team\tFALSE\t2000\tnarrow\t2\n\
+        #HttpOnly_git.example.com\tFALSE\t/team/a\tFALSE\t0\tdeep\t3\n\
+        git.example.com\tFALSE\t/\tFALSE\t1000\told\t4\n\
+        git.example.com\tFALSE\t/\tFALSE\t0\tevil\ta; b=c\n\
+        127.0.0.1\tTRUE\t/\tTRUE\t0\tlocal\t5\n\
+        not a cookie\n\n";
+
+    fn chosen(url: &str) -> Option<String> {
+        header(FILE, &Url::parse(url).unwrap(), 1500)
+    }
+
+    #[test]
+    fn a_cookie_goes_to_its_host_and_path_and_in_the_clear_only_if_it_may() {
+        assert_eq!(chosen("https://git.example.com/team/a/x").as_deref(), Some("deep=3; narrow=2; wide=1"));
+        assert_eq!(chosen("http://git.example.com/team").as_deref(), Some("narrow=2"));
+        assert_eq!(chosen("https://git.example.com/teams").as_deref(), Some("wide=1"));
+        assert_eq!(chosen("https://other.example.com/").as_deref(), Some("wide=1"));
+        assert_eq!(chosen("https://example.com/").as_deref(), Some("wide=1"));
+        assert_eq!(chosen("https://evilexample.com/team"), None);
+        assert_eq!(chosen("https://sub.git.example.com/team").as_deref(), Some("wide=1"));
+        assert_eq!(chosen("http://127.0.0.1:8080/x").as_deref(), Some("local=5"));
+        assert_eq!(chosen("https://1.127.0.0.1.example.org/"), None);
+    }
+}

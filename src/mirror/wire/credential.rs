@@ -1,0 +1,116 @@
+//! Which credential belongs to which URL. A credential goes to the origin (scheme, host and port) it was given for and
+//! to no other, and its secret is read anew whenever it is used.
+
+use url::Url;
+
+use crate::secret::{Secret, Source, redact};
+
+use super::Error;
+
+/// The user name that goes with a token where none is given. The services that take tokens want some name and do not
+/// look at it.
+const TOKEN_USER: &str = "git";
+
+/// A user name with its password, or a token.
+#[derive(Clone, Debug)]
+pub struct Credential {
+    /// Where it may go: an origin, and optionally the beginning of a path. The remote's own origin where none is given.
+    pub url: Option<String>,
+    /// The user name; of a token none is needed.
+    pub username: Option<String>,
+    /// The password or token.
+    pub password: Source,
+}
+
+/// The credentials of one remote, with their URLs read.
+#[derive(Clone, Debug)]
+pub(super) struct Credentials(Vec<(Url, String, Source)>);
+
+impl Credentials {
+    pub(super) fn new(
+        given: &[Credential],
+        remote: &Url,
+        userinfo: Option<(String, Secret)>,
+    ) -> Result<Self, Error> {
+        let mut own = remote.clone();
+        own.set_path("/");
+        let mut all = Vec::with_capacity(given.len() + 1);
+        for credential in given {
+            let url = match &credential.url {
+                None => own.clone(),
+                Some(text) => match Url::parse(text) {
+                    Ok(url) if url.has_host() => url,
+                    _ => {
+                        let why = "a credential is for it, but it is not a URL with a host";
+                        return Err(Error::BadRemote { remote: redact(text), why });
+                    }
+                },
+            };
+            let username = credential.username.clone().unwrap_or_else(|| TOKEN_USER.to_owned());
+            all.push((url, username, credential.password.clone()));
+        }
+        if let Some((username, password)) = userinfo {
+            all.push((own, username, Source::Value(password)));
+        }
+        Ok(Self(all))
+    }
+
+    /// The credential for a URL: of the same origin the one with the longest matching path, of several the first.
+    pub(super) fn choose(&self, url: &Url) -> Option<(&str, &Source)> {
+        let mut best: Option<(usize, &str, &Source)> = None;
+        for (given, username, password) in &self.0 {
+            let path = given.path().trim_end_matches('/');
+            let rest = url.path().strip_prefix(path);
+            let below = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+            if given.origin() == url.origin() && below && best.is_none_or(|(length, ..)| path.len() > length)
+            {
+                best = Some((path.len(), username, password));
+            }
+        }
+        best.map(|(_, username, password)| (username, password))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(url: Option<&str>, username: &str) -> Credential {
+        Credential {
+            url: url.map(str::to_owned),
+            username: (!username.is_empty()).then(|| username.to_owned()),
+            password: Source::Value(Secret::new("pw")),
+        }
+    }
+
+    #[test]
+    fn only_the_same_origin_gets_one_and_the_longest_path_wins() {
+        let remote = Url::parse("https://example.com/team/a.git").unwrap();
+        let given = [
+            of(None, "own"),
+            of(Some("https://example.com/team"), "team"),
+            of(Some("https://example.com/team/"), "second"),
+            of(Some("https://other.example.com"), "other"),
+            of(Some("http://example.com/team/a.git"), "plain"),
+        ];
+        let all = Credentials::new(&given, &remote, Some(("url".into(), Secret::new("pw")))).unwrap();
+        let chosen = |url: &str| all.choose(&Url::parse(url).unwrap()).map(|(name, _)| name.to_owned());
+        assert_eq!(chosen("https://example.com/team/a.git").as_deref(), Some("team"));
+        assert_eq!(chosen("https://example.com:443/teams/a.git").as_deref(), Some("own"));
+        assert_eq!(chosen("https://other.example.com/x").as_deref(), Some("other"));
+        assert_eq!(chosen("https://example.com:8443/team/a.git"), None);
+        assert_eq!(chosen("https://evil.example/team/a.git"), None);
+        assert_eq!(chosen("http://example.com/b.git"), None);
+    }
+
+    #[test]
+    fn userinfo_serves_where_nothing_else_does_and_a_token_needs_no_name() {
+        let remote = Url::parse("https://example.com/a.git").unwrap();
+        let userinfo = Some(("bob".to_owned(), Secret::new("pw")));
+        let all = Credentials::new(&[], &remote, userinfo).unwrap();
+        assert_eq!(all.choose(&remote).unwrap().0, "bob");
+        let all = Credentials::new(&[of(None, "")], &remote, None).unwrap();
+        assert_eq!(all.choose(&remote).unwrap().0, "git");
+        assert!(Credentials::new(&[of(Some("example.com"), "")], &remote, None).is_err());
+    }
+}

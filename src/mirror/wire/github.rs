@@ -1,0 +1,86 @@
+//! GitHub Apps: a JSON Web Token signed with the App's key (RFC 7519, RS256) is exchanged for an installation's token.
+
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::Timestamp;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use crate::secret::{Secret, Source};
+
+/// GitHub refuses a token that is good for more than ten minutes, by its own clock, or was made in its future: clocks
+/// may differ by a minute.
+const BEFORE: i64 = 60;
+const AFTER: i64 = 540;
+
+/// An App as one installation knows it.
+#[derive(Clone, Debug)]
+pub struct App {
+    /// Of GitHub's API.
+    pub base: Url,
+    /// The App's client id, or its application id.
+    pub issuer: String,
+    /// The installation's id.
+    pub installation: u64,
+    /// The App's private key, PEM.
+    pub key: Source,
+}
+
+impl App {
+    /// Where tokens are made.
+    pub(super) fn endpoint(&self) -> Option<Url> {
+        let base = self.base.as_str().trim_end_matches('/');
+        Url::parse(&format!("{base}/app/installations/{}/access_tokens", self.installation)).ok()
+    }
+}
+
+#[derive(Serialize)]
+struct Claims<'a> {
+    iss: &'a str,
+    iat: i64,
+    exp: i64,
+}
+
+/// What GitHub answers.
+#[derive(Deserialize)]
+struct Answer {
+    token: String,
+    expires_at: Timestamp,
+}
+
+/// A token and its end.
+#[derive(Debug)]
+pub(super) struct Issued {
+    pub(super) token: Secret,
+    pub(super) expires_at: Timestamp,
+}
+
+/// The App's own token.
+pub(super) fn sign(app: &App, key: &Secret, now: Timestamp) -> Result<Secret, &'static str> {
+    let key = match PrivateKeyDer::from_pem_slice(key.expose().as_bytes()) {
+        Ok(PrivateKeyDer::Pkcs1(der)) => RsaKeyPair::from_der(der.secret_pkcs1_der()),
+        Ok(PrivateKeyDer::Pkcs8(der)) => RsaKeyPair::from_pkcs8(der.secret_pkcs8_der()),
+        _ => return Err("the private key is not PEM of an RSA key"),
+    };
+    let key = key.map_err(|_| "the private key is not an RSA key of 2048 bits or more")?;
+    let now = now.as_second();
+    let claims = Claims { iss: &app.issuer, iat: now - BEFORE, exp: now + AFTER };
+    let claims = serde_json::to_vec(&claims).map_err(|_| "its id cannot be written as JSON")?;
+    let head = URL_SAFE_NO_PAD.encode(r#"{"alg":"RS256","typ":"JWT"}"#);
+    let signed = format!("{head}.{}", URL_SAFE_NO_PAD.encode(claims));
+    let mut signature = vec![0; key.public_modulus_len()];
+    key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), signed.as_bytes(), &mut signature)
+        .map_err(|_| "the private key does not sign")?;
+    Ok(Secret::new(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))))
+}
+
+/// Reads GitHub's answer.
+pub(super) fn read(text: &str) -> Result<Issued, &'static str> {
+    let Answer { token, expires_at } =
+        serde_json::from_str(text).map_err(|_| "answered without a token and expires_at")?;
+    Ok(Issued { token: Secret::new(token), expires_at })
+}

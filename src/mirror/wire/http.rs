@@ -1,0 +1,429 @@
+//! git over http and https (gitprotocol-http(5)), on a kept connection.
+//!
+//! A poll is one POST: version 2 is taken for granted, and only an answer that makes no sense makes us look at the
+//! advertisement (a GET), which follows redirects within the origin, tells the version and the capabilities, and
+//! is remembered. No redirect is followed to another origin, and no credential is sent there.
+
+use std::time::Duration;
+
+use reqwest::header::{
+    ACCEPT, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, COOKIE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER,
+};
+use reqwest::{Method, Response, StatusCode};
+use tokio::io::AsyncWrite;
+use tokio::time::timeout;
+use url::Url;
+
+use crate::revision::Ref;
+use crate::secret::{Secret, Source, redact};
+use crate::tls;
+
+use super::cookies;
+use super::credential::Credentials;
+use super::error::{Budget, Wait, escaped};
+use super::framing::{Incoming, Reader};
+use super::issuer::Issuer;
+use super::refs::{self, Advertisement, Capabilities, Version};
+use super::remote::Userinfo;
+use super::stream::Said;
+use super::{Answer, Error, Options, Request, Tip, pack};
+
+/// Redirects followed for one advertisement: http has one host for many paths, and renamed repositories are renamed
+/// again.
+const REDIRECTS: usize = 3;
+/// The longest pause a server may ask for.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
+/// How much of an error page is shown.
+const SHOWN: usize = 80;
+/// Some servers and proxies let only clients through that call themselves `git/`.
+const USER_AGENT: &str = concat!("git/2.0 (treeswap ", env!("CARGO_PKG_VERSION"), ")");
+
+const REFERENCES: &str = "looking up references";
+
+/// A remote over http or https.
+#[derive(Debug)]
+pub(super) struct Http {
+    name: String,
+    options: Options,
+    credentials: Credentials,
+    issuer: Option<Issuer>,
+    client: reqwest::Client,
+    /// The remote as given, without userinfo and trailing slash.
+    given: String,
+    /// Where the repository is: the remote, or where it redirected to.
+    base: String,
+    /// What the server offers, once its advertisement was read.
+    offered: Option<Capabilities>,
+    /// Whether a version 2 question was ever answered.
+    speaks_two: bool,
+    /// Whether a connection may be kept.
+    used: bool,
+    /// The password sent last, as it is and as it was sent: an answer may hold it.
+    sent: Vec<Secret>,
+}
+
+impl Http {
+    pub(super) fn new(url: &Url, userinfo: Userinfo, options: Options) -> Result<Self, Error> {
+        let name = redact(url.as_str());
+        let failed = |source| Error::Connect { remote: name.clone(), source };
+        let tls = tls::config(options.ca_file.clone()).map_err(|error| failed(Box::new(error)))?;
+        let client = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls)
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(options.timeouts.connect)
+            .user_agent(USER_AGENT)
+            .pool_max_idle_per_host(1)
+            .http1_only()
+            .referer(false)
+            .build()
+            .map_err(|error| failed(Box::new(error)))?;
+        let credentials = Credentials::new(&options.credentials, url, userinfo)?;
+        let issuer = options.issuance.clone().map(|from| Issuer::new(from, options.ca_file.clone()));
+        let issuer = issuer.transpose().map_err(failed)?;
+        let given = url.as_str().trim_end_matches('/').to_owned();
+        let base = given.clone();
+        Ok(Self {
+            name,
+            options,
+            credentials,
+            issuer,
+            client,
+            given,
+            base,
+            offered: None,
+            speaks_two: false,
+            used: false,
+            sent: Vec::new(),
+        })
+    }
+
+    pub(super) async fn resolve(&mut self, asked: &Ref) -> Result<Tip, Error> {
+        if let Some(issuer) = &mut self.issuer {
+            issuer.attempt_begins();
+        }
+        let resolved = self.look_up(asked).await;
+        resolved.map_err(|error| error.without(&self.sent))
+    }
+
+    pub(super) async fn fetch(
+        &mut self,
+        request: &Request,
+        sink: &mut (dyn AsyncWrite + Unpin + Send),
+    ) -> Result<Answer, Error> {
+        let fetched = self.receive(request, sink).await;
+        fetched.map_err(|error| error.without(&self.sent))
+    }
+
+    async fn look_up(&mut self, asked: &Ref) -> Result<Tip, Error> {
+        let candidates = asked.candidates();
+        if self.offered.as_ref().is_none_or(|offered| offered.version == Version::Two) {
+            match self.ls_refs(&candidates, asked).await {
+                Err(error) if self.worth_a_look(&error) => {}
+                answer => return answer,
+            }
+        }
+        let advertisement = self.discover(&candidates).await?;
+        match advertisement.capabilities.version {
+            Version::Zero => advertisement.found.pick(&candidates, asked, &self.name),
+            Version::Two => self.ls_refs(&candidates, asked).await,
+        }
+    }
+
+    async fn ls_refs(&mut self, candidates: &[String], asked: &Ref) -> Result<Tip, Error> {
+        let mut reader = self.post(refs::ls_refs(candidates), REFERENCES).await?;
+        reader.begin(REFERENCES, Budget::Refs, self.options.max_refs_bytes);
+        let found = refs::read_ls_refs(&mut reader, candidates).await?;
+        reader.drain().await;
+        self.speaks_two = true;
+        found.pick(candidates, asked, &self.name)
+    }
+
+    /// Whether the advertisement may explain the error. A server that has answered version 2 before is asked again
+    /// only where the repository may have moved. One that speaks no version 2 may answer anything at all: git's own
+    /// http-backend ends the answer before its first byte.
+    fn worth_a_look(&self, error: &Error) -> bool {
+        match error {
+            Error::Redirect { .. } => true,
+            Error::Status { status, retry_after, .. } => {
+                // Who asks to be left alone is left alone.
+                matches!(status, 404 | 410) || (!self.speaks_two && *status != 429 && retry_after.is_none())
+            }
+            Error::NotGit { .. } | Error::Cut { .. } | Error::Remote { .. } => !self.speaks_two,
+            _ => false,
+        }
+    }
+
+    async fn receive(
+        &mut self,
+        request: &Request,
+        sink: &mut (dyn AsyncWrite + Unpin + Send),
+    ) -> Result<Answer, Error> {
+        let offered = match &self.offered {
+            Some(offered) => offered.clone(),
+            None => self.discover(&[]).await?.capabilities,
+        };
+        let question = pack::ask(request, &offered, &self.name)?;
+        let answer = self.ask(&question, sink).await;
+        if matches!(&answer, Err(error) if !matches!(error, Error::Sink { .. })) {
+            // The server may have changed its mind about what it offers: the next attempt reads it again.
+            self.offered = None;
+        }
+        answer
+    }
+
+    async fn ask(
+        &mut self,
+        question: &pack::Question,
+        sink: &mut (dyn AsyncWrite + Unpin + Send),
+    ) -> Result<Answer, Error> {
+        let mut reader = self.post(question.message.clone(), "asking for the pack").await?;
+        let budgets = (self.options.max_refs_bytes, self.options.max_fetch_bytes);
+        let answer = question.answer(&mut reader, budgets, sink, &self.name).await?;
+        reader.drain().await;
+        Ok(answer)
+    }
+
+    /// Reads the advertisement, following redirects within the origin.
+    async fn discover(&mut self, candidates: &[String]) -> Result<Advertisement, Error> {
+        let mut url = self.advertisement_url()?;
+        let mut left = REDIRECTS;
+        let response = loop {
+            let response = self.send(Method::GET, url.clone(), Vec::new(), REFERENCES).await?;
+            if !response.status().is_redirection() {
+                break response;
+            }
+            let to = self.redirection(&url, &response, left)?;
+            left -= 1;
+            url = to;
+        };
+        let response = self.successful(response).await?;
+        let mut reader = self.reader(response);
+        reader.begin(REFERENCES, Budget::Refs, self.options.max_refs_bytes);
+        let advertisement = refs::read_advertisement(&mut reader, &self.name, candidates).await?;
+        reader.drain().await;
+        self.base = url.as_str().strip_suffix(advertisement_tail(&url)).unwrap_or(url.as_str()).to_owned();
+        self.offered = Some(advertisement.capabilities.clone());
+        Ok(advertisement)
+    }
+
+    fn advertisement_url(&self) -> Result<Url, Error> {
+        let more = if self.given.contains('?') { '&' } else { '?' };
+        self.url(&format!("{}/info/refs{more}service=git-upload-pack", self.given))
+    }
+
+    fn url(&self, text: &str) -> Result<Url, Error> {
+        Url::parse(text).map_err(|_| Error::BadRemote { remote: self.name.clone(), why: "it is not a URL" })
+    }
+
+    /// Where a redirect leads, if we go there.
+    fn redirection(&self, from: &Url, response: &Response, left: usize) -> Result<Url, Error> {
+        let location =
+            response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let refused = |to: &str, why| Err(Error::Redirect { remote: self.name.clone(), to: redact(to), why });
+        let Ok(to) = from.join(location) else { return refused(location, "that is not a URL") };
+        if to.origin() != from.origin() {
+            let why = match (from.scheme(), to.scheme()) {
+                ("https", "http") => "that would leave TLS",
+                _ => "that is another origin (scheme, host or port)",
+            };
+            return refused(to.as_str(), why);
+        }
+        if advertisement_tail(&to).is_empty() {
+            return refused(to.as_str(), "that is no repository, but perhaps a log-in page");
+        }
+        if left == 0 {
+            return refused(to.as_str(), "that is one redirect too many");
+        }
+        Ok(to)
+    }
+
+    async fn post(&mut self, message: Vec<u8>, doing: &'static str) -> Result<Reader, Error> {
+        let url = self.url(&format!("{}/git-upload-pack", self.base))?;
+        let response = self.send(Method::POST, url.clone(), message, doing).await?;
+        if response.status().is_redirection() {
+            // A POST is never redirected; the advertisement tells where the repository went.
+            let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+            let to =
+                location.and_then(|location| url.join(location).ok()).map_or_else(String::new, String::from);
+            let why = "a question is not sent after a redirect";
+            return Err(Error::Redirect { remote: self.name.clone(), to: redact(&to), why });
+        }
+        let response = self.successful(response).await?;
+        Ok(self.reader(response))
+    }
+
+    fn reader(&self, response: Response) -> Reader {
+        Reader::new(
+            &self.name,
+            Incoming::Http(Box::new(response)),
+            self.options.timeouts.idle,
+            Said::default(),
+        )
+    }
+
+    /// Sends a request, and once more if a kept connection turned out to be closed: servers close them when they were
+    /// idle for some time, or after so many requests (nginx: 1,000).
+    async fn send(
+        &mut self,
+        method: Method,
+        url: Url,
+        body: Vec<u8>,
+        doing: &'static str,
+    ) -> Result<Response, Error> {
+        let username_password = self.credential(&url).await?;
+        let cookies = self.cookies(&url).await?;
+        let mut again = self.used;
+        loop {
+            let mut request = self.client.request(method.clone(), url.clone()).headers(headers(&method));
+            if let Some((username, password)) = &username_password {
+                request = request.basic_auth(username, Some(password.expose()));
+            }
+            if let Some(cookies) = &cookies {
+                request = request.header(COOKIE, cookies.expose());
+            }
+            if method == Method::POST {
+                request = request.body(body.clone());
+            }
+            let request = request.build().map_err(|error| self.failed(error, doing))?;
+            self.sent = secrets(&request, username_password.as_ref());
+            self.sent.extend(cookies.clone());
+            let idle = self.options.timeouts.idle;
+            match timeout(idle, self.client.execute(request)).await {
+                Err(_) => return Err(self.waited(Wait::Idle, idle, doing)),
+                Ok(Ok(response)) => {
+                    self.used = true;
+                    return self.authorized(response, username_password.map(|(username, _)| username));
+                }
+                Ok(Err(error))
+                    if again && error.is_request() && !error.is_connect() && !error.is_timeout() =>
+                {
+                    again = false;
+                }
+                Ok(Err(error)) => return Err(self.failed(error, doing)),
+            }
+        }
+    }
+
+    /// The credential for the URL, its secret read now.
+    async fn credential(&mut self, url: &Url) -> Result<Option<(String, Secret)>, Error> {
+        let Some((username, source)) = self.credentials.choose(url) else {
+            // The remote's own origin is the only one that is ever asked.
+            let Some(issuer) = &mut self.issuer else { return Ok(None) };
+            let issued = issuer.credential().await;
+            return issued
+                .map(Some)
+                .map_err(|source| Error::Issuer { remote: self.name.clone(), source: Box::new(source) });
+        };
+        let password = self.secret(source.clone()).await?;
+        Ok(Some((username.to_owned(), password)))
+    }
+
+    async fn secret(&self, source: Source) -> Result<Secret, Error> {
+        match source {
+            Source::Value(secret) => Ok(secret),
+            file => tokio::task::spawn_blocking(move || file.read())
+                .await
+                .map_err(|error| self.broken(Box::new(error), "reading the credential"))?
+                .map_err(|source| Error::Credential { remote: self.name.clone(), source }),
+        }
+    }
+
+    /// The cookies for the URL, read now.
+    async fn cookies(&self, url: &Url) -> Result<Option<Secret>, Error> {
+        let Some(file) = self.options.cookie_file.clone() else { return Ok(None) };
+        let file = self.secret(Source::File(file)).await?;
+        let now = jiff::Timestamp::now().as_second();
+        Ok(cookies::header(file.expose(), url, now).map(Secret::new))
+    }
+
+    /// Stops at the first refusal: a second try with the same password could lock an account. (Some services say 403
+    /// to whom they throttle, with the time to wait.)
+    fn authorized(&mut self, response: Response, username: Option<String>) -> Result<Response, Error> {
+        match response.status() {
+            StatusCode::FORBIDDEN if response.headers().contains_key(RETRY_AFTER) => Ok(response),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                let status = response.status().as_u16();
+                if let Some(issuer) = &mut self.issuer {
+                    issuer.forget();
+                }
+                Err(Error::Auth { remote: self.name.clone(), status, username })
+            }
+            _ => Ok(response),
+        }
+    }
+
+    async fn successful(&self, mut response: Response) -> Result<Response, Error> {
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let retry_after =
+            response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let retry_after = retry_after.map(|seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER));
+        // The first piece of text is a courtesy: it isn't worth waiting for, and the head of a page says nothing.
+        let said = match timeout(Duration::from_secs(1), response.chunk()).await {
+            Ok(Ok(Some(chunk))) if !chunk.trim_ascii_start().starts_with(b"<") => {
+                escaped(chunk.trim_ascii(), SHOWN)
+            }
+            _ => String::new(),
+        };
+        Err(Error::Status { remote: self.name.clone(), status: status.as_u16(), retry_after, said })
+    }
+
+    fn waited(&self, wait: Wait, after: Duration, doing: &'static str) -> Error {
+        Error::Timeout { remote: self.name.clone(), wait, after, doing }
+    }
+
+    fn broken(&self, source: Box<dyn std::error::Error + Send + Sync>, doing: &'static str) -> Error {
+        Error::Broken { remote: self.name.clone(), doing, source }
+    }
+
+    /// What a request that got no answer failed of. reqwest's own text would only repeat the URL.
+    fn failed(&self, error: reqwest::Error, doing: &'static str) -> Error {
+        let error = error.without_url();
+        if let Some((problem, transient)) = tls::problem(&error) {
+            return Error::Tls { remote: self.name.clone(), problem, transient };
+        }
+        match (error.is_connect(), error.is_timeout()) {
+            (true, true) => self.waited(Wait::Connect, self.options.timeouts.connect, "connecting"),
+            (true, false) => Error::Connect { remote: self.name.clone(), source: root_cause(&error) },
+            (false, _) => self.broken(root_cause(&error), doing),
+        }
+    }
+}
+
+/// What of a request nobody may see, should the server repeat it.
+fn secrets(request: &reqwest::Request, credential: Option<&(String, Secret)>) -> Vec<Secret> {
+    let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let encoded = header.and_then(|value| value.strip_prefix("Basic ")).map(Secret::new);
+    encoded.into_iter().chain(credential.map(|(_, password)| password.clone())).collect()
+}
+
+/// The last of an error's causes: those above it only say which part of the client noticed it.
+pub(super) fn root_cause(error: &reqwest::Error) -> Box<dyn std::error::Error + Send + Sync> {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string().into()
+}
+
+/// The end of an advertisement's URL; empty for any other URL.
+fn advertisement_tail(url: &Url) -> &'static str {
+    ["/info/refs?service=git-upload-pack", "/info/refs&service=git-upload-pack"]
+        .into_iter()
+        .find(|tail| url.as_str().ends_with(tail))
+        .unwrap_or_default()
+}
+
+fn headers(method: &Method) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert("git-protocol", HeaderValue::from_static("version=2"));
+    if *method == Method::POST {
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-git-upload-pack-request"));
+        headers.insert(ACCEPT, HeaderValue::from_static("application/x-git-upload-pack-result"));
+    } else {
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    }
+    headers
+}

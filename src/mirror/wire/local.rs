@@ -1,0 +1,177 @@
+//! A repository on this machine. References are always read in place, without a process. A pack comes from a `git
+//! upload-pack` process where there is a git program, for it reuses the deltas that exist; else it is made here.
+
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use git2::{ErrorCode, ObjectType, Repository, RepositoryOpenFlags};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+
+use crate::revision::{ObjectId, Ref};
+
+use super::error::Budget;
+use super::stream::{self, Opened};
+use super::{Answer, Error, Options, Request, Tip, inplace};
+
+/// Pieces of pack between the thread that makes them and the sink. Each is some ten KiB.
+const PIECES: usize = 16;
+
+/// A local repository.
+#[derive(Debug)]
+pub(super) struct Local {
+    name: String,
+    path: PathBuf,
+    options: Options,
+}
+
+impl Local {
+    pub(super) fn new(name: String, path: PathBuf, options: Options) -> Self {
+        Self { name, path, options }
+    }
+
+    pub(super) async fn resolve(&mut self, asked: &Ref) -> Result<Tip, Error> {
+        let (path, candidates) = (self.path.clone(), asked.candidates());
+        match blocking(move || look_up(&path, &candidates)).await {
+            Ok(Some(tip)) => Ok(tip),
+            Ok(None) => Err(Error::NoSuchRef { name: asked.to_string(), remote: self.name.clone() }),
+            Err(source) if source.code() == ErrorCode::NotFound => self.failed(source),
+            // A format that libgit2 does not read (reftable, sha256): git does, or says better what is wrong.
+            Err(source) => match self.upload_pack()? {
+                Some(reader) => {
+                    let opened = Opened::new(reader, &self.name, &self.options, &asked.candidates()).await?;
+                    opened.resolve(&self.name, &self.options, asked).await
+                }
+                None => self.failed(source),
+            },
+        }
+    }
+
+    fn failed<T>(&self, source: git2::Error) -> Result<T, Error> {
+        Err(Error::Local { path: self.path.clone(), source })
+    }
+
+    fn upload_pack(&self) -> Result<Option<super::framing::Reader>, Error> {
+        stream::process(&self.name, &self.options.git, &self.path, self.options.timeouts.idle)
+    }
+
+    pub(super) async fn fetch(
+        &mut self,
+        request: &Request,
+        sink: &mut (dyn AsyncWrite + Unpin + Send),
+    ) -> Result<Answer, Error> {
+        let opened = match self.upload_pack()? {
+            Some(reader) => Opened::new(reader, &self.name, &self.options, &[]).await,
+            None => return self.fetch_in_place(request, sink).await,
+        };
+        match opened {
+            Ok(opened) => opened.fetch(&self.name, &self.options, request, sink).await,
+            // It said nothing at all: git before 2.38 takes no leave from us to read what another user owns.
+            Err(Error::Cut { .. }) => self.fetch_in_place(request, sink).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn fetch_in_place(
+        &self,
+        request: &Request,
+        sink: &mut (dyn AsyncWrite + Unpin + Send),
+    ) -> Result<Answer, Error> {
+        let (sender, mut pieces) = mpsc::channel(PIECES);
+        let (path, request) = (self.path.clone(), request.clone());
+        let making = blocking(move || inplace::pack(&open(&path)?, &request, &sender));
+        let handing_on = async {
+            let mut bytes = 0u64;
+            while let Some(piece) = pieces.recv().await {
+                let piece: bytes::Bytes = piece;
+                bytes += piece.len() as u64;
+                let limit = self.options.max_fetch_bytes;
+                if bytes > limit {
+                    return Err(Error::TooMuch { remote: self.name.clone(), budget: Budget::Pack, limit });
+                }
+                let written = sink.write_all(&piece).await;
+                written.map_err(|source| Error::Sink { remote: self.name.clone(), source })?;
+            }
+            let flushed = sink.flush().await;
+            flushed.map_err(|source| Error::Sink { remote: self.name.clone(), source })?;
+            Ok(bytes)
+        };
+        // The thread ends by itself when the channel closes, be it by an error here or by our future being dropped.
+        let making = async { making.await.or_else(|source| self.failed(source)) };
+        let (answer, bytes) = tokio::try_join!(making, handing_on)?;
+        Ok(Answer { bytes, ..answer })
+    }
+}
+
+/// Runs it on a thread that may block. A panic there becomes an error here.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, git2::Error> + Send + 'static,
+) -> Result<T, git2::Error> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(git2::Error::from_str(&error.to_string())))
+}
+
+/// Opens the repository that the path names as git would: the directory itself, its `.git`, or with `.git` appended.
+fn open(path: &Path) -> Result<Repository, git2::Error> {
+    any_owner();
+    let exactly =
+        |path: &Path| Repository::open_ext(path, RepositoryOpenFlags::NO_SEARCH, std::iter::empty::<&Path>());
+    exactly(path).or_else(|error| {
+        let mut longer = path.as_os_str().to_owned();
+        longer.push(".git");
+        match error.code() {
+            ErrorCode::NotFound => exactly(Path::new(&longer)).map_err(|_| error),
+            _ => Err(error),
+        }
+    })
+}
+
+/// libgit2 refuses repositories that another user owns, as git does before it runs what their configuration names. We
+/// run nothing of them, and a volume is rarely owned by the uid that reads it.
+fn any_owner() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        #[expect(
+            unsafe_code,
+            reason = "a process-wide setting of libgit2, made before our first repository opens"
+        )]
+        // SAFETY: libgit2 reads it when it opens a repository; a repository opened meanwhile sees either value.
+        let _ = unsafe { git2::opts::set_verify_owner_validation(false) };
+    });
+}
+
+fn look_up(path: &Path, candidates: &[String]) -> Result<Option<Tip>, git2::Error> {
+    let repository = open(path)?;
+    for name in candidates {
+        let reference = match repository.find_reference(name) {
+            Ok(reference) => reference,
+            Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::InvalidSpec) => continue,
+            Err(error) => return Err(error),
+        };
+        let id = match reference.resolve() {
+            Ok(direct) => direct.target(),
+            // HEAD of an empty repository names a branch that does not exist yet.
+            Err(error) if error.code() == ErrorCode::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let Some(id) = id else { continue };
+        let mut peeled = repository.find_object(id, None).map_err(inplace::of("object", id))?;
+        while let Some(tag) = peeled.as_tag() {
+            peeled = tag.target().map_err(inplace::of("tag", tag.id()))?;
+        }
+        let is_tag = repository.odb()?.read_header(id)?.1 == ObjectType::Tag;
+        return Ok(Some(Tip {
+            name: Some(name.clone()),
+            object: ours(id),
+            peeled: is_tag.then(|| ours(peeled.id())),
+        }));
+    }
+    Ok(None)
+}
+
+/// libgit2's id as ours.
+pub(super) fn ours(id: git2::Oid) -> ObjectId {
+    let mut bytes = [0; 20];
+    bytes.copy_from_slice(id.as_bytes());
+    ObjectId(bytes)
+}

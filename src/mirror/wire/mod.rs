@@ -1,0 +1,256 @@
+//! A small client of git's smart protocol: what a ref names, and packs of what we lack. One client, four byte streams.
+//!
+//! It promises that every wait is bounded (connecting, silence, the whole operation), that every answer is bounded
+//! (references, pack bytes), that a credential goes to the origin it was given for and nowhere else, and that an error
+//! says which of these limits was met and which flag moves it. It doesn't store anything: a pack goes to the sink that
+//! the caller gives, unverified.
+
+mod cookies;
+mod credential;
+mod error;
+mod framing;
+mod github;
+mod http;
+mod inplace;
+mod issuer;
+mod known_hosts;
+mod local;
+mod pack;
+mod refs;
+mod remote;
+pub mod ssh;
+mod stream;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::io::AsyncWrite;
+use tokio::time::timeout;
+
+use crate::revision::{ObjectId, Ref};
+use crate::secret::redact;
+
+pub use credential::Credential;
+pub use error::{Budget, Error, Wait};
+pub use github::App;
+pub use issuer::{Issuance, Issuer, Unissued};
+
+use remote::Remote;
+
+/// Everything about reaching the remote.
+#[derive(Clone)]
+pub struct Options {
+    /// The remote as given: URL, scp form or path.
+    pub remote: String,
+    /// Credentials for http and https, each for one origin.
+    pub credentials: Vec<Credential>,
+    /// Who issues one for the remote's own origin where none of those is for it.
+    pub issuance: Option<Issuance>,
+    /// Cookies for http and https, in Netscape's format; read anew for every request.
+    pub cookie_file: Option<PathBuf>,
+    /// Keys and known hosts for ssh.
+    pub ssh: ssh::Options,
+    /// A PEM bundle trusted besides the system's certificates; read anew for every connection.
+    pub ca_file: Option<PathBuf>,
+    /// How long to wait.
+    pub timeouts: Timeouts,
+    /// How much of a reference advertisement to read (`--max-refs-bytes`).
+    pub max_refs_bytes: u64,
+    /// How much of a pack to read (`--max-fetch-bytes`).
+    pub max_fetch_bytes: u64,
+    /// The git program that serves a local repository; where there is none, the repository is read in place.
+    pub git: PathBuf,
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("remote", &redact(&self.remote)) // as given it may hold a password
+            .field("credentials", &self.credentials)
+            .field("issuance", &self.issuance)
+            .field("cookie_file", &self.cookie_file)
+            .field("ssh", &self.ssh)
+            .field("ca_file", &self.ca_file)
+            .field("timeouts", &self.timeouts)
+            .field("max_refs_bytes", &self.max_refs_bytes)
+            .field("max_fetch_bytes", &self.max_fetch_bytes)
+            .field("git", &self.git)
+            .finish()
+    }
+}
+
+/// How long to wait for the remote.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timeouts {
+    /// For a connection (`--connect-timeout`).
+    pub connect: Duration,
+    /// For the next byte (`--idle-timeout`).
+    pub idle: Duration,
+    /// For one operation as a whole (`--sync-timeout`).
+    pub overall: Duration,
+}
+
+impl Options {
+    /// The defaults for a remote.
+    pub fn new(remote: impl Into<String>) -> Self {
+        Self {
+            remote: remote.into(),
+            credentials: Vec::new(),
+            issuance: None,
+            cookie_file: None,
+            // Where git-sync looks for them.
+            ssh: ssh::Options {
+                keys: vec!["/etc/git-secret/ssh".into()],
+                known_hosts: ssh::KnownHosts::Strict("/etc/git-secret/known_hosts".into()),
+            },
+            ca_file: None,
+            timeouts: Timeouts {
+                connect: Duration::from_secs(10),
+                idle: Duration::from_secs(30),
+                overall: Duration::from_secs(120),
+            },
+            max_refs_bytes: 64 << 20,
+            max_fetch_bytes: 4 << 30,
+            git: "git".into(),
+        }
+    }
+}
+
+/// What the remote's ref names right now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tip {
+    /// The full name of the ref that answered; none for a commit id.
+    pub name: Option<String>,
+    /// The object it names: a commit, or an annotated tag.
+    pub object: ObjectId,
+    /// The tag's target, where the remote said it.
+    pub peeled: Option<ObjectId>,
+}
+
+/// Where the history of a fetch ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Deepen {
+    /// The boundary stays where the request's `shallow` lines say it is.
+    #[default]
+    No,
+    /// So many commits from the wanted ones; the answer says where the boundary moved.
+    To(u32),
+    /// All of it: the answer lifts the boundary.
+    Full,
+}
+
+/// What is asked of one fetch.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Request {
+    /// Objects to send, with everything reachable from them.
+    pub wants: Vec<ObjectId>,
+    /// Commits that we hold completely down to the boundary.
+    pub haves: Vec<ObjectId>,
+    /// Our boundary: commits taken as having no parents.
+    pub shallow: Vec<ObjectId>,
+    /// Where history ends.
+    pub depth: Deepen,
+    /// A partial-clone filter such as `blob:none`; see [`Answer::filtered`].
+    pub filter: Option<String>,
+    /// Whether the pack may hold deltas against objects of `haves`. With a boundary it also decides what a git server
+    /// takes as held: without it, all that a wanted commit's tree holds is sent again (pack-objects looks at the trees
+    /// of `haves` across a boundary only with `--thin`).
+    pub thin: bool,
+}
+
+/// What came besides the pack.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Answer {
+    /// Commits that became boundary.
+    pub shallow: Vec<ObjectId>,
+    /// Commits that are boundary no longer.
+    pub unshallow: Vec<ObjectId>,
+    /// Whether the remote applied the filter, and single objects can be wanted by id afterwards. Where it can do
+    /// either not, the filter was left out and the pack is whole.
+    pub filtered: bool,
+    /// Bytes of pack written to the sink.
+    pub bytes: u64,
+}
+
+/// A client of one remote, with its kept connection.
+///
+/// Every operation is cancelled by dropping its future: the connection closes, a process is killed.
+#[derive(Debug)]
+pub struct Client {
+    name: String,
+    overall: Duration,
+    way: Way,
+}
+
+#[derive(Debug)]
+enum Way {
+    Http(Box<http::Http>),
+    Stream(Box<stream::Streams>),
+    Local(Box<local::Local>),
+}
+
+impl Client {
+    /// Reads the remote's form. No network, no disk.
+    pub fn new(options: Options) -> Result<Self, Error> {
+        let (remote, userinfo) = remote::parse(&options.remote)?;
+        let name = redact(&options.remote);
+        let overall = options.timeouts.overall;
+        let way = match remote {
+            Remote::Http(url) => Way::Http(Box::new(http::Http::new(&url, userinfo, options)?)),
+            Remote::Local(path) => Way::Local(Box::new(local::Local::new(name.clone(), path, options))),
+            remote => Way::Stream(Box::new(stream::Streams::new(name.clone(), remote, options))),
+        };
+        Ok(Self { name, overall, way })
+    }
+
+    /// The remote without secrets, for messages.
+    pub fn remote(&self) -> &str {
+        &self.name
+    }
+
+    /// Asks what the ref names now. A commit id answers for itself, without asking.
+    pub async fn resolve(&mut self, asked: &Ref) -> Result<Tip, Error> {
+        if let Ref::Commit(id) = asked {
+            return Ok(Tip { name: None, object: *id, peeled: None });
+        }
+        let overall = self.overall;
+        let resolved = async {
+            match &mut self.way {
+                Way::Http(http) => http.resolve(asked).await,
+                Way::Stream(streams) => streams.resolve(asked).await,
+                Way::Local(local) => local.resolve(asked).await,
+            }
+        };
+        match timeout(overall, resolved).await {
+            Ok(resolved) => resolved,
+            Err(_) => Err(self.too_late("looking up references")),
+        }
+    }
+
+    /// Fetches a pack into the sink, which is flushed at its end; closing it is the caller's part, and so is verifying
+    /// what it got. There must be wants.
+    pub async fn fetch(
+        &mut self,
+        request: &Request,
+        pack: &mut (dyn AsyncWrite + Unpin + Send),
+    ) -> Result<Answer, Error> {
+        debug_assert!(!request.wants.is_empty(), "a fetch of nothing has no answer in the protocol");
+        let overall = self.overall;
+        let fetched = async {
+            match &mut self.way {
+                Way::Http(http) => http.fetch(request, pack).await,
+                Way::Stream(streams) => streams.fetch(request, pack).await,
+                Way::Local(local) => local.fetch(request, pack).await,
+            }
+        };
+        match timeout(overall, fetched).await {
+            Ok(fetched) => fetched,
+            Err(_) => Err(self.too_late("fetching")),
+        }
+    }
+
+    fn too_late(&self, doing: &'static str) -> Error {
+        Error::Timeout { remote: self.name.clone(), wait: Wait::Overall, after: self.overall, doing }
+    }
+}

@@ -1,0 +1,200 @@
+//! The question for a pack and its answer, in both versions of the protocol. There is always one round: we name the
+//! few commits that we hold and say `done`, and the server makes of it what it can.
+
+use std::fmt::Write as _;
+
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+
+use super::error::Budget;
+use super::framing::{Band, Line, Reader, push, push_delimiter, push_flush};
+use super::refs::{Capabilities, Version, id_after};
+use super::{Answer, Deepen, Error, Request};
+
+/// What git sends for "without end" (INFINITE_DEPTH in its shallow.h); servers know it by this value.
+const WITHOUT_END: u32 = 0x7fff_ffff;
+
+/// The lines that name what we hold and how far to go, the same in both versions.
+fn boundary(message: &mut Vec<u8>, request: &Request, filtered: bool) {
+    for id in &request.shallow {
+        push(message, &format!("shallow {id}\n"));
+    }
+    if let Some(depth) = depth(request) {
+        push(message, &format!("deepen {depth}\n"));
+    }
+    if let Some(filter) = request.filter.as_deref().filter(|_| filtered) {
+        push(message, &format!("filter {filter}\n"));
+    }
+}
+
+fn depth(request: &Request) -> Option<u32> {
+    match request.depth {
+        Deepen::No => None,
+        Deepen::To(commits) => Some(commits),
+        // Without a boundary there is nothing to lift, and a server works harder when it is asked to.
+        Deepen::Full => (!request.shallow.is_empty()).then_some(WITHOUT_END),
+    }
+}
+
+/// A question, ready to be sent.
+#[derive(Debug)]
+pub(super) struct Question {
+    /// What to send.
+    pub(super) message: Vec<u8>,
+    version: Version,
+    filtered: bool,
+    side_band: bool,
+    /// Version 0 answers the boundary only where it was asked to move it.
+    boundary_answered: bool,
+}
+
+/// Writes the question, as far as the server offers what it takes.
+pub(super) fn ask(request: &Request, offered: &Capabilities, remote: &str) -> Result<Question, Error> {
+    let missing = |feature| Err(Error::Unsupported { remote: remote.to_owned(), feature });
+    if (!request.shallow.is_empty() || depth(request).is_some()) && !offered.fetch_has("shallow") {
+        return missing("shallow");
+    }
+    if offered.version == Version::Two && !offered.has("fetch") {
+        return missing("fetch");
+    }
+    let filtered = request.filter.is_some() && offered.fetch_has("filter") && offered.any_want();
+    let side_band =
+        offered.version == Version::Two || offered.has("side-band-64k") || offered.has("side-band");
+    let mut message = Vec::with_capacity(512 + 50 * (request.wants.len() + request.haves.len()));
+    match offered.version {
+        Version::Two => version_two(&mut message, request, offered, filtered),
+        Version::Zero => version_zero(&mut message, request, offered, filtered),
+    }
+    let boundary_answered = depth(request).is_some();
+    Ok(Question { message, version: offered.version, filtered, side_band, boundary_answered })
+}
+
+fn version_two(message: &mut Vec<u8>, request: &Request, offered: &Capabilities, filtered: bool) {
+    push(message, "command=fetch\n");
+    if offered.has("object-format") {
+        push(message, "object-format=sha1\n");
+    }
+    push_delimiter(message);
+    if request.thin {
+        push(message, "thin-pack\n");
+    }
+    push(message, "no-progress\n");
+    push(message, "ofs-delta\n");
+    for id in &request.wants {
+        push(message, &format!("want {id}\n"));
+    }
+    boundary(message, request, filtered);
+    for id in &request.haves {
+        push(message, &format!("have {id}\n"));
+    }
+    push(message, "done\n");
+    push_flush(message);
+}
+
+fn version_zero(message: &mut Vec<u8>, request: &Request, offered: &Capabilities, filtered: bool) {
+    let mut capabilities = String::new();
+    let side_band = if offered.has("side-band-64k") { "side-band-64k" } else { "side-band" };
+    let wished = [side_band, "ofs-delta", "no-progress", "shallow", "thin-pack", "filter"];
+    for name in wished.into_iter().filter(|name| offered.has(name)) {
+        if (name != "thin-pack" || request.thin) && (name != "filter" || filtered) {
+            // Writing to a string doesn't fail.
+            let _ = write!(capabilities, " {name}");
+        }
+    }
+    for (at, id) in request.wants.iter().enumerate() {
+        let capabilities = if at == 0 { capabilities.as_str() } else { "" };
+        push(message, &format!("want {id}{capabilities}\n"));
+    }
+    boundary(message, request, filtered);
+    push_flush(message);
+    for id in &request.haves {
+        push(message, &format!("have {id}\n"));
+    }
+    push(message, "done\n");
+}
+
+impl Question {
+    /// Reads the answer; the pack goes to the sink as it comes.
+    pub(super) async fn answer(
+        &self,
+        reader: &mut Reader,
+        budgets: (u64, u64),
+        pack: &mut (dyn AsyncWrite + Unpin + Send),
+        remote: &str,
+    ) -> Result<Answer, Error> {
+        let mut answer = Answer { filtered: self.filtered, ..Answer::default() };
+        let sink = |source| Error::Sink { remote: remote.to_owned(), source };
+        reader.begin("waiting for the pack", Budget::Refs, budgets.0);
+        match self.version {
+            Version::Two => sections(reader, &mut answer).await?,
+            Version::Zero => self.negotiation(reader, &mut answer).await?,
+        }
+        reader.begin("receiving the pack", Budget::Pack, budgets.1);
+        loop {
+            let bytes = if self.side_band {
+                match reader.band().await? {
+                    Band::Pack(bytes) => bytes,
+                    Band::Progress => continue,
+                    Band::End => break,
+                }
+            } else {
+                let Some(bytes) = reader.raw().await? else { break };
+                bytes
+            };
+            pack.write_all(&bytes).await.map_err(sink)?;
+            answer.bytes += bytes.len() as u64;
+        }
+        pack.flush().await.map_err(sink)?;
+        Ok(answer)
+    }
+
+    /// Version 0: the boundary, then one acknowledgment (none of the multi_ack modes is asked for), then the pack.
+    async fn negotiation(&self, reader: &mut Reader, answer: &mut Answer) -> Result<(), Error> {
+        if self.boundary_answered {
+            while let Line::Data(line) = reader.line().await? {
+                read_boundary(&line, answer).ok_or_else(|| reader.odd(&line))?;
+            }
+        }
+        loop {
+            let line = reader.line().await?;
+            let Line::Data(data) = &line else { return Err(reader.cut().await) };
+            if !data.starts_with(b"NAK") && !data.starts_with(b"ACK ") {
+                reader.put_back(line);
+                return Ok(());
+            }
+            // Without a side-band the pack follows without framing. With one, servers that acknowledge more than
+            // they should do no harm.
+            if !self.side_band {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Version 2: sections, each with its name, the pack last.
+async fn sections(reader: &mut Reader, answer: &mut Answer) -> Result<(), Error> {
+    loop {
+        let Line::Data(name) = reader.line().await? else { return Err(reader.cut().await) };
+        match name.trim_ascii_end() {
+            b"packfile" => return Ok(()),
+            b"shallow-info" => {
+                while let Line::Data(line) = reader.line().await? {
+                    read_boundary(&line, answer).ok_or_else(|| reader.odd(&line))?;
+                }
+            }
+            // Neither asked for nor of any use to us.
+            b"acknowledgments" | b"wanted-refs" | b"packfile-uris" => {
+                while let Line::Data(_) = reader.line().await? {}
+            }
+            other => return Err(reader.odd(other)),
+        }
+    }
+}
+
+fn read_boundary(line: &bytes::Bytes, answer: &mut Answer) -> Option<()> {
+    match (id_after(line, "shallow "), id_after(line, "unshallow ")) {
+        (Some(id), _) => answer.shallow.push(id),
+        (_, Some(id)) => answer.unshallow.push(id),
+        _ => return None,
+    }
+    Some(())
+}

@@ -1,0 +1,359 @@
+//! What a remote advertises: its version, its capabilities, and the few of its references that we look for.
+//!
+//! Version 2 advertises capabilities only, and is asked for references by prefix (gitprotocol-v2(5)). Versions 0 and 1
+//! advertise every reference (gitprotocol-pack(5)); they are read line by line and only those looked for are kept.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use crate::revision::{ObjectId, Ref};
+
+use super::framing::{Line, Reader, push, push_delimiter, push_flush};
+use super::{Error, Tip};
+
+/// The protocol's version, as far as it makes a difference.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Version {
+    /// 0, and 1, which only announces itself.
+    Zero,
+    /// 2.
+    Two,
+}
+
+/// The capabilities that make a difference to us. Others are not kept: a remote may name any number.
+const KNOWN: [&str; 11] = [
+    "allow-any-sha1-in-want",
+    "allow-reachable-sha1-in-want",
+    "fetch",
+    "filter",
+    "no-progress",
+    "object-format",
+    "ofs-delta",
+    "shallow",
+    "side-band",
+    "side-band-64k",
+    "thin-pack",
+];
+
+/// What a remote offers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Capabilities {
+    pub(super) version: Version,
+    /// Names and values; of version 2's `fetch` the value is a list of features.
+    offered: BTreeMap<&'static str, String>,
+}
+
+impl Capabilities {
+    fn new(version: Version) -> Self {
+        Self { version, offered: BTreeMap::new() }
+    }
+
+    fn add(&mut self, text: &str) {
+        let (name, value) = text.split_once('=').unwrap_or((text, ""));
+        if let Some(name) = KNOWN.into_iter().find(|known| *known == name) {
+            self.offered.insert(name, value.to_owned());
+        }
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.offered.contains_key(name)
+    }
+
+    /// Whether a fetch may use the feature, which is a capability in version 0 and a value of `fetch` in version 2.
+    pub(super) fn fetch_has(&self, feature: &str) -> bool {
+        match self.version {
+            Version::Zero => self.has(feature),
+            Version::Two => {
+                self.offered.get("fetch").is_some_and(|features| features.split(' ').any(|it| it == feature))
+            }
+        }
+    }
+
+    /// Whether objects that no reference names can be wanted. Version 2's server never asks where an id comes from.
+    pub(super) fn any_want(&self) -> bool {
+        self.version == Version::Two
+            || self.has("allow-any-sha1-in-want")
+            || self.has("allow-reachable-sha1-in-want")
+    }
+
+    /// Refuses a repository whose ids we couldn't even hold.
+    fn check_format(&self, remote: &str) -> Result<(), Error> {
+        match self.offered.get("object-format").map(String::as_str) {
+            None | Some("sha1") => Ok(()),
+            Some(format) => {
+                let format = super::error::escaped(format.as_bytes(), 40);
+                Err(Error::ObjectFormat { remote: remote.to_owned(), format })
+            }
+        }
+    }
+}
+
+/// References that were looked for and found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Found(BTreeMap<String, (ObjectId, Option<ObjectId>)>);
+
+impl Found {
+    /// The best of the candidates.
+    pub(super) fn pick(&self, candidates: &[String], asked: &Ref, remote: &str) -> Result<Tip, Error> {
+        candidates
+            .iter()
+            .find_map(|name| {
+                let (object, peeled) = self.0.get(name)?;
+                Some(Tip { name: Some(name.clone()), object: *object, peeled: *peeled })
+            })
+            .ok_or_else(|| Error::NoSuchRef { name: asked.to_string(), remote: remote.to_owned() })
+    }
+}
+
+/// What the beginning of a conversation told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Advertisement {
+    pub(super) capabilities: Capabilities,
+    /// Of version 0 only: those of the references that were looked for.
+    pub(super) found: Found,
+}
+
+/// Reads an advertisement, over HTTP with or without its announcement of a service.
+pub(super) async fn read_advertisement(
+    reader: &mut Reader,
+    remote: &str,
+    candidates: &[String],
+) -> Result<Advertisement, Error> {
+    let mut line = reader.line().await?;
+    if matches!(&line, Line::Data(data) if data.starts_with(b"# service=")) {
+        // The announcement ends with a flush; some servers forget it.
+        line = reader.line().await?;
+        if line == Line::Flush {
+            line = reader.line().await?;
+        }
+    }
+    let advertisement = match &line {
+        Line::Data(data) if data.trim_ascii_end() == b"version 2" => {
+            let capabilities = read_capabilities(reader).await?;
+            Advertisement { capabilities, found: Found::default() }
+        }
+        Line::Data(data) if data.trim_ascii_end() == b"version 1" => {
+            let first = reader.line().await?;
+            read_references(reader, first, candidates).await?
+        }
+        _ => read_references(reader, line, candidates).await?,
+    };
+    advertisement.capabilities.check_format(remote)?;
+    Ok(advertisement)
+}
+
+async fn read_capabilities(reader: &mut Reader) -> Result<Capabilities, Error> {
+    let mut capabilities = Capabilities::new(Version::Two);
+    while let Line::Data(data) = reader.line().await? {
+        let text = std::str::from_utf8(&data).map_err(|_| reader.odd(&data))?;
+        capabilities.add(text.trim_end_matches('\n'));
+    }
+    Ok(capabilities)
+}
+
+async fn read_references(
+    reader: &mut Reader,
+    mut line: Line,
+    candidates: &[String],
+) -> Result<Advertisement, Error> {
+    let mut capabilities = Capabilities::new(Version::Zero);
+    let mut found = Found::default();
+    let mut first = true;
+    while let Line::Data(data) = line {
+        let mut reference: &[u8] = data.trim_ascii_end();
+        if first && let Some(at) = data.iter().position(|&byte| byte == 0) {
+            reference = &data[..at];
+            let list = String::from_utf8_lossy(&data[at + 1..]);
+            list.split_ascii_whitespace().for_each(|capability| capabilities.add(capability));
+            // Ids of another length can't be read below.
+            if capabilities.offered.get("object-format").is_some_and(|format| format != "sha1") {
+                break;
+            }
+        }
+        first = false;
+        // A repository that is shallow itself says so; its boundary is told again by a fetch.
+        if !reference.starts_with(b"shallow ") {
+            let (id, name) = id_and_rest(reference).ok_or_else(|| reader.odd(&data))?;
+            match name.strip_suffix(b"^{}") {
+                Some(tag) => {
+                    if let Some((_, peeled)) =
+                        looked_for(candidates, tag).and_then(|name| found.0.get_mut(name))
+                    {
+                        *peeled = Some(id);
+                    }
+                }
+                None => {
+                    if let Some(name) = looked_for(candidates, name) {
+                        found.0.insert(name.to_owned(), (id, None));
+                    }
+                }
+            }
+        }
+        line = reader.line().await?;
+    }
+    Ok(Advertisement { capabilities, found })
+}
+
+fn looked_for<'a>(candidates: &'a [String], name: &[u8]) -> Option<&'a str> {
+    candidates.iter().map(String::as_str).find(|candidate| candidate.as_bytes() == name)
+}
+
+/// `<40 digits> <rest>`.
+fn id_and_rest(line: &[u8]) -> Option<(ObjectId, &[u8])> {
+    let (id, rest) = line.split_at_checked(40)?;
+    Some((ObjectId::from_hex(std::str::from_utf8(id).ok()?)?, rest.strip_prefix(b" ")?))
+}
+
+/// Version 2's question for references. It carries no `agent` and no `object-format`, so that it may be asked without
+/// having seen the server's capabilities: sha1 is what a server takes it to mean.
+pub(super) fn ls_refs(candidates: &[String]) -> Vec<u8> {
+    let mut message = Vec::with_capacity(256);
+    push(&mut message, "command=ls-refs\n");
+    push_delimiter(&mut message);
+    push(&mut message, "peel\n");
+    for name in candidates {
+        push(&mut message, &format!("ref-prefix {name}\n"));
+    }
+    push_flush(&mut message);
+    message
+}
+
+/// Reads the answer to [`ls_refs`]. A prefix matches more than the name itself (`main` also `main2`): only exact
+/// matches are kept.
+pub(super) async fn read_ls_refs(reader: &mut Reader, candidates: &[String]) -> Result<Found, Error> {
+    let mut found = Found::default();
+    while let Line::Data(data) = reader.line().await? {
+        let (id, rest) = id_and_rest(data.trim_ascii_end()).ok_or_else(|| reader.odd(&data))?;
+        let mut words = rest.split(|&byte| byte == b' ');
+        let Some(name) = words.next().and_then(|name| looked_for(candidates, name)) else { continue };
+        let peeled = words.find_map(|word| word.strip_prefix(b"peeled:"));
+        let peeled = peeled.and_then(|hex| ObjectId::from_hex(std::str::from_utf8(hex).ok()?));
+        found.0.insert(name.to_owned(), (id, peeled));
+    }
+    Ok(found)
+}
+
+/// An object id at the end of a line such as `shallow <id>`.
+pub(super) fn id_after(line: &Bytes, word: &str) -> Option<ObjectId> {
+    let hex = line.strip_prefix(word.as_bytes())?.trim_ascii();
+    ObjectId::from_hex(std::str::from_utf8(hex).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::error::Budget;
+    use super::super::framing::Incoming;
+    use super::super::stream::Said;
+    use super::*;
+
+    impl super::super::framing::Duplex for std::io::Cursor<Vec<u8>> {}
+
+    fn reader(bytes: Vec<u8>) -> Reader {
+        let incoming = Incoming::Stream(Box::new(std::io::Cursor::new(bytes)));
+        let mut reader = Reader::new("remote", incoming, Duration::from_secs(5), Said::default());
+        reader.begin("testing", Budget::Refs, 1 << 20);
+        reader
+    }
+
+    fn message(lines: &[&str]) -> Vec<u8> {
+        let mut message = Vec::new();
+        lines.iter().for_each(|line| push(&mut message, line));
+        push_flush(&mut message);
+        message
+    }
+
+    const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    const B: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
+
+    #[tokio::test]
+    async fn a_tag_beats_a_branch_and_a_longer_name_is_no_match() {
+        let asked: Ref = "v1".parse().unwrap();
+        let candidates = asked.candidates();
+        let answer = message(&[
+            &format!("{A} refs/heads/v1\n"),
+            &format!("{A} refs/heads/v1x\n"),
+            &format!("{B} refs/tags/v1 peeled:{A}\n"),
+        ]);
+        let found = read_ls_refs(&mut reader(answer), &candidates).await.unwrap();
+        let tip = found.pick(&candidates, &asked, "remote").unwrap();
+        assert_eq!(tip.name.as_deref(), Some("refs/tags/v1"));
+        assert_eq!((tip.object.to_string(), tip.peeled.unwrap().to_string()), (B.into(), A.into()));
+
+        let other = message(&[&format!("{A} refs/heads/v1x\n")]);
+        let found = read_ls_refs(&mut reader(other), &candidates).await.unwrap();
+        let error = found.pick(&candidates, &asked, "remote").unwrap_err().to_string();
+        assert!(error.contains("couldn't find remote ref v1"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn every_form_of_advertisement_is_read() {
+        let v2 = message(&["version 2\n", "agent=x\n", "fetch=shallow filter\n", "object-format=sha1\n"]);
+        let mut over_http = message(&["# service=git-upload-pack\n"]);
+        over_http.extend_from_slice(&v2);
+        for bytes in [v2, over_http] {
+            let read = read_advertisement(&mut reader(bytes), "remote", &[]).await.unwrap();
+            assert_eq!(read.capabilities.version, Version::Two);
+            assert!(read.capabilities.fetch_has("filter") && !read.capabilities.fetch_has("sideband-all"));
+        }
+        let v0 = message(&[
+            &format!("{A} HEAD\0side-band-64k shallow\n"),
+            &format!("{A} refs/heads/main\n"),
+            &format!("{B} refs/tags/v1\n"),
+            &format!("{A} refs/tags/v1^{{}}\n"),
+            &format!("shallow {A}\n"),
+        ]);
+        let candidates = vec!["refs/tags/v1".to_owned()];
+        let read = read_advertisement(&mut reader(v0), "remote", &candidates).await.unwrap();
+        assert!(read.capabilities.fetch_has("shallow") && !read.capabilities.any_want());
+        assert_eq!(read.found.0.len(), 1);
+        assert_eq!(read.found.0["refs/tags/v1"].1.unwrap().to_string(), A);
+        let empty = message(&[&format!("{} capabilities^{{}}\0shallow\n", "0".repeat(40))]);
+        assert!(
+            read_advertisement(&mut reader(empty), "remote", &candidates).await.unwrap().found.0.is_empty()
+        );
+    }
+
+    #[tokio::test]
+    async fn sha256_is_refused_by_name_in_either_version() {
+        let v2 = message(&["version 2\n", "object-format=sha256\n"]);
+        let v0 = message(&[&format!("{} HEAD\0object-format=sha256\n", "a".repeat(64))]);
+        for bytes in [v2, v0] {
+            let error = read_advertisement(&mut reader(bytes), "remote", &[]).await.unwrap_err();
+            assert!(error.to_string().contains("sha256"), "{error}");
+            assert!(!error.is_transient());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_not_git_is_shown_escaped_and_short() {
+        for bytes in [
+            b"<!DOCTYPE html>\x1b[31m<html>".to_vec(),
+            format!("{A}\trefs/heads/main\n").into_bytes(), // a dumb server's info/refs: a valid length at first sight
+            [b"<html>".as_slice(), &[b'x'; 5000]].concat(),
+        ] {
+            let error = read_advertisement(&mut reader(bytes), "https://h", &[]).await.unwrap_err();
+            assert!(matches!(error, Error::NotGit { .. }), "{error}");
+            let text = error.to_string();
+            assert!(text.is_ascii() && !text.contains('\x1b') && text.len() < 400, "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn error_lines_early_ends_and_budgets_are_told_apart() {
+        let denied = message(&["ERR access denied\n"]);
+        let error = read_advertisement(&mut reader(denied), "remote", &[]).await.unwrap_err();
+        assert_eq!(error.to_string(), "remote says: access denied");
+
+        let cut = message(&[&format!("{A} refs/heads/v1\n")]);
+        let error = read_ls_refs(&mut reader(cut[..cut.len() - 6].to_vec()), &[]).await.unwrap_err();
+        assert!(matches!(error, Error::Cut { .. } | Error::NotGit { .. }), "{error}");
+
+        let mut small = reader(message(&[&format!("{A} HEAD\0x\n")]));
+        small.begin("testing", Budget::Refs, 20);
+        let error = read_advertisement(&mut small, "remote", &[]).await.unwrap_err().to_string();
+        assert!(error.contains("--max-refs-bytes") && error.contains("20"), "{error}");
+    }
+}

@@ -1,0 +1,241 @@
+//! The forms in which a remote is given, told apart as git does it (git-fetch(1), "GIT URLS"). No network, no disk.
+
+use std::path::PathBuf;
+
+use url::Url;
+
+use crate::secret::{Secret, redact};
+
+use super::Error;
+use super::ssh::{DEFAULT_USER, Target};
+
+/// The port of a git daemon.
+pub(super) const GIT_PORT: u16 = 9418;
+
+/// A remote, by the way that leads to it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Remote {
+    /// https or http, without userinfo.
+    Http(Url),
+    /// `ssh://` or the scp form: where, and the repository's path there.
+    Ssh(Target, String),
+    /// `git://`.
+    Git {
+        /// The host as a client connects to it.
+        host: String,
+        /// 9418 where none is given.
+        port: u16,
+        /// The path as the server wants it.
+        path: String,
+    },
+    /// `file://` or a plain path, absolute.
+    Local(PathBuf),
+}
+
+/// User name and password that stood in an http URL.
+pub(super) type Userinfo = Option<(String, Secret)>;
+
+/// Tells the forms apart.
+pub(super) fn parse(text: &str) -> Result<(Remote, Userinfo), Error> {
+    let bad = |why: &'static str| Error::BadRemote { remote: redact(text), why };
+    if text.is_empty() {
+        return Err(bad("it is empty"));
+    }
+    if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
+        return Err(bad("it contains control characters"));
+    }
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return match scp_form(text) {
+            Some((target, path)) => Ok((ssh(target, path).map_err(bad)?, None)),
+            None => Ok((Remote::Local(absolute(text).map_err(bad)?), None)),
+        };
+    };
+    match scheme.to_ascii_lowercase().as_str() {
+        "http" | "https" => http(text).map_err(bad),
+        "ssh" | "git+ssh" | "ssh+git" => {
+            let (user, host, port, path) = authority(rest).map_err(bad)?;
+            let user = user.unwrap_or_else(|| DEFAULT_USER.to_owned());
+            Ok((ssh(Target { host, port: port.unwrap_or(22), user }, path).map_err(bad)?, None))
+        }
+        "git" => {
+            let (_, host, port, path) = authority(rest).map_err(bad)?;
+            Ok((Remote::Git { host, port: port.unwrap_or(GIT_PORT), path }, None))
+        }
+        "file" => {
+            // git keeps the host of file://host/path as part of the path.
+            let path = if rest.starts_with('/') { decode(rest) } else { decode(&format!("//{rest}")) };
+            Ok((Remote::Local(absolute(&path).map_err(bad)?), None))
+        }
+        _ => Err(bad("only https, http, ssh, git and file remotes, user@host:path and paths are known")),
+    }
+}
+
+fn http(text: &str) -> Result<(Remote, Userinfo), &'static str> {
+    let mut url = Url::parse(text).map_err(|_| "it is not a URL")?;
+    if url.host_str().is_none_or(str::is_empty) {
+        return Err("it names no host");
+    }
+    let userinfo = (!url.username().is_empty() || url.password().is_some())
+        .then(|| (decode(url.username()), Secret::new(decode(url.password().unwrap_or_default()))));
+    // Neither fails for a URL that has a host.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    url.set_fragment(None);
+    Ok((Remote::Http(url), userinfo))
+}
+
+/// `[user@]host:path`, where the colon comes before the first slash. `[host]` protects the colons of an IPv6 address,
+/// and `[host:port]` carries a port, as in git's connect.c.
+fn scp_form(text: &str) -> Option<(Target, String)> {
+    let (user, rest) = match text.split_once('@') {
+        Some((user, rest)) if !user.contains(['/', ':', '[']) => (user, rest),
+        _ => (DEFAULT_USER, text),
+    };
+    let found = |user: &str, host: &str, port, path: &str| {
+        Some((Target { host: host.to_owned(), port, user: user.to_owned() }, path.to_owned()))
+    };
+    if let Some((inside, path)) = rest.strip_prefix('[').and_then(|rest| rest.split_once("]:")) {
+        let (user, inside) = inside.split_once('@').unwrap_or((user, inside));
+        return match inside.rsplit_once(':') {
+            Some((host, port)) if !host.contains(':') => found(user, host, port.parse().ok()?, path),
+            _ => found(user, inside, 22, path),
+        };
+    }
+    let (host, path) = rest.split_once(':')?;
+    if host.contains('/') { None } else { found(user, host, 22, path) }
+}
+
+/// Refuses what no host, user or path may look like. They reach no command line of ours, but the path reaches the
+/// server's.
+fn ssh(target: Target, path: String) -> Result<Remote, &'static str> {
+    if target.host.is_empty() {
+        return Err("it names no host");
+    }
+    if path.is_empty() {
+        return Err("it names no path");
+    }
+    if [&target.host, &target.user, &path].iter().any(|part| part.starts_with('-')) {
+        return Err("its user, host or path begins with `-`");
+    }
+    Ok(Remote::Ssh(target, path))
+}
+
+type Authority = (Option<String>, String, Option<u16>, String);
+
+/// `[user[:password]@]host[:port]/path` of ssh and git URLs, percent-decoded. `/~user/x` means `~user/x`.
+fn authority(rest: &str) -> Result<Authority, &'static str> {
+    let (authority, path) = rest.split_at(rest.find('/').ok_or("it names no path")?);
+    let (user, host) = match authority.rsplit_once('@') {
+        Some((userinfo, host)) => (userinfo.split(':').next().filter(|user| !user.is_empty()), host),
+        None => (None, authority),
+    };
+    let (host, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, "")) => (address, None),
+        Some((address, port)) => (address, Some(port.strip_prefix(':').ok_or("its port is not a number")?)),
+        None => host.split_once(':').map_or((host, None), |(host, port)| (host, Some(port))),
+    };
+    let port = port
+        .filter(|port| !port.is_empty())
+        .map(|port| port.parse::<u16>().map_err(|_| "its port is not a number"))
+        .transpose()?;
+    if host.is_empty() {
+        return Err("it names no host");
+    }
+    if path == "/" {
+        return Err("it names no path");
+    }
+    let path = decode(path);
+    let path = if path.starts_with("/~") { path[1..].to_owned() } else { path };
+    Ok((user.map(decode), decode(host), port, path))
+}
+
+/// Percent-decodes; what is not valid stays as it is.
+fn decode(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        let pair = tail.get(..2).and_then(|pair| std::str::from_utf8(pair).ok());
+        match pair.filter(|_| first == b'%').and_then(|pair| u8::from_str_radix(pair, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            None => {
+                bytes.push(first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
+}
+
+fn absolute(path: &str) -> Result<PathBuf, &'static str> {
+    std::path::absolute(path).map_err(|_| "the working directory, from which it would be relative, is gone")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Remote {
+        parse(text).unwrap_or_else(|error| panic!("{text}: {error}")).0
+    }
+
+    #[test]
+    fn ssh_urls_and_the_scp_form_are_told_from_paths() {
+        let of = |user: &str, host: &str, port, path: &str| {
+            Remote::Ssh(Target { host: host.into(), port, user: user.into() }, path.into())
+        };
+        assert_eq!(parsed("bob@example.com:a/b.git"), of("bob", "example.com", 22, "a/b.git"));
+        assert_eq!(parsed("example.com:/a"), of(DEFAULT_USER, "example.com", 22, "/a"));
+        assert_eq!(parsed("git@[::1]:a"), of("git", "::1", 22, "a"));
+        assert_eq!(parsed("[git@example.com:2222]:a"), of("git", "example.com", 2222, "a"));
+        assert_eq!(parsed("[example.com:2222]:a"), of(DEFAULT_USER, "example.com", 2222, "a"));
+        assert_eq!(parsed("ssh://git@example.com:2222/a%20b"), of("git", "example.com", 2222, "/a b"));
+        assert_eq!(parsed("ssh://[::1]:2222/a"), of(DEFAULT_USER, "::1", 2222, "/a"));
+        assert_eq!(parsed("ssh://git:pw@example.com/~bob/a"), of("git", "example.com", 22, "~bob/a"));
+        assert_eq!(parsed("git+ssh://example.com/a"), of(DEFAULT_USER, "example.com", 22, "/a"));
+        assert_eq!(parsed("/srv/a:b"), Remote::Local("/srv/a:b".into()));
+        assert_eq!(parsed("./a:b"), Remote::Local(std::env::current_dir().unwrap().join("a:b")));
+    }
+
+    #[test]
+    fn http_userinfo_is_taken_out_and_decoded() {
+        let (remote, userinfo) = parse("https://bob:p%40ss@example.com:8443/a.git").unwrap();
+        assert_eq!(remote, Remote::Http(Url::parse("https://example.com:8443/a.git").unwrap()));
+        let (user, password) = userinfo.unwrap();
+        assert_eq!((user.as_str(), password.expose()), ("bob", "p@ss"));
+        assert!(parse("https://example.com/a").unwrap().1.is_none());
+    }
+
+    #[test]
+    fn git_and_file_urls_become_their_parts() {
+        let git = |port, path: &str| Remote::Git { host: "h".into(), port, path: path.into() };
+        assert_eq!(parsed("git://h/a"), git(9418, "/a"));
+        assert_eq!(parsed("git://h:1/~a"), git(1, "~a"));
+        assert_eq!(parsed("file:///srv/a%20b"), Remote::Local("/srv/a b".into()));
+        assert_eq!(parsed("file:///srv/a%zz"), Remote::Local("/srv/a%zz".into()));
+    }
+
+    #[test]
+    fn what_is_no_remote_is_refused_with_the_reason_and_without_the_secret() {
+        for text in [
+            "",
+            "https://",
+            "ftp://h/a",
+            "ext::sh -c x://",
+            "ssh://-oProxyCommand=x/a",
+            "-oProxyCommand=x:a",
+            "h:-x",
+            "ssh://h",
+            "git://h/",
+            "ssh://h:x/a",
+            "https://bob:s3cret@/a",
+            "foo://bob:s3cret@h/a",
+            "a\nb",
+        ] {
+            let error = parse(text).expect_err(text).to_string();
+            assert!(!error.contains("s3cret"), "{error}");
+        }
+    }
+}

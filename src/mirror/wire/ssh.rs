@@ -1,0 +1,388 @@
+//! The ssh stream: a session with one server, and commands run in it.
+//!
+//! It promises that nothing is sent to a server whose host key `known_hosts` doesn't vouch for, that the files are read
+//! anew for every connection, that every wait has an end, and that a session dropped in any state closes its
+//! socket. It doesn't read `~/.ssh`, speak to an agent, or ask anybody anything.
+
+mod channel;
+mod distrust;
+mod error;
+mod keys;
+
+use std::borrow::Cow;
+use std::io;
+use std::net::Shutdown;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use russh::client::{AuthResult, DisconnectReason, Handle, Handler, connect_stream};
+use russh::keys::{Algorithm, HashAlg, PrivateKeyWithHashAlg, PublicKeyOrCertificate};
+use russh::{MethodKind, Preferred};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout, timeout_at};
+
+pub use channel::{Channel, End};
+pub use distrust::{Distrust, Why};
+pub use error::Error;
+
+use super::Timeouts;
+use super::known_hosts::HostKeys;
+use keys::Key;
+
+/// After so long without a word the server is asked for one; three unanswered questions end the session.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// How to prove who we are, and who they are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Private keys, tried in this order (`--ssh-key-file`). Absent files are passed over unless all are absent.
+    pub keys: Vec<PathBuf>,
+    /// Which servers to trust.
+    pub known_hosts: KnownHosts,
+}
+
+/// Which servers to trust.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KnownHosts {
+    /// Those that this file knows (`--ssh-known-hosts-file`).
+    Strict(PathBuf),
+    /// Any (`--ssh-known-hosts=false`).
+    Off,
+}
+
+/// Where to connect, and as whom.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Target {
+    /// The host: a name, or an address without brackets.
+    pub host: String,
+    /// The port; 22 by default.
+    pub port: u16,
+    /// The user; [`DEFAULT_USER`] where the remote names none.
+    pub user: String,
+}
+
+/// The user of a remote that names none. ssh would take the local one, which in a container means nothing; every
+/// hosting service expects this one.
+pub const DEFAULT_USER: &str = "git";
+
+impl Target {
+    /// The server, for messages.
+    pub fn server(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// An authenticated connection, kept between polls. Dropping it closes the socket, whatever is going on in it.
+pub struct Session {
+    handle: Handle<Verifier>,
+    server: String,
+    farewell: Farewell,
+    patience: Duration,
+    stuck: AtomicBool,
+    _socket: HangUp,
+}
+
+impl Session {
+    /// Connects, checks the host key, and authenticates. Each step has a deadline of its own: connecting
+    /// `timeouts.connect`; key exchange, and each key that is tried, `timeouts.idle`.
+    pub async fn connect(target: &Target, options: &Options, timeouts: Timeouts) -> Result<Self, Error> {
+        let (keys, hosts) = read_files(target.clone(), options.clone()).await?;
+        let (stream, socket) = dial(target, timeouts.connect).await?;
+
+        let farewell = Farewell::default();
+        let config = config(hosts.as_ref());
+        let verifier = Verifier { hosts, farewell: farewell.clone() };
+        let server = target.server();
+        let handle = match timeout(timeouts.idle, connect_stream(Arc::new(config), stream, verifier)).await {
+            Ok(Ok(handle)) => handle,
+            Ok(Err(Failure::Ours(error))) => return Err(*error),
+            Ok(Err(Failure::Theirs(error))) => {
+                return Err(broken("the key exchange", server, &farewell, error));
+            }
+            Err(_) => return Err(slow("the key exchange", server, timeouts.idle)),
+        };
+
+        let mut this = Self {
+            handle,
+            server,
+            farewell,
+            patience: timeouts.idle,
+            stuck: AtomicBool::new(false),
+            _socket: socket,
+        };
+        this.authenticate(&target.user, &keys).await?;
+        Ok(this)
+    }
+
+    /// Offers one key after the other.
+    async fn authenticate(&mut self, user: &str, keys: &[Key]) -> Result<(), Error> {
+        let mut offered = Vec::new();
+        for key in keys {
+            offered.push(key.describe());
+            match timeout(self.patience, self.offer(user, key)).await {
+                Err(_) => return Err(slow("the authentication", self.server.clone(), self.patience)),
+                Ok(Ok(Verdict::Accepted)) => return Ok(()),
+                Ok(Ok(Verdict::Next)) => {}
+                // Servers hang up after some failures (OpenSSH: MaxAuthTries, six by default).
+                Ok(Ok(Verdict::Last) | Err(_)) => break,
+            }
+        }
+        let (server, user) = (self.server.clone(), user.to_owned());
+        Err(Error::Denied { server, user, keys: offered, said: self.farewell.get() })
+    }
+
+    async fn offer(&mut self, user: &str, key: &Key) -> Result<Verdict, russh::Error> {
+        // RSA keys sign with SHA-2 or not at all; a server that doesn't say what it takes is asked for both.
+        let hashes: &[Option<HashAlg>] = if !key.key.algorithm().is_rsa() {
+            &[None]
+        } else {
+            match self.handle.best_supported_rsa_hash().await? {
+                Some(Some(HashAlg::Sha256)) => &[Some(HashAlg::Sha256)],
+                Some(Some(_)) => &[Some(HashAlg::Sha512)],
+                Some(None) => &[],
+                None => &[Some(HashAlg::Sha512), Some(HashAlg::Sha256)],
+            }
+        };
+        for hash in hashes {
+            let key = PrivateKeyWithHashAlg::new(key.key.clone(), *hash);
+            match self.handle.authenticate_publickey(user, key).await? {
+                AuthResult::Success => return Ok(Verdict::Accepted),
+                AuthResult::Failure { remaining_methods, .. } => {
+                    if !remaining_methods.contains(&MethodKind::PublicKey) {
+                        return Ok(Verdict::Last);
+                    }
+                }
+            }
+        }
+        Ok(Verdict::Next)
+    }
+
+    /// Whether the connection still stands, as far as we know: unanswered keepalives end it, and so does a server
+    /// that didn't answer a command in time.
+    pub fn is_alive(&self) -> bool {
+        !self.handle.is_closed() && !self.stuck.load(Ordering::Relaxed)
+    }
+
+    /// Runs a command. With `protocol_v2` the server is asked to set `GIT_PROTOCOL=version=2`, which it may refuse:
+    /// the first line of the answer tells. Whether it ran at all shows at the first read.
+    pub async fn exec(&self, command: &str, protocol_v2: bool) -> Result<Channel, Error> {
+        let opened = async {
+            let channel = self.handle.channel_open_session().await?;
+            if protocol_v2 {
+                channel.set_env(false, "GIT_PROTOCOL", "version=2").await?;
+            }
+            channel.exec(true, command).await?;
+            Ok(channel)
+        };
+        match timeout(self.patience, opened).await {
+            Ok(Ok(channel)) => {
+                Ok(Channel::new(channel, self.server.clone(), command.to_owned(), self.farewell.clone()))
+            }
+            Ok(Err(error)) => Err(broken("the session", self.server.clone(), &self.farewell, error)),
+            Err(_) => {
+                self.stuck.store(true, Ordering::Relaxed);
+                Err(slow("the session", self.server.clone(), self.patience))
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("server", &self.server).finish_non_exhaustive()
+    }
+}
+
+/// What a server thinks of a key.
+enum Verdict {
+    Accepted,
+    Next,
+    Last,
+}
+
+/// Closes the socket when dropped. russh reads it in a task of its own, which dropping its handle, or the future that
+/// waits for the key exchange, doesn't end.
+struct HangUp(std::net::TcpStream);
+
+impl Drop for HangUp {
+    fn drop(&mut self) {
+        let _ = self.0.shutdown(Shutdown::Both); // fails where the server was first
+    }
+}
+
+/// Reads keys and known hosts, away from the threads that mustn't block.
+async fn read_files(target: Target, options: Options) -> Result<(Vec<Key>, Option<HostKeys>), Error> {
+    let read = move || {
+        let hosts = match &options.known_hosts {
+            KnownHosts::Strict(file) => Some(HostKeys::read(file, &target)?),
+            KnownHosts::Off => None,
+        };
+        Ok((keys::load(&options.keys)?, hosts))
+    };
+    match tokio::task::spawn_blocking(read).await {
+        Ok(result) => result,
+        Err(failed) => std::panic::resume_unwind(failed.into_panic()),
+    }
+}
+
+/// Connects to the first address that answers. Each gets its share of the time, so that one that swallows packets
+/// doesn't use up all of it.
+async fn dial(target: &Target, within: Duration) -> Result<(TcpStream, HangUp), Error> {
+    let deadline = Instant::now() + within;
+    let slow = || Error::Slow {
+        step: "connecting",
+        server: target.server(),
+        after: within,
+        flag: "--connect-timeout",
+    };
+    let failed = |source| Error::Connect { host: target.host.clone(), port: target.port, source };
+
+    let addresses = timeout_at(deadline, tokio::net::lookup_host((target.host.as_str(), target.port)));
+    let addresses: Vec<_> = addresses.await.map_err(|_| slow())?.map_err(failed)?.collect();
+    let mut last = failed(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+    for (tried, address) in addresses.iter().enumerate() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let share = left / u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
+        match timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return prepare(stream).map_err(failed),
+            Ok(Err(source)) => last = failed(source),
+            Err(_) => last = slow(),
+        }
+    }
+    Err(last)
+}
+
+fn prepare(stream: TcpStream) -> io::Result<(TcpStream, HangUp)> {
+    stream.set_nodelay(true)?;
+    let stream = stream.into_std()?;
+    let socket = HangUp(stream.try_clone()?);
+    Ok((TcpStream::from_std(stream)?, socket))
+}
+
+fn config(hosts: Option<&HostKeys>) -> russh::client::Config {
+    // SHA-1 signatures are forgeable in principle, and OpenSSH stopped taking them in 8.8.
+    let algorithms: Vec<Algorithm> = Preferred::DEFAULT
+        .key
+        .iter()
+        .filter(|kind| **kind != Algorithm::Rsa { hash: None })
+        .cloned()
+        .collect();
+    let mut preferred = Preferred::DEFAULT;
+    if hosts.is_some_and(HostKeys::wants_certificates) {
+        preferred.host_key_certificates = Cow::Owned(algorithms.clone());
+    }
+    preferred.key = Cow::Owned(hosts.map_or_else(|| algorithms.clone(), |hosts| hosts.prefer(&algorithms)));
+    russh::client::Config { preferred, keepalive_interval: Some(KEEPALIVE), ..Default::default() }
+}
+
+/// Checks the host key, and remembers the server's last words.
+struct Verifier {
+    hosts: Option<HostKeys>,
+    farewell: Farewell,
+}
+
+impl Handler for Verifier {
+    type Error = Failure;
+
+    async fn check_server_key(&mut self, shown: &PublicKeyOrCertificate) -> Result<bool, Failure> {
+        if let Some(hosts) = &self.hosts {
+            hosts.check(shown).map_err(|error| Failure::Ours(Box::new(error)))?;
+        }
+        Ok(true)
+    }
+
+    async fn disconnected(&mut self, reason: DisconnectReason<Failure>) -> Result<(), Failure> {
+        match reason {
+            DisconnectReason::ReceivedDisconnect(words) => self.farewell.set(&words.message),
+            DisconnectReason::Error(Failure::Theirs(error)) => self.farewell.set(&error.to_string()),
+            DisconnectReason::Error(Failure::Ours(_)) => {}
+        }
+        Ok(())
+    }
+}
+
+/// Why a session ended: we refused the server, or the protocol failed.
+#[derive(Debug)]
+enum Failure {
+    Ours(Box<Error>),
+    Theirs(russh::Error),
+}
+
+impl From<russh::Error> for Failure {
+    fn from(error: russh::Error) -> Self {
+        Self::Theirs(error)
+    }
+}
+
+/// What the server said when it left.
+#[derive(Clone, Debug, Default)]
+struct Farewell(Arc<Mutex<Option<String>>>);
+
+impl Farewell {
+    fn get(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// In words, whether it said any or not.
+    fn words(&self) -> String {
+        self.get().unwrap_or_else(|| "the server closed the connection".to_owned())
+    }
+
+    fn set(&self, words: &str) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text(words);
+    }
+}
+
+fn slow(step: &'static str, server: String, after: Duration) -> Error {
+    Error::Slow { step, server, after, flag: "--idle-timeout" }
+}
+
+fn broken(step: &'static str, server: String, farewell: &Farewell, error: russh::Error) -> Error {
+    match error {
+        russh::Error::NoCommonAlgo { kind, theirs, .. } => Error::NoCommonAlgorithm {
+            server,
+            kind: format!("{kind:?}").to_lowercase(),
+            theirs: theirs.join(", "),
+        },
+        russh::Error::Disconnect | russh::Error::HUP | russh::Error::SendError | russh::Error::RecvError => {
+            Error::Broken { step, server, source: farewell.words().into() }
+        }
+        error => Error::Broken { step, server, source: Box::new(error) },
+    }
+}
+
+/// A server's words on one line of bounded length, without control characters; `None` where nothing is left.
+fn text(words: &str) -> Option<String> {
+    let lines = words.lines().map(|line| line.chars().filter(|c| !c.is_control()).collect::<String>());
+    let line = lines
+        .map(|line| line.trim().to_owned())
+        .filter(|line| !line.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ");
+    let short: String = line.chars().take(400).collect();
+    (!short.is_empty()).then_some(short)
+}
+
+/// Quotes a path for the remote's shell, as git does: single quotes, and `'` and `!` taken out of them.
+pub fn quote(path: &str) -> String {
+    let mut quoted = String::with_capacity(path.len() + 2);
+    quoted.push('\'');
+    for c in path.chars() {
+        match c {
+            '\'' | '!' => {
+                quoted.push_str("'\\");
+                quoted.push(c);
+                quoted.push('\'');
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('\'');
+    quoted
+}

@@ -1,0 +1,194 @@
+//! A command that runs at the other end, as a stream.
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use russh::client::Msg;
+use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::{Error, Farewell, text};
+
+/// How much of the command's standard error to keep for the message.
+const MAX_STDERR: usize = 4096;
+
+/// A running command: its standard input and output. Dropping it ends the command; the session stays.
+pub struct Channel {
+    read: ChannelReadHalf,
+    write: Option<ChannelWriteHalf<Msg>>,
+    writer: Pin<Box<dyn AsyncWrite + Send>>,
+    /// What came and wasn't read yet.
+    pending: Bytes,
+    closed: bool,
+    end: End,
+}
+
+/// How a command ended, as far as we know; outlives its channel.
+#[derive(Clone, Debug)]
+pub struct End {
+    server: String,
+    command: String,
+    farewell: Farewell,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The server wouldn't start it.
+    refused: bool,
+    /// The session ended under it.
+    lost: bool,
+    /// Exit status or signal, in words; `None` until it is said.
+    status: Option<Result<(), String>>,
+    stderr: Vec<u8>,
+}
+
+impl Channel {
+    pub(super) fn new(
+        channel: russh::Channel<Msg>,
+        server: String,
+        command: String,
+        farewell: Farewell,
+    ) -> Self {
+        let (read, write) = channel.split();
+        let writer = Box::pin(write.make_writer());
+        let end = End { server, command, farewell, state: Arc::default() };
+        Self { read, write: Some(write), writer, pending: Bytes::new(), closed: false, end }
+    }
+
+    /// A handle that tells how the command ended.
+    pub fn end(&self) -> End {
+        self.end.clone()
+    }
+
+    /// Takes one message of the server; true where it brought data or the end.
+    fn take(&mut self, message: Option<ChannelMsg>) -> bool {
+        let mut state = self.end.lock();
+        match message {
+            Some(ChannelMsg::Data { data }) => {
+                self.pending = data;
+                !self.pending.is_empty()
+            }
+            Some(ChannelMsg::ExtendedData { data, .. }) => {
+                let room = MAX_STDERR.saturating_sub(state.stderr.len());
+                state.stderr.extend_from_slice(&data[..data.len().min(room)]);
+                false
+            }
+            Some(ChannelMsg::ExitStatus { exit_status }) => {
+                state.status =
+                    Some(if exit_status == 0 { Ok(()) } else { Err(format!("exit status {exit_status}")) });
+                false
+            }
+            Some(ChannelMsg::ExitSignal { signal_name, .. }) => {
+                state.status = Some(Err(format!("signal {signal_name:?}")));
+                false
+            }
+            Some(ChannelMsg::Failure) => {
+                state.refused = true;
+                self.closed = true;
+                true
+            }
+            // The exit status comes between the end of the data and this.
+            Some(ChannelMsg::Close) => {
+                self.closed = true;
+                true
+            }
+            None => {
+                state.lost = true;
+                self.closed = true;
+                true
+            }
+            Some(_) => false,
+        }
+    }
+}
+
+impl AsyncRead for Channel {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        while self.pending.is_empty() && !self.closed {
+            // Receiving is cancel-safe, so the future needn't live until the next poll.
+            let message = ready!(pin!(self.read.wait()).poll(context));
+            self.take(message);
+        }
+        let part = self.pending.len().min(into.remaining());
+        into.put_slice(&self.pending.split_to(part));
+        if self.pending.is_empty() && part == 0 && self.end.lock().lost {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionReset, self.end.lost())));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Channel {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        from: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.writer.as_mut().poll_write(context, from)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.writer.as_mut().poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.writer.as_mut().poll_shutdown(context)
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        let Some(write) = self.write.take().filter(|_| !self.closed) else { return };
+        // Without a runtime the session is gone, too.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { write.close().await });
+        }
+    }
+}
+
+impl std::fmt::Debug for Channel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Channel").field("end", &self.end).finish_non_exhaustive()
+    }
+}
+
+impl End {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The error with which the command or the connection ended, once reading came to its end; `None` as long as
+    /// nothing bad was said.
+    pub fn failure(&self) -> Option<Error> {
+        let state = self.lock();
+        let (server, command) = (self.server.clone(), self.command.clone());
+        if state.refused {
+            return Some(Error::NotRun { server, command });
+        }
+        match &state.status {
+            Some(Ok(())) => None,
+            Some(Err(status)) => Some(Error::Command {
+                server,
+                command,
+                status: status.clone(),
+                said: text(&String::from_utf8_lossy(&state.stderr)),
+            }),
+            None if state.lost => {
+                Some(Error::Broken { step: "the session", server, source: self.farewell.words().into() })
+            }
+            None => None,
+        }
+    }
+
+    fn lost(&self) -> String {
+        format!("the ssh connection to {} ended: {}", self.server, self.farewell.words())
+    }
+}

@@ -1,0 +1,214 @@
+//! What goes wrong between us and an ssh server.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Distrust;
+
+/// What went wrong between us and an ssh server.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No name, no route, no listener.
+    #[error("cannot connect to {host} port {port}")]
+    Connect {
+        /// The host as given.
+        host: String,
+        /// The port.
+        port: u16,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A step took longer than it may.
+    #[error("{step} with {server} took longer than {after:?} ({flag})")]
+    Slow {
+        /// What we were waiting for.
+        step: &'static str,
+        /// The server, with its port.
+        server: String,
+        /// The deadline that passed.
+        after: Duration,
+        /// The flag that moves the deadline.
+        flag: &'static str,
+    },
+    /// The server ended the connection, or broke the protocol.
+    #[error("{step} with {server} failed")]
+    Broken {
+        /// What we were doing.
+        step: &'static str,
+        /// The server, with its port.
+        server: String,
+        /// The protocol's complaint, or what the server said on leaving.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The two sides have no algorithm in common.
+    #[error("{server} offers no {kind} that we take: {theirs}")]
+    NoCommonAlgorithm {
+        /// The server, with its port.
+        server: String,
+        /// Host key, key exchange, cipher, ...
+        kind: String,
+        /// What it offers.
+        theirs: String,
+    },
+
+    /// None of the key files is there.
+    #[error("no ssh key: {} not found", list(.files))]
+    NoKeys {
+        /// The files looked for.
+        files: Vec<PathBuf>,
+    },
+    /// A key file that is there cannot be read.
+    #[error("cannot read the ssh key {}", file.display())]
+    ReadKey {
+        /// The file.
+        file: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A key protected by a passphrase.
+    #[error("the ssh key {} is encrypted", file.display())]
+    EncryptedKey {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Not a private key, or of a kind that we don't know.
+    #[error("cannot read {} as a private key: {why}", file.display())]
+    BadKey {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The server took none of the keys.
+    #[error("{server} refused {user} with {}{}", tried(.keys), words(.said.as_deref()))]
+    Denied {
+        /// The server, with its port.
+        server: String,
+        /// The user.
+        user: String,
+        /// The keys offered: file and fingerprint.
+        keys: Vec<String>,
+        /// What it said on leaving.
+        said: Option<String>,
+    },
+
+    /// The file of known hosts cannot be read.
+    #[error("cannot read the known hosts in {}", file.display())]
+    ReadKnownHosts {
+        /// The file.
+        file: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+        /// How to make it.
+        scan: String,
+    },
+    /// A line that revokes something, which we can't read: passing over it would trust what was revoked.
+    #[error("{} line {line}: {why}", file.display())]
+    BadKnownHosts {
+        /// The file.
+        file: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The server's host key isn't trusted.
+    #[error(transparent)]
+    HostKey(Box<Distrust>),
+
+    /// The server didn't start the command.
+    #[error("{server} didn't run `{command}`")]
+    NotRun {
+        /// The server, with its port.
+        server: String,
+        /// The command.
+        command: String,
+    },
+    /// The command failed.
+    #[error("`{command}` on {server} ended with {status}{}", words(.said.as_deref()))]
+    Command {
+        /// The server, with its port.
+        server: String,
+        /// The command.
+        command: String,
+        /// Its exit status, or signal.
+        status: String,
+        /// What it wrote to its standard error.
+        said: Option<String>,
+    },
+}
+
+impl Error {
+    /// Whether the same attempt may succeed later without a person.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Slow { .. } | Self::Broken { .. } | Self::NotRun { .. } => true,
+            // What a hosting service answers under load and for a repository that is not there looks the same.
+            Self::Command { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// What a person can do, a line each.
+    pub fn hints(&self) -> Vec<String> {
+        match self {
+            Self::Slow { flag, .. } => vec![format!("{flag} gives it more time")],
+            Self::NoKeys { .. } => {
+                vec!["name the private key with --ssh-key-file; it may be given several times".to_owned()]
+            }
+            Self::ReadKey { .. } => {
+                vec![
+                    "the file must be readable by the user that treeswap runs as (fsGroup, or defaultMode)"
+                        .to_owned(),
+                ]
+            }
+            Self::EncryptedKey { file } => vec![format!(
+                "there is nobody to ask for the passphrase: take a key without one \
+                 (`ssh-keygen -p -N '' -f {}` removes it)",
+                file.display()
+            )],
+            Self::BadKey { .. } => vec![
+                "OpenSSH, PKCS#1 and PKCS#8 files of ed25519, ecdsa and rsa keys are understood".to_owned(),
+                "a key pasted into a Secret often lost its line breaks".to_owned(),
+            ],
+            Self::Denied { user, .. } => vec![
+                format!(
+                    "add one of these keys to the repository as a deploy key, or to the account {user} uses"
+                ),
+                "--ssh-key-file names other keys".to_owned(),
+            ],
+            Self::NoCommonAlgorithm { .. } => {
+                vec!["the server is too old or too strict; SHA-1 signatures are not taken".to_owned()]
+            }
+            Self::ReadKnownHosts { scan, .. } => vec![
+                format!("make it with `{scan}` and compare the fingerprints with those the host publishes"),
+                "--ssh-known-hosts-file names another file".to_owned(),
+            ],
+            Self::BadKnownHosts { .. } => vec!["mend or remove the line".to_owned()],
+            Self::HostKey(distrust) => distrust.hints(),
+            Self::Connect { .. } | Self::Broken { .. } | Self::NotRun { .. } | Self::Command { .. } => {
+                Vec::new()
+            }
+        }
+    }
+}
+
+fn list(files: &[PathBuf]) -> String {
+    files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn tried(keys: &[String]) -> String {
+    match keys {
+        [one] => format!("the key {one}"),
+        many => format!("the keys {}", many.join(", ")),
+    }
+}
+
+fn words(text: Option<&str>) -> String {
+    text.map(|text| format!(": {text}")).unwrap_or_default()
+}

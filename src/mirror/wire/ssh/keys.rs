@@ -1,0 +1,91 @@
+//! Private keys from files.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use russh::keys::{HashAlg, PrivateKey, decode_secret_key};
+use secrecy::{ExposeSecret, SecretString};
+
+use super::Error;
+
+/// A key, and the file it came from.
+#[derive(Clone, Debug)]
+pub(super) struct Key {
+    pub(super) file: PathBuf,
+    pub(super) key: Arc<PrivateKey>,
+}
+
+impl Key {
+    /// For messages.
+    pub(super) fn describe(&self) -> String {
+        format!("{} ({})", self.file.display(), self.key.fingerprint(HashAlg::Sha256))
+    }
+}
+
+/// Reads the keys that are there. One that can't be used is an error only where no other can; else it is warned of.
+pub(super) fn load(files: &[PathBuf]) -> Result<Vec<Key>, Error> {
+    let (mut keys, mut failed) = (Vec::new(), Vec::new());
+    for file in files {
+        match read(file) {
+            Ok(Some(key)) => keys.push(key),
+            Ok(None) => tracing::debug!(file = %file.display(), "no ssh key here"),
+            Err(error) => failed.push(error),
+        }
+    }
+    if !keys.is_empty() {
+        for error in failed {
+            tracing::warn!(%error, "an ssh key is passed over");
+        }
+        return Ok(keys);
+    }
+    Err(failed.into_iter().next().unwrap_or_else(|| Error::NoKeys { files: files.to_vec() }))
+}
+
+fn read(file: &Path) -> Result<Option<Key>, Error> {
+    let text = match std::fs::read_to_string(file) {
+        Ok(text) => SecretString::from(text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+            return Err(Error::BadKey { file: file.to_owned(), why: "it is not text".to_owned() });
+        }
+        Err(source) => return Err(Error::ReadKey { file: file.to_owned(), source }),
+    };
+    let mode = std::fs::metadata(file).map_or(0, |about| about.permissions().mode());
+    if mode & 0o004 != 0 {
+        tracing::debug!(file = %file.display(), mode = format!("{:04o}", mode & 0o7777), "everybody can read this ssh key");
+    }
+    let key = parse(text.expose_secret(), file)?;
+    Ok(Some(Key { file: file.to_owned(), key: Arc::new(key) }))
+}
+
+fn parse(text: &str, file: &Path) -> Result<PrivateKey, Error> {
+    // russh's own reading of old encrypted PEM knows one cipher of several; whichever it is, nobody can be asked.
+    if text.contains("\nProc-Type: 4,ENCRYPTED") || text.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----") {
+        return Err(Error::EncryptedKey { file: file.to_owned() });
+    }
+    // Editors and templates leave blanks at line ends, which the reader doesn't expect.
+    let tidy = SecretString::from(text.lines().map(str::trim).collect::<Vec<_>>().join("\n"));
+    match decode_secret_key(tidy.expose_secret(), None) {
+        Ok(key) if key.is_encrypted() => Err(Error::EncryptedKey { file: file.to_owned() }),
+        Ok(key) => Ok(key),
+        Err(russh::keys::Error::KeyIsEncrypted) => Err(Error::EncryptedKey { file: file.to_owned() }),
+        Err(error) => Err(Error::BadKey { file: file.to_owned(), why: why(text, &error) }),
+    }
+}
+
+fn why(text: &str, error: &russh::keys::Error) -> String {
+    let text = text.trim_start();
+    if text.is_empty() {
+        "it is empty".to_owned()
+    } else if text.starts_with("ssh-")
+        || text.starts_with("ecdsa-")
+        || text.starts_with("-----BEGIN PUBLIC KEY")
+    {
+        "it is a public key".to_owned()
+    } else if !text.contains("PRIVATE KEY-----") {
+        "it holds no private key".to_owned()
+    } else {
+        error.to_string().to_lowercase()
+    }
+}

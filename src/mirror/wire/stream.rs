@@ -1,0 +1,357 @@
+//! Two-way byte streams on which `git upload-pack` answers: a TCP connection to a git daemon, a process, an ssh channel.
+//!
+//! A stream serves one operation. Asking the same upload-pack again for its references would be cheaper, and wrong:
+//! the process keeps the loose references that it has read once, and tells an old commit for ever (tried with git
+//! 2.39, `refs/heads/*` after a second `ls-refs`).
+
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::process::Stdio;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Join, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::revision::Ref;
+
+use super::error::{Budget, Error, Wait};
+use super::framing::{Duplex, Incoming, Reader};
+use super::refs::{self, Advertisement, Version};
+use super::remote::{GIT_PORT, Remote};
+use super::ssh::{self, Channel, Session};
+use super::{Answer, Options, Request, Tip, pack};
+
+const REFERENCES: &str = "looking up references";
+
+/// How much of a process's standard error is kept.
+const SAID: usize = 4 << 10;
+
+/// What a process wrote to its standard error; nothing for other streams.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Said(Option<watch::Receiver<Vec<u8>>>);
+
+impl Said {
+    /// Collects in the background until the end.
+    pub(super) fn collect(mut from: impl AsyncRead + Send + Unpin + 'static) -> Self {
+        let (sender, receiver) = watch::channel(Vec::new());
+        tokio::spawn(async move {
+            let mut piece = [0; 1024];
+            while let Ok(taken @ 1..) = from.read(&mut piece).await {
+                sender.send_modify(|said| {
+                    let room = SAID - said.len().min(SAID);
+                    said.extend_from_slice(&piece[..taken.min(room)]);
+                });
+            }
+        });
+        Self(Some(receiver))
+    }
+
+    /// What was said, after a moment for the rest to arrive.
+    pub(super) async fn settled(&self) -> Vec<u8> {
+        let Some(mut receiver) = self.0.clone() else { return Vec::new() };
+        let end = async { while receiver.changed().await.is_ok() {} };
+        let _ = timeout(Duration::from_millis(300), end).await;
+        receiver.borrow().clone()
+    }
+}
+
+/// A process on its two pipes; when dropped, it is killed with everything it started: `git upload-pack` leaves the
+/// work to a `git pack-objects`, which would go on for as long as it takes to find that nobody reads.
+struct Process {
+    pipes: Join<ChildStdout, ChildStdin>,
+    child: Child,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Nobody has waited for the child yet, so its id, which is also its group's, names nobody else.
+        let group = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        if let Some(group) = group {
+            let _ = rustix::process::kill_process_group(group, Signal::KILL); // they may all have ended
+        }
+    }
+}
+
+impl AsyncRead for Process {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipes).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Process {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.pipes).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipes).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipes).poll_shutdown(cx)
+    }
+}
+
+impl Duplex for Process {}
+
+impl Duplex for Channel {
+    fn failure(&self, remote: &str) -> Option<Error> {
+        let source = Box::new(self.end().failure()?);
+        Some(Error::Ssh { remote: remote.to_owned(), source })
+    }
+}
+
+impl Duplex for TcpStream {}
+
+/// Connects to a git daemon and asks for the repository (gitprotocol-pack(5), "Git Transport"): the version goes into
+/// extra parameters after a second NUL, which daemons from before 2018 skip.
+pub(super) async fn daemon(
+    remote: &str,
+    (host, port, path): (&str, u16, &str),
+    (connect, idle): (Duration, Duration),
+) -> Result<Reader, Error> {
+    let connected = timeout(connect, TcpStream::connect((host, port))).await;
+    let socket = connected
+        .map_err(|_| Error::Timeout {
+            remote: remote.to_owned(),
+            wait: Wait::Connect,
+            after: connect,
+            doing: "connecting",
+        })?
+        .map_err(|source| Error::Connect { remote: remote.to_owned(), source: Box::new(source) })?;
+    // Our messages are whole when we send them; waiting for more would only cost time.
+    let _ = socket.set_nodelay(true);
+    let mut reader = Reader::new(remote, Incoming::Stream(Box::new(socket)), idle, Said::default());
+    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    // A daemon that serves several hosts looks the name up as it is.
+    let host = if port == GIT_PORT { host } else { format!("{host}:{port}") };
+    let mut request = Vec::new();
+    let named = format!("git-upload-pack {path}\0host={host}\0\0version=2\0");
+    super::framing::push(&mut request, &named);
+    reader.send(&request, "connecting").await?;
+    Ok(reader)
+}
+
+/// Starts `git upload-pack` on a local repository; `None` where there is no such program.
+///
+/// It gets no environment but what finding its own parts takes. Whoever owns the repository, reading it is what we
+/// were asked for; and a filter or an unadvertised object is refused to others, not to the machine's own reader.
+pub(super) fn process(
+    remote: &str,
+    git: &Path,
+    path: &Path,
+    idle: Duration,
+) -> Result<Option<Reader>, Error> {
+    let mut command = Command::new(git);
+    command
+        .args(["-c", "safe.directory=*", "-c", "uploadpack.allowFilter=true", "upload-pack"])
+        .arg(path)
+        .env_clear()
+        .envs(
+            ["PATH", "LD_LIBRARY_PATH", "GIT_EXEC_PATH", "TMPDIR"]
+                .iter()
+                .filter_map(|name| std::env::var_os(name).map(|value| (*name, value))),
+        )
+        .env("GIT_PROTOCOL", "version=2")
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        .env("LC_ALL", "C")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0) // a terminal's interrupt is ours to answer, and the whole group ours to kill
+        .kill_on_drop(true);
+    let failed = |source| Error::Connect { remote: remote.to_owned(), source: Box::new(source) };
+    let mut child = match command.spawn() {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
+            return Ok(None);
+        }
+        spawned => spawned.map_err(failed)?,
+    };
+    let (Some(to), Some(from), Some(errors)) = (child.stdin.take(), child.stdout.take(), child.stderr.take())
+    else {
+        return Err(failed(io::Error::other("its pipes are missing")));
+    };
+    let process = Process { pipes: tokio::io::join(from, to), child };
+    Ok(Some(Reader::new(remote, Incoming::Stream(Box::new(process)), idle, Said::collect(errors))))
+}
+
+/// A remote reached by a stream of its own for every operation; an ssh session is kept for many.
+#[derive(Debug)]
+pub(super) struct Streams {
+    name: String,
+    remote: Remote,
+    options: Options,
+    session: Option<Session>,
+}
+
+/// A stream whose advertisement was read.
+pub(super) struct Opened {
+    reader: Reader,
+    advertisement: Advertisement,
+}
+
+impl Streams {
+    pub(super) fn new(name: String, remote: Remote, options: Options) -> Self {
+        Self { name, remote, options, session: None }
+    }
+
+    /// Opens a stream, anew if a kept session turns out to be gone.
+    async fn open(&mut self, candidates: &[String]) -> Result<Opened, Error> {
+        let kept = self.session.is_some();
+        let opened = self.open_once(candidates).await;
+        match opened {
+            Err(error) if kept && lost(&error) => {
+                self.session = None;
+                self.open_once(candidates).await
+            }
+            opened => opened,
+        }
+    }
+
+    async fn open_once(&mut self, candidates: &[String]) -> Result<Opened, Error> {
+        let reader = match &self.remote {
+            Remote::Ssh(target, path) => {
+                let (name, options) = (&self.name, &self.options);
+                let failed = |source| Error::Ssh { remote: name.clone(), source: Box::new(source) };
+                let session = match self.session.take().filter(Session::is_alive) {
+                    Some(session) => session,
+                    None => Session::connect(target, &options.ssh, options.timeouts).await.map_err(failed)?,
+                };
+                let session = self.session.insert(session);
+                let command = format!("git-upload-pack {}", ssh::quote(path));
+                let channel = session.exec(&command, true).await.map_err(failed)?;
+                let stream = Incoming::Stream(Box::new(channel));
+                Reader::new(name, stream, options.timeouts.idle, Said::default())
+            }
+            Remote::Git { host, port, path } => {
+                let timeouts = self.options.timeouts;
+                daemon(&self.name, (host, *port, path), (timeouts.connect, timeouts.idle)).await?
+            }
+            Remote::Http(_) | Remote::Local(_) => {
+                return Err(Error::Unsupported { remote: self.name.clone(), feature: "a stream" });
+            }
+        };
+        Opened::new(reader, &self.name, &self.options, candidates).await
+    }
+
+    pub(super) async fn resolve(&mut self, asked: &Ref) -> Result<Tip, Error> {
+        let opened = self.open(&asked.candidates()).await?;
+        opened.resolve(&self.name, &self.options, asked).await
+    }
+
+    pub(super) async fn fetch(
+        &mut self,
+        request: &Request,
+        sink: &mut (dyn AsyncWrite + Unpin + Send),
+    ) -> Result<Answer, Error> {
+        let opened = self.open(&[]).await?;
+        opened.fetch(&self.name, &self.options, request, sink).await
+    }
+}
+
+/// Whether a kept connection was gone, rather than something refused on it.
+fn lost(error: &Error) -> bool {
+    match error {
+        Error::Ssh { source, .. } => matches!(**source, ssh::Error::Broken { .. }),
+        error => matches!(error, Error::Broken { .. }),
+    }
+}
+
+impl Opened {
+    pub(super) async fn new(
+        mut reader: Reader,
+        remote: &str,
+        options: &Options,
+        candidates: &[String],
+    ) -> Result<Self, Error> {
+        reader.begin(REFERENCES, Budget::Refs, options.max_refs_bytes);
+        let advertisement = refs::read_advertisement(&mut reader, remote, candidates).await?;
+        Ok(Self { reader, advertisement })
+    }
+
+    pub(super) async fn resolve(
+        mut self,
+        remote: &str,
+        options: &Options,
+        asked: &Ref,
+    ) -> Result<Tip, Error> {
+        let candidates = asked.candidates();
+        if self.advertisement.capabilities.version == Version::Zero {
+            // An empty question: the server would log our silence as a failure.
+            self.reader.send(b"0000", REFERENCES).await?;
+            return self.advertisement.found.pick(&candidates, asked, remote);
+        }
+        self.reader.send(&refs::ls_refs(&candidates), REFERENCES).await?;
+        self.reader.begin(REFERENCES, Budget::Refs, options.max_refs_bytes);
+        refs::read_ls_refs(&mut self.reader, &candidates).await?.pick(&candidates, asked, remote)
+    }
+
+    pub(super) async fn fetch(
+        mut self,
+        remote: &str,
+        options: &Options,
+        request: &Request,
+        sink: &mut (dyn AsyncWrite + Unpin + Send),
+    ) -> Result<Answer, Error> {
+        let question = pack::ask(request, &self.advertisement.capabilities, remote)?;
+        self.reader.send(&question.message, "asking for the pack").await?;
+        let budgets = (options.max_refs_bytes, options.max_fetch_bytes);
+        question.answer(&mut self.reader, budgets, sink, remote).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    /// Not even a zombie: those are its new parent's affair.
+    fn runs(pid: &str) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
+    }
+
+    #[tokio::test]
+    async fn what_a_process_started_ends_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (git, noted) = (dir.path().join("git"), dir.path().join("noted"));
+        let script =
+            format!("#!/bin/sh\nsleep 600 &\necho $! >{0}.new; mv {0}.new {0}; wait\n", noted.display());
+        std::fs::write(&git, script).unwrap();
+        std::fs::set_permissions(&git, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let reader = loop {
+            match process("a test", &git, dir.path(), Duration::from_secs(60)) {
+                Err(_) => tokio::task::yield_now().await, // a test beside forked while the script was being written
+                started => break started.unwrap().unwrap(),
+            }
+        };
+        let pid = timeout(Duration::from_secs(20), async {
+            loop {
+                match std::fs::read_to_string(&noted) {
+                    Ok(pid) => break pid.trim().to_owned(),
+                    Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            }
+        });
+        let pid = pid.await.expect("the script runs");
+        assert!(runs(&pid));
+        drop(reader);
+        let ended = async {
+            while runs(&pid) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), ended).await.expect("it goes on for nobody");
+    }
+}

@@ -1,0 +1,356 @@
+//! What may be in a payload: names, modes, links, sizes. Every refusal names the entry and the rule it breaks.
+
+use std::fmt;
+
+use super::{Kind, Limits, Symlinks};
+use crate::revision::Revision;
+
+/// Linux refuses longer link targets (PATH_MAX less the NUL); git stores any.
+const MAX_LINK: u64 = 4_095;
+
+/// The choices that the rules depend on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Ceilings.
+    pub limits: Limits,
+    /// Links that leave the tree.
+    pub symlinks: Symlinks,
+    /// Whether top-level names that begin with `..` are refused (the kubelet layout reserves them).
+    pub reserve_dotdot: bool,
+    /// Whether the root's file system takes `A` and `a` for one name. Then such a pair is refused before anything is
+    /// written. Pairs that only a file system's own tables know (accents composed or not) are found by the writer,
+    /// which never opens what exists.
+    pub folds: bool,
+}
+
+/// What an entry of a git tree is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Node {
+    /// A sub-tree.
+    Dir,
+    /// Something that has a place in [`super::Payload::entries`].
+    Entry(Kind),
+}
+
+impl Node {
+    /// Reads a tree entry's raw mode as git's `canon_mode` does, permission bits dropped but for the owner's execute
+    /// bit. Where git takes everything it does not know for a submodule, this is `None`.
+    pub fn of(raw_mode: u32) -> Option<Self> {
+        match raw_mode & !0o7777 {
+            0o100_000 if raw_mode & 0o100 != 0 => Some(Self::Entry(Kind::Executable)),
+            0o100_000 => Some(Self::Entry(Kind::File)),
+            0o120_000 => Some(Self::Entry(Kind::Symlink)),
+            0o160_000 => Some(Self::Entry(Kind::Submodule)),
+            0o040_000 => Some(Self::Dir),
+            _ => None,
+        }
+    }
+}
+
+/// Why an entry is refused, in words that follow its path.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Rule {
+    /// No name at all.
+    #[error("an entry without a name")]
+    NameEmpty,
+    /// `.` or `..`.
+    #[error("`.` and `..` cannot be names")]
+    NameDots,
+    /// A `/` or NUL inside one name.
+    #[error("a name cannot hold `/` or NUL")]
+    NameSeparator,
+    /// `.git`, however spelt.
+    #[error("git takes this name for `.git`, on some file system")]
+    NameDotGit,
+    /// `.gitmodules` as a link.
+    #[error("`.gitmodules` must not be a symbolic link (git refuses it, too)")]
+    LinkGitModules,
+    /// A top-level name that the layout reserves.
+    #[error("top-level names that begin with `..` are reserved for the root's own entries")]
+    NameReserved,
+    /// A component that no file system takes.
+    #[error("its name is {bytes} bytes long, file systems take {limit}")]
+    NameLong {
+        /// How long it is.
+        bytes: usize,
+        /// How long it may be.
+        limit: u32,
+    },
+    /// A path that would not fit below the root.
+    #[error("its path is {bytes} bytes long, the limit is {limit}")]
+    PathLong {
+        /// How long it is.
+        bytes: usize,
+        /// How long it may be.
+        limit: u32,
+    },
+    /// Too many levels.
+    #[error("it lies more than {limit} levels deep")]
+    Depth {
+        /// How many there may be.
+        limit: u32,
+    },
+    /// Twice the same name in a directory, whatever the two are.
+    #[error("its directory holds the name twice")]
+    Duplicate,
+    /// Two names that the file system takes for one.
+    #[error("this file system takes it and `{other}` for one name")]
+    Folds {
+        /// The other one's path, escaped.
+        other: String,
+    },
+    /// A mode that is no file, link, directory or submodule.
+    #[error("mode {mode:06o} is neither file, link, directory nor submodule")]
+    Mode {
+        /// As the tree has it.
+        mode: u32,
+    },
+    /// A link to nothing.
+    #[error("a symbolic link without a target")]
+    LinkEmpty,
+    /// A link that the kernel would cut.
+    #[error("its target holds a NUL")]
+    LinkNul,
+    /// A link that the kernel would not take.
+    #[error("its target is {bytes} bytes long, the kernel takes {MAX_LINK}")]
+    LinkLong {
+        /// How long it is.
+        bytes: u64,
+    },
+    /// A link out of the tree.
+    #[error("it is a symbolic link to `{target}`, which is not inside the tree")]
+    LinkLeaves {
+        /// Where it points, escaped.
+        target: String,
+    },
+    /// A link that goes up after it went down.
+    #[error("it is a symbolic link to `{target}`; `..` after a name can leave the tree through another link")]
+    LinkTurns {
+        /// Where it points, escaped.
+        target: String,
+    },
+    /// A blob that is too large.
+    #[error("it has {bytes} bytes, the limit for one file is {limit}")]
+    FileBytes {
+        /// How large it is.
+        bytes: u64,
+        /// How large it may be.
+        limit: u64,
+    },
+    /// Everything together is too large.
+    #[error("with it the tree has more than {limit} bytes")]
+    Bytes {
+        /// How many there may be.
+        limit: u64,
+    },
+    /// Too many entries.
+    #[error("with it the tree has more than {limit} files and directories")]
+    Entries {
+        /// How many there may be.
+        limit: u64,
+    },
+    /// Too many bytes of names: a small tree that repeats itself can spell gigabytes of paths.
+    #[error("with it the tree's names take more than {limit} bytes")]
+    Names {
+        /// How many there may be.
+        limit: u64,
+    },
+}
+
+impl Rule {
+    /// The flag that changes the rule, if one does.
+    pub fn flag(&self) -> Option<&'static str> {
+        match self {
+            Self::Depth { .. } => Some("--max-path-depth"),
+            Self::FileBytes { .. } => Some("--max-file-bytes"),
+            Self::Bytes { .. } => Some("--max-tree-bytes"),
+            Self::Entries { .. } | Self::Names { .. } => Some("--max-tree-entries"),
+            Self::LinkLeaves { .. } | Self::LinkTurns { .. } => Some("--symlinks=keep"),
+            _ => None,
+        }
+    }
+}
+
+/// A revision that must not be published, and why. It stays so: only another revision, or another flag, can help.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// The revision.
+    pub revision: Revision,
+    /// The entry's full path, escaped for a terminal.
+    pub path: String,
+    /// What it breaks.
+    pub rule: Rule,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "revision {} is refused because of `{}`: {}", self.revision.short(), self.path, self.rule)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl Refusal {
+    /// What a person can do, a line each.
+    pub fn hints(&self) -> Vec<String> {
+        let mend = "push a commit without it; until then the generation before stays published".to_owned();
+        let flag = match self.rule.flag() {
+            Some(flag @ "--symlinks=keep") => Some(format!("{flag} publishes such links as they are")),
+            Some(flag) => Some(format!("{flag} raises the limit")),
+            None => None,
+        };
+        std::iter::once(mend).chain(flag).collect()
+    }
+}
+
+impl Rules {
+    /// Checks one component: `depth` is the number of components above it, `dir_len` the bytes of their path.
+    pub(super) fn name(&self, name: &[u8], depth: u32, dir_len: usize) -> Result<(), Rule> {
+        if name.is_empty() {
+            return Err(Rule::NameEmpty);
+        }
+        if name == b"." || name == b".." {
+            return Err(Rule::NameDots);
+        }
+        if name.iter().any(|&byte| byte == b'/' || byte == 0) {
+            return Err(Rule::NameSeparator);
+        }
+        if is_dot_git(name) {
+            return Err(Rule::NameDotGit);
+        }
+        if depth == 0 && self.reserve_dotdot && name.starts_with(b"..") {
+            return Err(Rule::NameReserved);
+        }
+        if name.len() > self.limits.name as usize {
+            return Err(Rule::NameLong { bytes: name.len(), limit: self.limits.name });
+        }
+        if depth >= self.limits.depth {
+            return Err(Rule::Depth { limit: self.limits.depth });
+        }
+        let path = if dir_len == 0 { name.len() } else { dir_len + 1 + name.len() };
+        if path > self.limits.path as usize {
+            return Err(Rule::PathLong { bytes: path, limit: self.limits.path });
+        }
+        Ok(())
+    }
+
+    /// Checks one blob's size.
+    pub(super) fn size(&self, bytes: u64) -> Result<(), Rule> {
+        let limit = self.limits.file_bytes;
+        if bytes > limit { Err(Rule::FileBytes { bytes, limit }) } else { Ok(()) }
+    }
+
+    /// Checks how much it has become, all together.
+    pub(super) fn totals(&self, entries: u64, bytes: u64) -> Result<(), Rule> {
+        if entries > self.limits.entries {
+            return Err(Rule::Entries { limit: self.limits.entries });
+        }
+        if bytes > self.limits.bytes {
+            return Err(Rule::Bytes { limit: self.limits.bytes });
+        }
+        Ok(())
+    }
+
+    /// Bytes that all names and directory paths of a payload may take: memory, before the first byte is written.
+    /// A usual tree needs 30 to 50 for each entry.
+    pub(super) fn name_bytes(&self) -> u64 {
+        self.limits.entries.saturating_mul(128).max(1 << 20)
+    }
+
+    /// Checks a link called `name` in a directory that is `depth` components deep.
+    ///
+    /// A safe target is relative, begins with at most `depth` times `..`, and has no `..` after a name. The last part
+    /// makes the check hold for chains: in `a/l -> up/../x`, where `a/up -> ..`, no part looks wrong, and yet it
+    /// leaves the tree.
+    pub(super) fn link(&self, name: &[u8], depth: u32, target: &[u8]) -> Result<(), Rule> {
+        if hfs_folded(name) == b".gitmodules" {
+            return Err(Rule::LinkGitModules);
+        }
+        if target.is_empty() {
+            return Err(Rule::LinkEmpty);
+        }
+        if target.len() as u64 > MAX_LINK {
+            return Err(Rule::LinkLong { bytes: target.len() as u64 });
+        }
+        if target.contains(&0) {
+            return Err(Rule::LinkNul);
+        }
+        if self.symlinks == Symlinks::Keep {
+            return Ok(());
+        }
+        if target.starts_with(b"/") {
+            return Err(Rule::LinkLeaves { target: escaped(target) });
+        }
+        let (mut above, mut below) = (depth, false);
+        for component in target.split(|&byte| byte == b'/') {
+            match component {
+                b"" | b"." => {}
+                b".." if below => return Err(Rule::LinkTurns { target: escaped(target) }),
+                b".." if above == 0 => return Err(Rule::LinkLeaves { target: escaped(target) }),
+                b".." => above -= 1,
+                _ => below = true,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether git takes the name for `.git` on any system it knows (`verify_path` with `core.protectHFS` and
+/// `core.protectNTFS`): an upper-case letter, the 8.3 name `git~1`, trailing dots and spaces, an NTFS stream, a part
+/// after a backslash, code points that HFS+ ignores.
+fn is_dot_git(name: &[u8]) -> bool {
+    hfs_folded(name) == b".git" || name.split(|&byte| byte == b'\\').any(is_ntfs_dot_git)
+}
+
+/// git's `is_ntfs_dotgit`, for one part between backslashes.
+fn is_ntfs_dot_git(part: &[u8]) -> bool {
+    let rest = [&b".git"[..], b"git~1"].iter().find_map(|prefix| {
+        part.get(..prefix.len())
+            .filter(|head| head.eq_ignore_ascii_case(prefix))
+            .map(|_| &part[prefix.len()..])
+    });
+    rest.is_some_and(|rest| {
+        let end = rest.iter().position(|&byte| byte == b':').unwrap_or(rest.len());
+        rest[..end].iter().all(|&byte| byte == b'.' || byte == b' ')
+    })
+}
+
+/// The name as HFS+ compares it, as far as ASCII goes: ignorable code points dropped, lower case. Malformed UTF-8 ends
+/// it, as in git.
+fn hfs_folded(name: &[u8]) -> Vec<u8> {
+    let valid = name.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+    let folded: String = valid
+        .chars()
+        .filter(|c| {
+            !matches!(c, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}')
+        })
+        .collect();
+    folded.to_ascii_lowercase().into_bytes()
+}
+
+/// What a folding file system compares: lower case, as far as Unicode's simple rules go.
+pub(super) fn case_folded(name: &[u8]) -> Vec<u8> {
+    match std::str::from_utf8(name) {
+        Ok(text) => text.to_lowercase().into_bytes(),
+        Err(_) => name.to_ascii_lowercase(),
+    }
+}
+
+/// Bytes for a terminal: what could move the cursor, hide or reorder text is escaped, and what is very long is cut.
+pub fn escaped(bytes: &[u8]) -> String {
+    const SHOWN: usize = 512;
+    let mut text = String::new();
+    for chunk in bytes[..bytes.len().min(SHOWN)].utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\'' | '"' => text.push(c),
+                c => text.extend(c.escape_debug()),
+            }
+        }
+        chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
+    }
+    if bytes.len() > SHOWN {
+        text.push_str(&format!("... ({} bytes)", bytes.len()));
+    }
+    text
+}

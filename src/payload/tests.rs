@@ -1,0 +1,321 @@
+//! The rules, one table each, for whole trees and for deltas alike.
+
+use super::testing::{Tree, delta, id_of, payload, tree};
+use super::*;
+
+fn strict() -> Rules {
+    Rules { reserve_dotdot: true, ..Rules::default() }
+}
+
+fn builder(rules: Rules) -> Builder {
+    Builder::new(Revision(id_of(b"revision")), id_of(b"tree"), rules)
+}
+
+/// The rule that refuses a file of this name at the top, by both builders; they must agree.
+fn refused_name(name: &[u8], rules: Rules) -> Option<Rule> {
+    let whole = builder(rules).file(DirIndex::TOP, name, false, id_of(b""), 0).err().map(|r| r.rule);
+    let (revision, tree) = (Revision(id_of(b"revision")), id_of(b"tree"));
+    let mut delta = DeltaBuilder::new(id_of(b"base"), 0, 0, revision, tree, rules);
+    assert_eq!(delta.file(b"", name, false, id_of(b""), 0).err().map(|r| r.rule), whole, "{name:?}");
+    assert_eq!(delta.dir(b"", name).err().map(|r| r.rule), whole, "{name:?}");
+    whole
+}
+
+#[test]
+fn names_that_git_refuses_are_refused() {
+    for name in [
+        &b".git"[..],
+        b".GIT",
+        b".gIt",
+        b"git~1",
+        b"GIT~1",
+        b".git ",
+        b".git.",
+        b".git . .",
+        b"git~1.",
+        b".git::$INDEX_ALLOCATION",
+        b".git:stream",
+        b".git. ::$DATA",
+        b".git\\hooks",
+        b"a\\.git",
+        b".git\xff",
+        ".g\u{200c}it".as_bytes(),
+        "\u{feff}.git".as_bytes(),
+        ".Git\u{206f}".as_bytes(),
+    ] {
+        assert_eq!(refused_name(name, strict()), Some(Rule::NameDotGit), "{}", name.escape_ascii());
+    }
+    for name in [
+        &b".gitignore"[..],
+        b".gitattributes",
+        b".gitmodules",
+        b".gitx",
+        b"git",
+        b"git~2",
+        b".git-",
+        b"x.git",
+        b".git\xc3\xa9",
+    ] {
+        assert_eq!(refused_name(name, strict()), None, "{}", name.escape_ascii());
+    }
+}
+
+#[test]
+fn names_that_cannot_be_one_component_are_refused() {
+    assert_eq!(refused_name(b"", strict()), Some(Rule::NameEmpty));
+    assert_eq!(refused_name(b".", strict()), Some(Rule::NameDots));
+    assert_eq!(refused_name(b"..", strict()), Some(Rule::NameDots));
+    for name in [&b"/"[..], b"/abs", b"a/b", b"a/../../b", b"a\0b", b"\0"] {
+        assert_eq!(refused_name(name, strict()), Some(Rule::NameSeparator), "{}", name.escape_ascii());
+    }
+    assert_eq!(refused_name(&[b'n'; 255], strict()), None);
+    assert_eq!(refused_name(&[b'n'; 256], strict()), Some(Rule::NameLong { bytes: 256, limit: 255 }));
+}
+
+#[test]
+fn odd_names_are_bytes_like_any_other() {
+    for name in
+        [&b"..\\evil"[..], b"con", b"trailing ", b"new\nline", b"\x1b[2J", b"-rf", b"\xff\xfe", b"*", b"~"]
+    {
+        let rules = Rules::default();
+        assert_eq!(refused_name(name, rules), None, "{}", name.escape_ascii());
+    }
+}
+
+#[test]
+fn two_leading_dots_are_reserved_at_the_top_only_and_only_when_asked() {
+    for name in
+        [&b"..data"[..], b"..data_tmp", b"...", b"..x", b"..2026_11_20_15_04_05.123456789", b"..treeswap"]
+    {
+        assert_eq!(refused_name(name, strict()), Some(Rule::NameReserved));
+        assert_eq!(refused_name(name, Rules::default()), None);
+    }
+    let below = tree(&[("d/..data", Kind::File, "")]);
+    assert!(payload(&below, strict()).is_ok());
+    assert!(delta(&Tree::new(), &below, strict()).is_ok());
+}
+
+#[test]
+fn modes_become_files_executables_links_directories_and_submodules_or_are_refused() {
+    use Kind::*;
+    for (mode, node) in [
+        (0o100_644, Some(Node::Entry(File))),
+        (0o100_664, Some(Node::Entry(File))),
+        (0o100_600, Some(Node::Entry(File))),
+        (0o100_000, Some(Node::Entry(File))),
+        (0o104_644, Some(Node::Entry(File))),
+        (0o100_755, Some(Node::Entry(Executable))),
+        (0o100_777, Some(Node::Entry(Executable))),
+        (0o104_755, Some(Node::Entry(Executable))),
+        (0o106_755, Some(Node::Entry(Executable))),
+        (0o101_700, Some(Node::Entry(Executable))),
+        (0o120_000, Some(Node::Entry(Symlink))),
+        (0o120_777, Some(Node::Entry(Symlink))),
+        (0o160_000, Some(Node::Entry(Submodule))),
+        (0o040_000, Some(Node::Dir)),
+        (0o040_755, Some(Node::Dir)),
+        (0, None),
+        (0o644, None),
+        (0o140_000, None),
+        (0o060_000, None),
+        (0o020_000, None),
+        (0o010_644, None),
+        (0o110_644, None),
+        (0o300_644, None),
+        (u32::MAX, None),
+    ] {
+        assert_eq!(Node::of(mode), node, "{mode:o}");
+    }
+    let refusal = builder(strict()).node(DirIndex::TOP, b"dev", 0o060_000).unwrap_err();
+    assert!(refusal.to_string().contains("mode 060000"), "{refusal}");
+}
+
+/// The rule that refuses a link at `path`, by both builders; they must agree.
+fn refused_link(path: &str, target: &[u8], symlinks: Symlinks) -> Option<Rule> {
+    let linked = Tree::from([(path.as_bytes().to_vec(), (Kind::Symlink, target.to_vec()))]);
+    let rules = Rules { symlinks, ..strict() };
+    let whole = payload(&linked, rules).err().map(|refusal| refusal.rule);
+    assert_eq!(delta(&Tree::new(), &linked, rules).err().map(|refusal| refusal.rule), whole);
+    whole
+}
+
+#[test]
+fn links_stay_inside_the_tree() {
+    for (path, target) in [
+        ("l", "f"),
+        ("l", "./f"),
+        ("l", "d//f/"),
+        ("l", "."),
+        ("l", "missing"),
+        ("l", "l"),
+        ("l", "...x"),
+        ("l", "..x/f"),
+        ("d/l", ".."),
+        ("d/l", "../f"),
+        ("d/l", "./../f"),
+        ("a/b/c/l", "../../../f"),
+    ] {
+        assert_eq!(refused_link(path, target.as_bytes(), Symlinks::Safe), None, "{path} -> {target}");
+    }
+    for (path, target) in [
+        ("l", "/etc/passwd"),
+        ("l", "/"),
+        ("l", "//host"),
+        ("l", ".."),
+        ("l", "../other"),
+        ("l", "./../x"),
+        ("d/l", "../../..data/x"),
+        ("a/b/l", "../../../g/a/b"),
+    ] {
+        let rule = Rule::LinkLeaves { target: target.to_owned() };
+        assert_eq!(refused_link(path, target.as_bytes(), Symlinks::Safe), Some(rule), "{path} -> {target}");
+    }
+    for (path, target) in [("l", "d/.."), ("l", "d/../.."), ("a/b/c/l", "up/../.."), ("d/l", "../x/../y")] {
+        let rule = Rule::LinkTurns { target: target.to_owned() };
+        assert_eq!(refused_link(path, target.as_bytes(), Symlinks::Safe), Some(rule), "{path} -> {target}");
+    }
+}
+
+#[test]
+fn kept_links_may_lead_anywhere_but_must_be_links() {
+    for target in ["/etc/passwd", "../..", "d/../.."] {
+        assert_eq!(refused_link("l", target.as_bytes(), Symlinks::Keep), None);
+    }
+    for symlinks in [Symlinks::Safe, Symlinks::Keep] {
+        assert_eq!(refused_link("l", b"", symlinks), Some(Rule::LinkEmpty));
+        assert_eq!(refused_link("l", b"a\0b", symlinks), Some(Rule::LinkNul));
+        assert_eq!(refused_link("l", &[b'a'; 4095], symlinks), None);
+        assert_eq!(refused_link("l", &[b'a'; 4096], symlinks), Some(Rule::LinkLong { bytes: 4096 }));
+        assert_eq!(refused_link("d/.gitModules", b"x", symlinks), Some(Rule::LinkGitModules));
+    }
+}
+
+#[test]
+fn a_name_comes_once_whatever_it_is() {
+    let (empty, full) = (id_of(b""), id_of(b"x"));
+    let twice = |make: &dyn Fn(&mut Builder) -> Result<(), Refusal>| {
+        let mut all = builder(strict());
+        let top = all.dir(DirIndex::TOP, b"top").unwrap();
+        all.file(top, b"other", false, full, 1).unwrap();
+        make(&mut all).unwrap();
+        let refusal = all.finish().unwrap_err();
+        assert_eq!((refusal.rule, &*refusal.path), (Rule::Duplicate, "n"));
+    };
+    twice(&|b| {
+        b.file(DirIndex::TOP, b"n", false, empty, 0)?;
+        b.file(DirIndex::TOP, b"n", true, full, 1)
+    });
+    twice(&|b| {
+        b.symlink(DirIndex::TOP, b"n", full, b"x")?;
+        b.dir(DirIndex::TOP, b"n").map(|_| ())
+    });
+    twice(&|b| {
+        let dir = b.dir(DirIndex::TOP, b"n")?;
+        b.file(dir, b"inside", false, empty, 0)?;
+        b.submodule(DirIndex::TOP, b"n", full)
+    });
+    twice(&|b| {
+        b.dir(DirIndex::TOP, b"n")?;
+        b.dir(DirIndex::TOP, b"n").map(|_| ())
+    });
+    let (revision, id) = (Revision(full), full);
+    let delta = DeltaBuilder::new(id, 0, 0, revision, id, strict());
+    let listing = [(&b"n"[..], 0o100_644), (b"m", 0o100_644), (b"n", 0o040_000)];
+    assert_eq!(delta.listing(b"d", listing).unwrap_err().to_string(), {
+        let refusal = Refusal { revision, path: "d/n".into(), rule: Rule::Duplicate };
+        refusal.to_string()
+    });
+    let listing = [(&b"a"[..], 0o100_644), (b"a.b", 0o140_000)];
+    assert_eq!(delta.listing(b"", listing).unwrap_err().rule, Rule::Mode { mode: 0o140_000 });
+}
+
+#[test]
+fn names_that_a_folding_file_system_mixes_up_are_refused_there() {
+    let pair = tree(&[("d/README", Kind::File, ""), ("d/readme", Kind::File, ""), ("D", Kind::File, "")]);
+    assert!(payload(&pair, strict()).is_ok());
+    let folding = Rules { folds: true, ..strict() };
+    let refusal = payload(&pair, folding).unwrap_err();
+    assert!(matches!(&refusal.rule, Rule::Folds { .. }), "{refusal}");
+    let delta = DeltaBuilder::new(id_of(b""), 0, 0, refusal.revision, id_of(b""), folding);
+    let listing = [("\u{c9}".as_bytes(), 0o100_644), ("\u{e9}".as_bytes(), 0o100_644)];
+    assert!(matches!(delta.listing(b"d", listing).unwrap_err().rule, Rule::Folds { .. }));
+}
+
+#[test]
+fn every_limit_holds_at_its_value_and_names_its_flag_beyond_it() {
+    let all = tree(&[("a/b/c", Kind::File, "12345"), ("a/d", Kind::File, "1"), ("e", Kind::File, "")]);
+    let limits = Limits { entries: 5, bytes: 6, file_bytes: 5, depth: 3, path: 5, name: 1 };
+    let with = |limits| Rules { limits, ..strict() };
+    assert!(payload(&all, with(limits)).is_ok());
+    assert!(delta(&Tree::new(), &all, with(limits)).is_ok());
+    for (less, flag) in [
+        (Limits { entries: 4, ..limits }, Some("--max-tree-entries")),
+        (Limits { bytes: 5, ..limits }, Some("--max-tree-bytes")),
+        (Limits { file_bytes: 4, ..limits }, Some("--max-file-bytes")),
+        (Limits { depth: 2, ..limits }, Some("--max-path-depth")),
+        (Limits { path: 4, ..limits }, None),
+        (Limits { name: 0, ..limits }, None),
+    ] {
+        let refusal = payload(&all, with(less)).unwrap_err();
+        assert_eq!(refusal.rule.flag(), flag, "{refusal}");
+        assert!(
+            flag.is_none_or(|flag| refusal.hints().iter().any(|hint| hint.starts_with(flag))),
+            "{refusal}"
+        );
+        let by_delta = delta(&Tree::new(), &all, with(Limits { name: 255, ..less }));
+        assert_eq!(by_delta.is_err(), less.name != 0, "{less:?}");
+    }
+}
+
+#[test]
+fn a_delta_is_held_to_the_limits_of_the_whole() {
+    let old = tree(&[("a", Kind::File, "1"), ("b", Kind::File, "2"), ("d/c", Kind::File, "3")]);
+    let mut new = old.clone();
+    new.insert(b"x".to_vec(), (Kind::File, b"4".to_vec()));
+    let four = Rules { limits: Limits { entries: 4, ..Limits::default() }, ..strict() };
+    assert!(delta(&old, &new, four).is_err());
+    new.remove(&b"a"[..]);
+    let replaced = delta(&old, &new, four).unwrap();
+    assert_eq!((replaced.entries, replaced.bytes), (4, 3));
+}
+
+#[test]
+fn a_small_tree_that_spells_gigabytes_of_paths_is_refused_early() {
+    let limits = Limits { entries: 10_000, ..Limits::default() };
+    let mut all = builder(Rules { limits, ..strict() });
+    let mut dir = DirIndex::TOP;
+    for _ in 0..14 {
+        dir = all.dir(dir, &[b'p'; 255]).unwrap();
+    }
+    let refused = (0..10_000).find_map(|n| all.dir(dir, format!("{n}").as_bytes()).err()).unwrap();
+    assert!(matches!(refused.rule, Rule::Names { .. }), "{refused}");
+}
+
+#[test]
+fn directories_without_contents_are_left_out_as_git_does() {
+    let mut all = builder(strict());
+    let _empty = all.dir(DirIndex::TOP, b"empty").unwrap();
+    let kept = all.dir(DirIndex::TOP, b"kept").unwrap();
+    let hollow = all.dir(kept, b"hollow").unwrap();
+    let _deeper = all.dir(hollow, b"deeper").unwrap();
+    let inner = all.dir(kept, b"inner").unwrap();
+    all.submodule(inner, b"sub", id_of(b"commit")).unwrap();
+    all.file(kept, b"f", false, id_of(b""), 0).unwrap();
+    let payload = all.finish().unwrap();
+    let dirs: Vec<&[u8]> = payload.dirs.iter().map(|dir| &**dir).collect();
+    assert_eq!(dirs, [&b""[..], b"kept", b"kept/inner"]);
+    let paths: Vec<_> = payload.entries.iter().map(|entry| payload.path_of(entry)).collect();
+    assert_eq!(paths, [&b"kept/f"[..], b"kept/inner/sub"]);
+    assert_eq!(payload.count(), 4);
+}
+
+#[test]
+fn a_refusal_shows_nothing_that_a_terminal_obeys() {
+    let mut all = builder(Rules { limits: Limits { file_bytes: 0, ..Limits::default() }, ..strict() });
+    let name = b"\x1b[31m\xff\n\xe2\x80\xae\\red";
+    let refusal = all.file(DirIndex::TOP, name, false, id_of(b""), 1).unwrap_err();
+    assert_eq!(refusal.path, r"\u{1b}[31m\xff\n\u{202e}\\red");
+    assert!(refusal.to_string().starts_with("revision "), "{refusal}");
+    assert!(escaped(&[b'x'; 70_000]).len() < 600);
+    assert_eq!(escaped("it's \u{e9}".as_bytes()), "it's \u{e9}");
+}

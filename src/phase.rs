@@ -1,0 +1,121 @@
+//! The sync state machine's states, and the status record that others read. Pure: no I/O, no clock.
+
+pub mod machine;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::generation::Name;
+use crate::revision::Revision;
+
+/// Why an attempt started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trigger {
+    /// The process started.
+    StartUp,
+    /// The period is over.
+    Timer,
+    /// A Unix signal asked for it.
+    Signal,
+    /// A webhook asked for it.
+    Webhook,
+}
+
+impl Trigger {
+    /// Its name in logs and metrics.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::StartUp => "start_up",
+            Self::Timer => "timer",
+            Self::Signal => "signal",
+            Self::Webhook => "webhook",
+        }
+    }
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// A new generation became current.
+    Published,
+    /// Nothing to do.
+    Unchanged,
+    /// It failed; what was published still serves.
+    Failed,
+}
+
+/// One attempt, ended.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Attempt {
+    /// When it began.
+    pub at: Timestamp,
+    /// Why.
+    pub trigger: Trigger,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// How long it took, in milliseconds.
+    pub duration_ms: u64,
+    /// The error, one line, secrets removed; and what to do about it.
+    pub error: Option<String>,
+    /// Hints that belong to the error.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hints: Vec<String>,
+}
+
+/// One generation as the status shows it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GenerationStatus {
+    /// Its directory.
+    pub name: Name,
+    /// What it holds.
+    pub revision: Revision,
+    /// Files, links and directories.
+    pub entries: u64,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// When it became current.
+    pub published: Timestamp,
+    /// When it stopped being current.
+    pub retired: Option<Timestamp>,
+    /// Whether somebody holds a pin on it.
+    pub pinned: bool,
+    /// Why it is still here, in words ("current", "in its grace period for another 12s", "pinned").
+    pub reason: String,
+}
+
+/// Everything an operator may ask about a running sync. One record feeds `/status`, the page and the log.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Status {
+    /// Opens at the first publication (or when a complete generation was found at start) and never closes again: an
+    /// outage of the remote must not take the application out of service.
+    pub ready: bool,
+    /// `CLOCK_BOOTTIME` in milliseconds until which the loop promises to be heard of again; past it, it hangs.
+    #[serde(skip)]
+    pub alive_until_ms: u64,
+    /// What the start waits for, before there is a loop.
+    #[serde(skip)]
+    pub starting: Option<String>,
+    /// The remote, userinfo removed.
+    pub remote: String,
+    /// What was asked for.
+    #[serde(rename = "ref")]
+    pub asked: String,
+    /// The root.
+    pub root: String,
+    /// The generation the link names.
+    pub current: Option<GenerationStatus>,
+    /// The others, newest first.
+    pub retired: Vec<GenerationStatus>,
+    /// The newest attempt that ended.
+    pub last_attempt: Option<Attempt>,
+    /// When the last attempt that did not fail ended.
+    pub last_success: Option<Timestamp>,
+    /// The newest failure, kept after a success so that a person can still read it.
+    pub last_failure: Option<Attempt>,
+    /// Failures in a row; 0 after a success.
+    pub consecutive_failures: u64,
+    /// When the next attempt is due.
+    pub next_attempt: Option<Timestamp>,
+}

@@ -1,0 +1,433 @@
+//! The states of a sync and every legal step between them. Time is an argument (a duration since the process began to
+//! count), and so are the dice; nothing here waits or reads a clock.
+//!
+//! `testdata/phase.dot` draws it, with the names of the methods on its arrows; a test walks every arrow and compares.
+
+use std::time::Duration;
+
+use super::Trigger;
+use crate::retry::{self, Backoff};
+
+/// How fast. All of it is jittered but for the minimum interval, which is a promise to consumers.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Pace {
+    /// Between attempts.
+    pub period: Duration,
+    /// The same until the first success of this process.
+    pub init_period: Duration,
+    /// Two publications are at least so far apart; the newest tip wins.
+    pub min_interval: Duration,
+    /// After failures.
+    pub backoff: Backoff,
+    /// The same until the first success of this process.
+    pub init_backoff: Backoff,
+    /// Every wait is moved by up to this fraction of itself.
+    pub jitter: f64,
+}
+
+/// How many failures in a row end the process; none: never.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Patience {
+    /// After the first success.
+    pub failures: Option<u32>,
+    /// Before it.
+    pub init_failures: Option<u32>,
+}
+
+/// A remote that says "try again after" is listened to, but no longer than this: it may be wrong.
+pub const RETRY_AFTER_CEILING: Duration = Duration::from_secs(15 * 60);
+
+/// The least time between a failure and the next attempt, whoever asks: webhooks may come in by the hundred.
+const BREATH: Duration = Duration::from_secs(1);
+
+/// Where a sync stands.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Phase {
+    /// The last attempt went well; the next one is due by the timer.
+    Waiting {
+        /// When.
+        due: Duration,
+    },
+    /// A new tip was seen too soon after the last publication; whatever is newest then is published.
+    Holding {
+        /// When.
+        due: Duration,
+    },
+    /// The last attempt failed.
+    BackingOff {
+        /// When the next one is due by the timer.
+        due: Duration,
+        /// When it is due if somebody asks.
+        earliest: Duration,
+    },
+    /// An attempt runs.
+    Syncing {
+        /// Since when.
+        since: Duration,
+    },
+    /// No attempt starts any more.
+    Draining,
+    /// Too many failures in a row.
+    GivenUp,
+}
+
+/// Why an attempt failed, as far as the pace depends on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// The remote or this machine: wait longer each time.
+    Trouble {
+        /// What the remote asked for.
+        retry_after: Option<Duration>,
+    },
+    /// The revision itself is refused. The remote is well and the next look is cheap: the usual period.
+    Refused,
+}
+
+/// The machine.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    pace: Pace,
+    patience: Patience,
+    phase: Phase,
+    /// What asked for the next attempt; at most one is pending, however many ask.
+    pending: Option<Trigger>,
+    failures: u32,
+    succeeded: bool,
+    /// Until when the minimum interval after the last publication runs.
+    hold: Option<Duration>,
+}
+
+impl Machine {
+    /// Starts with an attempt that is due at once. `hold` is until when the minimum interval after the publication that
+    /// was found at start still runs.
+    pub fn new(pace: Pace, patience: Patience, now: Duration, hold: Option<Duration>) -> Self {
+        Self {
+            pace,
+            patience,
+            phase: Phase::Waiting { due: now },
+            pending: Some(Trigger::StartUp),
+            failures: 0,
+            succeeded: false,
+            hold,
+        }
+    }
+
+    /// Where it stands.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Failures in a row.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// When the next attempt is due; none while one runs or when none will.
+    pub fn due(&self) -> Option<Duration> {
+        match self.phase {
+            Phase::Waiting { .. } if self.pending.is_some() => Some(Duration::ZERO),
+            Phase::BackingOff { earliest, .. } if self.pending.is_some() => Some(earliest),
+            Phase::Waiting { due } | Phase::Holding { due } | Phase::BackingOff { due, .. } => Some(due),
+            Phase::Syncing { .. } | Phase::Draining | Phase::GivenUp => None,
+        }
+    }
+
+    /// Until when a new tip has to be held back, if it has to.
+    pub fn hold(&self, now: Duration) -> Option<Duration> {
+        self.hold.filter(|&until| until > now)
+    }
+
+    /// Somebody asks for an attempt. Whether that changed anything: false if one is pending already.
+    pub fn trigger(&mut self, trigger: Trigger) -> bool {
+        match self.phase {
+            Phase::Draining | Phase::GivenUp => false,
+            _ if self.pending.is_some() => false,
+            _ => {
+                self.pending = Some(trigger);
+                true
+            }
+        }
+    }
+
+    /// An attempt begins. Only where one is due.
+    pub fn start(&mut self, now: Duration) -> Trigger {
+        debug_assert!(
+            self.due().is_some_and(|due| due <= now),
+            "an attempt that is not due: {:?}",
+            self.phase
+        );
+        self.phase = Phase::Syncing { since: now };
+        self.pending.take().unwrap_or(Trigger::Timer)
+    }
+
+    /// The attempt published a generation.
+    pub fn publish(&mut self, now: Duration, dice: f64) {
+        self.hold = Some(now + self.pace.min_interval);
+        self.unchanged(now, dice);
+    }
+
+    /// The attempt found nothing to do.
+    pub fn unchanged(&mut self, now: Duration, dice: f64) {
+        self.end();
+        let wait = if self.succeeded || self.pace.jitter == 0.0 {
+            retry::jittered(self.pace.period, self.pace.jitter, dice)
+        } else {
+            // Many instances that were started together are spread over the whole period from the second attempt on.
+            self.pace.period.mul_f64(dice)
+        };
+        self.failures = 0;
+        self.succeeded = true;
+        self.phase = Phase::Waiting { due: now + wait };
+    }
+
+    /// The attempt found a new tip that has to wait. What was pending is answered by the attempt that follows.
+    pub fn held(&mut self, until: Duration) {
+        self.end();
+        self.failures = 0;
+        self.succeeded = true;
+        self.pending = None;
+        self.phase = Phase::Holding { due: until };
+    }
+
+    /// The attempt failed. The caller looks at [`Machine::phase`] to see whether it was one too many.
+    pub fn fail(&mut self, now: Duration, failure: Failure, dice: f64) {
+        self.end();
+        self.failures = self.failures.saturating_add(1);
+        let (limit, backoff, period) = if self.succeeded {
+            (self.patience.failures, self.pace.backoff, self.pace.period)
+        } else {
+            (self.patience.init_failures, self.pace.init_backoff, self.pace.init_period)
+        };
+        if limit.is_some_and(|limit| self.failures >= limit) {
+            self.phase = Phase::GivenUp;
+            return;
+        }
+        let (wait, asked) = match failure {
+            Failure::Refused => (period, Duration::ZERO),
+            Failure::Trouble { retry_after } => {
+                (backoff.delay(self.failures), retry_after.unwrap_or_default().min(RETRY_AFTER_CEILING))
+            }
+        };
+        let due = now + retry::jittered(wait, self.pace.jitter, dice).max(asked);
+        self.phase = Phase::BackingOff { due, earliest: (now + asked.max(BREATH)).min(due) };
+    }
+
+    /// The process is asked to end.
+    pub fn drain(&mut self) {
+        self.pending = None;
+        self.phase = Phase::Draining;
+    }
+
+    fn end(&self) {
+        debug_assert!(matches!(self.phase, Phase::Syncing { .. }), "no attempt runs: {:?}", self.phase);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: fn(u64) -> Duration = Duration::from_secs;
+    const MIDDLE: f64 = 0.5;
+
+    #[test]
+    fn instances_that_start_together_do_not_stay_together() {
+        let due = |dice| {
+            let mut machine = Machine::new(pace(), FOREVER, S(0), None);
+            machine.start(S(0));
+            machine.unchanged(S(0), dice);
+            let first = machine.due().unwrap();
+            machine.start(first);
+            machine.unchanged(first, dice);
+            (first, machine.due().unwrap() - first)
+        };
+        assert_eq!(due(0.0), (S(0), S(9)));
+        assert_eq!(due(0.5), (S(5), S(10)));
+        assert_eq!(due(1.0), (S(10), S(11)));
+    }
+
+    fn pace() -> Pace {
+        Pace {
+            period: S(10),
+            init_period: S(2),
+            min_interval: S(5),
+            backoff: Backoff { first: S(10), ceiling: S(100) },
+            init_backoff: Backoff { first: S(2), ceiling: S(20) },
+            jitter: 0.1,
+        }
+    }
+
+    const FOREVER: Patience = Patience { failures: None, init_failures: None };
+    const TROUBLE: Failure = Failure::Trouble { retry_after: None };
+
+    fn name(phase: Phase) -> &'static str {
+        match phase {
+            Phase::Waiting { .. } => "Waiting",
+            Phase::Holding { .. } => "Holding",
+            Phase::BackingOff { .. } => "BackingOff",
+            Phase::Syncing { .. } => "Syncing",
+            Phase::Draining => "Draining",
+            Phase::GivenUp => "GivenUp",
+        }
+    }
+
+    /// A machine in every phase that an attempt can start from, and in one where it runs.
+    fn everywhere() -> Vec<Machine> {
+        let waiting = Machine::new(pace(), FOREVER, S(0), None);
+        let mut syncing = waiting.clone();
+        syncing.start(S(0));
+        let mut holding = syncing.clone();
+        holding.held(S(5));
+        let mut backing_off = syncing.clone();
+        backing_off.fail(S(0), TROUBLE, MIDDLE);
+        vec![waiting, syncing, holding, backing_off]
+    }
+
+    #[test]
+    fn every_arrow_of_the_picture_can_be_walked_and_no_other_exists() {
+        let mut walked = std::collections::BTreeSet::new();
+        let mut note = |from: &Machine, method: &str, to: &Machine| {
+            walked.insert(format!("{} -> {} [label={method}];", name(from.phase), name(to.phase)));
+        };
+        for machine in everywhere() {
+            let step = |act: &dyn Fn(&mut Machine)| {
+                let mut next = machine.clone();
+                act(&mut next);
+                next
+            };
+            note(&machine, "drain", &step(&|m| m.drain()));
+            if let Phase::Syncing { .. } = machine.phase {
+                note(&machine, "publish", &step(&|m| m.publish(S(1), MIDDLE)));
+                note(&machine, "unchanged", &step(&|m| m.unchanged(S(1), MIDDLE)));
+                note(&machine, "held", &step(&|m| m.held(S(5))));
+                note(&machine, "fail", &step(&|m| m.fail(S(1), TROUBLE, MIDDLE)));
+                let impatient = Patience { failures: Some(1), init_failures: Some(1) };
+                let mut last = Machine { patience: impatient, ..machine.clone() };
+                last.fail(S(1), TROUBLE, MIDDLE);
+                note(&machine, "fail", &last);
+            } else {
+                let start = step(&|m| {
+                    m.start(S(1_000));
+                });
+                note(&machine, "start", &start);
+            }
+        }
+        let picture = include_str!("../../testdata/phase.dot");
+        let drawn = picture.lines().map(str::trim).filter(|line| line.contains("->")).map(str::to_owned);
+        assert_eq!(walked, drawn.collect());
+    }
+
+    #[test]
+    fn triggers_coalesce_into_one_pending_attempt() {
+        let mut machine = Machine::new(pace(), FOREVER, S(0), None);
+        assert!(!machine.trigger(Trigger::Signal), "the one at start-up is pending");
+        assert_eq!(machine.start(S(0)), Trigger::StartUp);
+        assert!(machine.trigger(Trigger::Webhook));
+        for _ in 0..1_000 {
+            assert!(!machine.trigger(Trigger::Signal));
+        }
+        machine.unchanged(S(1), MIDDLE);
+        assert!(machine.due().unwrap() <= S(1), "asked for during the attempt: one more after it");
+        assert_eq!(machine.start(S(1)), Trigger::Webhook);
+        machine.unchanged(S(2), MIDDLE);
+        assert_eq!(machine.due(), Some(S(12)));
+        assert_eq!(machine.start(S(12)), Trigger::Timer);
+    }
+
+    #[test]
+    fn failures_wait_longer_each_time_and_a_success_forgets_them() {
+        let mut machine = Machine::new(pace(), FOREVER, S(0), None);
+        let fail = |machine: &mut Machine| {
+            let now = machine.due().unwrap();
+            machine.start(now);
+            machine.fail(now, TROUBLE, MIDDLE);
+            (machine.due().unwrap() - now).as_secs()
+        };
+        let before: Vec<u64> = (0..6).map(|_| fail(&mut machine)).collect();
+        assert_eq!(before, [2, 4, 8, 16, 20, 20], "before the first success");
+        machine.start(machine.due().unwrap());
+        machine.unchanged(S(100), MIDDLE);
+        assert_eq!(machine.failures(), 0);
+        let after: Vec<u64> = (0..6).map(|_| fail(&mut machine)).collect();
+        assert_eq!(after, [10, 20, 40, 80, 100, 100]);
+    }
+
+    #[test]
+    fn a_remote_that_names_a_time_is_listened_to_up_to_a_ceiling() {
+        let wait = |seconds| {
+            let mut machine = Machine::new(pace(), FOREVER, S(0), None);
+            machine.start(S(0));
+            machine.fail(S(0), Failure::Trouble { retry_after: Some(S(seconds)) }, MIDDLE);
+            machine.trigger(Trigger::Webhook);
+            machine.due().unwrap()
+        };
+        assert_eq!(wait(60), S(60), "somebody who asks does not shorten it");
+        assert_eq!(wait(1_000_000), RETRY_AFTER_CEILING);
+        assert_eq!(wait(0), BREATH);
+    }
+
+    #[test]
+    fn who_asks_shortens_a_backoff_but_not_to_nothing() {
+        let mut machine = Machine::new(pace(), FOREVER, S(0), None);
+        machine.start(S(0));
+        machine.unchanged(S(0), MIDDLE);
+        machine.start(S(10));
+        machine.fail(S(10), TROUBLE, MIDDLE);
+        assert_eq!(machine.due(), Some(S(20)));
+        machine.trigger(Trigger::Signal);
+        assert_eq!(machine.due(), Some(S(11)));
+    }
+
+    #[test]
+    fn a_refused_revision_is_looked_at_again_at_the_usual_pace() {
+        let mut machine = Machine::new(pace(), FOREVER, S(0), None);
+        machine.start(S(0));
+        machine.unchanged(S(0), MIDDLE);
+        for round in 1..20 {
+            let now = machine.due().unwrap();
+            machine.start(now);
+            machine.fail(now, Failure::Refused, MIDDLE);
+            assert_eq!(machine.due(), Some(now + S(10)));
+            assert_eq!(machine.failures(), round);
+        }
+    }
+
+    #[test]
+    fn a_tip_is_held_until_the_minimum_interval_is_over() {
+        let mut machine = Machine::new(pace(), FOREVER, S(0), None);
+        machine.start(S(0));
+        assert_eq!(machine.hold(S(0)), None, "nothing was published yet");
+        machine.publish(S(1), MIDDLE);
+        machine.trigger(Trigger::Webhook);
+        machine.start(S(2));
+        assert_eq!(machine.hold(S(2)), Some(S(6)));
+        machine.held(S(6));
+        machine.trigger(Trigger::Webhook);
+        assert_eq!(machine.due(), Some(S(6)), "asking does not shorten it");
+        assert_eq!(machine.start(S(6)), Trigger::Webhook);
+        assert_eq!(machine.hold(S(6)), None);
+    }
+
+    #[test]
+    fn patience_counts_failures_in_a_row_separately_before_the_first_success() {
+        let patience = Patience { failures: Some(3), init_failures: Some(2) };
+        let mut machine = Machine::new(pace(), patience, S(0), None);
+        let end = |machine: &mut Machine, well: bool| {
+            let now = machine.due().unwrap();
+            machine.start(now);
+            if well {
+                machine.unchanged(now, MIDDLE);
+            } else {
+                machine.fail(now, TROUBLE, MIDDLE);
+            }
+            machine.phase() == Phase::GivenUp
+        };
+        let mut fresh = machine.clone();
+        assert!(!end(&mut fresh, false));
+        assert!(end(&mut fresh, false), "the second before the first success");
+        for well in [true, false, false, true, false, false] {
+            assert!(!end(&mut machine, well));
+        }
+        assert!(end(&mut machine, false), "the third in a row");
+    }
+}

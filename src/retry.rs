@@ -1,0 +1,70 @@
+//! How long to wait before trying again: a backoff as a value, and jitter. Pure; the dice are an argument.
+
+use std::time::Duration;
+
+/// Waits that double from `first` up to `ceiling`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Backoff {
+    /// After the first failure.
+    pub first: Duration,
+    /// Never longer than this.
+    pub ceiling: Duration,
+}
+
+impl Backoff {
+    /// The wait after so many failures in a row.
+    pub fn delay(&self, failures: u32) -> Duration {
+        let doublings = failures.saturating_sub(1).min(31); // 2^31 times anything is beyond every ceiling
+        self.first.saturating_mul(1 << doublings).min(self.ceiling)
+    }
+}
+
+/// Moves a wait by up to `fraction` of itself in either direction, so that many instances that started together do not
+/// stay together. `dice` is uniform in 0..1: 0 makes the wait shortest, 1 longest.
+pub fn jittered(wait: Duration, fraction: f64, dice: f64) -> Duration {
+    let factor = 1.0 + fraction.clamp(0.0, 1.0) * (2.0 * dice.clamp(0.0, 1.0) - 1.0);
+    Duration::try_from_secs_f64(wait.as_secs_f64() * factor).unwrap_or(wait)
+}
+
+/// A throw of the dice for [`jittered`]. Good enough to spread load; no use for secrets.
+pub fn dice() -> f64 {
+    use std::hash::{BuildHasher, Hasher};
+    // Each RandomState has a key of its own, seeded by the kernel once per thread.
+    let bits = std::collections::hash_map::RandomState::new().build_hasher().finish();
+    (bits >> 11) as f64 / (1u64 << 53) as f64 // 53 bits are what a double's mantissa holds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: fn(u64) -> Duration = Duration::from_secs;
+
+    #[test]
+    fn a_backoff_doubles_up_to_its_ceiling() {
+        let backoff = Backoff { first: S(10), ceiling: S(100) };
+        let waits: Vec<u64> = (0..8).map(|failures| backoff.delay(failures).as_secs()).collect();
+        assert_eq!(waits, [10, 10, 20, 40, 80, 100, 100, 100]);
+        assert_eq!(backoff.delay(u32::MAX), S(100));
+    }
+
+    #[test]
+    fn jitter_stays_within_its_fraction() {
+        assert_eq!(jittered(S(10), 0.1, 0.0), S(9));
+        assert_eq!(jittered(S(10), 0.1, 0.5), S(10));
+        assert_eq!(jittered(S(10), 0.1, 1.0), S(11));
+        assert_eq!(jittered(S(10), 0.0, 1.0), S(10));
+        assert_eq!(jittered(Duration::MAX, 0.5, 1.0), Duration::MAX);
+    }
+
+    #[test]
+    fn the_dice_are_spread_over_their_range() {
+        let mut tenths = [0u32; 10];
+        for _ in 0..1_000 {
+            let dice = dice();
+            assert!((0.0..1.0).contains(&dice), "{dice}");
+            tenths[(dice * 10.0) as usize] += 1;
+        }
+        assert!(tenths.iter().all(|&count| count > 30), "{tenths:?}");
+    }
+}

@@ -1,0 +1,221 @@
+//! What goes wrong in the root: every variant names the act and the path.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::payload::BlobError;
+
+/// What went wrong in the root.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file system step failed.
+    #[error("cannot {act} {}", path.display())]
+    Io {
+        /// What was tried, in words that follow "cannot".
+        act: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// Asked about a directory that nobody published in.
+    #[error("{} is no root of treeswap: it holds neither ..data nor ..treeswap", path.display())]
+    NoRoot {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The root is no place to work in.
+    #[error("refusing the root {}: {why}", path.display())]
+    Refused {
+        /// The root as it was given.
+        path: PathBuf,
+        /// Why, in words that follow a colon.
+        why: String,
+    },
+    /// The root holds things of somebody else, and nothing says that it is ours.
+    #[error("refusing the root {}: it is not empty and not ours: it holds {names}", path.display())]
+    Foreign {
+        /// The root.
+        path: PathBuf,
+        /// Some of the names, for people.
+        names: String,
+    },
+    /// Another writer works on this root.
+    #[error("the root {} is in use by another writer{holder}", path.display())]
+    Locked {
+        /// The root.
+        path: PathBuf,
+        /// What is known of it, in words; may be empty.
+        holder: String,
+    },
+    /// The root was removed or replaced while we worked in it.
+    #[error("the root {} is not the directory it was: {why}", path.display())]
+    Replaced {
+        /// The root.
+        path: PathBuf,
+        /// What is there now.
+        why: String,
+    },
+    /// A top-level name of the tree is taken in the root by something that is not ours.
+    #[error("the tree's top-level name {name:?} is taken in {} by something that is not ours", root.display())]
+    Collision {
+        /// The root.
+        root: PathBuf,
+        /// The name.
+        name: String,
+    },
+    /// A blob could not be had from the mirror.
+    #[error("cannot write {}", path.display())]
+    Blob {
+        /// The file it was for, relative to the generation.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: BlobError,
+    },
+    /// What was written is not what the payload says.
+    #[error("{} was not written as it should be: {why}", path.display())]
+    Miswritten {
+        /// Relative to the generation.
+        path: PathBuf,
+        /// What differs.
+        why: String,
+    },
+    /// No directory of a payload holds a name twice, and yet the name was there already.
+    #[error("this file system takes {} and another name beside it for one name", path.display())]
+    Folded {
+        /// The second of the two, relative to the generation.
+        path: PathBuf,
+    },
+    /// The new generation does not fit on the file system.
+    #[error("no room for the new generation in {}: it needs about {needed} {unit}, {free} are free", path.display())]
+    NoRoom {
+        /// The root.
+        path: PathBuf,
+        /// How many it needs.
+        needed: u64,
+        /// How many there are.
+        free: u64,
+        /// Of what: bytes, or inodes.
+        unit: &'static str,
+    },
+    /// The new generation does not fit under the ceiling that was set.
+    #[error(
+        "no room for the new generation under --max-bytes={ceiling}: it has {needed} bytes, the current one {current}"
+    )]
+    OverCeiling {
+        /// The ceiling.
+        ceiling: u64,
+        /// Bytes of the new generation.
+        needed: u64,
+        /// Bytes of the current generation, which is never removed.
+        current: u64,
+    },
+    /// The work was cancelled.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl Error {
+    /// Makes the error of a step on a path; meant for `map_err`.
+    pub(crate) fn io<E: Into<io::Error>>(
+        act: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(E) -> Self {
+        let path = path.into();
+        move |source| Self::Io { act, path, source: source.into() }
+    }
+
+    /// The kernel's answer, where there is one.
+    fn kind(&self) -> Option<io::ErrorKind> {
+        match self {
+            Self::Io { source, .. } | Self::Blob { source: BlobError::Sink(source), .. } => {
+                Some(source.kind())
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the same attempt may succeed later without a person.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Refused { .. } | Self::NoRoot { .. } | Self::Foreign { .. } | Self::Folded { .. } => false,
+            Self::Io { .. }
+            | Self::Locked { .. }
+            | Self::Replaced { .. }
+            | Self::Collision { .. }
+            | Self::Blob { .. }
+            | Self::Miswritten { .. }
+            | Self::NoRoom { .. }
+            | Self::OverCeiling { .. }
+            | Self::Cancelled => true,
+        }
+    }
+
+    /// What a person can do, a line each.
+    pub fn hints(&self) -> Vec<String> {
+        use io::ErrorKind as Kind;
+        let hint = match self {
+            Self::NoRoot { .. } => "name the directory that `treeswap sync` has as --root",
+            Self::Refused { .. } => {
+                "give --root a directory of its own, for example an emptyDir's mount path"
+            }
+            Self::Foreign { .. } => {
+                "give --root an empty directory, or one that treeswap made; nothing was touched"
+            }
+            Self::Locked { .. } => {
+                "one writer a root: stop the other one, or give this one a root of its own"
+            }
+            Self::Replaced { .. } => {
+                "mount the root once, for the life of the Pod; restart treeswap to start on what is there now"
+            }
+            Self::Collision { .. } => {
+                "move that entry out of the root, or rename the file in the repository; what is published stays"
+            }
+            Self::Folded { .. } => {
+                "rename one of the two, or put the root on a file system that tells them apart"
+            }
+            Self::NoRoom { .. } => {
+                "make the volume larger, or keep less: --grace, --max-generations, --spare=off, sparse patterns"
+            }
+            Self::OverCeiling { .. } => {
+                "raise --max-bytes to twice the tree's size or more, or choose less with sparse patterns"
+            }
+            Self::Blob { source: BlobError::Unreadable { .. } | BlobError::Unopened(_), .. } => {
+                "the mirror is damaged; it is checked and fetched anew by itself"
+            }
+            _ => match self.kind() {
+                Some(Kind::StorageFull) => {
+                    "the file system is full (bytes or inodes): make the volume larger, or keep less: --grace, \
+                     --max-generations, --spare=off"
+                }
+                Some(Kind::QuotaExceeded) => {
+                    "the disk quota is used up: raise it, or keep less: --grace, --max-generations"
+                }
+                Some(Kind::ReadOnlyFilesystem) => {
+                    "the root is mounted read-only: the sidecar needs it writable, only its consumers do not"
+                }
+                Some(Kind::PermissionDenied) => {
+                    "the root must be writable by this user: set fsGroup in the Pod's securityContext, or chown the directory"
+                }
+                Some(Kind::InvalidFilename) => {
+                    "this file system allows shorter names than the repository uses: use another one for the root"
+                }
+                _ => return Vec::new(),
+            },
+        };
+        vec![hint.to_owned()]
+    }
+}
+
+/// Names for people: some of them, quoted, and how many more there are.
+pub(crate) fn some_names(names: &[String]) -> String {
+    const SHOWN: usize = 5;
+    let mut text = names.iter().take(SHOWN).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
+    if names.len() > SHOWN {
+        text.push_str(&format!(" and {} more", names.len() - SHOWN));
+    }
+    text
+}

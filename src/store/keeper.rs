@@ -1,0 +1,250 @@
+//! The spare's place in the root: who may take it, who prepares it, and when there is room for one.
+//!
+//! The spare is prepared on a thread of its own while the store serves and publishes; a lock on the place keeps the two
+//! apart. Whoever wants a spare that is in work gets none and writes the generation in full.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::clock;
+use crate::fsx;
+use crate::generation::Record;
+use crate::payload::{BlobSource, Delta, Payload};
+use crate::store::error::Error;
+use crate::store::layout::{DIR_MODE, Layout, SPARE};
+use crate::store::reap::Need;
+use crate::store::spare::{self, Origin};
+use crate::store::trash::Trash;
+use crate::store::{Options, Spare, Store};
+
+/// Between two looks whether the place is free.
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
+
+/// The place, shared by the store and whoever prepares the spare.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    layout: Arc<Layout>,
+    trash: Arc<Trash>,
+    place: OwnedFd,
+    /// Held by whoever changes the place.
+    busy: Mutex<()>,
+    /// Ends the preparation that runs, or that ran last.
+    preparing: Mutex<CancellationToken>,
+    /// Bytes that the spare takes, or will.
+    bytes: AtomicU64,
+}
+
+impl Keeper {
+    /// Opens the place; what is not a ready spare of this boot goes to the trash.
+    pub(super) fn open(layout: &Arc<Layout>, trash: &Arc<Trash>, mode: Spare) -> Result<Self, Error> {
+        let place = fsx::ensure_dir(&layout.private, SPARE, DIR_MODE)
+            .map_err(Error::io("open the directory", layout.private_at(SPARE)))?;
+        let keeper = Self {
+            layout: Arc::clone(layout),
+            trash: Arc::clone(trash),
+            place,
+            busy: Mutex::new(()),
+            preparing: Mutex::default(),
+            bytes: AtomicU64::new(0),
+        };
+        match spare::ready(keeper.place.as_fd(), &clock::now().boot_id) {
+            Some(record) if mode == Spare::Copy => keeper.bytes.store(record.bytes, Ordering::Relaxed),
+            _ => keeper.discard()?,
+        }
+        Ok(keeper)
+    }
+
+    /// The place itself.
+    pub(super) fn place(&self) -> &OwnedFd {
+        &self.place
+    }
+
+    /// Bytes to count against `--max-bytes`.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Moves the spare to `name` in staging, if it is what the delta starts from.
+    pub(super) fn take(
+        &self,
+        delta: &Delta,
+        selection: &str,
+        options: &Options,
+        name: &str,
+    ) -> Result<Option<OwnedFd>, Error> {
+        let Some(_busy) = self.try_lock() else { return Ok(None) };
+        let fits = |record: &spare::Record| {
+            record.tree == delta.base
+                && record.selection == selection
+                && record.group_write == options.group_write
+        };
+        if !spare::ready(self.place.as_fd(), &clock::now().boot_id).is_some_and(|record| fits(&record)) {
+            return Ok(None);
+        }
+        let dir = spare::take(self.place.as_fd(), self.layout.staging.as_fd(), name)?;
+        self.bytes.store(0, Ordering::Relaxed);
+        Ok(Some(dir))
+    }
+
+    /// Deletes the spare; one that is in work gives way.
+    pub(super) fn drop_spare(&self, cancel: &CancellationToken) -> Result<(), Error> {
+        self.preparing().cancel();
+        let _busy = self.lock(cancel)?;
+        self.discard()
+    }
+
+    fn preparing(&self) -> MutexGuard<'_, CancellationToken> {
+        self.preparing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.busy.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()), // it guards the disk, not memory
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Waits for whoever changes the place: a preparation for an older generation that was asked to end.
+    fn lock(&self, cancel: &CancellationToken) -> Result<MutexGuard<'_, ()>, Error> {
+        loop {
+            match self.try_lock() {
+                Some(guard) => return Ok(guard),
+                None if cancel.is_cancelled() => return Err(Error::Cancelled),
+                None => std::thread::sleep(BUSY_PAUSE), // a mutex could wait, but not be cancelled
+            }
+        }
+    }
+
+    /// Empties the place. The caller has the lock, or nobody else has the place yet.
+    fn discard(&self) -> Result<(), Error> {
+        self.bytes.store(0, Ordering::Relaxed);
+        spare::forget(self.place.as_fd())?;
+        // Whatever is there: the copy, and what an interrupted preparation left beside it.
+        let failed = || Error::io("move the spare to the trash in", self.layout.private_at(SPARE));
+        for entry in fsx::list(&self.place).map_err(failed())? {
+            match self.trash.put(&self.place, entry.os(), None) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed()(error)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The preparation of a spare for the generation that was current when the task was made. Independent of the store, so
+/// that publications go on meanwhile.
+#[derive(Debug)]
+pub struct SpareTask {
+    keeper: Arc<Keeper>,
+    current: Record,
+    options: Options,
+}
+
+impl SpareTask {
+    /// The generation it copies.
+    pub fn generation(&self) -> &Record {
+        &self.current
+    }
+
+    /// Prepares the spare from the payload of that generation. Long: it steps back for everybody else, on a thread of
+    /// its own (a thread cannot take back its nice value). Returns early where a fitting spare is ready.
+    pub fn run(
+        self,
+        payload: &Payload,
+        blobs: &dyn BlobSource,
+        cancel: &CancellationToken,
+    ) -> Result<(), Error> {
+        std::thread::scope(|scope| {
+            let work = std::thread::Builder::new()
+                .name("treeswap-spare".to_owned())
+                .spawn_scoped(scope, || self.prepare(payload, blobs, cancel))
+                .map_err(Error::io(
+                    "start the thread that prepares the spare in",
+                    &self.keeper.layout.path,
+                ))?;
+            work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn prepare(
+        &self,
+        payload: &Payload,
+        blobs: &dyn BlobSource,
+        cancel: &CancellationToken,
+    ) -> Result<(), Error> {
+        let keeper = &self.keeper;
+        let _busy = keeper.lock(cancel)?;
+        let cancel = &cancel.child_token();
+        *keeper.preparing() = cancel.clone();
+        let boot_id = clock::now().boot_id;
+        if spare::ready(keeper.place.as_fd(), &boot_id)
+            .is_some_and(|ready| ready.tree == payload.tree && ready.selection == self.current.selection)
+        {
+            return Ok(());
+        }
+        keeper.discard()?;
+        let current;
+        let origin = if self.options.spare == Spare::Link {
+            current = keeper.layout.generation(&self.current.name)?;
+            Origin::Link(current.as_fd())
+        } else {
+            keeper.bytes.store(payload.bytes, Ordering::Relaxed);
+            Origin::Copy
+        };
+        let prepared = spare::prepare(
+            keeper.place.as_fd(),
+            origin,
+            payload,
+            &self.current.selection,
+            blobs,
+            &self.options.write_options(),
+            self.options.durability,
+            &boot_id,
+            cancel,
+        );
+        prepared.map(drop).inspect_err(|_| {
+            if let Err(error) = keeper.discard() {
+                tracing::warn!(error = %error, "a half-made spare cannot be removed before the next start");
+            }
+        })
+    }
+}
+
+impl Store {
+    /// The task that prepares the next spare; `None` where none is wanted, one is ready, or there is no room for one.
+    pub fn spare_task(&self) -> Option<SpareTask> {
+        let current = self.current().filter(|record| record.is_known())?;
+        let ready = spare::ready(self.spare.place.as_fd(), &clock::now().boot_id);
+        let fits =
+            ready.is_some_and(|ready| ready.tree == current.tree && ready.selection == current.selection);
+        if self.options.spare == Spare::Off || fits || !self.has_room_for_spare(current) {
+            return None;
+        }
+        Some(SpareTask {
+            keeper: Arc::clone(&self.spare),
+            current: current.clone(),
+            options: self.options.clone(),
+        })
+    }
+
+    /// A spare saves time; it must neither end a grace period nor fill the disk.
+    fn has_room_for_spare(&self, current: &Record) -> bool {
+        let bytes = if self.options.spare == Spare::Link { 0 } else { current.bytes };
+        let all = self.generations().iter().map(|record| record.bytes).sum::<u64>() + bytes;
+        let under = self.options.retention.max_bytes.is_none_or(|ceiling| all <= ceiling);
+        under && matches!(self.shortage(Need { bytes, entries: current.entries }), Ok(None))
+    }
+
+    pub(super) fn spare_bytes(&self) -> u64 {
+        self.spare.bytes()
+    }
+
+    pub(super) fn drop_spare(&self, cancel: &CancellationToken) -> Result<(), Error> {
+        self.spare.drop_spare(cancel)
+    }
+}

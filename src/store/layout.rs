@@ -1,0 +1,257 @@
+//! The root's names, and the handles through which everything in it is done.
+//!
+//! ```text
+//! ROOT/
+//!   ..data -> ..2026_11_20_15_04_05.123456789      the link; swapped by a rename of ..data_tmp over it
+//!   ..2026_11_20_15_04_05.123456789/               current generation
+//!   ..2026_11_20_14_58_41.004211870/               retired, in its grace period or pinned
+//!   ci-operator -> ..data/ci-operator              one root link per top-level name of the tree
+//!   ..treeswap/                                    ours:
+//!     lock            0600, flock: one writer
+//!     state           records of the generations (JSON)
+//!     status.json     the last status record, for `treeswap status`
+//!     staging/        generations being written
+//!     spare/          a private copy of the current generation, for the next one
+//!     trash/          what is being deleted
+//!     quarantine-*    what stood where the link belongs, moved aside unread
+//! ```
+//!
+//! The root is resolved once, when it is opened; afterwards every step works below its handle, so that a rename or a
+//! remount on the way to it cannot lead us elsewhere.
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::FileType;
+
+use crate::fsx::{self, Link};
+use crate::generation::Name;
+use crate::store::error::{Error, some_names};
+
+/// The link that consumers open.
+pub(crate) const LINK: &str = "..data";
+/// Where the next link is made; the kubelet's name for it, which watchers know.
+pub(crate) const LINK_TMP: &str = "..data_tmp";
+/// Our own directory.
+pub(crate) const PRIVATE: &str = "..treeswap";
+/// The writer's lock, in our own directory.
+pub(crate) const LOCK: &str = "lock";
+/// The records of the generations.
+pub(crate) const STATE: &str = "state";
+/// The last status record.
+pub(crate) const STATUS: &str = "status.json";
+/// Generations being written.
+pub(crate) const STAGING: &str = "staging";
+/// The spare.
+pub(crate) const SPARE: &str = "spare";
+/// What is being deleted.
+pub(crate) const TRASH: &str = "trash";
+/// Begins the name of what was moved aside.
+pub(crate) const QUARANTINE: &str = "quarantine-";
+
+/// Directories of ours are readable by every uid: tools that walk the whole root must not trip over them.
+pub(crate) const DIR_MODE: u32 = 0o755;
+
+/// Handles on the root and on our own directories in it.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    /// The root, resolved: for messages, and to notice that something else was mounted there.
+    pub(crate) path: PathBuf,
+    /// The root itself.
+    pub(crate) root: OwnedFd,
+    /// [`PRIVATE`].
+    pub(crate) private: OwnedFd,
+    /// [`STAGING`].
+    pub(crate) staging: OwnedFd,
+    /// [`TRASH`].
+    pub(crate) trash: OwnedFd,
+}
+
+impl Layout {
+    /// Opens the root: resolves it, refuses what no one can mean, makes it and our directories where absent.
+    pub(crate) fn open(asked: &Path) -> Result<Self, Error> {
+        let path = resolve(asked)?;
+        let root = fsx::open_dir_at_path(&path).map_err(Error::io("open", &path))?;
+        refuse_foreign(&path, &root)?;
+        let private = open_private(&path, &root)?;
+        let inner = |name: &str| {
+            fsx::ensure_dir(&private, name, DIR_MODE)
+                .map_err(Error::io("open the directory", path.join(PRIVATE).join(name)))
+        };
+        let (staging, trash) = (inner(STAGING)?, inner(TRASH)?);
+        Ok(Self { path, root, private, staging, trash })
+    }
+
+    /// The path of a name in the root, for messages.
+    pub(crate) fn at(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// The path of a name in our own directory, for messages.
+    pub(crate) fn private_at(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.path.join(PRIVATE).join(name)
+    }
+
+    /// Reads the link.
+    pub(crate) fn link(&self) -> Result<Link, Error> {
+        fsx::read_link(&self.root, LINK).map_err(Error::io("read the link", self.at(LINK)))
+    }
+
+    /// Opens a generation's directory, if it is one.
+    pub(crate) fn generation(&self, name: &Name) -> Result<OwnedFd, Error> {
+        fsx::open_dir(&self.root, name.as_str())
+            .map_err(Error::io("open the generation", self.at(name.as_str())))
+    }
+}
+
+fn open_private(path: &Path, root: &OwnedFd) -> Result<OwnedFd, Error> {
+    let at = path.join(PRIVATE);
+    let private = fsx::ensure_dir(root, PRIVATE, DIR_MODE).map_err(Error::io("open the directory", &at))?;
+    Ok(private)
+}
+
+/// Makes the directory where it is absent, follows links on the way to it once, and refuses what cannot be meant.
+fn resolve(asked: &Path) -> Result<PathBuf, Error> {
+    let refused = |why: &str| Err(Error::Refused { path: asked.to_owned(), why: why.to_owned() });
+    if asked.as_os_str().is_empty() {
+        return refused("it is empty");
+    }
+    if asked.components().any(|part| part == Component::ParentDir) {
+        return refused("it contains `..`");
+    }
+    if let Some(why) = unusable(asked) {
+        return refused(why);
+    }
+    match fs_err::metadata(asked) {
+        Ok(found) if !found.is_dir() => return refused("it is not a directory"),
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
+            return refused("something on the way to it is not a directory");
+        }
+        Err(_) => fs_err::create_dir_all(asked).map_err(Error::io("make the root", asked))?,
+    }
+    let path = fs_err::canonicalize(asked).map_err(Error::io("resolve the root", asked))?;
+    match unusable(&path) {
+        Some(why) => refused(why),
+        None => Ok(path),
+    }
+}
+
+/// Directories that are never a root, however empty: somebody else lives there, or will.
+const SYSTEM: &[&str] = &[
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/home",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/proc",
+    "/run",
+    "/sbin",
+    "/sys",
+    "/tmp",
+    "/usr",
+    "/usr/bin",
+    "/usr/lib",
+    "/usr/local",
+    "/usr/sbin",
+    "/usr/share",
+    "/var",
+    "/var/lib",
+    "/var/log",
+    "/var/run",
+    "/var/tmp",
+    "/dev/shm",
+];
+
+/// Why a path can be no root, if so.
+fn unusable(path: &Path) -> Option<&'static str> {
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
+    let is_home = home.is_some_and(|home| {
+        path == Path::new(&home) || fs_err::canonicalize(&home).is_ok_and(|home| home == path)
+    });
+    if path == Path::new("/") {
+        Some("it is the root of the file system")
+    } else if is_home || path == Path::new("/root") || path.parent() == Some(Path::new("/home")) {
+        Some("it is a home directory")
+    } else if SYSTEM.iter().any(|system| path == Path::new(system)) {
+        Some("it is a directory of the system")
+    } else if ["/proc", "/sys"].iter().any(|system| path.starts_with(system)) {
+        Some("it is inside a directory of the kernel")
+    } else {
+        None
+    }
+}
+
+/// Refuses a root that has no directory of ours and holds anything but what a kubelet's or our own publication leaves.
+fn refuse_foreign(path: &Path, root: &OwnedFd) -> Result<(), Error> {
+    let listed = fsx::list(root).map_err(Error::io("list", path))?;
+    if listed.iter().any(|entry| entry.os() == OsStr::new(PRIVATE)) {
+        return Ok(());
+    }
+    let mut foreign = Vec::new();
+    for entry in &listed {
+        if !is_ours(root, entry.os()).map_err(Error::io("look at", path.join(entry.os())))? {
+            foreign.push(entry.os().to_string_lossy().into_owned());
+        }
+    }
+    if foreign.is_empty() {
+        return Ok(());
+    }
+    foreign.sort();
+    Err(Error::Foreign { path: path.to_owned(), names: some_names(&foreign) })
+}
+
+/// Whether a name in a root is one that a publication (ours, or a kubelet's) makes.
+fn is_ours(root: &OwnedFd, name: &OsStr) -> std::io::Result<bool> {
+    let Some(text) = name.to_str() else { return Ok(matches!(root_link(root, name)?, RootLink::Ours(_))) };
+    if text == "lost+found" {
+        return Ok(true); // of the file system itself
+    }
+    let kind =
+        |wanted: FileType| Ok(fsx::stat(root, name)?.is_some_and(|stat| fsx::file_type(&stat) == wanted));
+    if text == LINK || text == LINK_TMP {
+        return kind(FileType::Symlink);
+    }
+    if Name::parse(text).is_some() {
+        return kind(FileType::Directory);
+    }
+    Ok(matches!(root_link(root, name)?, RootLink::Ours(_)))
+}
+
+/// What stands under a root link's name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum RootLink {
+    /// Nothing.
+    Absent,
+    /// A link of ours: to this directory of the root, under the same name.
+    Ours(String),
+    /// Somebody else's.
+    Foreign,
+}
+
+/// Looks at a root link. Ours is recognised by its target: `..data/<same name>`, or, while a publication is under way,
+/// `<generation>/<same name>`.
+pub(crate) fn root_link(root: &OwnedFd, name: &OsStr) -> std::io::Result<RootLink> {
+    let target = match fsx::read_link(root, name)? {
+        Link::Absent => return Ok(RootLink::Absent),
+        Link::Other(_) => return Ok(RootLink::Foreign),
+        Link::To(target) => target,
+    };
+    let mut parts = Path::new(&target).components();
+    let (first, second, rest) = (parts.next(), parts.next(), parts.next());
+    let (Some(Component::Normal(first)), Some(Component::Normal(second)), None) = (first, second, rest)
+    else {
+        return Ok(RootLink::Foreign);
+    };
+    Ok(match first.to_str() {
+        Some(dir) if second == name && (dir == LINK || Name::parse(dir).is_some()) => {
+            RootLink::Ours(dir.to_owned())
+        }
+        _ => RootLink::Foreign,
+    })
+}

@@ -1,0 +1,288 @@
+//! The root: layout, staging, publication, pins, retention's hands, recovery. Blocking.
+//!
+//! Files: `layout` names and handles; `lock` one writer; `state` what is on record; `stage` and `spare` write trees;
+//! `staged` and `keeper` what the store makes of them; `publish` the numbered order; `links` root links; `recover` what
+//! every start and every cycle mends; `verify` content against payload; `reap` and `trash` deletion; `pin` the
+//! consumers' side; `inspect` a look without the lock; `probe` what the file system can do; `error`.
+//!
+//! Promises: the link names one complete generation at every instant, and once it named one it always does; a published
+//! generation is never written into; nothing that is not ours is deleted; no failure touches what is published.
+//! Does not do: network, objects, deciding when.
+
+mod inspect;
+mod keeper;
+mod links;
+mod lock;
+pub mod pin;
+mod probe;
+mod publish;
+mod reap;
+mod recover;
+pub mod spare;
+pub mod stage;
+mod staged;
+mod state;
+mod trash;
+mod verify;
+
+pub(crate) mod error;
+pub(crate) mod layout;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::{self, Now};
+use crate::fsx::{self, Flush};
+use crate::generation::{Name, Record};
+use crate::retention;
+use keeper::Keeper;
+use layout::{Layout, STAGING, STATUS};
+use links::Names;
+use lock::WriterLock;
+use state::{Loaded, State};
+use trash::Trash;
+
+pub use error::Error;
+pub use inspect::{Inspected, Inspection, inspect};
+pub use keeper::SpareTask;
+pub use probe::Probes;
+pub use staged::Staged;
+
+/// How hard a publication is made to survive a power cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Durability {
+    /// syncfs (or fsync of a few files) before the swap, fsync of the root after it.
+    #[default]
+    Syncfs,
+    /// Nothing: for a root on tmpfs.
+    None,
+}
+
+/// How the next generation is prepared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Spare {
+    /// A private full copy of the current generation, kept ready.
+    #[default]
+    Copy,
+    /// The same with hard links.
+    Link,
+    /// None: every generation is written in full.
+    Off,
+}
+
+/// What makes a store.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The root.
+    pub root: PathBuf,
+    /// See [`Durability`].
+    pub durability: Durability,
+    /// See [`Spare`].
+    pub spare: Spare,
+    /// Directories and files writable by the group.
+    pub group_write: bool,
+    /// Threads that write a generation.
+    pub writers: usize,
+    /// When retired generations go.
+    pub retention: retention::Options,
+}
+
+/// What a publication did.
+#[derive(Clone, Debug)]
+pub struct Published {
+    /// The new current generation.
+    pub current: Record,
+    /// The one before.
+    pub previous: Option<Name>,
+    /// What did not work after the swap, a line each; the next cycle mends it.
+    pub warnings: Vec<String>,
+}
+
+/// What recovery found and did, for the log.
+#[derive(Clone, Debug, Default)]
+pub struct Recovered {
+    /// One line for each thing mended or removed.
+    pub done: Vec<String>,
+    /// One line for each thing found that is not ours and was left alone.
+    pub foreign: Vec<String>,
+    /// One line for each thing that does not work here, or could not be mended yet.
+    pub warnings: Vec<String>,
+}
+
+/// The root, locked by us.
+#[derive(Debug)]
+pub struct Store {
+    options: Options,
+    layout: Arc<Layout>,
+    probes: Probes,
+    state: State,
+    /// The state file does not hold `state`.
+    unsaved: bool,
+    /// The root was changed and its sync failed.
+    unsynced: bool,
+    /// Top-level names of the current generation.
+    names: Option<(Name, Names)>,
+    spare: Arc<Keeper>,
+    trash: Arc<Trash>,
+    /// Generations that could not be reaped.
+    stuck: BTreeSet<Name>,
+}
+
+impl Store {
+    /// Opens the root, refuses `/`, home directories and foreign ones, takes the writer's lock, recovers (links first, no network).
+    pub fn open(options: Options) -> Result<(Self, Recovered), Error> {
+        let layout = Arc::new(Layout::open(&options.root)?);
+        let lock = WriterLock::take(&layout)?;
+        let probes = Probes::of(&layout)?;
+        let mut found = Recovered { warnings: probes.warnings(), ..Recovered::default() };
+        let state = match State::load(&layout)? {
+            Loaded::Known(state) => state,
+            Loaded::Absent => State::default(),
+            Loaded::Damaged(why) => {
+                let to = layout.quarantine(&layout.private, layout::STATE)?;
+                found.done.push(format!(
+                    "the state file is damaged ({why}) and moved to {to}: taken from what is on disk"
+                ));
+                State::default()
+            }
+        };
+        let trash = Arc::new(Trash::new(Arc::clone(&layout), lock));
+        let spare = Arc::new(Keeper::open(&layout, &trash, options.spare)?);
+        let (unsaved, unsynced, names) = (false, false, None);
+        let mut store = Self {
+            options,
+            layout,
+            probes,
+            state,
+            unsaved,
+            unsynced,
+            names,
+            spare,
+            trash,
+            stuck: BTreeSet::new(),
+        };
+        store.recover_into(&clock::now(), &mut found)?;
+        store.discard_left_overs(&mut found)?;
+        Ok((store, found))
+    }
+
+    /// The generation that the link names, if any.
+    pub fn current(&self) -> Option<&Record> {
+        self.state.current.as_ref().and_then(|name| self.state.record(name))
+    }
+
+    /// Whether what the current generation holds is known and, after a power cut, still there. Where it is not, the
+    /// current generation goes on serving, but a new one must be staged whatever its revision.
+    pub fn is_trusted(&self, now: &Now) -> bool {
+        self.current().is_some_and(|record| record.is_trusted(now))
+    }
+
+    /// Every generation known, newest first, the current one included.
+    pub fn generations(&self) -> &[Record] {
+        &self.state.generations
+    }
+
+    /// The root, resolved.
+    pub fn root(&self) -> &Path {
+        &self.layout.path
+    }
+
+    /// What the root's file system can do.
+    pub fn probes(&self) -> Probes {
+        self.probes
+    }
+
+    /// Bytes that the root's file system has left for us, if it says.
+    pub fn free_bytes(&self) -> Option<u64> {
+        fsx::space(&self.layout.root).ok().map(|space| space.bytes)
+    }
+
+    /// Writes the status record for `treeswap status`, in one piece but not durably.
+    pub fn write_status(&self, status: &[u8]) -> Result<(), Error> {
+        fsx::replace_file(&self.layout.private, STATUS, status, 0o644, Flush::Lazy)
+            .map_err(Error::io("write", self.layout.private_at(STATUS)))
+    }
+
+    /// Waits until the background has tried to delete everything in the trash. False when `cancel` came first.
+    pub fn wait_for_deletions(&self, cancel: &CancellationToken) -> bool {
+        self.trash.wait(cancel)
+    }
+
+    /// Removes what a process that was killed left in our own directory. Only at start: later it may be in use.
+    fn discard_left_overs(&self, found: &mut Recovered) -> Result<(), Error> {
+        let layout = &self.layout;
+        for entry in fsx::list(&layout.staging).map_err(Error::io("list", layout.private_at(STAGING)))? {
+            let failed = Error::io("move to the trash", layout.private_at(STAGING).join(entry.os()));
+            self.trash.put(&layout.staging, entry.os(), None).map_err(failed)?;
+            found.done.push(format!("removed {STAGING}/{}, which was not published", entry.os().display()));
+        }
+        for entry in fsx::list(&layout.private).map_err(Error::io("list", layout.private_at("")))? {
+            if entry.name.to_bytes().starts_with(fsx::TMP_PREFIX.as_bytes()) {
+                fsx::unlink(&layout.private, entry.os())
+                    .map_err(Error::io("remove", layout.private_at(entry.os())))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Why everything has to be opened anew, if so: our own directory or the root is not the one we hold.
+    fn displaced(&self) -> Result<Option<String>, Error> {
+        let layout = &self.layout;
+        let replaced = |why: String| Error::Replaced { path: layout.path.clone(), why };
+        let (device, inode) = fsx::identity(&layout.root).map_err(Error::io("look at", &layout.path))?;
+        let there = match rustix::fs::stat(&layout.path) {
+            Ok(stat) => stat,
+            Err(error) => return Err(replaced(format!("it is gone ({error})"))),
+        };
+        if there.st_dev != device {
+            return Err(replaced("another file system is mounted there".to_owned()));
+        }
+        if there.st_ino != inode {
+            return Ok(Some("the root was removed and made again".to_owned()));
+        }
+        let private =
+            fsx::stat(&layout.root, layout::PRIVATE).map_err(Error::io("look at", layout.private_at("")))?;
+        let held = fsx::identity(&layout.private).map_err(Error::io("look at", layout.private_at("")))?;
+        if private.is_none_or(|stat| (stat.st_dev, stat.st_ino) != held)
+            || !self.trash.lock().is_in_place(layout)?
+        {
+            return Ok(Some(format!("{} was removed, and is made again", layout::PRIVATE)));
+        }
+        let inner = [
+            (layout::STAGING, &layout.staging),
+            (layout::TRASH, &layout.trash),
+            (layout::SPARE, self.spare.place()),
+        ];
+        for (name, held) in inner {
+            let failed = || Error::io("look at", layout.private_at(name));
+            let held = fsx::identity(held).map_err(failed())?;
+            let there = fsx::stat(&layout.private, name).map_err(failed())?;
+            if there.is_none_or(|stat| (stat.st_dev, stat.st_ino) != held) {
+                return Ok(Some(format!("{}/{name} was removed, and is made again", layout::PRIVATE)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Opens everything anew. What is on record stays on record; recovery strikes out what is not there any more.
+    fn reopen(&mut self) -> Result<Recovered, Error> {
+        // Our own descriptors hold the lock until they are dropped below: another file is needed to take it again.
+        if self.trash.lock().is_in_place(&self.layout)? {
+            let failed = Error::io("remove the lock", self.layout.private_at(layout::LOCK));
+            fsx::unlink(&self.layout.private, layout::LOCK).map_err(failed)?;
+        }
+        let (mut fresh, mut found) = Self::open(self.options.clone())?;
+        if fresh.state.generations.iter().all(|record| !record.is_known()) {
+            fresh.state = self.state.clone();
+            fresh.recover_into(&clock::now(), &mut found)?;
+        }
+        *self = fresh;
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! What the root's file system can do, tried once when the root is opened.
+
+use rustix::fs::{AtFlags, StatxFlags};
+
+use crate::fsx::{self, Lock};
+use crate::store::error::Error;
+use crate::store::layout::{Layout, PRIVATE, STAGING};
+
+/// What was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Probes {
+    /// A shared flock on a directory keeps an exclusive one away: pins work.
+    pub pins: bool,
+    /// Names that differ in case, or in Unicode normalisation, only are one name.
+    pub folds: bool,
+}
+
+impl Probes {
+    /// Tries everything, in staging. Refuses a root in which a rename from staging cannot work.
+    pub(crate) fn of(layout: &Layout) -> Result<Self, Error> {
+        one_mount(layout)?;
+        Self::try_out(layout).map_err(Error::io("try out the file system in", layout.private_at(STAGING)))
+    }
+
+    fn try_out(layout: &Layout) -> std::io::Result<Self> {
+        let name = fsx::unique("probe-");
+        let dir = fsx::make_dir(&layout.staging, name.as_str(), 0o700)?;
+        let probes = pins(layout, &name).and_then(|pins| {
+            Ok(Self { pins, folds: folds(&dir, "Cs", "cS")? || folds(&dir, "\u{e9}", "e\u{301}")? })
+        });
+        let cleaned = rustix::fs::unlinkat(&layout.staging, name.as_str(), AtFlags::REMOVEDIR);
+        cleaned?;
+        probes
+    }
+
+    /// What does not work, a line each, for the log.
+    pub(crate) fn warnings(self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if !self.pins {
+            lines.push("pins do not work on this file system (no flock on directories): only grace periods protect readers".to_owned());
+        }
+        if self.folds {
+            lines.push("this file system takes names that differ in case or normalisation only for one: trees with such names will be refused".to_owned());
+        }
+        lines
+    }
+}
+
+/// A rename does not cross mounts, not even two mounts of one file system (`EXDEV`): our directory must be on the root's.
+fn one_mount(layout: &Layout) -> Result<(), Error> {
+    for (dir, name) in [(&layout.private, ""), (&layout.staging, "staging"), (&layout.trash, "trash")] {
+        let failed = || Error::io("look at", layout.private_at(name));
+        if mount_of(dir).map_err(failed())? != mount_of(&layout.root).map_err(failed())? {
+            let why = format!(
+                "{PRIVATE}/{name} is on another mount, so that nothing can be renamed from there into the root"
+            );
+            return Err(Error::Refused { path: layout.path.clone(), why });
+        }
+    }
+    Ok(())
+}
+
+/// Device and mount; the latter is 0 before Linux 5.8.
+fn mount_of(fd: &std::os::fd::OwnedFd) -> std::io::Result<(u64, u64)> {
+    let device = rustix::fs::fstat(fd)?.st_dev;
+    let flags = StatxFlags::MNT_ID;
+    let mount = match rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, flags) {
+        Ok(found) if found.stx_mask & flags.bits() != 0 => found.stx_mnt_id,
+        _ => 0,
+    };
+    Ok((device, mount))
+}
+
+fn pins(layout: &Layout, name: &str) -> std::io::Result<bool> {
+    let open = || fsx::open_dir(&layout.staging, name);
+    let (reader, reaper) = (open()?, open()?);
+    Ok(fsx::try_lock_shared(&reader)? == Lock::Taken && fsx::try_lock(&reaper)? == Lock::Held)
+}
+
+/// Whether a file made under one spelling is found under the other.
+fn folds(dir: &std::os::fd::OwnedFd, made: &str, other: &str) -> std::io::Result<bool> {
+    fsx::create_new(dir, made, 0o600)?;
+    let found = fsx::stat(dir, other);
+    fsx::unlink(dir, made)?;
+    Ok(found?.is_some())
+}

@@ -1,0 +1,171 @@
+//! Publication: how a staged generation becomes current.
+//!
+//! The writer's lock is held throughout. Each step with what a crash right after it leaves, and what the next start
+//! does about it:
+//!
+//! 1. Look: the tree's top-level names must be free in the root, or links of ours.
+//!    *Crash:* a directory in staging. Discarded.
+//! 2. Write the record, synced, saying that this generation is being published.
+//!    *Crash:* a record without a directory. Forgotten.
+//! 3. Rename the staged directory to its name in the root.
+//!    *Crash:* a complete generation that the link does not name. Discarded, unless there is nothing else to serve.
+//! 4. Make root links for new top-level names, pointing into the new generation itself, and remove those of names that
+//!    are gone. Readers of a name that is gone see `ENOENT` from here on; readers of a new name, the new content.
+//!    *Crash:* links made or removed too early. Brought in line with what the link names.
+//! 5. Make the symbolic link `..data_tmp`.
+//!    *Crash:* a left-over that would make every later step 5 fail. Removed.
+//! 6. Rename `..data_tmp` over `..data`: the swap. The one event consumers wait for; when it arrives everything a
+//!    consumer can list or open is in place.
+//!    *Crash before:* the old generation is current. *Crash after:* the new one is, and steps 7 to 9 are done at start.
+//! 7. Point the links of step 4 to `..data/<name>`, by rename over them.
+//!    *Crash:* links that name the generation directly. Pointed again.
+//! 8. Sync the root directory.
+//!    *Power cut before:* either generation is current, and both are whole: their content was synced before step 1.
+//! 9. Write the records: the new one is current, the old one retired now. Its grace period starts.
+//!    *Crash before:* the old one counts as retired from the next start on.
+//!
+//! A failure before step 6 leaves what was published as it was. A failure after it is no failure of the publication:
+//! it is reported, and mended in the next cycle.
+
+use std::ffi::OsString;
+
+use crate::clock::{self, Now};
+use crate::fsx;
+use crate::generation::{Name, Record, Retired};
+use crate::human::one_line;
+use crate::store::layout::{LINK, LINK_TMP};
+use crate::store::links::{Names, top_names};
+use crate::store::{Durability, Error, Published, Staged, Store};
+
+impl Store {
+    /// Publishes, in the numbered order of this file. `now` names the generation; the grace period of the one before
+    /// starts after the swap.
+    pub fn publish(&mut self, staged: Staged, now: &Now) -> Result<Published, Error> {
+        self.publish_and(staged, now, &mut |_| {})
+    }
+
+    /// The same, and calls `before_swap` between steps 4 and 5: the generation is in its place, and not yet current.
+    pub fn publish_and(
+        &mut self,
+        staged: Staged,
+        now: &Now,
+        before_swap: &mut dyn FnMut(&Record),
+    ) -> Result<Published, Error> {
+        // 1
+        let names = top_names(&staged.dir).map_err(Error::io("list", staged.path()))?;
+        self.layout.refuse_collisions(&names)?;
+        let name = Name::new(now.wall, self.state.generations.first().map(|record| &record.name));
+        let record = staged.record(name.clone(), now);
+        // 2
+        self.announce(record.clone())?;
+        // 3, 4, 5, 6
+        let ready = &mut || before_swap(&record);
+        let added = self.swap_in(staged, &name, &names, ready).inspect_err(|_| self.withdraw(&name, now))?;
+        let previous = self.state.current.replace(name.clone());
+        self.names = Some((name, names));
+        // 7, 8, 9
+        let warnings = self.settle(&added, previous.as_ref(), now);
+        Ok(Published { current: record, previous, warnings })
+    }
+
+    /// Step 2.
+    fn announce(&mut self, record: Record) -> Result<(), Error> {
+        let name = record.name.clone();
+        self.state.publishing = Some(name.clone());
+        self.state.put(record);
+        self.save().inspect_err(|_| {
+            self.state.publishing = None;
+            self.state.remove(&name);
+            self.unsaved = true; // the file may hold either
+        })
+    }
+
+    /// Steps 3 to 6. Returns the root links that step 7 has to point to the link.
+    fn swap_in(
+        &mut self,
+        staged: Staged,
+        name: &Name,
+        names: &Names,
+        ready: &mut dyn FnMut(),
+    ) -> Result<Vec<OsString>, Error> {
+        let layout = &self.layout;
+        // 3
+        fsx::rename_new(&layout.staging, staged.name(), &layout.root, name.as_str())
+            .map_err(Error::io("rename the staged directory to", layout.at(name.as_str())))?;
+        staged.was_moved();
+        // 4
+        let added = layout.add_links(names, name)?;
+        layout.remove_links(names)?;
+        ready();
+        // 5, 6
+        self.swap(name)?;
+        Ok(added)
+    }
+
+    /// Steps 5 and 6. Whatever stands under the link's name without being a link was moved aside by recovery; a file
+    /// that appeared there since would be replaced by the rename, so that is looked at once more.
+    pub(super) fn swap(&self, name: &Name) -> Result<(), Error> {
+        let layout = &self.layout;
+        if let fsx::Link::Other(_) = layout.link()? {
+            let source = std::io::Error::other("it is not a symbolic link any more");
+            return Err(Error::Io { act: "swap", path: layout.at(LINK), source });
+        }
+        // 5
+        rustix::fs::symlinkat(name.as_str(), &layout.root, LINK_TMP)
+            .map_err(Error::io("make the link", layout.at(LINK_TMP)))?;
+        // 6
+        rustix::fs::renameat(&layout.root, LINK_TMP, &layout.root, LINK)
+            .map_err(Error::io("swap", layout.at(LINK)))
+    }
+
+    /// Takes back what steps 2 to 5 did. Whatever this cannot take back, recovery does in the next cycle.
+    fn withdraw(&mut self, name: &Name, now: &Now) {
+        if let Err(error) = self.recover(now) {
+            tracing::warn!(generation = %name, error = %error, "the failed publication could not be taken back yet");
+        }
+    }
+
+    /// Steps 7 to 9; the publication stands whatever becomes of them.
+    fn settle(&mut self, added: &[OsString], previous: Option<&Name>, now: &Now) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let mut note = |done: Result<(), Error>| warnings.extend(done.err().map(|error| one_line(&error)));
+        // 7
+        note(self.layout.settle_links(added));
+        // 8
+        note(self.sync_root());
+        // 9
+        self.state.publishing = None;
+        let read = clock::now(); // the syncs before the swap may have taken seconds since `now`
+        let now = if read.boottime > now.boottime { &read } else { now };
+        for record in &mut self.state.generations {
+            if Some(&record.name) == previous {
+                record.retired = Some(Retired::at(now));
+            }
+        }
+        note(self.save());
+        warnings
+    }
+
+    /// Makes the names in the root durable.
+    pub(super) fn sync_root(&mut self) -> Result<(), Error> {
+        if self.options.durability == Durability::None {
+            return Ok(());
+        }
+        self.unsynced = true;
+        fsx::sync_dir(&self.layout.root).map_err(Error::io("sync", &self.layout.path))?;
+        self.unsynced = false;
+        Ok(())
+    }
+
+    /// Writes the state file.
+    pub(super) fn save(&mut self) -> Result<(), Error> {
+        let flush = match self.options.durability {
+            Durability::Syncfs => fsx::Flush::Content,
+            Durability::None => fsx::Flush::Lazy,
+        };
+        self.unsaved = true;
+        self.state.save(&self.layout, flush)?;
+        self.unsaved = false;
+        Ok(())
+    }
+}

@@ -1,0 +1,312 @@
+//! The spare: a private copy of the current generation, kept ready so that the next one costs what changed.
+//!
+//! A directory of its own below `..treeswap` (the place) holds the copy, `tree`, and once that is complete and synced,
+//! `ready`, a record of what it is. Whoever has a delta takes the tree out of the place and applies the delta to it.
+//! - A tree without its record is half-made or half-taken, and worth nothing: the store discards it when it opens.
+//! - A record counts only in the boot that wrote it. After a power cut nothing is known about the order in which a
+//!   file system kept what was being applied; a new copy costs a second or two in the background.
+//! - [`apply`] unlinks and creates. It never writes into an existing inode, so a copy made of hard links is as safe for
+//!   the published generation as a full one.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use super::stage::{self, Dirs, Modes, Unsynced, WriteOptions, alive, blob_error, io_error, split};
+use super::{Durability, Error};
+use crate::fsx::{self, Flush};
+use crate::payload::{BlobSource, Delta, Kind, Payload};
+use crate::revision::ObjectId;
+
+/// The copy's name in the place.
+pub(super) const TREE: &str = "tree";
+/// The record's name in the place.
+const READY: &str = "ready";
+/// More than a record can have.
+const MAX_RECORD: u64 = 64 << 10;
+/// How far the thread that prepares a spare steps back (nice(2)).
+const NICE: i32 = 10;
+
+/// What a ready spare is a copy of.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// The tree.
+    pub tree: ObjectId,
+    /// The choices that shaped it, as in [`crate::generation::Record::selection`].
+    pub selection: String,
+    /// Whether it is writable by the group.
+    pub group_write: bool,
+    /// Sum of its files' sizes, in bytes; none of them its own where they are hard links.
+    pub bytes: u64,
+    /// Files, links and directories in it.
+    pub entries: u64,
+    /// The boot it was written in.
+    pub boot_id: String,
+}
+
+/// What a spare is made from.
+#[derive(Clone, Copy, Debug)]
+pub enum Origin<'g> {
+    /// Blobs: files of its own.
+    Copy,
+    /// Hard links to the files of this generation, which is the payload's.
+    Link(BorrowedFd<'g>),
+}
+
+/// The record of the spare in the place, if it is complete and of this boot.
+pub fn ready(place: BorrowedFd<'_>, boot_id: &str) -> Option<Record> {
+    let bytes = fsx::read_file(place, READY, MAX_RECORD).ok()??;
+    let record: Record = serde_json::from_slice(&bytes).ok()?;
+    let is_dir = fsx::file_type(&fsx::stat(place, TREE).ok()??).is_dir();
+    (is_dir && !boot_id.is_empty() && record.boot_id == boot_id).then_some(record)
+}
+
+/// Makes a spare for the payload in the place, which holds none. Long; at low priority, so it belongs on a thread of
+/// its own. Ready once this returns.
+#[expect(clippy::too_many_arguments, reason = "everything that describes a generation")]
+pub fn prepare(
+    place: BorrowedFd<'_>,
+    origin: Origin<'_>,
+    payload: &Payload,
+    selection: &str,
+    blobs: &dyn BlobSource,
+    options: &WriteOptions,
+    durability: Durability,
+    boot_id: &str,
+    cancel: &CancellationToken,
+) -> Result<Record, Error> {
+    // Threads inherit it. Failing to step back is no reason not to prepare.
+    let _ = rustix::process::nice(NICE);
+    let top = match origin {
+        Origin::Copy => stage::write(place, TREE.as_ref(), payload, blobs, options, cancel)?,
+        Origin::Link(current) => stage::link(place, TREE.as_ref(), current, payload, blobs, options, cancel)?,
+    };
+    stage::make_durable(top.as_fd(), durability, &Unsynced::after_write(payload))?;
+    let record = Record {
+        tree: payload.tree,
+        selection: selection.to_owned(),
+        group_write: options.group_write,
+        bytes: payload.bytes,
+        entries: payload.count(),
+        boot_id: boot_id.to_owned(),
+    };
+    let written = serde_json::to_vec(&record).map_err(std::io::Error::from);
+    written
+        // No sync: the record is void after a power cut anyway.
+        .and_then(|bytes| fsx::replace_file(place, READY, &bytes, 0o644, Flush::Lazy))
+        .map_err(io_error("write the spare's record", READY.as_bytes()))?;
+    Ok(record)
+}
+
+/// Takes the spare out of its place, to `name` in `to`, and opens it. The place has no spare afterwards, whatever
+/// becomes of the tree.
+pub fn take(place: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Error> {
+    forget(place)?;
+    rustix::fs::renameat(place, TREE, to, name).map_err(io_error("take the spare to", name.as_bytes()))?;
+    fsx::open_dir(to, name).map_err(io_error("open the directory", name.as_bytes()))
+}
+
+/// Removes the record, so that the tree (if there is one) counts for nothing. The tree itself is for the trash.
+pub fn forget(place: BorrowedFd<'_>) -> Result<(), Error> {
+    fsx::unlink(place, READY).map_err(io_error("remove the spare's record", READY.as_bytes()))
+}
+
+/// Brings a tree from the delta's base to its revision, and says what has to be synced. After an error the tree is
+/// neither, and must be discarded.
+pub fn apply(
+    top: BorrowedFd<'_>,
+    delta: &Delta,
+    blobs: &dyn BlobSource,
+    options: &WriteOptions,
+    cancel: &CancellationToken,
+) -> Result<Unsynced, Error> {
+    let modes = Modes::of(options);
+    remove(top, delta, cancel)?;
+    let mut dirs = Dirs::new(top);
+    for path in &delta.added_dirs {
+        alive(cancel)?;
+        let (parent, name) = split(path);
+        fsx::make_dir(dirs.open(parent)?, name, modes.dir).map_err(io_error("make the directory", path))?;
+    }
+    let mut reader = blobs.reader().map_err(blob_error(b"."))?;
+    // Links last: no path that is still to be written leads through one.
+    let (links, others): (Vec<_>, Vec<_>) =
+        delta.written.iter().partition(|(_, kind, ..)| *kind == Kind::Symlink);
+    for (path, kind, id, size) in others.into_iter().chain(links) {
+        alive(cancel)?;
+        let (parent, name) = split(path);
+        let parent = dirs.open(parent)?;
+        stage::write_entry(parent, name, &|| path.to_vec(), *kind, id, *size, &mut *reader, modes)?;
+    }
+    Ok(Unsynced::after_delta(delta))
+}
+
+fn remove(top: BorrowedFd<'_>, delta: &Delta, cancel: &CancellationToken) -> Result<(), Error> {
+    let mut dirs = Dirs::new(top);
+    for path in &delta.removed {
+        alive(cancel)?;
+        let (parent, name) = split(path);
+        let parent = dirs.open(parent)?;
+        match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
+            // A submodule's empty directory. (Linux says EISDIR, POSIX EPERM.)
+            Err(Errno::ISDIR | Errno::PERM) => rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR),
+            result => result,
+        }
+        .map_err(io_error("remove", path))?;
+    }
+    for path in &delta.removed_dirs {
+        alive(cancel)?;
+        let (parent, name) = split(path);
+        rustix::fs::unlinkat(dirs.open(parent)?, name, AtFlags::REMOVEDIR)
+            .map_err(io_error("remove the directory", path))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::payload::testing::{Blobs, Tree, delta, expected, payload, read_back, tree};
+    use crate::payload::{Rules, Symlinks};
+    use proptest::prelude::*;
+    use std::os::fd::AsFd;
+
+    const OPTIONS: WriteOptions = WriteOptions { threads: 2, group_write: false };
+
+    fn rules() -> Rules {
+        Rules { symlinks: Symlinks::Keep, ..Rules::default() }
+    }
+
+    fn make(place: &std::path::Path, origin: Origin<'_>, tree: &Tree, boot: &str) -> Result<Record, Error> {
+        let dir = fsx::open_dir_at_path(place).unwrap();
+        let (payload, cancel) = (payload(tree, rules()).unwrap(), CancellationToken::new());
+        let blobs = Blobs::of(&[tree]);
+        prepare(dir.as_fd(), origin, &payload, "s", &blobs, &OPTIONS, Durability::Syncfs, boot, &cancel)
+    }
+
+    fn some() -> Tree {
+        tree(&[
+            ("a/x", Kind::File, "1"),
+            ("a/y", Kind::Executable, "22"),
+            ("l", Kind::Symlink, "a/x"),
+            ("m", Kind::Submodule, ""),
+        ])
+    }
+
+    #[test]
+    fn a_spare_counts_once_complete_and_only_in_its_boot() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = fsx::open_dir_at_path(dir.path()).unwrap();
+        assert_eq!(ready(place.as_fd(), "one"), None, "an empty place");
+        let record = make(dir.path(), Origin::Copy, &some(), "one").unwrap();
+        assert_eq!(ready(place.as_fd(), "one").as_ref(), Some(&record));
+        assert_eq!(ready(place.as_fd(), "two"), None, "after a reboot");
+        assert_eq!((record.entries, record.bytes), (5, 6));
+        assert_eq!(read_back(&dir.path().join(TREE)), expected(&some()));
+    }
+
+    #[test]
+    fn a_half_made_spare_does_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = fsx::open_dir_at_path(dir.path()).unwrap();
+        let cancel = CancellationToken::new();
+        cancel.cancel();
+        let (all, blobs) = (payload(&some(), rules()).unwrap(), Blobs::of(&[&some()]));
+        let stopped = prepare(
+            place.as_fd(),
+            Origin::Copy,
+            &all,
+            "s",
+            &blobs,
+            &OPTIONS,
+            Durability::Syncfs,
+            "one",
+            &cancel,
+        );
+        assert!(matches!(stopped, Err(Error::Cancelled)), "{stopped:?}");
+        assert_eq!(ready(place.as_fd(), "one"), None);
+        assert!(dir.path().join(TREE).exists(), "cancelled before anything was there to be half-made");
+    }
+
+    #[test]
+    fn a_spare_can_be_taken_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = fsx::open_dir_at_path(dir.path()).unwrap();
+        make(dir.path(), Origin::Copy, &some(), "one").unwrap();
+        take(place.as_fd(), place.as_fd(), "taken").unwrap();
+        assert_eq!(ready(place.as_fd(), "one"), None);
+        assert_eq!(read_back(&dir.path().join("taken")), expected(&some()));
+        assert!(take(place.as_fd(), place.as_fd(), "again").is_err());
+    }
+
+    #[test]
+    fn a_linked_spare_shares_files_and_a_delta_leaves_the_shared_ones_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = fsx::open_dir_at_path(dir.path()).unwrap();
+        let (old, mut new) = (some(), some());
+        new.insert(b"a/x".to_vec(), (Kind::Executable, b"changed".to_vec()));
+        let blobs = Blobs::of(&[&old, &new]);
+        let (all, cancel) = (payload(&old, rules()).unwrap(), CancellationToken::new());
+        let current =
+            stage::write(place.as_fd(), "current".as_ref(), &all, &blobs, &OPTIONS, &cancel).unwrap();
+        make(dir.path(), Origin::Link(current.as_fd()), &old, "one").unwrap();
+        let inode = |path: &str| {
+            std::os::unix::fs::MetadataExt::ino(&fs_err::symlink_metadata(dir.path().join(path)).unwrap())
+        };
+        assert_eq!(inode("current/a/y"), inode("tree/a/y"));
+        assert_ne!(inode("current/a"), inode("tree/a"));
+        let taken = take(place.as_fd(), place.as_fd(), "next").unwrap();
+        apply(taken.as_fd(), &delta(&old, &new, rules()).unwrap(), &blobs, &OPTIONS, &cancel).unwrap();
+        assert_eq!(read_back(&dir.path().join("next")), expected(&new));
+        assert_eq!(read_back(&dir.path().join("current")), expected(&old), "the published one was touched");
+    }
+
+    /// Few names, so that files become directories and links become files all the time.
+    fn trees() -> impl Strategy<Value = Tree> {
+        let name = prop::sample::select(vec!["a", "b", "c", "..d", "\u{e9}", "with space"]);
+        let path = prop::collection::vec(name, 1..4).prop_map(|parts| parts.join("/").into_bytes());
+        let kind = prop::sample::select(vec![Kind::File, Kind::Executable, Kind::Symlink, Kind::Submodule]);
+        let content = prop::sample::select(vec!["x", "yy", "../a", "zzz\n", "/abs", "b/c"]);
+        prop::collection::vec((path, kind, content), 0..24).prop_map(|entries| {
+            let mut tree = Tree::new();
+            for (path, kind, content) in entries {
+                let below = [&path[..], b"/"].concat();
+                let above = |other: &[u8]| path.starts_with(&[other, b"/"].concat());
+                if !tree.keys().any(|other| other.starts_with(&below) || above(other)) {
+                    let content =
+                        if kind == Kind::Submodule { Vec::new() } else { content.as_bytes().to_vec() };
+                    tree.insert(path, (kind, content));
+                }
+            }
+            tree
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_spare_carried_through_deltas_equals_a_fresh_write(steps in prop::collection::vec(trees(), 2..8)) {
+            let dir = tempfile::tempdir().unwrap();
+            let place = fsx::open_dir_at_path(dir.path()).unwrap();
+            let (blobs, cancel) = (Blobs::of(&steps.iter().collect::<Vec<_>>()), CancellationToken::new());
+            make(dir.path(), Origin::Copy, &steps[0], "one").unwrap();
+            let taken = take(place.as_fd(), place.as_fd(), "carried").unwrap();
+            for (at, pair) in steps.windows(2).enumerate() {
+                let delta = delta(&pair[0], &pair[1], rules()).unwrap();
+                let unsynced = apply(taken.as_fd(), &delta, &blobs, &OPTIONS, &cancel).unwrap();
+                stage::make_durable(taken.as_fd(), Durability::Syncfs, &unsynced).unwrap();
+                let whole = payload(&pair[1], rules()).unwrap();
+                prop_assert_eq!((delta.entries, delta.bytes), (whole.count(), whole.bytes));
+                let fresh = format!("fresh-{at}");
+                stage::write(place.as_fd(), fresh.as_ref(), &whole, &blobs, &OPTIONS, &cancel).unwrap();
+                let carried = read_back(&dir.path().join("carried"));
+                prop_assert_eq!(&carried, &read_back(&dir.path().join(fresh)));
+                prop_assert_eq!(&carried, &expected(&pair[1]));
+            }
+        }
+    }
+}

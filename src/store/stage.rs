@@ -1,0 +1,456 @@
+//! The tree writer: a checked payload, straight from blobs to files, through directory handles.
+//!
+//! What it promises:
+//! - It writes below the new directory it makes and nowhere else: every directory is opened beneath that handle with
+//!   no link followed (`openat2`), every file is made with `O_EXCL | O_NOFOLLOW`, and links are made last, so that a
+//!   name collision is an error and never an overwrite.
+//! - Modes are exact whatever the umask says: files 0644 or 0755, directories 0755 (0664 and 0775 with
+//!   `group_write`). A setgid bit that the operator put on the root (`fsGroup` does) is passed on to directories; no
+//!   other bit comes from anywhere.
+//! - Descriptors are bounded: two a thread. Cancellation is looked at between entries.
+//!
+//! Modification times are the time of writing. They grow from generation to generation where content changed, which
+//! is what consumers that compare them need; the commit's time would go back at a rollback.
+//!
+//! What it does not do: check names and sizes (the payload was), publish, or clean up after a failure: whoever made
+//! the place for the new directory discards it.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use tokio_util::sync::CancellationToken;
+
+use super::{Durability, Error};
+use crate::fsx;
+use crate::payload::{BlobError, BlobReader, BlobSource, Delta, Entry, Kind, Payload, escaped, join};
+use crate::revision::ObjectId;
+
+/// Directories that a thread claims at once: enough that the counter is not contended, few enough that threads end
+/// together.
+const CLAIM: usize = 8;
+/// Entries of one directory that go to one thread; the rest of a huge directory goes to the others.
+const SHARE: usize = 512;
+/// Up to so many files are synced one by one, beyond it the file system is: `syncfs` also waits for what neighbours
+/// wrote, which on a shared disk takes seconds.
+const FEW: usize = 64;
+/// A blob is in memory while its file is written. Those above this size take turns, so that it is one of them and not
+/// one per thread; the disk gains nothing from more.
+const LARGE: u64 = 8 << 20;
+
+static TURN: Mutex<()> = Mutex::new(());
+
+/// How to write.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteOptions {
+    /// Threads that write files.
+    pub threads: usize,
+    /// Files and directories writable by the group.
+    pub group_write: bool,
+}
+
+/// Writes the payload into a new directory `name` of `parent`, and returns the directory.
+pub fn write(
+    parent: BorrowedFd<'_>,
+    name: &Path,
+    payload: &Payload,
+    blobs: &dyn BlobSource,
+    options: &WriteOptions,
+    cancel: &CancellationToken,
+) -> Result<OwnedFd, Error> {
+    let modes = Modes::of(options);
+    let top = fsx::make_dir(parent, name, modes.dir)
+        .map_err(Error::io("make the directory", escaped(name.as_os_str().as_bytes())))?;
+    make_dirs(top.as_fd(), payload, modes, cancel)?;
+    write_files(top.as_fd(), payload, blobs, options.threads, modes, cancel)?;
+    write_links(top.as_fd(), payload, blobs, modes, cancel)?;
+    Ok(top)
+}
+
+/// As [`write`], but regular files become hard links to the files of `origin`, a directory that holds the same payload.
+/// A file that cannot be linked (missing there, or at its limit of links: 65,000 on ext4) is written.
+pub fn link(
+    parent: BorrowedFd<'_>,
+    name: &Path,
+    origin: BorrowedFd<'_>,
+    payload: &Payload,
+    blobs: &dyn BlobSource,
+    options: &WriteOptions,
+    cancel: &CancellationToken,
+) -> Result<OwnedFd, Error> {
+    let modes = Modes::of(options);
+    let top = fsx::make_dir(parent, name, modes.dir)
+        .map_err(Error::io("make the directory", escaped(name.as_os_str().as_bytes())))?;
+    make_dirs(top.as_fd(), payload, modes, cancel)?;
+    let mut reader = blobs.reader().map_err(blob_error(b"."))?;
+    for (dir, entries) in shares(payload) {
+        let path = &payload.dirs[dir];
+        let (mut from, mut to) = (Dirs::new(origin), Dirs::new(top.as_fd()));
+        let (from, to) = (from.open(path)?, to.open(path)?);
+        fsx::set_mode(to, modes.dir).map_err(io_error("set the mode of", path))?;
+        for entry in entries.iter().filter(|entry| entry.kind != Kind::Symlink) {
+            alive(cancel)?;
+            let linked = entry.kind != Kind::Submodule
+                && rustix::fs::linkat(from, &*entry.name, to, &*entry.name, AtFlags::empty()).is_ok();
+            if !linked {
+                let full = || join(path, &entry.name);
+                write_entry(to, &entry.name, &full, entry.kind, &entry.id, entry.size, &mut *reader, modes)?;
+            }
+        }
+    }
+    write_links(top.as_fd(), payload, blobs, modes, cancel)?;
+    Ok(top)
+}
+
+/// The modes that everything in one tree gets.
+#[derive(Clone, Copy)]
+pub(super) struct Modes {
+    pub(super) dir: u32,
+    file: u32,
+    executable: u32,
+}
+
+impl Modes {
+    pub(super) fn of(options: &WriteOptions) -> Self {
+        let group = if options.group_write { 0o020 } else { 0 };
+        Self { dir: 0o755 | group, file: 0o644 | group, executable: 0o755 | group }
+    }
+}
+
+/// Opens directories beneath a top one, following no link on the way, and keeps the last one open.
+pub(super) struct Dirs<'t> {
+    top: BorrowedFd<'t>,
+    last: Option<(Vec<u8>, OwnedFd)>,
+}
+
+impl<'t> Dirs<'t> {
+    pub(super) fn new(top: BorrowedFd<'t>) -> Self {
+        Self { top, last: None }
+    }
+
+    /// The directory at `path`, the top one for an empty path.
+    pub(super) fn open(&mut self, path: &[u8]) -> Result<BorrowedFd<'_>, Error> {
+        if path.is_empty() {
+            return Ok(self.top);
+        }
+        if self.last.as_ref().is_none_or(|(last, _)| last != path) {
+            let fd = open_beneath(self.top, path).map_err(io_error("open the directory", path))?;
+            self.last = Some((path.to_vec(), fd));
+        }
+        Ok(self.last.as_ref().map_or(self.top, |(_, fd)| fd.as_fd()))
+    }
+}
+
+/// Opens a directory beneath `top`. Where `openat2` is missing (Linux before 5.6) or forbidden (an old seccomp
+/// profile answers EPERM), component by component, which is the same and slower.
+fn open_beneath(top: BorrowedFd<'_>, path: &[u8]) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    loop {
+        match rustix::fs::openat2(top, path, fsx::DIRECTORY, Mode::empty(), resolve) {
+            Err(Errno::AGAIN | Errno::INTR) => {} // a rename elsewhere made the kernel unsure (openat2(2))
+            Err(Errno::NOSYS | Errno::PERM) => break,
+            opened => return Ok(opened?),
+        }
+    }
+    let mut components = path.split(|&byte| byte == b'/');
+    let mut dir = fsx::open_dir(top, components.next().unwrap_or(b"."))?;
+    for component in components {
+        dir = fsx::open_dir(&dir, component)?;
+    }
+    Ok(dir)
+}
+
+/// Splits a relative path into its directory and its last component.
+pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (b"", path),
+    }
+}
+
+fn make_dirs(
+    top: BorrowedFd<'_>,
+    payload: &Payload,
+    modes: Modes,
+    cancel: &CancellationToken,
+) -> Result<(), Error> {
+    let mut dirs = Dirs::new(top);
+    for path in payload.dirs.iter().skip(1) {
+        alive(cancel)?;
+        let (parent, name) = split(path);
+        // Whoever writes the directory's files has it open, and mends the mode if the umask took something from it.
+        rustix::fs::mkdirat(dirs.open(parent)?, name, Mode::from_raw_mode(modes.dir))
+            .map_err(|errno| create_error("make the directory", path, errno.into()))?;
+    }
+    Ok(())
+}
+
+/// Each directory with its entries, huge ones in shares.
+fn shares(payload: &Payload) -> Vec<(usize, &[Entry])> {
+    let mut shares = Vec::with_capacity(payload.dirs.len());
+    let mut rest = &payload.entries[..];
+    for dir in 0..payload.dirs.len() {
+        let end = rest.partition_point(|entry| entry.dir as usize <= dir);
+        let (mine, others) = rest.split_at(end);
+        rest = others;
+        if mine.is_empty() {
+            shares.push((dir, mine)); // it still gets its mode
+        }
+        shares.extend(mine.chunks(SHARE).map(|share| (dir, share)));
+    }
+    shares
+}
+
+/// Writes everything but links, with several threads; the first failure stops them all.
+fn write_files(
+    top: BorrowedFd<'_>,
+    payload: &Payload,
+    blobs: &dyn BlobSource,
+    threads: usize,
+    modes: Modes,
+    cancel: &CancellationToken,
+) -> Result<(), Error> {
+    let shares = shares(payload);
+    let next = AtomicUsize::new(0);
+    let stop = AtomicBool::new(false);
+    let failed = Mutex::new(None);
+    let work = || -> Result<(), Error> {
+        let mut reader = blobs.reader().map_err(blob_error(b"."))?;
+        let mut dirs = Dirs::new(top);
+        loop {
+            let start = next.fetch_add(CLAIM, Ordering::Relaxed);
+            let Some(claimed) = shares.get(start..shares.len().min(start + CLAIM)) else { return Ok(()) };
+            for (dir, entries) in claimed {
+                let path = &payload.dirs[*dir];
+                let fd = dirs.open(path)?;
+                fsx::set_mode(fd, modes.dir).map_err(io_error("set the mode of", path))?;
+                for entry in entries.iter().filter(|entry| entry.kind != Kind::Symlink) {
+                    if stop.load(Ordering::Relaxed) {
+                        return Ok(());
+                    }
+                    alive(cancel)?;
+                    let full = || join(path, &entry.name);
+                    write_entry(
+                        fd,
+                        &entry.name,
+                        &full,
+                        entry.kind,
+                        &entry.id,
+                        entry.size,
+                        &mut *reader,
+                        modes,
+                    )?;
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, shares.len().max(1)) {
+            scope.spawn(|| {
+                if let Err(error) = work() {
+                    stop.store(true, Ordering::Relaxed);
+                    if let Ok(mut failed) = failed.lock() {
+                        failed.get_or_insert(error);
+                    }
+                }
+            });
+        }
+    });
+    match failed.into_inner() {
+        Ok(Some(error)) => Err(error),
+        Ok(None) => Ok(()),
+        Err(_) => Err(Error::Cancelled),
+    }
+}
+
+fn write_links(
+    top: BorrowedFd<'_>,
+    payload: &Payload,
+    blobs: &dyn BlobSource,
+    modes: Modes,
+    cancel: &CancellationToken,
+) -> Result<(), Error> {
+    let mut links = payload.entries.iter().filter(|entry| entry.kind == Kind::Symlink).peekable();
+    if links.peek().is_none() {
+        return Ok(());
+    }
+    let mut reader = blobs.reader().map_err(blob_error(b"."))?;
+    let mut dirs = Dirs::new(top);
+    for entry in links {
+        alive(cancel)?;
+        let path = &payload.dirs[entry.dir as usize];
+        let full = || join(path, &entry.name);
+        let dir = dirs.open(path)?;
+        write_entry(dir, &entry.name, &full, entry.kind, &entry.id, entry.size, &mut *reader, modes)?;
+    }
+    Ok(())
+}
+
+/// Makes one file, link or submodule directory. Whatever has the name already stays as it is, and it is an error.
+#[expect(clippy::too_many_arguments, reason = "an entry of a payload and an entry of a delta share no type")]
+pub(super) fn write_entry(
+    dir: BorrowedFd<'_>,
+    name: &[u8],
+    path: &dyn Fn() -> Vec<u8>,
+    kind: Kind,
+    id: &ObjectId,
+    size: u64,
+    reader: &mut dyn BlobReader,
+    modes: Modes,
+) -> Result<(), Error> {
+    let mode = match kind {
+        Kind::File => modes.file,
+        Kind::Executable => modes.executable,
+        Kind::Symlink => {
+            let make = &mut |target: &[u8]| rustix::fs::symlinkat(target, dir, name).map_err(io::Error::from);
+            return content(path, "make the link", id, size, reader, make);
+        }
+        Kind::Submodule => {
+            let made = fsx::make_dir(dir, name, modes.dir).map(drop);
+            return made.map_err(|error| create_error("make the directory", &path(), error));
+        }
+    };
+    let mut file =
+        fsx::create_new(dir, name, mode).map_err(|error| create_error("create", &path(), error))?;
+    content(path, "write", id, size, reader, &mut |bytes| file.write_all(bytes))
+}
+
+/// Reads a blob and hands it to `make`, if it has the size that the payload was checked with.
+fn content(
+    path: &dyn Fn() -> Vec<u8>,
+    act: &'static str,
+    id: &ObjectId,
+    size: u64,
+    reader: &mut dyn BlobReader,
+    make: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+) -> Result<(), Error> {
+    let _turn = (size > LARGE).then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut found = 0;
+    let read = reader.read(id, &mut |bytes| {
+        found = bytes.len() as u64;
+        if found == size { make(bytes) } else { Ok(()) }
+    });
+    match read {
+        Err(BlobError::Sink(error)) => Err(create_error(act, &path(), error)),
+        Err(source) => Err(blob_error(&path())(source)),
+        Ok(()) if found != size => {
+            let why = format!("blob {id} has {found} bytes instead of {size}");
+            Err(Error::Miswritten { path: shown(&path()), why })
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+/// What has to reach the disk before a publication.
+#[derive(Clone, Debug)]
+pub enum Unsynced {
+    /// More than is worth naming.
+    Many,
+    /// These files and directories, relative to the staged directory.
+    Few {
+        /// Regular files that were written.
+        files: Vec<Box<[u8]>>,
+        /// Directories whose entries changed. Links are durable with them: their targets lie in the inode, which the
+        /// directory's sync writes out (ext4, xfs and btrfs alike).
+        dirs: BTreeSet<Box<[u8]>>,
+    },
+}
+
+impl Unsynced {
+    /// After [`write`].
+    pub fn after_write(payload: &Payload) -> Self {
+        if payload.entries.len() > FEW {
+            return Self::Many;
+        }
+        let regular = payload.entries.iter().filter(|e| matches!(e.kind, Kind::File | Kind::Executable));
+        let submodules = payload.entries.iter().filter(|e| e.kind == Kind::Submodule);
+        Self::Few {
+            files: regular.map(|entry| payload.path_of(entry).into()).collect(),
+            dirs: (payload.dirs.iter().cloned())
+                .chain(submodules.map(|entry| payload.path_of(entry).into()))
+                .collect(),
+        }
+    }
+
+    /// After a delta was applied to a tree that was synced before.
+    pub fn after_delta(delta: &Delta) -> Self {
+        if delta.written.len() + delta.removed.len() > FEW {
+            return Self::Many;
+        }
+        let removed_dirs: BTreeSet<_> = delta.removed_dirs.iter().collect();
+        let changed = delta.written.iter().map(|(path, ..)| path).chain(&delta.removed);
+        let made =
+            delta.written.iter().filter(|(_, kind, ..)| *kind == Kind::Submodule).map(|(path, ..)| path);
+        let parents = changed.chain(&delta.added_dirs).chain(&delta.removed_dirs).map(|path| split(path).0);
+        let dirs = parents.chain(delta.added_dirs.iter().chain(made).map(|path| &**path));
+        Self::Few {
+            files: (delta.written.iter())
+                .filter(|(_, kind, ..)| matches!(kind, Kind::File | Kind::Executable))
+                .map(|(path, ..)| path.clone())
+                .collect(),
+            dirs: dirs.map(Box::<[u8]>::from).filter(|dir| !removed_dirs.contains(dir)).collect(),
+        }
+    }
+}
+
+/// Makes a staged directory durable: afterwards a power cut cannot empty its files.
+pub fn make_durable(top: BorrowedFd<'_>, durability: Durability, unsynced: &Unsynced) -> Result<(), Error> {
+    match (durability, unsynced) {
+        (Durability::None, _) => Ok(()),
+        (Durability::Syncfs, Unsynced::Many) => {
+            fsx::sync_fs(top).map_err(io_error("sync the file system of", b"."))
+        }
+        (Durability::Syncfs, Unsynced::Few { files, dirs }) => {
+            let mut open = Dirs::new(top);
+            for path in files {
+                let (dir, name) = split(path);
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                rustix::fs::openat(open.open(dir)?, name, flags, Mode::empty())
+                    .and_then(|file| rustix::io::retry_on_intr(|| rustix::fs::fsync(&file)))
+                    .map_err(io_error("sync", path))?;
+            }
+            for path in dirs {
+                let dir = open.open(path)?;
+                fsx::sync_dir(dir).map_err(io_error("sync the directory", path))?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Whether to go on.
+pub(super) fn alive(cancel: &CancellationToken) -> Result<(), Error> {
+    if cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
+}
+
+/// A path for a message: relative to the staged directory, and harmless on a terminal.
+fn shown(path: &[u8]) -> PathBuf {
+    PathBuf::from(escaped(path))
+}
+
+/// The error of a step on a path.
+pub(super) fn io_error<E: Into<io::Error>>(act: &'static str, path: &[u8]) -> impl FnOnce(E) -> Error {
+    move |error| Error::Io { act, path: shown(path), source: error.into() }
+}
+
+/// The error of a blob that is wanted for a path.
+pub(super) fn blob_error(path: &[u8]) -> impl FnOnce(BlobError) -> Error {
+    move |source| Error::Blob { path: shown(path), source }
+}
+
+/// The error of making something that must not exist yet: no directory of a payload holds a name twice.
+fn create_error(act: &'static str, path: &[u8], error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists => Error::Folded { path: shown(path) },
+        _ => io_error(act, path)(error),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! From a payload, or a delta, to a staged generation: written, checked, durable, not yet published.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Now;
+use crate::fsx;
+use crate::generation::{Name, Record};
+use crate::payload::{BlobSource, Delta, Payload};
+use crate::revision::{ObjectId, Revision};
+use crate::store::error::Error;
+use crate::store::layout::{Layout, STAGING};
+use crate::store::reap::Need;
+use crate::store::stage::{self, Unsynced, WriteOptions};
+use crate::store::trash::Trash;
+use crate::store::{Durability, Options, Store};
+
+/// A generation that is written, checked and durable, but not yet published. Dropped unpublished, it is deleted.
+#[derive(Debug)]
+pub struct Staged {
+    /// Its directory.
+    pub(super) dir: OwnedFd,
+    place: Place,
+    facts: Facts,
+    synced: bool,
+}
+
+/// What a generation will be on record as.
+#[derive(Clone, Debug)]
+struct Facts {
+    revision: Revision,
+    tree: ObjectId,
+    selection: String,
+    need: Need,
+}
+
+impl Staged {
+    /// The revision it holds.
+    pub fn revision(&self) -> Revision {
+        self.facts.revision
+    }
+
+    /// Where it is, for messages and for hooks that look at it before its publication.
+    pub fn path(&self) -> PathBuf {
+        self.place.layout.private_at(STAGING).join(&self.place.name)
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.place.name
+    }
+
+    /// It has left staging: no longer ours to delete.
+    pub(super) fn was_moved(&self) {
+        self.place.moved.store(true, Ordering::Relaxed);
+    }
+
+    /// Its record, once it has a name.
+    pub(super) fn record(&self, name: Name, now: &Now) -> Record {
+        Record {
+            name,
+            revision: self.facts.revision,
+            tree: self.facts.tree,
+            selection: self.facts.selection.clone(),
+            entries: self.facts.need.entries,
+            bytes: self.facts.need.bytes,
+            published: now.wall,
+            boot_id: now.boot_id.clone(),
+            synced: self.synced,
+            retired: None,
+        }
+    }
+}
+
+/// A name in staging. Whatever is there when this is dropped goes to the trash, on every way out.
+#[derive(Debug)]
+pub(super) struct Place {
+    layout: Arc<Layout>,
+    trash: Arc<Trash>,
+    pub(super) name: String,
+    moved: AtomicBool,
+}
+
+impl Place {
+    pub(super) fn new(layout: &Arc<Layout>, trash: &Arc<Trash>) -> Self {
+        let (layout, trash) = (Arc::clone(layout), Arc::clone(trash));
+        Self { layout, trash, name: fsx::unique("generation-"), moved: AtomicBool::new(false) }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.moved.load(Ordering::Relaxed) {
+            return;
+        }
+        match self.trash.put(&self.layout.staging, self.name.as_str(), None) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(error = %error, "what was staged cannot be removed before the next start");
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Store {
+    /// Writes a whole payload into staging and makes it durable. Room is made before the first byte.
+    pub fn stage(
+        &mut self,
+        payload: &Payload,
+        selection: &str,
+        blobs: &dyn BlobSource,
+        cancel: &CancellationToken,
+    ) -> Result<Staged, Error> {
+        let need = Need { bytes: payload.bytes, entries: payload.count() };
+        self.make_room(need, need, cancel)?;
+        let place = Place::new(&self.layout, &self.trash);
+        let options = self.options.write_options();
+        let staging = self.layout.staging.as_fd();
+        let dir = stage::write(staging, place.name.as_ref(), payload, blobs, &options, cancel)?;
+        let facts =
+            Facts { revision: payload.revision, tree: payload.tree, selection: selection.to_owned(), need };
+        self.seal(place, dir, facts, &Unsynced::after_write(payload))
+    }
+
+    /// Applies a delta to the spare, if one is ready for the delta's base; `None` where only [`Store::stage`] will do.
+    pub fn stage_delta(
+        &mut self,
+        delta: &Delta,
+        selection: &str,
+        blobs: &dyn BlobSource,
+        cancel: &CancellationToken,
+    ) -> Result<Option<Staged>, Error> {
+        let place = Place::new(&self.layout, &self.trash);
+        let Some(dir) = self.spare.take(delta, selection, &self.options, &place.name)? else {
+            place.moved.store(true, Ordering::Relaxed); // nothing is there
+            return Ok(None);
+        };
+        let need = Need { bytes: delta.bytes, entries: delta.entries };
+        let written = delta.written.iter().map(|(.., size)| size).sum();
+        let written = Need { bytes: written, entries: (delta.written.len() + delta.added_dirs.len()) as u64 };
+        self.make_room(need, written, cancel)?;
+        let unsynced =
+            crate::store::spare::apply(dir.as_fd(), delta, blobs, &self.options.write_options(), cancel)?;
+        let facts =
+            Facts { revision: delta.revision, tree: delta.tree, selection: selection.to_owned(), need };
+        self.seal(place, dir, facts, &unsynced).map(Some)
+    }
+
+    /// Makes what was written durable. After a failed sync nothing is known about what reached the disk, and the same
+    /// sync would succeed the second time (the kernel reports a write-back error once): it is dropped, never retried.
+    fn seal(&self, place: Place, dir: OwnedFd, facts: Facts, unsynced: &Unsynced) -> Result<Staged, Error> {
+        stage::make_durable(dir.as_fd(), self.options.durability, unsynced)?;
+        Ok(Staged { dir, place, facts, synced: self.options.durability == Durability::Syncfs })
+    }
+}
+
+impl Options {
+    pub(super) fn write_options(&self) -> WriteOptions {
+        WriteOptions { threads: self.writers, group_write: self.group_write }
+    }
+}

@@ -1,0 +1,94 @@
+//! The state file: the records of the generations, written before anything rests on them.
+//!
+//! Promises: a record is written before its generation is in the root, and after a power cut the file is whole. Does not
+//! do: decide what is current; the link does, and the file only says what we last made of it. A file that is missing,
+//! damaged or behind costs a new generation and a full grace period for every old one, nothing else.
+
+use serde::{Deserialize, Serialize};
+
+use crate::fsx::{self, Flush};
+use crate::generation::{Name, Record};
+use crate::store::error::Error;
+use crate::store::layout::{Layout, STATE};
+
+/// Bytes of a state file that are read at most: tens of thousands of records.
+const LIMIT: u64 = 16 << 20;
+
+/// What the file holds.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct State {
+    /// The form of this file.
+    version: u32,
+    /// The generation that was published last.
+    pub(crate) current: Option<Name>,
+    /// The one whose publication began and was not seen to end.
+    pub(crate) publishing: Option<Name>,
+    /// Every generation in the root, newest first.
+    pub(crate) generations: Vec<Record>,
+}
+
+const VERSION: u32 = 1;
+
+impl Default for State {
+    fn default() -> Self {
+        Self { version: VERSION, current: None, publishing: None, generations: Vec::new() }
+    }
+}
+
+/// What reading the file gave.
+pub(crate) enum Loaded {
+    /// The state.
+    Known(State),
+    /// There was no file: a new root.
+    Absent,
+    /// The file is no state of ours: why.
+    Damaged(String),
+}
+
+impl State {
+    /// Reads the file. Only what is wrong with the file system is an error.
+    pub(crate) fn load(layout: &Layout) -> Result<Loaded, Error> {
+        Self::load_from(&layout.private).map_err(Error::io("read", layout.private_at(STATE)))
+    }
+
+    pub(crate) fn load_from(private: impl std::os::fd::AsFd) -> std::io::Result<Loaded> {
+        let bytes = match fsx::read_file(private, STATE, LIMIT) {
+            Ok(None) => return Ok(Loaded::Absent),
+            Ok(Some(bytes)) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                return Ok(Loaded::Damaged(error.to_string()));
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(match serde_json::from_slice::<Self>(&bytes) {
+            Ok(state) if state.version == VERSION => Loaded::Known(state),
+            Ok(state) => Loaded::Damaged(format!("it has version {}, not {VERSION}", state.version)),
+            Err(error) => Loaded::Damaged(error.to_string()),
+        })
+    }
+
+    /// Writes the file.
+    pub(crate) fn save(&self, layout: &Layout, flush: Flush) -> Result<(), Error> {
+        serde_json::to_vec(self)
+            .map_err(std::io::Error::from)
+            .and_then(|text| fsx::replace_file(&layout.private, STATE, &text, 0o644, flush))
+            .map_err(Error::io("write", layout.private_at(STATE)))
+    }
+
+    /// The record of a generation.
+    pub(crate) fn record(&self, name: &Name) -> Option<&Record> {
+        self.generations.iter().find(|record| record.name == *name)
+    }
+
+    /// Adds or replaces a record, keeping the order.
+    pub(crate) fn put(&mut self, record: Record) {
+        self.remove(&record.name);
+        let at = self.generations.partition_point(|other| other.name > record.name);
+        self.generations.insert(at, record);
+    }
+
+    /// Forgets a generation.
+    pub(crate) fn remove(&mut self, name: &Name) {
+        self.generations.retain(|record| record.name != *name);
+    }
+}

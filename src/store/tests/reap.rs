@@ -1,0 +1,224 @@
+//! Retention carried out on real directories, with real pins.
+
+use super::*;
+use crate::clock::Now;
+use crate::store::Error;
+
+fn after(seconds: u64) -> Now {
+    let now = clock::now();
+    Now { boottime: now.boottime + Duration::from_secs(seconds), ..now }
+}
+
+fn reap(store: &mut Store, now: &Now) -> usize {
+    let plan = store.plan(now);
+    store.reap(&plan).len()
+}
+
+/// Pins what the link names, as any consumer may.
+fn pin(world: &World) -> OwnedFd {
+    let dir = fsx::open_dir_at_path(&world.at("..data")).unwrap();
+    assert_eq!(fsx::try_lock_shared(&dir).unwrap(), fsx::Lock::Taken);
+    dir
+}
+
+#[test]
+fn a_retired_generation_goes_after_its_grace_period_in_one_rename() {
+    let world = World::new();
+    let mut store = world.with(&varied("1"));
+    let old = world.at("..data").canonicalize().unwrap();
+    publish(&mut store, &varied("2"));
+    let watch = Watch::on(&world.root());
+    assert_eq!(reap(&mut store, &after(29)), 0);
+    assert_eq!(watch.events(), [""; 0]);
+    assert!(old.exists());
+    assert_eq!(reap(&mut store, &after(31)), 1);
+    assert_eq!(watch.events(), ["MOVED_FROM|ISDIR ..G"]);
+    store.wait_for_deletions(&go());
+    world.assert_tidy();
+    world.assert_serves(&varied("2"));
+}
+
+#[test]
+fn a_grace_period_is_remembered_across_restarts() {
+    let world = World::new();
+    let mut store = world.with(&files("a", "1"));
+    publish(&mut store, &files("a", "2"));
+    drop(store);
+    let mut store = world.open();
+    assert_eq!(reap(&mut store, &after(20)), 0);
+    drop(store);
+    let mut store = world.open();
+    assert_eq!(reap(&mut store, &after(31)), 1);
+}
+
+#[test]
+fn a_pin_holds_a_generation_past_its_grace_period_and_lets_go_when_closed() {
+    let world = World::new();
+    let mut store = world.with(&files("a", "1"));
+    let pin = pin(&world);
+    publish(&mut store, &files("a", "2"));
+    assert_eq!(reap(&mut store, &after(60)), 0);
+    let plan = store.plan(&after(60));
+    assert!(plan.verdicts[1].reason.starts_with("pinned"), "{plan:?}");
+    drop(pin);
+    assert_eq!(reap(&mut store, &after(60)), 1);
+}
+
+#[test]
+fn a_pin_survives_our_restart() {
+    let world = World::new();
+    let mut store = world.with(&files("a", "1"));
+    let pin = pin(&world);
+    publish(&mut store, &files("a", "2"));
+    drop(store);
+    let mut store = world.open();
+    assert_eq!(reap(&mut store, &after(60)), 0);
+    drop(pin);
+    assert_eq!(reap(&mut store, &after(60)), 1);
+}
+
+#[test]
+fn a_pin_taken_after_the_plan_keeps_the_generation() {
+    let world = World::new();
+    let mut store = world.with(&files("a", "1"));
+    let dir = fsx::open_dir_at_path(&world.at("..data")).unwrap();
+    publish(&mut store, &files("a", "2"));
+    let plan = store.plan(&after(60));
+    fsx::try_lock_shared(&dir).unwrap();
+    assert_eq!(store.reap(&plan), []);
+    assert_eq!(store.generations().len(), 2);
+}
+
+#[test]
+fn max_pin_evicts_and_the_reader_keeps_its_open_files() {
+    let world = World::new();
+    let mut store = world.with(&files("a", "1"));
+    let pin = pin(&world);
+    let open = fsx::read_file(&pin, "a", 9).unwrap();
+    publish(&mut store, &files("a", "2"));
+    let plan = store.plan(&after(601));
+    assert!(plan.verdicts[1].evicts, "{plan:?}");
+    assert_eq!(store.reap(&plan).len(), 1);
+    assert_eq!(open.unwrap(), b"1");
+}
+
+#[test]
+fn a_late_reader_cannot_pin_what_is_being_deleted() {
+    let world = World::new();
+    let mut store = world.with(&files("a", "1"));
+    let late = fsx::open_dir_at_path(&world.at("..data")).unwrap();
+    publish(&mut store, &files("a", "2"));
+    reap(&mut store, &after(31));
+    store.wait_for_deletions(&go());
+    let stat = rustix::fs::fstat(&late).unwrap();
+    let current = rustix::fs::stat(world.at("..data")).unwrap();
+    assert_ne!(
+        (stat.st_dev, stat.st_ino),
+        (current.st_dev, current.st_ino),
+        "the check that every pin makes"
+    );
+    assert!(fsx::list(&late).unwrap().is_empty());
+}
+
+#[test]
+fn what_the_link_names_is_not_reaped_whatever_the_plan_says() {
+    let world = World::new();
+    let mut store = world.with(&files("a", "1"));
+    let first = store.current().unwrap().name.clone();
+    publish(&mut store, &files("a", "2"));
+    let plan = store.plan(&after(31));
+    fs_err::remove_file(world.at("..data")).unwrap();
+    std::os::unix::fs::symlink(first.as_str(), world.at("..data")).unwrap();
+    assert_eq!(store.reap(&plan), []);
+    assert!(world.at(first.as_str()).exists());
+}
+
+#[test]
+fn a_generation_replaced_by_a_link_is_not_followed() {
+    let world = World::new();
+    let mut store = world.with(&files("a", "1"));
+    let first = store.current().unwrap().name.clone();
+    publish(&mut store, &files("a", "2"));
+    let victim = world.dir.path().join("victim");
+    fs_err::create_dir(&victim).unwrap();
+    fs_err::write(victim.join("file"), "x").unwrap();
+    fs_err::remove_dir_all(world.at(first.as_str())).unwrap();
+    std::os::unix::fs::symlink(&victim, world.at(first.as_str())).unwrap();
+    reap(&mut store, &after(31));
+    store.mend(&clock::now()).unwrap();
+    store.wait_for_deletions(&go());
+    assert_eq!(fs_err::read_to_string(victim.join("file")).unwrap(), "x");
+    world.assert_serves(&files("a", "2"));
+}
+
+#[test]
+fn at_most_max_generations_are_kept_counting_the_one_to_be_written() {
+    let world = World::new();
+    let mut store = world.with(&files("a", "0"));
+    let pin = pin(&world);
+    for n in 1..10 {
+        publish(&mut store, &files("a", &n.to_string()));
+        assert!(store.generations().len() <= 5, "{n}");
+    }
+    assert_eq!(store.generations().len(), 5);
+    let pinned = store.plan(&clock::now()).verdicts.iter().filter(|verdict| verdict.pinned).count();
+    assert_eq!(pinned, 1, "whoever reads goes last");
+    drop(pin);
+}
+
+#[test]
+fn a_ceiling_on_bytes_is_kept_before_the_first_byte_is_written() {
+    let world = World::new();
+    let mut options = world.options();
+    options.retention.max_bytes = Some(250);
+    let (mut store, _) = Store::open(options).unwrap();
+    for n in 0..5 {
+        publish(&mut store, &files("a", &n.to_string().repeat(100)));
+        let bytes: u64 = store.generations().iter().map(|record| record.bytes).sum();
+        assert!(bytes <= 250, "{bytes}");
+    }
+    let big = files("ab", &"x".repeat(80));
+    let error = store.stage(&of(&big), "all", &Blobs::of(&[&big]), &go()).unwrap_err();
+    assert!(matches!(error, Error::OverCeiling { .. }), "{error}");
+    assert!(!error.hints().is_empty());
+    assert_eq!(store.generations().len(), 2, "nothing was reaped in vain");
+    world.assert_serves(&files("a", &"4".repeat(100)));
+}
+
+#[test]
+fn a_tree_that_the_file_system_has_no_room_for_is_refused_and_nobody_evicted() {
+    let world = World::new();
+    let mut store = world.with(&files("a", "1"));
+    let pin = pin(&world);
+    publish(&mut store, &files("a", "2"));
+    let mut huge = of(&files("a", "3"));
+    huge.bytes = 1 << 60;
+    let error = store.stage(&huge, "all", &Blobs::default(), &go()).unwrap_err();
+    assert!(matches!(error, Error::NoRoom { .. }), "{error}");
+    assert!(error.is_transient() && !error.hints().is_empty());
+    assert_eq!(store.generations().len(), 2, "the pinned one stays");
+    world.assert_serves(&files("a", "2"));
+    drop(pin);
+}
+
+#[test]
+fn a_hundred_publications_leave_descriptors_flat() {
+    let world = World::new();
+    let mut store = world.with(&varied("first"));
+    let ours = || {
+        let own = |link: PathBuf| link.starts_with(world.dir.path());
+        let all = fs_err::read_dir("/proc/self/fd").unwrap();
+        all.filter(|entry| fs_err::read_link(entry.as_ref().unwrap().path()).is_ok_and(own)).count()
+    };
+    publish(&mut store, &varied("second"));
+    reap(&mut store, &after(31));
+    store.wait_for_deletions(&go());
+    let before = ours();
+    for n in 0..100 {
+        publish(&mut store, &varied(&n.to_string()));
+        reap(&mut store, &after(31));
+    }
+    store.wait_for_deletions(&go());
+    assert_eq!(ours(), before);
+    world.assert_tidy();
+}

@@ -1,0 +1,365 @@
+//! What a crash, a person or another container left in the root, and what becomes of it.
+
+use std::os::unix::fs::symlink;
+
+use super::*;
+use crate::store::layout::{LINK, LINK_TMP};
+
+fn found_nothing(found: &Recovered) -> bool {
+    found.done.is_empty() && found.foreign.is_empty() && found.warnings.is_empty()
+}
+
+#[test]
+fn a_second_start_finds_everything_and_does_nothing() {
+    let world = World::new();
+    let mut store = world.with(&varied("1"));
+    publish(&mut store, &varied("2"));
+    let before = store.generations().to_vec();
+    drop(store);
+    let watch = Watch::on(&world.root());
+    let (store, found) = world.recover();
+    assert!(found_nothing(&found), "{found:?}");
+    assert_eq!(watch.events(), [""; 0]);
+    assert_eq!(store.generations(), before);
+    assert!(store.is_trusted(&clock::now()));
+}
+
+#[test]
+fn a_stale_temporary_link_is_removed() {
+    let world = World::new();
+    drop(world.with(&files("a", "1")));
+    symlink("..2026_01_01_00_00_00.000000000", world.at(LINK_TMP)).unwrap();
+    let (mut store, found) = world.recover();
+    assert_eq!(found.done.len(), 1, "{found:?}");
+    publish(&mut store, &files("a", "2"));
+    world.assert_serves(&files("a", "2"));
+}
+
+#[test]
+fn a_foreign_thing_under_the_temporary_name_is_moved_aside() {
+    let world = World::new();
+    let mut store = world.with(&files("a", "1"));
+    fs_err::create_dir(world.at(LINK_TMP)).unwrap();
+    fs_err::write(world.at("..data_tmp/precious"), "x").unwrap();
+    store.mend(&clock::now()).unwrap();
+    publish(&mut store, &files("a", "2"));
+    world.assert_serves(&files("a", "2"));
+    assert_eq!(fs_err::read_to_string(quarantined(&world).join("precious")).unwrap(), "x");
+}
+
+fn quarantined(world: &World) -> PathBuf {
+    let mut all = fs_err::read_dir(world.at("..treeswap")).unwrap().map(|entry| entry.unwrap());
+    all.find(|entry| entry.file_name().to_str().unwrap().starts_with("quarantine-")).unwrap().path()
+}
+
+#[test]
+fn half_staged_directories_and_trash_are_removed() {
+    let world = World::new();
+    drop(world.with(&files("a", "1")));
+    for dir in ["staging/half", "trash/gone-1-1", "spare/tree"] {
+        fs_err::create_dir_all(world.at("..treeswap").join(dir).join("x/y")).unwrap();
+        fs_err::write(world.at("..treeswap").join(dir).join("x/f"), "f").unwrap();
+    }
+    fs_err::write(world.at("..treeswap/tmp-state-1-7"), "{").unwrap();
+    let (store, _) = world.recover();
+    assert!(store.wait_for_deletions(&go()));
+    world.assert_tidy();
+    assert!(fs_err::read_dir(world.at("..treeswap/spare")).unwrap().next().is_none());
+    world.assert_serves(&files("a", "1"));
+}
+
+#[test]
+fn missing_and_obsolete_root_links_are_mended() {
+    let world = World::new();
+    let mut store = world.with(&files("abc", "1"));
+    fs_err::remove_file(world.at("a")).unwrap();
+    fs_err::remove_file(world.at("b")).unwrap();
+    let generation = fs_err::read_link(world.at(LINK)).unwrap();
+    symlink(generation.join("b"), world.at("b")).unwrap(); // as a publication cut off after its swap leaves it
+    symlink("..data/gone", world.at("gone")).unwrap();
+    symlink("..2001_01_01_00_00_00.1/early", world.at("early")).unwrap();
+    let found = store.mend(&clock::now()).unwrap();
+    assert_eq!(found.done.len(), 4, "{found:?}");
+    world.assert_serves(&files("abc", "1"));
+    assert!(found_nothing(&store.mend(&clock::now()).unwrap()));
+}
+
+#[test]
+fn what_is_not_ours_is_reported_and_left_alone() {
+    let world = World::new();
+    let mut store = world.with(&files("a", "1"));
+    fs_err::write(world.at("note"), "x").unwrap();
+    fs_err::create_dir(world.at("mounted")).unwrap();
+    symlink("/etc/hostname", world.at("host")).unwrap();
+    symlink("..data/other", world.at("alias")).unwrap();
+    symlink("../..data/dots", world.at("dots")).unwrap();
+    fs_err::remove_file(world.at("a")).unwrap();
+    fs_err::write(world.at("a"), "in the way").unwrap();
+    let watch = Watch::on(&world.root());
+    let found = store.mend(&clock::now()).unwrap();
+    assert_eq!(found.done, [""; 0]);
+    assert_eq!((found.foreign.len(), found.warnings.len()), (5, 1), "{found:?}");
+    assert_eq!(watch.events(), [""; 0]);
+}
+
+#[test]
+fn a_link_that_was_removed_or_turned_is_put_back() {
+    let (world, second) = (World::new(), files("a", "2"));
+    let mut store = world.with(&files("a", "1"));
+    let first = fs_err::read_link(world.at(LINK)).unwrap();
+    publish(&mut store, &second);
+    for target in [
+        None,
+        Some(first.to_str().unwrap()),
+        Some("..2001_01_01_00_00_00.1"),
+        Some(".."),
+        Some("/etc"),
+        Some("nowhere"),
+    ] {
+        fs_err::remove_file(world.at(LINK)).unwrap();
+        if let Some(target) = target {
+            symlink(target, world.at(LINK)).unwrap();
+        }
+        let found = store.mend(&clock::now()).unwrap();
+        assert_eq!(found.done.len(), 1, "{target:?}: {found:?}");
+        world.assert_serves(&second);
+        // The same, found by a start.
+        fs_err::remove_file(world.at(LINK)).unwrap();
+        if let Some(target) = target {
+            symlink(target, world.at(LINK)).unwrap();
+        }
+        drop(store);
+        store = world.open();
+        world.assert_serves(&second);
+    }
+    assert_eq!(store.generations().len(), 2);
+}
+
+#[test]
+fn a_directory_or_file_in_the_place_of_the_link_is_moved_aside_unread() {
+    let (world, first) = (World::new(), files("a", "1"));
+    let mut store = world.with(&first);
+    fs_err::remove_file(world.at(LINK)).unwrap();
+    fs_err::create_dir(world.at(LINK)).unwrap();
+    fs_err::write(world.at("..data/precious"), "x").unwrap();
+    let watch = Watch::on(&world.root());
+    store.mend(&clock::now()).unwrap();
+    let events = watch.events();
+    assert!(!events.iter().any(|event| event == "DELETE ..data"), "{events:?}");
+    world.assert_serves(&first);
+    let aside = quarantined(&world);
+    assert_eq!(fs_err::read_to_string(aside.join("precious")).unwrap(), "x");
+    fs_err::remove_dir_all(aside).unwrap();
+    fs_err::remove_file(world.at(LINK)).unwrap();
+    fs_err::write(world.at(LINK), "a file").unwrap();
+    drop(store);
+    world.open();
+    world.assert_serves(&first);
+    assert_eq!(fs_err::read_to_string(quarantined(&world)).unwrap(), "a file");
+}
+
+#[test]
+fn nothing_that_an_odd_link_names_is_ever_touched() {
+    let world = World::new();
+    let victim = world.dir.path().join("victim");
+    fs_err::create_dir_all(victim.join("sub")).unwrap();
+    fs_err::write(victim.join("sub/file"), "x").unwrap();
+    let mut store = world.with(&files("a", "1"));
+    for target in ["../victim", victim.to_str().unwrap(), ".", "..treeswap"] {
+        fs_err::remove_file(world.at(LINK)).unwrap();
+        symlink(target, world.at(LINK)).unwrap();
+        store.mend(&clock::now()).unwrap();
+        publish(&mut store, &files("a", target));
+        let plan = store.plan(&clock::now());
+        store.reap(&plan);
+        world.assert_serves(&files("a", target));
+    }
+    store.wait_for_deletions(&go());
+    assert_eq!(fs_err::read_to_string(victim.join("sub/file")).unwrap(), "x");
+}
+
+/// Cuts a publication off after a step by putting the root into the state that it leaves.
+#[test]
+fn a_publication_cut_off_before_its_swap_is_taken_back() {
+    let (world, first) = (World::new(), files("ab", "1"));
+    let store = world.with(&first);
+    let mut state = store.state.clone();
+    drop(store);
+    let name = Name::new(clock::now().wall, state.current.as_ref());
+    let mut record = state.generations[0].clone();
+    record.name = name.clone();
+    // After step 2: a record without a directory.
+    state.publishing = Some(name.clone());
+    state.put(record);
+    let save = || {
+        let layout = crate::store::layout::Layout::open(&world.root()).unwrap();
+        state.save(&layout, fsx::Flush::Content).unwrap();
+    };
+    let check = || {
+        let (store, found) = world.recover();
+        world.assert_serves(&first);
+        assert_eq!(store.generations().len(), 1, "{found:?}");
+        store.wait_for_deletions(&go());
+        world.assert_tidy();
+        assert_eq!(world.names(), ["..G", "..data", "..treeswap", "a", "b"]);
+    };
+    save();
+    check();
+    // After step 3: the directory; after step 4: links changed; after step 5: the temporary link.
+    for step in 3..=5 {
+        save();
+        fs_err::create_dir(world.at(name.as_str())).unwrap();
+        fs_err::write(world.at(name.as_str()).join("c"), "2").unwrap();
+        if step >= 4 {
+            symlink(Path::new(name.as_str()).join("c"), world.at("c")).unwrap();
+            fs_err::remove_file(world.at("a")).unwrap();
+        }
+        if step >= 5 {
+            symlink(name.as_str(), world.at(LINK_TMP)).unwrap();
+        }
+        check();
+    }
+}
+
+#[test]
+fn a_publication_cut_off_after_its_swap_is_finished() {
+    let (world, second) = (World::new(), files("bc", "2"));
+    let mut store = world.with(&files("ab", "1"));
+    let (old, first) = (store.state.clone(), store.current().unwrap().name.clone());
+    publish(&mut store, &second);
+    let new = store.current().unwrap().clone();
+    drop(store);
+    // As step 2 wrote the records; as step 4 left the links.
+    let mut state = old;
+    state.publishing = Some(new.name.clone());
+    state.put(new.clone());
+    state.save(&crate::store::layout::Layout::open(&world.root()).unwrap(), fsx::Flush::Content).unwrap();
+    fs_err::remove_file(world.at("c")).unwrap();
+    symlink(Path::new(new.name.as_str()).join("c"), world.at("c")).unwrap();
+    let watch = Watch::on(&world.root());
+    let (store, found) = world.recover();
+    world.assert_serves(&second);
+    assert_eq!(watch.events(), ["MOVED_TO c"], "{found:?}");
+    assert_eq!(store.current(), Some(&new));
+    let retired = store.generations().iter().find(|record| record.name == first).unwrap();
+    assert!(retired.retired.is_some());
+}
+
+#[test]
+fn a_lost_or_damaged_state_file_costs_a_new_generation_and_no_reader() {
+    for damage in [None, Some(""), Some("{\"version\":9}"), Some("\0\0\0\0")] {
+        let (world, second) = (World::new(), files("ab", "2"));
+        let mut store = world.with(&files("a", "1"));
+        publish(&mut store, &second);
+        drop(store);
+        match damage {
+            None => fs_err::remove_file(world.at("..treeswap/state")).unwrap(),
+            Some(text) => fs_err::write(world.at("..treeswap/state"), text).unwrap(),
+        }
+        let (mut store, _) = world.recover();
+        world.assert_serves(&second);
+        let current = store.current().unwrap();
+        assert!(!current.is_known() && !store.is_trusted(&clock::now()));
+        assert_eq!((current.entries, current.bytes), (2, 2), "measured");
+        let plan = store.plan(&clock::now());
+        assert!(plan.verdicts.iter().all(|verdict| verdict.keep), "a full grace period for the retired one");
+        publish(&mut store, &second);
+        world.assert_serves(&second);
+        assert!(store.is_trusted(&clock::now()));
+    }
+}
+
+#[test]
+fn a_directory_in_the_place_of_the_state_file_is_moved_aside() {
+    let world = World::new();
+    drop(world.with(&files("a", "1")));
+    fs_err::remove_file(world.at("..treeswap/state")).unwrap();
+    fs_err::create_dir_all(world.at("..treeswap/state/planted")).unwrap();
+    let mut store = world.open();
+    publish(&mut store, &files("a", "2"));
+    world.assert_serves(&files("a", "2"));
+    assert!(quarantined(&world).join("planted").is_dir());
+}
+
+#[test]
+fn without_state_and_link_the_newest_generation_serves() {
+    let world = World::new();
+    let mut store = world.with(&files("a", "1"));
+    publish(&mut store, &files("a", "2"));
+    drop(store);
+    fs_err::remove_file(world.at("..treeswap/state")).unwrap();
+    fs_err::remove_file(world.at(LINK)).unwrap();
+    world.open();
+    world.assert_serves(&files("a", "2"));
+}
+
+#[test]
+fn a_directory_that_a_kubelet_made_is_adopted() {
+    let world = World::new();
+    let made = world.at("..2026_01_01_00_00_00.123");
+    fs_err::create_dir_all(&made).unwrap();
+    fs_err::write(made.join("a"), "old").unwrap();
+    symlink("..2026_01_01_00_00_00.123", world.at(LINK)).unwrap();
+    symlink("..data/a", world.at("a")).unwrap();
+    let (mut store, _) = world.recover();
+    world.assert_serves(&files("a", "old"));
+    publish(&mut store, &files("ab", "new"));
+    world.assert_serves(&files("ab", "new"));
+    assert!(made.exists(), "it has its grace period as well");
+}
+
+#[test]
+fn a_generation_that_is_gone_is_forgotten() {
+    let world = World::new();
+    let mut store = world.with(&files("a", "1"));
+    let first = store.current().unwrap().name.clone();
+    publish(&mut store, &files("a", "2"));
+    fs_err::remove_dir_all(world.at(first.as_str())).unwrap();
+    let found = store.mend(&clock::now()).unwrap();
+    assert_eq!(found.done.len(), 1, "{found:?}");
+    assert_eq!(store.generations().len(), 1);
+}
+
+#[test]
+fn the_current_generation_removed_by_a_person_is_replaced_by_what_there_is() {
+    let world = World::new();
+    let mut store = world.with(&files("a", "1"));
+    publish(&mut store, &files("ab", "2"));
+    let current = store.current().unwrap().name.clone();
+    fs_err::remove_dir_all(world.at(current.as_str())).unwrap();
+    store.mend(&clock::now()).unwrap();
+    world.assert_serves(&files("a", "1"));
+    fs_err::remove_dir_all(world.at("..data").canonicalize().unwrap()).unwrap();
+    let found = store.mend(&clock::now()).unwrap();
+    assert!(store.current().is_none() && found.warnings.len() == 1, "{found:?}");
+    publish(&mut store, &files("ab", "2"));
+    world.assert_serves(&files("ab", "2"));
+}
+
+#[test]
+fn our_own_directory_removed_under_us_is_made_again() {
+    let (world, second) = (World::new(), files("a", "2"));
+    let mut store = world.with(&files("a", "1"));
+    publish(&mut store, &second);
+    let before = store.generations().to_vec();
+    fs_err::remove_dir_all(world.at("..treeswap")).unwrap();
+    store.mend(&clock::now()).unwrap();
+    assert_eq!(store.generations(), before, "what was on record stays on record");
+    assert!(Store::open(world.options()).is_err(), "the new lock is held");
+    publish(&mut store, &files("a", "3"));
+    world.assert_serves(&files("a", "3"));
+}
+
+#[test]
+fn a_root_made_again_under_us_is_taken_up_and_a_missing_one_is_an_error() {
+    let world = World::new();
+    let mut store = world.with(&files("a", "1"));
+    fs_err::rename(world.root(), world.dir.path().join("moved")).unwrap();
+    let error = store.mend(&clock::now()).unwrap_err();
+    assert!(matches!(error, crate::store::Error::Replaced { .. }) && error.is_transient(), "{error}");
+    fs_err::create_dir(world.root()).unwrap();
+    store.mend(&clock::now()).unwrap();
+    assert!(store.current().is_none());
+    publish(&mut store, &files("a", "2"));
+    world.assert_serves(&files("a", "2"));
+}

@@ -1,0 +1,128 @@
+//! Roots that are refused, and the reason that is given.
+
+use super::*;
+use crate::store::Error;
+
+fn refused(root: impl Into<PathBuf>) -> Error {
+    let options = Options { root: root.into(), ..World::new().options() };
+    let error = Store::open(options).unwrap_err();
+    assert!(!error.is_transient(), "{error}");
+    assert!(!error.hints().is_empty(), "{error}");
+    error
+}
+
+#[test]
+fn directories_that_nobody_can_mean_are_refused() {
+    for root in [
+        "/",
+        "//",
+        "/tmp",
+        "/etc",
+        "/usr/lib",
+        "/root",
+        "/home/someone",
+        "/proc/self",
+        "/sys/fs",
+        "",
+        "/srv/../etc",
+    ] {
+        let error = refused(root);
+        assert!(matches!(error, Error::Refused { .. }), "{root}: {error}");
+    }
+    assert!(!Path::new("/home/someone").exists(), "a refused root was made");
+}
+
+#[test]
+fn a_link_to_a_system_directory_is_refused_as_what_it_names() {
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/etc", dir.path().join("root")).unwrap();
+    refused(dir.path().join("root"));
+}
+
+#[test]
+fn a_directory_with_somebody_elses_files_is_refused_and_untouched() {
+    let world = World::new();
+    fs_err::create_dir(world.root()).unwrap();
+    fs_err::write(world.at("thesis.tex"), "x").unwrap();
+    let error = refused(world.root());
+    assert!(error.to_string().contains("\"thesis.tex\""), "{error}");
+    assert_eq!(world.names(), ["thesis.tex"]);
+}
+
+#[test]
+fn git_syncs_root_is_somebody_elses() {
+    let world = World::new();
+    fs_err::create_dir_all(world.at(".worktrees/abc")).unwrap();
+    fs_err::create_dir_all(world.at(".git")).unwrap();
+    std::os::unix::fs::symlink(".worktrees/abc", world.at("link")).unwrap();
+    assert!(refused(world.root()).to_string().contains("\".git\", \".worktrees\", \"link\""));
+}
+
+#[test]
+fn an_empty_directory_and_one_with_lost_and_found_are_fine() {
+    let world = World::new();
+    fs_err::create_dir_all(world.at("lost+found")).unwrap();
+    let mut store = world.open();
+    let found = store.mend(&clock::now()).unwrap();
+    assert_eq!(found.foreign, [""; 0]);
+}
+
+#[test]
+fn a_file_is_no_root() {
+    let world = World::new();
+    fs_err::write(world.root(), "x").unwrap();
+    assert!(refused(world.root()).to_string().ends_with("it is not a directory"));
+    assert!(refused(world.root().join("below")).to_string().contains("is not a directory"));
+}
+
+#[test]
+fn a_root_is_made_with_its_parents_and_a_link_to_it_is_resolved_once() {
+    let world = World::new();
+    let real = world.dir.path().join("a/b/c");
+    std::os::unix::fs::symlink(&real, world.dir.path().join("link")).unwrap();
+    fs_err::create_dir_all(&real).unwrap();
+    let options = Options { root: world.dir.path().join("link"), ..world.options() };
+    let (mut store, _) = Store::open(options).unwrap();
+    assert_eq!(store.root(), real.canonicalize().unwrap());
+    fs_err::remove_file(world.dir.path().join("link")).unwrap();
+    publish(&mut store, &files("a", "1"));
+    assert_eq!(fs_err::read_to_string(real.join("a")).unwrap(), "1");
+    let deep = Options { root: world.dir.path().join("x/y/z"), ..world.options() };
+    Store::open(deep).unwrap();
+}
+
+#[test]
+fn a_link_in_the_place_of_our_own_directory_is_not_followed() {
+    let world = World::new();
+    let elsewhere = world.dir.path().join("elsewhere");
+    fs_err::create_dir_all(&elsewhere).unwrap();
+    fs_err::create_dir(world.root()).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, world.at("..treeswap")).unwrap();
+    Store::open(world.options()).unwrap_err();
+    assert!(fs_err::read_dir(&elsewhere).unwrap().next().is_none());
+}
+
+#[test]
+fn a_second_writer_is_refused_by_name_and_the_lock_ends_with_its_holder() {
+    let world = World::new();
+    let store = world.open();
+    let error = Store::open(world.options()).unwrap_err();
+    assert!(matches!(error, Error::Locked { .. }), "{error}");
+    assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+    drop(store);
+    Store::open(world.options()).unwrap();
+}
+
+#[test]
+fn the_lock_is_for_the_writers_user_only_and_the_rest_is_readable() {
+    use std::os::unix::fs::PermissionsExt;
+    let world = World::new();
+    let store = world.with(&files("a", "1"));
+    store.write_status(b"{}").unwrap();
+    let mode = |name: &str| fs_err::metadata(world.at(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode("..treeswap/lock"), 0o600);
+    assert_eq!(mode("..treeswap"), 0o755);
+    assert_eq!(mode("..treeswap/staging"), 0o755);
+    assert_eq!((mode("..treeswap/state"), mode("..treeswap/status.json")), (0o644, 0o644));
+    assert_eq!(mode("..data/."), 0o755);
+}

@@ -1,0 +1,200 @@
+//! Deletion, away from everybody's sight: a rename into `..treeswap/trash`, then one background thread.
+//!
+//! Promises: whoever reads through a path sees a generation whole or not at all; deletion never delays a publication;
+//! what a crash leaves in the trash is deleted after the next start. Deleting with several threads was measured and
+//! does not pay; the one thread is polite to its neighbours. What cannot be deleted is named and tried again.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::fsx;
+use crate::store::error::Error;
+use crate::store::layout::{Layout, TRASH};
+use crate::store::lock::WriterLock;
+
+/// The trash, and the thread that empties it.
+#[derive(Debug)]
+pub(crate) struct Trash {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    layout: Arc<Layout>,
+    /// Whoever may still change the root holds the trash, and with it the lock: no second writer before they are done.
+    lock: WriterLock,
+    jobs: Mutex<Jobs>,
+    changed: Condvar,
+    stop: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Jobs {
+    /// Names in the trash that are to be deleted, with the lock that keeps late readers from pinning them.
+    waiting: BTreeMap<OsString, Option<OwnedFd>>,
+    /// The one in work.
+    working: Option<OsString>,
+    /// What could not be deleted since the last look.
+    failed: Vec<String>,
+}
+
+impl Jobs {
+    fn idle(&self) -> bool {
+        self.waiting.is_empty() && self.working.is_none()
+    }
+}
+
+impl Trash {
+    pub(crate) fn new(layout: Arc<Layout>, lock: WriterLock) -> Self {
+        let shared = Shared {
+            layout,
+            lock,
+            jobs: Mutex::default(),
+            changed: Condvar::new(),
+            stop: AtomicBool::new(false),
+        };
+        Self { shared: Arc::new(shared), thread: Mutex::new(None) }
+    }
+
+    /// The writer's lock.
+    pub(crate) fn lock(&self) -> &WriterLock {
+        &self.shared.lock
+    }
+
+    /// Renames `name` from `dir` into the trash; it is deleted later. `held` is kept open until that is done.
+    pub(crate) fn put(
+        &self,
+        dir: impl AsFd,
+        name: impl AsRef<OsStr>,
+        held: Option<OwnedFd>,
+    ) -> std::io::Result<()> {
+        loop {
+            let to = fsx::unique("gone-");
+            match fsx::rename_new(dir.as_fd(), name.as_ref(), &self.shared.layout.trash, to.as_str()) {
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {} // left by a process before us
+                Err(error) => return Err(error),
+                Ok(()) => {
+                    self.enqueue(to.into(), held);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Takes up what is in the trash and nobody works on: left by a process before us, or tried in vain.
+    pub(crate) fn sweep(&self) -> Result<(), Error> {
+        let layout = &self.shared.layout;
+        for entry in fsx::list(&layout.trash).map_err(Error::io("list", layout.private_at(TRASH)))? {
+            let name = entry.os();
+            let known = {
+                let jobs = self.shared.jobs();
+                jobs.waiting.contains_key(name) || jobs.working.as_deref() == Some(name)
+            };
+            if !known {
+                self.enqueue(name.to_owned(), None);
+            }
+        }
+        Ok(())
+    }
+
+    /// What could not be deleted since the last call.
+    pub(crate) fn take_failures(&self) -> Vec<String> {
+        std::mem::take(&mut self.shared.jobs().failed)
+    }
+
+    /// Waits until everything was tried, or `cancel` says stop. True when there is nothing left to try.
+    pub(crate) fn wait(&self, cancel: &CancellationToken) -> bool {
+        let mut jobs = self.shared.jobs();
+        while !jobs.idle() && !cancel.is_cancelled() {
+            let slice = Duration::from_millis(50); // how late a cancellation may be noticed
+            jobs = self.shared.changed.wait_timeout(jobs, slice).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        jobs.idle()
+    }
+
+    fn enqueue(&self, name: OsString, held: Option<OwnedFd>) {
+        self.shared.jobs().waiting.insert(name, held);
+        self.shared.changed.notify_all();
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            let shared = Arc::clone(&self.shared);
+            match std::thread::Builder::new().name("treeswap-trash".to_owned()).spawn(move || shared.work()) {
+                Ok(started) => *thread = Some(started),
+                // No thread to be had (pids.max): slower, but nothing is left behind.
+                Err(_) => while self.shared.one() {},
+            }
+        }
+    }
+}
+
+impl Drop for Trash {
+    fn drop(&mut self) {
+        {
+            let _jobs = self.shared.jobs(); // so that the thread is not between its look at `stop` and its wait
+            self.shared.stop.store(true, Ordering::Relaxed);
+        }
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join(); // a panic there has been printed; what is left is deleted at the next start
+        }
+    }
+}
+
+impl Shared {
+    fn jobs(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread's body.
+    fn work(&self) {
+        // Best effort: a thread's nice value is its own on Linux (setpriority(2), "C library/kernel differences").
+        let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 10);
+        while !self.stopped() {
+            if !self.one() {
+                let jobs = self.jobs();
+                if jobs.waiting.is_empty() && !self.stopped() {
+                    let wait = self.changed.wait_timeout(jobs, Duration::from_secs(3600));
+                    drop(wait.unwrap_or_else(PoisonError::into_inner));
+                }
+            }
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Deletes one thing; false where nothing waits.
+    fn one(&self) -> bool {
+        let held = {
+            let mut jobs = self.jobs();
+            let Some((name, held)) = jobs.waiting.pop_first() else { return false };
+            jobs.working = Some(name.clone());
+            (name, held)
+        };
+        let (name, lock) = held;
+        let mut go_on = || if self.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        let removal = fsx::walk::remove(&self.layout.trash, &name, &mut go_on);
+        drop(lock);
+        let mut jobs = self.jobs();
+        jobs.working = None;
+        if let Some((path, error)) = removal.failed {
+            jobs.failed.push(format!(
+                "cannot remove {}: {error}; it is tried again",
+                self.layout.private_at(TRASH).join(path).display()
+            ));
+        }
+        drop(jobs);
+        self.changed.notify_all();
+        true
+    }
+}

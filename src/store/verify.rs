@@ -1,0 +1,216 @@
+//! Verification: whether a generation on disk is what its payload says.
+//!
+//! Names, types, executable bits and sizes are compared first, because that costs one look at each directory; contents
+//! only where all of that agrees, as git's own blob ids, by several threads. Nothing is mended: a generation that
+//! differs is replaced by a new one, never written into.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
+use rustix::fs::{FileType, Mode, OFlags};
+use tokio_util::sync::CancellationToken;
+
+use crate::fsx;
+use crate::payload::{Entry, Kind, Payload, escaped, join};
+use crate::revision::ObjectId;
+use crate::store::stage::Dirs;
+use crate::store::{Error, Store};
+
+/// Differences that are listed; the first says enough, the rest helps a person.
+const LISTED: usize = 20;
+
+/// Directories that a thread claims at once.
+const CLAIM: usize = 16;
+
+impl Store {
+    /// Compares the current generation with what it should be, names, types, modes and contents. Lists what differs;
+    /// a generation that is not there differs.
+    pub fn verify(&self, expected: &Payload, cancel: &CancellationToken) -> Result<Vec<String>, Error> {
+        let Some(current) = self.current() else {
+            return Ok(vec!["there is no current generation".to_owned()]);
+        };
+        let top = self.layout.generation(&current.name)?;
+        let check = Check::new(&top, expected, self.options.writers, cancel);
+        let differences = check.run(Check::shape)?;
+        if differences.is_empty() { check.run(Check::contents) } else { Ok(differences) }
+    }
+}
+
+struct Check<'a> {
+    top: &'a OwnedFd,
+    dirs: Vec<Dir<'a>>,
+    threads: usize,
+    cancel: &'a CancellationToken,
+}
+
+/// A directory that should be there: its path, its entries, and the names of the directories in it.
+type Dir<'a> = (&'a [u8], &'a [Entry], Vec<&'a [u8]>);
+
+/// Compares one directory, and says what differs.
+type Compare<'a> = fn(&Check<'a>, &Dir<'a>, BorrowedFd<'_>, &mut dyn FnMut(String)) -> io::Result<()>;
+
+impl<'a> Check<'a> {
+    fn new(top: &'a OwnedFd, expected: &'a Payload, threads: usize, cancel: &'a CancellationToken) -> Self {
+        let mut rest = &expected.entries[..];
+        let mut dirs: Vec<Dir<'a>> = Vec::with_capacity(expected.dirs.len());
+        for (at, path) in expected.dirs.iter().enumerate() {
+            let (mine, others) = rest.split_at(rest.partition_point(|entry| entry.dir as usize <= at));
+            rest = others;
+            dirs.push((path, mine, Vec::new()));
+        }
+        let at: BTreeMap<&[u8], usize> = dirs.iter().enumerate().map(|(at, dir)| (dir.0, at)).collect();
+        for path in expected.dirs.iter().skip(1) {
+            let (parent, name) = crate::store::stage::split(path);
+            if let Some(parent) = at.get(parent) {
+                dirs[*parent].2.push(name);
+            }
+        }
+        Self { top, dirs, threads, cancel }
+    }
+
+    /// Runs a comparison over all directories with several threads.
+    fn run(&self, compare: Compare<'a>) -> Result<Vec<String>, Error> {
+        let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let work = || {
+            let mut open = Dirs::new(self.top.as_fd());
+            loop {
+                let start = next.fetch_add(CLAIM, Ordering::Relaxed);
+                let Some(claimed) = self.dirs.get(start..self.dirs.len().min(start + CLAIM)) else { return };
+                for dir in claimed {
+                    let mut mine = Vec::new();
+                    let done = match open.open(dir.0) {
+                        Ok(fd) => compare(self, dir, fd, &mut |line| mine.push(line))
+                            .err()
+                            .map(|error| error.to_string()),
+                        Err(error) => Some(crate::human::one_line(&error)),
+                    };
+                    mine.extend(done.map(|why| format!("{}: cannot be read: {why}", shown(dir.0, b""))));
+                    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                    found.append(&mut mine);
+                    if found.len() >= LISTED || self.cancel.is_cancelled() {
+                        return;
+                    }
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..self.threads.clamp(1, self.dirs.len().max(1)) {
+                scope.spawn(work);
+            }
+        });
+        if self.cancel.is_cancelled() {
+            return Err(Error::Cancelled);
+        }
+        let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        found.sort();
+        found.truncate(LISTED);
+        Ok(found)
+    }
+
+    /// Names, types, executable bits, sizes.
+    fn shape(&self, dir: &Dir<'a>, fd: BorrowedFd<'_>, differs: &mut dyn FnMut(String)) -> io::Result<()> {
+        let (path, entries, dirs) = dir;
+        let mut expected: BTreeMap<&[u8], Option<&Entry>> =
+            entries.iter().map(|entry| (&*entry.name, Some(entry))).collect();
+        expected.extend(dirs.iter().map(|name| (*name, None)));
+        for listed in fsx::list(fd)? {
+            let name = listed.name.to_bytes();
+            let Some(entry) = expected.remove(name) else {
+                differs(format!("{}: is not in the tree", shown(path, name)));
+                continue;
+            };
+            let Some(stat) = fsx::stat(fd, listed.name.as_c_str())? else {
+                differs(format!("{}: is missing", shown(path, name)));
+                continue;
+            };
+            let kind = entry.map(|entry| (entry.kind, entry.size));
+            if let Some(why) = misshapen(kind, &stat) {
+                differs(format!("{}: {why}", shown(path, name)));
+            } else if kind.is_some_and(|(kind, _)| kind == Kind::Submodule)
+                && !fsx::list(fsx::open_dir(fd, listed.name.as_c_str())?)?.is_empty()
+            {
+                differs(format!("{}: is not empty", shown(path, name)));
+            }
+        }
+        for name in expected.keys() {
+            differs(format!("{}: is missing", shown(path, name)));
+        }
+        Ok(())
+    }
+
+    /// Contents, by blob id.
+    fn contents(&self, dir: &Dir<'a>, fd: BorrowedFd<'_>, differs: &mut dyn FnMut(String)) -> io::Result<()> {
+        let mut buffer = vec![0; 64 << 10];
+        for entry in dir.1 {
+            if self.cancel.is_cancelled() {
+                break;
+            }
+            let found = match entry.kind {
+                Kind::Submodule => continue,
+                Kind::Symlink => {
+                    let target = rustix::fs::readlinkat(fd, &*entry.name, Vec::new())?;
+                    blob_id(entry.size, target.to_bytes(), &mut buffer)
+                }
+                Kind::File | Kind::Executable => {
+                    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                    let file = rustix::fs::openat(fd, &*entry.name, flags, Mode::empty())?;
+                    blob_id(entry.size, std::fs::File::from(file), &mut buffer)
+                }
+            };
+            if found? != entry.id {
+                differs(format!("{}: has other content", shown(dir.0, &entry.name)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with a file's type, mode or size, if anything. `None` expects a directory.
+fn misshapen(expected: Option<(Kind, u64)>, stat: &rustix::fs::Stat) -> Option<String> {
+    let wanted = match expected {
+        None | Some((Kind::Submodule, _)) => FileType::Directory,
+        Some((Kind::Symlink, _)) => FileType::Symlink,
+        Some(_) => FileType::RegularFile,
+    };
+    if fsx::file_type(stat) != wanted {
+        return Some(format!("is {:?}, not {wanted:?}", fsx::file_type(stat)));
+    }
+    let (kind, size) = expected.filter(|_| wanted != FileType::Directory)?;
+    let found = stat.st_size.unsigned_abs();
+    if found != size {
+        return Some(format!("has {found} bytes, not {size}"));
+    }
+    let mode = stat.st_mode & 0o7777;
+    match kind {
+        Kind::File if mode & 0o7111 != 0 => Some(format!("has mode {mode:o}")),
+        Kind::Executable if mode & 0o7111 != 0o111 => Some(format!("has mode {mode:o}")),
+        _ => None,
+    }
+}
+
+/// The id git gives to this content: SHA-1 over `blob <length>\0` and the bytes.
+fn blob_id(size: u64, mut content: impl Read, buffer: &mut [u8]) -> io::Result<ObjectId> {
+    let mut hash = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
+    hash.update(format!("blob {size}\0").as_bytes());
+    loop {
+        match content.read(buffer) {
+            Ok(0) => break,
+            Ok(count) => hash.update(&buffer[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let mut id = [0; 20];
+    id.copy_from_slice(hash.finish().as_ref()); // SHA-1 has 20 bytes
+    Ok(ObjectId(id))
+}
+
+fn shown(dir: &[u8], name: &[u8]) -> String {
+    let path = if name.is_empty() { dir.to_vec() } else { join(dir, name) };
+    if path.is_empty() { "the generation itself".to_owned() } else { escaped(&path) }
+}

@@ -1,0 +1,194 @@
+//! The loop: waits until an attempt is due, runs it, and tells the state machine and the report how it ended.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::attempt::{Done, View};
+use super::bounds::Bounds;
+use super::error::Error;
+use super::report::Report;
+use crate::phase::machine::{Machine, Phase};
+use crate::phase::{Status, Trigger};
+use crate::retry;
+use crate::store::Published;
+
+/// Between attempts the root is mended no more often than this.
+const MEND_SPACING: Duration = Duration::from_secs(1);
+
+/// How a sync ended.
+#[derive(Debug)]
+pub enum End {
+    /// The process was asked to end.
+    Drained,
+    /// It was to run once, and did.
+    Done,
+    /// Too many failures in a row; the last of them.
+    GaveUp(Error),
+}
+
+/// What the loop drives: the [`super::attempt::Worker`], or in tests a double.
+pub(super) trait Work {
+    /// Compares the generation found at start with its revision, without network.
+    fn verify_found(&mut self, bounds: &Bounds) -> impl Future<Output = Result<Option<Published>, Error>>;
+    /// One attempt. `may_publish` is false while the minimum interval runs.
+    fn attempt(&mut self, bounds: &Bounds, may_publish: bool) -> impl Future<Output = Result<Done, Error>>;
+    /// Mends links, removes left-overs, and reaps. No network.
+    fn mend(&mut self, bounds: &Bounds) -> impl Future<Output = Result<(), Error>>;
+    /// What follows a publication and may fail without failing it.
+    fn housekeep(&mut self, bounds: &Bounds) -> impl Future<Output = ()>;
+    /// Tells the hooks what is current.
+    fn announce(&self) {}
+    /// Keeps a status for `treeswap status`, which reads the root.
+    fn record(&mut self, status: Status) -> impl Future<Output = ()>;
+    /// After how long mending may have something to do: a grace period ends.
+    fn next_mend(&self) -> Option<Duration>;
+    /// What was last seen of the root.
+    fn view(&self) -> &View;
+    /// Before the process ends by itself: waits for what must not be left to a next start that may never come.
+    fn finish(&mut self, bounds: &Bounds) -> impl Future<Output = ()>;
+    /// Stops what runs in the background.
+    fn stop(&mut self);
+}
+
+/// The loop.
+pub(super) struct Drive<'a, W> {
+    pub(super) work: &'a mut W,
+    pub(super) report: &'a mut Report,
+    pub(super) machine: Machine,
+    pub(super) asked: &'a mut mpsc::Receiver<Trigger>,
+    pub(super) draining: CancellationToken,
+    /// Hard limit on one attempt.
+    pub(super) timeout: Duration,
+    /// End after the first success.
+    pub(super) one_time: bool,
+    /// What the machine's time is counted from.
+    pub(super) origin: Instant,
+    /// An attempt ended well.
+    pub(super) succeeded: bool,
+}
+
+impl<W: Work> Drive<'_, W> {
+    /// Runs until an end.
+    pub(super) async fn run(mut self) -> End {
+        self.report.busy(self.timeout);
+        let bounds = self.bounds();
+        match self.work.verify_found(&bounds).await {
+            Ok(published) => self.report.found(self.work.view(), published.as_ref()),
+            Err(error) => self.report.unverified(&error),
+        }
+        self.waiting();
+        let end = loop {
+            if !self.pause().await {
+                self.machine.drain();
+                break End::Drained;
+            }
+            let trigger = self.machine.start(self.now());
+            let number = self.report.syncing(trigger, self.timeout);
+            let span = tracing::info_span!("sync", attempt = number, trigger = trigger.word());
+            if let Some(end) = self.attempt().instrument(span).await {
+                break end;
+            }
+        };
+        self.work.stop();
+        end
+    }
+
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    fn bounds(&self) -> Bounds {
+        Bounds::new(self.timeout, self.draining.clone())
+    }
+
+    fn waiting(&self) {
+        let wait = self.machine.due().map(|due| due.saturating_sub(self.now()));
+        self.report.waiting(wait, self.work.view());
+    }
+
+    /// Waits until an attempt is due, mending the root meanwhile. False: the process drains.
+    async fn pause(&mut self) -> bool {
+        let mut mended = Instant::now();
+        loop {
+            let due = self.origin + self.machine.due().unwrap_or_default();
+            let mend = self.work.next_mend().map(|after| mended + after.max(MEND_SPACING));
+            let mend = mend.filter(|at| *at < due);
+            tokio::select! {
+                biased;
+                () = self.draining.cancelled() => return false,
+                Some(trigger) = self.asked.recv() => { self.machine.trigger(trigger); }
+                () = tokio::time::sleep_until(mend.unwrap_or(due)) => {
+                    if mend.is_none() {
+                        return true;
+                    }
+                    mended = Instant::now();
+                    self.report.busy(self.timeout.saturating_add(due.saturating_duration_since(mended)));
+                    let bounds = self.bounds();
+                    let result = self.work.mend(&bounds).await;
+                    self.report.mended(self.work.view(), result);
+                }
+            }
+        }
+    }
+
+    /// One attempt and what follows it.
+    async fn attempt(&mut self) -> Option<End> {
+        let bounds = self.bounds();
+        let hold = self.machine.hold(self.now()).filter(|_| !self.one_time);
+        let result = {
+            let attempt = self.work.attempt(&bounds, hold.is_none());
+            tokio::pin!(attempt);
+            loop {
+                tokio::select! {
+                    biased;
+                    result = &mut attempt => break result,
+                    Some(trigger) = self.asked.recv() => { self.machine.trigger(trigger); }
+                }
+            }
+        };
+        if matches!(result, Err(Error::Interrupted)) {
+            self.machine.drain();
+            return Some(End::Drained);
+        }
+        let now = self.now();
+        match &result {
+            Ok(Done::Published(_)) => self.machine.publish(now, retry::dice()),
+            Ok(Done::Unchanged) => self.machine.unchanged(now, retry::dice()),
+            Ok(Done::Held) => self.machine.held(hold.unwrap_or(now)),
+            Err(error) => self.machine.fail(now, error.failure(), retry::dice()),
+        }
+        let failures = self.machine.failures();
+        let keep = self.report.ended(&result, bounds.stage(), self.work.view(), failures).await;
+        // Also once after a start: the spare may be missing.
+        let first = result.is_ok() && !std::mem::replace(&mut self.succeeded, true);
+        if first || matches!(result, Ok(Done::Published(_))) {
+            self.work.announce();
+            self.report.busy(self.timeout); // the attempt may have used up what was promised for it
+            let bounds = self.bounds();
+            self.work.housekeep(&bounds).await;
+        }
+        self.waiting();
+        if keep {
+            let status = self.report.status(self.work.view());
+            self.work.record(status).await;
+        }
+        let end = match result {
+            Err(error) if self.machine.phase() == Phase::GivenUp => End::GaveUp(error),
+            Ok(Done::Published(_) | Done::Unchanged) if self.one_time => End::Done,
+            _ => return None,
+        };
+        if self.one_time {
+            let bounds = self.bounds();
+            self.work.finish(&bounds).await;
+        }
+        Some(end)
+    }
+}
+
+#[cfg(test)]
+mod tests;

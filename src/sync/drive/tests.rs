@@ -1,0 +1,304 @@
+//! The loop under a clock that jumps to whatever is waited for next.
+
+use super::*;
+use crate::clock;
+use crate::generation::{Name, Record};
+use crate::mirror;
+use crate::phase::machine::{Pace, Patience};
+use crate::retry::Backoff;
+use crate::revision::{ObjectId, Revision};
+use crate::sync::Options;
+use crate::telemetry::metrics::Metrics;
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+
+/// A remote that gets a commit at given times, and a root.
+struct Double {
+    began: Instant,
+    /// When each commit came, in order.
+    commits: Vec<Duration>,
+    /// How long one attempt takes.
+    takes: Duration,
+    /// Attempts that fail, by number from 0.
+    fails: Box<dyn Fn(usize) -> bool>,
+    view: View,
+    published: Vec<(Duration, usize)>,
+    attempts: Vec<Duration>,
+    mends: Vec<Duration>,
+    next_mend: Option<Duration>,
+    current: usize,
+    recorded: Vec<Status>,
+    end: (usize, CancellationToken),
+}
+
+impl Double {
+    fn new(commits: &[Duration], attempts: usize, draining: &CancellationToken) -> Self {
+        Self {
+            began: Instant::now(),
+            commits: commits.to_vec(),
+            takes: Duration::from_millis(10),
+            fails: Box::new(|_| false),
+            view: View::default(),
+            published: Vec::new(),
+            attempts: Vec::new(),
+            mends: Vec::new(),
+            next_mend: None,
+            current: 0,
+            recorded: Vec::new(),
+            end: (attempts, draining.clone()),
+        }
+    }
+}
+
+fn record(number: usize) -> Record {
+    let now = clock::now();
+    Record {
+        name: Name::new(now.wall, None),
+        revision: Revision(ObjectId([number as u8; 20])),
+        tree: ObjectId([number as u8; 20]),
+        selection: String::new(),
+        entries: 1,
+        bytes: 1,
+        published: now.wall,
+        boot_id: now.boot_id,
+        synced: true,
+        retired: None,
+    }
+}
+
+impl Work for Double {
+    async fn verify_found(&mut self, _bounds: &Bounds) -> Result<Option<Published>, Error> {
+        Ok(None)
+    }
+
+    async fn attempt(&mut self, _bounds: &Bounds, may_publish: bool) -> Result<Done, Error> {
+        let number = self.attempts.len();
+        self.attempts.push(self.began.elapsed());
+        if self.attempts.len() >= self.end.0 {
+            self.end.1.cancel();
+        }
+        tokio::time::sleep(self.takes).await;
+        if (self.fails)(number) {
+            return Err(Error::Mirror(mirror::Error::BadPack { why: "a test".to_owned() }));
+        }
+        let tip = self.commits.iter().filter(|at| **at <= self.began.elapsed()).count();
+        if tip == self.current {
+            return Ok(Done::Unchanged);
+        }
+        if !may_publish {
+            return Ok(Done::Held);
+        }
+        self.current = tip;
+        self.published.push((self.began.elapsed(), tip));
+        let current = record(tip);
+        self.view.current = Some(current.name.clone());
+        self.view.generations.insert(0, current.clone());
+        self.view.ready = true;
+        Ok(Done::Published(Box::new(Published { current, previous: None, warnings: Vec::new() })))
+    }
+
+    async fn mend(&mut self, _bounds: &Bounds) -> Result<(), Error> {
+        self.mends.push(self.began.elapsed());
+        self.next_mend = None;
+        Ok(())
+    }
+
+    async fn housekeep(&mut self, _bounds: &Bounds) {}
+
+    async fn record(&mut self, status: Status) {
+        self.recorded.push(status);
+    }
+
+    fn next_mend(&self) -> Option<Duration> {
+        self.next_mend
+    }
+
+    fn view(&self) -> &View {
+        &self.view
+    }
+
+    async fn finish(&mut self, _bounds: &Bounds) {}
+
+    fn stop(&mut self) {}
+}
+
+fn options() -> Options {
+    let backoff = Backoff { first: S(10), ceiling: S(100) };
+    Options {
+        asked: "main".to_owned(),
+        root: "/root".into(),
+        limits: Default::default(),
+        symlinks: Default::default(),
+        sparse_file: None,
+        group_write: false,
+        spare: false,
+        pace: Pace {
+            period: S(10),
+            init_period: S(10),
+            min_interval: S(5),
+            backoff,
+            init_backoff: backoff,
+            jitter: 0.0,
+        },
+        patience: Patience { failures: None, init_failures: None },
+        sync_timeout: S(120),
+        one_time: false,
+        touch_file: None,
+        error_file: None,
+    }
+}
+
+struct Ran {
+    end: End,
+    status: Status,
+}
+
+/// Runs the loop on a double, with triggers at given times.
+async fn drive(double: &mut Double, options: Options, asks: &[(Duration, Trigger)]) -> Ran {
+    let (send, mut asked) = mpsc::channel(1);
+    let metrics = Metrics::default();
+    let asker = crate::sync::Asker { send, metrics: metrics.clone() };
+    let asks = asks.to_vec();
+    tokio::spawn(async move {
+        let began = Instant::now();
+        for (at, trigger) in asks {
+            tokio::time::sleep_until(began + at).await;
+            asker.ask(trigger);
+        }
+        std::future::pending::<()>().await; // the channel stays open
+    });
+    let draining = double.end.1.clone();
+    let machine = Machine::new(options.pace, options.patience, Duration::ZERO, None);
+    let (timeout, one_time) = (options.sync_timeout, options.one_time);
+    let (sender, status) = tokio::sync::watch::channel(Status::default());
+    let mut report = Report::new(options.into(), "remote".to_owned(), metrics, &double.view, sender);
+    double.began = Instant::now();
+    let origin = double.began;
+    let (asked, succeeded) = (&mut asked, false);
+    let end = Drive {
+        work: double,
+        report: &mut report,
+        machine,
+        asked,
+        draining,
+        timeout,
+        one_time,
+        origin,
+        succeeded,
+    }
+    .run()
+    .await;
+    let status = status.borrow().clone();
+    Ran { end, status }
+}
+
+fn seconds(times: &[Duration]) -> Vec<u64> {
+    times.iter().map(Duration::as_secs).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_follow_the_period() {
+    let draining = CancellationToken::new();
+    let mut double = Double::new(&[S(0)], 5, &draining);
+    let ran = drive(&mut double, options(), &[]).await;
+    assert!(matches!(ran.end, End::Drained));
+    assert_eq!(seconds(&double.attempts), [0, 10, 20, 30, 40]);
+    assert_eq!(double.published.len(), 1);
+    assert_eq!(double.recorded.len(), 1, "an attempt that changed nothing writes nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_of_fifty_commits_makes_two_publications_and_the_newest_wins() {
+    let draining = CancellationToken::new();
+    let burst: Vec<Duration> = (0..50).map(|n| S(100) + Duration::from_millis(n * 50)).collect();
+    let mut double = Double::new(&burst, 40, &draining);
+    let asks: Vec<_> = burst.iter().map(|at| (*at + Duration::from_millis(1), Trigger::Webhook)).collect();
+    drive(&mut double, options(), &asks).await;
+    let tips: Vec<usize> = double.published.iter().map(|(_, tip)| *tip).collect();
+    assert_eq!(tips, [1, 50], "the first at once, then the newest");
+    assert_eq!(double.published[1].0.as_secs() - double.published[0].0.as_secs(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_requests_while_an_attempt_runs_make_one_more() {
+    let draining = CancellationToken::new();
+    let mut double = Double::new(&[S(0)], 3, &draining);
+    double.takes = S(2);
+    let asks: Vec<_> = (0..1_000)
+        .map(|n| (Duration::from_millis(n), [Trigger::Webhook, Trigger::Signal][n as usize % 2]))
+        .collect();
+    drive(&mut double, options(), &asks).await;
+    assert_eq!(seconds(&double.attempts), [0, 2, 14]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trigger_cuts_the_pause_short() {
+    let draining = CancellationToken::new();
+    let mut double = Double::new(&[S(0), S(13)], 4, &draining);
+    let ran = drive(&mut double, options(), &[(S(14), Trigger::Signal)]).await;
+    assert_eq!(seconds(&double.attempts), [0, 10, 14, 24]);
+    assert_eq!(double.published.last().map(|(at, _)| at.as_secs()), Some(14));
+    assert_eq!(ran.status.consecutive_failures, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_back_off_are_recorded_once_and_so_is_the_recovery() {
+    let draining = CancellationToken::new();
+    let mut double = Double::new(&[S(0)], 8, &draining);
+    double.fails = Box::new(|number| (1..6).contains(&number));
+    let ran = drive(&mut double, options(), &[]).await;
+    assert_eq!(seconds(&double.attempts), [0, 10, 20, 40, 80, 160, 260, 270]);
+    let recorded: Vec<u64> = double.recorded.iter().map(|status| status.consecutive_failures).collect();
+    assert_eq!(recorded, [0, 1, 0], "the publication, the first failure, the recovery");
+    assert!(ran.status.ready, "an outage of the remote does not close it");
+    assert_eq!(
+        ran.status.last_failure.unwrap().error.unwrap(),
+        "the remote sent a pack that cannot be indexed: a test"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn patience_ends() {
+    let draining = CancellationToken::new();
+    let mut double = Double::new(&[S(0)], 100, &draining);
+    double.fails = Box::new(|_| true);
+    let patience = Patience { failures: None, init_failures: Some(3) };
+    let ran = drive(&mut double, Options { patience, ..options() }, &[]).await;
+    assert!(matches!(ran.end, End::GaveUp(_)));
+    assert_eq!(double.attempts.len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_time_ends_after_the_first_success() {
+    let draining = CancellationToken::new();
+    let mut double = Double::new(&[S(0)], 100, &draining);
+    double.fails = Box::new(|number| number < 2);
+    let ran = drive(&mut double, Options { one_time: true, ..options() }, &[]).await;
+    assert!(matches!(ran.end, End::Done));
+    assert_eq!(double.attempts.len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grace_period_that_ends_between_attempts_is_looked_at_then() {
+    let draining = CancellationToken::new();
+    let mut double = Double::new(&[S(0)], 2, &draining);
+    double.next_mend = Some(S(3));
+    drive(&mut double, options(), &[]).await;
+    assert_eq!(seconds(&double.mends), [3]);
+    assert_eq!(seconds(&double.attempts), [0, 10]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_ends_a_pause_at_once() {
+    let draining = CancellationToken::new();
+    let mut double = Double::new(&[S(0)], 100, &draining);
+    let later = draining.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(S(5)).await;
+        later.cancel();
+    });
+    let began = Instant::now();
+    let ran = drive(&mut double, options(), &[]).await;
+    assert!(matches!(ran.end, End::Drained));
+    assert_eq!(began.elapsed(), S(5));
+}

@@ -1,0 +1,193 @@
+//! The sync: attempts, and the loop that repeats them on timer, signal or webhook.
+//!
+//! One attempt at a time; however many ask while one runs, one more follows. An attempt, in order, and what is there
+//! if the process ends after each step:
+//!
+//! 1. Mend the root's links, remove left-overs, reap what retention lets go. No network. A generation that was current
+//!    and is gone is published again from the mirror.
+//! 2. Ask the remote what the ref names.
+//! 3. Nothing new: done. The same revision that was refused before: failed again, without fetching it.
+//! 4. Something new within the minimum interval after the last publication: wait until that is over, then ask again, so
+//!    that the newest wins.
+//! 5. Fetch. The mirror holds more; the root is as it was.
+//! 6. The same tree as the current generation's, under the same selection: done. No generation, no event, no write.
+//! 7. Stage: what changed onto the spare, or everything. A staging that nobody knows is removed at the next start.
+//!    A pre-publish hook that is a gate runs on what is staged, and refuses the attempt if it fails.
+//! 8. Publish, in the store's own numbered order: the swap is the commit point.
+//! 9. Touch the file, update status and metrics, tell the hooks; reap, bound the mirror; then prepare the spare in the background.
+//!
+//! Steps 2 and 5 are dropped at the attempt's deadline and when the process drains; blocking steps are asked to stop and
+//! waited for. A failure at any step leaves what is published as it is, is counted, named, and tried again after a
+//! pause that grows ([`crate::phase::machine`]).
+//!
+//! Files: `drive` the loop; `attempt` the steps; `job` staging; `bounds` deadlines; `spare`; `report` status, log, files;
+//! `tell` hooks; `error`.
+
+mod attempt;
+mod bounds;
+mod drive;
+mod error;
+mod job;
+mod report;
+mod spare;
+mod tell;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock;
+use crate::hooks::Hooks;
+use crate::mirror::{Mirror, Selection};
+use crate::payload::{Limits, Rules, Symlinks};
+use crate::phase::machine::{Machine, Pace, Patience};
+use crate::phase::{Status, Trigger};
+use crate::store::Store;
+use crate::telemetry::metrics::{Metrics, SourceLabel};
+
+use drive::Work as _;
+
+pub use drive::End;
+pub use error::{Error, Stage};
+
+/// What makes a sync.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What was asked for, for people.
+    pub asked: String,
+    /// The root, for people.
+    pub root: PathBuf,
+    /// Ceilings on a revision.
+    pub limits: Limits,
+    /// Links that leave the tree.
+    pub symlinks: Symlinks,
+    /// The file with sparse patterns.
+    pub sparse_file: Option<PathBuf>,
+    /// Whether generations are writable by the group.
+    pub group_write: bool,
+    /// Whether a spare is kept ready.
+    pub spare: bool,
+    /// How fast.
+    pub pace: Pace,
+    /// How many failures end it.
+    pub patience: Patience,
+    /// Hard limit on one attempt.
+    pub sync_timeout: Duration,
+    /// End after the first success.
+    pub one_time: bool,
+    /// Touched after each publication and at the first success.
+    pub touch_file: Option<PathBuf>,
+    /// Holds the last error; removed after a success.
+    pub error_file: Option<PathBuf>,
+}
+
+impl Options {
+    /// What shapes a payload besides the tree, and a digest of it. Blocking: reads the file with the patterns. `folds`:
+    /// whether the root's file system takes names that differ in case only for one.
+    fn selection(&self, folds: bool) -> Result<(String, Selection), Error> {
+        let read = |path: &PathBuf| {
+            let failed = |source| Error::Sparse { path: path.clone(), source };
+            std::fs::read_to_string(path).map_err(failed)
+        };
+        let sparse = self.sparse_file.as_ref().map(read).transpose()?;
+        let symlinks = match self.symlinks {
+            Symlinks::Safe => "safe",
+            Symlinks::Keep => "keep",
+        };
+        let patterns = sparse.as_ref().map_or_else(|| "all".to_owned(), |text| digest(text));
+        let group = if self.group_write { "group" } else { "own" };
+        let rules = Rules { limits: self.limits, symlinks: self.symlinks, reserve_dotdot: true, folds };
+        let wanted = Selection { rules, sparse };
+        Ok((format!("symlinks={symlinks} patterns={patterns} write={group}"), wanted))
+    }
+}
+
+fn digest(text: &str) -> String {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text.as_bytes());
+    digest.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Asks for attempts; any number of clones.
+#[derive(Clone)]
+pub struct Asker {
+    send: mpsc::Sender<Trigger>,
+    metrics: Metrics,
+}
+
+impl Asker {
+    /// Asks and returns at once. One request that was not looked at yet stands for all that follow.
+    pub fn ask(&self, trigger: Trigger) {
+        let source = trigger.word();
+        self.metrics.triggers.get_or_create(&SourceLabel { source }).inc();
+        let _ = self.send.try_send(trigger);
+    }
+}
+
+/// A sync that is ready to run.
+pub struct Sync {
+    worker: attempt::Worker,
+    report: report::Report,
+    machine: Machine,
+    asked: mpsc::Receiver<Trigger>,
+    asker: Asker,
+    options: Arc<Options>,
+}
+
+impl Sync {
+    /// Takes over the root, the mirror, and the status, which somebody may be looking at already. No network, and the
+    /// root is not written to.
+    pub fn new(
+        options: Options,
+        store: Store,
+        mirror: Mirror,
+        metrics: Metrics,
+        status: watch::Sender<Status>,
+    ) -> Self {
+        let options = Arc::new(options);
+        let remote = mirror.remote();
+        let hold = store.current().and_then(|record| {
+            // By the wall clock, which may have been set: never longer than the interval itself.
+            let since = clock::now().wall.duration_since(record.published);
+            let since = Duration::try_from(since).unwrap_or_default();
+            options.pace.min_interval.checked_sub(since)
+        });
+        let machine = Machine::new(options.pace, options.patience, Duration::ZERO, hold);
+        let worker = attempt::Worker::new(Arc::clone(&options), store, mirror, metrics.clone());
+        let report =
+            report::Report::new(Arc::clone(&options), remote, metrics.clone(), worker.view(), status);
+        let (send, asked) = mpsc::channel(1);
+        let asker = Asker { send, metrics };
+        Self { worker, report, machine, asked, asker, options }
+    }
+
+    /// Tells these hooks.
+    #[must_use]
+    pub fn with_hooks(mut self, hooks: Arc<Hooks>) -> Self {
+        self.worker.hooks(hooks);
+        self
+    }
+
+    /// Asks this sync for attempts.
+    pub fn asker(&self) -> Asker {
+        self.asker.clone()
+    }
+
+    /// Runs until it is done, gives up, or the process drains.
+    pub async fn run(mut self, draining: CancellationToken) -> End {
+        let drive = drive::Drive {
+            work: &mut self.worker,
+            report: &mut self.report,
+            machine: self.machine,
+            asked: &mut self.asked,
+            draining,
+            timeout: self.options.sync_timeout,
+            one_time: self.options.one_time,
+            origin: tokio::time::Instant::now(),
+            succeeded: false,
+        };
+        drive.run().await
+    }
+}

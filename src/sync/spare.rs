@@ -1,0 +1,61 @@
+//! The spare is prepared in the background. A publication that comes before it is ready writes its generation in full.
+
+use std::time::Instant;
+
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use super::error::Error;
+use crate::human::one_line;
+use crate::mirror::{Objects, Selection};
+use crate::revision::Revision;
+use crate::store::SpareTask;
+use crate::telemetry::metrics::Metrics;
+
+/// The one preparation that may run.
+#[derive(Debug, Default)]
+pub(super) struct SpareWork(Option<CancellationToken>);
+
+impl SpareWork {
+    /// Starts a preparation; one that still runs is for a generation that is no longer current, and ends.
+    /// `revision` has the tree of the current generation.
+    pub(super) fn start(
+        &mut self,
+        task: SpareTask,
+        objects: Objects,
+        revision: Revision,
+        wanted: Selection,
+        metrics: Metrics,
+    ) {
+        self.stop();
+        let cancel = CancellationToken::new();
+        self.0 = Some(cancel.clone());
+        let work = move || {
+            let began = Instant::now();
+            let blobs = objects.blobs()?;
+            let payload = objects.until(&cancel).payload(revision, &wanted)?;
+            task.run(&payload, blobs.as_ref(), &cancel)?;
+            Ok::<_, Error>(began.elapsed())
+        };
+        tokio::spawn(async move {
+            match tokio::task::spawn_blocking(work).await {
+                Ok(Ok(took)) => {
+                    debug!(duration_ms = took.as_millis() as u64, %revision, "the spare is ready");
+                }
+                Ok(Err(error)) if error.is_cancelled() => debug!("the spare gave way"),
+                Ok(Err(error)) => {
+                    metrics.error("spare", error.class());
+                    warn!(error = one_line(&error), "no spare: the next generation will be written in full");
+                }
+                Err(_) => metrics.error("spare", "permanent"),
+            }
+        });
+    }
+
+    /// Asks a preparation that runs to end.
+    pub(super) fn stop(&mut self) {
+        if let Some(cancel) = self.0.take() {
+            cancel.cancel();
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! Notices swaps. The only module that names `notify`.
+//!
+//! The truth is the link itself, looked at every few seconds: inotify may overflow, may be exhausted, and does not exist
+//! on every file system. Events only make the look come at once. They are asked for on the *directory* that holds the
+//! link (a watch on the link, or on a file behind it, dies with the first swap), and filtered by the link's name.
+//!
+//! What a [`Watcher`] promises: after a swap it yields, at the latest at the next poll; several swaps in between are one
+//! change; and it yields nothing when nothing changed, whatever else happens in the directory. What it doesn't: hold
+//! the generation. Take a pin for that, and read the pinned one, which may be newer than the change.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use notify::{ErrorKind, RecommendedWatcher, RecursiveMode, Watcher as _};
+use rustix::io::Errno;
+
+use crate::clock;
+
+/// How a link is watched.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The link is looked at so often even without an event.
+    pub poll: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { poll: Duration::from_secs(5) }
+    }
+}
+
+/// The link names another generation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// The link's target.
+    pub target: PathBuf,
+    /// Device and inode of the generation: a generation that was replaced under its name is another one, too.
+    identity: (u64, u64),
+}
+
+/// Waits for swaps; as an iterator it never ends.
+///
+/// ```
+/// use treeswap::watch::{Options, Watcher};
+/// # let root = tempfile::tempdir()?;
+/// # let link = root.path().join("..data");
+/// # std::fs::create_dir(root.path().join("one"))?;
+/// # let _ = std::fs::create_dir(root.path().join("two"));
+/// # std::os::unix::fs::symlink("one", &link)?;
+///
+/// let mut swaps = Watcher::new(&link, &Options::default());
+/// // Load here, after the watcher was made: a swap from now on is not missed.
+/// # std::os::unix::fs::symlink("two", root.path().join("tmp"))?;
+/// # std::fs::rename(root.path().join("tmp"), &link)?;
+/// for change in &mut swaps {
+///     println!("now {}", change.target.display());
+///     // Load again.
+///     # assert_eq!(change.target, std::path::Path::new("two"));
+///     # break;
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Watcher {
+    link: PathBuf,
+    poll: Duration,
+    seen: Option<Change>,
+    events: Events,
+}
+
+impl Watcher {
+    /// Watches a link (`ROOT/..data`, or one of another name), from what it names now. Neither the link nor its
+    /// directory need to exist yet.
+    pub fn new(link: impl Into<PathBuf>, options: &Options) -> Self {
+        let link = link.into();
+        let mut events = Events::new(&link);
+        events.arm();
+        let seen = look(&link);
+        Self { link, poll: options.poll, seen, events }
+    }
+
+    /// Why there are no events and swaps are found by polling only, if so.
+    pub fn limitation(&self) -> Option<&Limitation> {
+        self.events.limitation.as_ref()
+    }
+
+    /// Waits for the next change, at most so long.
+    pub fn wait(&mut self, at_most: Duration) -> Option<Change> {
+        let until = clock::now().boottime.saturating_add(at_most);
+        loop {
+            if let Some(now) = look(&self.link)
+                && self.seen.as_ref() != Some(&now)
+            {
+                self.seen = Some(now.clone());
+                return Some(now);
+            }
+            let left = until.saturating_sub(clock::now().boottime);
+            if left.is_zero() {
+                return None;
+            }
+            self.events.wait(left.min(self.poll));
+        }
+    }
+
+    /// Watches from a thread of its own, for asynchronous code; the newest change wins. Ends when the receiver is gone.
+    ///
+    /// # Errors
+    /// When no thread can be made.
+    pub fn in_background(mut self) -> std::io::Result<tokio::sync::watch::Receiver<Option<Change>>> {
+        let (sender, receiver) = tokio::sync::watch::channel(None);
+        std::thread::Builder::new().name("watch".into()).spawn(move || {
+            while !sender.is_closed() {
+                if let Some(change) = self.wait(self.poll) {
+                    sender.send_replace(Some(change));
+                }
+            }
+        })?;
+        Ok(receiver)
+    }
+}
+
+impl Iterator for Watcher {
+    type Item = Change;
+
+    fn next(&mut self) -> Option<Change> {
+        loop {
+            if let Some(change) = self.wait(Duration::MAX) {
+                return Some(change);
+            }
+        }
+    }
+}
+
+/// What the link names; nothing while it is absent or dangles.
+fn look(link: &Path) -> Option<Change> {
+    let target = fs_err::read_link(link).ok()?;
+    let stat = rustix::fs::stat(link).ok()?;
+    Some(Change { target, identity: (stat.st_dev, stat.st_ino) })
+}
+
+/// inotify on the directory that holds the link, kept alive.
+struct Events {
+    dir: PathBuf,
+    name: OsString,
+    bell: Receiver<()>,
+    ring: SyncSender<()>,
+    /// With the identity of the directory it watches: after a remount, or when the directory was replaced, it is deaf.
+    armed: Option<(RecommendedWatcher, (u64, u64))>,
+    limitation: Option<Limitation>,
+}
+
+impl Events {
+    fn new(link: &Path) -> Self {
+        let dir = match link.parent() {
+            Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        let (ring, bell) = sync_channel(1); // one ring says as much as many
+        let name = link.file_name().unwrap_or_default().to_owned();
+        Self { dir, name, bell, ring, armed: None, limitation: None }
+    }
+
+    /// Waits for an event, at most so long; makes sure first that there is something to wait for.
+    fn wait(&mut self, at_most: Duration) {
+        match self.bell.recv_timeout(at_most) {
+            Ok(()) => {}
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => self.arm(),
+        }
+    }
+
+    /// Arms, or arms again where the directory is another one by now.
+    fn arm(&mut self) {
+        let Ok(stat) = rustix::fs::stat(&self.dir) else {
+            self.armed = None;
+            return;
+        };
+        let identity = (stat.st_dev, stat.st_ino);
+        if self.armed.as_ref().is_some_and(|(_, armed)| *armed == identity) {
+            return;
+        }
+        self.armed = None;
+        match self.subscribe() {
+            Ok(watcher) => {
+                self.armed = Some((watcher, identity));
+                self.limitation = None;
+                let _ = self.ring.try_send(()); // what happened before counts as an event; a full bell rings already
+            }
+            Err(error) => self.limitation = Some(Limitation::from_notify(&error)),
+        }
+    }
+
+    fn subscribe(&self) -> notify::Result<RecommendedWatcher> {
+        let (name, ring) = (self.name.clone(), self.ring.clone());
+        let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            let concerns_us = event.is_ok_and(|event| {
+                event.need_rescan() || event.paths.iter().any(|path| path.file_name() == Some(&name))
+            });
+            if concerns_us {
+                let _ = ring.try_send(()); // as above
+            }
+        })?;
+        watcher.watch(&self.dir, RecursiveMode::NonRecursive)?;
+        Ok(watcher)
+    }
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Events").field("dir", &self.dir).field("armed", &self.armed.is_some()).finish()
+    }
+}
+
+/// Why there are no events.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Limitation {
+    /// `EMFILE` from `inotify_init1`: the user's instances, or the process' descriptors, are used up.
+    #[error("this user has no inotify instance left")]
+    Instances,
+    /// `ENOSPC` from `inotify_add_watch`.
+    #[error("this user has no inotify watch left")]
+    Watches,
+    /// Anything else.
+    #[error("the directory cannot be watched: {0}")]
+    Other(String),
+}
+
+impl Limitation {
+    fn from_notify(error: &notify::Error) -> Self {
+        let errno = match &error.kind {
+            ErrorKind::Io(error) => Errno::from_io_error(error),
+            ErrorKind::MaxFilesWatch => Some(Errno::NOSPC),
+            _ => None,
+        };
+        match errno {
+            Some(Errno::MFILE) => Self::Instances,
+            Some(Errno::NOSPC) => Self::Watches,
+            _ => Self::Other(error.to_string()),
+        }
+    }
+
+    /// What a person can do.
+    pub fn hints(&self) -> Vec<String> {
+        let raise = |key: &str, to: &str| {
+            let now = fs_err::read_to_string(format!("/proc/sys/fs/inotify/{key}"));
+            let now = now.map(|now| format!(" (now {})", now.trim())).unwrap_or_default();
+            vec![format!(
+                "raise fs.inotify.{key}{now} on the node, for example: sysctl -w fs.inotify.{key}={to}"
+            )]
+        };
+        match self {
+            Self::Instances => raise("max_user_instances", "1024"),
+            Self::Watches => raise("max_user_watches", "524288"),
+            Self::Other(_) => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    fn swap(root: &Path, to: &str) {
+        let _ = std::fs::create_dir(root.join(to));
+        symlink(to, root.join("..data_tmp")).unwrap();
+        std::fs::rename(root.join("..data_tmp"), root.join("..data")).unwrap();
+    }
+
+    fn never_polling(root: &Path) -> Watcher {
+        Watcher::new(root.join("..data"), &Options { poll: LONG })
+    }
+
+    #[test]
+    fn every_swap_is_noticed_by_its_event() {
+        let root = tempfile::tempdir().unwrap();
+        swap(root.path(), "g0");
+        let mut watcher = never_polling(root.path());
+        for n in 1..20 {
+            swap(root.path(), &format!("g{n}"));
+            assert_eq!(watcher.wait(LONG / 2).unwrap().target, Path::new(&format!("g{n}")));
+        }
+    }
+
+    #[test]
+    fn swaps_in_between_are_one_change() {
+        let root = tempfile::tempdir().unwrap();
+        swap(root.path(), "g0");
+        let mut watcher = never_polling(root.path());
+        (1..50).for_each(|n| swap(root.path(), &format!("g{n}")));
+        assert_eq!(watcher.wait(LONG).unwrap().target, Path::new("g49"));
+        assert_eq!(watcher.wait(Duration::from_millis(50)), None);
+    }
+
+    #[test]
+    fn whatever_else_happens_in_the_root_is_no_change() {
+        let root = tempfile::tempdir().unwrap();
+        swap(root.path(), "g0");
+        let mut watcher = never_polling(root.path());
+        swap(root.path(), "g0");
+        std::fs::write(root.path().join("file"), "").unwrap();
+        std::fs::remove_file(root.path().join("..data")).unwrap();
+        symlink("g0", root.path().join("..data")).unwrap();
+        assert_eq!(watcher.wait(Duration::from_millis(50)), None);
+    }
+
+    #[test]
+    fn the_first_generation_and_a_generation_replaced_under_its_name_are_changes() {
+        let root = tempfile::tempdir().unwrap();
+        let mut watcher = never_polling(root.path());
+        swap(root.path(), "g0");
+        assert!(watcher.wait(LONG / 2).is_some());
+        std::fs::create_dir(root.path().join("other")).unwrap(); // before the removal, so that its inode is another
+        std::fs::remove_dir(root.path().join("g0")).unwrap();
+        std::fs::rename(root.path().join("other"), root.path().join("g0")).unwrap();
+        swap(root.path(), "g0");
+        assert!(watcher.wait(LONG / 2).is_some());
+    }
+
+    #[test]
+    fn a_directory_that_comes_later_or_is_replaced_is_watched_again() {
+        let parent = tempfile::tempdir().unwrap();
+        let root = parent.path().join("root");
+        let mut watcher = Watcher::new(root.join("..data"), &Options { poll: Duration::from_millis(20) });
+        for _ in 0..2 {
+            std::fs::create_dir(&root).unwrap();
+            swap(&root, "g0");
+            watcher.wait(LONG).unwrap();
+            watcher.wait(Duration::from_millis(100)); // a few polls
+            assert!(watcher.events.armed.is_some());
+            std::fs::rename(&root, parent.path().join("old")).unwrap();
+            std::fs::rename(
+                parent.path().join("old"),
+                parent.path().join(format!("{:?}", clock::now().boottime)),
+            )
+            .unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_background_thread_hands_over_the_newest_change() {
+        let root = tempfile::tempdir().unwrap();
+        let watcher = Watcher::new(root.path().join("..data"), &Options { poll: Duration::from_millis(10) });
+        let mut receiver = watcher.in_background().unwrap();
+        swap(root.path(), "g0");
+        receiver.changed().await.unwrap();
+        assert_eq!(receiver.borrow_and_update().as_ref().unwrap().target, Path::new("g0"));
+    }
+
+    #[test]
+    fn an_exhausted_limit_is_told_with_its_sysctl() {
+        let io = |errno: Errno| notify::Error::io(errno.into());
+        let told = |error| Limitation::from_notify(&error);
+        assert_eq!(told(io(Errno::MFILE)), Limitation::Instances);
+        assert_eq!(told(notify::Error::new(ErrorKind::MaxFilesWatch)), Limitation::Watches);
+        assert!(Limitation::Instances.hints()[0].contains("sysctl -w fs.inotify.max_user_instances="));
+        assert!(Limitation::Watches.hints()[0].contains("fs.inotify.max_user_watches"));
+    }
+}

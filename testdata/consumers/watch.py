@@ -1,0 +1,11 @@
+"""Loads at the start and at every swap, with the generation pinned: watch.py ROOT"""
+
+import os
+import sys
+
+from pin import pinned, swaps
+
+for _ in swaps(sys.argv[1], every=0.05):
+    with pinned(sys.argv[1]) as config:
+        texts = [open(os.path.join(config, name)).read() for name in ("a", "b", "sub/c")]
+    print("loaded", *(text.strip() for text in texts), flush=True)

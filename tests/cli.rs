@@ -1,0 +1,426 @@
+//! The command line from outside: help, what is refused and how, where values come from, exit codes, and the end.
+
+mod common;
+#[path = "cli/render.rs"]
+mod render;
+
+use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Command;
+
+use common::sidecar::Sidecar;
+use common::{Files, Ran, World, eventually, run};
+
+fn files(text: &str) -> Files {
+    Files::new().file("routes.yaml", text).file("jobs/nightly.yaml", "at: 03:00\n")
+}
+
+/// Runs `treeswap` with nothing but these arguments and variables.
+fn treeswap(world: &World, args: &[&str], variables: &[(&str, &str)]) -> Ran {
+    run::to_end(world.treeswap(args).envs(variables.iter().copied()))
+}
+
+/// One complaint on one line, then nothing but hints.
+#[track_caller]
+fn complains(ran: &Ran, code: i32, words: &[&str]) {
+    assert_eq!(ran.status.code(), Some(code), "{}{}", ran.stdout, ran.stderr);
+    let mut lines = ran.stderr.lines();
+    let first = lines.next().unwrap_or_default();
+    assert!(first.starts_with("treeswap: "), "{:?}", ran.stderr);
+    assert!(lines.all(|line| line.starts_with("hint: ")), "{:?}", ran.stderr);
+    for word in words {
+        assert!(ran.stderr.contains(word), "{word:?} is not in {:?}", ran.stderr);
+    }
+}
+
+const SYNC: [&str; 3] = ["sync", "--repo=https://git.example.com/x.git", "--root=/nonexistent/root"];
+
+#[test]
+fn wrong_values_end_with_one_line_that_names_the_flag() {
+    let world = World::new();
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["--period=10"], &["\"10\"", "--period", "2m30s"]),
+        (&["--period=-5s"], &["--period", "negative"]),
+        (&["--period=1ms"], &["--period", "at least 10ms"]),
+        (&["--depth=-1"], &["--depth", "\"-1\""]),
+        (&["--depth=x"], &["--depth", "integer"]),
+        (&["--ref="], &["--ref", "empty"]),
+        (&["--ref=HEAD~1"], &["--ref", "HEAD~1"]),
+        (&["--one-time=maybe"], &["--one-time", "true or false"]),
+        (&["--durability=hope"], &["--durability", "syncfs, none"]),
+        (&["--jitter=2"], &["--jitter", "between 0 and 1"]),
+        (&["--max-bytes=lots"], &["--max-bytes", "512Mi"]),
+        (&["--max-generations=0"], &["--max-generations", "at least 1"]),
+        (&["--sync-on-signal=TERM"], &["--sync-on-signal", "SIGHUP"]),
+        (&["--log-level=verbose"], &["--log-level", "debug"]),
+        (&["--max-tree-entries=0"], &["--max-tree-entries"]),
+        (&["--submodules=recursive"], &["--submodules=recursive is not supported yet", "hint: "]),
+        (&["--submodules=some"], &["--submodules", "\"some\""]),
+        (&["--username=me"], &["--username needs --password-file"]),
+        (&["--password-file=/x"], &["--password-file needs --username"]),
+        (&["--credential={}"], &["--credential", "url"]),
+        (&["--credential=[1"], &["--credential", "JSON"]),
+        (&["--http-bind=9375"], &["--http-bind", "\"9375\"", ":8080"]),
+        (&["--http-bind=localhost:99999"], &["--http-bind", "localhost:99999"]),
+        (&["--webhook-secret-file=/x"], &["--webhook-secret-file needs --http-bind"]),
+        (&["--repo=ftp://x/y"], &["--repo", "https, http, ssh, git"]),
+        (&["--perod=5s"], &["unknown argument --perod", "did you mean", "--period"]),
+        (&["-one-time"], &["unknown argument"]),
+        (&["main"], &["unknown argument main"]),
+        (&["--period"], &["--period needs a value"]),
+    ];
+    for (args, words) in cases {
+        let base: Vec<&str> = match args[0].split('=').next() {
+            Some("--repo") => vec![SYNC[0], SYNC[2]],
+            _ => SYNC.to_vec(),
+        };
+        let ran = treeswap(&world, &[&base[..], args].concat(), &[]);
+        complains(&ran, 2, words);
+        let checked = treeswap(&world, &[&["check"], &base[1..], args].concat(), &[]);
+        assert_eq!(checked.stderr, ran.stderr, "check says the same of {args:?}");
+    }
+}
+
+#[test]
+fn what_is_missing_is_named_with_its_variable() {
+    let world = World::new();
+    complains(&treeswap(&world, &["sync", "--root=/x"], &[]), 2, &["--repo is required", "$TREESWAP_REPO"]);
+    complains(&treeswap(&world, &["sync"], &[]), 2, &["--repo and --root are required", "$TREESWAP_ROOT"]);
+    complains(&treeswap(&world, &["synchronise"], &[]), 2, &["unknown command \"synchronise\""]);
+    let nothing = treeswap(&world, &[], &[]);
+    assert_eq!(nothing.status.code(), Some(2));
+    assert!(nothing.stderr.contains("Usage: treeswap <COMMAND>"), "{}", nothing.stderr);
+}
+
+#[test]
+fn a_wrong_variable_is_named_as_the_variable_it_is() {
+    let world = World::new();
+    let ran = treeswap(&world, &SYNC, &[("GITSYNC_PERIOD", "ten")]);
+    complains(&ran, 2, &["\"ten\"", "$GITSYNC_PERIOD"]);
+    let ran = treeswap(&world, &SYNC, &[("TREESWAP_REF", "a..b"), ("GITSYNC_REF", "main")]);
+    complains(&ran, 2, &["$TREESWAP_REF", "a..b"]);
+    let ran = treeswap(&world, &SYNC, &[("TREESWAP_SUBMODULES", "recursive")]);
+    complains(&ran, 2, &["$TREESWAP_SUBMODULES=recursive"]);
+    let mut command = world.treeswap(&SYNC);
+    let ran = run::to_end(command.env("TREESWAP_REF", std::ffi::OsStr::from_bytes(b"\xff")));
+    complains(&ran, 2, &["$TREESWAP_REF", "UTF-8"]);
+}
+
+#[test]
+fn a_log_that_cannot_be_written_stops_nothing() {
+    let world = World::new();
+    let commit = world.remote.commit(&files("one"));
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = world.sync(&["--one-time"]);
+    let status = command.stdout(full()).stderr(full()).status().unwrap();
+    assert!(status.success(), "{status}");
+    world.assert_published(&commit);
+    let status = world.sync(&["--period=nonsense"]).stderr(full()).status().unwrap();
+    assert_eq!(status.code(), Some(2));
+}
+
+#[test]
+fn flags_of_git_sync_that_are_not_served_are_named_with_what_to_do_instead() {
+    let world = World::new();
+    for (flag, instead) in [
+        ("--sync-hook-command=/x", "--exechook-command"),
+        ("--link=current", "..data"),
+        ("--git-gc=off", "leave it out"),
+        ("--branch=main", "--ref"),
+        ("--wait=5", "--period"),
+    ] {
+        let ran = treeswap(&world, &[&SYNC[..], &[flag]].concat(), &[]);
+        let name = flag.split('=').next().unwrap();
+        complains(&ran, 2, &[name, "is a flag of git-sync that treeswap does not serve", instead]);
+    }
+}
+
+#[test]
+fn a_password_among_the_arguments_is_refused_and_not_repeated() {
+    let world = World::new();
+    let given = ["--username=me", "--password=hunter2"];
+    let ran = treeswap(&world, &[&SYNC[..], &given].concat(), &[]);
+    complains(&ran, 2, &["--password is refused", "--password-file", "$TREESWAP_PASSWORD"]);
+    let json = r#"--credential={"url":"https://git.example.com","username":"me","password":"hunter2"}"#;
+    let in_json = treeswap(&world, &[&SYNC[..], &[json]].concat(), &[]);
+    complains(
+        &in_json,
+        2,
+        &["a password in --credential is refused", "password-file", "$TREESWAP_CREDENTIAL"],
+    );
+    let url = "--repo=https://me:hunter2@git.example.com/x.git";
+    let twice = [("TREESWAP_PASSWORD", "hunter2"), ("TREESWAP_USERNAME", "me")];
+    let both = treeswap(&world, &["check", url, "--root=/r"], &twice);
+    complains(&both, 2, &["exclude each other"]);
+    for ran in [ran, in_json, both] {
+        assert!(!ran.stderr.contains("hunter2"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn the_flag_wins_over_our_variable_and_that_over_git_syncs() {
+    let world = World::new();
+    let variables = [
+        ("GITSYNC_PERIOD", "1m"),
+        ("TREESWAP_PERIOD", "2m"),
+        ("GITSYNC_STALE_WORKTREE_TIMEOUT", "3m"),
+        ("GITSYNC_REF", "stable"),
+        ("TREESWAP_ONE_TIME", "true"),
+        ("GITSYNC_SSH_KEY_FILE", "/a:/b"),
+    ];
+    let ran = treeswap(&world, &[&["check"], &SYNC[1..], &["--ref=main"]].concat(), &variables);
+    let printed = ran.expect_ok("check").stdout;
+    let line = |flag: &str| {
+        let found = printed.lines().find(|line| line.starts_with(&format!("--{flag}=")));
+        found
+            .unwrap_or_else(|| panic!("no --{flag} in\n{printed}"))
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert_eq!(line("period"), "--period=2m # $TREESWAP_PERIOD");
+    assert_eq!(line("grace"), "--grace=3m # $GITSYNC_STALE_WORKTREE_TIMEOUT");
+    assert_eq!(line("ref"), "--ref=main # flag");
+    assert_eq!(line("one-time"), "--one-time=true # $TREESWAP_ONE_TIME");
+    assert_eq!(line("min-interval"), "--min-interval=5s # default");
+}
+
+#[test]
+fn check_prints_what_sync_would_run_with_and_no_secret() {
+    let world = World::new();
+    let args = ["check", "--repo=https://me:hunter2@git.example.com/x.git", "--root=/config"];
+    let json = r#"[{"url":"https://other.example.com","username":"it","password":"hunter2"}]"#;
+    let ran = treeswap(&world, &args, &[("TREESWAP_CREDENTIAL", json)]).expect_ok("check");
+    assert!(!ran.stdout.contains("hunter2"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("--repo=https://git.example.com/x.git "), "{}", ran.stdout);
+    assert!(ran.stdout.contains("--credential=[secret] "), "{}", ran.stdout);
+    assert!(!world.root.exists() && !std::path::Path::new("/config/..treeswap").exists());
+    // What it prints is a command line that means the same.
+    let again: Vec<&str> =
+        ran.stdout.lines().map(|line| line.split("  #").next().unwrap().trim_end()).collect();
+    let again: Vec<&str> = again.into_iter().filter(|flag| !flag.starts_with("--credential")).collect();
+    let second = treeswap(&world, &[&["check"], &again[..]].concat(), &[]).expect_ok("its own output");
+    assert_eq!(second.stdout.lines().count(), again.len());
+}
+
+#[test]
+fn unknown_variables_are_warned_about_and_service_links_are_not() {
+    let world = World::new();
+    let variables = [
+        ("TREESWAP_PEROID", "5s"),
+        ("GITSYNC_LINK", "/x"),
+        ("GIT_SYNC_REPO", "x"),
+        ("TREESWAP_PORT", "tcp://10.0.0.1:9375"),
+        ("TREESWAP_SERVICE_HOST", "10.0.0.1"),
+        ("TREESWAP_PORT_9375_TCP_PROTO", "tcp"),
+    ];
+    let ran = treeswap(&world, &[&["check"], &SYNC[1..]].concat(), &variables).expect_ok("only a warning");
+    let warned: Vec<&str> = ran.stderr.lines().collect();
+    assert_eq!(warned.len(), 3, "{}", ran.stderr);
+    for name in ["TREESWAP_PEROID", "GITSYNC_LINK", "GITSYNC_REPO"] {
+        assert!(ran.stderr.contains(name), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn help_version_completions_and_manual_come_from_one_tree() {
+    let world = World::new();
+    let help = treeswap(&world, &["sync", "--help"], &[]).expect_ok("--help").stdout;
+    let headings = ["Source", "Credentials", "Root", "Retention", "Pace", "Server", "Logging", "Limits"];
+    for heading in headings {
+        assert!(help.contains(&format!("\n{heading}:\n")), "no heading {heading}");
+    }
+    for part in ["[env: TREESWAP_MAX_PIN]", "[default: 10m]", "--stale-worktree-timeout"] {
+        assert!(help.contains(part), "{part}");
+    }
+    let version = treeswap(&world, &["--version"], &[]).expect_ok("--version").stdout;
+    assert!(version.starts_with(&format!("treeswap {}", env!("CARGO_PKG_VERSION"))), "{version}");
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = treeswap(&world, &["completions", shell], &[]).expect_ok(shell).stdout;
+        assert!(script.contains("min-interval"), "{shell}");
+    }
+    let manual = treeswap(&world, &["man"], &[]).expect_ok("man").stdout;
+    assert!(manual.starts_with(".ie") && manual.contains("\\-\\-min\\-interval"), "{manual}");
+    // Every flag that the help shows is in the manual.
+    for flag in help.lines().filter_map(|line| line.trim_start().strip_prefix("--")) {
+        let flag = flag.split([' ', '[', '=']).next().unwrap().replace('-', "\\-");
+        assert!(manual.contains(&flag), "--{flag} is not in the manual");
+    }
+}
+
+#[test]
+fn one_time_publishes_and_ends() {
+    let world = World::new();
+    let commit = world.remote.commit(&files("one"));
+    let log = world.sync_once(&[]).expect_ok("first").stderr;
+    world.assert_published(&commit);
+    world.assert_clean(1);
+    assert!(log.contains("\"message\":\"published ") && log.contains(&commit), "{log}");
+    let link = std::fs::read_link(world.root.join("..data")).unwrap();
+    world.sync_once(&[]).expect_ok("nothing new");
+    assert_eq!(std::fs::read_link(world.root.join("..data")).unwrap(), link);
+    let commit = world.remote.commit(&files("two"));
+    world.sync_once(&[]).expect_ok("second");
+    world.assert_published(&commit);
+}
+
+#[test]
+fn one_time_fails_with_what_is_wrong_and_what_to_do() {
+    let world = World::new();
+    world.remote.commit(&files("one"));
+    let ran = world.sync_once(&["--ref=nope", "--max-failures=0"]);
+    assert_eq!(ran.status.code(), Some(1));
+    ran.names(&["giving up after 1 failure", "couldn't find remote ref nope"]);
+    assert!(!world.root.join("..data").exists());
+}
+
+#[test]
+fn a_second_instance_is_refused_and_can_wait() {
+    let world = World::new();
+    let commit = world.remote.commit(&files("one"));
+    let log = world.dir().join("first.log");
+    let mut first = run::Background::start(&mut world.sync(&["--period=1h"]), &log);
+    eventually(20, "it publishes", || world.differences(&commit).is_empty().then_some(()));
+    let pid = first.pid().to_string();
+    let second = world.sync_once(&[]);
+    assert_eq!(second.status.code(), Some(1));
+    second.names(&[world.root.to_str().unwrap(), "in use", &pid]);
+
+    let log = world.dir().join("third.log");
+    let mut third = run::Background::start(&mut world.sync(&["--one-time", "--lock-wait=1m"]), &log);
+    eventually(20, "it waits", || third.log().contains("waiting").then_some(()));
+    assert!(first.terminate().success());
+    assert!(third.child.wait().unwrap().success(), "{}", third.log());
+}
+
+#[test]
+fn probes_are_answered_while_the_lock_is_waited_for() {
+    let world = World::new();
+    let commit = world.remote.commit(&files("one"));
+    let mut first = run::Background::start(&mut world.sync(&["--period=1h"]), &world.dir().join("first.log"));
+    eventually(20, "it publishes", || world.differences(&commit).is_empty().then_some(()));
+    let second = Sidecar::start(&world, &["--lock-wait=1m"]);
+    let answer = |path: &str| second.ask(path).unwrap_or_default();
+    eventually(20, "it waits", || answer("/readyz").contains("in use by another writer").then_some(()));
+    assert!(answer("/readyz").starts_with("HTTP/1.1 503"), "{}", answer("/readyz"));
+    assert!(answer("/livez").starts_with("HTTP/1.1 200"), "{}", answer("/livez"));
+    assert!(first.terminate().success());
+    eventually(20, "it serves", || answer("/readyz").starts_with("HTTP/1.1 200").then_some(()));
+}
+
+#[test]
+fn a_port_that_is_taken_is_found_before_anything_is_touched() {
+    let world = World::new();
+    world.remote.commit(&files("one"));
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let bind = taken.local_addr().unwrap().to_string();
+    let ran = world.sync_once(&[&format!("--http-bind={bind}")]);
+    assert_eq!(ran.status.code(), Some(1));
+    assert!(ran.complaint().contains(&bind), "{}", ran.stderr);
+    assert!(!world.root.exists());
+}
+
+#[test]
+fn the_last_error_goes_to_the_termination_log_if_there_is_one() {
+    let world = World::new();
+    let log = world.dir().join("termination-log");
+    let flag = format!("--termination-log={}", log.display());
+    world.sync_once(&[&flag]).expect_failure("an empty repository");
+    assert!(!log.exists(), "made by us, nobody would read it");
+    std::fs::write(&log, "left over").unwrap();
+    let ran = world.sync_once(&[&flag]).expect_failure("an empty repository");
+    let words = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(words.lines().next(), Some(ran.complaint()));
+    assert!(words.contains("\nhint: "), "{words}");
+}
+
+#[test]
+fn the_error_file_holds_the_last_error_until_a_success_and_the_touch_file_is_touched() {
+    let world = World::new();
+    let (error, touched) = (world.dir().join("error.json"), world.dir().join("sub/touched"));
+    let flags =
+        [&format!("--error-file={}", error.display())[..], &format!("--touch-file={}", touched.display())];
+    world.sync_once(&flags).expect_failure("an empty repository");
+    let text = std::fs::read_to_string(&error).unwrap();
+    let read: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(read["Msg"], "sync failed");
+    assert!(read["Err"].as_str().unwrap().contains("main") && read["Args"].is_object(), "{text}");
+    assert!(!touched.exists());
+    world.remote.commit(&files("one"));
+    world.sync_once(&flags).expect_ok("now there is a commit");
+    assert!(!error.exists() && touched.exists());
+}
+
+#[test]
+fn a_second_signal_aborts() {
+    let world = World::new();
+    world.remote.commit(&files("one"));
+    let mut codes = Vec::new();
+    // Both signals are pending when the process goes on; nearly always it sees both before its drain has ended.
+    for round in 0..5 {
+        let log = world.dir().join(format!("{round}.log"));
+        let mut sync = run::Background::start(&mut world.sync(&["--period=1h"]), &log);
+        let running =
+            || ["published ", "serving "].iter().any(|word| sync.log().contains(word)).then_some(());
+        eventually(20, "it is running", running);
+        let pid = rustix::process::Pid::from_child(&sync.child);
+        use rustix::process::Signal;
+        for signal in [Signal::STOP, Signal::TERM, Signal::INT, Signal::CONT] {
+            rustix::process::kill_process(pid, signal).unwrap();
+        }
+        let status = sync.child.wait().unwrap();
+        codes.push(status.code());
+        if matches!(status.code(), Some(130 | 143)) {
+            return;
+        }
+        assert_eq!(status.signal(), None);
+    }
+    panic!("a second signal never aborted: {codes:?}");
+}
+
+#[test]
+fn as_pid_1_it_passes_signals_on_reaps_orphans_and_ends_as_its_child_does() {
+    let world = World::new();
+    let commit = world.remote.commit(&files("one"));
+    let mut namespace = vec!["--pid", "--fork", "--mount-proc", "--kill-child"];
+    if !rustix::process::geteuid().is_root() {
+        namespace.extend(["--user", "--map-root-user"]);
+    }
+    let ran = Command::new("unshare").args(&namespace).arg("true").output().expect("unshare of util-linux");
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(
+        ran.status.success(),
+        "this test needs a PID namespace: run it as root, or allow user namespaces: {said}"
+    );
+    // The script leaves an orphan behind that ends at once, as a killed `git upload-pack` would, and becomes treeswap.
+    let mut command = world.sync(&["--period=1h"]);
+    let mut inside = run::clean("unshare", &world.dir().join("home"));
+    inside.args(&namespace).args(["sh", "-c", "(sh -c 'sleep 0.2 & echo orphan' &) ; exec \"$@\"", "sh"]);
+    inside.arg(command.get_program()).args(command.get_args());
+    command = inside;
+    let mut sync = run::Background::start(&mut command, &world.dir().join("init.log"));
+    eventually(20, "it publishes", || world.differences(&commit).is_empty().then_some(()));
+    let parent = sync.pid();
+    let init = eventually(5, "PID 1", || children(parent).first().copied());
+    let child = eventually(5, "its child", || children(init).iter().copied().find(|pid| is_treeswap(*pid)));
+    eventually(10, "the orphan is reaped", || (children(init) == [child]).then_some(()));
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(init as i32).unwrap(),
+        rustix::process::Signal::TERM,
+    )
+    .unwrap();
+    let status = sync.child.wait().unwrap();
+    assert_eq!(status.code(), Some(0), "{}", sync.log());
+    assert!(sync.log().contains("drained"), "{}", sync.log());
+}
+
+/// The children of a process, zombies included.
+fn children(pid: u32) -> Vec<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+fn is_treeswap(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "treeswap")
+}

@@ -1,0 +1,192 @@
+//! `treeswap render` from outside: a directory and a repository, one stream and files, what is refused and how.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use super::common::{Files, Ran, World, run};
+use super::complains;
+
+fn render(world: &World, args: &[&str]) -> Ran {
+    run::to_end(&mut world.treeswap(&[&["render"], args].concat()))
+}
+
+/// Writes files below a directory of the world.
+fn write(world: &World, name: &str, files: &Files) -> PathBuf {
+    let directory = world.dir().join(name);
+    for (path, (mode, content)) in &files.0 {
+        let path = directory.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        match *mode {
+            "120000" => {
+                std::os::unix::fs::symlink(String::from_utf8(content.clone()).unwrap(), path).unwrap();
+            }
+            _ => std::fs::write(path, content).unwrap(),
+        }
+    }
+    directory
+}
+
+fn rules(world: &World, text: &str) -> String {
+    let path = world.dir().join("plugins.yaml");
+    std::fs::write(&path, text).unwrap();
+    format!("--rules={}", path.display())
+}
+
+fn flag(name: &str, path: &Path) -> String {
+    format!("--{name}={}", path.display())
+}
+
+const RULES: &str = "\
+plugins: {acme: [trigger]}
+config_updater:
+  maps:
+    ci/**/*.yaml: {name: ci, gzip: true}
+    bin/*: {name: bin, clusters: {default: [tools]}}
+";
+
+fn files() -> Files {
+    Files::new()
+        .file("ci/acme/shop.yaml", "shop: 1\n")
+        .file("ci/acme/desk.yaml", "desk: 1\n")
+        .file("bin/tool", vec![0xff, 0x00])
+        .link("bin/alias", "tool")
+        .file("docs/x.md", "x")
+}
+
+fn documents(stream: &str) -> Vec<serde_yaml::Value> {
+    use serde::Deserialize as _;
+    let each = serde_yaml::Deserializer::from_str(stream);
+    each.map(|one| serde_yaml::Value::deserialize(one).unwrap()).collect()
+}
+
+#[test]
+fn a_directory_and_the_commit_of_it_give_the_same_bytes_every_time() {
+    let world = World::new();
+    let rules = rules(&world, RULES);
+    let directory =
+        write(&world, "tree", &files().file(".git/config", "x").file("ci/.git/y.yaml", "hidden: 1\n"));
+    world.remote.commit(&files());
+    let local = render(&world, &[&rules, &flag("tree", &directory)]).expect_ok("render");
+    let again = render(&world, &[&rules, &flag("tree", &directory)]).expect_ok("render");
+    let remote = [&rules, &flag("repo", &world.remote.path), "--ref=main"];
+    let remote = render(&world, &remote).expect_ok("render");
+    assert_eq!(local.stdout, again.stdout);
+    assert_eq!(local.stdout, remote.stdout);
+    let documents = documents(&local.stdout);
+    let names: Vec<_> = documents.iter().map(|one| one["metadata"]["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["ci", "bin"], "in the order of namespaces");
+    assert_eq!(documents[1]["metadata"]["namespace"], "tools");
+    assert_eq!(documents[1]["binaryData"]["alias"], "/wA=");
+    assert!(documents[0]["binaryData"]["shop.yaml"].as_str().unwrap().starts_with("H4sI"));
+    assert!(!local.stdout.contains("hidden"));
+}
+
+#[test]
+fn the_stamp_is_the_commit() {
+    let world = World::new();
+    let rules = rules(&world, "maps:\n  docs/*: {name: docs}\n");
+    let commit = world.remote.commit(&files());
+    let args = [&rules, &flag("repo", &world.remote.path), "--ref=main", "--version-key"];
+    let ran = render(&world, &args).expect_ok("render");
+    assert_eq!(documents(&ran.stdout)[0]["data"]["VERSION"].as_str(), Some(commit.as_str()));
+    let tree = write(&world, "tree", &files());
+    complains(
+        &render(&world, &[&rules, &flag("tree", &tree), "--version-key"]),
+        2,
+        &["--version-key", "--repo"],
+    );
+    let ran = render(&world, &[&rules, &flag("tree", &tree), "--version-key=v7"]).expect_ok("render");
+    assert_eq!(documents(&ran.stdout)[0]["data"]["VERSION"], "v7");
+}
+
+#[test]
+fn several_clusters_are_chosen_from_or_written_as_files() {
+    let world = World::new();
+    let rules = rules(
+        &world,
+        "maps:\n  docs/*: {name: docs, clusters: {a/b: [n1, n2], c: [n1]}}\n  bin/*: {name: bin, clusters: {c: [n1]}}\n",
+    );
+    let tree = flag("tree", &write(&world, "tree", &files()));
+    complains(&render(&world, &[&rules, &tree]), 2, &["2 clusters (a/b, c)", "--cluster", "--output"]);
+    complains(&render(&world, &[&rules, &tree, "--cluster=d"]), 2, &["\"d\"", "a/b, c"]);
+    let ran = render(&world, &[&rules, &tree, "--cluster=c"]).expect_ok("render");
+    assert_eq!(documents(&ran.stdout).len(), 2);
+    let output = world.dir().join("manifests");
+    let ran = render(&world, &[&rules, &tree, &flag("output", &output)]).expect_ok("render");
+    assert_eq!(ran.stdout, "");
+    for file in ["a%2fb/n1/docs.yaml", "a%2fb/n2/docs.yaml", "c/n1/docs.yaml", "c/n1/bin.yaml"] {
+        assert_eq!(documents(&std::fs::read_to_string(output.join(file)).unwrap()).len(), 1);
+    }
+    complains(&render(&world, &[&rules, &tree, &flag("output", &output)]), 2, &["--output", "not empty"]);
+}
+
+#[test]
+fn what_is_refused_is_named_and_nothing_is_written() {
+    let world = World::new();
+    let tree = write(&world, "tree", &files().link("ci/out.yaml", "/etc/passwd").file("ci/b/shop.yaml", "2"));
+    let tree = flag("tree", &tree);
+    let output = world.dir().join("manifests");
+    let good = rules(&world, RULES);
+    let ran = render(&world, &[&good, &tree, &flag("output", &output)]);
+    complains(
+        &ran,
+        1,
+        &["ci/out.yaml", "leaves the tree", "ci/acme/shop.yaml, ci/b/shop.yaml", "--collisions=last"],
+    );
+    assert!(!output.exists());
+    let ran = render(&world, &[&good, &tree, "--links=skip", "--collisions=last"]).expect_ok("render");
+    assert!(ran.stderr.contains("warning"));
+    complains(&render(&world, &[&good]), 2, &["--tree or --repo"]);
+    complains(&render(&world, &[&good, &tree, "--repo=x"]), 2, &["--tree and --repo exclude each other"]);
+    complains(&render(&world, &["--rules=/nonexistent", &tree]), 2, &["--rules", "/nonexistent"]);
+    complains(&render(&world, &[&good, "--tree=/nonexistent"]), 1, &["/nonexistent"]);
+    let bad = rules(&world, "config_updater:\n  maps:\n    a: {name: X}\n    b: {nmae: y, name: b}\n");
+    complains(
+        &render(&world, &[&bad, &tree]),
+        2,
+        &["maps[\"a\"].name (line 3)", "and 1 more", "did you mean name"],
+    );
+    complains(&render(&world, &[&rules(&world, "a: [\n"), &tree]), 2, &["plugins.yaml", "cannot be read"]);
+}
+
+/// The shape of a large configuration repository: organisations with repositories, a job and a config file a branch.
+#[test]
+fn a_repository_of_many_files_renders_whole_and_grows() {
+    let world = World::new();
+    let mut files = Files::new();
+    let mut contents: BTreeMap<String, String> = BTreeMap::new();
+    for at in 0..600 {
+        let mut text = String::new();
+        for line in 0..60 {
+            let _ = writeln!(
+                text,
+                "  - name: job-{at}-{line}\n    value: {:x}",
+                (at * 7919 + line) * 2_654_435_761u64
+            );
+        }
+        let path = format!("ci-operator/jobs/org{}/repo{at}/org-repo{at}-main.yaml", at % 30);
+        contents.insert(format!("org-repo{at}-main.yaml"), text.clone());
+        files = files.file(path, text);
+    }
+    let tree = flag("tree", &write(&world, "tree", &files));
+    let rules = rules(&world, "maps:\n  ci-operator/jobs/**/*.yaml: {name: jobs}\n");
+    complains(&render(&world, &[&rules, &tree]), 1, &["ConfigMap jobs", "1048576", "--oversize=grow"]);
+    let ran = render(&world, &[&rules, &tree, "--oversize=grow"]).expect_ok("render");
+    let again = render(&world, &[&rules, &tree, "--oversize=grow"]).expect_ok("render");
+    assert_eq!(ran.stdout, again.stdout);
+    let mut found: BTreeMap<String, String> = BTreeMap::new();
+    for document in documents(&ran.stdout) {
+        let data = document["data"].as_mapping().unwrap();
+        let sizes = data.values().map(|value| value.as_str().unwrap().len());
+        assert!(sizes.sum::<usize>() <= 1 << 20);
+        for (key, value) in data {
+            let text = value.as_str().unwrap().to_owned();
+            assert!(
+                found.insert(key.as_str().unwrap().to_owned(), text).is_none(),
+                "a key in two ConfigMaps"
+            );
+        }
+    }
+    assert_eq!(found, contents);
+}

@@ -1,0 +1,124 @@
+//! What the integration tests share: a [`World`] of temporary directories with a remote in it, an independent
+//! checker of what is published ([`tree`]), the rules for what may lie in a root ([`root`]), and running programs
+//! with a clean environment ([`run`]).
+//!
+//! Nothing here uses the library: the content of a commit is read by the `git` program, the root by plain system
+//! calls, so that a mistake in treeswap cannot hide itself.
+#![allow(dead_code, unused_imports, unreachable_pub, missing_docs)] // each test binary uses its part
+
+pub mod http_backend;
+pub mod raw;
+pub mod remote;
+pub mod root;
+pub mod run;
+pub mod sidecar;
+pub mod sshd;
+pub mod tree;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub use raw::Raw;
+pub use remote::{Files, Remote};
+pub use run::Ran;
+pub use sidecar::Sidecar;
+pub use tree::Snapshot;
+
+/// A directory of its own for one test: `remote` (a git repository), `root` (not made yet), `home` (empty).
+pub struct World {
+    dir: tempfile::TempDir,
+    pub remote: Remote,
+    pub root: PathBuf,
+}
+
+impl World {
+    /// On a memory file system where there is one: thousands of small files are made and removed, and the tests are
+    /// not about the disk's speed.
+    pub fn new() -> Self {
+        Self::within(&scratch())
+    }
+
+    pub fn within(parent: &Path) -> Self {
+        let dir = tempfile::Builder::new().prefix("treeswap-test-").tempdir_in(parent).unwrap();
+        let remote = Remote::create(&dir.path().join("remote"));
+        std::fs::create_dir(dir.path().join("home")).unwrap();
+        let root = dir.path().join("root");
+        Self { dir, remote, root }
+    }
+
+    /// The directory that holds everything of this world.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// `treeswap` with these arguments and nothing of the caller's environment.
+    pub fn treeswap<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> Command {
+        let mut command = run::clean(binary(), &self.dir().join("home"));
+        command.args(args);
+        command
+    }
+
+    /// `treeswap sync` of the remote's `main` into the root, with these arguments more.
+    pub fn sync(&self, more: &[&str]) -> Command {
+        let mut command = self.treeswap(&["sync", "--repo"]);
+        command.arg(&self.remote.path).arg("--ref=main").arg("--root").arg(&self.root).args(more);
+        command
+    }
+
+    /// One synchronisation, to its end.
+    pub fn sync_once(&self, more: &[&str]) -> Ran {
+        run::to_end(self.sync(&["--one-time"]).args(more))
+    }
+
+    /// What differs between the published tree and the commit's, the links in the root included; empty when right.
+    pub fn differences(&self, commit: &str) -> Vec<String> {
+        let expected = self.remote.snapshot(commit);
+        root::differences(&self.root, &expected)
+    }
+
+    /// Fails the test unless exactly this commit is published, links and all.
+    #[track_caller]
+    pub fn assert_published(&self, commit: &str) {
+        let wrong = self.differences(commit);
+        assert!(wrong.is_empty(), "the root is not {commit}:\n  {}", wrong.join("\n  "));
+    }
+
+    /// Fails the test if anything is left behind in the root.
+    #[track_caller]
+    pub fn assert_clean(&self, generations: usize) {
+        let left = root::left_behind(&self.root, generations);
+        assert!(left.is_empty(), "left behind in the root:\n  {}", left.join("\n  "));
+    }
+}
+
+/// The binary under test: the one just built, unless `TREESWAP_TEST_BINARY` names another (a release's, an image's).
+pub fn binary() -> PathBuf {
+    std::env::var_os("TREESWAP_TEST_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_treeswap").into()).into()
+}
+
+/// Whether everything is asked for (`TREESWAP_TESTS=full`, as `tests/nightly` does), not only what every change must pass.
+pub fn full() -> bool {
+    std::env::var_os("TREESWAP_TESTS").is_some_and(|value| value == "full")
+}
+
+/// Where worlds are made: `TREESWAP_TEST_DIR`, else `/dev/shm`, else the usual temporary directory.
+pub fn scratch() -> PathBuf {
+    if let Some(dir) = std::env::var_os("TREESWAP_TEST_DIR") {
+        return dir.into();
+    }
+    let shm = Path::new("/dev/shm");
+    if tempfile::tempfile_in(shm).is_ok() { shm.to_owned() } else { std::env::temp_dir() }
+}
+
+/// Asks again every few milliseconds until there is an answer; fails the test after `seconds`.
+#[track_caller]
+pub fn eventually<T>(seconds: u64, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(seconds);
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(std::time::Instant::now() < end, "after {seconds} s still not: {what}");
+        std::thread::sleep(std::time::Duration::from_millis(3));
+    }
+}

@@ -1,0 +1,165 @@
+//! The rules of a root in the kubelet's layout: what `..data` may be, which links stand beside it, and what may lie in
+//! it when nothing is going on.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use super::tree::Snapshot;
+
+/// The generation that `..data` names: a single component that looks like a kubelet's, and a directory, not a link.
+/// `None`: there is no `..data`.
+pub fn current(root: &Path) -> Result<Option<PathBuf>, String> {
+    let target = match std::fs::read_link(root.join("..data")) {
+        Ok(target) => target,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(format!("..data is no link: {error}")),
+    };
+    let name = target.to_str().unwrap_or_default();
+    if !is_generation(name) {
+        return Err(format!("..data names {target:?}, which is no generation's name"));
+    }
+    let dir = root.join(name);
+    match dir.symlink_metadata() {
+        Ok(meta) if meta.is_dir() => Ok(Some(dir)),
+        Ok(_) => Err(format!("{name} is no directory")),
+        Err(error) => Err(format!("..data names {name}: {error}")),
+    }
+}
+
+/// `..2026_11_20_15_04_05.123456789`
+pub fn is_generation(name: &str) -> bool {
+    let Some((date, fraction)) = name.strip_prefix("..").and_then(|rest| rest.split_once('.')) else {
+        return false;
+    };
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    date.len() == 19 && date.split('_').count() == 6 && date.split('_').all(digits) && digits(fraction)
+}
+
+/// Which of these snapshots the current generation is, read through `..data`. An error when it is none of them.
+pub fn which<'a>(root: &Path, candidates: &[(&'a str, &Snapshot)]) -> Result<Option<&'a str>, String> {
+    let Some(dir) = current(root)? else { return Ok(None) };
+    let actual = Snapshot::read(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    if let Some((name, _)) = candidates.iter().find(|(_, candidate)| **candidate == actual) {
+        return Ok(Some(name));
+    }
+    let mut lines = vec![format!("what ..data names is a mixture ({})", dir.display())];
+    for (name, candidate) in candidates {
+        lines.push(format!("against {name}:"));
+        lines.extend(candidate.differences(&actual).into_iter().map(|line| format!("  {line}")));
+    }
+    Err(lines.join("\n"))
+}
+
+/// What is wrong with the published tree and the links beside it.
+pub fn differences(root: &Path, expected: &Snapshot) -> Vec<String> {
+    let dir = match current(root) {
+        Ok(Some(dir)) => dir,
+        Ok(None) => return vec!["nothing is published".into()],
+        Err(wrong) => return vec![wrong],
+    };
+    let mut lines = match Snapshot::read(&dir) {
+        Ok(actual) => expected.differences(&actual),
+        Err(error) => vec![format!("{}: {error}", dir.display())],
+    };
+    lines.extend(wrong_links(root, expected));
+    lines
+}
+
+/// What is wrong with the user-visible links.
+pub fn wrong_links(root: &Path, expected: &Snapshot) -> Vec<String> {
+    let mut lines = Vec::new();
+    for name in expected.top() {
+        let path = root.join(std::ffi::OsStr::from_bytes(name));
+        let wanted = Path::new("..data").join(std::ffi::OsStr::from_bytes(name));
+        match std::fs::read_link(&path) {
+            Ok(target) if target == wanted => {}
+            Ok(target) => lines.push(format!("link {} goes to {target:?}", name.escape_ascii())),
+            Err(error) => lines.push(format!("link {}: {error}", name.escape_ascii())),
+        }
+    }
+    let wanted: Vec<&[u8]> = expected.top().collect();
+    for name in names(root) {
+        if !name.starts_with(b"..") && !wanted.contains(&name.as_slice()) {
+            lines.push(format!("in the root, but not of the tree: {}", name.escape_ascii()));
+        }
+    }
+    lines
+}
+
+/// Fails when a top-level name of the tree does not lead into the current generation. A publication whose last steps
+/// failed may leave links that name the generation itself: right for now, and mended in the next cycle.
+pub fn unreachable(root: &Path, expected: &Snapshot) -> Result<(), String> {
+    let dir = current(root)?.ok_or("nothing is published")?;
+    for name in expected.top().map(std::ffi::OsStr::from_bytes) {
+        let target =
+            std::fs::read_link(root.join(name)).map_err(|error| format!("{}: {error}", name.display()))?;
+        let (through, direct) = (Path::new("..data").join(name), dir.join(name));
+        if target != through && root.join(&target) != direct {
+            return Err(format!("link {} goes to {}", name.display(), target.display()));
+        }
+    }
+    Ok(())
+}
+
+/// What should not be in a quiet root that retains this many generations.
+pub fn left_behind(root: &Path, generations: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut found = 0;
+    for name in names(root) {
+        let text = String::from_utf8_lossy(&name);
+        if is_generation(&text) {
+            found += 1;
+        } else if text.starts_with("..") && text != "..data" && text != "..treeswap" {
+            lines.push(text.into_owned());
+        }
+    }
+    if found != generations {
+        lines.push(format!("{found} generations, not {generations}"));
+    }
+    let ours = root.join("..treeswap");
+    for name in names(&ours) {
+        let text = String::from_utf8_lossy(&name).into_owned();
+        match text.as_str() {
+            "lock" | "state" | "status.json" | "mirror" => {}
+            "staging" | "trash" => {
+                lines.extend(
+                    names(&ours.join(&text))
+                        .iter()
+                        .map(|inner| format!("..treeswap/{text}/{}", String::from_utf8_lossy(inner))),
+                );
+            }
+            // One spare, kept ready, and its record.
+            "spare"
+                if names(&ours.join("spare"))
+                    .iter()
+                    .all(|name| [&b"tree"[..], b"ready"].contains(&&name[..])) => {}
+            _ => lines.push(format!("..treeswap/{text}")),
+        }
+    }
+    mirror_left_behind(&ours.join("mirror"), &mut lines);
+    lines
+}
+
+/// Locks and temporary files of git's.
+fn mirror_left_behind(dir: &Path, lines: &mut Vec<String>) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let temporary =
+            ["tmp_", "pack_git2_", "incoming-", ".tmp"].iter().any(|prefix| name.starts_with(prefix));
+        if temporary || name.ends_with(".lock") || name.ends_with(".tmp") {
+            lines.push(entry.path().display().to_string());
+        } else if entry.path().is_dir() {
+            mirror_left_behind(&entry.path(), lines);
+        }
+    }
+}
+
+/// The names in a directory, sorted; none when it cannot be read.
+pub fn names(dir: &Path) -> Vec<Vec<u8>> {
+    let mut names: Vec<Vec<u8>> = std::fs::read_dir(dir)
+        .map(|entries| entries.flatten().map(|entry| entry.file_name().as_bytes().to_vec()).collect())
+        .unwrap_or_default();
+    names.sort();
+    names
+}

@@ -1,0 +1,140 @@
+//! Running programs with a clean environment, to their end or in the background.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+/// A program that ended.
+#[derive(Debug)]
+pub struct Ran {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ran {
+    pub fn ok(&self) -> bool {
+        self.status.success()
+    }
+
+    /// Fails the test unless the program ended well.
+    #[track_caller]
+    pub fn expect_ok(self, what: &str) -> Self {
+        assert!(self.ok(), "{what}: {}\n{}{}", self.status, self.stdout, self.stderr);
+        self
+    }
+
+    /// Fails the test if the program ended well, or by a panic or a signal.
+    #[track_caller]
+    pub fn expect_failure(self, what: &str) -> Self {
+        let code = self.status.code();
+        assert!(
+            matches!(code, Some(1..=100)) && !self.stderr.contains("panicked"),
+            "{what}: should have failed in words, but: {}\n{}{}",
+            self.status,
+            self.stdout,
+            self.stderr
+        );
+        self
+    }
+
+    /// The line that says what went wrong: the last one that begins with `treeswap: `.
+    pub fn complaint(&self) -> &str {
+        self.stderr.lines().rev().find(|line| line.starts_with("treeswap: ")).unwrap_or_default()
+    }
+
+    /// Fails the test unless there is one clear line with every one of these words in it, and a hint.
+    #[track_caller]
+    pub fn names(&self, words: &[&str]) {
+        let line = self.complaint();
+        for word in words {
+            assert!(line.contains(word), "the complaint does not name `{word}`: {line:?}\n{}", self.stderr);
+        }
+        assert!(self.stderr.contains("\nhint: "), "no hint:\n{}", self.stderr);
+    }
+}
+
+/// A command that inherits nothing but the search path; git's identity and configuration are pinned.
+pub fn clean(program: impl AsRef<std::ffi::OsStr>, home: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear();
+    for kept in ["PATH", "LD_LIBRARY_PATH", "LLVM_PROFILE_FILE"] {
+        if let Some(value) = std::env::var_os(kept) {
+            command.env(kept, value);
+        }
+    }
+    command
+        .env("HOME", home)
+        .env("LC_ALL", "C")
+        .env("TZ", "UTC")
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("GIT_TERMINAL_PROMPT", "0")
+        .env("GIT_AUTHOR_NAME", "Author")
+        .env("GIT_AUTHOR_EMAIL", "author@example.com")
+        .env("GIT_AUTHOR_DATE", "1700000000 +0000")
+        .env("GIT_COMMITTER_NAME", "Committer")
+        .env("GIT_COMMITTER_EMAIL", "committer@example.com")
+        .env("GIT_COMMITTER_DATE", "1700000000 +0000")
+        .stdin(Stdio::null());
+    command
+}
+
+/// Runs the command to its end and keeps what it said.
+pub fn to_end(command: &mut Command) -> Ran {
+    let out = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    Ran {
+        status: out.status,
+        stdout: String::from_utf8_lossy(&out.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&out.stderr).into_owned(),
+    }
+}
+
+/// A program in the background; killed when dropped. What it says goes to a file, so that it never blocks.
+pub struct Background {
+    pub child: Child,
+    log: PathBuf,
+}
+
+impl Background {
+    pub fn start(command: &mut Command, log: &Path) -> Self {
+        let out = File::create(log).unwrap();
+        let err = out.try_clone().unwrap();
+        let child =
+            command.stdout(out).stderr(err).spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        Self { child, log: log.to_owned() }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Everything it said so far.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// SIGTERM, then waits.
+    pub fn terminate(&mut self) -> ExitStatus {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        self.child.wait().unwrap()
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = &lines[lines.len().saturating_sub(15)..];
+            eprintln!("--- what the process said last:\n{}\n---", last.join("\n"));
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! A running `treeswap sync`, and what it says of itself over HTTP and in `/proc`.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use super::run::Background;
+use super::{World, eventually, root};
+
+/// The loop in the background, as fast as it goes.
+pub struct Sidecar {
+    pub process: Background,
+    port: u16,
+}
+
+/// What a process holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    pub descriptors: usize,
+    pub threads: usize,
+    /// Anonymous memory, KiB.
+    pub anonymous: u64,
+}
+
+impl Sidecar {
+    /// Polls every 10 ms and publishes at once, unless the arguments say otherwise.
+    pub fn start(world: &World, more: &[&str]) -> Self {
+        // The port is free when asked for; another process would have to take it within the same few milliseconds.
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut command = world.sync(&["--period=10ms", "--min-interval=0s"]);
+        command.arg(format!("--http-bind=127.0.0.1:{port}")).args(more);
+        Self { process: Background::start(&mut command, &world.dir().join("sidecar.log")), port }
+    }
+
+    /// Asks over HTTP; the answer with its head.
+    pub fn ask(&self, path: &str) -> Option<String> {
+        self.request("GET", path)
+    }
+
+    /// A request without a body; the answer with its head.
+    pub fn request(&self, method: &str, path: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        write!(stream, "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    }
+
+    /// The sum of a metric over its labels.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        let answer = self.ask("/metrics")?;
+        let of_name = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
+        Some(
+            answer
+                .lines()
+                .filter(of_name)
+                .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+                .sum(),
+        )
+    }
+
+    /// Attempts that ended so far.
+    pub fn attempts(&self) -> u64 {
+        self.metric("treeswap_syncs_total").unwrap_or(0.0) as u64
+    }
+
+    /// Waits until so many more attempts ended.
+    #[track_caller]
+    pub fn idle(&self, cycles: u64) {
+        let until = self.attempts() + cycles;
+        eventually(60 + cycles / 5, "enough idle cycles", || (self.attempts() >= until).then_some(()));
+    }
+
+    /// Commits, and waits until that commit is what the link names.
+    #[track_caller]
+    pub fn publishes(&self, world: &World, commit: &str) {
+        let expected = world.remote.snapshot(commit);
+        eventually(30, "the commit is published", || {
+            root::differences(&world.root, &expected).is_empty().then_some(())
+        });
+    }
+
+    pub fn held(&self) -> Held {
+        let pid = self.process.pid();
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+        };
+        Held {
+            descriptors: std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count(),
+            threads: field("Threads:") as usize,
+            anonymous: field("RssAnon:"),
+        }
+    }
+}
+
+/// Bytes of everything below a directory, as the file system counts them.
+pub fn disk(dir: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+    entries
+        .flatten()
+        .map(|entry| {
+            let Ok(meta) = entry.path().symlink_metadata() else { return 0 };
+            meta.blocks() * 512 + if meta.is_dir() { disk(&entry.path()) } else { 0 }
+        })
+        .sum()
+}

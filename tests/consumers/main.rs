@@ -1,0 +1,243 @@
+//! Consumers as they are: other processes, shells and scripts, other users, read-only mounts. What they pin stays, what
+//! they watch reaches them once a swap, and `treeswap status` shows both to anybody who may read the root.
+#![allow(missing_docs)]
+
+mod pins;
+#[path = "../common/run.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod run;
+mod status;
+mod watches;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use treeswap::clock;
+use treeswap::generation::Name;
+use treeswap::payload::{BlobError, BlobReader, BlobSource, Builder, DirIndex, Rules};
+use treeswap::retention;
+use treeswap::revision::{ObjectId, Revision};
+use treeswap::store::pin::{self, Pin};
+use treeswap::store::{Durability, Options, Spare, Store};
+
+/// A user that owns nothing here.
+const STRANGER: &str = "65533";
+
+/// A writer with no grace period, so that only pins keep what is retired; and a root that any user can reach.
+struct Writer {
+    store: Store,
+    dir: tempfile::TempDir,
+}
+
+impl Writer {
+    fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("treeswap-consumers-").tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let hour = Duration::from_secs(3600);
+        let retention = retention::Options {
+            grace: Duration::ZERO,
+            max_pin: hour,
+            max_generations: 1000,
+            max_bytes: None,
+        };
+        let options = Options {
+            root: dir.path().join("root"),
+            durability: Durability::None,
+            spare: Spare::Off,
+            group_write: false,
+            writers: 1,
+            retention,
+        };
+        Self { store: Store::open(options).unwrap().0, dir }
+    }
+
+    /// With generation 1 published.
+    fn started() -> Self {
+        let mut writer = Self::new();
+        writer.publish(1);
+        writer
+    }
+
+    fn root(&self) -> &Path {
+        self.store.root()
+    }
+
+    /// Publishes a generation whose three files all say `n`, and returns its name.
+    fn publish(&mut self, n: u8) -> Name {
+        let content = format!("{n}\n").into_bytes();
+        let (id, size) = (ObjectId([n; 20]), content.len() as u64);
+        let mut builder = Builder::new(Revision(id), id, Rules::default());
+        let sub = builder.dir(DirIndex::TOP, b"sub").unwrap();
+        for (dir, name) in [(DirIndex::TOP, b"a"), (DirIndex::TOP, b"b"), (sub, b"c")] {
+            builder.file(dir, name, false, id, size).unwrap();
+        }
+        let payload = builder.finish().unwrap();
+        let blobs = Blobs(HashMap::from([(id, content)]));
+        let staged = self.store.stage(&payload, "", &blobs, &Default::default()).unwrap();
+        self.store.publish(staged, &clock::now()).unwrap().current.name
+    }
+
+    /// Reaps whatever nobody pins.
+    fn reap(&mut self) -> Vec<Name> {
+        let plan = self.store.plan(&clock::now());
+        self.store.reap(&plan)
+    }
+
+    /// A copy of the program where other users can reach it, wherever this was built.
+    fn program(&self) -> PathBuf {
+        let copy = self.dir.path().join("treeswap");
+        if !copy.exists() {
+            // By another process: a child that some other test starts meanwhile would inherit the copy open for
+            // writing, and it could not be run until that child's own exec ("Text file busy").
+            let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_treeswap")).arg(&copy).status().unwrap();
+            assert!(copied.success());
+        }
+        copy
+    }
+
+    /// The same for what is in testdata/consumers.
+    fn script(&self, name: &str) -> PathBuf {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/consumers");
+        for file in ["pin.sh", "pin.py", "watch.py"] {
+            let copied = Command::new("cp").arg(from.join(file)).arg(self.dir.path()).status().unwrap();
+            assert!(copied.success());
+        }
+        self.dir.path().join(name)
+    }
+
+    /// Every consumer that pins from outside: a command line that says `pinned`, waits for a line, and reads.
+    fn pinners(&self, root: &Path) -> Vec<(&'static str, Vec<String>)> {
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let read = "echo pinned; read -r _; cd \"$TREESWAP_DIR\" && cat a b sub/c";
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let (program, root) = (text(&self.program()), text(root));
+        let (sh, py) = (text(&self.script("pin.sh")), text(&self.script("pin.py")));
+        vec![
+            ("treeswap pin", words(&[&program, "pin", &root, "--", "sh", "-c", read])),
+            (
+                "treeswap pin, by a grandchild",
+                words(&[&program, "pin", &root, "--", "sh", "-c", &format!("sh -c '{read}'; true")]),
+            ),
+            ("dash", words(&["dash", &sh, &root])),
+            ("bash", words(&["bash", &sh, &root])),
+            ("python", words(&["python3", &py, &root])),
+        ]
+    }
+}
+
+struct Blobs(HashMap<ObjectId, Vec<u8>>);
+
+impl BlobSource for Blobs {
+    fn reader(&self) -> Result<Box<dyn BlobReader + '_>, BlobError> {
+        Ok(Box::new(Reader(self)))
+    }
+}
+
+struct Reader<'b>(&'b Blobs);
+
+impl BlobReader for Reader<'_> {
+    fn read(
+        &mut self,
+        id: &ObjectId,
+        sink: &mut dyn FnMut(&[u8]) -> std::io::Result<()>,
+    ) -> Result<(), BlobError> {
+        Ok(sink(&self.0.0[id])?)
+    }
+}
+
+/// A process that talks by lines; killed when dropped.
+struct Talker {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Talker {
+    fn start(words: &[String]) -> Self {
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        Self::spawn(&mut command)
+    }
+
+    fn spawn(command: &mut Command) -> Self {
+        let mut child = command
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        Self { child, input, output }
+    }
+
+    /// The next line it says.
+    #[track_caller]
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        assert!(line.ends_with('\n'), "it ended without a word more: {line:?}, {:?}", self.child.wait());
+        line.trim_end().to_owned()
+    }
+
+    fn say(&mut self, line: &str) {
+        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    /// Everything else it says, to its end.
+    fn rest(&mut self) -> String {
+        self.input = None;
+        let mut text = String::new();
+        self.output.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for Talker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A command that changes users and mounts; through sudo where the tests do not run as root.
+fn as_root(words: &[&str]) -> Vec<String> {
+    let sudo: &[&str] = if rustix::process::geteuid().is_root() { &[] } else { &["sudo", "-n", "--"] };
+    sudo.iter().chain(words).map(|word| (*word).to_owned()).collect()
+}
+
+/// The words that make a command another user's, without any privilege.
+fn as_stranger(command: &[String]) -> Vec<String> {
+    let mut words =
+        as_root(&["setpriv", "--reuid", STRANGER, "--regid", STRANGER, "--clear-groups", "--no-new-privs"]);
+    // The caller's search path may lead through its home.
+    words.extend(["--inh-caps=-all", "--", "env", "PATH=/usr/local/bin:/usr/bin:/bin"].map(str::to_owned));
+    words.extend_from_slice(command);
+    words
+}
+
+/// The words that run a command in a mount namespace of its own, where `mount` is a read-only view of `root`.
+fn behind_a_read_only_mount(root: &Path, mount: &Path, command: &[String]) -> Vec<String> {
+    fs::create_dir_all(mount).unwrap();
+    let script = "mount --bind \"$0\" \"$1\" && mount -o remount,bind,ro \"$1\" && ! touch \"$1/x\" 2>&- || {
+        echo 'this kernel forbids a read-only bind mount in a mount namespace: run the tests as root' >&2; exit 1; }
+        shift; exec \"$@\"";
+    let (root, mount) = (root.to_str().unwrap(), mount.to_str().unwrap());
+    let mut words = as_root(&["unshare", "--mount", "sh", "-c", script, root, mount]);
+    words.extend_from_slice(command);
+    words
+}
+
+fn treeswap(args: &[&str]) -> run::Ran {
+    run::to_end(Command::new(env!("CARGO_BIN_EXE_treeswap")).args(args).stdin(Stdio::null()))
+}

@@ -1,0 +1,169 @@
+//! Whoever pins reads one whole generation, however slowly, from wherever.
+
+use super::*;
+
+/// What every pin is for: a slow reader has one complete generation while newer ones come and the reaper goes round.
+#[track_caller]
+fn holds_one_generation(writer: &mut Writer, what: &str, command: &[String]) {
+    let first = writer.publish(1);
+    writer.reap();
+    let mut consumer = Talker::start(command);
+    assert_eq!(consumer.line(), "pinned", "{what}");
+    for n in 2..5 {
+        writer.publish(n);
+        assert!(!writer.reap().contains(&first), "{what}: a pinned generation was reaped");
+    }
+    consumer.say("go on");
+    assert_eq!(consumer.rest(), "1\n1\n1\n", "{what}: it did not read the whole generation it had pinned");
+    assert!(consumer.child.wait().unwrap().success(), "{what}");
+    assert!(writer.reap().contains(&first), "{what}: nobody pins it any more");
+}
+
+#[test]
+fn a_pin_from_another_process_holds_one_generation_until_it_ends() {
+    let mut writer = Writer::new();
+    let root = writer.root().to_owned();
+    for (what, command) in writer.pinners(&root) {
+        holds_one_generation(&mut writer, what, &command);
+    }
+}
+
+#[test]
+fn a_pin_of_another_user_holds_as_well() {
+    let mut writer = Writer::new();
+    let root = writer.root().to_owned();
+    for (what, command) in writer.pinners(&root) {
+        holds_one_generation(&mut writer, what, &as_stranger(&command));
+    }
+}
+
+#[test]
+fn a_pin_of_another_user_through_a_read_only_mount_holds_as_well() {
+    let mut writer = Writer::new();
+    let (root, mount) = (writer.root().to_owned(), writer.dir.path().join("mount"));
+    for (what, command) in writer.pinners(&mount) {
+        let command = behind_a_read_only_mount(&root, &mount, &as_stranger(&command));
+        holds_one_generation(&mut writer, what, &command);
+    }
+}
+
+#[test]
+fn the_librarys_pin_holds_and_moves_on_when_renewed() {
+    let mut writer = Writer::new();
+    let first = writer.publish(1);
+    let mut pin = Pin::take(writer.root(), &pin::Options::default()).unwrap();
+    let second = writer.publish(2);
+    writer.publish(3);
+    assert_eq!(writer.reap(), [second], "only what nobody pins goes");
+    assert_eq!(fs::read(pin.path().join("sub/c")).unwrap(), b"1\n");
+    assert_eq!(pin.location(), writer.root().join(first.as_str()));
+    assert!(pin.renew().unwrap());
+    assert_eq!(writer.reap(), [first]);
+    assert_eq!(fs::read(pin.path().join("sub/c")).unwrap(), b"3\n");
+}
+
+#[test]
+fn a_pin_ends_with_a_killed_holder() {
+    let mut writer = Writer::started();
+    let command = &writer.pinners(writer.root())[0].1;
+    let mut consumer = Talker::start(command);
+    consumer.line();
+    writer.publish(2);
+    assert!(writer.reap().is_empty());
+    consumer.signal(Signal::KILL);
+    consumer.child.wait().unwrap();
+    assert_eq!(writer.reap().len(), 1);
+}
+
+#[test]
+fn the_documented_shell_lines_fail_where_there_is_no_flock_instead_of_reading_unpinned() {
+    let writer = Writer::started();
+    let script = writer.script("pin.sh");
+    for shell in ["dash", "bash"] {
+        let shell =
+            ["/usr/bin", "/bin"].iter().map(|dir| Path::new(dir).join(shell)).find(|path| path.exists());
+        let mut command = Command::new(shell.unwrap());
+        let ran =
+            run::to_end(command.arg(&script).arg(writer.root()).env("PATH", "/nowhere").stdin(Stdio::null()));
+        assert!(!ran.ok() && ran.stdout.is_empty() && ran.stderr.contains("flock"), "{ran:?}");
+    }
+}
+
+#[test]
+fn the_pinned_command_gets_the_path_and_gives_its_exit_code() {
+    let writer = Writer::started();
+    let root = writer.root().to_str().unwrap();
+    let current = fs::canonicalize(writer.root().join("..data")).unwrap();
+    let ran = treeswap(&[
+        "pin",
+        root,
+        "--",
+        "sh",
+        "-c",
+        "echo $TREESWAP_DIR $1 $2; pwd; exit 7",
+        "sh",
+        "{}",
+        "--x={}/a",
+    ]);
+    let place = current.display();
+    let here = std::env::current_dir().unwrap();
+    assert_eq!(ran.stdout, format!("{place} {place} --x={place}/a\n{}\n", here.display()));
+    assert_eq!((ran.status.code(), ran.stderr.as_str()), (Some(7), ""));
+}
+
+#[test]
+fn the_pinned_command_takes_the_place_of_treeswap_so_that_signals_reach_it() {
+    let writer = Writer::started();
+    let root = writer.root().to_str().unwrap().to_owned();
+    let mut words = vec![env!("CARGO_BIN_EXE_treeswap").to_owned(), "pin".into(), root, "--".into()];
+    words.extend(["sh", "-c", "echo $$; exec sleep 1000"].map(str::to_owned));
+    let mut consumer = Talker::start(&words);
+    assert_eq!(consumer.line(), consumer.child.id().to_string());
+    consumer.signal(Signal::TERM);
+    assert_eq!(consumer.child.wait().unwrap().signal(), Some(15));
+}
+
+#[test]
+fn a_command_that_cannot_be_run_is_told_apart_as_shells_do() {
+    let writer = Writer::started();
+    let root = writer.root().to_str().unwrap();
+    let absent = treeswap(&["pin", root, "--", "/no/such/command"]);
+    assert_eq!(absent.status.code(), Some(127));
+    assert!(absent.complaint().contains("/no/such/command"), "{}", absent.stderr);
+    let inert = treeswap(&["pin", root, "--", root]);
+    assert_eq!(inert.status.code(), Some(126));
+}
+
+#[test]
+fn where_nothing_is_published_a_pin_fails_with_a_hint_or_waits() {
+    let mut writer = Writer::new();
+    let root = writer.root().to_str().unwrap().to_owned();
+    treeswap(&["pin", &root, "--", "true"])
+        .expect_failure("pinning nothing")
+        .names(&["no generation", "..data"]);
+    let mut waiting = Talker::spawn(Command::new(env!("CARGO_BIN_EXE_treeswap")).args([
+        "pin",
+        "--wait=60s",
+        &root,
+        "--",
+        "cat",
+        "{}/a",
+    ]));
+    writer.publish(1);
+    assert_eq!(waiting.rest(), "1\n");
+}
+
+#[test]
+fn git_syncs_link_can_be_pinned_and_other_links_are_refused() {
+    let writer = Writer::started();
+    let at = |name: &str| writer.dir.path().join(name).to_str().unwrap().to_owned();
+    let commit = "0123456789abcdef0123456789abcdef01234567";
+    fs::create_dir_all(at(&format!(".worktrees/{commit}"))).unwrap();
+    std::os::unix::fs::symlink(format!(".worktrees/{commit}"), at("live")).unwrap();
+    let ran = treeswap(&["pin", &at("live"), "--", "echo", "{}"]);
+    assert!(ran.stdout.trim_end().ends_with(commit), "{}{}", ran.stdout, ran.stderr);
+    let sub = writer.root().join("sub");
+    treeswap(&["pin", "--link", sub.to_str().unwrap(), "--", "true"])
+        .expect_failure("pinning a directory in the root")
+        .names(&["not a generation"]);
+}

@@ -1,0 +1,64 @@
+//! What `treeswap status` shows, and to whom.
+
+use super::*;
+
+#[test]
+fn the_status_of_a_root_is_open_to_any_user_and_names_who_pins() {
+    let mut writer = Writer::new();
+    let first = writer.publish(1);
+    let command = &writer.pinners(writer.root())[0].1;
+    let mut consumer = Talker::start(command);
+    consumer.line();
+    let second = writer.publish(2);
+    let ask = |more: &[&str]| {
+        let mut words = vec![writer.program().to_str().unwrap().to_owned(), "status".into()];
+        words.push(writer.root().to_str().unwrap().into());
+        words.extend(more.iter().map(|word| (*word).to_owned()));
+        let words = as_stranger(&words);
+        run::to_end(Command::new(&words[0]).args(&words[1..])).expect_ok("status")
+    };
+    let table = ask(&[]).stdout;
+    let line = |name: &Name| table.lines().find(|line| line.starts_with(name.as_str())).unwrap();
+    let holder = format!("pinned by sh ({})", consumer.child.id());
+    assert!(line(&first).contains(&holder) && line(&first).contains("retired"), "{table}");
+    assert!(line(&second).ends_with("current"), "{table}");
+    let json: serde_json::Value = serde_json::from_str(&ask(&["--json"]).stdout).unwrap();
+    assert_eq!(json["current"], second.as_str());
+    assert_eq!(json["generations"][0]["revision"], "02".repeat(20));
+    assert_eq!(json["generations"][1]["holders"][0]["pid"], consumer.child.id());
+    assert_eq!(json["generations"][1]["pinned"], true);
+    assert_eq!(writer.reap(), [], "looking at it changed nothing: the pin is still there");
+}
+
+#[test]
+fn the_status_shows_the_last_attempt_and_what_fails() {
+    let writer = Writer::started();
+    let failed = serde_json::json!({
+        "at": "2026-11-20T15:04:05Z", "trigger": "timer", "outcome": "failed", "duration_ms": 1234,
+        "error": "cannot fetch https://git.example.com/x.git", "hints": ["is the host right?"],
+    });
+    let record = serde_json::json!({
+        "ready": true, "remote": "https://git.example.com/x.git", "ref": "main", "root": "/config", "current": null,
+        "retired": [], "last_attempt": failed, "last_success": null, "last_failure": failed,
+        "consecutive_failures": 3, "next_attempt": "2026-11-20T15:04:15Z",
+    });
+    writer.store.write_status(record.to_string().as_bytes()).unwrap();
+    let table = treeswap(&["status", writer.root().to_str().unwrap()]).expect_ok("status").stdout;
+    for shown in ["3 in a row", "cannot fetch https://git.example.com/x.git", "is the host right?", "failed "]
+    {
+        assert!(table.contains(shown), "{shown} is not in\n{table}");
+    }
+}
+
+#[test]
+fn the_status_of_a_root_without_a_generation_is_a_failure_in_words() {
+    let writer = Writer::new();
+    let root = writer.root().to_str().unwrap();
+    for args in [&["status", root][..], &["status", "--json", root]] {
+        let ran = treeswap(args);
+        assert_eq!(ran.status.code(), Some(1));
+        assert!(ran.complaint().contains("no generation is published in"), "{}", ran.stderr);
+    }
+    let elsewhere = writer.dir.path().to_str().unwrap();
+    treeswap(&["status", elsewhere]).expect_failure("no root");
+}

@@ -1,0 +1,226 @@
+//! Whoever watches hears of every swap once.
+
+use super::*;
+
+/// A `treeswap watch` whose command writes lines to a log.
+struct Watching {
+    talker: Talker,
+    log: PathBuf,
+}
+
+impl Watching {
+    fn start(writer: &Writer, options: &[&str], script: &str) -> Self {
+        Self::start_by(writer, options, script, &[])
+    }
+
+    /// Under the words of another program. The script finds the log in `$log`.
+    fn start_by(writer: &Writer, options: &[&str], script: &str, by: &[&str]) -> Self {
+        let log = writer.dir.path().join("log");
+        let program = env!("CARGO_BIN_EXE_treeswap");
+        let mut words: Vec<&str> = by.to_vec();
+        words.extend([program, "watch"]);
+        words.extend(options);
+        words.extend([writer.root().to_str().unwrap(), "--", "sh", "-c", script]);
+        let mut command = Command::new(words[0]);
+        command
+            .args(&words[1..])
+            .env("log", &log)
+            .stderr(fs::File::create(log.with_extension("err")).unwrap());
+        Self { talker: Talker::spawn(&mut command), log }
+    }
+
+    fn log(&self) -> Vec<String> {
+        fs::read_to_string(&self.log).unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+
+    fn complaints(&self) -> String {
+        fs::read_to_string(self.log.with_extension("err")).unwrap()
+    }
+
+    /// Waits until the log's last line is this one.
+    #[track_caller]
+    fn until(&self, last: &str) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while self.log().last().is_none_or(|line| line != last) {
+            assert!(Instant::now() < end, "no line {last:?} came: {:?}\n{}", self.log(), self.complaints());
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    }
+}
+
+/// Long enough that nothing is found by polling in a test about events.
+const NO_POLL: &str = "--poll=1h";
+const NOTE: &str = "cat \"$TREESWAP_DIR/a\" >> \"$log\"";
+
+#[test]
+fn the_watching_command_runs_at_the_start_and_once_a_swap() {
+    let mut writer = Writer::started();
+    let watching = Watching::start(&writer, &[NO_POLL], NOTE);
+    watching.until("1");
+    for n in 2..20 {
+        writer.publish(n);
+        watching.until(&n.to_string());
+        writer.reap(); // events of the reaper's are none of a swap
+    }
+    let expected: Vec<String> = (1..20).map(|n| n.to_string()).collect();
+    assert_eq!(watching.log(), expected);
+}
+
+#[test]
+fn the_first_run_can_be_left_out() {
+    let mut writer = Writer::started();
+    let watching = Watching::start(&writer, &[NO_POLL, "--skip-first"], NOTE);
+    // It cannot be seen from outside when it has begun to watch, but a swap before that moment is the first one.
+    let end = Instant::now() + Duration::from_secs(60);
+    for n in (2..200).cycle() {
+        writer.publish(n);
+        if watching.log().len() > 1 {
+            break;
+        }
+        assert!(Instant::now() < end, "{}", watching.complaints());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!watching.log().contains(&"1".to_owned()), "{:?}", watching.log());
+}
+
+#[test]
+fn the_watching_command_never_runs_twice_at_once_and_the_newest_generation_wins() {
+    let mut writer = Writer::started();
+    // Each run says that it begins, and ends at a line on the watch's own standard input, which it inherits.
+    let script = "mkdir \"$log.busy\" || echo overlap >> \"$log\"; cat \"$TREESWAP_DIR/a\" >> \"$log\"; \
+                  read -r _; cat \"$TREESWAP_DIR/sub/c\" >> \"$log\"; rmdir \"$log.busy\"; echo done >> \"$log\"";
+    let mut watching = Watching::start(&writer, &[NO_POLL], script);
+    watching.until("1");
+    (2..10).for_each(|n| {
+        writer.publish(n);
+        writer.reap();
+    });
+    watching.talker.say("go on");
+    watching.until("9");
+    watching.talker.say("go on");
+    watching.until("done");
+    assert_eq!(
+        watching.log(),
+        ["1", "1", "done", "9", "9", "done"],
+        "what was swapped meanwhile is one change"
+    );
+}
+
+#[test]
+fn the_old_generation_stays_until_the_command_has_run_for_the_new_one() {
+    let mut writer = Writer::started();
+    let mut watching =
+        Watching::start(&writer, &[NO_POLL], &format!("{NOTE}; read -r _; echo done >> \"$log\""));
+    watching.until("1");
+    watching.talker.say("go on");
+    watching.until("done");
+    writer.publish(2);
+    watching.until("2");
+    assert!(writer.reap().is_empty(), "somebody may still read the old one: the command has not ended");
+    watching.talker.say("go on");
+    watching.until("done");
+    let end = Instant::now() + Duration::from_secs(60);
+    while writer.reap().is_empty() {
+        assert!(Instant::now() < end, "the old generation is still pinned");
+        std::thread::sleep(Duration::from_millis(3));
+    }
+}
+
+#[test]
+fn a_failing_command_is_reported_and_the_next_swap_runs_it_again() {
+    let mut writer = Writer::started();
+    let watching = Watching::start(&writer, &[NO_POLL], &format!("{NOTE}; exit 3"));
+    watching.until("1");
+    writer.publish(2);
+    watching.until("2");
+    assert!(watching.complaints().contains("exit status: 3"), "{}", watching.complaints());
+    let mut strict = Watching::start(&writer, &[NO_POLL, "--exit-on-failure"], "exit 3");
+    assert_eq!(strict.talker.child.wait().unwrap().code(), Some(3));
+    let absent = writer.root().to_str().unwrap();
+    assert_eq!(treeswap(&["watch", absent, "--", "/no/such/command"]).status.code(), Some(127));
+}
+
+#[test]
+fn sigterm_reaches_the_command_and_then_ends_the_watch() {
+    let writer = Writer::started();
+    let script =
+        "trap 'echo told >> \"$log\"; exit 1' TERM; echo up >> \"$log\"; while :; do read -r _; done";
+    let mut watching = Watching::start(&writer, &[], script);
+    watching.until("up");
+    watching.talker.signal(Signal::TERM);
+    watching.talker.say("so that a shell that waits in read looks at its signals");
+    assert_eq!(watching.talker.child.wait().unwrap().code(), Some(0));
+    assert_eq!(watching.log(), ["up", "told"]);
+}
+
+#[test]
+fn a_second_sigterm_kills_a_command_that_does_not_listen() {
+    let writer = Writer::started();
+    let mut watching =
+        Watching::start(&writer, &[], "trap '' TERM; echo up >> \"$log\"; while :; do sleep 1; done");
+    watching.until("up");
+    let end = Instant::now() + Duration::from_secs(60);
+    while watching.talker.child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < end, "it still runs");
+        watching.talker.signal(Signal::TERM);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(watching.talker.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn an_idle_watch_ends_at_sigterm_also_where_nothing_is_published() {
+    for writer in [Writer::new(), Writer::started()] {
+        let mut watching = Watching::start(&writer, &["--skip-first"], NOTE);
+        // Until it listens, the signal simply kills it.
+        let status = format!("/proc/{}/status", watching.talker.child.id());
+        let listens = || {
+            let text = fs::read_to_string(&status).unwrap();
+            let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+            u64::from_str_radix(caught, 16).unwrap() & (1 << 14) != 0
+        };
+        while !listens() {
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        watching.talker.signal(Signal::TERM);
+        assert_eq!(watching.talker.child.wait().unwrap().code(), Some(0));
+    }
+}
+
+#[test]
+fn where_inotify_is_exhausted_a_hint_names_the_sysctl_and_swaps_are_found_by_polling() {
+    for (limit, sysctl) in [
+        ("max_inotify_instances", "fs.inotify.max_user_instances"),
+        ("max_inotify_watches", "fs.inotify.max_user_watches"),
+    ] {
+        let mut writer = Writer::started();
+        // The limits of a user namespace are its own, and reached like the node's.
+        let enter = format!("echo 0 > /proc/sys/user/{limit} && exec \"$@\"");
+        let by = ["unshare", "--user", "--map-root-user", "sh", "-c", &enter, "sh"];
+        let watching = Watching::start_by(&writer, &["--poll=50ms"], NOTE, &by);
+        watching.until("1");
+        let complaints = watching.complaints();
+        assert!(
+            complaints.contains("looking every 50ms") && complaints.contains("\nhint: raise "),
+            "{complaints}"
+        );
+        assert!(complaints.contains(sysctl), "{complaints}");
+        writer.publish(2);
+        watching.until("2");
+    }
+}
+
+#[test]
+fn the_documented_python_loop_loads_whole_generations_at_every_swap() {
+    let mut writer = Writer::started();
+    let script = writer.script("watch.py");
+    let mut loop_ = Talker::start(
+        &["python3", script.to_str().unwrap(), writer.root().to_str().unwrap()].map(str::to_owned),
+    );
+    assert_eq!(loop_.line(), "loaded 1 1 1");
+    for n in 2..6 {
+        writer.publish(n);
+        writer.reap();
+        assert_eq!(loop_.line(), format!("loaded {n} {n} {n}"));
+    }
+}

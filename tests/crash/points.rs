@@ -1,0 +1,285 @@
+//! One run per point: restore, run up to the point, look, restart without the remote, look, restart with it, look, and
+//! twice more.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::common::{Ran, World, root, run};
+use crate::scenario::{ONCE, Scenario, Stage, restore};
+use crate::tracer::{Act, Seen, Trace, Traced};
+
+/// Which points of a scenario are run.
+#[derive(Clone, Copy)]
+pub struct Sample {
+    /// Every so many-th point; 1 for all.
+    pub step: usize,
+    /// The first point, counted from 1.
+    pub from: usize,
+}
+
+impl Sample {
+    pub const ALL: Self = Self { step: 1, from: 1 };
+}
+
+/// What came out.
+#[derive(Default)]
+pub struct Report {
+    /// Runs that ended at their point.
+    pub points: usize,
+    /// What went wrong, by point.
+    pub failures: BTreeMap<usize, String>,
+    /// How often each call was the one.
+    pub calls: BTreeMap<&'static str, usize>,
+}
+
+/// How a run is disturbed, and how its own end is judged.
+#[derive(Clone, Copy)]
+pub enum Disturbance {
+    /// SIGKILL.
+    Kill,
+    /// One call fails.
+    Error(i32),
+    /// From this call on, everything that makes something new fails.
+    ErrorsFromNowOn(i32),
+    /// SIGTERM: it ends soon, by itself.
+    Terminate,
+    /// SIGKILL, and again at the so many-th change of the run that recovers.
+    KillTwice(usize),
+    #[allow(dead_code)] // the power binary's
+    /// The file system is shut down, unmounted and mounted again; the flag of the request.
+    PowerCut(u32),
+}
+
+impl Disturbance {
+    fn act(self) -> Act {
+        match self {
+            Self::Kill | Self::KillTwice(_) => Act::Kill,
+            Self::Terminate => Act::Terminate,
+            Self::Error(errno) => Act::Fail(errno),
+            Self::ErrorsFromNowOn(errno) => Act::FailFromNowOn(errno),
+            Self::PowerCut(flag) => Act::PowerCut(flag),
+        }
+    }
+}
+
+/// Where the root lies, and how it comes back after a power cut.
+pub trait Place: Sync {
+    /// Makes a world for a worker.
+    fn world(&self, worker: usize) -> World;
+    /// The power comes back.
+    fn remount(&self, _world: &World) {}
+    /// Puts the root into its saved state, durably.
+    fn restore(&self, world: &World, saved: &Path) {
+        restore(saved, &world.root);
+    }
+}
+
+/// The usual place.
+pub struct Memory;
+
+impl Place for Memory {
+    fn world(&self, _worker: usize) -> World {
+        World::new()
+    }
+}
+
+/// Runs every point of the sample, in parallel, and prints what came out.
+pub fn sweep(scenario: &Scenario, disturbance: Disturbance, sample: Sample, place: &dyn Place) -> Report {
+    let next = AtomicUsize::new(0);
+    let beyond = AtomicUsize::new(0); // runs that ended before their point: the scenario has no more
+    let report = Mutex::new(Report::default());
+    let workers = std::thread::available_parallelism().map_or(2, |n| n.get().min(8));
+    std::thread::scope(|scope| {
+        for worker in 0..workers {
+            let (next, beyond, report) = (&next, &beyond, &report);
+            scope.spawn(move || {
+                let world = place.world(worker);
+                let stage = (scenario.prepare)(&world);
+                let bench = Bench { scenario, stage, saved: world.dir().join("saved"), world, place };
+                bench.save();
+                // Counts differ a little from run to run: stop only when several runs in a row found no such point.
+                while beyond.load(Ordering::Relaxed) < 3 {
+                    let point = sample.from + sample.step * next.fetch_add(1, Ordering::Relaxed);
+                    let outcome = bench.point(point, disturbance);
+                    let mut report = report.lock().unwrap();
+                    match outcome {
+                        Ok(None) => {
+                            beyond.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Ok(Some(at)) => {
+                            beyond.store(0, Ordering::Relaxed);
+                            report.points += 1;
+                            *report.calls.entry(at.call).or_default() += 1;
+                        }
+                        Err(wrong) => {
+                            beyond.store(0, Ordering::Relaxed);
+                            report.points += 1;
+                            report.failures.insert(point, wrong);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    report.into_inner().unwrap()
+}
+
+/// One worker's place to run points of a scenario.
+struct Bench<'a> {
+    scenario: &'a Scenario,
+    stage: Stage,
+    world: World,
+    saved: PathBuf,
+    place: &'a dyn Place,
+}
+
+impl Bench<'_> {
+    fn save(&self) {
+        if self.world.root.exists() {
+            restore(&self.world.root, &self.saved);
+        }
+    }
+
+    /// `None`: the run ended before it came to the point.
+    fn point(&self, point: usize, disturbance: Disturbance) -> Result<Option<Seen>, String> {
+        self.place.restore(&self.world, &self.saved);
+        let traced = self.run(point, disturbance.act());
+        if !traced.acted {
+            return if traced.code == Some(0) {
+                Ok(None)
+            } else {
+                Err(format!("undisturbed, it failed: {traced:?}"))
+            };
+        }
+        let at = traced.seen.get(point - 1).cloned().expect("the point was reached");
+        self.judge(&traced, disturbance).map_err(|wrong| {
+            let before = &traced.seen[..point - 1];
+            let context: Vec<String> =
+                before.iter().rev().take(3).rev().map(|seen| format!("  after  {seen}")).collect();
+            format!("{} point {point}: before {at}\n{}\n{wrong}", self.scenario.name, context.join("\n"))
+        })?;
+        Ok(Some(at))
+    }
+
+    fn run(&self, point: usize, act: Act) -> Traced {
+        let mut trace = Trace { idle: self.stage.idle, ..Trace::at(&self.world.root, point, act) };
+        if act == Act::Terminate {
+            trace.limit = Duration::from_secs(20); // five after the signal, and the way there
+        }
+        let traced = trace.run(self.world.sync(self.stage.run), self.world.dir()).expect("tracing works");
+        assert!(!traced.timed_out, "it did not end: {traced:?}");
+        traced
+    }
+
+    fn judge(&self, traced: &Traced, disturbance: Disturbance) -> Result<(), String> {
+        match disturbance {
+            Disturbance::PowerCut(_) => self.place.remount(&self.world),
+            Disturbance::Error(_) | Disturbance::ErrorsFromNowOn(_) => self.ended_in_words(traced)?,
+            // A loop drains and is done; what was to happen once did or did not.
+            Disturbance::Terminate if self.stage.idle.is_some() && traced.code != Some(0) => {
+                return Err(format!("after SIGTERM it ended with {:?}\n{}", traced.code, traced.stderr));
+            }
+            Disturbance::Terminate
+                if !matches!(traced.code, Some(0..=100)) || traced.stderr.contains("panicked") =>
+            {
+                return Err(format!("after SIGTERM it ended with {:?}\n{}", traced.code, traced.stderr));
+            }
+            _ => {}
+        }
+        let seen = self.look("at once")?;
+        if let Disturbance::KillTwice(second) = disturbance {
+            let _away = self.world.remote.away();
+            let trace = Trace::at(&self.world.root, second, Act::Kill);
+            let recovery =
+                trace.run(self.world.sync(ONCE), self.world.dir()).map_err(|error| error.to_string())?;
+            if recovery.acted {
+                self.look("at once after the second kill")?;
+            }
+        }
+        self.without_the_remote(seen.is_some() || self.stage.published)?;
+        let tip = self.world.remote.snapshot(&self.stage.tip);
+        for cycle in ["restarted with the remote", "a cycle later", "two cycles later"] {
+            self.once().filter(Ran::ok, cycle)?;
+            let wrong = root::differences(&self.world.root, &tip);
+            if !wrong.is_empty() {
+                return Err(format!("{cycle}, the tip is not what is published:\n{}", wrong.join("\n")));
+            }
+        }
+        let left = root::left_behind(&self.world.root, 1);
+        if left.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("two cycles later, left behind:\n{}", left.join("\n")))
+        }
+    }
+
+    /// What a consumer finds is complete, and one of what it may be.
+    fn look(&self, when: &str) -> Result<Option<&str>, String> {
+        let acceptable: Vec<_> =
+            self.stage.acceptable.iter().map(|(name, snapshot)| (*name, snapshot)).collect();
+        let found = root::which(&self.world.root, &acceptable).map_err(|wrong| format!("{when}: {wrong}"))?;
+        if found.is_none() && self.stage.published {
+            return Err(format!("{when}: nothing is published, though something was"));
+        }
+        Ok(found)
+    }
+
+    /// A start that cannot reach the remote serves what is there, links mended; and says that it cannot.
+    fn without_the_remote(&self, published: bool) -> Result<(), String> {
+        let away = self.world.remote.away();
+        let ran = self.once();
+        drop(away);
+        let when = "restarted without the remote";
+        if ran.stderr.contains("panicked") || ran.status.code().is_none() {
+            return Err(format!("{when}: {}\n{}", ran.status, ran.stderr));
+        }
+        let Some(found) = self.look(when)? else {
+            return if published {
+                Err(format!("{when}: nothing is published any more\n{}", ran.stderr))
+            } else {
+                Ok(())
+            };
+        };
+        let (_, snapshot) =
+            self.stage.acceptable.iter().find(|(name, _)| *name == found).expect("it was found");
+        let wrong = root::wrong_links(&self.world.root, snapshot);
+        if wrong.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{when}, {found}: {}\n{}", wrong.join("\n"), ran.stderr))
+        }
+    }
+
+    fn once(&self) -> Ran {
+        run::to_end(&mut self.world.sync(ONCE))
+    }
+
+    /// After an injected error: an end in words, or success in spite of it.
+    fn ended_in_words(&self, traced: &Traced) -> Result<(), String> {
+        let failed_well = matches!(traced.code, Some(1..=100)) && traced.stderr.contains("treeswap: ");
+        if traced.stderr.contains("panicked") || !(traced.code == Some(0) || failed_well) {
+            return Err(format!("it did not end in words: {:?}\n{}", traced.code, traced.stderr));
+        }
+        if traced.code == Some(0) && self.stage.idle.is_none() {
+            let tip = self.world.remote.snapshot(&self.stage.tip);
+            root::which(&self.world.root, &[("the tip", &tip)])
+                .and_then(|found| found.ok_or_else(|| "nothing is published".to_owned()))
+                .and_then(|_| root::unreachable(&self.world.root, &tip))
+                .map_err(|wrong| format!("it says that all is well, but: {wrong}\n{}", traced.stderr))?;
+        }
+        Ok(())
+    }
+}
+
+trait Filter: Sized {
+    fn filter(self, good: impl Fn(&Self) -> bool, when: &str) -> Result<Self, String>;
+}
+
+impl Filter for Ran {
+    fn filter(self, good: impl Fn(&Self) -> bool, when: &str) -> Result<Self, String> {
+        if good(&self) { Ok(self) } else { Err(format!("{when}: {}\n{}", self.status, self.stderr)) }
+    }
+}

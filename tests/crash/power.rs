@@ -1,0 +1,137 @@
+//! The nearest thing to a power cut: the file system under the root is shut down before each change, unmounted, and
+//! mounted again. A binary of its own (`tests/nightly power`), because it needs root, loop devices and a mount
+//! namespace: `cargo test` does not run it.
+#![allow(unreachable_pub, dead_code)] // a test binary exports nothing; the tracer's self-tests are elsewhere
+
+#[path = "../common/mod.rs"]
+mod common;
+mod filter;
+mod points;
+mod scenario;
+mod tracer;
+mod verdict;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+use common::World;
+use points::{Disturbance, Place, Sample};
+use verdict::run;
+
+/// A file system in a file, for each worker.
+struct Disk {
+    kind: &'static str,
+    worlds: Mutex<Vec<PathBuf>>,
+}
+
+impl Disk {
+    fn new(kind: &'static str) -> Self {
+        Self { kind, worlds: Mutex::default() }
+    }
+
+    fn make(&self, image: &Path, at: &Path) {
+        let force = if self.kind == "xfs" { ["-q", "-f"] } else { ["-q", "-F"] };
+        program(Command::new(format!("mkfs.{}", self.kind)).args(force).arg(image));
+        mount(image, at);
+    }
+}
+
+fn program(command: &mut Command) {
+    let out = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(out.status.success(), "{command:?}: {}", String::from_utf8_lossy(&out.stderr));
+}
+
+fn mount(image: &Path, at: &Path) {
+    program(Command::new("mount").args(["-o", "loop"]).arg(image).arg(at));
+}
+
+/// A child that another worker is just starting has every descriptor of this process until it runs its program, and
+/// with one of them the file system: soon is early enough.
+fn unmount(at: &Path) {
+    common::eventually(20, "the file system can be unmounted", || {
+        Command::new("umount").arg("-q").arg(at).output().unwrap().status.success().then_some(())
+    });
+}
+
+/// The image and where it is mounted.
+fn parts(world: &World) -> (PathBuf, PathBuf) {
+    (world.dir().join("image"), world.dir().join("disk"))
+}
+
+impl Place for Disk {
+    fn world(&self, _worker: usize) -> World {
+        let mut world = World::new();
+        let (image, at) = parts(&world);
+        std::fs::create_dir(&at).unwrap();
+        // xfs wants no less than 300 MB; the file is sparse.
+        std::fs::File::create(&image).unwrap().set_len(400 << 20).unwrap();
+        self.make(&image, &at);
+        world.root = at.join("root");
+        self.worlds.lock().unwrap().push(world.dir().to_owned());
+        world
+    }
+
+    fn remount(&self, world: &World) {
+        let (image, at) = parts(world);
+        unmount(&at);
+        mount(&image, &at);
+    }
+
+    fn restore(&self, world: &World, saved: &Path) {
+        let (image, at) = parts(world);
+        unmount(&at);
+        self.make(&image, &at);
+        scenario::restore(saved, &world.root);
+        program(Command::new("sync").arg("-f").arg(&at));
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        for dir in self.worlds.lock().unwrap().drain(..) {
+            let _ = Command::new("umount").arg(dir.join("disk")).status();
+            let _ = std::fs::remove_dir_all(dir);
+        }
+    }
+}
+
+fn cut(kind: &'static str, scenario: &str, flag: u32) {
+    let meaning = if flag == 1 { "journal kept, data lost" } else { "nothing more written" };
+    let label = format!(" with the power cut on {kind} ({meaning})");
+    run(scenario, &label, Disturbance::PowerCut(flag), Sample::ALL, &Disk::new(kind), 2);
+}
+
+#[test]
+fn ext4_with_its_journal_but_without_its_data() {
+    for scenario in ["update", "first", "reap", "rewind"] {
+        cut("ext4", scenario, 1);
+    }
+}
+
+/// The control: the same cut tears an update that was not made durable.
+#[test]
+fn without_durability_the_cut_is_seen() {
+    for kind in ["ext4", "xfs"] {
+        let scenario = scenario::SCENARIOS.iter().find(|scenario| scenario.name == "careless").unwrap();
+        let report = points::sweep(scenario, Disturbance::PowerCut(1), Sample::ALL, &Disk::new(kind));
+        let torn = report.failures.values().filter(|wrong| wrong.contains("a mixture")).count();
+        println!("control on {kind}, --durability=none: {torn} of {} torn", report.points);
+        assert!(torn > 0, "the cut loses nothing: the harness proves nothing");
+    }
+}
+
+#[test]
+fn ext4_without_its_journal() {
+    cut("ext4", "update", 2);
+}
+
+#[test]
+fn xfs_with_its_journal_but_without_its_data() {
+    cut("xfs", "update", 1);
+}
+
+#[test]
+fn xfs_without_its_journal() {
+    cut("xfs", "update", 2);
+}

@@ -1,0 +1,166 @@
+//! What treeswap is doing when it is killed, and what must be found afterwards.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::common::{Files, Snapshot, World, run};
+
+/// A situation, made anew for each worker; restored before each run.
+pub struct Scenario {
+    pub name: &'static str,
+    pub prepare: fn(&World) -> Stage,
+}
+
+/// What is about to happen, and what it may look like.
+pub struct Stage {
+    /// Whether something was published before, so that `..data` must never be absent.
+    pub published: bool,
+    /// What a consumer may find at any instant, by name.
+    pub acceptable: Vec<(&'static str, Snapshot)>,
+    /// What the remote holds.
+    pub tip: String,
+    /// Arguments of the run that is killed, after those that name the remote and the root.
+    pub run: &'static [&'static str],
+    /// The run goes on until it is told; it is told when it was quiet for so long.
+    pub idle: Option<Duration>,
+}
+
+/// One synchronisation and its end, without grace: what is superseded is reaped.
+pub const ONCE: &[&str] = &["--one-time", "--grace=0s"];
+/// The same, but what is superseded stays.
+const ONCE_WITH_GRACE: &[&str] = &["--one-time", "--grace=1h"];
+/// The loop.
+const LOOP: &[&str] = &["--period=10ms", "--min-interval=0s", "--grace=0s"];
+
+pub const SCENARIOS: &[Scenario] = &[
+    Scenario { name: "first", prepare: first },
+    Scenario { name: "update", prepare: update },
+    Scenario { name: "careless", prepare: careless },
+    Scenario { name: "reap", prepare: reap },
+    Scenario { name: "rewind", prepare: rewind },
+    Scenario { name: "heal", prepare: heal },
+    Scenario { name: "spare", prepare: spare },
+    Scenario { name: "idle", prepare: idle },
+];
+
+/// Every kind of entry, at the top and below.
+fn old() -> Files {
+    Files::new()
+        .file("README", "old\n")
+        .file("gone", "at the top, and not in the next\n")
+        .file("same/deep/er/file", "never changes\n")
+        .file("same/other", "never changes either\n")
+        .script("bin/run", "#!/bin/sh\necho old\n")
+        .link("bin/alias", "run")
+        .file("file-to-directory", "a file")
+        .file("directory-to-file/a", "a")
+        .file("directory-to-file/b", "b")
+        .file("file-to-link", "a file")
+        .file("mode", "becomes executable")
+        .link("latest", "same/other")
+}
+
+/// Keys added and removed, contents and modes changed, and every change of type.
+fn new() -> Files {
+    Files::new()
+        .file("README", "new, and longer than before\n")
+        .file("added", "at the top, and not in the one before\n")
+        .file("same/deep/er/file", "never changes\n")
+        .file("same/other", "never changes either\n")
+        .file("same/new/file", "in a new directory")
+        .script("bin/run", "#!/bin/sh\necho new\n")
+        .link("bin/alias", "./run")
+        .file("file-to-directory/inside", "now a directory")
+        .file("directory-to-file", "now a file")
+        .link("file-to-link", "README")
+        .script("mode", "becomes executable")
+        .link("latest", "same/new/file")
+}
+
+fn synced(world: &World, args: &[&str], files: &Files) -> (String, Snapshot) {
+    let commit = world.remote.commit(files);
+    run::to_end(&mut world.sync(args)).expect_ok("preparing");
+    world.assert_published(&commit);
+    let snapshot = world.remote.snapshot(&commit);
+    (commit, snapshot)
+}
+
+fn first(world: &World) -> Stage {
+    let tip = world.remote.commit(&old());
+    let snapshot = world.remote.snapshot(&tip);
+    Stage { published: false, acceptable: vec![("the tip", snapshot)], tip, run: ONCE, idle: None }
+}
+
+fn update(world: &World) -> Stage {
+    let (_, before) = synced(world, ONCE, &old());
+    let tip = world.remote.commit(&new());
+    let after = world.remote.snapshot(&tip);
+    Stage { published: true, acceptable: vec![("old", before), ("new", after)], tip, run: ONCE, idle: None }
+}
+
+/// An update that syncs nothing: what a power cut then does shows that the harness can see it.
+fn careless(world: &World) -> Stage {
+    Stage { run: &["--one-time", "--grace=0s", "--durability=none"], ..update(world) }
+}
+
+/// A retired generation is past its grace; nothing else is to be done.
+fn reap(world: &World) -> Stage {
+    synced(world, ONCE_WITH_GRACE, &old());
+    let (tip, snapshot) = synced(world, ONCE_WITH_GRACE, &new());
+    Stage { published: true, acceptable: vec![("new", snapshot)], tip, run: ONCE, idle: None }
+}
+
+/// The remote's ref goes back.
+fn rewind(world: &World) -> Stage {
+    let (tip, target) = synced(world, ONCE, &old());
+    let (_, before) = synced(world, ONCE, &new());
+    world.remote.reset(&tip);
+    Stage {
+        published: true,
+        acceptable: vec![("newer", before), ("older", target)],
+        tip,
+        run: ONCE,
+        idle: None,
+    }
+}
+
+/// Somebody wrote into the published generation; a fresh one of the same commit replaces it.
+fn heal(world: &World) -> Stage {
+    let (tip, right) = synced(world, ONCE, &old());
+    let published = crate::common::root::current(&world.root).unwrap().unwrap();
+    std::fs::write(published.join("README"), "evil").unwrap();
+    std::fs::remove_file(published.join("same/other")).unwrap();
+    let tampered = Snapshot::read(&published).unwrap();
+    Stage {
+        published: true,
+        acceptable: vec![("tampered", tampered), ("right", right)],
+        tip,
+        run: ONCE,
+        idle: None,
+    }
+}
+
+/// The loop publishes, then prepares the spare for the next time.
+fn spare(world: &World) -> Stage {
+    let mut stage = update(world);
+    stage.run = LOOP;
+    stage.idle = Some(Duration::from_millis(120));
+    stage
+}
+
+/// Nothing is to be done.
+fn idle(world: &World) -> Stage {
+    let (tip, snapshot) = synced(world, ONCE, &old());
+    Stage { published: true, acceptable: vec![("the tip", snapshot)], tip, run: ONCE, idle: None }
+}
+
+/// Puts the directory back as it was.
+pub fn restore(saved: &Path, root: &Path) {
+    if root.exists() {
+        std::fs::remove_dir_all(root).unwrap();
+    }
+    if saved.exists() {
+        let copied = std::process::Command::new("cp").arg("-a").arg(saved).arg(root).status().unwrap();
+        assert!(copied.success(), "cp -a {} {}", saved.display(), root.display());
+    }
+}

@@ -1,0 +1,30 @@
+//! Running one scenario and saying what came out.
+
+use crate::points::{Disturbance, Place, Report, Sample, sweep};
+use crate::scenario::SCENARIOS;
+
+/// Runs one scenario, prints `name: N of N`, and fails the test on any point that did not hold.
+#[track_caller]
+pub fn run(
+    name: &str,
+    label: &str,
+    disturbance: Disturbance,
+    sample: Sample,
+    place: &dyn Place,
+    least: usize,
+) {
+    let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name).expect("a scenario of the table");
+    let start = std::time::Instant::now();
+    let Report { points, failures, calls } = sweep(scenario, disturbance, sample, place);
+    let calls: Vec<String> = calls.iter().map(|(call, times)| format!("{call} {times}")).collect();
+    println!(
+        "{name}{label}: {} of {points} (every {}; {:.0} s; {})",
+        points - failures.len(),
+        sample.step,
+        start.elapsed().as_secs_f32(),
+        calls.join(", ")
+    );
+    let shown: Vec<&String> = failures.values().take(4).collect();
+    assert!(failures.is_empty(), "{} failures; the first:\n{shown:#?}", failures.len());
+    assert!(points >= least, "only {points} points: is the tracer looking at the right place?");
+}

@@ -1,0 +1,497 @@
+//! What goes wrong around a root: disks that are full or read-only, permissions, a link or a generation that somebody
+//! changed, a second instance, a root that cannot be meant. Each ends in one clear line with a hint, leaves what is
+//! published and what is not ours alone, and heals as soon as it can.
+//!
+//! Tests that mount something run in a mount namespace of their own (see [`mounting`]).
+#![allow(missing_docs)]
+
+mod common;
+
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{Files, Ran, Sidecar, World, eventually, root, run};
+
+fn small(n: usize) -> Files {
+    Files::new()
+        .file("one", format!("{n}"))
+        .file("below/two", format!("{n}"))
+        .script("below/run", "#!/bin/sh\n")
+        .link("link", "below/two")
+}
+
+/// Files that no compression makes small.
+fn noise(files: usize, bytes: usize) -> Files {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    (0..files).fold(small(9), |all, index| {
+        let content: Vec<u8> = (0..bytes)
+            .map(|_| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state as u8
+            })
+            .collect();
+        all.file(format!("noise/{index}"), content)
+    })
+}
+
+const ROOT_UID: u32 = 0;
+
+/// Runs the body in a mount namespace of its own: this binary starts itself again, for the one test, through
+/// `unshare` (with a user namespace where the caller is not root), so that its mounts end with it.
+fn mounting(test: &str, body: impl FnOnce()) {
+    const INSIDE: &str = "TREESWAP_TEST_INSIDE";
+    if std::env::var_os(INSIDE).is_some() {
+        return body();
+    }
+    let mut command = Command::new("unshare");
+    if rustix::process::geteuid().as_raw() != ROOT_UID {
+        command.args(["--user", "--map-root-user"]);
+    }
+    command.args(["--mount", "--propagation=private"]).arg(std::env::current_exe().unwrap());
+    let ran = run::to_end(command.args(["--exact", "--nocapture", test]).env(INSIDE, "1"));
+    assert!(ran.ok() && ran.stdout.contains("1 passed"), "inside:\n{}\n{}", ran.stdout, ran.stderr);
+}
+
+/// A world whose root lies on a small memory file system.
+fn world_on(options: &str) -> World {
+    let mut world = World::new();
+    let disk = world.dir().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    mount(&["-t", "tmpfs", "-o", options, "tmpfs"], &disk);
+    world.root = disk.join("root");
+    world
+}
+
+fn mount(args: &[&str], at: &Path) {
+    run::to_end(Command::new("mount").args(args).arg(at)).expect_ok("mount");
+}
+
+const ONCE: &[&str] = &["--grace=0s"];
+
+/// Published, with grace 0.
+fn publish(world: &World, files: &Files) -> String {
+    publish_with(world, ONCE, files)
+}
+
+fn publish_with(world: &World, args: &[&str], files: &Files) -> String {
+    let commit = world.remote.commit(files);
+    world.sync_once(args).expect_ok("publishing");
+    world.assert_published(&commit);
+    commit
+}
+
+/// The disk fills up while the next generation comes in; `args` say where the mirror lies.
+fn fills_up(options: &str, args: &[&str], too_much: &Files) {
+    let world = world_on(options);
+    let args = [ONCE, args].concat();
+    let before = publish_with(&world, &args, &small(1));
+    world.remote.commit(too_much);
+    for _ in 0..2 {
+        let ran = world.sync_once(&args).expect_failure("a disk that is full");
+        ran.names(&[world.root.to_str().unwrap()]);
+        world.assert_published(&before);
+    }
+    let after = world.remote.commit(&small(2));
+    world.sync_once(&args).expect_ok("space again");
+    world.assert_published(&after);
+    world.sync_once(&args).expect_ok("a cycle later");
+    world.assert_clean(1);
+}
+
+#[test]
+fn a_full_disk_leaves_what_is_published_and_heals_by_itself() {
+    mounting("a_full_disk_leaves_what_is_published_and_heals_by_itself", || {
+        fills_up("size=3m", &[], &noise(12, 400_000));
+    });
+}
+
+#[test]
+fn a_disk_that_fills_up_while_a_generation_is_written_heals_by_itself() {
+    mounting("a_disk_that_fills_up_while_a_generation_is_written_heals_by_itself", || {
+        let elsewhere = World::new();
+        let mirror = format!("--mirror={}", elsewhere.dir().join("mirror").display());
+        fills_up("size=3m", &[&mirror], &noise(12, 400_000));
+    });
+}
+
+#[test]
+fn a_disk_without_inodes_left_heals_by_itself() {
+    mounting("a_disk_without_inodes_left_heals_by_itself", || {
+        let elsewhere = World::new();
+        let mirror = format!("--mirror={}", elsewhere.dir().join("mirror").display());
+        fills_up("nr_inodes=150", &[&mirror], &noise(300, 3));
+    });
+}
+
+#[test]
+fn a_root_that_became_read_only_serves_and_says_so() {
+    mounting("a_root_that_became_read_only_serves_and_says_so", || {
+        let world = world_on("size=16m");
+        let disk = world.dir().join("disk");
+        let before = publish(&world, &small(1));
+        mount(&["-o", "remount,ro"], &disk);
+        let after = world.remote.commit(&small(2));
+        let ran = world.sync_once(ONCE).expect_failure("a read-only root");
+        ran.names(&["Read-only file system", disk.to_str().unwrap()]);
+        world.assert_published(&before);
+        mount(&["-o", "remount,rw"], &disk);
+        world.sync_once(ONCE).expect_ok("writable again");
+        world.assert_published(&after);
+    });
+}
+
+/// Lets everybody through to the world's directory, which is the maker's alone.
+fn open_to_all(world: &World) {
+    std::fs::set_permissions(world.dir(), std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// The command as an unprivileged user: as nobody where the caller is root, else as the caller.
+fn unprivileged(command: &Command) -> Command {
+    if rustix::process::geteuid().as_raw() != ROOT_UID {
+        return again(Command::new(command.get_program()), command);
+    }
+    let mut wrapped = Command::new("setpriv");
+    wrapped.args([
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "--no-new-privs",
+        "--bounding-set=-all",
+    ]);
+    wrapped.arg(command.get_program());
+    again(wrapped, command)
+}
+
+fn again(mut to: Command, from: &Command) -> Command {
+    to.args(from.get_args()).env_clear();
+    for (key, value) in from.get_envs() {
+        if let Some(value) = value {
+            to.env(key, value);
+        }
+    }
+    to
+}
+
+/// The binary where an unprivileged user may run it: the build's directory may be closed.
+fn reachable(world: &World, command: &Command) -> Command {
+    let copy = world.dir().join("treeswap");
+    if !copy.exists() {
+        // By another process: a child that some other test starts meanwhile would inherit the copy open for writing,
+        // and it could not be run until that child's own exec ("Text file busy").
+        run::to_end(Command::new("cp").arg(command.get_program()).arg(&copy)).expect_ok("cp");
+    }
+    again(Command::new(copy), command)
+}
+
+#[test]
+fn a_root_without_permission_is_named() {
+    let world = World::new();
+    open_to_all(&world);
+    let closed = world.dir().join("closed");
+    std::fs::create_dir(&closed).unwrap();
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o555)).unwrap();
+    world.remote.commit(&small(1));
+    let mut command = world.treeswap(&["sync", "--one-time", "--ref=main", "--repo"]);
+    command.arg(&world.remote.path).arg("--root").arg(closed.join("root"));
+    let ran = run::to_end(&mut unprivileged(&reachable(&world, &command)));
+    ran.expect_failure("no permission").names(&["Permission denied", closed.to_str().unwrap()]);
+    assert_eq!(std::fs::read_dir(&closed).unwrap().count(), 0);
+}
+
+#[test]
+fn everything_works_without_any_privilege() {
+    let world = World::new();
+    open_to_all(&world);
+    let commit = world.remote.commit(&small(1));
+    std::fs::create_dir(&world.root).unwrap();
+    if rustix::process::geteuid().as_raw() == ROOT_UID {
+        for path in [&world.root, &world.remote.path, &world.dir().join("home")] {
+            run::to_end(Command::new("chown").args(["-R", "65534:65534"]).arg(path)).expect_ok("chown");
+        }
+    }
+    let command = world.sync(&["--one-time", "--grace=0s"]);
+    run::to_end(&mut unprivileged(&reachable(&world, &command))).expect_ok("as nobody");
+    let ran = run::to_end(&mut unprivileged(&reachable(&world, &command)));
+    ran.expect_ok("as nobody, once more");
+    // The world is read back by git as the caller, for whom the repository is somebody else's.
+    run::to_end(
+        Command::new("chown").arg("-R").arg(rustix::process::geteuid().to_string()).arg(&world.remote.path),
+    );
+    world.assert_published(&commit);
+    world.assert_clean(1);
+}
+
+/// A directory beside the root with a file in it, and what it must still be afterwards.
+struct Canary {
+    dir: PathBuf,
+}
+
+impl Canary {
+    fn beside(world: &World) -> Self {
+        let dir = world.dir().join("canary");
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(dir.join("precious"), "untouched").unwrap();
+        Self { dir }
+    }
+
+    #[track_caller]
+    fn sings(&self) {
+        assert_eq!(root::names(&self.dir), [b"precious"]);
+        assert_eq!(std::fs::read_to_string(self.dir.join("precious")).unwrap(), "untouched");
+    }
+}
+
+/// Somebody did something to the root; the next start heals it, even without the remote, and harms nothing.
+#[track_caller]
+fn heals(what: &str, damage: impl FnOnce(&World, &Canary)) -> World {
+    let world = World::new();
+    let canary = Canary::beside(&world);
+    let commit = publish(&world, &small(1));
+    damage(&world, &canary);
+    let away = world.remote.away();
+    let ran = world.sync_once(ONCE).expect_failure("the remote is away");
+    drop(away);
+    let wrong = world.differences(&commit);
+    assert!(wrong.is_empty(), "{what}, without the remote: {wrong:?}\n{}", ran.stderr);
+    world.sync_once(ONCE).expect_ok(what);
+    world.assert_published(&commit);
+    canary.sings();
+    world
+}
+
+#[test]
+fn a_missing_or_misdirected_link_is_put_right_and_nothing_outside_is_touched() {
+    let link = |world: &World| world.root.join("..data");
+    let remove = |world: &World| std::fs::remove_file(link(world)).unwrap();
+    heals("no link", |world, _| remove(world));
+    heals("a link to nothing", |world, _| {
+        remove(world);
+        symlink("..2001_01_01_00_00_00.000000001", link(world)).unwrap();
+    });
+    heals("a link out of the root", |world, _| {
+        remove(world);
+        symlink("../canary", link(world)).unwrap();
+    });
+    heals("an absolute link", |world, canary| {
+        remove(world);
+        symlink(&canary.dir, link(world)).unwrap();
+    });
+    heals("a link to the root itself", |world, _| {
+        remove(world);
+        symlink(".", link(world)).unwrap();
+    });
+    heals("a file in its place", |world, _| {
+        remove(world);
+        std::fs::write(link(world), "somebody's").unwrap();
+    });
+    heals("a temporary link left behind", |world, _| {
+        symlink("..2001_01_01_00_00_00.000000001", world.root.join("..data_tmp")).unwrap();
+    });
+    heals("a directory as the temporary link", |world, _| {
+        std::fs::create_dir(world.root.join("..data_tmp")).unwrap();
+    });
+}
+
+#[test]
+fn a_directory_in_the_links_place_is_moved_aside_unread() {
+    let world = heals("a directory in its place", |world, _| {
+        let link = world.root.join("..data");
+        std::fs::remove_file(&link).unwrap();
+        std::fs::create_dir(&link).unwrap();
+        std::fs::write(link.join("somebody's"), "work").unwrap();
+    });
+    let ours = world.root.join("..treeswap");
+    let kept = root::names(&ours)
+        .into_iter()
+        .map(|name| ours.join(String::from_utf8(name).unwrap()).join("somebody's"))
+        .find_map(|path| std::fs::read_to_string(path).ok());
+    assert_eq!(kept.as_deref(), Some("work"), "what somebody put there is gone");
+}
+
+#[test]
+fn root_links_that_are_missing_wrong_or_too_many_are_put_right() {
+    heals("a missing root link", |world, _| std::fs::remove_file(world.root.join("one")).unwrap());
+    heals("a root link of ours too many", |world, _| {
+        symlink("..data/gone", world.root.join("gone")).unwrap();
+    });
+}
+
+#[test]
+fn what_is_not_ours_in_the_root_stays() {
+    let world = World::new();
+    publish(&world, &small(1));
+    std::fs::create_dir(world.root.join("nested-mount")).unwrap();
+    std::fs::write(world.root.join("nested-mount/file"), "theirs").unwrap();
+    std::fs::write(world.root.join("notes"), "theirs").unwrap();
+    symlink("/etc/hostname", world.root.join("elsewhere")).unwrap();
+    world.remote.commit(&small(2));
+    world.sync_once(ONCE).expect_ok("with foreign entries");
+    world.sync_once(ONCE).expect_ok("once more");
+    assert_eq!(std::fs::read_to_string(world.root.join("nested-mount/file")).unwrap(), "theirs");
+    assert_eq!(std::fs::read_to_string(world.root.join("notes")).unwrap(), "theirs");
+    assert_eq!(std::fs::read_link(world.root.join("elsewhere")).unwrap(), Path::new("/etc/hostname"));
+}
+
+#[test]
+fn a_name_that_somebody_else_took_is_reported_and_left_alone() {
+    let world = World::new();
+    publish(&world, &small(1));
+    std::fs::remove_file(world.root.join("one")).unwrap();
+    std::fs::write(world.root.join("one"), "theirs").unwrap();
+    let ran = world.sync_once(ONCE).expect_ok("nothing new");
+    assert!(ran.stderr.contains("one") && ran.stderr.contains("WARN"), "not reported: {}", ran.stderr);
+    world.remote.commit(&small(2));
+    world.sync_once(ONCE).expect_failure("a new tree whose name is taken").names(&["one"]);
+    assert_eq!(std::fs::read_to_string(world.root.join("one")).unwrap(), "theirs");
+}
+
+#[test]
+fn a_generation_that_was_tampered_with_is_replaced_by_a_fresh_one() {
+    type Tamper = fn(&Path);
+    let ways: &[(&str, Tamper)] = &[
+        ("a byte flipped", |dir| std::fs::write(dir.join("one"), "2").unwrap()),
+        ("a file deleted", |dir| std::fs::remove_file(dir.join("below/two")).unwrap()),
+        ("a file added", |dir| std::fs::write(dir.join("below/three"), "evil").unwrap()),
+        ("an executable that is none any more", |dir| {
+            std::fs::set_permissions(dir.join("below/run"), std::fs::Permissions::from_mode(0o644)).unwrap();
+        }),
+        ("a link elsewhere", |dir| {
+            std::fs::remove_file(dir.join("link")).unwrap();
+            symlink("/etc/passwd", dir.join("link")).unwrap();
+        }),
+        ("a file that is a link now", |dir| {
+            std::fs::remove_file(dir.join("one")).unwrap();
+            symlink("/etc/passwd", dir.join("one")).unwrap();
+        }),
+        ("a directory that is a link now", |dir| {
+            std::fs::rename(dir.join("below"), dir.join("other")).unwrap();
+            symlink("other", dir.join("below")).unwrap();
+        }),
+    ];
+    for (what, tamper) in ways {
+        let world = World::new();
+        let commit = publish(&world, &small(1));
+        let before = root::current(&world.root).unwrap().unwrap();
+        tamper(&before);
+        world.sync_once(&["--grace=1h"]).expect_ok(what);
+        let wrong = world.differences(&commit);
+        assert!(wrong.is_empty(), "{what}: {wrong:?}");
+        let after = root::current(&world.root).unwrap().unwrap();
+        assert_ne!(before, after, "{what}: repaired in place");
+    }
+}
+
+#[test]
+fn a_second_instance_is_told_who_holds_the_root() {
+    let world = World::new();
+    let commit = world.remote.commit(&small(1));
+    let first = Sidecar::start(&world, &[]);
+    eventually(30, "the first instance publishes", || root::current(&world.root).ok().flatten());
+    let start = std::time::Instant::now();
+    let second = world.sync_once(&[]).expect_failure("a second instance");
+    second.names(&[world.root.to_str().unwrap(), &first.process.pid().to_string()]);
+    assert!(start.elapsed().as_secs() < 20, "it should not wait");
+    world.assert_published(&commit);
+    // The kernel frees the lock with its holder, however it ends.
+    drop(first);
+    world.sync_once(&[]).expect_ok("after the first was killed");
+}
+
+/// A run with this root is refused in words; what it leaves in the directory is what was there.
+#[track_caller]
+fn refused(world: &World, home: &Path, directory: &Path, words: &[&str]) -> Ran {
+    let before = root::names(directory);
+    let mut command = world.treeswap(&["sync", "--one-time", "--ref=main", "--repo"]);
+    command.arg(&world.remote.path).arg("--root").arg(directory).env("HOME", home);
+    let ran = run::to_end(&mut command).expect_failure("a root that cannot be meant");
+    ran.names(words);
+    assert_eq!(root::names(directory), before, "{} was touched", directory.display());
+    ran
+}
+
+#[test]
+fn a_root_that_cannot_be_meant_is_refused_untouched() {
+    let world = World::new();
+    world.remote.commit(&small(1));
+    let home = world.dir().join("home");
+    refused(&world, &home, Path::new("/"), &["/"]);
+    refused(&world, &home, Path::new("/usr/.."), &["/"]);
+    refused(&world, &home, &home, &[home.to_str().unwrap()]);
+    std::fs::write(home.join(".profile"), "mine").unwrap();
+    refused(&world, &home, &home, &[home.to_str().unwrap()]);
+    let disguised = world.dir().join("disguised");
+    symlink(&home, &disguised).unwrap();
+    refused(&world, &home, &disguised, &["home"]);
+}
+
+#[test]
+fn a_directory_full_of_somebodys_work_is_refused_untouched() {
+    let world = World::new();
+    world.remote.commit(&small(1));
+    let theirs = world.dir().join("theirs");
+    std::fs::create_dir(&theirs).unwrap();
+    std::fs::write(theirs.join("thesis.tex"), "years of work").unwrap();
+    refused(&world, &world.dir().join("home"), &theirs, &[theirs.to_str().unwrap(), "thesis.tex"]);
+    assert_eq!(std::fs::read_to_string(theirs.join("thesis.tex")).unwrap(), "years of work");
+}
+
+#[test]
+fn a_root_that_is_a_file_is_refused_untouched() {
+    let world = World::new();
+    world.remote.commit(&small(1));
+    std::fs::write(&world.root, "a file").unwrap();
+    world.sync_once(&[]).expect_failure("a file as the root").names(&[world.root.to_str().unwrap()]);
+    assert_eq!(std::fs::read_to_string(&world.root).unwrap(), "a file");
+}
+
+#[test]
+fn a_running_sidecar_puts_a_link_right_within_a_cycle() {
+    let world = World::new();
+    let commit = world.remote.commit(&small(1));
+    let sidecar = Sidecar::start(&world, &["--grace=0s"]);
+    sidecar.publishes(&world, &commit);
+    std::fs::remove_file(world.root.join("..data")).unwrap();
+    std::fs::remove_file(world.root.join("one")).unwrap();
+    sidecar.publishes(&world, &commit);
+}
+
+#[test]
+fn a_running_sidecar_publishes_again_what_somebody_removed_even_beside_an_older_generation() {
+    let world = World::new();
+    let older = world.remote.commit(&small(1));
+    let sidecar = Sidecar::start(&world, &["--grace=1h"]);
+    sidecar.publishes(&world, &older);
+    let newer = world.remote.commit(&small(2));
+    sidecar.publishes(&world, &newer);
+    let current = root::current(&world.root).unwrap().unwrap();
+    std::fs::remove_dir_all(&current).unwrap();
+    eventually(30, "another generation is current", || {
+        root::current(&world.root).ok().flatten().filter(|now| *now != current)
+    });
+    sidecar.publishes(&world, &newer);
+}
+
+#[test]
+fn a_running_sidecar_goes_on_when_its_own_files_are_removed() {
+    let world = World::new();
+    let first = world.remote.commit(&small(0));
+    let sidecar = Sidecar::start(&world, &["--grace=0s", "--max-backoff=50ms"]);
+    sidecar.publishes(&world, &first);
+    let own = world.root.join("..treeswap");
+    for (number, removed) in
+        ["mirror", "mirror/objects", "mirror/treeswap", "staging", "trash", "spare", "lock", "state", ""]
+            .iter()
+            .enumerate()
+    {
+        let path = own.join(removed);
+        match path.is_dir() {
+            true => std::fs::rename(&path, world.dir().join(format!("removed-{number}"))).unwrap(),
+            false => std::fs::remove_file(&path).unwrap(),
+        }
+        let next = world.remote.commit(&small(number + 1));
+        sidecar.publishes(&world, &next);
+    }
+}

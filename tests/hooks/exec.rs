@@ -1,0 +1,243 @@
+//! The program after a publication, and the one before it that nobody waits for.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+use super::common::run::{Background, to_end};
+use super::common::{Sidecar, World, eventually};
+use super::{Hook, current, files, script};
+
+const BOTH: [&str; 2] = ["exechook", "pre-publish-exechook"];
+
+#[test]
+fn a_program_runs_once_a_revision_in_its_generation_with_the_environment_but_no_secret() {
+    for name in BOTH {
+        let world = World::new();
+        let line = "$GITSYNC_HASH $TREESWAP_REVISION $(cat file) $ENVKEY ${GITSYNC_PASSWORD-none} ${TREESWAP_REPO-none} \
+                    $(test \"$(pwd)\" = \"$(pwd -P)\" && test \"$(pwd)\" = \"$TREESWAP_DIR\" && echo there) \
+                    $(basename \"$TREESWAP_DIR\") $TREESWAP_GENERATION";
+        let hook = Hook::new(&world, "hook", line, "");
+        let first = world.remote.commit(&files("first"));
+        let mut command =
+            world.sync(&["--period=10ms", "--min-interval=0s", "--username=bob", &hook.flag(name)]);
+        command
+            .env("ENVKEY", "envval")
+            .env("GITSYNC_PASSWORD", "canary")
+            .env("TREESWAP_REPO", "https://u:canary@h/x");
+        let process = Background::start(&mut command, &world.dir().join("log"));
+        for (runs, text) in [(0, "first"), (1, "second")] {
+            let commit = if runs == 0 { first.clone() } else { world.remote.commit(&files(text)) };
+            let said = eventually(30, "the hook has run", || hook.runs().get(runs).cloned());
+            let generation = eventually(30, "it is published", || {
+                let dir = current(&world)?;
+                (std::fs::read_to_string(dir.join("file")).ok()? == text).then_some(dir)
+            });
+            let generation = generation.file_name().unwrap().to_str().unwrap();
+            let expected =
+                format!("{commit} {commit} {text} envval none none there {generation} {generation}");
+            assert_eq!(said, expected, "{name}");
+        }
+        std::thread::sleep(Duration::from_millis(200)); // dozens of attempts that find nothing new
+        let (runs, log) = (hook.runs(), process.log());
+        assert!(runs.len() == 2, "{name}: {runs:?}");
+        assert!(!log.contains("canary"), "{log}");
+    }
+}
+
+#[test]
+fn a_program_that_fails_runs_again_after_the_backoff() {
+    for name in BOTH {
+        let world = World::new();
+        world.remote.commit(&files("first"));
+        let hook = Hook::new(&world, "hook", "run", "echo 'no such table'; exit 3");
+        let backoff = format!("--{name}-backoff=1s");
+        let sidecar = Sidecar::start(&world, &[&hook.flag(name), &backoff]);
+        let began = Instant::now();
+        eventually(30, "two runs", || (hook.runs().len() >= 2).then_some(()));
+        assert!(began.elapsed() >= Duration::from_secs(1), "{name}: the backoff was not kept");
+        assert!(world.root.join("file").exists(), "a failing hook stops no publication");
+        let log = sidecar.process.log();
+        assert!(log.contains("exit status: 3") && log.contains("no such table"), "{log}");
+        let failures = sidecar.ask("/metrics").unwrap();
+        assert!(
+            failures.contains(&format!("treeswap_hooks_total{{hook=\"{name}\",result=\"error\"}}")),
+            "{failures}"
+        );
+    }
+}
+
+#[test]
+fn one_time_waits_for_the_program_and_fails_with_it_after_one_run_with_the_link_published() {
+    for name in BOTH {
+        let world = World::new();
+        let commit = world.remote.commit(&files("first"));
+        let slow =
+            Hook::new(&world, "slow", "begun", &format!("sleep 1; touch {}/ended", world.dir().display()));
+        world.sync_once(&[&slow.flag(name)]).expect_ok(name);
+        assert!(world.dir().join("ended").exists(), "{name}: it was not waited for");
+
+        let world = World::new();
+        let again = world.remote.commit(&files("first"));
+        assert_eq!(commit, again, "commits are reproducible");
+        let failing = Hook::new(&world, "failing", "run", "exit 1");
+        let backoff = format!("--{name}-backoff=1s");
+        let ran = world.sync_once(&[&failing.flag(name), &backoff]);
+        assert_eq!(ran.status.code(), Some(1), "{name}: {}", ran.stderr);
+        assert!(
+            ran.complaint().contains(&format!("published, but a hook failed: {name} failed")),
+            "{}",
+            ran.stderr
+        );
+        assert_eq!(failing.runs().len(), 1, "{name}");
+        world.assert_published(&commit);
+    }
+}
+
+#[test]
+fn after_a_restart_with_nothing_new_the_program_after_runs_once_and_the_one_before_does_not() {
+    for (name, runs) in BOTH.into_iter().zip([1, 0]) {
+        let world = World::new();
+        world.remote.commit(&files("first"));
+        world.sync_once(&[]).expect_ok("the first run");
+        let hook = Hook::new(&world, "hook", "run", "");
+        world.sync_once(&[&hook.flag(name)]).expect_ok(name);
+        assert_eq!(hook.runs().len(), runs, "{name}");
+    }
+}
+
+#[test]
+fn a_relative_path_is_a_program_of_the_generation_and_a_missing_one_is_named() {
+    let world = World::new();
+    let log = world.dir().join("ran");
+    let text = format!("#!/bin/sh\ncp file {}\n", log.display());
+    world.remote.commit(&files("first").script("bin/hook", text));
+    world.sync_once(&["--exechook-command=./bin/hook"]).expect_ok("a program of the tree");
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), "first");
+    let ran = world.sync_once(&["--exechook-command=bin/other"]);
+    ran.names(&["exechook failed", "bin/other", "No such file"]);
+}
+
+#[test]
+fn at_the_timeout_all_that_the_program_started_is_killed() {
+    let world = World::new();
+    world.remote.commit(&files("first"));
+    let hook =
+        Hook::new(&world, "hook", "$$", "sleep 1000 &\necho $! > ../../grandchild; echo waiting; wait");
+    let began = Instant::now();
+    let ran = world.sync_once(&[&hook.flag("exechook"), "--exechook-timeout=1s"]);
+    assert!(began.elapsed() < Duration::from_secs(20));
+    ran.names(&["exechook failed", "was killed after 1s", "waiting"]);
+    let grandchild = std::fs::read_to_string(world.dir().join("grandchild")).unwrap();
+    let pid = Pid::from_raw(grandchild.trim().parse().unwrap()).unwrap();
+    eventually(5, "the grandchild is gone", || {
+        let state =
+            std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+        (test_kill_process(pid).is_err() || state.contains(") Z ")).then_some(())
+    });
+}
+
+#[test]
+fn what_a_program_leaves_running_delays_nothing_and_lives_on() {
+    let world = World::new();
+    world.remote.commit(&files("first"));
+    let then = format!(
+        "(sleep 1; echo chatter; echo more; touch {0}/survived) &\necho $! > {0}/daemon",
+        world.dir().display()
+    );
+    let hook = Hook::new(&world, "hook", "run", &then);
+    let sidecar = Sidecar::start(&world, &[&hook.flag("exechook"), "--exechook-timeout=20s"]);
+    eventually(10, "success", || {
+        let metrics = sidecar.ask("/metrics")?;
+        metrics.contains("treeswap_hooks_total{hook=\"exechook\",result=\"success\"} 1").then_some(())
+    });
+    assert!(!world.dir().join("survived").exists(), "success came only after the daemon's end");
+    eventually(10, "the daemon goes on and may write", || {
+        world.dir().join("survived").exists().then_some(())
+    });
+}
+
+#[test]
+fn endless_output_is_read_but_not_kept() {
+    let world = World::new();
+    world.remote.commit(&files("first"));
+    let hook = Hook::new(
+        &world,
+        "hook",
+        "run",
+        "head -c 30000000 /dev/zero | tr '\\0' 'x'; echo; echo the end; exit 1",
+    );
+    let mut command = world.sync(&["--one-time", &hook.flag("exechook")]);
+    let ran = to_end(&mut command);
+    assert_eq!(ran.status.code(), Some(1));
+    assert!(ran.stderr.len() < 20_000, "{} bytes", ran.stderr.len());
+    ran.complaint().contains("the end").then_some(()).expect("the end of the output is shown");
+}
+
+#[test]
+fn what_was_replaced_while_the_program_ran_is_skipped_and_its_generation_stays_while_it_runs() {
+    let world = World::new();
+    let first = world.remote.commit(&files("first"));
+    let done = world.dir().join("done");
+    let then = format!(
+        "while [ ! -e {} ]; do sleep 0.05; done; cat file jobs/nightly.yaml > /dev/null && touch {}.\"$GITSYNC_HASH\"",
+        done.display(),
+        done.display()
+    );
+    let hook = Hook::new(&world, "hook", "$GITSYNC_HASH", &then);
+    let sidecar = Sidecar::start(&world, &[&hook.flag("exechook"), "--grace=0s"]);
+    eventually(30, "the hook runs", || (hook.runs() == [first.clone()]).then_some(()));
+    let pinned = current(&world).unwrap();
+    let mut commits = Vec::new();
+    for text in ["second", "third"] {
+        commits.push(world.remote.commit(&files(text)));
+        sidecar.publishes(&world, commits.last().unwrap());
+    }
+    sidecar.idle(5);
+    assert!(pinned.exists(), "the generation that the hook reads is gone");
+    std::fs::write(&done, "").unwrap();
+    eventually(30, "the newest is reported", || (hook.runs().len() == 2).then_some(()));
+    assert_eq!(hook.runs(), [first.clone(), commits[1].clone()], "the one in between is skipped");
+    assert!(world.dir().join(format!("done.{first}")).exists(), "the files could not be read");
+    eventually(30, "nothing pins it any more", || (!pinned.exists()).then_some(()));
+}
+
+#[test]
+fn sigterm_ends_what_runs_within_five_seconds() {
+    for then in ["sleep 1000", "trap '' TERM; while :; do sleep 1; done", "sleep 1000 & wait"] {
+        let world = World::new();
+        world.remote.commit(&files("first"));
+        let hook = Hook::new(&world, "hook", "$$", then);
+        let mut sidecar = Sidecar::start(&world, &[&hook.flag("exechook"), "--exechook-timeout=1h"]);
+        let pid = eventually(30, "the hook runs", || hook.runs().first().cloned());
+        let began = Instant::now();
+        let status = sidecar.process.terminate();
+        assert!(began.elapsed() < Duration::from_secs(5), "{then}: {:?}", began.elapsed());
+        assert_eq!(status.code(), Some(0), "{then}: {}", sidecar.process.log());
+        let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
+        assert!(kill_process(pid, Signal::CONT).is_err(), "{then}: the hook outlived us");
+    }
+}
+
+#[test]
+fn sigterm_lets_a_program_that_is_nearly_done_finish() {
+    let world = World::new();
+    world.remote.commit(&files("first"));
+    let hook = Hook::new(&world, "hook", "run", "sleep 0.5; touch ../../finished");
+    let mut sidecar = Sidecar::start(&world, &[&hook.flag("exechook")]);
+    eventually(30, "the hook runs", || hook.runs().first().cloned());
+    sidecar.process.terminate();
+    assert!(world.dir().join("finished").exists());
+}
+
+#[test]
+fn a_program_that_cannot_be_executed_is_named_with_a_hint() {
+    let world = World::new();
+    world.remote.commit(&files("first"));
+    let program = world.dir().join("plain");
+    script(&program, "#!/absent/interpreter\n");
+    let ran = world.sync_once(&[&format!("--exechook-command={}", program.display())]);
+    ran.names(&["exechook failed", "plain", "No such file"]);
+    let ran = world.sync_once(&["--exechook-command=/etc/passwd"]);
+    ran.names(&["exechook failed", "/etc/passwd", "Permission denied"]);
+}

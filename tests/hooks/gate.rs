@@ -1,0 +1,98 @@
+//! The pre-publish program as a gate.
+
+use std::time::{Duration, Instant};
+
+use super::common::{Sidecar, World, eventually};
+use super::{Hook, files};
+
+const GATE: &str = "--pre-publish-gate";
+
+#[test]
+fn a_gate_sees_the_whole_generation_before_anybody_else_and_lets_it_pass() {
+    let world = World::new();
+    let line = "$GITSYNC_HASH $(cat file jobs/nightly.yaml | head -1) $(readlink ../../../..data || echo nothing) \
+                ${TREESWAP_GENERATION-unnamed}";
+    let hook = Hook::new(&world, "gate", line, "test \"$(pwd -P)\" = \"$TREESWAP_DIR\"");
+    let first = world.remote.commit(&files("first\n"));
+    world.sync_once(&[GATE, &hook.flag("pre-publish-exechook")]).expect_ok("the first");
+    let before = std::fs::read_link(world.root.join("..data")).unwrap();
+    let second = world.remote.commit(&files("second\n"));
+    world.sync_once(&[GATE, &hook.flag("pre-publish-exechook")]).expect_ok("the second");
+    let expected =
+        [format!("{first} first nothing unnamed"), format!("{second} second {} unnamed", before.display())];
+    assert_eq!(hook.runs(), expected);
+    world.assert_published(&second);
+}
+
+#[test]
+fn a_gate_that_stays_closed_publishes_nothing_and_leaves_nothing_behind() {
+    let world = World::new();
+    world.remote.commit(&files("bad"));
+    let hook = Hook::new(&world, "gate", "$GITSYNC_HASH", "echo refused by policy; ! grep -q bad file");
+    let flag = hook.flag("pre-publish-exechook");
+    let ran = world.sync_once(&[GATE, &flag]);
+    assert_eq!(ran.status.code(), Some(1), "{}", ran.stderr);
+    for word in ["not published", "pre-publish-exechook failed", "exit status: 1", "refused by policy"] {
+        assert!(ran.complaint().contains(word), "{word}: {}", ran.complaint());
+    }
+    assert!(!world.root.join("..data").exists());
+    // Not even where there is nothing else to serve, by whoever starts next.
+    let next = Hook::new(&world, "next", "run", "exit 1");
+    world.sync_once(&[GATE, &next.flag("pre-publish-exechook")]).expect_failure("still closed");
+    assert!(!world.root.join("..data").exists());
+    world.assert_clean(0);
+
+    let good = world.remote.commit(&files("good"));
+    world.sync_once(&[GATE, &flag]).expect_ok("open");
+    world.assert_published(&good);
+    world.remote.commit(&files("bad again"));
+    world.sync_once(&[GATE, &flag]).expect_failure("closed");
+    world.assert_published(&good);
+    world.assert_clean(1);
+}
+
+#[test]
+fn a_closed_gate_is_tried_again_and_opens() {
+    let world = World::new();
+    let commit = world.remote.commit(&files("first"));
+    let hook = Hook::new(&world, "gate", "$GITSYNC_HASH", "test -e ../../../../open");
+    let flags = [GATE, &hook.flag("pre-publish-exechook"), "--max-backoff=100ms"];
+    let sidecar = Sidecar::start(&world, &flags);
+    eventually(30, "tried again", || (hook.runs().len() >= 3).then_some(()));
+    assert!(!world.root.join("..data").exists());
+    std::fs::write(world.dir().join("open"), "").unwrap();
+    sidecar.publishes(&world, &commit);
+}
+
+#[test]
+fn a_gate_that_takes_too_long_or_is_in_the_way_of_the_end_is_killed() {
+    let world = World::new();
+    world.remote.commit(&files("first"));
+    let hook = Hook::new(&world, "gate", "$$", "sleep 1000");
+    let flag = hook.flag("pre-publish-exechook");
+    let ran = world.sync_once(&[GATE, &flag, "--pre-publish-exechook-timeout=1s"]);
+    assert!(ran.complaint().contains("was killed after 1s"), "{}", ran.stderr);
+    let ran = world.sync_once(&[GATE, &flag, "--sync-timeout=1s"]);
+    assert!(ran.complaint().contains("waiting for the pre-publish hook"), "{}", ran.stderr);
+    let runs = hook.runs().len();
+    let mut sidecar = Sidecar::start(&world, &[GATE, &flag]);
+    eventually(30, "the gate runs", || (hook.runs().len() > runs).then_some(()));
+    let began = Instant::now();
+    assert_eq!(sidecar.process.terminate().code(), Some(0), "{}", sidecar.process.log());
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    for pid in hook.runs() {
+        assert!(!std::path::Path::new("/proc").join(&pid).exists(), "{pid} is still there");
+    }
+    assert!(!world.root.join("..data").exists());
+}
+
+#[test]
+fn a_gate_needs_a_program() {
+    let ran = World::new().sync_once(&[GATE]);
+    assert_eq!(ran.status.code(), Some(2));
+    assert!(
+        ran.complaint().contains("--pre-publish-gate needs --pre-publish-exechook-command"),
+        "{}",
+        ran.stderr
+    );
+}

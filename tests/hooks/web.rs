@@ -1,0 +1,144 @@
+//! The request after a publication.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use super::common::http_backend::{Authority, Canned, Hit, HttpBackend, Kind};
+use super::common::{Sidecar, World, eventually};
+use super::files;
+
+/// A receiver that answers with whatever status is set.
+fn receiver(world: &World, status: u16) -> (HttpBackend, Arc<AtomicU16>) {
+    let answer = Arc::new(AtomicU16::new(status));
+    let say = Arc::clone(&answer);
+    let hook = move |_: &Hit| Some(Canned::status(say.load(Ordering::SeqCst), "well"));
+    (HttpBackend::start(world.dir(), Kind { hook: Some(Box::new(hook)), ..Kind::default() }), answer)
+}
+
+fn flag(server: &HttpBackend) -> String {
+    format!("--webhook-url={}", server.url("services/s3cret?token=s3cret"))
+}
+
+#[test]
+fn a_request_is_sent_once_a_revision() {
+    let world = World::new();
+    let (server, _) = receiver(&world, 200);
+    let first = world.remote.commit(&files("first"));
+    let sidecar = Sidecar::start(&world, &[&flag(&server)]);
+    let hits = eventually(30, "the first", || Some(server.hits()).filter(|hits| !hits.is_empty()));
+    assert_eq!((hits[0].method.as_str(), hits[0].path.as_str()), ("POST", "/services/s3cret?token=s3cret"));
+    assert_eq!(hits[0].header("gitsync-hash"), Some(first.as_str()));
+    assert_eq!(hits[0].header("content-length"), Some("0"));
+    let second = world.remote.commit(&files("second"));
+    eventually(30, "the second", || (server.hits().len() == 2).then_some(()));
+    sidecar.idle(10);
+    let hits = server.hits();
+    assert_eq!(hits.len(), 2, "{hits:?}");
+    assert_eq!(hits[1].header("gitsync-hash"), Some(second.as_str()));
+    let log = sidecar.process.log();
+    assert!(!log.contains("s3cret"), "{log}");
+    assert!(
+        sidecar
+            .ask("/metrics")
+            .unwrap()
+            .contains("treeswap_hooks_total{hook=\"webhook\",result=\"success\"} 2")
+    );
+}
+
+#[test]
+fn a_request_that_fails_is_sent_again_after_the_backoff() {
+    let world = World::new();
+    let (server, answer) = receiver(&world, 500);
+    world.remote.commit(&files("first"));
+    let sidecar = Sidecar::start(&world, &[&flag(&server), "--webhook-backoff=1s"]);
+    eventually(30, "the first", || (server.hits().len() == 1).then_some(()));
+    let began = Instant::now();
+    answer.store(200, Ordering::SeqCst);
+    eventually(30, "the second", || (server.hits().len() == 2).then_some(()));
+    let waited = began.elapsed();
+    assert!(waited > Duration::from_millis(800), "{waited:?}");
+    sidecar.idle(10);
+    assert_eq!(server.hits().len(), 2);
+    let log = sidecar.process.log();
+    assert!(log.contains("answered 500, not 200") && !log.contains("s3cret"), "{log}");
+}
+
+#[test]
+fn one_time_sends_exactly_one_request_and_fails_with_it_with_the_link_published() {
+    let world = World::new();
+    let (server, answer) = receiver(&world, 200);
+    let commit = world.remote.commit(&files("first"));
+    world.sync_once(&[&flag(&server)]).expect_ok("200");
+    assert_eq!(server.hits().len(), 1);
+    answer.store(500, Ordering::SeqCst);
+    let ran = world.sync_once(&[&flag(&server), "--webhook-backoff=1s"]);
+    assert_eq!(ran.status.code(), Some(1), "{}", ran.stderr);
+    ran.names(&["published, but a hook failed: webhook failed", "answered 500, not 200"]);
+    assert_eq!(server.hits().len(), 2, "exactly one more");
+    world.assert_published(&commit);
+}
+
+#[test]
+fn with_the_status_0_any_answer_will_do() {
+    let world = World::new();
+    let (server, _) = receiver(&world, 404);
+    world.remote.commit(&files("first"));
+    for status in ["0", "-1", "404"] {
+        let status = format!("--webhook-success-status={status}");
+        world.sync_once(&[&flag(&server), &status, "--webhook-method=GET"]).expect_ok(&status);
+    }
+    let hits = server.hits();
+    assert!(hits.len() == 3 && hits.iter().all(|hit| hit.method == "GET"), "{hits:?}");
+}
+
+#[test]
+fn a_receiver_that_is_silent_absent_or_untrusted_is_named_without_its_path() {
+    let world = World::new();
+    world.remote.commit(&files("first"));
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap(); // connections are taken, and never answered
+    let absent = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let authority = Authority::new();
+    let hook = |_: &Hit| Some(Canned::status(200, ""));
+    let kind = Kind { hook: Some(Box::new(hook)), tls: Some(authority.server.clone()), ..Kind::default() };
+    let tls = HttpBackend::start(world.dir(), kind);
+    let silent = format!("http://{}/s3cret", silent.local_addr().unwrap());
+    for (url, words) in [
+        (silent, "no answer"),
+        (format!("http://{absent}/s3cret"), "Connection refused"),
+        (tls.url("s3cret"), "TLS"),
+    ] {
+        let ran = world.sync_once(&[&format!("--webhook-url={url}")]);
+        assert_eq!(ran.status.code(), Some(1), "{}", ran.stderr);
+        assert!(ran.complaint().contains(words), "{words}: {}", ran.stderr);
+        assert!(!ran.stderr.contains("s3cret"), "{}", ran.stderr);
+    }
+    let trusted = format!("--ca-file={}", authority.write(&world.dir().join("ca.pem")).display());
+    world.sync_once(&[&format!("--webhook-url={}", tls.url("s3cret")), &trusted]).expect_ok("trusted");
+}
+
+#[test]
+fn what_is_wrong_with_a_hooks_flags_is_said_before_anything_is_touched() {
+    let world = World::new();
+    for (flags, words) in [
+        (&["--webhook-url=ftp://h/s3cret"][..], "--webhook-url: it is not an http or https URL"),
+        (&["--webhook-url=http://h", "--webhook-method=A B"], "--webhook-method"),
+        (&["--webhook-url=http://h", "--webhook-success-status=-2"], "--webhook-success-status"),
+        (&["--webhook-url=http://h", "--webhook-timeout=999ms"], "--webhook-timeout: it is at least 1s"),
+        (&["--webhook-url=http://h", "--webhook-backoff=0s"], "--webhook-backoff: it is at least 1s"),
+        (&["--exechook-command=x", "--exechook-timeout=999ms"], "--exechook-timeout: it is at least 1s"),
+        (&["--exechook-command=x", "--exechook-backoff=0s"], "--exechook-backoff: it is at least 1s"),
+        (
+            &["--pre-publish-exechook-command=x", "--pre-publish-exechook-timeout=1ms"],
+            "--pre-publish-exechook-timeout: it is at least 1s",
+        ),
+    ] {
+        let ran = world.sync_once(flags);
+        assert_eq!(ran.status.code(), Some(2), "{flags:?}: {}", ran.stderr);
+        assert!(ran.complaint().contains(words), "{flags:?}: {}", ran.stderr);
+        assert!(!ran.stderr.contains("s3cret"), "{}", ran.stderr);
+    }
+    world.remote.commit(&files("first"));
+    // As in git-sync: without a hook, its pauses are nobody's business.
+    world.sync_once(&["--webhook-timeout=1ms", "--exechook-backoff=1ms"]).expect_ok("no hooks");
+}

@@ -1,0 +1,129 @@
+//! A repository shaped like a large CI configuration: many small, similar YAML files and scripts in a deep tree, and a
+//! tail of commits that each touch a few.
+
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A generator of numbers that is the same everywhere (xorshift64*).
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed | 1)
+    }
+
+    pub fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound
+    }
+}
+
+/// The repository, and its commits on `main`, oldest first.
+pub struct Repository {
+    pub path: PathBuf,
+    pub commits: Vec<String>,
+    /// Path and content of every file of the first commit.
+    pub files: Vec<(String, Vec<u8>)>,
+}
+
+fn path_of(index: usize) -> String {
+    let (org, repo) = (index / 60, index / 5);
+    match index % 10 {
+        0..5 => format!(
+            "ci-operator/config/org-{org}/repo-{repo}/org-{org}-repo-{repo}-branch-{}.yaml",
+            index % 5
+        ),
+        5..7 => format!("ci-operator/jobs/org-{org}/repo-{repo}/jobs-{index}.yaml"),
+        7 => format!("ci-operator/step-registry/area-{org}/step-{repo}/step-{index}-commands.sh"),
+        8 => format!("ci-operator/step-registry/area-{org}/step-{repo}/step-{index}-ref.yaml"),
+        _ => format!("core-services/service-{org}/part-{repo}/OWNERS-{index}"),
+    }
+}
+
+fn content_of(index: usize, round: usize, random: &mut Random) -> Vec<u8> {
+    let mut text = format!("# file {index}, round {round}\nname: component-{index}\ntests:\n");
+    // Most are small, a few are large: about 5 kB on average.
+    let lines = 20 + random.below(100) * if random.below(20) == 0 { 12 } else { 1 };
+    for line in 0..lines {
+        text.push_str(&format!(
+            "- as: e2e-{}-{}\n  steps: {{workflow: w-{}}}\n",
+            line,
+            random.below(40),
+            random.below(900)
+        ));
+    }
+    text.into_bytes()
+}
+
+impl Repository {
+    /// So many files, and so many commits after the first.
+    pub fn generate(path: &Path, count: usize, tail: usize) -> Self {
+        git(path, &["init", "--quiet", "--bare", "--initial-branch=main", "."]);
+        for setting in ["uploadpack.allowAnySHA1InWant", "uploadpack.allowFilter"] {
+            git(path, &["config", setting, "true"]);
+        }
+        std::fs::write(path.join("git-daemon-export-ok"), "").expect("the repository is writable");
+        let mut random = Random::new(7);
+        let files: Vec<_> =
+            (0..count).map(|index| (path_of(index), content_of(index, 0, &mut random))).collect();
+        let mut child = Command::new("git")
+            .arg("-C")
+            .arg(path)
+            .args(["fast-import", "--quiet"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("git runs");
+        let mut input = BufWriter::new(child.stdin.take().expect("it is piped"));
+        write_all(&mut input, &files, count, tail, &mut random).expect("fast-import listens");
+        drop(input);
+        assert!(child.wait().expect("git runs").success(), "git fast-import failed");
+        git(path, &["repack", "-adq"]);
+        let list = git(path, &["rev-list", "--reverse", "main"]);
+        Self { path: path.to_owned(), commits: list.lines().map(str::to_owned).collect(), files }
+    }
+
+    /// Points `main` at one of the commits.
+    pub fn publish(&self, index: usize) {
+        git(&self.path, &["update-ref", "refs/heads/main", &self.commits[index]]);
+    }
+}
+
+fn write_all(
+    input: &mut impl Write,
+    files: &[(String, Vec<u8>)],
+    count: usize,
+    tail: usize,
+    random: &mut Random,
+) -> std::io::Result<()> {
+    let head = "commit refs/heads/main\ncommitter A <a@example.com> 1700000000 +0000\ndata 1\nx\n";
+    input.write_all(head.as_bytes())?;
+    for (path, content) in files {
+        one(input, path, content)?;
+    }
+    for round in 1..=tail {
+        input.write_all(head.as_bytes())?;
+        // 1 to 40 files, three in the middle.
+        let changed = if random.below(5) == 0 { 1 + random.below(40) } else { 1 + random.below(5) };
+        for _ in 0..changed {
+            let index = random.below(count);
+            one(input, &path_of(index), &content_of(index, round, random))?;
+        }
+    }
+    input.flush()
+}
+
+fn one(input: &mut impl Write, path: &str, content: &[u8]) -> std::io::Result<()> {
+    let mode = if path.ends_with(".sh") { "100755" } else { "100644" };
+    writeln!(input, "M {mode} inline {path}\ndata {}", content.len())?;
+    input.write_all(content)?;
+    input.write_all(b"\n")
+}
+
+pub fn git(dir: &Path, args: &[&str]) -> String {
+    let out = Command::new("git").arg("-C").arg(dir).args(args).output().expect("git runs");
+    assert!(out.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8_lossy(&out.stdout).trim().to_owned()
+}

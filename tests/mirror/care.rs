@@ -1,0 +1,228 @@
+//! A mirror that breaks, is shared, is interrupted, or grows.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::common::Files;
+use super::{Bench, noise, payload, revision, try_update, update, wait, wide};
+use treeswap::mirror::{Error, Mirror, Selection};
+
+#[test]
+fn a_broken_mirror_is_set_aside_and_fetched_anew() {
+    let bench = Bench::new("main");
+    let old = revision(&bench.world.remote.commit(&wide()));
+    update(&mut bench.open(), &[]);
+    type Damage = fn(&Path);
+    let breakages: [(&str, Damage); 4] = [
+        ("a pack is gone", |dir| {
+            for entry in std::fs::read_dir(dir.join("objects/pack")).unwrap() {
+                std::fs::remove_file(entry.unwrap().path()).unwrap();
+            }
+        }),
+        ("HEAD is gone", |dir| std::fs::remove_file(dir.join("HEAD")).unwrap()),
+        ("the objects are gone", |dir| std::fs::remove_dir_all(dir.join("objects")).unwrap()),
+        ("the configuration is garbage", |dir| {
+            std::fs::write(dir.join("config"), "[core\nnonsense").unwrap();
+        }),
+    ];
+    for (what, damage) in breakages {
+        damage(bench.dir());
+        let mut mirror = bench.open();
+        assert_eq!(update(&mut mirror, &[old]), old, "{what}");
+        bench.assert_whole(&mirror, old);
+    }
+}
+
+#[test]
+fn an_object_that_cannot_be_read_makes_the_next_fetch_start_anew() {
+    let bench = Bench::new("main");
+    let old = revision(&bench.world.remote.commit(&wide()));
+    let mut mirror = bench.open();
+    update(&mut mirror, &[]);
+    // The pack's content is overwritten in place, its length and index kept.
+    let pack = &bench.packs()[0];
+    let mut permissions = std::fs::metadata(pack).unwrap().permissions();
+    #[expect(clippy::permissions_set_readonly_false, reason = "a test's own file")]
+    permissions.set_readonly(false);
+    std::fs::set_permissions(pack, permissions).unwrap();
+    let length = std::fs::metadata(pack).unwrap().len() as usize;
+    let mut bytes = std::fs::read(pack).unwrap();
+    bytes[12..length - 20].fill(0xaa);
+    std::fs::write(pack, bytes).unwrap();
+    let error = mirror.objects().payload(old, &Selection::default()).unwrap_err();
+    assert!(matches!(error, Error::Damaged { .. }), "{error:?}");
+    assert_eq!(update(&mut mirror, &[old]), old);
+    bench.assert_whole(&mirror, old);
+}
+
+#[test]
+fn what_an_interrupted_run_left_is_swept() {
+    let bench = Bench::new("main");
+    let old = revision(&bench.world.remote.commit(&wide()));
+    update(&mut bench.open(), &[]);
+    let left = [
+        "shallow.lock",
+        "HEAD.lock",
+        "refs/treeswap/tip.lock",
+        "objects/pack/pack_git2_abcdef",
+        "objects/pack/tmp_pack_xyz",
+        "objects/pack/pack-0000000000000000000000000000000000000000.idx",
+        "objects/pack/pack_git2_abcdef.idx.lock",
+    ];
+    for path in left {
+        std::fs::write(bench.dir().join(path), "").unwrap();
+    }
+    let mut mirror = bench.open();
+    for path in left {
+        assert!(!bench.dir().join(path).exists(), "{path} is still there");
+    }
+    let new = revision(&bench.world.remote.commit(&wide().file("x", "y")));
+    assert_eq!(update(&mut mirror, &[old]), new);
+}
+
+#[test]
+fn a_directory_of_somebody_else_is_left_alone() {
+    let bench = Bench::new("main");
+    std::fs::create_dir_all(bench.dir()).unwrap();
+    std::fs::write(bench.dir().join("precious"), "x").unwrap();
+    let error = Mirror::open(bench.options.clone()).unwrap_err();
+    assert!(matches!(error, Error::Foreign { .. }), "{error:?}");
+    assert!(bench.dir().join("precious").exists());
+}
+
+#[test]
+fn two_mirrors_cannot_share_a_directory() {
+    let bench = Bench::new("main");
+    let first = bench.open();
+    assert!(matches!(Mirror::open(bench.options.clone()), Err(Error::Locked { .. })));
+    drop(first);
+    bench.open();
+}
+
+#[test]
+fn an_unreachable_remote_changes_nothing() {
+    let bench = Bench::new("main");
+    let old = revision(&bench.world.remote.commit(&wide()));
+    let mut mirror = bench.open();
+    update(&mut mirror, &[]);
+    let away = bench.world.remote.away();
+    assert!(try_update(&mut mirror, &[old]).is_err());
+    drop(away);
+    bench.assert_whole(&mirror, old);
+}
+
+#[test]
+fn a_fetch_that_is_dropped_ends_its_child_and_can_be_done_again() {
+    let bench = Bench::new("main");
+    let commit = bench.world.remote.commit(&wide());
+    let mut mirror = bench.open();
+    wait(async {
+        let tip = mirror.resolve().await.unwrap();
+        for n in 0..20 {
+            let patience = std::time::Duration::from_millis(n);
+            let _ = tokio::time::timeout(patience, mirror.fetch(&tip, &[])).await;
+        }
+        assert_eq!(mirror.fetch(&tip, &[]).await.unwrap(), revision(&commit));
+    });
+    bench.assert_whole(&mirror, revision(&commit));
+}
+
+#[test]
+fn objects_are_read_while_a_fetch_runs() {
+    let bench = Bench::new("main");
+    let remote = &bench.world.remote;
+    let old = revision(&remote.commit(&wide()));
+    let mut mirror = bench.open();
+    update(&mut mirror, &[]);
+    let objects = mirror.objects();
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let reader = std::thread::spawn({
+        let stop = Arc::clone(&stop);
+        move || {
+            let mut rounds = 0;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                assert_eq!(payload(&objects, old).entries.len(), 400);
+                rounds += 1;
+            }
+            rounds
+        }
+    });
+    let mut held = old;
+    for n in 0..10 {
+        remote.commit(&wide().file("n", n.to_string()));
+        held = update(&mut mirror, &[held, old]);
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert!(reader.join().unwrap() > 0);
+}
+
+#[test]
+fn many_updates_leave_few_packs() {
+    let mut bench = Bench::new("main");
+    bench.options.max_packs = 5;
+    let remote = &bench.world.remote;
+    let first = revision(&remote.commit(&wide()));
+    let mut mirror = bench.open();
+    update(&mut mirror, &[]);
+    let mut held = first;
+    let mut most = 0;
+    for n in 0..20 {
+        remote.commit(&wide().file("n", noise(n, 3_000)));
+        held = update(&mut mirror, &[held, first]);
+        mirror.housekeep(&[held, first]).unwrap();
+        most = most.max(bench.packs().len());
+    }
+    assert!(most <= 6, "{most} packs");
+    bench.assert_whole(&mirror, held);
+    bench.assert_whole(&mirror, first);
+    bench.git(&["fsck", "--strict"]);
+    drop(mirror);
+    bench.assert_whole(&bench.open(), held);
+}
+
+#[test]
+fn packs_are_not_removed_below_a_reader() {
+    let mut bench = Bench::new("main");
+    bench.options.max_packs = 2;
+    let remote = &bench.world.remote;
+    let first = revision(&remote.commit(&wide()));
+    let mut mirror = bench.open();
+    update(&mut mirror, &[]);
+    let reader = mirror.objects().blobs().unwrap();
+    let mut held = first;
+    for n in 0..6 {
+        remote.commit(&wide().file("n", n.to_string()));
+        held = update(&mut mirror, &[held]);
+        mirror.housekeep(&[held]).unwrap();
+    }
+    assert!(bench.packs().len() >= 7, "nothing is removed while somebody reads");
+    drop(reader);
+    mirror.housekeep(&[held]).unwrap();
+    assert!(bench.packs().len() <= 2, "{} packs", bench.packs().len());
+    bench.assert_whole(&mirror, held);
+}
+
+#[test]
+fn garbage_is_got_rid_of_by_a_fetch_of_everything() {
+    let mut bench = Bench::new("main");
+    bench.options.max_bytes = 1_000_000;
+    let remote = &bench.world.remote;
+    let mut held = revision(&remote.commit(&Files::new().file("noise", noise(99, 300_000))));
+    let mut mirror = bench.open();
+    update(&mut mirror, &[]);
+    let mut most = 0;
+    for n in 0..12 {
+        remote.commit(&Files::new().file("noise", noise(n, 300_000)).file("same", "x"));
+        let new = update(&mut mirror, &[held]);
+        // What is still published stays readable until the new one is.
+        mirror.housekeep(&[held]).unwrap();
+        payload(&mirror.objects(), held);
+        mirror.housekeep(&[new]).unwrap();
+        held = new;
+        let bytes: u64 = bench.packs().iter().map(|pack| pack.metadata().unwrap().len()).sum();
+        most = most.max(bytes);
+        bench.assert_whole(&mirror, held);
+    }
+    assert!(most < 2_000_000, "{most} bytes");
+    assert_eq!(bench.depth_of(held), 1);
+}

@@ -1,0 +1,57 @@
+//! What a hostile or careless remote may cost.
+
+use super::common::Files;
+use super::{Bench, noise, try_update, update, wide};
+use treeswap::mirror::{Error, Selection};
+
+#[test]
+fn a_delta_bomb_names_the_memory_limit_and_its_flag() {
+    let mut bench = Bench::new("main");
+    bench.options.index_memory = 24 << 20;
+    let remote = &bench.world.remote;
+    let zeros = |last: &str| [vec![0; 30 << 20], last.into()].concat();
+    remote.git(&["config", "core.bigFileThreshold", "1g"]);
+    remote.commit(&Files::new().file("a", zeros("a")).file("b", zeros("b")));
+    remote.git(&["repack", "-adfq"]);
+    let mut mirror = bench.open();
+    let error = try_update(&mut mirror, &[]).unwrap_err();
+    assert!(matches!(error, Error::IndexMemory { limit: 0x180_0000 }), "{error:?}");
+    assert!(error.to_string().contains("--index-memory") && !error.is_transient());
+    assert!(bench.packs().is_empty());
+}
+
+#[test]
+fn a_bomb_of_zeros_is_indexed_in_little_memory_and_refused_by_its_size() {
+    let mut bench = Bench::new("main");
+    bench.options.index_memory = 16 << 20;
+    bench.world.remote.commit(&Files::new().file("zeros", vec![0; 40 << 20]));
+    let mut mirror = bench.open();
+    let at = update(&mut mirror, &[]);
+    let mut selection = Selection::default();
+    selection.rules.limits.file_bytes = 39 << 20;
+    let error = mirror.objects().payload(at, &selection).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("zeros") && error.hints().concat().contains("--max-file-bytes"), "{text}");
+}
+
+#[test]
+fn a_pack_over_its_budget_names_the_flag() {
+    let mut bench = Bench::new("main");
+    let noise = noise(0, 400_000);
+    bench.world.remote.commit(&Files::new().file("noise", noise));
+    bench.options.wire.max_fetch_bytes = 50_000;
+    let error = try_update(&mut bench.open(), &[]).unwrap_err();
+    assert!(error.to_string().contains("--max-fetch-bytes"), "{error}");
+    assert!(bench.packs().is_empty());
+}
+
+#[test]
+fn a_program_that_is_no_indexer_is_named() {
+    let mut bench = Bench::new("main");
+    bench.world.remote.commit(&wide());
+    for (program, says) in [("/bin/true", "/bin/true"), ("/nonexistent/treeswap", "cannot be started")] {
+        bench.options.indexer = program.into();
+        let error = try_update(&mut bench.open(), &[]).unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}

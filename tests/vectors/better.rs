@@ -1,0 +1,251 @@
+//! The better behaviour, one test for each way in which the lists say that Prow is wrong.
+
+use treeswap::configmap::{
+    Fault, Finding, KeyFault, Options, Oversize, Plan, Policies, RulesError, Tree, manifest, plan,
+};
+
+use super::maps::read;
+use super::plans::{gunzip, tree_of};
+
+/// A plan of files whose content is their path.
+fn planned(yaml: &str, paths: &[&str], options: &Options) -> Plan {
+    let rules = read(yaml, "default", false).unwrap();
+    let (tree, mut contents) = tree_of(paths.iter().map(|path| (*path, path.as_bytes().to_vec())));
+    plan(&rules, &tree, &mut contents, options).unwrap()
+}
+
+fn keys(plan: &Plan, name: &str) -> Vec<String> {
+    let found = plan.configmaps.iter().find(|planned| planned.name == name).unwrap();
+    found.payload.values().keys().cloned().collect()
+}
+
+fn fault(yaml: &str) -> (String, Fault) {
+    let error = read(yaml, "default", false).unwrap_err();
+    let problem = &error.problems()[0];
+    (problem.field.clone(), problem.fault.clone())
+}
+
+#[test]
+fn globs_that_only_look_alike_feed_one_configmap() {
+    let yaml = "maps:\n  a/**/*.yaml: {name: cm}\n  b/**/*.yaml: {name: cm}\n";
+    let plan = planned(yaml, &["a/x.yaml", "b/y.yaml"], &Options::default());
+    assert_eq!(plan.refused, []);
+    assert_eq!(keys(&plan, "cm"), ["x.yaml", "y.yaml"]);
+}
+
+#[test]
+fn two_files_for_one_key_are_seen_through_groups_and_the_default_namespace() {
+    let groups = "cluster_groups: {g: {clusters: [c], namespaces: [ns]}}\nmaps:\n  \
+                  a/x: {name: cm, cluster_groups: [g]}\n  b/x: {name: cm, cluster_groups: [g]}\n";
+    let namespace = "maps:\n  a/x: {name: cm}\n  b/x: {name: cm, clusters: {default: [default]}}\n";
+    for yaml in [groups, namespace] {
+        let (field, fault) = fault(yaml);
+        assert_eq!(field, "maps[\"b/x\"]");
+        assert!(matches!(fault, Fault::SameKey { other, .. } if other == "a/x"));
+    }
+}
+
+#[test]
+fn names_that_the_api_server_refuses_are_named_with_their_field_and_line() {
+    let error = read("maps:\n  a/x:\n    name: Not_Valid\n", "default", false).unwrap_err();
+    assert_eq!(error.problems()[0].field, "maps[\"a/x\"].name");
+    assert_eq!(error.problems()[0].line, Some(2));
+    assert!(matches!(fault("maps:\n  a/x: {key: k}\n").1, Fault::NoName));
+}
+
+#[test]
+fn unknown_and_removed_fields_are_named_and_can_be_ignored() {
+    let yaml = "config_updater:\n  maps:\n    a/x: {name: cm, nmae: y, namespace: boskos}\n";
+    let error = read(yaml, "default", false).unwrap_err();
+    let faults: Vec<_> = error.problems().iter().map(|problem| problem.fault.clone()).collect();
+    assert!(matches!(faults[..], [Fault::Unknown(Some("name")), Fault::Removed(_)]), "{faults:?}");
+    assert!(error.hints().iter().any(|hint| hint.contains("--unknown-fields=ignore")));
+    assert_eq!(read(yaml, "default", true).unwrap().warnings.len(), 2);
+}
+
+#[test]
+fn what_is_there_twice_is_named() {
+    let (field, found) = fault("maps:\n  a/*: {name: one}\n  a/*: {name: two}\n");
+    assert_eq!((field.as_str(), found), ("maps[\"a/*\"]", Fault::Duplicate));
+    assert_eq!(fault("maps:\n  a/*: {name: one, Name: two}\n").1, Fault::Duplicate);
+}
+
+#[test]
+fn words_that_yaml_1_1_reads_otherwise_are_named_unless_they_are_quoted() {
+    let (_, found) = fault("maps:\n  a/x: {name: cm, clusters: {on: [n1]}}\n");
+    assert!(matches!(found, Fault::Trap { word, what: "a boolean" } if word == "on"));
+    let (field, found) = fault("maps:\n  a/x: {name: cm, clusters: {c: [010]}}\n");
+    assert_eq!(field, "maps[\"a/x\"].clusters.c[0]");
+    assert!(matches!(found, Fault::Trap { word, what: "a number" } if word == "010"));
+    read("maps:\n  a/x: {name: cm, clusters: {\"on\": ['off']}}\n", "default", false).unwrap();
+    let rules = read("gzip: yes\nmaps:\n  a/x: {name: cm}\n", "default", false).unwrap();
+    assert!(rules.rules[0].compress);
+    assert!(matches!(rules.warnings[0].fault, Fault::OldBoolean(..)));
+}
+
+#[test]
+fn cluster_groups_keep_every_field() {
+    let yaml = "cluster_groups: {g: {clusters: [c], namespaces: [ns]}}\nmaps:\n  'a/**/*': {name: cm, \
+                cluster_groups: [g], use_full_path_as_key: true, denied_repos: [bad/repo]}\n";
+    let from = |repository: &str| Options { repository: Some(repository.into()), ..Options::default() };
+    assert_eq!(keys(&planned(yaml, &["a/b/x"], &from("good/repo")), "cm"), ["a-b-x"]);
+    let denied = planned(yaml, &["a/b/x"], &from("bad/repo"));
+    assert!(denied.configmaps.iter().all(|planned| !planned.fed));
+    assert!(matches!(denied.noted[..], [Finding::Denied { files: 1, .. }]));
+}
+
+#[test]
+fn a_file_of_two_rules_is_refused_with_both() {
+    let yaml = "maps:\n  jobs/**/*.yaml: {name: all}\n  jobs/special/*.yaml: {name: special}\n";
+    let plan = planned(yaml, &["jobs/special/a.yaml", "jobs/b.yaml"], &Options::default());
+    let refused = plan.accepted().unwrap_err().to_string();
+    for word in ["jobs/special/a.yaml", "jobs/**/*.yaml (ConfigMap all)", "(ConfigMap special)"] {
+        assert!(refused.contains(word), "{refused}");
+    }
+}
+
+#[test]
+fn files_with_one_key_are_refused_with_all_their_paths() {
+    let yaml = "maps:\n  '**/*.yaml': {name: cm, use_full_path_as_key: true}\n";
+    let plan = planned(yaml, &["a/b-c.yaml", "a-b/c.yaml"], &Options::default());
+    let [Finding::Collision { key, paths, .. }] = &plan.refused[..] else { panic!("{:?}", plan.refused) };
+    assert_eq!((key.as_str(), paths.len()), ("a-b-c.yaml", 2));
+}
+
+#[test]
+fn files_without_a_legal_key_are_named_each() {
+    let yaml = "maps:\n  a/*: {name: cm}\n";
+    let plan = planned(yaml, &["a/b c", "a/..x", "a/é", "a/ok"], &Options::default());
+    assert_eq!(plan.refused.len(), 3);
+    assert!(plan.refused.iter().any(|one| matches!(one, Finding::IllegalKey { why: KeyFault::Dots, .. })));
+    assert_eq!(keys(&plan, "cm"), ["ok"]);
+}
+
+#[test]
+fn an_empty_default_namespace_is_refused() {
+    let error = read("maps:\n  a/x: {name: cm}\n", "", false).unwrap_err();
+    assert!(matches!(error, RulesError::DefaultNamespace { .. }));
+}
+
+#[test]
+fn a_moved_file_keeps_its_key_whatever_the_order_of_paths_is() {
+    let yaml = "maps:\n  jobs/**/*.yaml: {name: jobs}\n";
+    for path in ["jobs/a/x.yaml", "jobs/z/x.yaml"] {
+        assert_eq!(keys(&planned(yaml, &[path], &Options::default()), "jobs"), ["x.yaml"]);
+    }
+}
+
+#[test]
+fn a_rule_that_asks_for_the_repository_is_not_passed_over() {
+    let yaml = "maps:\n  a/x: {name: cm, allowed_repos: [org/repo]}\n";
+    let plan = planned(yaml, &["a/x"], &Options::default());
+    assert!(matches!(&plan.refused[..], [Finding::NoRepository { pattern }] if pattern == "a/x"));
+}
+
+#[test]
+fn links_give_a_files_content_or_are_named() {
+    let rules = read("maps:\n  jobs/*: {name: jobs}\n", "default", false).unwrap();
+    let (mut tree, mut contents): (Tree, _) = tree_of([("data/f", b"content".to_vec())]);
+    for (path, target) in
+        [("jobs/good", "../data/f"), ("jobs/none", "/x"), ("jobs/dir", "../data"), ("jobs/me", "me")]
+    {
+        tree.link(path.into(), target.into());
+    }
+    let plan = plan(&rules, &tree, &mut contents, &Options::default()).unwrap();
+    assert_eq!(plan.refused.len(), 3);
+    let [planned] = &plan.configmaps[..] else { panic!() };
+    assert_eq!(planned.payload.values()["good"].bytes(), b"content");
+}
+
+#[test]
+fn the_stamp_is_in_every_configmap_once_and_a_file_of_its_name_beats_it() {
+    let yaml = "gzip: true\nmaps:\n  a/*: {name: a}\n  b/*: {name: b}\n";
+    let options = Options { stamp: Some("r1".into()), ..Options::default() };
+    let plan = planned(yaml, &["a/x", "b/VERSION"], &options);
+    assert_eq!(plan.configmaps[0].payload.values()["VERSION"].text(), Some("r1"));
+    let file = &plan.configmaps[1].payload.values()["VERSION"];
+    assert_eq!((file.text(), gunzip(file.bytes())), (None, b"b/VERSION".to_vec()));
+}
+
+#[test]
+fn rules_that_lost_their_last_file_are_in_the_plan() {
+    let plan = planned("maps:\n  jobs/*: {name: jobs}\n", &["docs/x"], &Options::default());
+    assert!(!plan.configmaps[0].fed);
+    assert!(matches!(&plan.noted[..], [Finding::NoFile { .. }]));
+}
+
+/// Files of 100 kB that do not compress.
+fn large(count: usize) -> Vec<(String, Vec<u8>)> {
+    let mut state = 1u64;
+    let mut byte = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..count).map(|at| (format!("big/f{at}"), (0..100_000).map(|_| byte()).collect())).collect()
+}
+
+fn grown(count: usize, oversize: Oversize) -> Plan {
+    let rules = read("maps:\n  big/*: {name: big}\n", "default", false).unwrap();
+    let files = large(count);
+    let (tree, mut contents) = tree_of(files.iter().map(|(path, bytes)| (path.as_str(), bytes.clone())));
+    let policies = Policies { oversize, ..Policies::default() };
+    plan(&rules, &tree, &mut contents, &Options { policies, ..Options::default() }).unwrap()
+}
+
+#[test]
+fn a_configmap_over_the_limit_is_refused_with_its_five_largest_keys_and_files() {
+    let plan = grown(11, Oversize::Refuse);
+    let [Finding::Oversize { bytes, limit, largest, .. }] = &plan.refused[..] else { panic!() };
+    assert_eq!((*bytes, *limit, largest.len()), (1_100_000, 1_048_576, 5));
+    assert!(plan.accepted().unwrap_err().to_string().contains("(big/f0)"));
+}
+
+#[test]
+fn partitions_grow_by_halves_so_that_most_keys_stay() {
+    let place = |plan: &Plan| -> std::collections::BTreeMap<String, String> {
+        let each = plan.configmaps.iter();
+        each.flat_map(|one| one.payload.values().keys().map(|key| (key.clone(), one.name.clone()))).collect()
+    };
+    let plans: Vec<_> = [10, 24, 40].into_iter().map(|count| grown(count, Oversize::Grow)).collect();
+    assert_eq!(plans[0].configmaps.len(), 1);
+    for (before, after) in plans.iter().zip(&plans[1..]) {
+        assert_eq!(after.refused, []);
+        assert!(after.configmaps.iter().all(|one| one.payload.size() <= 1 << 20));
+        let (old, new) = (place(before), place(after));
+        let moved: Vec<_> = old.iter().filter(|(key, name)| new[*key] != **name).collect();
+        assert!(moved.len() * 4 <= old.len() * 3, "{} of {} moved", moved.len(), old.len());
+        // Who moved, moved to a part of the ConfigMap it was in.
+        assert!(moved.iter().all(|(key, name)| new[*key].starts_with(name.as_str())));
+    }
+}
+
+#[test]
+fn manifests_give_every_text_back_as_it_was() {
+    let texts = [
+        "",
+        "a",
+        "a\n",
+        "a\n\n\n",
+        "\na\n",
+        " a\n",
+        "a\n  \nb\n",
+        "a\tb\n",
+        "a\r\n",
+        "\u{0}\u{7f}\u{85}",
+        "é 日本 😀\n",
+        "\u{feff}x",
+        "\u{2028}\n",
+        "- a: [1, {b: c}]\n# no\n---\n...\n",
+        "'\"\\\n",
+    ];
+    for text in texts {
+        let rules = read("maps:\n  f: {name: cm}\n", "default", false).unwrap();
+        let (tree, mut contents) = tree_of([("f", text.as_bytes().to_vec())]);
+        let plan = plan(&rules, &tree, &mut contents, &Options::default()).unwrap();
+        let one = &plan.configmaps[0];
+        let yaml = manifest(&one.name, &one.places[0], &one.payload);
+        let value: serde_yaml::Value =
+            serde_yaml::from_str(&yaml).unwrap_or_else(|error| panic!("{error}: {yaml}"));
+        assert_eq!(value["data"]["f"].as_str(), Some(text), "{yaml}");
+    }
+}

@@ -1,0 +1,180 @@
+//! Credentials, redirects, and answers that are none.
+
+use super::*;
+
+#[tokio::test]
+async fn a_right_password_passes_and_a_wrong_one_is_tried_once() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    let auth = Some(("bob".to_owned(), "s3cret".to_owned()));
+    let backend = HttpBackend::start(world.dir(), Kind { auth, ..Kind::default() });
+    let url = backend.url("remote");
+
+    let mut right = with(&url, |options| options.credentials = vec![password("bob", "s3cret")]);
+    assert_eq!(tip(&mut right, "main").await.unwrap(), commit);
+    let in_url = url.replace("http://", "http://bob:s3cret@");
+    let mut in_url = client(&in_url);
+    assert_eq!(tip(&mut in_url, "main").await.unwrap(), commit);
+    assert!(!format!("{in_url:?} {right:?} {}", in_url.remote()).contains("s3cret"));
+    assert!(!in_url.remote().contains("bob"));
+
+    backend.forget();
+    let mut wrong = with(&url, |options| options.credentials = vec![password("bob", "wr0ng")]);
+    let error = tip(&mut wrong, "main").await.unwrap_err();
+    names(&error, &["401", "\"bob\""]);
+    assert!(!chain(&error).contains("wr0ng") && !format!("{error:?}").contains("wr0ng"));
+    assert!(!error.is_transient());
+    assert_eq!(backend.hits().len(), 1, "one try per attempt");
+    let error = tip(&mut client(&url), "main").await.unwrap_err();
+    names(&error, &["without a credential"]);
+}
+
+#[tokio::test]
+async fn a_server_that_repeats_the_password_does_not_bring_it_into_our_words() {
+    let world = World::new();
+    let encoded = base64(b"bob:s3cret");
+    for canned in [
+        Canned::status(400, &format!("bad header: Basic {encoded} (s3cret)")),
+        Canned::status(200, &format!("s3cret {encoded}")),
+        Canned::status(200, &format!("{:04x}ERR s3cret {encoded}", 15 + encoded.len())),
+        Canned::redirect(&format!("https://example.com/s3cret/{encoded}")),
+    ] {
+        let hook = move |_: &common::http_backend::Hit| Some(canned.clone());
+        let backend = HttpBackend::start(world.dir(), Kind { hook: Some(Box::new(hook)), ..Kind::default() });
+        let mut client =
+            with(&backend.url("x"), |options| options.credentials = vec![password("bob", "s3cret")]);
+        let error = tip(&mut client, "main").await.unwrap_err();
+        names(&error, &["[redacted]"]);
+        assert!(
+            !format!("{error:?} {client:?}").contains("s3cret") && !format!("{error:?}").contains(&encoded)
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_password_file_is_read_anew_at_every_attempt() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    let auth = Some(("git".to_owned(), "t0ken".to_owned()));
+    let backend = HttpBackend::start(world.dir(), Kind { auth, ..Kind::default() });
+    let file = world.dir().join("token");
+    std::fs::write(&file, "old\n").unwrap();
+    let mut client = with(&backend.url("remote"), |options| {
+        options.credentials =
+            vec![Credential { url: None, username: None, password: Source::File(file.clone()) }];
+    });
+    assert!(matches!(tip(&mut client, "main").await, Err(Error::Auth { .. })));
+    std::fs::write(&file, "t0ken\n").unwrap();
+    assert_eq!(tip(&mut client, "main").await.unwrap(), commit);
+    std::fs::remove_file(&file).unwrap();
+    let error = tip(&mut client, "main").await.unwrap_err();
+    names(&error, &["token", "cannot read"]);
+}
+
+#[tokio::test]
+async fn no_credential_follows_a_redirect_to_another_origin() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("a", "1"));
+    let thief = HttpBackend::start(world.dir(), Kind::default());
+    let target = thief.url("remote/info/refs?service=git-upload-pack");
+    let honest = HttpBackend::start(
+        world.dir(),
+        Kind { hook: Some(Box::new(move |_| Some(Canned::redirect(&target)))), ..Kind::default() },
+    );
+    let mut client = with(&honest.url("remote"), |options| {
+        let thiefs = Credential { url: Some(thief.url("")), ..password("bob", "s3cret") };
+        options.credentials = vec![password("bob", "s3cret"), thiefs];
+    });
+    let error = tip(&mut client, "main").await.unwrap_err();
+    names(&error, &["redirects to", &thief.address.port().to_string(), "another origin"]);
+    assert!(matches!(error, Error::Redirect { .. }) && !error.hints().is_empty());
+    assert_eq!(thief.hits().len(), 0, "not even asked");
+    assert_eq!(honest.hits()[0].header("authorization").unwrap(), format!("Basic {}", base64(b"bob:s3cret")));
+}
+
+#[tokio::test]
+async fn a_redirect_within_the_origin_is_followed_and_remembered() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    let hook = |hit: &common::http_backend::Hit| {
+        let rest = hit.path.strip_prefix("/old")?;
+        Some(Canned::redirect(&format!("/remote{rest}")))
+    };
+    let backend = HttpBackend::start(world.dir(), Kind { hook: Some(Box::new(hook)), ..Kind::default() });
+    let mut client = client(&backend.url("old"));
+    for _ in 0..3 {
+        assert_eq!(tip(&mut client, "main").await.unwrap(), commit);
+    }
+    let request = Request { wants: vec![id(&commit)], depth: Deepen::To(1), ..Request::default() };
+    fetch(&mut client, &request).await;
+    let old = backend.hits().iter().filter(|hit| hit.path.starts_with("/old")).count();
+    assert_eq!(old, 2, "the question, then the advertisement");
+    assert_eq!(backend.hits().len(), 2 + 1 + 3 + 1);
+}
+
+#[tokio::test]
+async fn a_repository_that_moves_back_is_found_where_it_was_given() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    let moved = Arc::new(AtomicBool::new(true));
+    let is_moved = moved.clone();
+    let hook = move |hit: &common::http_backend::Hit| {
+        let rest = hit.path.strip_prefix("/remote")?;
+        is_moved.load(Ordering::SeqCst).then(|| Canned::redirect(&format!("/new{rest}")))
+    };
+    let backend = HttpBackend::start(world.dir(), Kind { hook: Some(Box::new(hook)), ..Kind::default() });
+    let mut client = client(&backend.url("remote"));
+    let (here, there) = (world.remote.path.clone(), world.dir().join("new"));
+    std::fs::rename(&here, &there).unwrap();
+    assert_eq!(tip(&mut client, "main").await.unwrap(), commit);
+    std::fs::rename(&there, &here).unwrap();
+    moved.store(false, Ordering::SeqCst);
+    assert_eq!(tip(&mut client, "main").await.unwrap(), commit);
+}
+
+#[tokio::test]
+async fn redirects_that_lead_nowhere_good_are_refused_in_words() {
+    let world = World::new();
+    for (to, words) in [
+        ("/users/sign_in", "log-in page"),
+        ("/x/info/refs?service=git-upload-pack", "one redirect too many"),
+        ("http://[", "not a URL"),
+    ] {
+        let hook = move |_: &common::http_backend::Hit| Some(Canned::redirect(to));
+        let backend = HttpBackend::start(world.dir(), Kind { hook: Some(Box::new(hook)), ..Kind::default() });
+        let error = tip(&mut client(&backend.url("x")), "main").await.unwrap_err();
+        names(&error, &[words]);
+        assert!(backend.hits().len() <= 5);
+    }
+}
+
+#[tokio::test]
+async fn answers_that_are_no_git_are_told_in_words() {
+    let world = World::new();
+    for (canned, words, transient) in [
+        (Canned::status(200, "<html>\x1b[1mlog in to the wifi</html>"), "<html>\\x1b[1mlog in", true),
+        (Canned::status(404, "Not Found"), "404: Not Found", false),
+        (Canned::status(502, "<html><body>"), "answered 502", true),
+        (Canned::status(403, ""), "403", false),
+        (Canned::status(403, "slow down").header("Retry-After", "60"), "403: slow down", true),
+        (Canned::status(500, ""), "500", true),
+        (Canned::status(407, ""), "407", false),
+        (Canned::status(503, "busy").header("Retry-After", "7"), "503: busy", true),
+        (Canned::status(200, ""), "ended its answer early", true),
+    ] {
+        let hook = move |_: &common::http_backend::Hit| Some(canned.clone());
+        let backend = HttpBackend::start(world.dir(), Kind { hook: Some(Box::new(hook)), ..Kind::default() });
+        let error = tip(&mut client(&backend.url("x")), "main").await.unwrap_err();
+        names(&error, &[words, "localhost"]);
+        assert_eq!(error.is_transient(), transient, "{error}");
+        assert!(!error.to_string().contains("<body>"), "{error}");
+        if words.contains("503") {
+            assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));
+        }
+        if words.contains("404") {
+            assert!(error.hints()[0].contains("permission"));
+        }
+    }
+}

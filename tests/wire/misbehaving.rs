@@ -1,0 +1,195 @@
+//! Servers that are silent, drip, never end, end early, or are not there.
+
+use super::*;
+
+/// Fails unless it ends with this error within the limit and a second.
+async fn ends(client: &mut Client, limit: Duration, words: &[&str]) {
+    let start = Instant::now();
+    let error = client.resolve(&named("main")).await.unwrap_err();
+    names(&error, words);
+    assert!(start.elapsed() < limit + Duration::from_secs(1), "after {:?}: {error}", start.elapsed());
+}
+
+fn quick(options: &mut Options) {
+    options.timeouts.connect = Duration::from_millis(400);
+    options.timeouts.idle = Duration::from_millis(500);
+    options.timeouts.overall = Duration::from_millis(1500);
+}
+
+#[tokio::test]
+async fn silence_ends_at_the_idle_timeout() {
+    let address = server(|mut socket| {
+        question(&mut socket);
+        std::thread::sleep(Duration::from_secs(20));
+    });
+    for scheme in ["http", "https", "git"] {
+        let mut client = with(&format!("{scheme}://{address}/x"), quick);
+        let words = if scheme == "https" { "timeout" } else { "--idle-timeout" };
+        ends(&mut client, Duration::from_millis(500), &[words]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_drip_ends_at_the_overall_timeout() {
+    let drip = |head: &'static str| {
+        server(move |mut socket| {
+            question(&mut socket);
+            let _ = socket.write_all(head.as_bytes());
+            // A line that never ends.
+            let line = b"fff0".iter().chain(std::iter::repeat(&b'x'));
+            for byte in line {
+                if socket.write_all(&[*byte]).is_err() {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        })
+    };
+    let http = drip("HTTP/1.1 200 OK\r\n\r\n");
+    let git = drip("");
+    for url in [format!("http://{http}/x"), format!("git://{git}/x")] {
+        ends(&mut with(&url, quick), Duration::from_millis(1500), &["--sync-timeout", "1.5s"]).await;
+    }
+}
+
+#[tokio::test]
+async fn headers_that_drip_end_at_the_idle_timeout() {
+    let address = server(|mut socket| {
+        question(&mut socket);
+        let _ = socket.write_all(b"HTTP/1.1 200 OK\r\n");
+        while socket.write_all(b"X: y\r\n").is_ok() {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+    ends(&mut with(&format!("http://{address}/x"), quick), Duration::from_millis(1500), &["timeout"]).await;
+}
+
+#[tokio::test]
+async fn endless_references_end_at_the_budget() {
+    let endless = |head: &'static str, first: &'static str| {
+        server(move |mut socket| {
+            question(&mut socket);
+            let _ = socket.write_all(head.as_bytes());
+            let _ = socket.write_all(first.as_bytes());
+            let lines = "00410123456789012345678901234567890123456789 refs/heads/x1234567\n".repeat(1000);
+            while socket.write_all(lines.as_bytes()).is_ok() {}
+        })
+    };
+    let http = endless("HTTP/1.1 200 OK\r\n\r\n", "");
+    let git = endless("", "");
+    for url in [format!("http://{http}/x"), format!("git://{git}/x")] {
+        let mut client = with(&url, |options| options.max_refs_bytes = 8 << 20);
+        ends(&mut client, Duration::from_secs(5), &["--max-refs-bytes", "8388608"]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_pack_beyond_its_budget_ends_there() {
+    let world = World::new();
+    let noise: Vec<u8> = (0u32..200_000).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let commit = world.remote.commit(&Files::new().file("a", noise));
+    let backend = HttpBackend::start(world.dir(), Kind::default());
+    let daemon = Daemon::start(world.dir());
+    let path = world.remote.path.to_str().unwrap();
+    for (url, git) in [
+        (backend.url("remote").as_str(), "git"),
+        (daemon.url("remote").as_str(), "git"),
+        (path, "git"),
+        (path, "/nonexistent/git"),
+    ] {
+        let mut client = with(url, |options| {
+            options.max_fetch_bytes = 100_000;
+            options.git = git.into();
+        });
+        let request = Request { wants: vec![id(&commit)], depth: Deepen::To(1), ..Request::default() };
+        let error = client.fetch(&request, &mut Vec::new()).await.unwrap_err();
+        names(&error, &["--max-fetch-bytes", "100000"]);
+        assert!(!error.is_transient());
+    }
+}
+
+#[tokio::test]
+async fn an_answer_cut_anywhere_is_an_error_that_may_pass() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    // What a whole answer to the fetch looks like, recorded at the git protocol.
+    let daemon = Daemon::start(world.dir());
+    let recorded = {
+        let mut socket = TcpStream::connect(daemon.address).unwrap();
+        socket.write_all(b"002egit-upload-pack /remote\0host=x\0\0version=2\0").unwrap();
+        let fetch =
+            format!("0012command=fetch\n0001000eofs-delta\n0032want {commit}\n000ddeepen 1\n0009done\n0000");
+        socket.write_all(fetch.as_bytes()).unwrap();
+        socket.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut all = Vec::new();
+        socket.read_to_end(&mut all).unwrap();
+        all
+    };
+    assert!(recorded.ends_with(b"0000") && recorded.len() > 300, "{}", recorded.escape_ascii());
+    let whole = recorded.len();
+    let cut = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let at = cut.clone();
+    let address = server(move |mut socket| {
+        question(&mut socket);
+        let _ = socket.write_all(&recorded[..at.load(std::sync::atomic::Ordering::Relaxed)]);
+    });
+    let mut client = client(&format!("git://{address}/x"));
+    let request = Request { wants: vec![id(&commit)], depth: Deepen::To(1), ..Request::default() };
+    for bytes in 0..whole {
+        cut.store(bytes, std::sync::atomic::Ordering::Relaxed);
+        let error =
+            client.fetch(&request, &mut Vec::new()).await.expect_err("a cut answer was taken as whole");
+        assert!(error.is_transient(), "cut at {bytes}: {error}");
+    }
+    cut.store(whole, std::sync::atomic::Ordering::Relaxed);
+    fetch(&mut client, &request).await;
+}
+
+#[tokio::test]
+async fn nobody_there_and_no_such_host_are_said() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let closed = listener.local_addr().unwrap();
+    drop(listener);
+    for scheme in ["http", "git"] {
+        let error = tip(&mut client(&format!("{scheme}://{closed}/x")), "main").await.unwrap_err();
+        names(&error, &["cannot connect", &closed.port().to_string(), "refused"]);
+        assert!(error.is_transient());
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_is_never_accepted_ends_at_the_connect_timeout() {
+    // A listener whose queue is full drops what comes: the client sees no answer at all.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    #[allow(unsafe_code)]
+    // SAFETY: listen(2) on our own descriptor, only to shorten its queue.
+    unsafe {
+        libc::listen(std::os::fd::AsRawFd::as_raw_fd(&listener), 0);
+    }
+    let address = listener.local_addr().unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(socket) = TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
+        waiting.push(socket);
+        assert!(waiting.len() < 100, "the queue never fills");
+    }
+    for scheme in ["http", "git"] {
+        let mut client = with(&format!("{scheme}://{address}/x"), quick);
+        ends(&mut client, Duration::from_millis(400), &["--connect-timeout"]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dropping_the_future_hangs_up() {
+    let (sender, hung_up) = std::sync::mpsc::channel();
+    let address = server(move |mut socket| {
+        question(&mut socket);
+        let _ = sender.send(matches!(socket.read(&mut [0; 16]), Ok(0) | Err(_)));
+    });
+    for scheme in ["http", "git"] {
+        let mut client = client(&format!("{scheme}://{address}/x"));
+        let asked = named("main");
+        let dropped = tokio::time::timeout(Duration::from_millis(200), client.resolve(&asked)).await;
+        assert!(dropped.is_err());
+        assert!(hung_up.recv_timeout(Duration::from_secs(5)).unwrap());
+    }
+}

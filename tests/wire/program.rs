@@ -1,0 +1,50 @@
+//! What only the environment of a process decides: proxies, and the system's certificates.
+
+use super::*;
+
+/// A host that no resolver knows: only a proxy can reach it.
+const ELSEWHERE: &str = "http://git.invalid/remote";
+
+fn sync(world: &World, url: &str, environment: &[(&str, &str)], more: &[&str]) -> run::Ran {
+    let mut command = world.treeswap(&["sync", "--one-time", "--ref=main", "--repo", url, "--root"]);
+    command.arg(&world.root).args(more).envs(environment.iter().copied());
+    run::to_end(&mut command)
+}
+
+#[test]
+fn the_environments_proxy_is_used_unless_it_excepts_the_host() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    let proxy = HttpBackend::start(world.dir(), Kind::default());
+    let proxy_url = format!("http://{}", proxy.address);
+
+    sync(&world, ELSEWHERE, &[("http_proxy", &proxy_url)], &[]).expect_ok("through the proxy");
+    world.assert_published(&commit);
+    assert!(proxy.hits().iter().all(|hit| hit.path.starts_with("http://git.invalid/")), "{:?}", proxy.hits());
+
+    proxy.forget();
+    let excepted = [("http_proxy", proxy_url.as_str()), ("no_proxy", "example.com,.invalid")];
+    sync(&world, ELSEWHERE, &excepted, &[]).expect_failure("past the proxy");
+    assert!(proxy.hits().is_empty());
+}
+
+#[test]
+fn a_system_without_certificates_says_so_and_works_with_a_ca_file() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    let authority = Authority::new();
+    let kind = Kind { tls: Some(authority.server.clone()), ..Kind::default() };
+    let backend = HttpBackend::start(world.dir(), kind);
+    let empty = world.dir().join("empty.pem");
+    std::fs::write(&empty, "").unwrap();
+    let none = [("SSL_CERT_FILE", empty.to_str().unwrap())];
+
+    let ran = sync(&world, &backend.url("remote"), &none, &[]).expect_failure("without roots");
+    ran.names(&["this system has no CA certificates"]);
+    assert!(ran.stderr.contains("--ca-file"), "{}", ran.stderr);
+
+    let file = authority.write(&world.dir().join("ca.pem"));
+    sync(&world, &backend.url("remote"), &none, &["--ca-file", file.to_str().unwrap()])
+        .expect_ok("with a CA file");
+    world.assert_published(&commit);
+}
