@@ -264,6 +264,12 @@ pub fn try_lock_shared(fd: impl AsFd) -> io::Result<Lock> {
     flock(fd, FlockOperation::NonBlockingLockShared)
 }
 
+/// Lets go of a flock at once. Closing the descriptor does as well, but only with its last copy: a child that another
+/// thread is about to start has one between its fork and its exec.
+pub fn unlock(fd: impl AsFd) -> io::Result<()> {
+    flock(fd, FlockOperation::Unlock).map(drop)
+}
+
 fn flock(fd: impl AsFd, operation: FlockOperation) -> io::Result<Lock> {
     match retry_on_intr(|| rustix::fs::flock(fd.as_fd(), operation)) {
         Ok(()) => Ok(Lock::Taken),

@@ -86,6 +86,13 @@ impl WriterLock {
     }
 }
 
+impl Drop for WriterLock {
+    fn drop(&mut self) {
+        // Closing alone would leave it with a child that was forked and has not called exec yet.
+        let _ = fsx::unlock(&self.file);
+    }
+}
+
 /// The holder in words for the message, or nothing.
 fn holder(file: &File) -> String {
     let mut text = vec![0; 4096];

@@ -174,5 +174,10 @@ impl Need {
 /// Whether somebody holds a pin on a generation: tries for the exclusive lock and lets it go at once. A reader who
 /// comes in that moment tries again. What cannot be asked counts as not pinned; the reaper takes the lock itself.
 pub(crate) fn is_pinned(root: &OwnedFd, name: &Name) -> bool {
-    fsx::open_dir(root, name.as_str()).and_then(fsx::try_lock).is_ok_and(|lock| lock == Lock::Held)
+    let Ok(dir) = fsx::open_dir(root, name.as_str()) else { return false };
+    let lock = fsx::try_lock(&dir);
+    if matches!(lock, Ok(Lock::Taken)) {
+        let _ = fsx::unlock(&dir); // it cannot fail on a descriptor that was just locked, and closing it does the same
+    }
+    matches!(lock, Ok(Lock::Held))
 }

@@ -90,6 +90,17 @@ impl Writer {
         self.store.reap(&plan)
     }
 
+    /// Reaps until `name` goes: a child that another test starts has a copy of every descriptor of ours between its fork
+    /// and its exec, locks included, so that the end of a pin may take that long to be seen.
+    #[track_caller]
+    fn reaps(&mut self, name: &Name, why: &str) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while !self.reap().contains(name) {
+            assert!(Instant::now() < until, "{name} stays: {why}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// A copy of the program where other users can reach it, wherever this was built.
     fn program(&self) -> PathBuf {
         let copy = self.dir.path().join("treeswap");

@@ -16,7 +16,7 @@ fn holds_one_generation(writer: &mut Writer, what: &str, command: &[String]) {
     consumer.say("go on");
     assert_eq!(consumer.rest(), "1\n1\n1\n", "{what}: it did not read the whole generation it had pinned");
     assert!(consumer.child.wait().unwrap().success(), "{what}");
-    assert!(writer.reap().contains(&first), "{what}: nobody pins it any more");
+    writer.reaps(&first, &format!("{what}: nobody pins it any more"));
 }
 
 #[test]
@@ -54,17 +54,18 @@ fn the_librarys_pin_holds_and_moves_on_when_renewed() {
     let mut pin = Pin::take(writer.root(), &pin::Options::default()).unwrap();
     let second = writer.publish(2);
     writer.publish(3);
-    assert_eq!(writer.reap(), [second], "only what nobody pins goes");
+    writer.reaps(&second, "nobody pins it");
     assert_eq!(fs::read(pin.path().join("sub/c")).unwrap(), b"1\n");
     assert_eq!(pin.location(), writer.root().join(first.as_str()));
     assert!(pin.renew().unwrap());
-    assert_eq!(writer.reap(), [first]);
+    writer.reaps(&first, "the pin has moved on");
     assert_eq!(fs::read(pin.path().join("sub/c")).unwrap(), b"3\n");
 }
 
 #[test]
 fn a_pin_ends_with_a_killed_holder() {
-    let mut writer = Writer::started();
+    let mut writer = Writer::new();
+    let first = writer.publish(1);
     let command = &writer.pinners(writer.root())[0].1;
     let mut consumer = Talker::start(command);
     consumer.line();
@@ -72,7 +73,7 @@ fn a_pin_ends_with_a_killed_holder() {
     assert!(writer.reap().is_empty());
     consumer.signal(Signal::KILL);
     consumer.child.wait().unwrap();
-    assert_eq!(writer.reap().len(), 1);
+    writer.reaps(&first, "its holder was killed");
 }
 
 #[test]
