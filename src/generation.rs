@@ -1,6 +1,7 @@
 //! The name of a generation, its order, and the record kept about it.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -8,8 +9,16 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Now;
 use crate::revision::{ObjectId, Revision};
 
-/// A generation's directory name: `..2026_11_20_15_04_05.123456789`, UTC with nanoseconds, as the kubelet names its
-/// own (`^\.\.\d{4}_\d{2}_\d{2}_\d{2}_\d{2}_\d{2}\.\d{1,10}$`). Consumers rely on the leading `..` and nothing else.
+/// Where generations are in git-sync's layout, relative to the root.
+pub const WORKTREES: &str = ".worktrees";
+
+/// A generation's directory name, in one of three forms:
+///
+/// - `..2026_11_20_15_04_05.123456789`, UTC with nanoseconds, as the kubelet names its own
+///   (`^\.\.\d{4}_\d{2}_\d{2}_\d{2}_\d{2}_\d{2}\.\d{1,10}$`). Consumers rely on the leading `..` and nothing else.
+/// - A full commit id, in git-sync's layout: consumers take the base name of the link's target for the commit.
+/// - A full commit id, a dot and a serial number, in the same layout: another generation of a commit whose own name is
+///   taken. One that was replaced by a newer generation of the same commit is called so.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(String);
@@ -36,23 +45,49 @@ impl Name {
         }
     }
 
-    /// Reads a name that was found in a directory: ours, or one that a kubelet made.
+    /// The name of a revision's generation in git-sync's layout.
+    pub fn of(revision: Revision) -> Self {
+        Self(revision.to_string())
+    }
+
+    /// The name of another generation of the same commit.
+    #[must_use]
+    pub fn numbered(&self, serial: u64) -> Self {
+        let commit = self.0.split('.').next().unwrap_or_default();
+        Self(format!("{commit}.{serial}"))
+    }
+
+    /// Reads a name of any form.
     pub fn parse(text: &str) -> Option<Self> {
-        let digits = |s: &str, n: std::ops::RangeInclusive<usize>| {
-            n.contains(&s.len()) && s.bytes().all(|b| b.is_ascii_digit())
-        };
-        let (date, fraction) = text.strip_prefix("..")?.split_once('.')?;
-        let parts: Vec<&str> = date.split('_').collect();
-        let shaped = parts.len() == 6
-            && digits(parts[0], 4..=4)
-            && parts[1..].iter().all(|part| digits(part, 2..=2))
-            && digits(fraction, 1..=10);
-        shaped.then(|| Self(text.to_owned()))
+        Self::dated(text).or_else(|| Self::committed(text))
+    }
+
+    /// Reads a name of the kubelet's form: ours, or one that a kubelet made.
+    pub fn dated(text: &str) -> Option<Self> {
+        is_timestamp(text).then(|| Self(text.to_owned()))
+    }
+
+    /// Reads a name of git-sync's layout, with a serial number or without one.
+    pub fn committed(text: &str) -> Option<Self> {
+        commit_in(text).map(|_| Self(text.to_owned()))
     }
 
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The commit that the name says it holds; in git-sync's layout only.
+    pub fn commit(&self) -> Option<Revision> {
+        commit_in(&self.0).map(Revision)
+    }
+
+    /// Where its directory is, relative to the root.
+    pub fn place(&self) -> PathBuf {
+        match self.commit() {
+            Some(_) => Path::new(WORKTREES).join(&self.0),
+            None => PathBuf::from(&self.0),
+        }
     }
 
     /// When it was made, if the name holds a real time with nanoseconds (a kubelet's fraction is random).
@@ -63,6 +98,30 @@ impl Name {
             .ok()
             .map(|zoned| zoned.timestamp())
     }
+}
+
+fn is_timestamp(text: &str) -> bool {
+    let Some((date, fraction)) = text.strip_prefix("..").and_then(|rest| rest.split_once('.')) else {
+        return false;
+    };
+    let parts: Vec<&str> = date.split('_').collect();
+    parts.len() == 6
+        && is_number(parts[0], 4..=4)
+        && parts[1..].iter().all(|part| is_number(part, 2..=2))
+        && is_number(fraction, 1..=10)
+}
+
+/// The commit in a name of git-sync's layout. Lower case only, as git writes ids: one commit has one name.
+fn commit_in(text: &str) -> Option<ObjectId> {
+    let (commit, serial) =
+        text.split_once('.').map_or((text, None), |(commit, serial)| (commit, Some(serial)));
+    let shaped = serial.is_none_or(|serial| is_number(serial, 1..=20))
+        && !commit.bytes().any(|byte| byte.is_ascii_uppercase());
+    ObjectId::from_hex(commit).filter(|_| shaped)
+}
+
+fn is_number(text: &str, digits: std::ops::RangeInclusive<usize>) -> bool {
+    digits.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 impl fmt::Display for Name {
@@ -138,8 +197,9 @@ impl Record {
     pub fn unknown(name: Name, entries: u64, bytes: u64, now: &Now) -> Self {
         Self {
             published: name.timestamp().unwrap_or(now.wall),
+            // What a name says is a claim, and nothing rests on it before the content was compared.
+            revision: name.commit().unwrap_or(Revision(ObjectId([0; 20]))),
             name,
-            revision: Revision(ObjectId([0; 20])),
             tree: ObjectId([0; 20]),
             selection: String::new(),
             entries,
@@ -148,6 +208,11 @@ impl Record {
             synced: false,
             retired: None,
         }
+    }
+
+    /// What orders generations by age, newest last: the name where it is a time, else when it was published.
+    pub fn order(&self) -> (Option<&Name>, Timestamp) {
+        (Some(&self.name).filter(|name| name.commit().is_none()), self.published)
     }
 
     /// Whether it is known which revision the generation holds.
@@ -189,5 +254,22 @@ mod tests {
             assert_eq!(Name::parse(other), None, "{other}");
         }
         assert!(Name::parse("..2019_01_31_00_00_00.0123456789").is_some(), "a kubelet's name");
+    }
+
+    #[test]
+    fn a_name_says_where_its_directory_is() {
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        let name = Name::parse(commit).unwrap();
+        assert_eq!(name, Name::of(Revision(commit.parse().unwrap())));
+        assert_eq!(name.place(), Path::new(".worktrees").join(commit));
+        let again = name.numbered(7).numbered(12);
+        assert_eq!(again.place(), Path::new(".worktrees").join(format!("{commit}.12")));
+        assert_eq!(again.commit(), name.commit());
+        assert_eq!(Name::parse(again.as_str()), Some(again));
+        let dated = Name::parse("..2026_11_20_15_04_05.1").unwrap();
+        assert_eq!((dated.place(), dated.commit()), (PathBuf::from("..2026_11_20_15_04_05.1"), None));
+        for other in [&commit[1..], &commit.to_uppercase(), &format!("{commit}."), &format!("{commit}.x")] {
+            assert_eq!(Name::parse(other), None, "{other}");
+        }
     }
 }

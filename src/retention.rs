@@ -178,7 +178,7 @@ fn eviction_order(candidates: &[Candidate<'_>], whys: &[Why]) -> Vec<(usize, boo
         .filter(|&at| whys[at].keeps() && whys[at] != Why::Current)
         .map(|at| (at, candidates[at].pinned))
         .collect();
-    order.sort_by_key(|&(at, pinned)| (pinned, &candidates[at].record.name));
+    order.sort_by_key(|&(at, pinned)| (pinned, candidates[at].record.order()));
     order
 }
 

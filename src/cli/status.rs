@@ -123,7 +123,7 @@ impl<'a> Generation<'a> {
             published: record.published,
             retired: record.retired.as_ref().map(|retired| retired.at),
         };
-        let holders = match fs_err::metadata(root.join(found.name.as_str())) {
+        let holders = match fs_err::metadata(root.join(found.name.place())) {
             Ok(dir) if found.pinned => holders(locks, dir.dev(), dir.ino()),
             _ => Vec::new(),
         };

@@ -203,6 +203,7 @@ impl Check<'_> {
         let Args { root: given, retention, .. } = self.args;
         Ok(store::Options {
             root,
+            style: store::Style::Kubelet,
             durability: match given.durability.as_str() {
                 "none" => store::Durability::None,
                 _ => store::Durability::Syncfs,

@@ -73,11 +73,26 @@ pub enum Spare {
     Off,
 }
 
+/// Which layout is published.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Style {
+    /// `..data`, generations named by their time, and root links.
+    #[default]
+    Kubelet,
+    /// git-sync's: generations are `.worktrees/<commit>`, each with a `.git` file, and there are no root links.
+    GitSync {
+        /// The path of the published link, absolute. It may be outside the root.
+        link: PathBuf,
+    },
+}
+
 /// What makes a store.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The root.
     pub root: PathBuf,
+    /// See [`Style`].
+    pub style: Style,
     /// See [`Durability`].
     pub durability: Durability,
     /// See [`Spare`].

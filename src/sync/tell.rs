@@ -14,7 +14,7 @@ pub(super) fn notice(record: &Record, root: &Path) -> Notice {
         revision: record.revision,
         selection: record.selection.clone(),
         generation: Some(record.name.clone()),
-        dir: root.join(record.name.as_str()),
+        dir: root.join(record.name.place()),
     }
 }
 

@@ -25,7 +25,7 @@ use treeswap::payload::{BlobError, BlobReader, BlobSource, Builder, DirIndex, Ru
 use treeswap::retention;
 use treeswap::revision::{ObjectId, Revision};
 use treeswap::store::pin::{self, Pin};
-use treeswap::store::{Durability, Options, Spare, Store};
+use treeswap::store::{Durability, Options, Spare, Store, Style};
 
 /// A user that owns nothing here.
 const STRANGER: &str = "65533";
@@ -49,6 +49,7 @@ impl Writer {
         };
         let options = Options {
             root: dir.path().join("root"),
+            style: Style::Kubelet,
             durability: Durability::None,
             spare: Spare::Off,
             group_write: false,

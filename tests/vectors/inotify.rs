@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use treeswap::generation::Name;
 use treeswap::payload::{BlobError, BlobReader, BlobSource, Builder, DeltaBuilder, DirIndex, Payload, Rules};
 use treeswap::revision::{ObjectId, Revision};
-use treeswap::store::{Durability, Options, Spare, Staged, Store};
+use treeswap::store::{Durability, Options, Spare, Staged, Store, Style};
 use treeswap::{clock, retention};
 
 use super::{Outcome, cases, files};
@@ -225,6 +225,7 @@ impl Stage {
         let root = dir.path().join("root");
         let options = Options {
             root: root.clone(),
+            style: Style::Kubelet,
             durability: Durability::Syncfs,
             spare: if linked { Spare::Link } else { Spare::Off },
             group_write: false,

@@ -17,7 +17,7 @@ use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-use super::{Durability, Options, Published, Recovered, Spare, Store};
+use super::{Durability, Options, Published, Recovered, Spare, Store, Style};
 use crate::clock;
 use crate::fsx;
 use crate::generation::Name;
@@ -46,6 +46,7 @@ impl World {
     fn options(&self) -> Options {
         Options {
             root: self.root(),
+            style: Style::Kubelet,
             durability: Durability::None, // hundreds of tests' syncs would wait for each other
             spare: Spare::Off,
             group_write: false,
