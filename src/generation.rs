@@ -210,6 +210,18 @@ impl Record {
         }
     }
 
+    /// The same record where it is no longer known what the generation holds.
+    #[must_use]
+    pub fn doubted(self) -> Self {
+        Self {
+            tree: ObjectId([0; 20]),
+            selection: String::new(),
+            boot_id: String::new(),
+            synced: false,
+            ..self
+        }
+    }
+
     /// What orders generations by age, newest last: the name where it is a time, else when it was published.
     pub fn order(&self) -> (Option<&Name>, Timestamp) {
         (Some(&self.name).filter(|name| name.commit().is_none()), self.published)

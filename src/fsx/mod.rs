@@ -210,6 +210,19 @@ pub fn rename_new(
     }
 }
 
+/// Exchanges two names in one step. False where the file system cannot (`EINVAL`, NFS among them): nothing was done.
+pub fn exchange(
+    from: impl AsFd,
+    old: impl Arg + Copy,
+    to: impl AsFd,
+    new: impl Arg + Copy,
+) -> io::Result<bool> {
+    match rustix::fs::renameat_with(from.as_fd(), old, to.as_fd(), new, RenameFlags::EXCHANGE) {
+        Err(Errno::INVAL | Errno::NOSYS) => Ok(false),
+        done => Ok(done.map(|()| true)?),
+    }
+}
+
 /// One name in a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listed {
@@ -380,6 +393,16 @@ mod tests {
         assert_eq!(rename_new(&dir, "a", &dir, "b").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         rename_new(&dir, "a", &dir, "c").unwrap();
         assert_eq!(names(&dir), ["b", "c"]);
+    }
+
+    #[test]
+    fn two_names_are_exchanged_whatever_they_are() {
+        let (_keep, dir) = scratch();
+        make_dir(&dir, "a", 0o755).unwrap();
+        create_new(&dir, "b", 0o644).unwrap();
+        assert!(exchange(&dir, "a", &dir, "b").unwrap(), "the file system of temporary directories can");
+        assert!(open_dir(&dir, "b").is_ok() && open_dir(&dir, "a").is_err());
+        assert_eq!(exchange(&dir, "a", &dir, "c").unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

@@ -34,6 +34,14 @@ pub enum Error {
         /// Why, in words that follow a colon.
         why: String,
     },
+    /// The link cannot be where it is wanted.
+    #[error("refusing the link {}: {why}", path.display())]
+    BadLink {
+        /// The link as it was given.
+        path: PathBuf,
+        /// Why, in words that follow a colon.
+        why: String,
+    },
     /// The root holds things of somebody else, and nothing says that it is ours.
     #[error("refusing the root {}: it is not empty and not ours: it holds {names}", path.display())]
     Foreign {
@@ -141,7 +149,11 @@ impl Error {
     /// Whether the same attempt may succeed later without a person.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Refused { .. } | Self::NoRoot { .. } | Self::Foreign { .. } | Self::Folded { .. } => false,
+            Self::Refused { .. }
+            | Self::BadLink { .. }
+            | Self::NoRoot { .. }
+            | Self::Foreign { .. }
+            | Self::Folded { .. } => false,
             Self::Io { .. }
             | Self::Locked { .. }
             | Self::Replaced { .. }
@@ -161,6 +173,9 @@ impl Error {
             Self::NoRoot { .. } => "name the directory that `treeswap sync` has as --root",
             Self::Refused { .. } => {
                 "give --root a directory of its own, for example an emptyDir's mount path"
+            }
+            Self::BadLink { .. } => {
+                "choose another --link, or move what is there out of its way; nothing was touched"
             }
             Self::Foreign { .. } => {
                 "give --root an empty directory, or one that treeswap made; nothing was touched"

@@ -1,10 +1,11 @@
 //! A look at a root from outside: without the lock, without changing anything, also as another user and through a
 //! read-only mount. What `treeswap status` shows.
 
+use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
 use crate::fsx::{self, Link};
-use crate::generation::{Name, Record};
+use crate::generation::{Name, Record, WORKTREES};
 use crate::phase::Status;
 use crate::store::error::Error;
 use crate::store::layout::{LINK, PRIVATE, STATE, STATUS};
@@ -51,29 +52,39 @@ pub fn inspect(root: &Path) -> Result<Inspection, Error> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => return Err(Error::io("open the directory", path.join(PRIVATE))(error)),
     };
-    let link = fsx::read_link(&dir, LINK).map_err(Error::io("read the link", path.join(LINK)))?;
-    if private.is_none() && link == Link::Absent {
-        return Err(Error::NoRoot { path });
-    }
     let state = match private.as_ref().map(State::load_from).transpose() {
         Ok(Some(Loaded::Known(state))) => state,
         Ok(_) => State::default(),
         Err(error) => return Err(Error::io("read", path.join(PRIVATE).join(STATE))(error)),
     };
+    // Only its record says where the link of git-sync's layout is.
+    let git_sync = state.link.as_ref().map(|link| path.join(link));
+    let at = git_sync.clone().unwrap_or_else(|| path.join(LINK));
+    let link = fsx::read_link(rustix::fs::CWD, &at).map_err(Error::io("read the link", &at))?;
+    if private.is_none() && link == Link::Absent {
+        return Err(Error::NoRoot { path });
+    }
     let status = private.and_then(|private| {
         let text = fsx::read_file(private, STATUS, STATUS_LIMIT).ok()??;
         serde_json::from_slice(&text).ok()
     });
+    let (home, form): (_, fn(&str) -> Option<Name>) = match git_sync {
+        Some(_) => (path.join(WORKTREES), Name::committed),
+        None => (path.clone(), Name::dated),
+    };
+    let dir = fsx::open_dir_at_path(&home).map_err(Error::io("open", &home))?;
     let mut names: Vec<Name> = Vec::new();
-    for entry in fsx::list(&dir).map_err(Error::io("list", &path))? {
-        let Some(name) = entry.os().to_str().and_then(Name::parse) else { continue };
-        let stat = fsx::stat(&dir, entry.os()).map_err(Error::io("look at", path.join(entry.os())))?;
+    for entry in fsx::list(&dir).map_err(Error::io("list", &home))? {
+        let Some(name) = entry.os().to_str().and_then(form) else { continue };
+        let stat = fsx::stat(&dir, entry.os()).map_err(Error::io("look at", home.join(entry.os())))?;
         if stat.is_some_and(|stat| fsx::file_type(&stat).is_dir()) {
             names.push(name);
         }
     }
-    names.sort_by(|a, b| b.cmp(a));
-    let (current, link_problem) = judge(&link, &names);
+    // Newest first. A commit's id says nothing about that, only its record does.
+    let published = |name: &Name| state.record(name).map(|record| record.published);
+    names.sort_by_cached_key(|name| Reverse((name.commit().and_then(|_| published(name)), name.clone())));
+    let (current, link_problem) = judge(&link, &at, &names);
     let generations = names
         .into_iter()
         .map(|name| Inspected {
@@ -86,15 +97,22 @@ pub fn inspect(root: &Path) -> Result<Inspection, Error> {
     Ok(Inspection { root: path, current, link_problem, generations, status })
 }
 
-fn judge(link: &Link, names: &[Name]) -> (Option<Name>, Option<String>) {
+/// What the link names, by the base name of its target: where it leads from here, another mount may decide.
+fn judge(link: &Link, at: &Path, names: &[Name]) -> (Option<Name>, Option<String>) {
+    let shown = at.file_name().unwrap_or(at.as_os_str()).display();
     let target = match link {
-        Link::Absent => return (None, Some(format!("there is no {LINK}"))),
-        Link::Other(_) => return (None, Some(format!("{LINK} is not a symbolic link"))),
-        Link::To(target) => target,
+        Link::Absent => return (None, Some(format!("there is no {shown}"))),
+        Link::Other(_) => return (None, Some(format!("{shown} is not a symbolic link"))),
+        Link::To(target) => Path::new(target),
     };
-    match target.to_str().and_then(Name::parse) {
+    let named = target.file_name().and_then(|name| Name::parse(name.to_str()?));
+    let leads_there = |name: &Name| match name.commit() {
+        Some(_) => target.ends_with(name.place()),
+        None => target == name.place(),
+    };
+    match named.filter(leads_there) {
         Some(name) if names.contains(&name) => (Some(name), None),
-        Some(name) => (None, Some(format!("{LINK} names {name}, which is not there"))),
-        None => (None, Some(format!("{LINK} names {target:?}, which is no generation"))),
+        Some(name) => (None, Some(format!("{shown} names {name}, which is not there"))),
+        None => (None, Some(format!("{shown} names {target:?}, which is no generation"))),
     }
 }

@@ -16,6 +16,21 @@
 //!     quarantine-*    what stood where the link belongs, moved aside unread
 //! ```
 //!
+//! And in git-sync's layout:
+//!
+//! ```text
+//! ROOT/
+//!   LINK -> .worktrees/<commit>                    the link; anywhere, by any name
+//!   .worktrees/<commit>/                           current generation, its `.git` a file
+//!   .worktrees/<commit>/                           retired
+//!   .worktrees/<commit>.<serial>/                  retired: replaced by another generation of the same commit
+//!   .git/                                          the mirror's
+//!   ..treeswap/                                    ours, as above
+//! ```
+//!
+//! There whatever else is in the root belongs to somebody else and is left alone. A tree's own names cannot collide
+//! with anything: they are all inside the generation, and `.git`, which is ours there, is a name that no tree may have.
+//!
 //! The root is resolved once, when it is opened; afterwards every step works below its handle, so that a rename or a
 //! remount on the way to it cannot lead us elsewhere.
 
@@ -26,12 +41,14 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::FileType;
 
 use crate::fsx::{self, Link};
-use crate::generation::Name;
+use crate::generation::{Name, WORKTREES};
+use crate::store::Style;
 use crate::store::error::{Error, some_names};
+use crate::store::link::{Swapped, clean};
 
-/// The link that consumers open.
+/// The link that consumers open, in our own layout.
 pub(crate) const LINK: &str = "..data";
-/// Where the next link is made; the kubelet's name for it, which watchers know.
+/// Where the next one is made; the kubelet's name for it, which watchers know.
 pub(crate) const LINK_TMP: &str = "..data_tmp";
 /// Our own directory.
 pub(crate) const PRIVATE: &str = "..treeswap";
@@ -66,21 +83,39 @@ pub(crate) struct Layout {
     pub(crate) staging: OwnedFd,
     /// [`TRASH`].
     pub(crate) trash: OwnedFd,
+    /// Where generations are: the root, or [`WORKTREES`].
+    pub(crate) home: OwnedFd,
+    /// The link.
+    pub(crate) link: Swapped,
+    /// git-sync's layout.
+    pub(crate) is_git_sync: bool,
 }
+
+/// Mode of `.worktrees`, less the umask, as git-sync makes it.
+const HOME_MODE: u32 = 0o775;
 
 impl Layout {
     /// Opens the root: resolves it, refuses what no one can mean, makes it and our directories where absent.
-    pub(crate) fn open(asked: &Path) -> Result<Self, Error> {
-        let path = resolve(asked)?;
+    pub(crate) fn open(asked: &Path, style: &Style) -> Result<Self, Error> {
+        let is_git_sync = *style != Style::Kubelet;
+        let path = resolve(&if is_git_sync { clean(asked) } else { asked.to_owned() })?;
         let root = fsx::open_dir_at_path(&path).map_err(Error::io("open", &path))?;
-        refuse_foreign(&path, &root)?;
+        let (link, home) = match style {
+            Style::Kubelet => {
+                refuse_foreign(&path, &root)?;
+                let link = Swapped::of_root(&path, &root);
+                (link.map_err(Error::io("open", &path))?, fsx::open_dir(&root, "."))
+            }
+            Style::GitSync { link } => (Swapped::of_git_sync(&path, link)?, ensure_home(&root)),
+        };
+        let home = home.map_err(Error::io("open the directory", path.join(WORKTREES)))?;
         let private = open_private(&path, &root)?;
         let inner = |name: &str| {
             fsx::ensure_dir(&private, name, DIR_MODE)
                 .map_err(Error::io("open the directory", path.join(PRIVATE).join(name)))
         };
         let (staging, trash) = (inner(STAGING)?, inner(TRASH)?);
-        Ok(Self { path, root, private, staging, trash })
+        Ok(Self { path, root, private, staging, trash, home, link, is_git_sync })
     }
 
     /// The path of a name in the root, for messages.
@@ -93,16 +128,45 @@ impl Layout {
         self.path.join(PRIVATE).join(name)
     }
 
-    /// Reads the link.
-    pub(crate) fn link(&self) -> Result<Link, Error> {
-        fsx::read_link(&self.root, LINK).map_err(Error::io("read the link", self.at(LINK)))
+    /// The path of a generation.
+    pub(crate) fn place(&self, name: &Name) -> PathBuf {
+        self.path.join(name.place())
+    }
+
+    /// The generation that the link names, whether or not it is there.
+    pub(crate) fn named(&self) -> Result<Option<Name>, Error> {
+        Ok(match self.link.read()? {
+            Link::To(target) => self.link.named_by(&target),
+            Link::Absent | Link::Other(_) => None,
+        })
+    }
+
+    /// Why the handles that git-sync's layout needs besides have to be opened anew, if so.
+    pub(crate) fn displaced(&self) -> Result<Option<String>, Error> {
+        if !self.is_git_sync {
+            return Ok(None);
+        }
+        for (held, path) in [(&self.home, &*self.at(WORKTREES)), (&self.link.dir, self.link.dir_path())] {
+            let held = fsx::identity(held).map_err(Error::io("look at", path))?;
+            if !rustix::fs::stat(path).is_ok_and(|there| (there.st_dev, there.st_ino) == held) {
+                return Ok(Some(format!("{} was removed, and is made again", path.display())));
+            }
+        }
+        Ok(None)
     }
 
     /// Opens a generation's directory, if it is one.
     pub(crate) fn generation(&self, name: &Name) -> Result<OwnedFd, Error> {
-        fsx::open_dir(&self.root, name.as_str())
-            .map_err(Error::io("open the generation", self.at(name.as_str())))
+        fsx::open_dir(&self.home, name.as_str()).map_err(Error::io("open the generation", self.place(name)))
     }
+}
+
+fn ensure_home(root: &OwnedFd) -> std::io::Result<OwnedFd> {
+    match rustix::fs::mkdirat(root, WORKTREES, rustix::fs::Mode::from_raw_mode(HOME_MODE)) {
+        Err(rustix::io::Errno::EXIST) => {}
+        made => made?,
+    }
+    fsx::open_dir(root, WORKTREES)
 }
 
 fn open_private(path: &Path, root: &OwnedFd) -> Result<OwnedFd, Error> {
@@ -217,7 +281,7 @@ fn is_ours(root: &OwnedFd, name: &OsStr) -> std::io::Result<bool> {
     if text == LINK || text == LINK_TMP {
         return kind(FileType::Symlink);
     }
-    if Name::parse(text).is_some() {
+    if Name::dated(text).is_some() {
         return kind(FileType::Directory);
     }
     Ok(matches!(root_link(root, name)?, RootLink::Ours(_)))
@@ -249,7 +313,7 @@ pub(crate) fn root_link(root: &OwnedFd, name: &OsStr) -> std::io::Result<RootLin
         return Ok(RootLink::Foreign);
     };
     Ok(match first.to_str() {
-        Some(dir) if second == name && (dir == LINK || Name::parse(dir).is_some()) => {
+        Some(dir) if second == name && (dir == LINK || Name::dated(dir).is_some()) => {
             RootLink::Ours(dir.to_owned())
         }
         _ => RootLink::Foreign,

@@ -1,8 +1,9 @@
 //! The root: layout, staging, publication, pins, retention's hands, recovery. Blocking.
 //!
-//! Files: `layout` names and handles; `lock` one writer; `state` what is on record; `stage` and `spare` write trees;
-//! `staged` and `keeper` what the store makes of them; `publish` the numbered order; `links` root links; `recover` what
-//! every start and every cycle mends; `verify` content against payload; `reap` and `trash` deletion; `pin` the
+//! Files: `layout` names and handles; `link` the link; `lock` one writer; `state` what is on record; `stage` and `spare`
+//! write trees; `staged` and `keeper` what the store makes of them; `publish` the numbered order, `worktrees` that of
+//! git-sync's layout; `links` root links; `recover` what every start and every cycle mends; `takeover` what git-sync
+//! left; `verify` content against payload; `reap` and `trash` deletion; `pin` the
 //! consumers' side; `inspect` a look without the lock; `probe` what the file system can do; `error`.
 //!
 //! Promises: the link names one complete generation at every instant, and once it named one it always does; a published
@@ -11,6 +12,7 @@
 
 mod inspect;
 mod keeper;
+mod link;
 mod links;
 mod lock;
 pub mod pin;
@@ -22,8 +24,10 @@ pub mod spare;
 pub mod stage;
 mod staged;
 mod state;
+mod takeover;
 mod trash;
 mod verify;
+mod worktrees;
 
 pub(crate) mod error;
 pub(crate) mod layout;
@@ -49,6 +53,7 @@ pub use error::Error;
 pub use inspect::{Inspected, Inspection, inspect};
 pub use keeper::SpareTask;
 pub use probe::Probes;
+pub use publish::Ready;
 pub use staged::Staged;
 
 /// How hard a publication is made to survive a power cut.
@@ -149,24 +154,30 @@ pub struct Store {
 impl Store {
     /// Opens the root, refuses `/`, home directories and foreign ones, takes the writer's lock, recovers (links first, no network).
     pub fn open(options: Options) -> Result<(Self, Recovered), Error> {
-        let layout = Arc::new(Layout::open(&options.root)?);
+        let layout = Arc::new(Layout::open(&options.root, &options.style)?);
         let lock = WriterLock::take(&layout)?;
         let probes = Probes::of(&layout)?;
         let mut found = Recovered { warnings: probes.warnings(), ..Recovered::default() };
-        let state = match State::load(&layout)? {
+        let mut state = match State::load(&layout)? {
             Loaded::Known(state) => state,
             Loaded::Absent => State::default(),
             Loaded::Damaged(why) => {
-                let to = layout.quarantine(&layout.private, layout::STATE)?;
+                let to = layout.quarantine(&layout.private, layout::STATE.as_ref())?;
                 found.done.push(format!(
                     "the state file is damaged ({why}) and moved to {to}: taken from what is on disk"
                 ));
                 State::default()
             }
         };
+        if !state.generations.is_empty() && state.link.is_some() != layout.is_git_sync {
+            let why = "its generations are of the other layout (see --layout)".to_owned();
+            return Err(Error::Refused { path: layout.path.clone(), why });
+        }
+        let link = layout.is_git_sync.then(|| layout.link.recorded(&layout.path));
+        let unsaved = std::mem::replace(&mut state.link, link.clone()) != link;
         let trash = Arc::new(Trash::new(Arc::clone(&layout), lock));
         let spare = Arc::new(Keeper::open(&layout, &trash, options.spare)?);
-        let (unsaved, unsynced, names) = (false, false, None);
+        let (unsynced, names) = (false, None);
         let mut store = Self {
             options,
             layout,
@@ -203,6 +214,11 @@ impl Store {
     /// The root, resolved.
     pub fn root(&self) -> &Path {
         &self.layout.path
+    }
+
+    /// Whether the layout is git-sync's, in which a commit is what a generation is named by.
+    pub fn is_git_sync(&self) -> bool {
+        self.layout.is_git_sync
     }
 
     /// What the root's file system can do.
@@ -265,6 +281,9 @@ impl Store {
             || !self.trash.lock().is_in_place(layout)?
         {
             return Ok(Some(format!("{} was removed, and is made again", layout::PRIVATE)));
+        }
+        if let Some(why) = layout.displaced()? {
+            return Ok(Some(why));
         }
         let inner = [
             (layout::STAGING, &layout.staging),

@@ -3,8 +3,9 @@
 use rustix::fs::{AtFlags, StatxFlags};
 
 use crate::fsx::{self, Lock};
+use crate::generation::WORKTREES;
 use crate::store::error::Error;
-use crate::store::layout::{Layout, PRIVATE, STAGING};
+use crate::store::layout::{Layout, STAGING};
 
 /// What was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,6 +14,8 @@ pub struct Probes {
     pub pins: bool,
     /// Names that differ in case, or in Unicode normalisation, only are one name.
     pub folds: bool,
+    /// Two names can be exchanged in one step.
+    pub exchange: bool,
 }
 
 impl Probes {
@@ -26,7 +29,8 @@ impl Probes {
         let name = fsx::unique("probe-");
         let dir = fsx::make_dir(&layout.staging, name.as_str(), 0o700)?;
         let probes = pins(layout, &name).and_then(|pins| {
-            Ok(Self { pins, folds: folds(&dir, "Cs", "cS")? || folds(&dir, "\u{e9}", "e\u{301}")? })
+            let folds = folds(&dir, "Cs", "cS")? || folds(&dir, "\u{e9}", "e\u{301}")?;
+            Ok(Self { pins, folds, exchange: exchange(&dir)? })
         });
         let cleaned = rustix::fs::unlinkat(&layout.staging, name.as_str(), AtFlags::REMOVEDIR);
         cleaned?;
@@ -48,11 +52,14 @@ impl Probes {
 
 /// A rename does not cross mounts, not even two mounts of one file system (`EXDEV`): our directory must be on the root's.
 fn one_mount(layout: &Layout) -> Result<(), Error> {
-    for (dir, name) in [(&layout.private, ""), (&layout.staging, "staging"), (&layout.trash, "trash")] {
-        let failed = || Error::io("look at", layout.private_at(name));
+    let ours = [(&layout.private, ""), (&layout.staging, "staging"), (&layout.trash, "trash")];
+    let ours = ours.map(|(dir, name)| (dir, layout.private_at(name)));
+    for (dir, path) in ours.into_iter().chain([(&layout.home, layout.at(WORKTREES))]) {
+        let failed = || Error::io("look at", &path);
         if mount_of(dir).map_err(failed())? != mount_of(&layout.root).map_err(failed())? {
             let why = format!(
-                "{PRIVATE}/{name} is on another mount, so that nothing can be renamed from there into the root"
+                "{} is on another mount, so that nothing can be renamed between it and the root",
+                path.display()
             );
             return Err(Error::Refused { path: layout.path.clone(), why });
         }
@@ -75,6 +82,16 @@ fn pins(layout: &Layout, name: &str) -> std::io::Result<bool> {
     let open = || fsx::open_dir(&layout.staging, name);
     let (reader, reaper) = (open()?, open()?);
     Ok(fsx::try_lock_shared(&reader)? == Lock::Taken && fsx::try_lock(&reaper)? == Lock::Held)
+}
+
+/// Whether two names can be exchanged.
+fn exchange(dir: &std::os::fd::OwnedFd) -> std::io::Result<bool> {
+    fsx::create_new(dir, "one", 0o600)?;
+    fsx::create_new(dir, "two", 0o600)?;
+    let exchanged = fsx::exchange(dir, "one", dir, "two");
+    fsx::unlink(dir, "one")?;
+    fsx::unlink(dir, "two")?;
+    exchanged
 }
 
 /// Whether a file made under one spelling is found under the other.

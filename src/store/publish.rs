@@ -1,4 +1,4 @@
-//! Publication: how a staged generation becomes current.
+//! Publication: how a staged generation becomes current, in our own layout. (git-sync's: [`super::worktrees`].)
 //!
 //! The writer's lock is held throughout. Each step with what a crash right after it leaves, and what the next start
 //! does about it:
@@ -28,29 +28,36 @@
 //! it is reported, and mended in the next cycle.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use crate::clock::{self, Now};
 use crate::fsx;
 use crate::generation::{Name, Record, Retired};
 use crate::human::one_line;
-use crate::store::layout::{LINK, LINK_TMP};
 use crate::store::links::{Names, top_names};
 use crate::store::{Durability, Error, Published, Staged, Store};
+
+/// Told of a generation that is in a place of its own and not yet current: its record, and where it is now. An error
+/// ends the publication.
+pub type Ready<'a, E> = &'a mut dyn FnMut(&Record, &Path) -> Result<(), E>;
 
 impl Store {
     /// Publishes, in the numbered order of this file. `now` names the generation; the grace period of the one before
     /// starts after the swap.
     pub fn publish(&mut self, staged: Staged, now: &Now) -> Result<Published, Error> {
-        self.publish_and(staged, now, &mut |_| {})
+        self.publish_and(staged, now, &mut |_, _| Ok(()))
     }
 
-    /// The same, and calls `before_swap` between steps 4 and 5: the generation is in its place, and not yet current.
-    pub fn publish_and(
+    /// The same, and calls `ready` between steps 4 and 5.
+    pub fn publish_and<E: From<Error>>(
         &mut self,
         staged: Staged,
         now: &Now,
-        before_swap: &mut dyn FnMut(&Record),
-    ) -> Result<Published, Error> {
+        ready: Ready<'_, E>,
+    ) -> Result<Published, E> {
+        if self.layout.is_git_sync {
+            return self.publish_worktree(staged, now, ready);
+        }
         // 1
         let names = top_names(&staged.dir).map_err(Error::io("list", staged.path()))?;
         self.layout.refuse_collisions(&names)?;
@@ -59,8 +66,8 @@ impl Store {
         // 2
         self.announce(record.clone())?;
         // 3, 4, 5, 6
-        let ready = &mut || before_swap(&record);
-        let added = self.swap_in(staged, &name, &names, ready).inspect_err(|_| self.withdraw(&name, now))?;
+        let added =
+            self.swap_in(staged, &record, &names, ready).inspect_err(|_| self.withdraw(&name, now))?;
         let previous = self.state.current.replace(name.clone());
         self.names = Some((name, names));
         // 7, 8, 9
@@ -81,22 +88,23 @@ impl Store {
     }
 
     /// Steps 3 to 6. Returns the root links that step 7 has to point to the link.
-    fn swap_in(
+    fn swap_in<E: From<Error>>(
         &mut self,
         staged: Staged,
-        name: &Name,
+        record: &Record,
         names: &Names,
-        ready: &mut dyn FnMut(),
-    ) -> Result<Vec<OsString>, Error> {
-        let layout = &self.layout;
+        ready: Ready<'_, E>,
+    ) -> Result<Vec<OsString>, E> {
+        let (layout, name) = (&self.layout, &record.name);
+        let place = layout.place(name);
         // 3
         fsx::rename_new(&layout.staging, staged.name(), &layout.root, name.as_str())
-            .map_err(Error::io("rename the staged directory to", layout.at(name.as_str())))?;
+            .map_err(Error::io("rename the staged directory to", &place))?;
         staged.was_moved();
         // 4
         let added = layout.add_links(names, name)?;
         layout.remove_links(names)?;
-        ready();
+        ready(record, &place)?;
         // 5, 6
         self.swap(name)?;
         Ok(added)
@@ -105,34 +113,32 @@ impl Store {
     /// Steps 5 and 6. Whatever stands under the link's name without being a link was moved aside by recovery; a file
     /// that appeared there since would be replaced by the rename, so that is looked at once more.
     pub(super) fn swap(&self, name: &Name) -> Result<(), Error> {
-        let layout = &self.layout;
-        if let fsx::Link::Other(_) = layout.link()? {
+        let link = &self.layout.link;
+        if let fsx::Link::Other(_) = link.read()? {
             let source = std::io::Error::other("it is not a symbolic link any more");
-            return Err(Error::Io { act: "swap", path: layout.at(LINK), source });
+            return Err(Error::Io { act: "swap", path: link.path(), source });
         }
         // 5
-        rustix::fs::symlinkat(name.as_str(), &layout.root, LINK_TMP)
-            .map_err(Error::io("make the link", layout.at(LINK_TMP)))?;
+        link.make_tmp(name)?;
         // 6
-        rustix::fs::renameat(&layout.root, LINK_TMP, &layout.root, LINK)
-            .map_err(Error::io("swap", layout.at(LINK)))
+        link.swap_tmp()
     }
 
     /// Takes back what steps 2 to 5 did. Whatever this cannot take back, recovery does in the next cycle.
-    fn withdraw(&mut self, name: &Name, now: &Now) {
+    pub(super) fn withdraw(&mut self, name: &Name, now: &Now) {
         if let Err(error) = self.recover(now) {
             tracing::warn!(generation = %name, error = %error, "the failed publication could not be taken back yet");
         }
     }
 
     /// Steps 7 to 9; the publication stands whatever becomes of them.
-    fn settle(&mut self, added: &[OsString], previous: Option<&Name>, now: &Now) -> Vec<String> {
+    pub(super) fn settle(&mut self, added: &[OsString], previous: Option<&Name>, now: &Now) -> Vec<String> {
         let mut warnings = Vec::new();
         let mut note = |done: Result<(), Error>| warnings.extend(done.err().map(|error| one_line(&error)));
         // 7
         note(self.layout.settle_links(added));
         // 8
-        note(self.sync_root());
+        note(self.sync_link());
         // 9
         self.state.publishing = None;
         let read = clock::now(); // the syncs before the swap may have taken seconds since `now`
@@ -143,16 +149,20 @@ impl Store {
             }
         }
         note(self.save());
+        if let Some(previous) = previous.filter(|_| self.layout.is_git_sync) {
+            note(self.touch_retired(previous));
+        }
         warnings
     }
 
-    /// Makes the names in the root durable.
-    pub(super) fn sync_root(&mut self) -> Result<(), Error> {
+    /// Makes the link durable, and whatever else is beside it: in our own layout the names in the root.
+    pub(super) fn sync_link(&mut self) -> Result<(), Error> {
         if self.options.durability == Durability::None {
             return Ok(());
         }
         self.unsynced = true;
-        fsx::sync_dir(&self.layout.root).map_err(Error::io("sync", &self.layout.path))?;
+        let link = &self.layout.link;
+        fsx::sync_dir(&link.dir).map_err(Error::io("sync", link.dir_path()))?;
         self.unsynced = false;
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{self, Now};
-use crate::fsx::{self, Link, Lock};
+use crate::fsx::{self, Lock};
 use crate::generation::Name;
 use crate::human::one_line;
 use crate::retention::{self, Candidate, Plan, Reserved, Verdict};
@@ -58,8 +58,8 @@ impl Store {
 
     fn reap_one(&self, verdict: &Verdict) -> Result<bool, Error> {
         let (layout, name) = (&self.layout, &verdict.name);
-        let failed = |act| Error::io(act, layout.at(name.as_str()));
-        let dir = match fsx::open_dir(&layout.root, name.as_str()) {
+        let failed = |act| Error::io(act, layout.place(name));
+        let dir = match fsx::open_dir(&layout.home, name.as_str()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(true),
             // A directory that we may not read can still be renamed; nobody who is not its owner can have pinned it.
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => None,
@@ -70,13 +70,11 @@ impl Store {
             return Ok(false);
         }
         // Under the lock: no reader can prove a pin on it now, unless the link names it again.
-        if let Link::To(target) = layout.link()?
-            && target == name.as_str()
-        {
+        if layout.named()?.as_ref() == Some(name) {
             return Ok(false);
         }
         let held = dir.filter(|_| lock == Lock::Taken);
-        self.trash.put(&layout.root, name.as_str(), held).map_err(failed("move to the trash"))?;
+        self.trash.put(&layout.home, name.as_str(), held).map_err(failed("move to the trash"))?;
         Ok(true)
     }
 
@@ -140,7 +138,7 @@ impl Store {
     }
 
     fn is_pinned(&self, name: &Name) -> bool {
-        self.probes.pins && is_pinned(&self.layout.root, name)
+        self.probes.pins && is_pinned(&self.layout.home, name)
     }
 
     pub(super) fn shortage(&self, need: Need) -> Result<Option<Error>, Error> {
@@ -173,8 +171,8 @@ impl Need {
 
 /// Whether somebody holds a pin on a generation: tries for the exclusive lock and lets it go at once. A reader who
 /// comes in that moment tries again. What cannot be asked counts as not pinned; the reaper takes the lock itself.
-pub(crate) fn is_pinned(root: &OwnedFd, name: &Name) -> bool {
-    let Ok(dir) = fsx::open_dir(root, name.as_str()) else { return false };
+pub(crate) fn is_pinned(home: &OwnedFd, name: &Name) -> bool {
+    let Ok(dir) = fsx::open_dir(home, name.as_str()) else { return false };
     let lock = fsx::try_lock(&dir);
     if matches!(lock, Ok(Lock::Taken)) {
         let _ = fsx::unlock(&dir); // it cannot fail on a descriptor that was just locked, and closing it does the same

@@ -12,8 +12,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{FileType, RenameFlags};
-use rustix::io::Errno;
+use rustix::fs::FileType;
 
 use crate::clock::Now;
 use crate::fsx::{self, Link};
@@ -39,7 +38,8 @@ enum Seen {
     Generation(Name),
     /// A link to a generation that is not there.
     Dangling(Name),
-    /// Something we would not put there, in words.
+    /// Something we would not put there, in words. In git-sync's layout such a link serves until there is something
+    /// better: a generation of version 3, or a release that was put there by hand.
     Odd(String),
 }
 
@@ -68,6 +68,9 @@ impl Store {
     pub(super) fn recover_into(&mut self, now: &Now, found: &mut Recovered) -> Result<(), Error> {
         let before = self.state.clone();
         self.drop_stale_tmp(found)?;
+        if self.layout.is_git_sync {
+            self.take_over(found)?;
+        }
         let scan = self.scan()?;
         let serving = self.mend_link(&scan, now, found)?;
         self.finish_publication(&scan, serving.as_ref(), found);
@@ -78,7 +81,7 @@ impl Store {
         }
         found.warnings.extend(self.trash.take_failures());
         if self.unsynced {
-            self.sync_root()?;
+            self.sync_link()?;
         }
         // Links count more than records: a disk that is full must not keep them from being mended.
         if (self.state != before || self.unsaved)
@@ -89,16 +92,16 @@ impl Store {
         Ok(())
     }
 
-    /// Looks at every name in the root.
+    /// Looks at every name where generations are.
     fn scan(&self) -> Result<Scan, Error> {
         let (layout, uid) = (&self.layout, rustix::process::geteuid());
         let mut scan = Scan { generations: BTreeMap::new(), foreign: Vec::new() };
-        for entry in fsx::list(&layout.root).map_err(Error::io("list", &layout.path))? {
+        for entry in fsx::list(&layout.home).map_err(Error::io("list", &layout.path))? {
             let name = entry.os();
             let failed = || Error::io("look at", layout.at(name));
             let known = [LINK, LINK_TMP, PRIVATE, "lost+found"].iter().any(|known| name == OsStr::new(known));
-            let stat = || fsx::stat(&layout.root, name).map_err(failed());
-            match name.to_str().and_then(Name::parse) {
+            let stat = || fsx::stat(&layout.home, name).map_err(failed());
+            match layout.link.name_of(name) {
                 _ if known => {}
                 Some(generation) => match stat()? {
                     Some(stat) if fsx::file_type(&stat) == FileType::Directory => {
@@ -109,7 +112,9 @@ impl Store {
                     None => {}
                 },
                 None => {
-                    if root_link(&layout.root, name).map_err(failed())? == RootLink::Foreign {
+                    if layout.is_git_sync
+                        || root_link(&layout.root, name).map_err(failed())? == RootLink::Foreign
+                    {
                         scan.foreign.push(name.to_owned());
                     }
                 }
@@ -120,17 +125,17 @@ impl Store {
 
     /// Removes what step 5 of a publication left behind.
     fn drop_stale_tmp(&self, found: &mut Recovered) -> Result<(), Error> {
-        let layout = &self.layout;
-        let failed = || Error::io("look at", layout.at(LINK_TMP));
-        match fsx::read_link(&layout.root, LINK_TMP).map_err(failed())? {
+        let link = &self.layout.link;
+        let (tmp, path) = (&link.tmp, link.dir_path().join(&link.tmp));
+        match fsx::read_link(&link.dir, tmp.as_os_str()).map_err(Error::io("look at", &path))? {
             Link::Absent => {}
-            Link::To(target) if target.to_str().and_then(Name::parse).is_some() => {
-                fsx::unlink(&layout.root, LINK_TMP).map_err(Error::io("remove", layout.at(LINK_TMP)))?;
-                found.done.push(format!("removed {LINK_TMP}, left by a publication that did not end"));
+            Link::To(target) if link.named_by(&target).is_some() => {
+                fsx::unlink(&link.dir, tmp.as_os_str()).map_err(Error::io("remove", &path))?;
+                found.done.push(format!("removed {}, left by a publication that did not end", tmp.display()));
             }
             Link::To(_) | Link::Other(_) => {
-                let to = layout.move_aside(LINK_TMP)?;
-                found.done.push(format!("moved {LINK_TMP}, which is not ours, to {PRIVATE}/{to}"));
+                let to = self.layout.move_aside(tmp)?;
+                found.done.push(format!("moved {}, which is not ours, to {PRIVATE}/{to}", tmp.display()));
             }
         }
         Ok(())
@@ -140,37 +145,43 @@ impl Store {
     fn mend_link(&mut self, scan: &Scan, now: &Now, found: &mut Recovered) -> Result<Option<Name>, Error> {
         let seen = self.layout.see(scan)?;
         let wanted = self.wanted(&seen, scan, now);
+        let link = self.layout.link.shown().to_string();
         match (&seen, &wanted) {
             (Seen::Generation(name), Some(wanted)) if name == wanted => return Ok(Some(name.clone())),
             (Seen::Nothing, None) => return Ok(None),
             (Seen::Dangling(name), None) => {
                 found.warnings.push(format!(
-                    "{LINK} names {name}, which is gone; nothing is served until the next publication"
+                    "{link} names {name}, which is gone; nothing is served until the next publication"
                 ));
                 return Ok(None);
             }
-            (Seen::Odd(what), None) => {
-                let to = self.layout.move_aside(LINK)?;
-                found.done.push(format!("moved {what} from {LINK} to {PRIVATE}/{to}"));
+            (Seen::Odd(what), None) if self.layout.is_git_sync => {
+                found.foreign.push(format!("{link} is {what} until the first publication"));
+                return Ok(None);
             }
-            (Seen::Odd(what), Some(wanted)) => {
+            (Seen::Odd(what), None) => {
+                let to = self.layout.move_aside(LINK.as_ref())?;
+                found.done.push(format!("moved {what} from {link} to {PRIVATE}/{to}"));
+            }
+            (Seen::Odd(what), Some(wanted)) if !self.layout.is_git_sync => {
                 let to = self.layout.exchange_link(wanted)?;
                 found
                     .done
-                    .push(format!("moved {what} from {LINK} to {PRIVATE}/{to}; it names {wanted} again"));
+                    .push(format!("moved {what} from {link} to {PRIVATE}/{to}; it names {wanted} again"));
             }
             (seen, Some(wanted)) => {
                 self.swap(wanted)?;
                 let was = match seen {
                     Seen::Generation(name) => format!("named {name}, which was not published last"),
                     Seen::Dangling(name) => format!("named {name}, which is gone"),
-                    _ => "was missing".to_owned(),
+                    Seen::Odd(what) => format!("was {what}"),
+                    Seen::Nothing => "was missing".to_owned(),
                 };
-                found.done.push(format!("{LINK} {was}; it names {wanted} again"));
+                found.done.push(format!("{link} {was}; it names {wanted} again"));
             }
             (Seen::Generation(_), None) => return Ok(None), // wanted() never gives up one that is there
         }
-        self.sync_root()?;
+        self.sync_link()?;
         Ok(wanted)
     }
 
@@ -183,6 +194,9 @@ impl Store {
         };
         if seen.is_some() && seen == self.state.publishing.as_ref() {
             return seen.cloned(); // a publication that got past its swap
+        }
+        if let Some(name) = seen.filter(|name| self.layout.is_git_sync && self.state.record(name).is_none()) {
+            return Some(name.clone()); // published by git-sync, before us or in between
         }
         if let Some(last) = self.state.current.as_ref().filter(|name| there(name)) {
             return Some(last.clone());
@@ -197,7 +211,8 @@ impl Store {
                 .generations
                 .iter()
                 .rev()
-                .filter(|&(name, ours)| *ours && Some(name) != self.state.publishing.as_ref());
+                .filter(|&(name, ours)| *ours && Some(name) != self.state.publishing.as_ref())
+                .filter(|_| !self.layout.is_git_sync); // a commit's id says nothing about its age
             ours.map(|(name, _)| name.clone()).next()
         };
         seen.cloned().or_else(trusted).or_else(any)
@@ -206,6 +221,9 @@ impl Store {
     /// A publication that did not reach its swap is taken back; one that did is done.
     fn finish_publication(&mut self, scan: &Scan, serving: Option<&Name>, found: &mut Recovered) {
         let Some(name) = self.state.publishing.take() else { return };
+        if let Some(other) = self.state.replacing.take() {
+            return self.doubt(&name, &other, scan);
+        }
         if Some(&name) == serving {
             return;
         }
@@ -213,13 +231,27 @@ impl Store {
         if !scan.generations.contains_key(&name) {
             return;
         }
-        let line = match self.trash.put(&self.layout.root, name.as_str(), None) {
+        let line = match self.trash.put(&self.layout.home, name.as_str(), None) {
             Ok(()) => (&mut found.done, format!("removed {name}: its publication did not end")),
             Err(error) => {
                 (&mut found.warnings, format!("cannot remove {name}, whose publication did not end: {error}"))
             }
         };
         line.0.push(line.1);
+    }
+
+    /// Two generations of one commit were to be exchanged, and it is not known whether they were. If the exchange
+    /// cannot have been made, the record goes back to its name; else nothing is known about either but its commit.
+    fn doubt(&mut self, name: &Name, other: &Name, scan: &Scan) {
+        self.state.remove(name);
+        if !scan.generations.contains_key(other) {
+            return self.state.rename(other, name);
+        }
+        let Some(old) = self.state.record(other).cloned() else { return };
+        self.state.remove(other);
+        for name in [name, other].into_iter().filter(|name| scan.generations.contains_key(name)) {
+            self.state.put(Record { name: name.clone(), ..old.clone() }.doubted());
+        }
     }
 
     /// Brings the records in line with what is there.
@@ -239,8 +271,8 @@ impl Store {
             if !there(name) {
                 found.foreign.push(format!("{name} belongs to another user"));
             } else if self.state.record(name).is_none() && self.layout.is_dir(name) {
-                let size = self.layout.measure(name);
-                self.state.put(Record::unknown(name.clone(), size.entries, size.bytes, now));
+                let record = self.found_record(name, now);
+                self.state.put(record);
                 found.done.push(format!("found {name}, of which nothing is on record"));
             }
         }
@@ -262,17 +294,21 @@ impl Store {
     ) -> Result<(), Error> {
         let names = match serving {
             None => Names::new(),
+            Some(_) if self.layout.is_git_sync => Names::new(),
             Some(name) => match self.names.take() {
                 Some((of, names)) if of == name => self.names.insert((of, names)).1.clone(),
                 _ => {
                     let dir = self.layout.generation(&name)?;
-                    let names = top_names(dir).map_err(Error::io("list", self.layout.at(name.as_str())))?;
+                    let names = top_names(dir).map_err(Error::io("list", self.layout.place(&name)))?;
                     self.names.insert((name, names)).1.clone()
                 }
             },
         };
         for name in scan.foreign.iter().filter(|name| !names.contains(*name)) {
             found.foreign.push(format!("{name:?} is not ours"));
+        }
+        if self.layout.is_git_sync {
+            return Ok(()); // it has none
         }
         if let Err(error) = self.layout.mend_links(&names, found) {
             found.warnings.push(one_line(&error));
@@ -283,17 +319,23 @@ impl Store {
 
 impl Layout {
     fn see(&self, scan: &Scan) -> Result<Seen, Error> {
-        let target = match self.link()? {
+        let target = match self.link.read()? {
             Link::Absent => return Ok(Seen::Nothing),
-            Link::Other(FileType::Directory) => return Ok(Seen::Odd("a directory".to_owned())),
-            Link::Other(_) => return Ok(Seen::Odd("a file".to_owned())),
             Link::To(target) => target,
+            Link::Other(kind) => {
+                let what = if kind == FileType::Directory { "a directory" } else { "a file" };
+                if self.is_git_sync {
+                    let why = format!("{what} is there, and no link; it is left alone");
+                    return Err(Error::BadLink { path: self.link.path(), why });
+                }
+                return Ok(Seen::Odd(what.to_owned()));
+            }
         };
-        Ok(match target.to_str().and_then(Name::parse) {
+        Ok(match self.link.named_by(&target) {
             Some(name) if scan.generations.contains_key(&name) => Seen::Generation(name),
             Some(name) => {
-                let there = fsx::stat(&self.root, name.as_str());
-                match there.map_err(Error::io("look at", self.at(name.as_str())))? {
+                let there = fsx::stat(&self.home, name.as_str());
+                match there.map_err(Error::io("look at", self.place(&name)))? {
                     None => Seen::Dangling(name),
                     Some(_) => Seen::Odd(format!("a link to {name}, which is no directory,")),
                 }
@@ -303,21 +345,21 @@ impl Layout {
     }
 
     fn is_dir(&self, name: &Name) -> bool {
-        matches!(fsx::stat(&self.root, name.as_str()), Ok(Some(stat)) if fsx::file_type(&stat) == FileType::Directory)
+        matches!(fsx::stat(&self.home, name.as_str()), Ok(Some(stat)) if fsx::file_type(&stat) == FileType::Directory)
     }
 
-    fn measure(&self, name: &Name) -> fsx::walk::Measured {
-        let measured = fsx::open_dir(&self.root, name.as_str()).and_then(fsx::walk::measure);
+    pub(super) fn measure(&self, name: &Name) -> fsx::walk::Measured {
+        let measured = fsx::open_dir(&self.home, name.as_str()).and_then(fsx::walk::measure);
         measured.unwrap_or_default() // it cannot be read: then at least it is not counted twice
     }
 
-    /// Moves something out of the root's sight, unread, and says to which name.
-    fn move_aside(&self, name: &str) -> Result<String, Error> {
-        self.quarantine(&self.root, name)
+    /// Moves something that stands beside the link out of sight, unread, and says to which name.
+    fn move_aside(&self, name: &OsStr) -> Result<String, Error> {
+        self.quarantine(&self.link.dir, name)
     }
 
     /// The same for a name in any directory of ours.
-    pub(super) fn quarantine(&self, dir: &OwnedFd, name: &str) -> Result<String, Error> {
+    pub(super) fn quarantine(&self, dir: &OwnedFd, name: &OsStr) -> Result<String, Error> {
         loop {
             let to = fsx::unique(QUARANTINE);
             match fsx::rename_new(dir, name, &self.private, to.as_str()) {
@@ -330,17 +372,12 @@ impl Layout {
     /// Puts the link in the place of something that is not one, without a moment in which nothing is there, and moves
     /// that something aside. Where the file system cannot exchange, there is such a moment.
     fn exchange_link(&self, name: &Name) -> Result<String, Error> {
-        rustix::fs::symlinkat(name.as_str(), &self.root, LINK_TMP)
-            .map_err(Error::io("make the link", self.at(LINK_TMP)))?;
-        match rustix::fs::renameat_with(&self.root, LINK_TMP, &self.root, LINK, RenameFlags::EXCHANGE) {
-            Ok(()) => self.move_aside(LINK_TMP),
-            Err(Errno::INVAL | Errno::NOSYS) => {
-                let to = self.move_aside(LINK)?;
-                rustix::fs::renameat(&self.root, LINK_TMP, &self.root, LINK)
-                    .map_err(Error::io("swap", self.at(LINK)))?;
-                Ok(to)
-            }
-            Err(error) => Err(Error::io("swap", self.at(LINK))(error)),
+        self.link.make_tmp(name)?;
+        if fsx::exchange(&self.root, LINK_TMP, &self.root, LINK).map_err(Error::io("swap", self.at(LINK)))? {
+            return self.move_aside(LINK_TMP.as_ref());
         }
+        let to = self.move_aside(LINK.as_ref())?;
+        self.link.swap_tmp()?;
+        Ok(to)
     }
 }

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Durability, Error};
 use crate::fsx;
 use crate::payload::{BlobError, BlobReader, BlobSource, Delta, Entry, Kind, Payload, escaped, join};
-use crate::revision::ObjectId;
+use crate::revision::{ObjectId, Revision};
 
 /// Directories that a thread claims at once: enough that the counter is not contended, few enough that threads end
 /// together.
@@ -347,6 +347,26 @@ fn content(
     }
 }
 
+/// The file by which git recognises a worktree. No tree may have an entry of that name.
+pub(super) const GIT_FILE: &str = ".git";
+
+/// What that file says: the way to git's own directory about the worktree, relative, so that it holds wherever the
+/// volume is mounted.
+pub(super) fn git_file(revision: Revision) -> String {
+    format!("gitdir: ../../.git/worktrees/{revision}\n")
+}
+
+/// Writes that file into a staged directory.
+pub(super) fn write_git_file(
+    top: BorrowedFd<'_>,
+    revision: Revision,
+    options: &WriteOptions,
+) -> Result<(), Error> {
+    fsx::create_new(top, GIT_FILE, Modes::of(options).file)
+        .and_then(|mut file| file.write_all(git_file(revision).as_bytes()))
+        .map_err(io_error("write", GIT_FILE.as_bytes()))
+}
+
 /// What has to reach the disk before a publication.
 #[derive(Clone, Debug)]
 pub enum Unsynced {
@@ -375,6 +395,14 @@ impl Unsynced {
             dirs: (payload.dirs.iter().cloned())
                 .chain(submodules.map(|entry| payload.path_of(entry).into()))
                 .collect(),
+        }
+    }
+
+    /// And this file, at the top.
+    pub(super) fn add(&mut self, file: &str) {
+        if let Self::Few { files, dirs } = self {
+            files.push(file.as_bytes().into());
+            dirs.insert(Box::default());
         }
     }
 

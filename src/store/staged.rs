@@ -122,7 +122,7 @@ impl Store {
         let dir = stage::write(staging, place.name.as_ref(), payload, blobs, &options, cancel)?;
         let facts =
             Facts { revision: payload.revision, tree: payload.tree, selection: selection.to_owned(), need };
-        self.seal(place, dir, facts, &Unsynced::after_write(payload))
+        self.seal(place, dir, facts, Unsynced::after_write(payload))
     }
 
     /// Applies a delta to the spare, if one is ready for the delta's base; `None` where only [`Store::stage`] will do.
@@ -146,13 +146,23 @@ impl Store {
             crate::store::spare::apply(dir.as_fd(), delta, blobs, &self.options.write_options(), cancel)?;
         let facts =
             Facts { revision: delta.revision, tree: delta.tree, selection: selection.to_owned(), need };
-        self.seal(place, dir, facts, &unsynced).map(Some)
+        self.seal(place, dir, facts, unsynced).map(Some)
     }
 
     /// Makes what was written durable. After a failed sync nothing is known about what reached the disk, and the same
     /// sync would succeed the second time (the kernel reports a write-back error once): it is dropped, never retried.
-    fn seal(&self, place: Place, dir: OwnedFd, facts: Facts, unsynced: &Unsynced) -> Result<Staged, Error> {
-        stage::make_durable(dir.as_fd(), self.options.durability, unsynced)?;
+    fn seal(
+        &self,
+        place: Place,
+        dir: OwnedFd,
+        facts: Facts,
+        mut unsynced: Unsynced,
+    ) -> Result<Staged, Error> {
+        if self.layout.is_git_sync {
+            stage::write_git_file(dir.as_fd(), facts.revision, &self.options.write_options())?;
+            unsynced.add(stage::GIT_FILE);
+        }
+        stage::make_durable(dir.as_fd(), self.options.durability, &unsynced)?;
         Ok(Staged { dir, place, facts, synced: self.options.durability == Durability::Syncfs })
     }
 }

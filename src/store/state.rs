@@ -23,15 +23,29 @@ pub(crate) struct State {
     pub(crate) current: Option<Name>,
     /// The one whose publication began and was not seen to end.
     pub(crate) publishing: Option<Name>,
+    /// The name that another generation of the same commit has, or will have, while the one that is being published
+    /// takes its place.
+    #[serde(default)]
+    pub(crate) replacing: Option<Name>,
     /// Every generation in the root, newest first.
     pub(crate) generations: Vec<Record>,
+    /// The link of git-sync's layout, relative to the root where it is in it; none in our own.
+    #[serde(default)]
+    pub(crate) link: Option<String>,
 }
 
 const VERSION: u32 = 1;
 
 impl Default for State {
     fn default() -> Self {
-        Self { version: VERSION, current: None, publishing: None, generations: Vec::new() }
+        Self {
+            version: VERSION,
+            current: None,
+            publishing: None,
+            replacing: None,
+            generations: Vec::new(),
+            link: None,
+        }
     }
 }
 
@@ -83,8 +97,15 @@ impl State {
     /// Adds or replaces a record, keeping the order.
     pub(crate) fn put(&mut self, record: Record) {
         self.remove(&record.name);
-        let at = self.generations.partition_point(|other| other.name > record.name);
+        let at = self.generations.partition_point(|other| other.order() > record.order());
         self.generations.insert(at, record);
+    }
+
+    /// Gives a record another name.
+    pub(crate) fn rename(&mut self, name: &Name, to: &Name) {
+        self.generations.iter_mut().filter(|record| record.name == *name).for_each(|record| {
+            record.name = to.clone();
+        });
     }
 
     /// Forgets a generation.

@@ -3,6 +3,9 @@
 //! Names, types, executable bits and sizes are compared first, because that costs one look at each directory; contents
 //! only where all of that agrees, as git's own blob ids, by several threads. Nothing is mended: a generation that
 //! differs is replaced by a new one, never written into.
+//!
+//! In git-sync's layout consumers and hooks write into the tree: what is not of the commit is none of our business
+//! there. The `.git` file is.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -18,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::fsx;
 use crate::payload::{Entry, Kind, Payload, escaped, join};
 use crate::revision::ObjectId;
-use crate::store::stage::Dirs;
+use crate::store::stage::{Dirs, GIT_FILE, git_file};
 use crate::store::{Error, Store};
 
 /// Differences that are listed; the first says enough, the rest helps a person.
@@ -35,8 +38,15 @@ impl Store {
             return Ok(vec!["there is no current generation".to_owned()]);
         };
         let top = self.layout.generation(&current.name)?;
-        let check = Check::new(&top, expected, self.options.writers, cancel);
-        let differences = check.run(Check::shape)?;
+        let check = Check::new(&top, expected, self.options.writers, self.layout.is_git_sync, cancel);
+        let mut differences = check.run(Check::shape)?;
+        if self.layout.is_git_sync {
+            let wanted = git_file(expected.revision);
+            let found = fsx::read_file(&top, GIT_FILE, wanted.len() as u64 + 1);
+            if !found.is_ok_and(|found| found.is_some_and(|found| found == wanted.as_bytes())) {
+                differences.push(format!("{GIT_FILE}: is not as it should be"));
+            }
+        }
         if differences.is_empty() { check.run(Check::contents) } else { Ok(differences) }
     }
 }
@@ -45,6 +55,8 @@ struct Check<'a> {
     top: &'a OwnedFd,
     dirs: Vec<Dir<'a>>,
     threads: usize,
+    /// More than what is expected may be there.
+    tolerant: bool,
     cancel: &'a CancellationToken,
 }
 
@@ -55,7 +67,13 @@ type Dir<'a> = (&'a [u8], &'a [Entry], Vec<&'a [u8]>);
 type Compare<'a> = fn(&Check<'a>, &Dir<'a>, BorrowedFd<'_>, &mut dyn FnMut(String)) -> io::Result<()>;
 
 impl<'a> Check<'a> {
-    fn new(top: &'a OwnedFd, expected: &'a Payload, threads: usize, cancel: &'a CancellationToken) -> Self {
+    fn new(
+        top: &'a OwnedFd,
+        expected: &'a Payload,
+        threads: usize,
+        tolerant: bool,
+        cancel: &'a CancellationToken,
+    ) -> Self {
         let mut rest = &expected.entries[..];
         let mut dirs: Vec<Dir<'a>> = Vec::with_capacity(expected.dirs.len());
         for (at, path) in expected.dirs.iter().enumerate() {
@@ -70,7 +88,7 @@ impl<'a> Check<'a> {
                 dirs[*parent].2.push(name);
             }
         }
-        Self { top, dirs, threads, cancel }
+        Self { top, dirs, threads, tolerant, cancel }
     }
 
     /// Runs a comparison over all directories with several threads.
@@ -121,7 +139,9 @@ impl<'a> Check<'a> {
         for listed in fsx::list(fd)? {
             let name = listed.name.to_bytes();
             let Some(entry) = expected.remove(name) else {
-                differs(format!("{}: is not in the tree", shown(path, name)));
+                if !self.tolerant {
+                    differs(format!("{}: is not in the tree", shown(path, name)));
+                }
                 continue;
             };
             let Some(stat) = fsx::stat(fd, listed.name.as_c_str())? else {
@@ -131,7 +151,8 @@ impl<'a> Check<'a> {
             let kind = entry.map(|entry| (entry.kind, entry.size));
             if let Some(why) = misshapen(kind, &stat) {
                 differs(format!("{}: {why}", shown(path, name)));
-            } else if kind.is_some_and(|(kind, _)| kind == Kind::Submodule)
+            } else if !self.tolerant
+                && kind.is_some_and(|(kind, _)| kind == Kind::Submodule)
                 && !fsx::list(fsx::open_dir(fd, listed.name.as_c_str())?)?.is_empty()
             {
                 differs(format!("{}: is not empty", shown(path, name)));

@@ -1,7 +1,7 @@
 //! One attempt. The numbers are those of the parent module's doc.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -230,10 +230,11 @@ impl Worker {
                     return Err(store::Error::Cancelled.into());
                 }
                 let began = Instant::now();
-                let mut tell = |record: &Record| {
+                let mut tell = |record: &Record, _at: &Path| {
                     if let Some(hooks) = &hooks {
                         hooks.publishing(&tell::notice(record, &root));
                     }
+                    Ok::<(), Error>(())
                 };
                 let published = store.publish_and(staged, &clock::now(), &mut tell)?; // 8
                 metrics.took("publish", began.elapsed());

@@ -192,7 +192,7 @@ fn a_publication_cut_off_before_its_swap_is_taken_back() {
     state.publishing = Some(name.clone());
     state.put(record);
     let save = || {
-        let layout = crate::store::layout::Layout::open(&world.root()).unwrap();
+        let layout = crate::store::layout::Layout::open(&world.root(), &Style::Kubelet).unwrap();
         state.save(&layout, fsx::Flush::Content).unwrap();
     };
     let check = || {
@@ -233,7 +233,12 @@ fn a_publication_cut_off_after_its_swap_is_finished() {
     let mut state = old;
     state.publishing = Some(new.name.clone());
     state.put(new.clone());
-    state.save(&crate::store::layout::Layout::open(&world.root()).unwrap(), fsx::Flush::Content).unwrap();
+    state
+        .save(
+            &crate::store::layout::Layout::open(&world.root(), &Style::Kubelet).unwrap(),
+            fsx::Flush::Content,
+        )
+        .unwrap();
     fs_err::remove_file(world.at("c")).unwrap();
     symlink(Path::new(new.name.as_str()).join("c"), world.at("c")).unwrap();
     let watch = Watch::on(&world.root());

@@ -1,0 +1,189 @@
+//! Publication in git-sync's layout: how a staged generation becomes `.worktrees/<commit>`, and current.
+//!
+//! As in [`super::publish`] the writer's lock is held throughout. Each step with what a crash right after it leaves,
+//! and what the next start does about it:
+//!
+//! 1. Look whether the name, the commit's, is taken: by another generation of the same commit, the current one or a
+//!    retired one, or by something else. Where it is, the new generation gets a serial number behind its name until
+//!    step 5. Where the file system cannot exchange (NFS), something that is not current is renamed out of the way
+//!    now, and beside the current one the new generation keeps its serial number for good.
+//!    *Crash:* a directory in staging, discarded; something renamed, which is a retired generation like any other.
+//! 2. Write the records, synced: what is being published, and what it replaces.
+//!    *Crash:* a record without a directory. Forgotten.
+//! 3. Rename the staged directory to its name in `.worktrees`, and sync that: the link may be on another file system.
+//!    *Crash:* a complete generation that the link does not name. Discarded, or if its name has a serial number reaped.
+//! 4. Tell those who have to know before the swap: the mirror writes git's own directory about the worktree, hooks
+//!    begin.
+//!    *Crash:* the same. What the mirror wrote about a generation that is not there goes with its next housekeeping.
+//! 5. Where the name is taken, exchange the two (`RENAME_EXCHANGE`). If the other one was current, this is the swap:
+//!    the link names the new generation without having been touched.
+//!    *Crash before or after:* which of the two has the name is not known. The link names either, and both are
+//!    complete; what the name holds is compared with the commit before anything rests on it.
+//! 6. Make a link beside the link. *Crash:* a left-over that would make every later step 6 fail. Removed.
+//! 7. Rename it over the link: the swap, or after an exchange the event that watchers wait for.
+//!    *Crash before:* the old generation is current. *Crash after:* the new one is; steps 8 and 9 are done at start.
+//! 8. Sync the link's directory, and `.worktrees` after an exchange.
+//!    *Power cut before:* either generation is current, and both are whole.
+//! 9. Write the records: the new one is current, the old one retired now. Its modification time is set, too: git-sync
+//!    has no other clock.
+//!    *Crash before:* the old one counts as retired from the next start on.
+//!
+//! A failure before the swap leaves what was published as it was; after it, it is reported and mended in the next cycle.
+
+use jiff::SignedDuration;
+
+use crate::clock::Now;
+use crate::fsx;
+use crate::generation::{Name, Record};
+use crate::human::one_line;
+use crate::store::publish::Ready;
+use crate::store::state::State;
+use crate::store::{Durability, Error, Published, Staged, Store};
+
+/// Where a new generation goes.
+struct Spot {
+    /// Its name once it is published.
+    name: Name,
+    /// Its name until step 5; what it replaces has it afterwards.
+    first: Name,
+    /// What has `name` now is current.
+    serves: bool,
+}
+
+impl Spot {
+    fn exchanges(&self) -> bool {
+        self.name != self.first
+    }
+}
+
+impl Store {
+    pub(super) fn publish_worktree<E: From<Error>>(
+        &mut self,
+        staged: Staged,
+        now: &Now,
+        ready: Ready<'_, E>,
+    ) -> Result<Published, E> {
+        // 1
+        let spot = self.spot(&staged)?;
+        let mut record = staged.record(spot.name.clone(), now);
+        if let Some(newest) = self.state.generations.first() {
+            // Names do not tell the order here: a clock that went back stands still.
+            record.published = record.published.max(newest.published + SignedDuration::from_nanos(1));
+        }
+        let before = self.state.clone();
+        // 2
+        self.announce_worktree(&record, &spot).inspect_err(|_| self.forget(before.clone(), None))?;
+        // 3, 4, 5
+        self.bring_in(staged, &record, &spot, ready).inspect_err(|_| {
+            self.forget(before.clone(), Some(&spot.first));
+            self.withdraw(&spot.first, now);
+        })?;
+        // 6, 7
+        let mut warnings = Vec::new();
+        match self.swap(&spot.name) {
+            Ok(()) => {}
+            Err(error) if spot.exchanges() && spot.serves => warnings.push(one_line(&error)),
+            Err(error) => {
+                if !spot.exchanges() {
+                    self.forget(before, Some(&spot.name));
+                }
+                self.withdraw(&spot.name, now);
+                return Err(error.into());
+            }
+        }
+        let previous = self.state.current.replace(spot.name.clone());
+        let previous = if spot.exchanges() && spot.serves { Some(spot.first.clone()) } else { previous };
+        // 8, 9
+        warnings.extend(self.clear_the_way(&spot).err().map(|error| one_line(&error)));
+        warnings.extend(self.settle(&[], previous.as_ref(), now));
+        Ok(Published { current: record, previous, warnings })
+    }
+
+    /// Step 1.
+    fn spot(&mut self, staged: &Staged) -> Result<Spot, Error> {
+        let name = Name::of(staged.revision());
+        let failed = |act| Error::io(act, self.layout.place(&name));
+        let taken = fsx::stat(&self.layout.home, name.as_str()).map_err(failed("look at"))?.is_some();
+        let serves = self.layout.named()?.as_ref() == Some(&name);
+        if !taken {
+            return Ok(Spot { first: name.clone(), name, serves: false });
+        }
+        let free = self.free_name(&name)?;
+        if self.probes.exchange {
+            return Ok(Spot { name, first: free, serves });
+        }
+        if serves {
+            return Ok(Spot { name: free.clone(), first: free, serves: false });
+        }
+        fsx::rename_new(&self.layout.home, name.as_str(), &self.layout.home, free.as_str())
+            .map_err(failed("rename"))?;
+        self.state.rename(&name, &free);
+        Ok(Spot { first: name.clone(), name, serves: false })
+    }
+
+    /// Step 2.
+    fn announce_worktree(&mut self, record: &Record, spot: &Spot) -> Result<(), Error> {
+        self.state.publishing = Some(spot.name.clone());
+        self.state.replacing = spot.exchanges().then(|| spot.first.clone());
+        self.state.rename(&spot.name, &spot.first);
+        self.state.put(record.clone());
+        self.save()
+    }
+
+    /// Steps 3 to 5.
+    fn bring_in<E: From<Error>>(
+        &mut self,
+        staged: Staged,
+        record: &Record,
+        spot: &Spot,
+        ready: Ready<'_, E>,
+    ) -> Result<(), E> {
+        let layout = &self.layout;
+        let (home, place) = (&layout.home, layout.place(&spot.first));
+        // 3
+        fsx::rename_new(&layout.staging, staged.name(), home, spot.first.as_str())
+            .map_err(Error::io("rename the staged directory to", &place))?;
+        staged.was_moved();
+        self.sync_home()?;
+        // 4
+        ready(record, &place)?;
+        // 5
+        if spot.exchanges() {
+            let failed = Error::io("put the new generation in the place of", layout.place(&spot.name));
+            let done = fsx::exchange(home, spot.first.as_str(), home, spot.name.as_str()).map_err(failed)?;
+            if !done {
+                let source = std::io::Error::other("the file system cannot exchange two names any more");
+                return Err(Error::Io { act: "exchange", path: place, source }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// What the new generation was exchanged with is a retired generation, or was nobody's.
+    fn clear_the_way(&mut self, spot: &Spot) -> Result<(), Error> {
+        self.state.replacing = None;
+        if !spot.exchanges() {
+            return Ok(());
+        }
+        if self.state.record(&spot.first).is_none() {
+            let failed = Error::io("move to the trash", self.layout.place(&spot.first));
+            self.trash.put(&self.layout.home, spot.first.as_str(), None).map_err(failed)?;
+        }
+        self.sync_home()
+    }
+
+    fn sync_home(&self) -> Result<(), Error> {
+        if self.options.durability == Durability::None {
+            return Ok(());
+        }
+        fsx::sync_dir(&self.layout.home)
+            .map_err(Error::io("sync", self.layout.at(crate::generation::WORKTREES)))
+    }
+
+    /// Goes back to these records, but for what recovery has to take back; the file may hold others.
+    fn forget(&mut self, before: State, publishing: Option<&Name>) {
+        self.state = before;
+        self.state.publishing = publishing.cloned();
+        self.unsaved = true;
+    }
+}
