@@ -8,7 +8,7 @@ use std::io::Read as _;
 use aws_lc_rs::digest;
 use flate2::read::MultiGzDecoder;
 
-use super::payload::{Form, Payload, Value};
+use super::payload::{Form, Payload, Value, sha256};
 
 /// A ConfigMap as the API server has it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -38,6 +38,22 @@ impl Difference {
 }
 
 impl Current {
+    /// All keys.
+    pub fn keys(&self) -> impl Iterator<Item = &String> {
+        self.data.keys().chain(self.binary.keys())
+    }
+
+    /// The digest of what a reader of a key finds, unpacked if it is packed; nothing for an empty one.
+    pub(super) fn content_of(&self, key: &str) -> Option<[u8; 32]> {
+        let text = self.data.get(key).map(String::as_bytes);
+        let stored =
+            text.or_else(|| self.binary.get(key).map(Vec::as_slice)).filter(|bytes| !bytes.is_empty())?;
+        Some(match text {
+            None => content_digest(stored).unwrap_or_else(|| sha256(&[stored])),
+            Some(text) => sha256(&[text]),
+        })
+    }
+
     /// What it takes to make it the payload.
     pub fn difference(&self, desired: &Payload) -> Difference {
         let mut difference = Difference::default();
@@ -49,8 +65,8 @@ impl Current {
                 _ => difference.changed.insert(key.clone()),
             };
         }
-        let there = self.data.keys().chain(self.binary.keys());
-        difference.removed = there.filter(|key| !desired.values().contains_key(*key)).cloned().collect();
+        difference.removed =
+            self.keys().filter(|key| !desired.values().contains_key(*key)).cloned().collect();
         difference
     }
 }

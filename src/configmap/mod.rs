@@ -9,8 +9,9 @@
 //! `fault` what can be wrong with them; `glob` the dialects by name, `zglob` the older one; `tree` files and links;
 //! `payload` the keys and bytes of one ConfigMap; `plan` which file goes where, `finding` what stands in the way,
 //! `grow` more partitions for a payload that is too large; `compare` what an existing ConfigMap lacks; `manifest` the
-//! YAML that kubectl takes.
+//! YAML that kubectl takes; `apply` what has to happen in a cluster.
 
+pub mod apply;
 mod compare;
 mod fault;
 mod finding;

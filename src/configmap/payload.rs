@@ -91,7 +91,7 @@ pub(super) fn key_hash(key: &str) -> [u8; 32] {
     sha256(&[key.as_bytes()])
 }
 
-fn sha256(parts: &[&[u8]]) -> [u8; 32] {
+pub(super) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     let mut context = digest::Context::new(&digest::SHA256);
     for part in parts {
         context.update(part);
@@ -198,6 +198,13 @@ impl Payload {
     /// Keys and values, in the keys' order.
     pub fn values(&self) -> &BTreeMap<String, Arc<Value>> {
         &self.values
+    }
+
+    /// With one key more, or another text for it.
+    pub(super) fn with_text(&self, key: &str, text: String) -> Self {
+        let mut values = self.values.clone();
+        values.insert(key.to_owned(), Arc::new(Value::new(text.into_bytes(), false)));
+        Self { values }
     }
 
     /// What the API server counts against its limit: the values.

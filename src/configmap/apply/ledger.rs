@@ -1,0 +1,216 @@
+//! What was attempted and how it ended, by target. It survives restarts as the data of a ConfigMap, and says nothing
+//! about what is there now.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// What an error may say.
+const MOST_ERROR: usize = 300;
+/// Repairs that are remembered.
+const MOST_REPAIRS: usize = 8;
+/// What the ledger may hold.
+const MOST: usize = 900_000;
+
+/// The last attempt at one target.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// The revision that was to be written.
+    pub revision: String,
+    /// The digest that was to be written; empty for a deletion.
+    pub digest: String,
+    /// When, by our clock: for people.
+    pub at: Timestamp,
+    /// How it ended, in one word.
+    pub outcome: String,
+    /// Writes that were sent for this digest.
+    pub attempts: u32,
+    /// Why it failed, shortened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// When it was last repaired after somebody else wrote it, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub repairs: Vec<Timestamp>,
+}
+
+/// How often a target may be repaired.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pace {
+    /// So many repairs in the window make a target contested.
+    pub repairs: usize,
+    /// The window.
+    pub window: Duration,
+    /// From one repair of a contested target to the next.
+    pub pause: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { repairs: 3, window: Duration::from_secs(24 * 3_600), pause: Duration::from_secs(6 * 3_600) }
+    }
+}
+
+/// The records of one namespace.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Ledger {
+    /// By the names of the ConfigMaps.
+    pub records: BTreeMap<String, Record>,
+    /// What could not be read, as it stands there.
+    pub damaged: BTreeMap<String, String>,
+}
+
+impl Pace {
+    /// How often a target was repaired, if that was so often and so recently that the next repair has to wait. A clock
+    /// that was set has no say: repairs in its future are none.
+    pub fn contested(&self, repairs: &[Timestamp], now: Timestamp) -> Option<usize> {
+        let since = |window: Duration| {
+            repairs
+                .iter()
+                .filter(|at| now.duration_since(**at).unsigned_abs() <= window && **at <= now)
+                .count()
+        };
+        let recent = since(self.window);
+        (recent >= self.repairs && since(self.pause) > 0).then_some(recent)
+    }
+}
+
+impl Record {
+    /// Keeps it bounded.
+    fn shortened(&self) -> Self {
+        let mut record = self.clone();
+        if let Some(error) = record.error.as_mut().filter(|error| error.len() > MOST_ERROR) {
+            error.truncate((0..=MOST_ERROR).rev().find(|&at| error.is_char_boundary(at)).unwrap_or_default());
+            error.push('…');
+        }
+        let old = record.repairs.len().saturating_sub(MOST_REPAIRS);
+        record.repairs.drain(..old);
+        record
+    }
+}
+
+impl Ledger {
+    /// From the data of its ConfigMap.
+    pub fn read(data: &BTreeMap<String, String>) -> Self {
+        let mut ledger = Self::default();
+        for (name, text) in data {
+            match serde_json::from_str(text) {
+                Ok(record) => drop(ledger.records.insert(name.clone(), record)),
+                Err(_) => drop(ledger.damaged.insert(name.clone(), text.clone())),
+            }
+        }
+        ledger
+    }
+
+    /// As the data of its ConfigMap. Where it is too large for one, the oldest records of what went well are left out.
+    pub fn data(&self) -> BTreeMap<String, String> {
+        let mut data = self.damaged.clone();
+        let mut kept: Vec<(&String, Record)> =
+            self.records.iter().map(|(name, record)| (name, record.shortened())).collect();
+        kept.sort_by_key(|(_, record)| (record.error.is_none(), std::cmp::Reverse(record.at)));
+        let mut bytes: usize = data.iter().map(|(key, text)| key.len() + text.len()).sum();
+        for (name, record) in kept {
+            let text = serde_json::to_string(&record).unwrap_or_default(); // strings and times always become JSON
+            bytes += name.len() + text.len();
+            if bytes <= MOST {
+                data.insert(name.clone(), text);
+            }
+        }
+        data
+    }
+
+    /// Records an attempt, or that nothing had to be attempted: the latter only ends an error.
+    pub fn note(&mut self, name: &str, mut record: Record, repaired: bool) {
+        let old = self.records.get(name);
+        if let Some(old) = old {
+            record.repairs.clone_from(&old.repairs);
+            if old.digest == record.digest && old.revision == record.revision {
+                record.attempts += old.attempts;
+            }
+        }
+        if repaired {
+            record.repairs.push(record.at);
+        }
+        let same =
+            |old: &Record| Record { at: record.at, attempts: record.attempts, ..old.clone() } == record;
+        // The same failure again, without anything having been sent, is no news and no reason to write.
+        if old.is_some_and(|old| same(&old.shortened()) && old.attempts == record.attempts) {
+            return;
+        }
+        self.records.insert(name.to_owned(), record.shortened());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn record(second: i64, error: Option<&str>, attempts: u32) -> Record {
+        Record {
+            revision: "r".into(),
+            digest: "d".into(),
+            at: at(second),
+            outcome: if error.is_some() { "failed" } else { "replaced" }.into(),
+            attempts,
+            error: error.map(str::to_owned),
+            repairs: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn attempts_add_up_and_what_is_no_news_changes_nothing() {
+        let mut ledger = Ledger::default();
+        ledger.note("a", record(1, Some("no route"), 1), false);
+        ledger.note("a", record(2, Some("no route"), 1), false);
+        assert_eq!((ledger.records["a"].attempts, ledger.records["a"].at), (2, at(2)));
+        let before = ledger.clone();
+        ledger.note("a", record(3, Some("no route"), 0), false);
+        assert_eq!(ledger, before, "nothing was sent");
+        ledger.note("a", record(4, None, 1), true);
+        assert_eq!((ledger.records["a"].attempts, ledger.records["a"].repairs.len()), (3, 1));
+        assert_eq!(Ledger::read(&ledger.data()), ledger);
+    }
+
+    #[test]
+    fn it_stays_bounded_and_failures_outlast_successes() {
+        let mut ledger = Ledger::default();
+        for target in 0..10_000 {
+            let error = (target % 10 == 0).then(|| "é".repeat(1_000));
+            ledger.note(&format!("target-{target}"), record(target, error.as_deref(), 1), false);
+        }
+        let data = ledger.data();
+        assert!(data.iter().map(|(key, text)| key.len() + text.len()).sum::<usize>() <= MOST);
+        assert!((0..10_000).step_by(10).all(|target| data.contains_key(&format!("target-{target}"))));
+        assert!(data.contains_key("target-9999") && !data.contains_key("target-1"));
+        for _ in 0..20 {
+            ledger.note("target-1", record(1, None, 1), true);
+        }
+        assert_eq!(ledger.records["target-1"].repairs.len(), MOST_REPAIRS);
+    }
+
+    #[test]
+    fn damage_is_kept_as_it_stands() {
+        let data = [("a".to_owned(), "nonsense".to_owned())].into();
+        assert_eq!(Ledger::read(&data).data(), data);
+    }
+
+    #[test]
+    fn a_target_is_contested_after_several_repairs_until_a_pause_has_gone_by() {
+        let pace = Pace { repairs: 3, window: Duration::from_secs(100), pause: Duration::from_secs(10) };
+        let repairs = [at(0), at(50), at(99)];
+        assert_eq!(pace.contested(&repairs, at(100)), Some(3));
+        assert_eq!(pace.contested(&repairs[..2], at(51)), None, "not often enough");
+        assert_eq!(
+            pace.contested(&repairs, at(120)),
+            None,
+            "a pause has gone by, so it is repaired once more"
+        );
+        assert_eq!(pace.contested(&repairs, at(20)), None, "repairs in the future are none");
+        assert_eq!(pace.contested(&repairs, at(1_000)), None, "long ago");
+    }
+}

@@ -1,0 +1,46 @@
+//! What has to happen to the ConfigMaps of a cluster so that they are what a revision says: who owns them, what was
+//! recorded of them, the verdict for each, and the order of writing. Pure: what was read comes in, a plan with reasons
+//! comes out, and the driver carries it out.
+//!
+//! Files: `owner` whose a ConfigMap is; `wish` what it should be; `verdict` what to do with one; `order` which write
+//! comes before which; `floor` how much may be taken away at once; `marker` the inventory of what we wrote, which a
+//! consumer reads, too; `ledger` what was attempted and how it ended.
+
+mod floor;
+mod ledger;
+mod marker;
+mod order;
+mod owner;
+#[cfg(test)]
+mod tests;
+mod verdict;
+mod wish;
+
+pub use floor::{Emptied, Floor};
+pub use ledger::{Ledger, Pace, Record};
+pub use marker::{Entry, Marker, TooLong};
+pub use order::{Moves, Order, order};
+pub use owner::{Adopt, BadOwner, Claim, Owner};
+pub use verdict::{Deed, Policy, Refusal, Seen, Verdict, Why, unseen};
+pub use wish::{Desired, Shape, VersionKey, Wish};
+
+/// Annotations and the label of what treeswap writes.
+pub mod names {
+    /// Label: the owner, or a hash of a name that is no label.
+    pub const OWNER: &str = "treeswap.dev/owner";
+    /// Annotation: the owner's name as it was given. (Labels and annotations are apart, so it may be the same.)
+    pub const OWNER_NAME: &str = OWNER;
+    /// Annotation: the revision that last changed the payload.
+    pub const REVISION: &str = "treeswap.dev/revision";
+    /// Annotation: the digest of what was written. It names that, and is no evidence of what is there.
+    pub const DIGEST: &str = "treeswap.dev/digest";
+    /// Annotation: the digest of the rules it was written by.
+    pub const RULES: &str = "treeswap.dev/rules";
+    /// Label: `set` for the marker, `ledger` for the ledger.
+    pub const ROLE: &str = "treeswap.dev/role";
+    /// The label that says which program manages an object.
+    pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "treeswap");
+    /// The labels of what Prow's config-updater made.
+    pub const PROW: [(&str, &str); 2] =
+        [("app.kubernetes.io/name", "prow"), ("app.kubernetes.io/component", "updateconfig-plugin")];
+}
