@@ -223,10 +223,11 @@ impl Mirror {
         .await
     }
 
-    async fn settle(&self, found: Found) -> Result<Revision, Error> {
-        let layout = Arc::clone(&self.layout);
-        blocking(move || layout.settle(&found.boundary, found.commit)).await?;
-        Ok(Revision(found.commit))
+    async fn settle(&mut self, found: Found) -> Result<Revision, Error> {
+        let (layout, commit) = (Arc::clone(&self.layout), found.commit);
+        blocking(move || layout.settle(&found.boundary, commit)).await?;
+        self.settled = Some(commit);
+        Ok(Revision(commit))
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use git2::ObjectType;
 use tokio_util::sync::CancellationToken;
 
+use super::form::Form;
 use super::layout::Layout;
 use super::odb::{Settings, oid};
 use super::shared::Shared;
@@ -24,8 +25,8 @@ impl Fixture {
     pub(super) fn new() -> Self {
         Settings { verify: false, durable: false, max_objects: None }.apply().unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let layout = Layout::open(&dir.path().join("mirror"), false).unwrap();
-        let shared = Arc::new(Shared::new(layout.dir().to_owned()));
+        let layout = Layout::open(&dir.path().join("mirror"), Form::Bare, false).unwrap();
+        let shared = Arc::new(Shared::new(layout.dir().to_owned(), false));
         let repository = git2::Repository::open_bare(layout.dir()).unwrap();
         Self { _dir: dir, layout, shared, repository }
     }

@@ -27,10 +27,11 @@ use fs_err as fs;
 
 use super::closure::tree_closure;
 use super::error::Error;
+use super::form::Form;
 use super::indexer::{self, Job, Report, Task};
 use super::layout::{Pack, local, sync_dir};
 use super::odb::Reader;
-use super::{Mirror, pack_index};
+use super::{Mirror, pack_index, worktrees};
 use crate::revision::{ObjectId, Revision};
 
 /// Below this, garbage is not worth a fetch.
@@ -77,6 +78,11 @@ pub(super) fn chore(packs: &[Pack], fresh: u64, max_packs: u32, max_bytes: u64) 
 
 impl Mirror {
     pub(super) fn keep_house(&mut self, held: &[Revision]) -> Result<(), Error> {
+        if self.layout.form() == Form::Worktrees {
+            for gone in worktrees::prune(self.layout.dir(), held)? {
+                tracing::debug!(worktree = gone, "removed the worktree of a generation that is gone");
+            }
+        }
         if let Some(pack) = self.renewed.clone() {
             // Until the renewing revision is published, the next delta starts from the one before.
             let published = held.first().map(|held| held.0) == self.layout.tip();

@@ -1,4 +1,5 @@
-//! The mirror as files: made, locked, swept, set aside.
+//! The mirror as files: made, locked, swept, set aside. What is different where it is git-sync's `ROOT/.git` is in
+//! [`super::form`].
 //!
 //! ```text
 //! DIR/treeswap          our mark, the lock of whoever works on the mirror, and what it weighed without garbage
@@ -20,19 +21,21 @@
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 
 use super::error::Error;
+use super::form::{self, Form};
 use crate::revision::ObjectId;
 
 /// Our mark and lock.
-const MARK: &str = "treeswap";
+pub(super) const MARK: &str = "treeswap";
 /// Our only ref.
 const TIP: &str = "refs/treeswap/tip";
 /// What a mirror that was set aside is called, with a number behind it.
-const BROKEN: &str = "broken-";
+pub(super) const BROKEN: &str = "broken-";
 
 /// A pack of the mirror.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -47,6 +50,7 @@ pub(super) struct Pack {
 #[derive(Debug)]
 pub(super) struct Layout {
     dir: PathBuf,
+    form: Form,
     durable: bool,
     lock: File,
 }
@@ -61,19 +65,22 @@ impl Drop for Layout {
 
 impl Layout {
     /// Locks the mirror at `dir`, makes it if there is none, sweeps what an interrupted run left.
-    pub(super) fn open(dir: &Path, durable: bool) -> Result<Self, Error> {
+    pub(super) fn open(dir: &Path, form: Form, durable: bool) -> Result<Self, Error> {
         let dir = std::path::absolute(dir).map_err(local("find", dir))?;
+        if dir.is_file() {
+            return Err(Error::Foreign { path: dir }); // a submodule's or a linked worktree's `.git`
+        }
         fs::create_dir_all(&dir).map_err(local("make the mirror", &dir))?;
-        let mark = dir.join(MARK);
-        if !mark.exists() && !is_vacant(&dir)? {
+        let known = dir.join(MARK).exists() || form == Form::Worktrees && form::looks_like_git(&dir);
+        if !known && !is_vacant(&dir)? {
             return Err(Error::Foreign { path: dir });
         }
-        Self::make(dir, durable)
+        Self::make(dir, form, durable)
     }
 
-    fn make(dir: PathBuf, durable: bool) -> Result<Self, Error> {
+    fn make(dir: PathBuf, form: Form, durable: bool) -> Result<Self, Error> {
         let lock = lock(&dir, &dir.join(MARK))?;
-        let layout = Self { dir, durable, lock };
+        let layout = Self { dir, form, durable, lock };
         // First: a start that was interrupted may have left a lock in the way of making what is missing.
         layout.sweep()?;
         layout.init()?;
@@ -90,7 +97,12 @@ impl Layout {
             return self.init().map(|()| None);
         }
         fs::create_dir_all(&self.dir).map_err(local("make the mirror", &self.dir))?;
-        Self::make(self.dir.clone(), self.durable).map(Some)
+        Self::make(self.dir.clone(), self.form, self.durable).map(Some)
+    }
+
+    /// What the mirror is in git's eyes.
+    pub(super) fn form(&self) -> Form {
+        self.form
     }
 
     /// The repository's directory.
@@ -101,6 +113,9 @@ impl Layout {
     /// Makes the repository, unless there is one that opens. Where a start was interrupted, or a power cut took the
     /// content of files whose names survived, what is there is a piece of a cache, and in the way: it goes.
     fn init(&self) -> Result<(), Error> {
+        if self.form == Form::Worktrees {
+            return form::init(&self.dir, self.durable);
+        }
         if self.dir.join("HEAD").exists()
             && self.dir.join("objects").is_dir()
             && self.dir.join("refs").is_dir()
@@ -134,8 +149,12 @@ impl Layout {
     /// Removes what an interrupted run left: locks, temporary packs, halves of packs. The lock is held, so nobody else
     /// is in the middle of anything.
     fn sweep(&self) -> Result<(), Error> {
+        form::remove_unfinished(&self.dir)?;
         remove_matching(&self.dir, |name| name.ends_with(".lock") || name.starts_with("tmp_"))?;
         remove_matching(&self.dir.join("refs/treeswap"), |name| name.ends_with(".lock"))?;
+        if self.form == Form::Worktrees {
+            form::sweep(&self.dir)?;
+        }
         let packs = self.dir.join("objects/pack");
         remove_matching(&packs, |name| {
             let twin = |other: &str| {
@@ -168,6 +187,11 @@ impl Layout {
             .find(|path| !path.exists())
             .unwrap_or_else(|| self.dir.join(BROKEN));
         fs::create_dir(&aside).map_err(local("make", &aside))?;
+        if self.form == Form::Worktrees {
+            form::set_aside(&self.dir, &aside)?;
+            self.init()?;
+            return Ok(aside);
+        }
         for name in names(&self.dir)? {
             if name != MARK && !name.starts_with(BROKEN) {
                 let from = self.dir.join(&name);
@@ -239,25 +263,31 @@ impl Layout {
         self.replace(&path, format!("{tip}\n").as_bytes())
     }
 
-    /// Replaces a file's content at once. The temporary name is one that [`Layout::sweep`] knows.
     fn replace(&self, path: &Path, content: &[u8]) -> Result<(), Error> {
-        if fs::read(path).is_ok_and(|now| now == content) {
-            return Ok(());
+        replace(path, content, self.durable)
+    }
+}
+
+/// Replaces a file's content at once. The temporary name is git's own for a lock on the file, and one that
+/// [`Layout::sweep`] knows.
+pub(super) fn replace(path: &Path, content: &[u8], durable: bool) -> Result<(), Error> {
+    if fs::read(path).is_ok_and(|now| now == content) {
+        return Ok(());
+    }
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".lock");
+    let write = || -> io::Result<()> {
+        let mut file = fs::File::create(Path::new(&temporary))?;
+        file.write_all(content)?;
+        if durable {
+            file.sync_all()?;
         }
-        let temporary = path.with_extension("lock");
-        let write = || -> io::Result<()> {
-            let mut file = fs::File::create(&temporary)?;
-            file.write_all(content)?;
-            if self.durable {
-                file.sync_all()?;
-            }
-            fs::rename(&temporary, path)
-        };
-        write().map_err(local("write", path))?;
-        match path.parent() {
-            Some(parent) if self.durable => sync_dir(parent),
-            _ => Ok(()),
-        }
+        fs::rename(&temporary, path)
+    };
+    write().map_err(local("write", path))?;
+    match path.parent() {
+        Some(parent) if durable => sync_dir(parent),
+        _ => Ok(()),
     }
 }
 
@@ -268,6 +298,7 @@ fn lock(dir: &Path, mark: &Path) -> Result<File, Error> {
         .truncate(false)
         .read(true)
         .write(true)
+        .mode(0o600) // a consumer that could open it could take the lock
         .open(mark)
         .map_err(local("make", mark))?;
     match file.try_lock() {
@@ -285,7 +316,7 @@ fn is_vacant(dir: &Path) -> Result<bool, Error> {
 }
 
 /// Names in a directory that are text; none where there is no directory. Nothing of ours is anything else.
-fn names(dir: &Path) -> Result<Vec<String>, Error> {
+pub(super) fn names(dir: &Path) -> Result<Vec<String>, Error> {
     match fs::read_dir(dir) {
         Ok(entries) => Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -293,7 +324,7 @@ fn names(dir: &Path) -> Result<Vec<String>, Error> {
     }
 }
 
-fn remove_matching(dir: &Path, stale: impl Fn(&str) -> bool) -> Result<(), Error> {
+pub(super) fn remove_matching(dir: &Path, stale: impl Fn(&str) -> bool) -> Result<(), Error> {
     for name in names(dir)?.into_iter().filter(|name| stale(name)) {
         let path = dir.join(name);
         match fs::remove_file(&path) {

@@ -18,6 +18,8 @@ mod error;
 mod fetch;
 #[cfg(test)]
 mod fixture;
+mod form;
+mod git_index;
 mod housekeeping;
 mod indexer;
 mod layout;
@@ -31,6 +33,7 @@ mod tests;
 mod tree;
 mod whole;
 pub mod wire;
+mod worktrees;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -43,6 +46,7 @@ pub use wire::Tip;
 
 use crate::payload::{BlobSource, Delta, Payload, Rules};
 use crate::revision::{ObjectId, Ref, Revision};
+use form::Form;
 use layout::Layout;
 use odb::{Peeled, Reader, Settings};
 use shared::Shared;
@@ -57,11 +61,29 @@ pub enum Depth {
     Commits(u32),
 }
 
+/// What becomes of objects that nothing needs any more (`--git-gc`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Gc {
+    /// Nothing: the mirror only grows.
+    Off,
+    /// They go once they outweigh the rest.
+    Auto,
+    /// They go when the last revision that needs them went.
+    Always,
+    /// The same, and what stays becomes one pack.
+    Aggressive,
+}
+
 /// What makes a mirror.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where the mirror lives (a bare repository; made when absent).
     pub dir: PathBuf,
+    /// git-sync's layout: `dir` is `ROOT/.git` of a repository that is not bare, a repository that is there is taken
+    /// over, and generations may become linked worktrees of it ([`Objects::add_worktree`]).
+    pub worktrees: bool,
+    /// What becomes of objects that nothing needs any more.
+    pub gc: Gc,
     /// What to follow.
     pub asked: Ref,
     /// How much history.
@@ -87,6 +109,8 @@ impl Options {
     pub fn new(dir: impl Into<PathBuf>, asked: Ref, wire: wire::Options) -> Self {
         Self {
             dir: dir.into(),
+            worktrees: false,
+            gc: Gc::Auto,
             asked,
             depth: Depth::Commits(1),
             wire,
@@ -133,6 +157,8 @@ pub struct Mirror {
     client: wire::Client,
     /// What the remote's history has looked like so far.
     course: fetch::Course,
+    /// The last tip that a fetch of this process left complete, with a boundary of the depth asked for.
+    settled: Option<ObjectId>,
     /// The next fetch brings everything.
     renew: bool,
     /// The pack that it brought, which stands for itself.
@@ -147,11 +173,31 @@ impl Mirror {
     pub fn open(options: Options) -> Result<Self, Error> {
         Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
         let client = wire::Client::new(options.wire.clone())?;
-        let layout = Arc::new(Layout::open(&options.dir, options.durable)?);
-        let shared = Arc::new(Shared::new(layout.dir().to_owned()));
+        let form = if options.worktrees { Form::Worktrees } else { Form::Bare };
+        let layout = Arc::new(Layout::open(&options.dir, form, options.durable)?);
+        let shared = Arc::new(Shared::new(layout.dir().to_owned(), options.durable));
         fetch::mend(&layout, &shared)?;
+        if options.worktrees {
+            form::name_origin(layout.dir(), client.remote())?;
+        }
         let course = fetch::Course::Unknown;
-        Ok(Self { options, layout, shared, client, course, renew: false, renewed: None, received: 0 })
+        Ok(Self {
+            options,
+            layout,
+            shared,
+            client,
+            course,
+            settled: None,
+            renew: false,
+            renewed: None,
+            received: 0,
+        })
+    }
+
+    /// Whether a fetch of this process has seen to it that the revision is there with history as deep as asked. Not so
+    /// right after opening: the depth may have been another one before, with nothing new to publish.
+    pub fn is_settled(&self, revision: Revision) -> bool {
+        self.settled == Some(revision.0)
     }
 
     /// Asks the remote what the ref names now: one round trip on a kept connection, no process, no disk.

@@ -12,6 +12,8 @@ use super::odb::Store;
 pub(super) struct Shared {
     /// The repository.
     pub(super) dir: PathBuf,
+    /// What counts is made durable first.
+    pub(super) durable: bool,
     /// Set when something that should be there could not be read: the next fetch starts with a new mirror.
     damaged: AtomicBool,
     /// Guards handing out leases.
@@ -26,8 +28,8 @@ pub(super) struct Shared {
 pub(super) struct Lease(#[expect(dead_code, reason = "only its count matters")] Arc<()>);
 
 impl Shared {
-    pub(super) fn new(dir: PathBuf) -> Self {
-        Self { dir, damaged: AtomicBool::new(false), door: Mutex::new(()), readers: Arc::new(()) }
+    pub(super) fn new(dir: PathBuf, durable: bool) -> Self {
+        Self { dir, durable, damaged: AtomicBool::new(false), door: Mutex::new(()), readers: Arc::new(()) }
     }
 
     /// Opens the repository.

@@ -205,7 +205,7 @@ impl Refusal {
 
 impl Rules {
     /// Checks one component: `depth` is the number of components above it, `dir_len` the bytes of their path.
-    pub(super) fn name(&self, name: &[u8], depth: u32, dir_len: usize) -> Result<(), Rule> {
+    pub fn name(&self, name: &[u8], depth: u32, dir_len: usize) -> Result<(), Rule> {
         if name.is_empty() {
             return Err(Rule::NameEmpty);
         }
