@@ -402,9 +402,9 @@ fn as_pid_1_it_passes_signals_on_reaps_orphans_and_ends_as_its_child_does() {
     let mut sync = run::Background::start(&mut command, &world.dir().join("init.log"));
     eventually(20, "it publishes", || world.differences(&commit).is_empty().then_some(()));
     let parent = sync.pid();
-    let init = eventually(5, "PID 1", || children(parent).first().copied());
-    let child = eventually(5, "its child", || children(init).iter().copied().find(|pid| is_treeswap(*pid)));
-    eventually(10, "the orphan is reaped", || (children(init) == [child]).then_some(()));
+    let init = eventually(20, "PID 1", || children(parent).first().copied());
+    let child = eventually(20, "its child", || children(init).iter().copied().find(|pid| is_treeswap(*pid)));
+    eventually(20, "the orphan is reaped", || (children(init) == [child]).then_some(()));
     rustix::process::kill_process(
         rustix::process::Pid::from_raw(init as i32).unwrap(),
         rustix::process::Signal::TERM,

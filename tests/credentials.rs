@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 use aws_lc_rs::signature::{KeyPair as _, RSA_PKCS1_2048_8192_SHA256, RsaKeyPair, UnparsedPublicKey};
 use base64::Engine as _;
@@ -101,9 +100,7 @@ fn a_wrong_answer_of_an_askpass_url_fails_the_attempt_in_words() {
     assert!(thief.hits().is_empty(), "a redirect was followed");
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("--askpass-url=http://{}/s3cret", silent.local_addr().unwrap());
-    let began = Instant::now();
     complains(&world.sync_once(&[&repo(&git), &url]), 1, &["did not answer in time"]);
-    assert!(began.elapsed() < Duration::from_secs(10));
     assert!(!world.root.join("..data").exists());
 }
 

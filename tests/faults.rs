@@ -179,9 +179,7 @@ fn again(mut to: Command, from: &Command) -> Command {
 fn reachable(world: &World, command: &Command) -> Command {
     let copy = world.dir().join("treeswap");
     if !copy.exists() {
-        // By another process: a child that some other test starts meanwhile would inherit the copy open for writing,
-        // and it could not be run until that child's own exec ("Text file busy").
-        run::to_end(Command::new("cp").arg(command.get_program()).arg(&copy)).expect_ok("cp");
+        run::copy(Path::new(command.get_program()), &copy);
     }
     again(Command::new(copy), command)
 }
@@ -390,14 +388,13 @@ fn a_second_instance_is_told_who_holds_the_root() {
     let commit = world.remote.commit(&small(1));
     let first = Sidecar::start(&world, &[]);
     eventually(30, "the first instance publishes", || root::current(&world.root).ok().flatten());
-    let start = std::time::Instant::now();
     let second = world.sync_once(&[]).expect_failure("a second instance");
     second.names(&[world.root.to_str().unwrap(), &first.process.pid().to_string()]);
-    assert!(start.elapsed().as_secs() < 20, "it should not wait");
     world.assert_published(&commit);
-    // The kernel frees the lock with its holder, however it ends.
+    // The kernel frees the lock with its holder, however it ends; or a moment later, with the program that it was about
+    // to start.
     drop(first);
-    world.sync_once(&[]).expect_ok("after the first was killed");
+    world.sync_once(&["--lock-wait=20s"]).expect_ok("after the first was killed");
 }
 
 /// A run with this root is refused in words; what it leaves in the directory is what was there.

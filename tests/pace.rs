@@ -9,8 +9,8 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use common::run::Background;
-use common::{Files, Sidecar, World, eventually};
+use common::run::{Background, executable};
+use common::{Files, Sidecar, World, allowed, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// From SIGTERM to the end, in every phase.
@@ -38,7 +38,7 @@ fn said(process: &Background, words: &str) {
 fn drains(process: &mut Background) {
     let began = Instant::now();
     let status = process.terminate();
-    assert!(began.elapsed() < DRAIN, "it took {:?}", began.elapsed());
+    assert!(began.elapsed() < allowed(DRAIN), "it took {:?}", began.elapsed());
     assert_eq!(status.code(), Some(0), "{}", process.log());
 }
 
@@ -74,20 +74,24 @@ fn a_burst_of_fifty_commits_makes_at_most_two_publications() {
     let first = world.remote.commit(&files("first"));
     let burst: Vec<String> = (0..50).map(|n| world.remote.commit(&files(&format!("{n}")))).collect();
     world.remote.reset(&first);
+    const INTERVAL: Duration = Duration::from_secs(2);
     let sidecar = Sidecar::start(&world, &["--min-interval=2s"]);
     sidecar.publishes(&world, &first);
     // A ref is a file: all fifty come within milliseconds, while the sidecar looks every ten.
-    std::thread::sleep(Duration::from_secs(2)); // the interval after the first one is over
+    std::thread::sleep(INTERVAL); // the one after the first publication is over
+    let began = Instant::now();
     let file = world.remote.path.join("refs/heads/main");
     for commit in &burst {
         std::fs::write(file.with_extension("lock"), format!("{commit}\n")).unwrap();
         std::fs::rename(file.with_extension("lock"), &file).unwrap();
         std::thread::sleep(Duration::from_millis(2));
     }
+    // One more for every interval that the burst itself took, on a machine that is busy with others.
+    let most = 2 + began.elapsed().div_duration_f64(INTERVAL) as usize;
     sidecar.publishes(&world, burst.last().unwrap());
     let lines =
         sidecar.process.log().lines().filter(|line| line.contains("\"message\":\"published ")).count();
-    assert!((2..=3).contains(&lines), "the first, and at most two of the burst, not {lines}");
+    assert!((1..=most).contains(&(lines - 1)), "at most {most} of the burst, not {}", lines - 1);
 }
 
 #[test]
@@ -162,13 +166,17 @@ fn an_outage_is_told_counted_and_over_when_it_is_over() {
     });
     assert!(sidecar.ask("/readyz").unwrap().starts_with("HTTP/1.1 200"), "an outage never closes it");
     assert!(sidecar.metric("treeswap_errors_total").unwrap() >= 3.0);
-    assert_eq!(status(&sidecar)["last_attempt"]["outcome"], "failed");
+    eventually(20, "the status says so", || {
+        (status(&sidecar)["last_attempt"]["outcome"] == "failed").then_some(())
+    });
     world.assert_published(&one);
     drop(away);
     let two = world.remote.commit(&files("two"));
     sidecar.publishes(&world, &two);
-    eventually(5, "it says so", || sidecar.process.log().contains("recovered after").then_some(()));
-    assert_eq!(sidecar.metric("treeswap_sync_consecutive_failures"), Some(0.0));
+    eventually(20, "it says so", || sidecar.process.log().contains("recovered after").then_some(()));
+    eventually(20, "it counts from none again", || {
+        (sidecar.metric("treeswap_sync_consecutive_failures")? == 0.0).then_some(())
+    });
 }
 
 #[test]
@@ -300,8 +308,7 @@ fn stalling_git(world: &World, bytes: usize) -> String {
     let path = std::env::var("PATH").unwrap();
     let script =
         format!("#!/bin/sh\nPATH={path}\ngit \"$@\" | (dd bs=1 count={bytes} status=none; exec sleep 30)\n");
-    std::fs::write(bin.join("git"), script).unwrap();
-    std::fs::set_permissions(bin.join("git"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    executable(&bin.join("git"), &script);
     format!("{}:{path}", bin.display())
 }
 

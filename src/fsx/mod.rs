@@ -266,8 +266,8 @@ pub enum Lock {
     Unsupported,
 }
 
-/// Tries for the exclusive flock on what `fd` is open on. Released by closing only: an unlock would release the lock of
-/// every copy of the handle.
+/// Tries for the exclusive flock on what `fd` is open on. It ends with [`unlock`], or when the last copy of the handle is
+/// closed.
 pub fn try_lock(fd: impl AsFd) -> io::Result<Lock> {
     flock(fd, FlockOperation::NonBlockingLockExclusive)
 }
@@ -277,8 +277,8 @@ pub fn try_lock_shared(fd: impl AsFd) -> io::Result<Lock> {
     flock(fd, FlockOperation::NonBlockingLockShared)
 }
 
-/// Lets go of a flock at once. Closing the descriptor does as well, but only with its last copy: a child that another
-/// thread is about to start has one between its fork and its exec.
+/// Lets go of a flock at once, for every copy of the handle. Closing does as well, but only with the last copy: a child
+/// that another thread is about to start has one between its fork and its exec.
 pub fn unlock(fd: impl AsFd) -> io::Result<()> {
     flock(fd, FlockOperation::Unlock).map(drop)
 }
@@ -412,8 +412,11 @@ mod tests {
         let (reader, reaper) = (open(), open());
         assert_eq!(try_lock_shared(&reader).unwrap(), Lock::Taken);
         assert_eq!(try_lock(&reaper).unwrap(), Lock::Held);
+        // Until its exec, a child that another test starts has a copy of the handle.
         drop(reader);
-        assert_eq!(try_lock(&reaper).unwrap(), Lock::Taken);
+        while try_lock(&reaper).unwrap() == Lock::Held {
+            std::thread::yield_now();
+        }
         assert_eq!(try_lock_shared(open()).unwrap(), Lock::Held);
     }
 }

@@ -6,14 +6,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::process::Child;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{Failure, Notice};
@@ -28,9 +26,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How much of what a program says is kept: the end of it.
 const KEPT: usize = 4 << 10;
 
-/// How long the end of the output is waited for after the program's own end. Whatever it left running may hold the
-/// pipe for ever.
-const OUTPUT: Duration = Duration::from_millis(100);
+/// What a pipe holds (pipe(7)).
+const PIPE: usize = 64 << 10;
 
 /// Variables that may hold a secret, without their prefix.
 const SECRETS: [&str; 5] = ["PASSWORD", "CREDENTIAL", "GITHUB_APP_PRIVATE_KEY", "ASKPASS_URL", "WEBHOOK_URL"];
@@ -72,12 +69,12 @@ impl Exec {
             Ok(status) => {
                 let status = status.map_err(system("wait for the hook"))?;
                 group.let_go();
-                let output = said.end().await;
+                let output = said.end();
                 if status.success() { Ok(output) } else { Err(Failure::Ended { program, status, output }) }
             }
             Err(after) => {
                 group.end(&mut child).await;
-                Err(Failure::Timeout { program, after, output: said.end().await })
+                Err(Failure::Timeout { program, after, output: said.end() })
             }
         }
     }
@@ -169,35 +166,54 @@ impl Drop for Group {
 
 /// What a program says: read to its end, so that the program never waits for us, and kept in part.
 struct Said {
+    pipe: Arc<pipe::Receiver>,
     kept: Arc<Mutex<VecDeque<u8>>>,
-    reader: JoinHandle<()>,
 }
 
 impl Said {
     fn listen(pipe: OwnedFd) -> io::Result<Self> {
-        let mut pipe = pipe::Receiver::from_owned_fd(pipe)?;
-        let kept = Arc::<Mutex<VecDeque<u8>>>::default();
-        let keep = Arc::clone(&kept);
-        let reader = tokio::spawn(async move {
+        let this = Self { pipe: Arc::new(pipe::Receiver::from_owned_fd(pipe)?), kept: Arc::default() };
+        let reader = Self { pipe: Arc::clone(&this.pipe), kept: Arc::clone(&this.kept) };
+        tokio::spawn(async move {
             let mut piece = vec![0; 8 << 10];
             // Goes on after the program's end: to whom it left running, a closed pipe would be a SIGPIPE.
-            while let Ok(length @ 1..) = pipe.read(&mut piece).await {
-                let mut kept = keep.lock().unwrap_or_else(PoisonError::into_inner);
-                kept.extend(&piece[..length]);
-                let excess = kept.len().saturating_sub(KEPT);
-                kept.drain(..excess);
+            while reader.pipe.readable().await.is_ok() {
+                let mut kept = reader.kept();
+                match reader.pipe.try_read(&mut piece) {
+                    Ok(length @ 1..) => keep(&mut kept, &piece[..length]),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    _ => return,
+                }
             }
         });
-        Ok(Self { kept, reader })
+        Ok(this)
     }
 
-    /// The end of it, on one line, as far as it has come.
-    async fn end(self) -> String {
-        let _ = tokio::time::timeout(OUTPUT, self.reader).await; // past it the reader goes on by itself
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+    fn kept(&self) -> MutexGuard<'_, VecDeque<u8>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The end of what the program said until it ended, on one line. All of that is in the pipe; what the program left
+    /// running may hold it for ever, so that its end is not waited for.
+    fn end(self) -> String {
+        let mut kept = self.kept();
+        let mut piece = vec![0; 8 << 10];
+        // At most what a pipe holds: whoever still writes may be faster than we are.
+        for _ in 0..1 + PIPE / piece.len() {
+            match rustix::io::read(&*self.pipe, &mut piece) {
+                Ok(length @ 1..) => keep(&mut kept, &piece[..length]),
+                _ => break,
+            }
+        }
         let text = String::from_utf8_lossy(kept.make_contiguous()).into_owned();
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let line = lines.collect::<Vec<_>>().join("; ");
         line.replace(|c: char| c.is_control(), " ")
     }
+}
+
+fn keep(kept: &mut VecDeque<u8>, piece: &[u8]) {
+    kept.extend(piece);
+    let excess = kept.len().saturating_sub(KEPT);
+    kept.drain(..excess);
 }

@@ -71,6 +71,9 @@ impl Store {
         }
         // Under the lock: no reader can prove a pin on it now, unless the link names it again.
         if layout.named()?.as_ref() == Some(name) {
+            if lock == Lock::Taken {
+                let _ = dir.as_ref().map(fsx::unlock); // closing does the same, but for copies of the handle
+            }
             return Ok(false);
         }
         let held = dir.filter(|_| lock == Lock::Taken);

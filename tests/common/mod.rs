@@ -110,6 +110,20 @@ pub fn scratch() -> PathBuf {
     if tempfile::tempfile_in(shm).is_ok() { shm.to_owned() } else { std::env::temp_dir() }
 }
 
+/// An address of the loopback at which every connection is refused, as long as the socket lives: it is taken, so that
+/// nobody else gets it, and nobody listens.
+pub fn refusing() -> (std::net::SocketAddr, socket2::Socket) {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    (socket.local_addr().unwrap().as_socket().unwrap(), socket)
+}
+
+/// Within which the end that was promised after `promised` must come. What every change must pass runs on machines that
+/// are busy with others: there it only tells an end from none.
+pub fn allowed(promised: std::time::Duration) -> std::time::Duration {
+    if full() { promised } else { promised + std::time::Duration::from_secs(20) }
+}
+
 /// Asks again every few milliseconds until there is an answer; fails the test after `seconds`.
 #[track_caller]
 pub fn eventually<T>(seconds: u64, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {

@@ -80,6 +80,20 @@ pub fn clean(program: impl AsRef<std::ffi::OsStr>, home: &Path) -> Command {
     command
 }
 
+/// Makes a file that can be executed, by another process: a child that some other test starts meanwhile would inherit it
+/// open for writing, and it could not be run until that child's own exec ("Text file busy").
+pub fn executable(path: &Path, text: &str) {
+    let draft = path.with_extension("draft");
+    std::fs::write(&draft, text).unwrap();
+    copy(&draft, path);
+    std::fs::remove_file(draft).unwrap();
+}
+
+/// Copies a program, as [`executable`] makes one.
+pub fn copy(from: &Path, to: &Path) {
+    to_end(Command::new("install").args(["-m", "755"]).arg(from).arg(to)).expect_ok("install");
+}
+
 /// Runs the command to its end and keeps what it said.
 pub fn to_end(command: &mut Command) -> Ran {
     let out = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));

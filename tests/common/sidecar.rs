@@ -1,7 +1,7 @@
 //! A running `treeswap sync`, and what it says of itself over HTTP and in `/proc`.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
@@ -26,11 +26,14 @@ pub struct Held {
 impl Sidecar {
     /// Polls every 10 ms and publishes at once, unless the arguments say otherwise.
     pub fn start(world: &World, more: &[&str]) -> Self {
-        // The port is free when asked for; another process would have to take it within the same few milliseconds.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut command = world.sync(&["--period=10ms", "--min-interval=0s"]);
-        command.arg(format!("--http-bind=127.0.0.1:{port}")).args(more);
-        Self { process: Background::start(&mut command, &world.dir().join("sidecar.log")), port }
+        let mut command = world.sync(&["--period=10ms", "--min-interval=0s", "--http-bind=127.0.0.1:0"]);
+        let process = Background::start(command.args(more), &world.dir().join("sidecar.log"));
+        let port = eventually(30, "it says where it listens", || {
+            let log = process.log();
+            let (_, rest) = log.split_once("listening at 127.0.0.1:")?;
+            rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        });
+        Self { process, port }
     }
 
     /// Asks over HTTP; the answer with its head.

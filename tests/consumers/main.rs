@@ -106,10 +106,7 @@ impl Writer {
     fn program(&self) -> PathBuf {
         let copy = self.dir.path().join("treeswap");
         if !copy.exists() {
-            // By another process: a child that some other test starts meanwhile would inherit the copy open for
-            // writing, and it could not be run until that child's own exec ("Text file busy").
-            let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_treeswap")).arg(&copy).status().unwrap();
-            assert!(copied.success());
+            run::copy(Path::new(env!("CARGO_BIN_EXE_treeswap")), &copy);
         }
         copy
     }

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::common::{Ran, World, root, run};
+use crate::common::{Ran, World, allowed, root, run};
 use crate::scenario::{ONCE, Scenario, Stage, restore};
 use crate::tracer::{Act, Seen, Trace, Traced};
 
@@ -167,7 +167,7 @@ impl Bench<'_> {
     fn run(&self, point: usize, act: Act) -> Traced {
         let mut trace = Trace { idle: self.stage.idle, ..Trace::at(&self.world.root, point, act) };
         if act == Act::Terminate {
-            trace.limit = Duration::from_secs(20); // five after the signal, and the way there
+            trace.limit = allowed(Duration::from_secs(20)); // five after the signal, and the way there
         }
         let traced = trace.run(self.world.sync(self.stage.run), self.world.dir()).expect("tracing works");
         assert!(!traced.timed_out, "it did not end: {traced:?}");

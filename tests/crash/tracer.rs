@@ -78,7 +78,8 @@ pub struct Trace<'a> {
     /// Counted from 1.
     pub at: usize,
     pub act: Act,
-    /// SIGTERM to the program once nothing was counted for so long (a program that runs until told).
+    /// SIGTERM to the program once nothing was counted for so long and everything of it sleeps (a program that runs
+    /// until told).
     pub idle: Option<Duration>,
     pub limit: Duration,
 }
@@ -169,9 +170,9 @@ impl<'a> Tree<'a> {
                 self.kill_all();
             }
             if tid == 0 {
-                // Not before it did anything: it may be slow to start.
-                let busy = !self.seen.is_empty();
-                if busy && !self.told && self.trace.idle.is_some_and(|idle| last.elapsed() > idle) {
+                // Not before it did anything: it may be slow to start. Nor while it waits for a processor.
+                let done = self.trace.idle.is_some_and(|idle| last.elapsed() > idle);
+                if done && !self.told && !self.seen.is_empty() && self.alive.iter().all(|tid| sleeps(*tid)) {
                     self.told = true;
                     // SAFETY: a signal to a child that was not reaped yet.
                     unsafe { libc::kill(self.first, libc::SIGTERM) };
@@ -306,6 +307,12 @@ impl<'a> Tree<'a> {
         }
         Ok(())
     }
+}
+
+/// Whether a thread waits for something (proc(5)): it does not run, want to run, or wait for a disk or for us.
+fn sleeps(tid: pid_t) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
 }
 
 fn kill(tid: pid_t) {

@@ -9,8 +9,7 @@ mod exec;
 mod gate;
 mod web;
 
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use common::{Files, World};
 
@@ -29,7 +28,7 @@ impl Hook {
     pub fn new(world: &World, name: &str, line: &str, then: &str) -> Self {
         let (program, log) = (world.dir().join(name), world.dir().join(format!("{name}.log")));
         let text = format!("#!/bin/sh\nset -u\nprintf '%s\\n' \"{line}\" >> {}\n{then}\n", log.display());
-        script(&program, &text);
+        common::run::executable(&program, &text);
         Self { program, log }
     }
 
@@ -42,11 +41,6 @@ impl Hook {
     pub fn flag(&self, name: &str) -> String {
         format!("--{name}-command={}", self.program.display())
     }
-}
-
-pub fn script(path: &Path, text: &str) {
-    std::fs::write(path, text).unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 /// What the link names.

@@ -1,6 +1,5 @@
 //! A server that no git program would be: it sends the objects it has, as they are, whatever it is asked for.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -47,9 +46,7 @@ pub(crate) fn as_it_is(remote: &Remote, tip: &str, place: &Path) -> PathBuf {
     std::fs::write(&pack_at, pack).unwrap();
     let settings = format!("TIP={tip}\nSIZE={size}\nPACK='{}'\n", pack_at.display());
     let script = SCRIPT.replacen("LC_ALL=C\n", &format!("LC_ALL=C\n{settings}"), 1);
-    let git = bin.join("git");
-    std::fs::write(&git, script).unwrap();
-    std::fs::set_permissions(git, std::fs::Permissions::from_mode(0o755)).unwrap();
+    run::executable(&bin.join("git"), &script);
     bin
 }
 

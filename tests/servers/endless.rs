@@ -10,7 +10,7 @@ use super::{NOBODY, Stage};
 #[test]
 fn answers_without_end_meet_their_budget() {
     let mut stage = Stage::new();
-    let budget = ["--max-refs-bytes=8Mi", "--sync-timeout=10s"];
+    let budget = ["--max-refs-bytes=8Mi", "--sync-timeout=100s"];
     let refs = || line(format!("{NOBODY} refs/heads/main\n"));
     let other = || line(format!("{NOBODY} refs/heads/other-and-of-no-interest\n"));
     let http_table: [(&str, Behaviour); 5] = [
@@ -66,7 +66,7 @@ fn answers_without_end_meet_their_budget() {
     ];
     for (name, behaviour) in http_table {
         stage.port.behave(behaviour);
-        stage.attempt(name, 10, &budget, &[]);
+        stage.attempt(name, 100, &budget, &[]);
     }
     stage.against(
         "a head without end",
@@ -105,6 +105,6 @@ fn answers_without_end_meet_their_budget() {
         stream.write_all(head("result").as_bytes())?;
         without_end(stream, &line(format!("{NOBODY} refs/heads/main\n")))
     }));
-    stage.attempt("refs without end, 64 MiB of them", 20, &["--sync-timeout=20s"], &["--max-refs-bytes"]);
+    stage.attempt("refs without end, 64 MiB of them", 200, &["--sync-timeout=200s"], &["--max-refs-bytes"]);
     stage.recovers();
 }

@@ -112,7 +112,7 @@ fn packs_that_are_wrong_are_refused() {
 fn packs_that_are_too_much_are_refused_within_their_memory() {
     let mut stage = Stage::new();
     let tip = stage.place.newer.borrow().clone();
-    let patient = ["--sync-timeout=60s", "--idle-timeout=60s"];
+    let patient = ["--sync-timeout=200s", "--idle-timeout=200s"];
     let budget = [patient[0], patient[1], "--max-fetch-bytes=32Mi"];
     let endless = |piece: Vec<u8>| {
         smart(&tip, move |stream| {
@@ -122,24 +122,29 @@ fn packs_that_are_too_much_are_refused_within_their_memory() {
     };
     let small = object(3, 1, &[], b"a");
     stage.port.behave(endless(band(1, &small.repeat(5000))));
-    stage.attempt("small objects without end", 60, &budget, &[]);
+    stage.attempt("small objects without end", 200, &budget, &[]);
     stage.port.behave(endless(band(1, &small[..small.len() - 1].repeat(5000))));
-    stage.attempt("half objects without end", 60, &budget, &[]);
+    stage.attempt("half objects without end", 200, &budget, &[]);
     stage.port.behave(endless(band(2, &[b'.'; 65_000])));
-    stage.attempt("progress without end", 60, &budget, &["--max-fetch-bytes"]);
+    stage.attempt("progress without end", 200, &budget, &["--max-fetch-bytes"]);
     let noise = object(3, 1 << 30, &[], &vec![7; 1 << 20]);
     stage.port.behave(packed(&tip, sealed([pack_header(1), noise, vec![0; 20]].concat())));
-    stage.attempt("an object that claims a gigabyte", 60, &patient, &[]);
+    stage.attempt("an object that claims a gigabyte", 200, &patient, &[]);
     let base = object(3, 1 << 16, &[], &[0; 1 << 16]);
     let delta = delta_bomb(&base);
     stage.port.behave(packed(&tip, sealed([pack_header(2), base, delta, vec![0; 20]].concat())));
-    stage.attempt("a delta of 16 KB that makes a gigabyte", 60, &patient, &["--index-memory"]);
+    stage.attempt("a delta of 16 KB that makes a gigabyte", 200, &patient, &["--index-memory"]);
 
     // A commit that is right in every way, but for the size of what is in it.
     let bomb = bomb(&stage.place.world.remote, 512 << 20);
     stage.place.world.remote.reset(&bomb);
     stage.port.behave(Relay::all(stage.good.address).behaviour());
-    stage.attempt("512 MiB of zeros in half a megabyte", 60, &patient, &["`bomb`", "the limit for one file"]);
+    stage.attempt(
+        "512 MiB of zeros in half a megabyte",
+        200,
+        &patient,
+        &["`bomb`", "the limit for one file"],
+    );
     stage.place.world.remote.reset(&tip);
     stage.recovers();
 }

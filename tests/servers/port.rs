@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::common::refusing;
+
 /// What happens to a connection.
 pub type Behaviour = Arc<dyn Fn(TcpStream) -> io::Result<()> + Send + Sync>;
 
@@ -58,37 +60,29 @@ impl Port {
     pub fn connections(&self) -> u64 {
         self.connections.load(Ordering::SeqCst)
     }
+}
 
-    /// Nobody listens any more.
-    pub fn close(&mut self) {
+impl Drop for Port {
+    fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
             self.stop.store(true, Ordering::SeqCst);
             let _ = TcpStream::connect(self.address);
             thread.join().unwrap();
         }
     }
-
-    /// Nobody answers any more, not even with a refusal: the queue of connections is full. As long as what it returns
-    /// lives.
-    pub fn swallow(&mut self) -> impl Sized + use<> {
-        self.close();
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        socket.set_reuse_address(true).unwrap();
-        socket.bind(&self.address.into()).unwrap();
-        socket.listen(0).unwrap();
-        let mut queue = Vec::new();
-        // Linux takes one more than it was told; a further one hangs.
-        while let Ok(stream) = TcpStream::connect_timeout(&self.address, Duration::from_millis(200)) {
-            queue.push(stream);
-        }
-        (socket, queue)
-    }
 }
 
-impl Drop for Port {
-    fn drop(&mut self) {
-        self.close();
+/// An address where nobody answers, not even with a refusal: the queue of connections is full. As long as what comes
+/// with it lives.
+pub fn swallowing() -> (SocketAddr, impl Sized) {
+    let (address, socket) = refusing();
+    socket.listen(0).unwrap();
+    let mut queue = Vec::new();
+    // Linux takes one more than it was told; a further one hangs.
+    while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
+        queue.push(stream);
     }
+    (address, (socket, queue))
 }
 
 /// How a connection is cut.

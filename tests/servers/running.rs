@@ -6,10 +6,9 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::time::{Duration, Instant};
 
 use super::answers::{band, line, pack_header, smart};
-use super::attempt::SLACK;
-use super::common::eventually;
 use super::common::run::Background;
 use super::common::sshd::keygen;
+use super::common::{allowed, eventually};
 use super::port::{Behaviour, Port, Relay, behaviour, head, http, page};
 use super::{NOBODY, SECOND, Stage, print};
 
@@ -81,7 +80,7 @@ fn it_stops_when_told_whatever_the_server_does() {
         let took = told.elapsed();
         rows.push(format!("told to stop: {name:<40} {:>5.2}s  {status}", took.as_secs_f32()));
         assert_eq!((status.code(), status.signal()), (Some(0), None), "{name}\n{}", process.log());
-        assert!(took < 5 * SECOND + SLACK, "{name}: {took:?}");
+        assert!(took < allowed(5 * SECOND), "{name}: {took:?}");
         stage.place.world.assert_published(&stage.place.published);
     }
     print(&rows);

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::answers::{band, line, pack_header, smart};
 use super::attempt::Case;
-use super::port::{Cut, Port, Relay, behaviour, head, http, page};
+use super::common::refusing;
+use super::port::{Cut, Relay, behaviour, head, http, page, swallowing};
 use super::{NOBODY, SECOND, Stage, short};
 
 #[test]
@@ -73,19 +74,15 @@ fn servers_that_cannot_be_reached_or_say_nothing_are_left_at_the_deadline() {
         3,
         &["--sync-timeout"],
     );
-    let full = stage.port.swallow();
-    stage.attempt("swallows the connection", 1, &[], &["--connect-timeout"]);
-    drop(full);
-    stage.attempt("refuses", 1, &[], &["cannot connect", "refused"]);
-    let url = "http://treeswap.invalid/remote".to_owned();
-    let case = Case {
-        name: "has no address",
-        url,
-        flags: short(&[]),
-        deadline: 3 * SECOND,
-        words: &["cannot connect"],
-    };
-    stage.rows.push(stage.place.fails(&case));
-    stage.port = Port::open(Relay::all(stage.good.address).behaviour());
+    let ((swallows, _full), (refuses, _taken)) = (swallowing(), refusing());
+    let elsewhere: [(&str, String, &[&str]); 3] = [
+        ("swallows the connection", swallows.to_string(), &["--connect-timeout"]),
+        ("refuses", refuses.to_string(), &["cannot connect", "refused"]),
+        ("has no address", "treeswap.invalid".into(), &["http://treeswap.invalid"]),
+    ];
+    for (name, host, words) in elsewhere {
+        let (url, flags) = (format!("http://{host}/remote"), short(&[]));
+        stage.rows.push(stage.place.fails(&Case { name, url, flags, deadline: 3 * SECOND, words }));
+    }
     stage.recovers();
 }

@@ -25,6 +25,24 @@ use crate::payload::testing::{Blobs, Tree, expected, payload, read_back, tree};
 use crate::payload::{Kind, Payload, Rules, Symlinks};
 use crate::retention;
 
+/// A consumer's pin on what the link names.
+struct Consumer(OwnedFd);
+
+impl Consumer {
+    fn of(world: &World) -> Self {
+        let dir = fsx::open_dir_at_path(&world.at("..data")).unwrap();
+        assert_eq!(fsx::try_lock_shared(&dir).unwrap(), fsx::Lock::Taken);
+        Self(dir)
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        // Closing alone would leave it with a child that a test beside has forked and that has not called exec yet.
+        fsx::unlock(&self.0).unwrap();
+    }
+}
+
 /// A root in a temporary directory.
 struct World {
     dir: TempDir,

@@ -63,7 +63,7 @@ struct Model {
     /// Retired generations: when, in seconds.
     retired: BTreeMap<Name, u64>,
     current: Option<(Name, Tree)>,
-    pins: Vec<(Name, OwnedFd)>,
+    pins: Vec<(Name, Consumer)>,
     time: u64,
 }
 
@@ -125,9 +125,7 @@ impl Run {
             Step::Publish(names) => self.publish(&files(names, &self.model.time.to_string()), &now),
             Step::Pin => {
                 if let Some((name, _)) = &self.model.current {
-                    let dir = fsx::open_dir_at_path(&self.world.at("..data")).unwrap();
-                    assert_eq!(fsx::try_lock_shared(&dir).unwrap(), fsx::Lock::Taken);
-                    self.model.pins.push((name.clone(), dir));
+                    self.model.pins.push((name.clone(), Consumer::of(&self.world)));
                 }
             }
             Step::Unpin(which) => {

@@ -14,13 +14,6 @@ fn reap(store: &mut Store, now: &Now) -> usize {
     store.reap(&plan).len()
 }
 
-/// Pins what the link names, as any consumer may.
-fn pin(world: &World) -> OwnedFd {
-    let dir = fsx::open_dir_at_path(&world.at("..data")).unwrap();
-    assert_eq!(fsx::try_lock_shared(&dir).unwrap(), fsx::Lock::Taken);
-    dir
-}
-
 #[test]
 fn a_retired_generation_goes_after_its_grace_period_in_one_rename() {
     let world = World::new();
@@ -55,7 +48,7 @@ fn a_grace_period_is_remembered_across_restarts() {
 fn a_pin_holds_a_generation_past_its_grace_period_and_lets_go_when_closed() {
     let world = World::new();
     let mut store = world.with(&files("a", "1"));
-    let pin = pin(&world);
+    let pin = Consumer::of(&world);
     publish(&mut store, &files("a", "2"));
     assert_eq!(reap(&mut store, &after(60)), 0);
     let plan = store.plan(&after(60));
@@ -68,7 +61,7 @@ fn a_pin_holds_a_generation_past_its_grace_period_and_lets_go_when_closed() {
 fn a_pin_survives_our_restart() {
     let world = World::new();
     let mut store = world.with(&files("a", "1"));
-    let pin = pin(&world);
+    let pin = Consumer::of(&world);
     publish(&mut store, &files("a", "2"));
     drop(store);
     let mut store = world.open();
@@ -93,8 +86,8 @@ fn a_pin_taken_after_the_plan_keeps_the_generation() {
 fn max_pin_evicts_and_the_reader_keeps_its_open_files() {
     let world = World::new();
     let mut store = world.with(&files("a", "1"));
-    let pin = pin(&world);
-    let open = fsx::read_file(&pin, "a", 9).unwrap();
+    let pin = Consumer::of(&world);
+    let open = fsx::read_file(&pin.0, "a", 9).unwrap();
     publish(&mut store, &files("a", "2"));
     let plan = store.plan(&after(601));
     assert!(plan.verdicts[1].evicts, "{plan:?}");
@@ -155,7 +148,7 @@ fn a_generation_replaced_by_a_link_is_not_followed() {
 fn at_most_max_generations_are_kept_counting_the_one_to_be_written() {
     let world = World::new();
     let mut store = world.with(&files("a", "0"));
-    let pin = pin(&world);
+    let pin = Consumer::of(&world);
     for n in 1..10 {
         publish(&mut store, &files("a", &n.to_string()));
         assert!(store.generations().len() <= 5, "{n}");
@@ -189,7 +182,7 @@ fn a_ceiling_on_bytes_is_kept_before_the_first_byte_is_written() {
 fn a_tree_that_the_file_system_has_no_room_for_is_refused_and_nobody_evicted() {
     let world = World::new();
     let mut store = world.with(&files("a", "1"));
-    let pin = pin(&world);
+    let pin = Consumer::of(&world);
     publish(&mut store, &files("a", "2"));
     let mut huge = of(&files("a", "3"));
     huge.bytes = 1 << 60;
