@@ -118,6 +118,29 @@ pub fn refusing() -> (std::net::SocketAddr, socket2::Socket) {
     (socket.local_addr().unwrap().as_socket().unwrap(), socket)
 }
 
+/// An address where nobody answers, not even with a refusal: the queue of connections is full. As long as what comes
+/// with it lives.
+pub fn swallowing() -> (std::net::SocketAddr, impl Sized) {
+    use std::net::TcpStream;
+    let (address, socket) = refusing();
+    socket.listen(0).unwrap(); // Linux takes one more than it was told
+    let (mut queue, mut hung) = (Vec::new(), 0);
+    // A machine that is busy with others may let one hang for which there is room.
+    while hung < 3 {
+        match TcpStream::connect_timeout(&address, std::time::Duration::from_millis(300)) {
+            Ok(stream) => {
+                queue.push(stream);
+                hung = 0;
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
+                hung += 1;
+            }
+        }
+    }
+    (address, (socket, queue))
+}
+
 /// Within which the end that was promised after `promised` must come. What every change must pass runs on machines that
 /// are busy with others: there it only tells an end from none.
 pub fn allowed(promised: std::time::Duration) -> std::time::Duration {

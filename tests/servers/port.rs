@@ -9,8 +9,6 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::common::refusing;
-
 /// What happens to a connection.
 pub type Behaviour = Arc<dyn Fn(TcpStream) -> io::Result<()> + Send + Sync>;
 
@@ -70,19 +68,6 @@ impl Drop for Port {
             thread.join().unwrap();
         }
     }
-}
-
-/// An address where nobody answers, not even with a refusal: the queue of connections is full. As long as what comes
-/// with it lives.
-pub fn swallowing() -> (SocketAddr, impl Sized) {
-    let (address, socket) = refusing();
-    socket.listen(0).unwrap();
-    let mut queue = Vec::new();
-    // Linux takes one more than it was told; a further one hangs.
-    while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
-        queue.push(stream);
-    }
-    (address, (socket, queue))
 }
 
 /// How a connection is cut.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::answers::{band, line, pack_header, smart};
 use super::attempt::Case;
-use super::common::refusing;
-use super::port::{Cut, Relay, behaviour, head, http, page, swallowing};
+use super::common::{refusing, swallowing};
+use super::port::{Cut, Relay, behaviour, head, http, page};
 use super::{NOBODY, SECOND, Stage, short};
 
 #[test]

@@ -171,19 +171,7 @@ async fn nobody_there_and_no_such_host_are_said() {
 
 #[tokio::test]
 async fn a_connection_that_is_never_accepted_ends_at_the_connect_timeout() {
-    // A listener whose queue is full drops what comes: the client sees no answer at all.
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    #[allow(unsafe_code)]
-    // SAFETY: listen(2) on our own descriptor, only to shorten its queue.
-    unsafe {
-        libc::listen(std::os::fd::AsRawFd::as_raw_fd(&listener), 0);
-    }
-    let address = listener.local_addr().unwrap();
-    let mut waiting = Vec::new();
-    while let Ok(socket) = TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
-        waiting.push(socket);
-        assert!(waiting.len() < 100, "the queue never fills");
-    }
+    let (address, _full) = common::swallowing();
     for scheme in ["http", "git"] {
         let mut client = with(&format!("{scheme}://{address}/x"), quick);
         ends(&mut client, Duration::from_millis(400), &["--connect-timeout"]).await;
