@@ -10,7 +10,7 @@
 //! 5 edges     main -> cli -> app -> config
 //! 4 drivers   sync
 //! 3 adapters  mirror (only git2, and git's wire protocol)   store (the root)
-//!             hooks   watch (only notify)   admin (HTTP)   telemetry
+//!             cluster (only kube)   hooks   watch (only notify)   admin (HTTP)   telemetry
 //! 2 rules     phase (sync's states)   retention (keep or reap, and why)   configmap (rules and trees to ConfigMaps)
 //! 1 terms     revision   generation   payload
 //! 0 ground    fsx   clock   human   repeats   retry   secret   shutdown   tls
@@ -21,6 +21,7 @@ pub mod admin;
 pub mod app;
 pub mod cli;
 pub mod clock;
+pub mod cluster;
 pub mod config;
 pub mod configmap;
 pub mod fsx;

@@ -12,6 +12,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("sync", 40),
     ("mirror", 30),
     ("store", 30),
+    ("cluster", 30),
     ("hooks", 30),
     ("watch", 30),
     ("admin", 30),
@@ -38,6 +39,8 @@ const ONLY: &[(&str, &str)] = &[
     ("libgit2_sys", "mirror"),
     ("gix_packetline", "mirror"),
     ("russh", "mirror"),
+    ("kube", "cluster"),
+    ("k8s_openapi", "cluster"),
     ("notify", "watch"),
     ("axum", "admin"),
 ];

@@ -1,0 +1,389 @@
+//! From answers, and from their absence, to values and failures.
+
+use std::error::Error as StdError;
+use std::pin::Pin;
+use std::time::Duration;
+
+use hyper::body::Body as _;
+use hyper::http::{HeaderMap, StatusCode, header};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease as KubeLease;
+use k8s_openapi::api::core::v1::ConfigMap as KubeConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::client::Body;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, Error as _};
+
+use super::error::{Act, Failure, Verb};
+use super::object::Meta;
+use crate::tls;
+
+/// The most characters of a server's text that are shown.
+const SHOWN: usize = 300;
+
+/// A value that a successful answer can hold, and what to call it.
+pub(super) trait Expect {
+    const NAME: &'static str;
+    /// What its `kind` must be; empty for any.
+    const KINDS: &'static [&'static str];
+}
+
+impl Expect for KubeConfigMap {
+    const NAME: &'static str = "ConfigMap";
+    const KINDS: &'static [&'static str] = &["ConfigMap"];
+}
+
+impl Expect for KubeLease {
+    const NAME: &'static str = "Lease";
+    const KINDS: &'static [&'static str] = &["Lease"];
+}
+
+/// An object's metadata.
+#[derive(Debug)]
+pub(super) struct Partial {
+    pub(super) meta: Meta,
+}
+
+impl Expect for Partial {
+    const NAME: &'static str = "object's metadata";
+    const KINDS: &'static [&'static str] = &["PartialObjectMetadata"];
+}
+
+impl<'de> Deserialize<'de> for Partial {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Raw {
+            metadata: ObjectMeta,
+        }
+        let meta = Meta::read(Raw::deserialize(from)?.metadata);
+        meta.map(|meta| Self { meta }).ok_or_else(|| D::Error::custom("no uid or no resourceVersion"))
+    }
+}
+
+/// A page of a list.
+#[derive(Debug)]
+pub(super) struct Listed {
+    pub(super) items: Vec<Meta>,
+    /// How to ask for the next page.
+    pub(super) next: Option<String>,
+}
+
+impl Expect for Listed {
+    const NAME: &'static str = "list of metadata";
+    const KINDS: &'static [&'static str] = &["PartialObjectMetadataList"];
+}
+
+impl<'de> Deserialize<'de> for Listed {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Raw {
+            metadata: Head,
+            items: Vec<Partial>,
+        }
+        #[derive(Deserialize)]
+        struct Head {
+            #[serde(default, rename = "continue")]
+            next: String,
+        }
+        let Raw { metadata, items } = Raw::deserialize(from)?;
+        let items = items.into_iter().map(|partial| partial.meta).collect();
+        Ok(Self { items, next: Some(metadata.next).filter(|next| !next.is_empty()) })
+    }
+}
+
+/// Whatever the server says of a deletion: the object, or a status.
+#[derive(Debug, Deserialize)]
+pub(super) struct Anything {}
+
+impl Expect for Anything {
+    const NAME: &'static str = "object or status";
+    const KINDS: &'static [&'static str] = &[];
+}
+
+/// `metav1.Status`, as far as it is looked at.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    message: String,
+    reason: String,
+    details: Details,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Details {
+    kind: String,
+    causes: Vec<Cause>,
+    retry_after_seconds: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Cause {
+    reason: String,
+    message: String,
+    field: String,
+}
+
+/// An answer, whatever it is.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Vec<u8>,
+}
+
+impl Answer {
+    /// What was asked for, or why not.
+    pub(super) fn read<T: DeserializeOwned + Expect>(
+        self,
+        act: &Act,
+        longest_pause: Duration,
+    ) -> Result<T, Failure> {
+        if !self.status.is_success() {
+            return Err(self.failure(act, longest_pause));
+        }
+        #[derive(Deserialize)]
+        struct Named {
+            kind: String,
+        }
+        let strange = Failure::Strange { expected: T::NAME };
+        let kind = match serde_json::from_slice::<Named>(&self.body) {
+            Ok(named) => named.kind,
+            Err(_) => return Err(strange),
+        };
+        if !T::KINDS.is_empty() && !T::KINDS.contains(&kind.as_str()) {
+            return Err(strange);
+        }
+        serde_json::from_slice(&self.body).map_err(|_| strange)
+    }
+
+    fn failure(&self, act: &Act, longest_pause: Duration) -> Failure {
+        // A proxy between us and the server answers with something else; its status still counts.
+        let said: Status = serde_json::from_slice(&self.body).unwrap_or_default();
+        let namespace = act.namespace.clone();
+        let text = shown(&said.message);
+        let mentions = |words: &str| said.message.contains(words);
+        let caused = |reason: &str| said.details.causes.iter().any(|cause| cause.reason == reason);
+        match self.status.as_u16() {
+            401 => Failure::Unauthorized,
+            403 if caused("NamespaceTerminating") => Failure::NamespaceTerminating { namespace },
+            403 if mentions("exceeded quota") => Failure::Quota { said: text },
+            403 if mentions("User \"") || said.message.is_empty() => Failure::Forbidden {
+                verb: act.verb.label(),
+                resource: match act.kind.group() {
+                    "" => act.kind.resource(),
+                    _ => "leases.coordination.k8s.io",
+                },
+                namespace,
+            },
+            403 => Failure::Refused { said: text },
+            404 if said.details.kind == "namespaces" => Failure::NamespaceAbsent { namespace },
+            404 => Failure::Absent,
+            409 if said.reason == "AlreadyExists" => Failure::Exists,
+            409 => Failure::Conflict,
+            410 if act.verb == Verb::List => Failure::Expired,
+            413 => Failure::TooLarge { said: text },
+            422 if mentions("field is immutable when `immutable` is set") => Failure::Immutable,
+            422 if caused("FieldValueTooLong") => Failure::TooLarge { said: said.fields() },
+            422 => Failure::Invalid { said: said.fields() },
+            status @ (429 | 503) => {
+                Failure::Busy { status, pause: self.pause(&said).map(|pause| pause.min(longest_pause)) }
+            }
+            // etcd's answer, passed through: the same request gets it every time.
+            500 if mentions("request is too large") || mentions("larger than max") => {
+                Failure::TooLarge { said: text }
+            }
+            status @ 500.. => Failure::Server { status, said: text },
+            _ if mentions("admission webhook") => Failure::Refused { said: text },
+            status => Failure::Status { status, said: text },
+        }
+    }
+
+    /// `Retry-After`: seconds, or a date.
+    fn pause(&self, said: &Status) -> Option<Duration> {
+        let header = self.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
+        match header.map(str::trim) {
+            Some(value) => retry_after(value, Timestamp::now()),
+            None => {
+                Some(said.details.retry_after_seconds).filter(|&seconds| seconds > 0).map(Duration::from_secs)
+            }
+        }
+    }
+}
+
+fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
+    if let Ok(seconds) = value.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value).ok()?;
+    Some(Duration::try_from(date.duration_since(now)).unwrap_or_default())
+}
+
+impl Status {
+    /// What is wrong with which field, without the values the server repeats.
+    fn fields(&self) -> String {
+        let causes = self.details.causes.iter().map(|cause| match cause.field.as_str() {
+            "" => without_value(&cause.message).to_owned(),
+            field => format!("{field}: {}", without_value(&cause.message)),
+        });
+        match causes.collect::<Vec<_>>().join("; ") {
+            none if none.is_empty() => shown(&self.reason),
+            causes => shown(&causes),
+        }
+    }
+}
+
+/// `Invalid value: "...": why` and its relatives, as the server's validation words them, down to `why`.
+fn without_value(message: &str) -> &str {
+    let kinds = ["Invalid value: ", "Unsupported value: ", "Duplicate value: ", "Not found: "];
+    match kinds.iter().find_map(|kind| message.strip_prefix(kind)) {
+        None => message,
+        Some(rest) => {
+            let mut values = serde_json::Deserializer::from_str(rest).into_iter::<serde_json::Value>();
+            let end = match values.next() {
+                Some(Ok(_)) => values.byte_offset(),
+                _ => rest.len(),
+            };
+            let why = rest[end..].trim_start_matches([':', ' ']);
+            if why.is_empty() { "its value is not allowed" } else { why }
+        }
+    }
+}
+
+/// One line of what a server said.
+fn shown(text: &str) -> String {
+    let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((end, _)) = line.char_indices().nth(SHOWN) {
+        line.truncate(end);
+        line.push('…');
+    }
+    line.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+/// The body, which must be complete and no longer than `most` bytes.
+pub(super) async fn whole(mut body: Body, most: usize) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        let frame = frame.map_err(|error| Failure::Cut { why: deepest(&error) })?;
+        if let Ok(data) = frame.into_data() {
+            if bytes.len() + data.len() > most {
+                return Err(Failure::Cut { why: format!("it is longer than {most} bytes") });
+            }
+            bytes.extend_from_slice(&data);
+        }
+    }
+    Ok(bytes)
+}
+
+/// Why there is no answer: no connection (nothing was sent), or one that broke (who knows).
+pub(super) fn broken(error: &kube::Error, server: &str) -> Failure {
+    let tls = tls::problem(error);
+    let why = tls.as_ref().map_or_else(|| deepest(error), |(why, _)| format!("TLS: {why}"));
+    let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if error.downcast_ref::<hyper_util::client::legacy::Error>().is_some_and(|error| error.is_connect()) {
+            let transient = tls.is_none_or(|(_, transient)| transient);
+            return Failure::Unreachable { server: server.to_owned(), why, transient };
+        }
+        cause = error.source();
+    }
+    Failure::Cut { why }
+}
+
+/// Why no client can be made of a configuration that was read.
+pub(super) fn client_words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::ProxyProtocolUnsupported { .. } => {
+            "its proxy speaks a protocol that we do not (http, https and socks5)".to_owned()
+        }
+        // rustls and http name what is wrong with a key or a header, never its bytes.
+        error => deepest(error),
+    }
+}
+
+/// The last cause says what happened; those above it say where.
+fn deepest(error: &(dyn StdError + 'static)) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    shown(&error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::error::Kind;
+    use super::*;
+
+    const LONGEST: Duration = Duration::from_secs(60);
+
+    fn answered(status: u16, body: &serde_json::Value) -> Answer {
+        let status = StatusCode::from_u16(status).unwrap();
+        Answer { status, headers: HeaderMap::new(), body: body.to_string().into_bytes() }
+    }
+
+    fn put() -> Act {
+        Act::of(Verb::Update, Kind::ConfigMap, "ci", "jobs")
+    }
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date_and_is_capped() {
+        let now: Timestamp = "2026-11-21T20:00:00Z".parse().unwrap();
+        assert_eq!(retry_after("7", now), Some(Duration::from_secs(7)));
+        assert_eq!(retry_after("Sat, 21 Nov 2026 20:01:30 GMT", now), Some(Duration::from_secs(90)));
+        assert_eq!(retry_after("Sat, 21 Nov 2026 19:00:00 GMT", now), Some(Duration::ZERO));
+        assert_eq!(retry_after("soon", now), None);
+        let mut answer = answered(429, &serde_json::json!({}));
+        answer.headers.insert(header::RETRY_AFTER, "3600".parse().unwrap());
+        let failure = answer.failure(&put(), LONGEST);
+        assert!(matches!(failure, Failure::Busy { status: 429, pause: Some(LONGEST) }), "{failure:?}");
+        let answer = answered(503, &serde_json::json!({ "details": { "retryAfterSeconds": 2 } }));
+        let failure = answer.failure(&put(), LONGEST);
+        assert!(matches!(failure, Failure::Busy { status: 503, pause: Some(pause) } if pause.as_secs() == 2));
+    }
+
+    #[test]
+    fn values_that_the_server_repeats_are_left_out() {
+        assert_eq!(without_value(r#"Invalid value: "s3cret \"x\"": must be a label"#), "must be a label");
+        assert_eq!(without_value(r#"Invalid value: {"a":"s3cret"}: no"#), "no");
+        assert_eq!(without_value("Invalid value: s3cret: must be a label"), "its value is not allowed");
+        assert_eq!(without_value("Required value"), "Required value");
+        let cause = serde_json::json!({
+            "reason": "FieldValueInvalid", "field": "metadata.labels", "message": "Invalid value: \"s3cret\": no label",
+        });
+        let body = serde_json::json!({ "message": "x is invalid: s3cret", "details": { "causes": [cause] } });
+        let said = answered(422, &body).failure(&put(), LONGEST).to_string();
+        assert_eq!(said, "the server finds it invalid: metadata.labels: no label");
+    }
+
+    #[test]
+    fn what_a_server_says_is_one_short_line() {
+        assert_eq!(shown(" a\n b\u{1b}[0m "), "a b\\u{1b}[0m");
+        assert!(shown(&"ä".repeat(1_000)).len() < 2 * SHOWN + 4);
+    }
+
+    #[test]
+    fn an_answer_that_is_something_else_is_no_success() {
+        for body in
+            ["<html>hello</html>", r#"{"kind":"ConfigMap"}"#, r#"{"kind":"Secret","metadata":{}}"#, ""]
+        {
+            let answer = Answer { status: StatusCode::OK, headers: HeaderMap::new(), body: body.into() };
+            let failure = answer.read::<Partial>(&put(), LONGEST).unwrap_err();
+            assert!(matches!(failure, Failure::Strange { .. }), "{body}: {failure:?}");
+        }
+    }
+
+    #[test]
+    fn a_proxys_answer_counts_by_its_status() {
+        let answer = |status| Answer {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: HeaderMap::new(),
+            body: b"<html>502</html>".to_vec(),
+        };
+        assert!(matches!(answer(502).failure(&put(), LONGEST), Failure::Server { status: 502, .. }));
+        assert!(matches!(answer(503).failure(&put(), LONGEST), Failure::Busy { pause: None, .. }));
+        assert!(matches!(answer(302).failure(&put(), LONGEST), Failure::Status { status: 302, .. }));
+        assert!(matches!(answer(413).failure(&put(), LONGEST), Failure::TooLarge { .. }));
+    }
+}

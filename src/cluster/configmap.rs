@@ -1,0 +1,107 @@
+//! Requests about ConfigMaps.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::ConfigMap as KubeConfigMap;
+
+use super::answer::{Listed, Partial};
+use super::connection::{Detail, Request};
+use super::error::{Act, Error, Failure, Kind, Verb};
+use super::object::{ConfigMap, Draft, Meta};
+use super::{Cluster, Mode};
+
+/// Objects asked for at once: what client-go's pager takes.
+const PAGE: usize = 500;
+/// How often a list is begun anew because the server forgot the state it began with.
+const RESTARTS: u32 = 2;
+
+impl Cluster {
+    /// The metadata of every ConfigMap of a namespace, by name: all of them or an error. Content is not transferred.
+    pub async fn list(&self, namespace: &str) -> Result<BTreeMap<String, Meta>, Error> {
+        let mut restarts = 0;
+        loop {
+            match self.list_once(namespace).await {
+                Err(Error { why: Failure::Expired, .. }) if restarts < RESTARTS => restarts += 1,
+                result => return result,
+            }
+        }
+    }
+
+    async fn list_once(&self, namespace: &str) -> Result<BTreeMap<String, Meta>, Error> {
+        let mut found = BTreeMap::new();
+        let mut next = String::new();
+        loop {
+            let mut request = Request::new(Act::of(Verb::List, Kind::ConfigMap, namespace, ""));
+            request.query("limit", &PAGE.to_string());
+            if !next.is_empty() {
+                request.query("continue", &next);
+            }
+            let page: Listed = self.inner.ask(&request.detail(Detail::MetadataList)).await?;
+            found.extend(page.items.into_iter().map(|meta| (meta.name.clone(), meta)));
+            match page.next {
+                Some(token) => next = token,
+                None => return Ok(found),
+            }
+        }
+    }
+
+    /// The metadata of one ConfigMap; none if there is no such ConfigMap (or namespace).
+    pub async fn head(&self, namespace: &str, name: &str) -> Result<Option<Meta>, Error> {
+        let request = Request::new(Act::of(Verb::Get, Kind::ConfigMap, namespace, name));
+        let found: Option<Partial> = self.inner.find(&request.detail(Detail::Metadata)).await?;
+        Ok(found.map(|partial| partial.meta))
+    }
+
+    /// The metadata of those of these ConfigMaps that exist, by name: with one list, or where that is not granted with
+    /// one request for each.
+    pub async fn survey(&self, namespace: &str, names: &[&str]) -> Result<BTreeMap<String, Meta>, Error> {
+        match self.list(namespace).await {
+            Ok(mut all) => {
+                all.retain(|name, _| names.contains(&name.as_str()));
+                Ok(all)
+            }
+            Err(Error { why: Failure::Forbidden { .. }, .. }) => {
+                let found = names.iter().map(|name| self.head(namespace, name));
+                let found = futures_util::future::try_join_all(found).await?;
+                Ok(found.into_iter().flatten().map(|meta| (meta.name.clone(), meta)).collect())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// One ConfigMap with its content; none if there is no such ConfigMap (or namespace).
+    pub async fn get(&self, namespace: &str, name: &str) -> Result<Option<ConfigMap>, Error> {
+        let request = Request::new(Act::of(Verb::Get, Kind::ConfigMap, namespace, name));
+        let found: Option<KubeConfigMap> = self.inner.find(&request).await?;
+        found.map(|object| ConfigMap::read(object).ok_or_else(|| self.inner.strange(&request))).transpose()
+    }
+
+    /// Creates it: [`Failure::Exists`] if somebody else did. Returns what the server made of it.
+    pub async fn create(&self, draft: Draft, mode: Mode) -> Result<Meta, Error> {
+        let request = Request::new(Act::of(Verb::Create, Kind::ConfigMap, &draft.namespace, &draft.name));
+        let request = request.mode(mode).detail(Detail::Metadata).body(&draft.into_kube(None));
+        let written: Partial = self.inner.ask(&request).await?;
+        Ok(written.meta)
+    }
+
+    /// Replaces the object that was read with all of `draft`, whose names count; its finalizers and owner references
+    /// stay. [`Failure::Conflict`] if it was written, deleted or made anew since; [`Failure::Absent`] if it is gone.
+    pub async fn replace(&self, read: &Meta, draft: Draft, mode: Mode) -> Result<Meta, Error> {
+        let request = Request::new(Act::of(Verb::Update, Kind::ConfigMap, &draft.namespace, &draft.name));
+        let request = request.mode(mode).detail(Detail::Metadata).body(&draft.into_kube(Some(read)));
+        let written: Partial = self.inner.ask(&request).await?;
+        Ok(written.meta)
+    }
+
+    /// Deletes the object that was read. False if there is none of that name any more; [`Failure::Conflict`] if it was
+    /// written or made anew since. One with finalizers stays until they are gone.
+    pub async fn delete(&self, read: &Meta, mode: Mode) -> Result<bool, Error> {
+        let request = Request::new(Act::of(Verb::Delete, Kind::ConfigMap, &read.namespace, &read.name));
+        let request = request.mode(mode).preconditions(read);
+        match self.inner.ask::<super::answer::Anything>(&request).await {
+            Ok(_) => Ok(true),
+            Err(Error { why: Failure::Absent, .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! One cluster's client, and one request at a time under its deadline.
+//!
+//! The client is made when it is first needed, and made anew (kubeconfig, plugin, certificates, all of it read again)
+//! when its credentials run out, when the server does not accept them, or when a connection fails.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::http;
+use jiff::{SignedDuration, Timestamp};
+use kube::client::{Body, Client};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::timeout;
+
+use super::answer::{self, Answer, Expect};
+use super::error::{Act, Error, Failure, Kind, Verb};
+use super::kubeconfig::Origin;
+use super::object::Meta;
+use super::{ConfigError, FIELD_MANAGER, Mode, Options, plugin};
+
+/// Credentials are renewed this long before they run out, as client-go does.
+const MARGIN: SignedDuration = SignedDuration::from_secs(60);
+
+/// The most of an answer that is taken: a page of metadata, each with as much as annotations may hold (256 KiB).
+const MOST: usize = 160 << 20;
+
+/// How much of an object the answer should hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Detail {
+    Whole,
+    Metadata,
+    MetadataList,
+}
+
+/// A request that can be sent, and sent again after new credentials.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) act: Act,
+    detail: Detail,
+    query: Vec<(&'static str, String)>,
+    body: Bytes,
+}
+
+impl Request {
+    pub(super) fn new(act: Act) -> Self {
+        let mut request = Self { act, detail: Detail::Whole, query: Vec::new(), body: Bytes::new() };
+        if matches!(request.act.verb, Verb::Create | Verb::Update) {
+            request.query("fieldManager", FIELD_MANAGER);
+        }
+        request
+    }
+
+    pub(super) fn query(&mut self, name: &'static str, value: &str) {
+        self.query.push((name, value.to_owned()));
+    }
+
+    pub(super) fn detail(self, detail: Detail) -> Self {
+        Self { detail, ..self }
+    }
+
+    pub(super) fn mode(mut self, mode: Mode) -> Self {
+        if mode == Mode::DryRun {
+            self.query("dryRun", "All");
+        }
+        self
+    }
+
+    #[expect(clippy::expect_used, reason = "maps of strings and numbers are JSON")]
+    pub(super) fn body<T: Serialize>(self, object: &T) -> Self {
+        let json = serde_json::to_vec(object).expect("an object that is JSON");
+        Self { body: Bytes::from(json), ..self }
+    }
+
+    /// A deletion of exactly what was read.
+    pub(super) fn preconditions(self, read: &Meta) -> Self {
+        let seen = serde_json::json!({ "uid": read.uid, "resourceVersion": read.resource_version });
+        self.body(&serde_json::json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": seen }))
+    }
+
+    #[expect(clippy::expect_used, reason = "the URL is a constant, what is put into it gets encoded")]
+    fn to_http(&self, limit: Duration) -> http::Request<Body> {
+        let Act { verb, kind, namespace, name } = &self.act;
+        let group = match kind {
+            Kind::ConfigMap => "api/v1",
+            Kind::Lease => "apis/coordination.k8s.io/v1",
+        };
+        // Only to have path and query encoded: the client knows where the server is.
+        let mut url = url::Url::parse("https://cluster/").expect("a constant URL");
+        let one = matches!(verb, Verb::Get | Verb::Update | Verb::Delete).then_some(name.as_str());
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.clear()
+                .extend(group.split('/'))
+                .extend(["namespaces", namespace, kind.resource()])
+                .extend(one);
+        }
+        url.query_pairs_mut()
+            .extend_pairs(&self.query)
+            .append_pair("timeout", &format!("{}s", limit.as_secs().max(1)));
+        let method = match verb {
+            Verb::List | Verb::Get => http::Method::GET,
+            Verb::Create => http::Method::POST,
+            Verb::Update => http::Method::PUT,
+            Verb::Delete => http::Method::DELETE,
+        };
+        let accept = match self.detail {
+            Detail::Whole => "application/json",
+            Detail::Metadata => "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+            Detail::MetadataList => "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+        };
+        http::Request::builder()
+            .method(method)
+            .uri(&url[url::Position::BeforePath..])
+            .header(http::header::ACCEPT, accept)
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .header(http::header::USER_AGENT, concat!("treeswap/", env!("CARGO_PKG_VERSION")))
+            .body(Body::from(self.body.clone()))
+            .expect("an encoded URL and constant headers")
+    }
+}
+
+/// A client and until when its credentials hold.
+#[derive(Clone)]
+struct Live {
+    client: Client,
+    server: String,
+    until: Option<Timestamp>,
+    /// Counts the clients made, so that a late answer does not throw away a newer client than the one it came from.
+    number: u64,
+}
+
+/// One cluster.
+pub(super) struct Connection {
+    name: String,
+    origin: Origin,
+    limit: Duration,
+    longest_pause: Duration,
+    slots: Arc<Semaphore>,
+    live: Mutex<(u64, Option<Live>)>,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection")
+            .field("name", &self.name)
+            .field("origin", &self.origin)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    pub(super) fn new(name: &str, origin: Origin, options: &Options) -> Self {
+        Self {
+            name: name.to_owned(),
+            origin,
+            limit: options.timeout,
+            longest_pause: options.longest_pause,
+            slots: Arc::new(Semaphore::new(options.concurrency.max(1))),
+            live: Mutex::default(),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// Sends a request and reads its answer as what was asked for.
+    pub(super) async fn ask<T: DeserializeOwned + Expect>(&self, request: &Request) -> Result<T, Error> {
+        let failed = |why| Error { cluster: self.name.clone(), act: Box::new(request.act.clone()), why };
+        let _slot = self.slots.acquire().await; // an error would say that it was closed, which nobody does
+        let mut answer = self.send(request).await.map_err(failed)?;
+        if answer.status == http::StatusCode::UNAUTHORIZED {
+            // It had no effect, and the credentials may have been exchanged since they were read.
+            answer = self.send(request).await.map_err(failed)?;
+        }
+        answer.read(&request.act, self.longest_pause).map_err(failed)
+    }
+
+    /// The same for one object that may not be there.
+    pub(super) async fn find<T: DeserializeOwned + Expect>(
+        &self,
+        request: &Request,
+    ) -> Result<Option<T>, Error> {
+        match self.ask(request).await {
+            Ok(found) => Ok(Some(found)),
+            Err(Error { why: Failure::Absent | Failure::NamespaceAbsent { .. }, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The server said yes and sent something else.
+    pub(super) fn strange(&self, request: &Request) -> Error {
+        let why = Failure::Strange { expected: request.act.kind.label() };
+        Error { cluster: self.name.clone(), act: Box::new(request.act.clone()), why }
+    }
+
+    /// One request, one answer, whatever it is.
+    async fn send(&self, request: &Request) -> Result<Answer, Failure> {
+        let live =
+            timeout(self.limit, self.live()).await.map_err(|_| Failure::Silent { after: self.limit })??;
+        let exchange = async {
+            let response = live.client.send(request.to_http(self.limit)).await;
+            let response = response.map_err(|error| answer::broken(&error, &live.server))?;
+            let (head, body) = response.into_parts();
+            let body = answer::whole(body, MOST).await?;
+            Ok(Answer { status: head.status, headers: head.headers, body })
+        };
+        let result =
+            timeout(self.limit, exchange).await.unwrap_or(Err(Failure::Silent { after: self.limit }));
+        let stale = match &result {
+            Ok(answer) => answer.status == http::StatusCode::UNAUTHORIZED,
+            // It may be the credentials: of a certificate the server says nothing else.
+            Err(failure) => matches!(failure, Failure::Unreachable { .. } | Failure::Cut { .. }),
+        };
+        if stale {
+            self.forget(live.number).await;
+        }
+        result
+    }
+
+    /// The client, made if there is none whose credentials still hold.
+    async fn live(&self) -> Result<Live, Failure> {
+        let mut guard = self.live.lock().await;
+        let (made, live) = &mut *guard;
+        let holds = |live: &&mut Live| live.until.is_none_or(|until| Timestamp::now() + MARGIN < until);
+        if let Some(live) = live.as_mut().filter(holds) {
+            return Ok(live.clone());
+        }
+        let mut config = self.origin.config().await?;
+        let until = plugin::resolve(&mut config.auth_info, self.limit / 2).await?;
+        // What may have taken effect is the caller's to judge, after reading.
+        config.default_retry = false;
+        // Half, so that a server that is not there is told from one that is slow.
+        config.connect_timeout = Some(self.limit / 2);
+        config.read_timeout = None;
+        config.write_timeout = None;
+        let server = config.cluster_url.authority().map_or_else(String::new, ToString::to_string);
+        let client = Client::try_from(config).map_err(|error| self.unusable(&error))?;
+        *made += 1;
+        Ok(live.insert(Live { client, server, until, number: *made }).clone())
+    }
+
+    fn unusable(&self, error: &kube::Error) -> ConfigError {
+        self.origin.unusable(answer::client_words(error))
+    }
+
+    async fn forget(&self, number: u64) {
+        let mut guard = self.live.lock().await;
+        if guard.1.as_ref().is_some_and(|live| live.number == number) {
+            guard.1 = None;
+        }
+    }
+}

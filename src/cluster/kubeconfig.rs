@@ -1,0 +1,189 @@
+//! Clusters by the names of their contexts, as Prow's programs know them: every context of every kubeconfig is a
+//! cluster; `default` is the one we run in or, elsewhere, the current context of the last file.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kube::config::{Config, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError, LoadDataError};
+
+use super::connection::Connection;
+use super::{Cluster, ConfigError, Options};
+
+/// The name that always means the cluster we run in or, elsewhere, the current context. A context of that name has no
+/// other meaning.
+pub const DEFAULT: &str = "default";
+
+/// Where a cluster's address and credentials are read from, each time a connection needs them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Origin {
+    InCluster,
+    Context { path: PathBuf, name: String },
+}
+
+/// The clusters that [`Options`] name. None of them has been spoken to yet.
+#[derive(Debug, Default)]
+pub struct Clusters {
+    known: BTreeMap<String, Cluster>,
+    /// Files of the directory that are no kubeconfigs. Their contexts are unknown; the other clusters work.
+    pub problems: Vec<ConfigError>,
+}
+
+impl Clusters {
+    /// Reads the kubeconfigs. Blocking. A file that was named and cannot be read is an error, and so are two contexts of
+    /// one name; one of a directory is a [`Clusters::problems`].
+    pub fn load(options: &Options) -> Result<Self, ConfigError> {
+        let mut clusters = Self::default();
+        let mut origins: BTreeMap<String, PathBuf> = BTreeMap::new();
+        let mut current = None;
+        let directory = options.kubeconfig_dir.as_deref().map(files).transpose()?.unwrap_or_default();
+        let named = options.kubeconfigs.iter().map(|path| (path, true));
+        for (path, named) in named.chain(directory.iter().map(|path| (path, false))) {
+            let kubeconfig = match read(path) {
+                Ok(kubeconfig) => kubeconfig,
+                Err(error) if named => return Err(error),
+                Err(error) => {
+                    clusters.problems.push(error);
+                    continue;
+                }
+            };
+            let origin = |name: &str| Origin::Context { path: path.clone(), name: name.to_owned() };
+            for context in kubeconfig.contexts {
+                if let Some(first) = origins.insert(context.name.clone(), path.clone()) {
+                    return Err(ConfigError::Twice { name: context.name, first, second: path.clone() });
+                }
+                clusters.add(&context.name, origin(&context.name), options);
+            }
+            if let Some(name) = kubeconfig.current_context.filter(|name| !name.is_empty()) {
+                current = Some(origin(&name));
+            }
+        }
+        if options.in_cluster {
+            current = Some(Origin::InCluster);
+        }
+        match current {
+            Some(origin) => clusters.add(DEFAULT, origin, options),
+            None => drop(clusters.known.remove(DEFAULT)),
+        }
+        if clusters.known.is_empty() && clusters.problems.is_empty() {
+            return Err(ConfigError::None);
+        }
+        Ok(clusters)
+    }
+
+    /// A context that is the current one, too, is one cluster with two names and one limit of requests.
+    fn add(&mut self, name: &str, origin: Origin, options: &Options) {
+        let same = self.known.values().find(|cluster| *cluster.inner.origin() == origin);
+        let inner = match same {
+            Some(cluster) => cluster.inner.clone(),
+            None => Arc::new(Connection::new(name, origin, options)),
+        };
+        self.known.insert(name.to_owned(), Cluster { inner });
+    }
+
+    /// The cluster of that name.
+    pub fn get(&self, name: &str) -> Result<&Cluster, ConfigError> {
+        self.known.get(name).ok_or_else(|| ConfigError::Unknown {
+            name: name.to_owned(),
+            known: self.known.keys().cloned().collect(),
+        })
+    }
+
+    /// Every name, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.known.keys().map(String::as_str)
+    }
+}
+
+/// The files of a directory, sorted. Links count as what they name: a mounted Secret is made of them.
+fn files(dir: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+    let failed = |source| ConfigError::Read { path: dir.to_owned(), source };
+    let mut files = Vec::new();
+    for entry in fs_err::read_dir(dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let path = entry.path();
+        if !entry.file_name().as_encoded_bytes().starts_with(b"..") && path.is_file() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn read(path: &Path) -> Result<Kubeconfig, ConfigError> {
+    Kubeconfig::read_from(path).map_err(|error| match error {
+        KubeconfigError::ReadConfig(source, path) => ConfigError::Read { path, source },
+        // The parser's words show the lines around the mistake, and there are tokens on them.
+        KubeconfigError::Parse(error) => ConfigError::Malformed {
+            path: path.to_owned(),
+            line: error.location().map(|location| location.line()),
+        },
+        _ => ConfigError::Malformed { path: path.to_owned(), line: None },
+    })
+}
+
+impl Origin {
+    /// Address and credentials as they are now. Blocking, but for a moment: files only.
+    pub(super) async fn config(&self) -> Result<Config, ConfigError> {
+        let (path, name) = match self {
+            Self::InCluster => return Config::incluster().map_err(|error| in_cluster(&error)),
+            Self::Context { path, name } => (path, name),
+        };
+        let kubeconfig = read(path)?;
+        let options = KubeConfigOptions { context: Some(name.clone()), ..KubeConfigOptions::default() };
+        let unusable = |why: String| ConfigError::Context { name: name.clone(), path: path.clone(), why };
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options)
+            .await
+            .map_err(|error| unusable(words(&error)))?;
+        if config.auth_info.auth_provider.is_some() {
+            let why = "`auth-provider` is no longer supported by Kubernetes' clients; use `exec`";
+            return Err(unusable(why.to_owned()));
+        }
+        Ok(config)
+    }
+
+    /// What to blame when the client cannot be made of the configuration.
+    pub(super) fn unusable(&self, why: String) -> ConfigError {
+        match self {
+            Self::InCluster => ConfigError::InCluster { why },
+            Self::Context { path, name } => {
+                ConfigError::Context { name: name.clone(), path: path.clone(), why }
+            }
+        }
+    }
+}
+
+fn in_cluster(error: &InClusterError) -> ConfigError {
+    let why = match error {
+        InClusterError::ReadEnvironmentVariable(_) => {
+            "KUBERNETES_SERVICE_HOST or _PORT is not set".to_owned()
+        }
+        // The others name a file, a port or a certificate; none of them shows what a file holds.
+        other => other.to_string(),
+    };
+    ConfigError::InCluster { why }
+}
+
+/// kube's words where they show nothing of a value, ours elsewhere.
+fn words(error: &KubeconfigError) -> String {
+    let data = |what: &str, error: &LoadDataError| match error {
+        LoadDataError::DecodeBase64(_) => format!("its {what} is not base64"),
+        LoadDataError::ReadFile(source, path) => {
+            format!("its {what} cannot be read from {}: {source}", path.display())
+        }
+        LoadDataError::NoBase64DataOrFile => format!("its {what} is missing"),
+    };
+    match error {
+        KubeconfigError::LoadContext(_) => "there is no such context any more".to_owned(),
+        KubeconfigError::LoadClusterOfContext(cluster) => format!("its cluster {cluster} is not in the file"),
+        KubeconfigError::MissingClusterUrl => "its cluster has no `server`".to_owned(),
+        KubeconfigError::ParseClusterUrl(_) => "its cluster's `server` is no URL".to_owned(),
+        KubeconfigError::ParseProxyUrl(_) => "its proxy is no URL".to_owned(),
+        KubeconfigError::LoadCertificateAuthority(error) => data("certificate authority", error),
+        KubeconfigError::LoadClientCertificate(error) => data("client certificate", error),
+        KubeconfigError::LoadClientKey(error) => data("client key", error),
+        KubeconfigError::ParseCertificates(_) => "its certificate authority is not PEM".to_owned(),
+        KubeconfigError::ParseNoProxy(_) => "NO_PROXY cannot be read".to_owned(),
+        _ => "it is not well-formed".to_owned(),
+    }
+}

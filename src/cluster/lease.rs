@@ -1,0 +1,35 @@
+//! Requests about Leases.
+
+use k8s_openapi::api::coordination::v1::Lease as KubeLease;
+
+use super::Cluster;
+use super::connection::Request;
+use super::error::{Act, Error, Kind, Verb};
+use super::object::{Lease, LeaseDraft, Meta};
+
+impl Cluster {
+    /// A Lease; none if there is no such Lease (or namespace).
+    pub async fn lease(&self, namespace: &str, name: &str) -> Result<Option<Lease>, Error> {
+        let request = Request::new(Act::of(Verb::Get, Kind::Lease, namespace, name));
+        let found: Option<KubeLease> = self.inner.find(&request).await?;
+        found.map(|object| self.lease_of(&request, object)).transpose()
+    }
+
+    /// Creates a Lease: [`super::Failure::Exists`] if somebody else did.
+    pub async fn create_lease(&self, draft: LeaseDraft) -> Result<Lease, Error> {
+        let request = Request::new(Act::of(Verb::Create, Kind::Lease, &draft.namespace, &draft.name));
+        let request = request.body(&draft.into_kube(None));
+        self.lease_of(&request, self.inner.ask(&request).await?)
+    }
+
+    /// Replaces the Lease that was read: [`super::Failure::Conflict`] if it was written since.
+    pub async fn replace_lease(&self, read: &Meta, draft: LeaseDraft) -> Result<Lease, Error> {
+        let request = Request::new(Act::of(Verb::Update, Kind::Lease, &draft.namespace, &draft.name));
+        let request = request.body(&draft.into_kube(Some(read)));
+        self.lease_of(&request, self.inner.ask(&request).await?)
+    }
+
+    fn lease_of(&self, request: &Request, object: KubeLease) -> Result<Lease, Error> {
+        Lease::read(object).ok_or_else(|| self.inner.strange(request))
+    }
+}

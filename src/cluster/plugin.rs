@@ -1,0 +1,89 @@
+//! Credentials from a program that a kubeconfig names (`exec`), run as client-go runs it but under a deadline. What it
+//! prints goes nowhere but into the connection; its standard error is ours, as with every client.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use kube::config::{AuthInfo, ExecConfig, ExecInteractiveMode};
+use secrecy::SecretString;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::ConfigError;
+
+/// What the program prints.
+#[derive(Deserialize)]
+struct Answer {
+    kind: String,
+    status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    expiration_timestamp: Option<Timestamp>,
+    token: Option<String>,
+    client_certificate_data: Option<String>,
+    client_key_data: Option<String>,
+}
+
+/// Runs the program where the user has one, and puts what it says in its place. Returns until when that holds; none if
+/// it does not say.
+pub(super) async fn resolve(user: &mut AuthInfo, limit: Duration) -> Result<Option<Timestamp>, ConfigError> {
+    let inline = user.token.is_some() || user.token_file.is_some() || user.username.is_some();
+    let Some(exec) = user.exec.take().filter(|_| !inline) else { return Ok(None) };
+    let command = exec.command.clone().unwrap_or_default();
+    let unusable = |why| ConfigError::PluginAnswer { command: command.clone(), why };
+    let answer: Answer = serde_json::from_slice(&run(&exec, &command, limit).await?)
+        .map_err(|_| unusable("it is not JSON of that kind"))?;
+    if answer.kind != "ExecCredential" {
+        return Err(unusable("its `kind` is another"));
+    }
+    let status = answer.status.ok_or_else(|| unusable("it has no `status`"))?;
+    match (status.client_certificate_data, status.client_key_data) {
+        (Some(certificate), Some(key)) => {
+            user.client_certificate_data = Some(STANDARD.encode(certificate));
+            user.client_key_data = Some(SecretString::from(STANDARD.encode(key)));
+        }
+        (None, None) if status.token.is_some() => {}
+        (None, None) => return Err(unusable("it has neither a token nor a certificate")),
+        _ => return Err(unusable("it has a certificate without its key, or a key without its certificate")),
+    }
+    user.token = status.token.map(SecretString::from);
+    Ok(status.expiration_timestamp)
+}
+
+async fn run(exec: &ExecConfig, command: &str, limit: Duration) -> Result<Vec<u8>, ConfigError> {
+    let start = |source| ConfigError::PluginStart { command: command.to_owned(), source };
+    if exec.interactive_mode == Some(ExecInteractiveMode::Always) {
+        return Err(start(std::io::Error::other("it wants to ask a person (`interactiveMode: Always`)")));
+    }
+    let mut spec = json!({ "interactive": false });
+    if let Some(cluster) = &exec.cluster {
+        spec["cluster"] = json!(cluster);
+    }
+    let info = json!({ "apiVersion": exec.api_version, "kind": "ExecCredential", "spec": spec });
+    let mut program = tokio::process::Command::new(command);
+    program.args(exec.args.iter().flatten()).env("KUBERNETES_EXEC_INFO", info.to_string());
+    for variable in exec.env.iter().flatten() {
+        if let (Some(name), Some(value)) = (variable.get("name"), variable.get("value")) {
+            program.env(name, value);
+        }
+    }
+    for name in exec.drop_env.iter().flatten() {
+        program.env_remove(name);
+    }
+    program.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+    let child = program.spawn().map_err(start)?;
+    let output = tokio::time::timeout(limit, child.wait_with_output())
+        .await
+        .map_err(|_| ConfigError::PluginSilent { command: command.to_owned(), after: limit })?
+        .map_err(start)?;
+    if !output.status.success() {
+        return Err(ConfigError::PluginEnded { command: command.to_owned(), status: output.status });
+    }
+    Ok(output.stdout)
+}
