@@ -30,7 +30,7 @@ impl Blobs {
 
 impl BlobSource for Blobs {
     fn reader(&self) -> Result<Box<dyn BlobReader + '_>, BlobError> {
-        let store = Store::open(&self.shared.dir).map_err(|error| {
+        let store = self.shared.all().map_err(|error| {
             self.shared.note_damage();
             BlobError::Unopened(Box::new(error))
         })?;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use tokio_util::sync::CancellationToken;
 
+use super::modules::Modules;
 use super::odb::{Lack, Peeled, Reader};
 use super::sparse::Patterns;
 use super::tree::{Budget, Line, lines};
@@ -42,6 +43,8 @@ struct Comparison<'a> {
     builder: DeltaBuilder,
     budget: Budget,
     patterns: Option<&'a Patterns>,
+    /// Submodules, before and after.
+    modules: (&'a Modules, &'a Modules),
     revision: Revision,
     /// Something of the base could not be read: no comparison is possible, and that is no error.
     base_lost: bool,
@@ -55,6 +58,7 @@ pub(super) fn delta(
     to: Peeled,
     selection: &Selection,
     patterns: Option<&Patterns>,
+    modules: (&Modules, &Modules),
     cancel: &CancellationToken,
 ) -> Result<Option<Delta>, Error> {
     let revision = Revision(to.commit);
@@ -64,6 +68,7 @@ pub(super) fn delta(
         builder: DeltaBuilder::new(base.tree, base.entries, base.bytes, revision, to.tree, rules),
         budget: Budget::new(revision, to.tree, rules.limits.entries, true, cancel),
         patterns,
+        modules,
         revision,
         base_lost: false,
     };
@@ -98,11 +103,15 @@ impl Comparison<'_> {
         let mut pairs: BTreeMap<&[u8], Pair<'_>> = BTreeMap::new();
         if let Some((id, tree)) = &old_tree {
             for line in lines(id, tree.data()).map_err(|lack| self.lost(lack))? {
+                let line = self.modules.0.seen(&join(path, line.name), line);
                 pairs.entry(line.name).or_default().old = Some(line);
             }
         }
         if let Some((id, tree)) = &new_tree {
-            let lines = lines(id, tree.data()).map_err(|lack| self.damaged(lack))?;
+            let mut lines = lines(id, tree.data()).map_err(|lack| self.damaged(lack))?;
+            for line in &mut lines {
+                *line = self.modules.1.seen(&join(path, line.name), *line);
+            }
             self.builder.listing(path, lines.iter().map(|line| (line.name, line.mode)))?;
             for line in lines {
                 pairs.entry(line.name).or_default().new = Some(line);
@@ -203,7 +212,10 @@ impl Comparison<'_> {
         let reader = self.reader;
         match self.builder.node(dir, line.name, line.mode)? {
             Node::Dir => {} // compared as a directory
-            Node::Entry(Kind::Submodule) => self.builder.submodule(dir, line.name, line.id)?,
+            Node::Entry(Kind::Submodule) => match self.modules.1.lacks(&join(dir, line.name)) {
+                Some(rule) => return Err(self.builder.refuse(dir, line.name, rule).into()),
+                None => self.builder.submodule(dir, line.name, line.id)?,
+            },
             Node::Entry(Kind::Symlink) => {
                 match target(reader, &line.id).map_err(|lack| self.damaged(lack))? {
                     Ok(target) => self.builder.symlink(dir, line.name, line.id, &target)?,

@@ -119,6 +119,25 @@ pub enum Error {
     /// The revision's tree may not be published.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// A submodule could not be fetched.
+    #[error("submodule {path} ({url})")]
+    Module {
+        /// Where it lies.
+        path: String,
+        /// From where, without secrets.
+        url: String,
+        /// Why not.
+        #[source]
+        source: Box<Self>,
+    },
+    /// A submodule's commit is not in its mirror. The next fetch brings it.
+    #[error("commit {commit} of submodule {path} is not in the mirror")]
+    NoModule {
+        /// Where it lies.
+        path: String,
+        /// Which commit.
+        commit: ObjectId,
+    },
     /// Whoever asked does not want to know any more.
     #[error("cancelled")]
     Cancelled,
@@ -134,6 +153,7 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Wire(error) => error.is_transient(),
+            Self::Module { source, .. } => source.is_transient(),
             Self::Local { .. }
             | Self::Git { .. }
             | Self::Locked { .. }
@@ -142,6 +162,7 @@ impl Error {
             | Self::BadPack { .. }
             | Self::IndexKilled { .. }
             | Self::Indexer { .. }
+            | Self::NoModule { .. }
             | Self::Cancelled => true,
             Self::Foreign { .. }
             | Self::NotACommit { .. }
@@ -157,6 +178,7 @@ impl Error {
         let one = |text: &str| vec![text.to_owned()];
         match self {
             Self::Wire(error) => error.hints(),
+            Self::Module { source, .. } => source.hints(),
             Self::Local { source, .. } => match source.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => one(
                     "the volume is full: the mirror needs about the size of the repository's pack, twice while it is renewed",
@@ -187,7 +209,7 @@ impl Error {
             }
             Self::Sparse { .. } => one("patterns are written like those of gitignore(5)"),
             Self::Refused(refusal) => refusal.hints(),
-            Self::Git { .. } | Self::BadPack { .. } | Self::Cancelled => Vec::new(),
+            Self::Git { .. } | Self::BadPack { .. } | Self::NoModule { .. } | Self::Cancelled => Vec::new(),
         }
     }
 

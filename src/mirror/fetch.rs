@@ -15,7 +15,7 @@ use super::odb::Reader;
 use super::plan::{Reason, Situation, afresh, plan};
 use super::shared::Shared;
 use super::wire::{self, Answer, Request};
-use super::{Depth, Mirror, Tip};
+use super::{Depth, Mirror, Submodules, Tip};
 use crate::revision::{ObjectId, Revision};
 
 /// Commits of ours that a server is told about. More would only make requests longer.
@@ -82,8 +82,16 @@ fn renew(layout: &Layout, why: &str) -> Result<(), Error> {
 
 impl Mirror {
     /// Makes sure the mirror holds the tip's commit with its whole tree (and history as deep as asked), and returns
-    /// the commit. `held` are the published revisions, newest first, that must stay readable.
+    /// the commit; the same for the submodules that are asked for. `held` are the published revisions, newest first, that must stay readable.
     pub async fn fetch(&mut self, tip: &Tip, held: &[Revision]) -> Result<Revision, Error> {
+        let revision = self.fetch_own(tip, held).await?;
+        if self.options.modules.asked != Submodules::Off {
+            self.fetch_modules(revision, held).await?;
+        }
+        Ok(revision)
+    }
+
+    async fn fetch_own(&mut self, tip: &Tip, held: &[Revision]) -> Result<Revision, Error> {
         self.stand().await?;
         if self.shared.take_damage() {
             let layout = Arc::clone(&self.layout);
@@ -303,7 +311,7 @@ fn boundary(
 }
 
 /// Runs what blocks on a thread of its own.
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     match tokio::task::spawn_blocking(work).await {

@@ -6,7 +6,7 @@
 //!
 //! Files: `wire/` git's smart protocol (streams, framing, the commands we speak); `plan` what to ask it for; `fetch`
 //! asking and settling; `indexer/` the child process that takes a fetched pack in under limits; `closure` whether all
-//! is there; `layout` the mirror's files; `odb` reading objects; `tree`, `whole`, `delta`, `sparse` trees to payloads
+//! is there; `modules/` submodules; `layout` the mirror's files; `odb` reading objects; `tree`, `whole`, `delta`, `sparse` trees to payloads
 //! and deltas; `blobs` contents for writers; `housekeeping` bounded growth; `error`; `author` makes the repository of
 //! the demonstration.
 
@@ -23,6 +23,7 @@ mod git_index;
 mod housekeeping;
 mod indexer;
 mod layout;
+mod modules;
 mod odb;
 mod pack_index;
 mod plan;
@@ -42,12 +43,14 @@ use tokio_util::sync::CancellationToken;
 
 pub use error::{Error, Lack};
 pub use indexer::child::child_main;
+pub use modules::{Access, Hosts, Submodules};
 pub use wire::Tip;
 
 use crate::payload::{BlobSource, Delta, Payload, Rules};
 use crate::revision::{ObjectId, Ref, Revision};
 use form::Form;
 use layout::Layout;
+use modules::{Modules, Trouble};
 use odb::{Peeled, Reader, Settings};
 use shared::Shared;
 use sparse::Patterns;
@@ -100,6 +103,10 @@ pub struct Options {
     pub durable: bool,
     /// Hash every object again when it is read (`--verify`). Process-wide.
     pub verify: bool,
+    /// Submodules: which, and from where.
+    pub modules: Access,
+    /// What need not be fetched before it is needed (`--filter`, git's words: `blob:none`, `blob:limit=1m`).
+    pub filter: Option<String>,
     /// The program that indexes packs: one whose `main` begins with [`child_main`].
     pub indexer: PathBuf,
 }
@@ -119,6 +126,8 @@ impl Options {
             max_packs: 50,
             durable: true,
             verify: false,
+            modules: Access::default(),
+            filter: None,
             // Not current_exe(): its path is gone when the binary was replaced by a newer one.
             indexer: "/proc/self/exe".into(),
         }
@@ -163,8 +172,10 @@ pub struct Mirror {
     renew: bool,
     /// The pack that it brought, which stands for itself.
     renewed: Option<String>,
-    /// Bytes of all packs that came whole.
+    /// Bytes of all packs that came whole, those of submodules included.
     received: u64,
+    /// The mirrors of submodules.
+    children: modules::Children,
 }
 
 impl Mirror {
@@ -173,14 +184,28 @@ impl Mirror {
     pub fn open(options: Options) -> Result<Self, Error> {
         Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
         let client = wire::Client::new(options.wire.clone())?;
+        Self::begin(options, client, |dir, options| Shared::new(dir, options.modules.asked, options.durable))
+    }
+
+    /// The same for a submodule: whoever reads the objects of the mirror above may read its objects, too.
+    fn open_below(options: Options, above: &Shared) -> Result<Self, Error> {
+        let client = wire::Client::new(options.wire.clone())?;
+        Self::begin(options, client, |dir, options| above.below(dir, options.modules.asked))
+    }
+
+    fn begin(
+        options: Options,
+        client: wire::Client,
+        share: impl FnOnce(PathBuf, &Options) -> Shared,
+    ) -> Result<Self, Error> {
         let form = if options.worktrees { Form::Worktrees } else { Form::Bare };
         let layout = Arc::new(Layout::open(&options.dir, form, options.durable)?);
-        let shared = Arc::new(Shared::new(layout.dir().to_owned(), options.durable));
+        let shared = Arc::new(share(layout.dir().to_owned(), &options));
         fetch::mend(&layout, &shared)?;
         if options.worktrees {
             form::name_origin(layout.dir(), client.remote())?;
         }
-        let course = fetch::Course::Unknown;
+        let (course, children) = (fetch::Course::Unknown, modules::Children::new());
         Ok(Self {
             options,
             layout,
@@ -191,6 +216,7 @@ impl Mirror {
             renew: false,
             renewed: None,
             received: 0,
+            children,
         })
     }
 
@@ -213,7 +239,13 @@ impl Mirror {
     /// Keeps the mirror's growth bounded; called after a publication. `held` are the published revisions, newest
     /// first. Blocking. What it can't do because somebody reads, it does the next time.
     pub fn housekeep(&mut self, held: &[Revision]) -> Result<(), Error> {
-        self.keep_house(held)
+        self.keep_house(held)?;
+        self.keep_modules(held)
+    }
+
+    /// Which submodules a payload holds.
+    pub fn submodules(&self) -> Submodules {
+        self.options.modules.asked
     }
 
     /// Bytes of packs that came whole since the mirror was opened.
@@ -245,23 +277,41 @@ impl Objects {
     pub fn payload(&self, revision: Revision, selection: &Selection) -> Result<Payload, Error> {
         let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
         let cancel = &self.cancel;
-        self.read(revision, |reader, at| whole::payload(reader, at, selection, patterns.as_ref(), cancel))
+        let asked = self.shared.asked;
+        self.read(revision, |reader, at| {
+            let modules = Modules::of(reader, at.tree, asked).map_err(|trouble| trouble.of(revision))?;
+            whole::payload(reader, at, selection, patterns.as_ref(), &modules, cancel)
+        })
     }
 
     /// What `to` changes against `base`, with the same checks; `None` where only a whole payload will do.
     pub fn delta(&self, base: Base, to: Revision, selection: &Selection) -> Result<Option<Delta>, Error> {
         let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
         let cancel = &self.cancel;
-        self.read(to, |reader, to| delta::delta(reader, base, to, selection, patterns.as_ref(), cancel))
+        let asked = self.shared.asked;
+        self.read(to, |reader, at| {
+            let Ok(old) = Modules::of(reader, base.tree, asked) else { return Ok(None) };
+            let new = Modules::of(reader, at.tree, asked).map_err(|trouble| trouble.of(to))?;
+            // Patterns choose files of the repository itself and whole submodules: what was one and is the other
+            // has no decision of its own to compare.
+            if patterns.is_some() && !(old.is_empty() && new.is_empty()) {
+                return Ok(None);
+            }
+            delta::delta(reader, base, at, selection, patterns.as_ref(), (&old, &new), cancel)
+        })
     }
 
-    /// Whether the mirror holds a revision. That it does not is no damage.
+    /// Whether the mirror holds a revision, with its submodules. That it does not is no damage.
     pub fn holds(&self, revision: Revision) -> bool {
         let _lease = self.shared.lease();
-        let Ok(store) = self.shared.store() else { return false };
+        let Ok(store) = self.shared.all() else { return false };
         let Ok(odb) = store.odb() else { return false };
         let reader = Reader(odb);
-        reader.commit(&revision.0).is_ok_and(|commit| reader.has(&commit.tree))
+        let asked = self.shared.asked;
+        reader.commit(&revision.0).is_ok_and(|commit| {
+            reader.has(&commit.tree)
+                && !matches!(Modules::of(&reader, commit.tree, asked), Err(Trouble::Absent { .. }))
+        })
     }
 
     /// The tree of a revision that the mirror holds.
@@ -281,7 +331,7 @@ impl Objects {
         act: impl FnOnce(&Reader<'_>, Peeled) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let _lease = self.shared.lease();
-        let store = self.shared.store()?;
+        let store = self.shared.all()?;
         let odb =
             store.odb().map_err(|source| Error::Git { act: "open the mirror's objects".into(), source })?;
         let reader = Reader(odb);

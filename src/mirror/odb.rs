@@ -5,7 +5,7 @@
 //! names, its trees refuse or repair odd entries that we want to name in an error. Every object's size is asked for
 //! before its content, so that nothing larger than [`STRUCTURE_MAX`] is ever decoded as a structure.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use git2::{ErrorCode, ObjectType, Oid};
 
@@ -77,6 +77,20 @@ impl Store {
     /// Opens the repository at `dir`, which must be bare or a `.git` directory.
     pub(super) fn open(dir: &Path) -> Result<Self, git2::Error> {
         git2::Repository::open_bare(dir).map(Self)
+    }
+
+    /// Reads these object directories, too.
+    pub(super) fn with(self, more: &[PathBuf]) -> Result<Self, Error> {
+        let failed = |act: String, source| Error::Git { act, source };
+        let odb = self.0.odb().map_err(|source| failed("open the mirror's objects".into(), source))?;
+        for dir in more {
+            let act = || format!("read the objects of a submodule in {}", dir.display());
+            let path = dir.to_str().ok_or_else(|| git2::Error::from_str("its path is not UTF-8"));
+            // The repository keeps one database: what is added to it stays.
+            path.and_then(|path| odb.add_disk_alternate(path)).map_err(|source| failed(act(), source))?;
+        }
+        drop(odb);
+        Ok(self)
     }
 
     /// Writes packs.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::error::Error;
+use super::modules::{self, Submodules};
 use super::odb::Store;
 
 /// Shared by one [`super::Mirror`] and everything made from it.
@@ -16,8 +17,17 @@ pub(super) struct Shared {
     pub(super) durable: bool,
     /// Set when something that should be there could not be read: the next fetch starts with a new mirror.
     damaged: AtomicBool,
+    /// Which submodules' mirrors are read together with this one.
+    pub(super) asked: Submodules,
+    /// One for a mirror and those of its submodules, because readers read them together.
+    door: Arc<Door>,
+}
+
+/// Who reads.
+#[derive(Debug, Default)]
+struct Door {
     /// Guards handing out leases.
-    door: Mutex<()>,
+    lock: Mutex<()>,
     /// Its strong count, less this one, is the number of readers.
     readers: Arc<()>,
 }
@@ -28,31 +38,46 @@ pub(super) struct Shared {
 pub(super) struct Lease(#[expect(dead_code, reason = "only its count matters")] Arc<()>);
 
 impl Shared {
-    pub(super) fn new(dir: PathBuf, durable: bool) -> Self {
-        Self { dir, durable, damaged: AtomicBool::new(false), door: Mutex::new(()), readers: Arc::new(()) }
+    pub(super) fn new(dir: PathBuf, asked: Submodules, durable: bool) -> Self {
+        Self { dir, durable, damaged: AtomicBool::new(false), asked, door: Arc::default() }
     }
 
-    /// Opens the repository.
+    /// For the mirror of a submodule.
+    pub(super) fn below(&self, dir: PathBuf, asked: Submodules) -> Self {
+        let (durable, door) = (self.durable, Arc::clone(&self.door));
+        Self { dir, durable, damaged: AtomicBool::new(false), asked, door }
+    }
+
+    /// Opens the repository, as the remote has it.
     pub(super) fn store(&self) -> Result<Store, Error> {
         Store::open(&self.dir)
             .map_err(|source| Error::Git { act: format!("open the mirror {}", self.dir.display()), source })
     }
 
+    /// Opens the repository together with those of its submodules.
+    pub(super) fn all(&self) -> Result<Store, Error> {
+        let more = match self.asked {
+            Submodules::Off => Vec::new(),
+            Submodules::First | Submodules::Recursive => modules::object_dirs(&self.dir)?,
+        };
+        self.store()?.with(&more)
+    }
+
     /// Takes part in reading.
     pub(super) fn lease(&self) -> Lease {
         let _door = self.door();
-        Lease(Arc::clone(&self.readers))
+        Lease(Arc::clone(&self.door.readers))
     }
 
     /// Keeps readers out while the guard lives; `None` when somebody reads.
     pub(super) fn alone(&self) -> Option<MutexGuard<'_, ()>> {
         let door = self.door();
-        (Arc::strong_count(&self.readers) == 1).then_some(door)
+        (Arc::strong_count(&self.door.readers) == 1).then_some(door)
     }
 
     fn door(&self) -> MutexGuard<'_, ()> {
         // Nothing is protected by it that a panic could leave half done.
-        self.door.lock().unwrap_or_else(PoisonError::into_inner)
+        self.door.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Remembers that the mirror is not what it should be.

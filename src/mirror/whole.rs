@@ -2,6 +2,7 @@
 
 use tokio_util::sync::CancellationToken;
 
+use super::modules::Modules;
 use super::odb::{Lack, Peeled, Reader};
 use super::sparse::Patterns;
 use super::tree::{Budget, Line, lines};
@@ -23,6 +24,7 @@ struct Walk<'a> {
     builder: Builder,
     budget: Budget,
     patterns: Option<&'a Patterns>,
+    modules: &'a Modules,
     levels: Vec<Level>,
     path: Vec<u8>,
     max_depth: u32,
@@ -35,6 +37,7 @@ pub(super) fn payload(
     at: Peeled,
     selection: &Selection,
     patterns: Option<&Patterns>,
+    modules: &Modules,
     cancel: &CancellationToken,
 ) -> Result<Payload, Error> {
     let revision = Revision(at.commit);
@@ -43,6 +46,7 @@ pub(super) fn payload(
         builder: Builder::new(revision, at.tree, selection.rules),
         budget: Budget::new(revision, at.tree, selection.rules.limits.entries, patterns.is_some(), cancel),
         patterns,
+        modules,
         levels: Vec::new(),
         path: Vec::new(),
         max_depth: selection.rules.limits.depth,
@@ -64,10 +68,13 @@ impl Walk<'_> {
                 self.path.push(b'/');
             }
             self.path.extend_from_slice(line.name);
+            let line = self.modules.seen(&self.path, line);
             let wanted = self
                 .patterns
                 .is_none_or(|patterns| patterns.wants(&self.path, line.matches_as_dir(), inherited));
-            if line.is_dir() {
+            if line.is_dir() && self.modules.begins(&self.path) {
+                self.module(&line, wanted)?;
+            } else if line.is_dir() {
                 self.enter(&line, wanted)?;
             } else if wanted {
                 self.leaf(&line)?;
@@ -91,6 +98,17 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// A submodule is wanted as a whole or not at all, whatever its files are called.
+    fn module(&mut self, line: &Line<'_>, wanted: bool) -> Result<(), Error> {
+        if !wanted {
+            return Ok(());
+        }
+        let patterns = self.patterns.take();
+        let entered = self.enter(line, true);
+        self.patterns = patterns;
+        entered
+    }
+
     /// The builder's index of the directory that the walk is in.
     fn here(&mut self) -> Result<DirIndex, Error> {
         let mut at = DirIndex::TOP;
@@ -107,7 +125,10 @@ impl Walk<'_> {
         let dir = self.here()?;
         match self.builder.node(dir, line.name, line.mode)? {
             Node::Dir => {} // `enter` took it
-            Node::Entry(Kind::Submodule) => self.builder.submodule(dir, line.name, line.id)?,
+            Node::Entry(Kind::Submodule) => match self.modules.lacks(&self.path) {
+                Some(rule) => return Err(self.builder.refuse(dir, line.name, rule).into()),
+                None => self.builder.submodule(dir, line.name, line.id)?,
+            },
             Node::Entry(Kind::Symlink) => {
                 let target = self.target(line)?;
                 match target {

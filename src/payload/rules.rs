@@ -129,6 +129,12 @@ pub enum Rule {
         /// Where it points, escaped.
         target: String,
     },
+    /// A submodule that cannot be had.
+    #[error("as a submodule it cannot be published: {why}")]
+    Submodule {
+        /// Why.
+        why: String,
+    },
     /// A blob that is too large.
     #[error("it has {bytes} bytes, the limit for one file is {limit}")]
     FileBytes {
@@ -165,6 +171,7 @@ impl Rule {
             Self::FileBytes { .. } => Some("--max-file-bytes"),
             Self::Bytes { .. } => Some("--max-tree-bytes"),
             Self::Entries { .. } | Self::Names { .. } => Some("--max-tree-entries"),
+            Self::Submodule { .. } => Some("--submodules=off"),
             Self::LinkLeaves { .. } | Self::LinkTurns { .. } => Some("--symlinks=keep"),
             _ => None,
         }
@@ -196,6 +203,9 @@ impl Refusal {
         let mend = "push a commit without it; until then the generation before stays published".to_owned();
         let flag = match self.rule.flag() {
             Some(flag @ "--symlinks=keep") => Some(format!("{flag} publishes such links as they are")),
+            Some(flag @ "--submodules=off") => {
+                Some(format!("{flag} publishes empty directories in their place"))
+            }
             Some(flag) => Some(format!("{flag} raises the limit")),
             None => None,
         };

@@ -20,7 +20,7 @@ use crate::clock;
 use crate::generation::{Name, Record};
 use crate::hooks::Hooks;
 use crate::human::one_line;
-use crate::mirror::{self, Mirror, Objects, Tip};
+use crate::mirror::{self, Mirror, Objects, Submodules, Tip};
 use crate::phase::Status;
 use crate::retention::Plan;
 use crate::revision::{ObjectId, Revision};
@@ -88,6 +88,8 @@ pub(super) struct Worker {
     spare: SpareWork,
     /// The root's file system takes names that differ in case only for one.
     folds: bool,
+    /// What payloads hold of submodules.
+    submodules: Submodules,
     view: View,
     /// The tip that is published, and the generation that holds it.
     settled: Option<(Known, Name)>,
@@ -119,6 +121,7 @@ impl Worker {
         };
         view.ready = store.is_trusted(&clock::now());
         let folds = store.probes().folds;
+        let submodules = mirror.submodules();
         let root = store.root().to_owned();
         Self {
             options,
@@ -127,6 +130,7 @@ impl Worker {
             metrics,
             spare: SpareWork::default(),
             folds,
+            submodules,
             unverified: current.is_some_and(|record| record.is_known()),
             view,
             settled: None,
@@ -354,9 +358,9 @@ impl Worker {
 
     /// What is chosen now. The file with the patterns is read each time: it may be a mounted ConfigMap.
     async fn choice(&mut self, bounds: &Bounds) -> Result<Choice, Error> {
-        let (options, folds) = (Arc::clone(&self.options), self.folds);
+        let (options, folds, submodules) = (Arc::clone(&self.options), self.folds, self.submodules);
         let read = move || {
-            let (digest, wanted) = options.selection(folds)?;
+            let (digest, wanted) = options.selection(folds, submodules)?;
             Ok(Choice { digest, wanted })
         };
         match self.options.sparse_file {

@@ -141,13 +141,9 @@ impl Error {
 
     /// Whether it is the revision that is refused, so that only another one helps.
     pub fn is_refusal(&self) -> bool {
-        use mirror::Error as Mirror;
-        use mirror::wire::{Budget, Error as Wire};
         match self {
-            Self::Mirror(Mirror::Refused(_) | Mirror::NotACommit { .. }) | Self::StillRefused { .. } => true,
-            // The same pack would be fetched and thrown away again.
-            Self::Mirror(Mirror::IndexMemory { .. } | Mirror::FetchBytes { .. }) => true,
-            Self::Mirror(Mirror::Wire(Wire::TooMuch { budget: Budget::Pack, .. })) => true,
+            Self::Mirror(error) => refuses(error),
+            Self::StillRefused { .. } => true,
             _ => false,
         }
     }
@@ -156,7 +152,7 @@ impl Error {
     pub fn failure(&self) -> Failure {
         match self {
             error if error.is_refusal() => Failure::Refused,
-            Self::Mirror(mirror::Error::Wire(error)) => Failure::Trouble { retry_after: error.retry_after() },
+            Self::Mirror(error) => Failure::Trouble { retry_after: retry_after(error) },
             _ => Failure::Trouble { retry_after: None },
         }
     }
@@ -169,5 +165,26 @@ impl Error {
             error if error.is_transient() => "transient",
             _ => "permanent",
         }
+    }
+}
+
+fn refuses(error: &mirror::Error) -> bool {
+    use mirror::Error as Mirror;
+    use mirror::wire::{Budget, Error as Wire};
+    match error {
+        Mirror::Refused(_) | Mirror::NotACommit { .. } => true,
+        // The same pack would be fetched and thrown away again.
+        Mirror::IndexMemory { .. } | Mirror::FetchBytes { .. } => true,
+        Mirror::Wire(Wire::TooMuch { budget: Budget::Pack, .. }) => true,
+        Mirror::Module { source, .. } => refuses(source),
+        _ => false,
+    }
+}
+
+fn retry_after(error: &mirror::Error) -> Option<Duration> {
+    match error {
+        mirror::Error::Wire(error) => error.retry_after(),
+        mirror::Error::Module { source, .. } => retry_after(source),
+        _ => None,
     }
 }

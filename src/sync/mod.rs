@@ -41,7 +41,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 use crate::hooks::Hooks;
-use crate::mirror::{Mirror, Selection};
+use crate::mirror::{Mirror, Selection, Submodules};
 use crate::payload::{Limits, Rules, Symlinks};
 use crate::phase::machine::{Machine, Pace, Patience};
 use crate::phase::{Status, Trigger};
@@ -86,8 +86,9 @@ pub struct Options {
 
 impl Options {
     /// What shapes a payload besides the tree, and a digest of it. Blocking: reads the file with the patterns. `folds`:
-    /// whether the root's file system takes names that differ in case only for one.
-    fn selection(&self, folds: bool) -> Result<(String, Selection), Error> {
+    /// whether the root's file system takes names that differ in case only for one; `submodules`:
+    /// what the mirror's payloads hold of them.
+    fn selection(&self, folds: bool, submodules: Submodules) -> Result<(String, Selection), Error> {
         let read = |path: &PathBuf| {
             let failed = |source| Error::Sparse { path: path.clone(), source };
             std::fs::read_to_string(path).map_err(failed)
@@ -101,7 +102,12 @@ impl Options {
         let group = if self.group_write { "group" } else { "own" };
         let rules = Rules { limits: self.limits, symlinks: self.symlinks, reserve_dotdot: true, folds };
         let wanted = Selection { rules, sparse };
-        Ok((format!("symlinks={symlinks} patterns={patterns} write={group}"), wanted))
+        let modules = match submodules {
+            Submodules::Off => "", // as it was before there was a choice
+            Submodules::First => " submodules=shallow",
+            Submodules::Recursive => " submodules=recursive",
+        };
+        Ok((format!("symlinks={symlinks} patterns={patterns} write={group}{modules}"), wanted))
     }
 }
 

@@ -5,6 +5,7 @@ mod care;
 #[path = "../common/mod.rs"]
 mod common;
 mod limits;
+mod modules;
 
 use std::path::{Path, PathBuf};
 

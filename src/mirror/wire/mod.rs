@@ -61,6 +61,8 @@ pub struct Options {
     pub max_fetch_bytes: u64,
     /// The git program that serves a local repository; where there is none, the repository is read in place.
     pub git: PathBuf,
+    /// A git program that fetches in our place.
+    pub program: Option<Program>,
 }
 
 impl fmt::Debug for Options {
@@ -76,7 +78,51 @@ impl fmt::Debug for Options {
             .field("max_refs_bytes", &self.max_refs_bytes)
             .field("max_fetch_bytes", &self.max_fetch_bytes)
             .field("git", &self.git)
+            .field("program", &self.program)
             .finish()
+    }
+}
+
+/// A git program that fetches in our place (`--git`), by its own means and with its own configuration.
+#[derive(Clone)]
+pub struct Program {
+    /// Which; a name is looked for in `PATH`.
+    pub path: PathBuf,
+    /// Configuration that it gets besides ours: names and values, which may hold secrets.
+    pub config: Vec<(String, String)>,
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.config.iter().map(|(name, _)| name).collect();
+        f.debug_struct("Program").field("path", &self.path).field("config", &names).finish()
+    }
+}
+
+/// Where a remote is, for who decides whether it may be asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// On this machine.
+    Here,
+    /// On a host.
+    Host(String),
+}
+
+impl Place {
+    /// Reads a remote's form; in words why it has none.
+    pub(super) fn of(remote: &str) -> Result<Self, &'static str> {
+        // git takes `name::address` for the call of a program, git-remote-name; we would take it for the scp form.
+        if remote.split_once("::").is_some_and(|(name, _)| name.bytes().all(|b| b.is_ascii_alphanumeric())) {
+            return Err("programs that fetch (`name::address`) are not run");
+        }
+        match remote::parse(remote) {
+            Ok((Remote::Http(url), _)) => Ok(Self::Host(url.host_str().unwrap_or_default().to_owned())),
+            Ok((Remote::Ssh(target, _), _)) => Ok(Self::Host(target.host)),
+            Ok((Remote::Git { host, .. }, _)) => Ok(Self::Host(host)),
+            Ok((Remote::Local(_), _)) => Ok(Self::Here),
+            Err(Error::BadRemote { why, .. }) => Err(why),
+            Err(_) => Err("it is not understood"),
+        }
     }
 }
 
@@ -92,6 +138,35 @@ pub struct Timeouts {
 }
 
 impl Options {
+    /// The same for another remote, a submodule's. What was for the first one's origin stays for that origin.
+    #[must_use]
+    pub fn elsewhere(&self, remote: &str) -> Self {
+        let (own, userinfo) = match remote::parse(&self.remote) {
+            Ok((Remote::Http(mut url), userinfo)) => {
+                url.set_path("/");
+                url.set_query(None);
+                (Some(url), userinfo)
+            }
+            _ => (None, None),
+        };
+        let mut credentials: Vec<_> = self
+            .credentials
+            .iter()
+            .filter_map(|credential| {
+                let url = credential.url.clone().or_else(|| Some(own.as_ref()?.to_string()))?;
+                Some(Credential { url: Some(url), ..credential.clone() })
+            })
+            .collect();
+        if let (Some(own), Some((username, password))) = (&own, userinfo) {
+            let password = crate::secret::Source::Value(password);
+            credentials.push(Credential { url: Some(own.to_string()), username: Some(username), password });
+        }
+        let same = matches!((remote::parse(remote), &own),
+            (Ok((Remote::Http(url), _)), Some(own)) if url.origin() == own.origin());
+        let issuance = self.issuance.clone().filter(|_| same);
+        Self { remote: remote.to_owned(), credentials, issuance, ..self.clone() }
+    }
+
     /// The defaults for a remote.
     pub fn new(remote: impl Into<String>) -> Self {
         Self {
@@ -113,6 +188,7 @@ impl Options {
             max_refs_bytes: 64 << 20,
             max_fetch_bytes: 4 << 30,
             git: "git".into(),
+            program: None,
         }
     }
 }

@@ -1,0 +1,216 @@
+//! Where a submodule is fetched from, and whether it may be. Pure: a commit's author writes the URL, the operator's
+//! options decide.
+
+use url::Url;
+
+use crate::mirror::wire::Place;
+use crate::secret::redact;
+
+/// Which hosts submodules may be fetched from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Hosts {
+    /// Any.
+    Any,
+    /// The host of the repository that is followed, those that a credential is for, and these.
+    Known(Vec<String>),
+}
+
+/// What the operator allows.
+#[derive(Clone, Debug)]
+pub(super) struct Policy<'a> {
+    /// The hosts.
+    pub(super) hosts: &'a Hosts,
+    /// Hosts that are known anyway.
+    pub(super) known: &'a [String],
+    /// Repositories on this machine.
+    pub(super) local: bool,
+}
+
+/// Why a URL is not fetched from, in words that follow the submodule's path.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum Unfit {
+    /// `.gitmodules` has none.
+    #[error("`.gitmodules` has no url for it")]
+    Absent,
+    /// No form of a remote.
+    #[error("its url {url:?} is no remote: {why}")]
+    Malformed {
+        /// As it would be used, without secrets.
+        url: String,
+        /// Why.
+        why: &'static str,
+    },
+    /// `../` too often.
+    #[error("its url {url:?} climbs out of {base:?}, which it is relative to")]
+    Climbs {
+        /// As written.
+        url: String,
+        /// The repository that holds the submodule, without secrets.
+        base: String,
+    },
+    /// A path or `file://`.
+    #[error(
+        "its url {url:?} is on this machine, which protocol.file.allow=always in the git configuration would allow"
+    )]
+    Local {
+        /// As it would be used.
+        url: String,
+    },
+    /// A host that nobody named.
+    #[error("its host {host:?} is not among the hosts that submodules may come from")]
+    Host {
+        /// The host.
+        host: String,
+    },
+}
+
+/// The URL to fetch from, for a submodule `url` of a repository that comes from `base`.
+pub(super) fn address(base: &str, url: Option<&str>, policy: &Policy<'_>) -> Result<String, Unfit> {
+    let url = url.filter(|url| !url.is_empty()).ok_or(Unfit::Absent)?;
+    let full = match url.starts_with("./") || url.starts_with("../") {
+        true => relative(base, url)?,
+        false => url.to_owned(),
+    };
+    let malformed = |why| Unfit::Malformed { url: redact(&full), why };
+    match Place::of(&full).map_err(malformed)? {
+        Place::Here if !is_absolute(&full) => Err(malformed("a path in a submodule's url must be absolute")),
+        Place::Here if policy.local => Ok(full),
+        Place::Here => Err(Unfit::Local { url: full }),
+        Place::Host(host) => {
+            let is = |known: &String| known.eq_ignore_ascii_case(&host);
+            let allowed = match policy.hosts {
+                Hosts::Any => true,
+                Hosts::Known(more) => policy.known.iter().chain(more).any(is),
+            };
+            if allowed { Ok(full) } else { Err(Unfit::Host { host }) }
+        }
+    }
+}
+
+fn is_absolute(url: &str) -> bool {
+    url.starts_with('/') || url.contains("://")
+}
+
+/// Resolves `./` and `../` at the front of `url` as git does (`relative_url` in its remote.c): by components of the
+/// base's text, where the colon of the scp form counts as a separator. Unlike git, no further than the host.
+fn relative(base: &str, url: &str) -> Result<String, Unfit> {
+    let climbs = || Unfit::Climbs { url: url.to_owned(), base: redact(base) };
+    let base = base.strip_suffix('/').unwrap_or(base);
+    // What may never be taken away: `scheme://host`, `host:`, or the `/` of a path.
+    let floor = match base.find("://") {
+        Some(at) => base[at + 3..].find('/').map_or(base.len(), |slash| at + 3 + slash),
+        None => 0,
+    };
+    let (mut kept, mut rest, mut separator) = (base, url, "/");
+    loop {
+        if let Some(after) = rest.strip_prefix("../") {
+            rest = after;
+            let path = &kept[floor..];
+            match (path.rfind('/'), path.rfind(':')) {
+                (Some(slash), _) => kept = &kept[..floor + slash],
+                (None, Some(colon)) if floor == 0 && separator == "/" => {
+                    kept = &kept[..colon];
+                    separator = ":";
+                }
+                _ => return Err(climbs()),
+            }
+        } else if let Some(after) = rest.strip_prefix("./") {
+            rest = after;
+        } else {
+            break;
+        }
+    }
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    if rest.split('/').any(|part| part == "..") {
+        return Err(climbs());
+    }
+    Ok(format!("{kept}{separator}{rest}"))
+}
+
+/// The host of a credential's URL.
+pub(super) fn host_of(url: &str) -> Option<String> {
+    Url::parse(url).ok()?.host_str().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(base: &str, url: &str, hosts: &Hosts, local: bool) -> Result<String, Unfit> {
+        let known = ["example.com".to_owned()];
+        address(base, Some(url), &Policy { hosts, known: &known, local })
+    }
+
+    #[test]
+    fn relative_urls_resolve_as_git_resolves_them() {
+        for (base, url, expected) in [
+            ("https://example.com/team/a.git", "../b.git", "https://example.com/team/b.git"),
+            ("https://example.com/team/a.git/", "../b.git/", "https://example.com/team/b.git"),
+            ("https://example.com/team/a.git", "../../other/b", "https://example.com/other/b"),
+            ("https://example.com/team/a.git", "./b", "https://example.com/team/a.git/b"),
+            ("https://example.com/team/a.git", ".././../b", "https://example.com/b"),
+            ("git@example.com:team/a.git", "../b.git", "git@example.com:team/b.git"),
+            ("git@example.com:a.git", "../b.git", "git@example.com:b.git"),
+            ("ssh://git@example.com:22/a", "../b", "ssh://git@example.com:22/b"),
+            ("file:///srv/a", "../b", "file:///srv/b"),
+            ("/srv/x/a", "../b", "/srv/x/b"),
+            ("/srv/x/a", "../../b", "/srv/b"),
+        ] {
+            assert_eq!(judged(base, url, &Hosts::Any, true).as_deref(), Ok(expected), "{base} {url}");
+        }
+    }
+
+    #[test]
+    fn what_climbs_out_of_the_host_is_refused() {
+        for (base, url) in [
+            ("https://example.com/a.git", "../../evil.example/b"),
+            ("https://example.com/a.git", "../b/../../../c"),
+            ("git@example.com:a.git", "../../evil.example:b"),
+            ("https://example.com", "../x"),
+            ("/a", "../../b"),
+        ] {
+            let refused = judged(base, url, &Hosts::Any, true);
+            assert!(matches!(refused, Err(Unfit::Climbs { .. })), "{base} {url}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn schemes_hosts_and_this_machine_are_the_operators_to_allow() {
+        let known = Hosts::Known(vec!["Mirror.example".into()]);
+        let base = "https://example.com/a.git";
+        for allowed in [
+            "https://example.com/b",
+            "ssh://git@mirror.example/b",
+            "git@EXAMPLE.com:b",
+            "git://example.com/b",
+        ] {
+            assert_eq!(judged(base, allowed, &known, false).as_deref(), Ok(allowed));
+        }
+        for (url, expected) in [
+            ("https://evil.example/b", "not among the hosts"),
+            ("git@evil.example:b", "not among the hosts"),
+            ("file:///etc", "on this machine"),
+            ("/etc", "on this machine"),
+            ("ext::sh -c id", "no remote"),
+            ("ext::sh://x", "no remote"),
+            ("ftp://example.com/x", "no remote"),
+            ("-uevil:x", "no remote"),
+            ("ssh://-oProxyCommand=id/x", "no remote"),
+            ("https://example.com/x\nhost: y", "no remote"),
+            ("", "has no url"),
+        ] {
+            for hosts in [&known, &Hosts::Any] {
+                let refused = match judged(base, url, hosts, false) {
+                    Err(refused) => refused.to_string(),
+                    Ok(_) if *hosts == Hosts::Any && expected == "not among the hosts" => continue,
+                    Ok(taken) => panic!("{url} was taken as {taken}"),
+                };
+                assert!(refused.contains(expected), "{url}: {refused}");
+            }
+        }
+        assert!(judged("/srv/a", "b/c", &Hosts::Any, true).is_err(), "relative to what?");
+        let secret = judged(base, "https://bob:s3cret@/x", &known, false).unwrap_err().to_string();
+        assert!(!secret.contains("s3cret"), "{secret}");
+        assert_eq!(host_of("https://h.example:8443/x").as_deref(), Some("h.example"));
+    }
+}

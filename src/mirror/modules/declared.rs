@@ -1,0 +1,445 @@
+//! `.gitmodules` read: which submodules a tree declares. Pure, and written for files that an enemy wrote.
+//!
+//! The syntax is git's configuration (git-config(1), "Syntax"); of it only what declares submodules is understood, and
+//! nothing is included, expanded or run. What git passes over with a warning (a name with `..` in it) is an error here:
+//! the submodule would be missing from what is published, and nobody reads warnings.
+
+use std::collections::BTreeMap;
+
+/// A file larger than this declares nothing: a thousand submodules take some 200 KB.
+pub(super) const FILE_MAX: u64 = 1 << 20;
+
+/// More submodules than this are not declared by anybody.
+const COUNT_MAX: usize = 1_000;
+
+/// A name becomes a directory's name.
+const NAME_MAX: usize = 200;
+
+/// One submodule, as it is written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Declared {
+    /// The name between the quotes.
+    pub(super) name: String,
+    /// Where it lies in the tree, `/` between components.
+    pub(super) path: String,
+    /// From where, perhaps relative; none is an error once the tree has a submodule there.
+    pub(super) url: Option<String>,
+    /// `update = none`: not to be checked out.
+    pub(super) skipped: bool,
+}
+
+/// What is wrong with a file, in words that follow its name.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum Wrong {
+    /// Not git's syntax.
+    #[error("line {line} is not git's configuration syntax")]
+    Syntax {
+        /// Counted from 1.
+        line: usize,
+    },
+    /// Not text.
+    #[error("it is not UTF-8")]
+    NotText,
+    /// Too many.
+    #[error("it declares more than {COUNT_MAX} submodules")]
+    Many,
+    /// A name that git does not take, or that is no name of a directory.
+    #[error("submodule name {name:?} {why}")]
+    Name {
+        /// As written.
+        name: String,
+        /// Why not.
+        why: &'static str,
+    },
+    /// A path that leads out of the tree, or into what is not of it.
+    #[error("path {path:?} of submodule {name:?} {why}")]
+    Path {
+        /// The submodule.
+        name: String,
+        /// As written.
+        path: String,
+        /// Why not.
+        why: &'static str,
+    },
+    /// Which of the two is meant?
+    #[error("submodules {first:?} and {second:?} both have the path {path:?}")]
+    Twice {
+        /// One.
+        first: String,
+        /// The other.
+        second: String,
+        /// Their path.
+        path: String,
+    },
+}
+
+/// Reads a file; the submodules are in the order of their paths.
+pub(super) fn read(raw: &[u8]) -> Result<Vec<Declared>, Wrong> {
+    let text = std::str::from_utf8(raw).map_err(|_| Wrong::NotText)?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut sections: BTreeMap<String, Section> = BTreeMap::new();
+    for (name, key, value) in settings(text)? {
+        if sections.len() == COUNT_MAX && !sections.contains_key(&name) {
+            return Err(Wrong::Many);
+        }
+        let section = sections.entry(name).or_default();
+        // As with git's own configuration, the last of several wins.
+        match key.as_str() {
+            "path" => section.path = Some(value),
+            "url" => section.url = Some(value),
+            "update" => section.skipped = value == "none",
+            _ => {}
+        }
+    }
+    let mut by_path: BTreeMap<String, Declared> = BTreeMap::new();
+    for (name, section) in sections {
+        // Without a path nothing in the tree can be meant.
+        let Some(path) = section.path else { continue };
+        check_name(&name).map_err(|why| Wrong::Name { name: name.clone(), why })?;
+        let path = path.strip_suffix('/').map_or(path.as_str(), |path| path).to_owned();
+        check_path(&path).map_err(|why| Wrong::Path { name: name.clone(), path: path.clone(), why })?;
+        let declared = Declared { name, path, url: section.url, skipped: section.skipped };
+        if let Some(other) = by_path.get(&declared.path) {
+            let (first, second) = (other.name.clone(), declared.name);
+            return Err(Wrong::Twice { first, second, path: declared.path });
+        }
+        by_path.insert(declared.path.clone(), declared);
+    }
+    Ok(by_path.into_values().collect())
+}
+
+#[derive(Default)]
+struct Section {
+    path: Option<String>,
+    url: Option<String>,
+    skipped: bool,
+}
+
+fn check_name(name: &str) -> Result<(), &'static str> {
+    if name.is_empty() {
+        return Err("is empty");
+    }
+    if name.len() > NAME_MAX {
+        return Err("is too long");
+    }
+    if name.chars().any(char::is_control) {
+        return Err("has control characters in it");
+    }
+    if name.starts_with('-') {
+        return Err("begins with `-`");
+    }
+    if name.split(['/', '\\']).any(|part| part == "..") {
+        return Err("has `..` in it");
+    }
+    Ok(())
+}
+
+fn check_path(path: &str) -> Result<(), &'static str> {
+    if path.is_empty() {
+        return Err("is empty");
+    }
+    if path.starts_with('/') {
+        return Err("is absolute");
+    }
+    if path.starts_with('-') {
+        return Err("begins with `-`");
+    }
+    if path.chars().any(char::is_control) {
+        return Err("has control characters in it");
+    }
+    match path.split('/').find(|part| matches!(*part, "" | "." | "..") || part.eq_ignore_ascii_case(".git")) {
+        Some(_) => Err("has an empty component, `.`, `..` or `.git` in it"),
+        None => Ok(()),
+    }
+}
+
+/// All `key = value` of sections `[submodule "name"]`: name, key in lower case, value.
+fn settings(text: &str) -> Result<Vec<(String, String, String)>, Wrong> {
+    let mut cursor = Cursor { rest: text, line: 1 };
+    let mut within: Option<String> = None;
+    let mut found = Vec::new();
+    loop {
+        cursor.skip_blank();
+        match cursor.peek() {
+            None => return Ok(found),
+            Some('#' | ';') => cursor.skip_line(),
+            Some('[') => within = cursor.header()?,
+            Some(_) => {
+                let (key, value) = cursor.setting()?;
+                if let Some(name) = &within {
+                    found.push((name.clone(), key, value));
+                }
+            }
+        }
+    }
+}
+
+struct Cursor<'a> {
+    rest: &'a str,
+    line: usize,
+}
+
+impl Cursor<'_> {
+    fn peek(&self) -> Option<char> {
+        self.rest.chars().next()
+    }
+
+    fn next(&mut self) -> Option<char> {
+        let next = self.peek()?;
+        self.rest = &self.rest[next.len_utf8()..];
+        if next == '\r' && self.peek() == Some('\n') {
+            return self.next(); // a line may end as on Windows
+        }
+        self.line += usize::from(next == '\n');
+        Some(next)
+    }
+
+    fn skip_blank(&mut self) {
+        while self.peek().is_some_and(char::is_whitespace) {
+            self.next();
+        }
+    }
+
+    fn skip_space(&mut self) {
+        while matches!(self.peek(), Some(' ' | '\t')) {
+            self.next();
+        }
+    }
+
+    fn skip_line(&mut self) {
+        while self.next().is_some_and(|next| next != '\n') {}
+    }
+
+    fn wrong(&self) -> Wrong {
+        Wrong::Syntax { line: self.line }
+    }
+
+    fn take_while(&mut self, accept: impl Fn(char) -> bool) -> String {
+        let mut taken = String::new();
+        while let Some(next) = self.peek().filter(|next| accept(*next)) {
+            taken.push(next);
+            self.next();
+        }
+        taken
+    }
+
+    /// `[section]` or `[section "name"]`. The name, where it is a submodule's.
+    fn header(&mut self) -> Result<Option<String>, Wrong> {
+        self.next();
+        let section = self.take_while(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.');
+        self.skip_space();
+        let mut name = None;
+        if self.peek() == Some('"') {
+            self.next();
+            let mut quoted = String::new();
+            loop {
+                match self.next() {
+                    Some('"') => break,
+                    // Unlike in a value, what follows is taken as it is.
+                    Some('\\') => match self.next() {
+                        None | Some('\n') => return Err(self.wrong()),
+                        Some(escaped) => quoted.push(escaped),
+                    },
+                    None | Some('\n') => return Err(self.wrong()),
+                    Some(other) => quoted.push(other),
+                }
+            }
+            name = Some(quoted);
+        }
+        if self.next() != Some(']') || section.is_empty() {
+            return Err(self.wrong());
+        }
+        Ok(name.filter(|_| section.eq_ignore_ascii_case("submodule")))
+    }
+
+    /// `key = value` or `key`, up to the line's end.
+    fn setting(&mut self) -> Result<(String, String), Wrong> {
+        if !self.peek().is_some_and(|first| first.is_ascii_alphabetic()) {
+            return Err(self.wrong());
+        }
+        let key = self.take_while(|c| c.is_ascii_alphanumeric() || c == '-').to_ascii_lowercase();
+        self.skip_space();
+        match self.next() {
+            Some('=') => Ok((key, self.value()?)),
+            None | Some('\n') => Ok((key, "true".to_owned())), // a key alone is a boolean
+            Some('#' | ';') => {
+                self.skip_line();
+                Ok((key, "true".to_owned()))
+            }
+            Some(_) => Err(self.wrong()),
+        }
+    }
+
+    fn value(&mut self) -> Result<String, Wrong> {
+        self.skip_space();
+        let mut value = String::new();
+        let mut quoted = false;
+        // Blanks at the end do not count, unless they are quoted.
+        let mut kept = 0;
+        loop {
+            match self.next() {
+                None | Some('\n') if quoted => return Err(self.wrong()),
+                None | Some('\n') => break,
+                Some('"') => {
+                    quoted = !quoted;
+                    kept = value.len();
+                    continue;
+                }
+                Some('#' | ';') if !quoted => {
+                    self.skip_line();
+                    break;
+                }
+                Some('\\') => match self.next() {
+                    Some('\n') => continue, // goes on in the next line
+                    Some('n') => value.push('\n'),
+                    Some('t') => value.push('\t'),
+                    Some('b') => value.push('\u{8}'),
+                    Some(same @ ('"' | '\\')) => value.push(same),
+                    _ => return Err(self.wrong()),
+                },
+                Some(blank @ (' ' | '\t')) if !quoted => {
+                    value.push(blank);
+                    continue;
+                }
+                Some(other) => value.push(other),
+            }
+            kept = value.len();
+        }
+        value.truncate(kept);
+        Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn one(text: &str) -> Declared {
+        let mut all = read(text.as_bytes()).unwrap();
+        assert_eq!(all.len(), 1, "{all:?}");
+        all.remove(0)
+    }
+
+    #[test]
+    fn what_git_writes_is_read() {
+        let text = "[submodule \"lib/foo\"]\n\tpath = lib/foo\n\turl = ../foo.git\n\
+                    [submodule \"a b\"]\n\tpath = sub dir\n\turl = https://example.com/b.git\n\tbranch = main\n";
+        let all = read(text.as_bytes()).unwrap();
+        let short: Vec<_> =
+            all.iter().map(|d| (d.name.as_str(), d.path.as_str(), d.url.as_deref().unwrap())).collect();
+        let expected =
+            [("lib/foo", "lib/foo", "../foo.git"), ("a b", "sub dir", "https://example.com/b.git")];
+        assert_eq!(short, expected);
+    }
+
+    #[test]
+    fn the_last_setting_wins_and_update_none_is_seen() {
+        let found =
+            one("[submodule \"x\"]\npath=x\nurl=a\n[other]\nurl=b\n[Submodule \"x\"]\nURL=c\nupdate=none\n");
+        assert_eq!((found.url.as_deref(), found.skipped), (Some("c"), true));
+    }
+
+    #[test]
+    fn values_mean_what_they_mean_to_git() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config");
+        for value in [
+            "plain",
+            "  spaced  out  ",
+            "\"quoted  \"  ",
+            "a\"b c\"d",
+            "half # comment",
+            "half;comment",
+            "\"not # a comment\"",
+            "back\\\\slash\\\"quote",
+            "tab\\there",
+            "goes\\\n  on",
+            "",
+            "\"\"",
+            "x\r",
+            "a = b",
+        ] {
+            let text = format!("[submodule \"x\"]\n\tpath = p\n\turl = {value}\n");
+            std::fs::write(&file, &text).unwrap();
+            let git = Command::new("git")
+                .args(["config", "-z", "--file"])
+                .arg(&file)
+                .args(["--get", "submodule.x.url"])
+                .env("GIT_CONFIG_NOSYSTEM", "1")
+                .output()
+                .unwrap();
+            let theirs = String::from_utf8(git.stdout).unwrap();
+            assert_eq!(one(&text).url.as_deref(), theirs.strip_suffix('\0'), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn hostile_files_are_refused_by_name_and_reason() {
+        let module = |name: &str, path: &str| format!("[submodule \"{name}\"]\npath = {path}\nurl = u\n");
+        for (text, expected) in [
+            (module("../../evil", "p"), "has `..`"),
+            (module("a\\\\..\\\\b", "p"), "has `..`"),
+            (module("-u", "p"), "begins with `-`"),
+            (module("", "p"), "is empty"),
+            (module(&"n".repeat(201), "p"), "too long"),
+            (module("a\u{1}b", "p"), "control characters"),
+            (module("a", "../p"), "`..`"),
+            (module("a", "p/../../q"), "`..`"),
+            (module("a", "/etc"), "is absolute"),
+            (module("a", ".git/hooks"), "`.git`"),
+            (module("a", "x/.GIT"), "`.git`"),
+            (module("a", "-x"), "begins with `-`"),
+            (module("a", "x//y"), "empty component"),
+            (module("a", "\"x\\ny\""), "control characters"),
+            (module("a", "\"x\r\""), "control characters"),
+            (format!("{}{}", module("a", "p"), module("b", "p/")), "both have the path"),
+            ("[submodule \"a\npath = p".to_owned(), "line 2"),
+            ("[submodule \"a\"\npath = p".to_owned(), "line 2"),
+            ("path = p\n=x".to_owned(), "line 2"),
+            ("[submodule \"a\"]\npath = \"p\n".to_owned(), "line"),
+            ("[submodule \"a\"]\npath = \\q\n".to_owned(), "line 2"),
+        ] {
+            let error = read(text.as_bytes()).expect_err(&text).to_string();
+            assert!(error.contains(expected), "{text:?}: {error}");
+        }
+        assert_eq!(read(b"\xff"), Err(Wrong::NotText));
+        let many: String = (0..=COUNT_MAX).map(|n| module(&n.to_string(), &n.to_string())).collect();
+        assert_eq!(read(many.as_bytes()), Err(Wrong::Many));
+    }
+
+    #[test]
+    fn any_bytes_end_in_an_answer() {
+        use proptest::prelude::*;
+        let piece = prop::sample::select(vec![
+            "[",
+            "]",
+            "\"",
+            "submodule",
+            " ",
+            "=",
+            "\n",
+            "\\",
+            "path",
+            "url",
+            "#",
+            ";",
+            "..",
+            "/",
+            "\r",
+            "a",
+        ]);
+        let config = ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() };
+        proptest::test_runner::TestRunner::new(config)
+            .run(&prop::collection::vec(piece, 0..40), |pieces| {
+                if let Ok(all) = read(pieces.concat().as_bytes()) {
+                    for declared in all {
+                        prop_assert!(!declared.path.starts_with('/') && !declared.path.contains(".."));
+                    }
+                }
+                Ok(())
+            })
+            .unwrap();
+    }
+}

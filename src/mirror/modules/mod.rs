@@ -1,0 +1,290 @@
+//! Submodules. Each is a mirror of its own below the one of the repository that has it, `DIR/modules/NAME`, so that
+//! what holds for a mirror (one round trip, containment, depth, damage, growth) holds for it, and no server is told of
+//! another one's commits.
+//!
+//! A payload needs no network and does not know of mirrors: all their objects are read as one database, and a submodule
+//! that is asked for is a directory with its commit's tree.
+//!
+//! `declared` reads `.gitmodules`; `address` says from where, and whether that is allowed; `found` which submodules a
+//! tree has; here they are fetched and kept.
+
+mod address;
+mod declared;
+mod found;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use fs_err as fs;
+
+use super::error::Error;
+use super::layout::local;
+use super::odb::Reader;
+use super::{Mirror, Options, Tip};
+use crate::payload::{Refusal, Rule, escaped};
+use crate::revision::{Ref, Revision};
+
+pub use address::Hosts;
+pub(super) use found::{Link, Modules, Trouble, links};
+
+/// Which submodules are published with their content; the others are empty directories.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Submodules {
+    /// None.
+    #[default]
+    Off,
+    /// Those of the repository itself (`--submodules=shallow`).
+    First,
+    /// All of them, down to the last.
+    Recursive,
+}
+
+/// What may be fetched as a submodule, and from where.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// Which.
+    pub asked: Submodules,
+    /// From which hosts.
+    pub hosts: Hosts,
+    /// From repositories on this machine (`protocol.file.allow=always`). Those of a repository that itself is on this
+    /// machine always may.
+    pub local: bool,
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        Self { asked: Submodules::Off, hosts: Hosts::Known(Vec::new()), local: false }
+    }
+}
+
+/// Where the mirrors of submodules are, in a mirror.
+pub(super) const DIR: &str = "modules";
+
+/// A directory's name may be 255 bytes long everywhere.
+const KEY_MAX: usize = 200;
+
+/// The mirror of one submodule, as far as it was needed since this process began.
+#[derive(Debug)]
+pub(super) struct Child {
+    /// From where.
+    url: String,
+    mirror: Mirror,
+}
+
+/// All of one repository, by their directory's name.
+pub(super) type Children = BTreeMap<String, Child>;
+
+/// Boxed: a submodule may have submodules.
+type Fetching<'a> = Pin<Box<dyn Future<Output = Result<Revision, Error>> + 'a>>;
+
+impl Mirror {
+    /// Makes sure that the submodules of a revision that is held are held, too. `held`: as in [`Mirror::fetch`].
+    pub(super) async fn fetch_modules(&mut self, revision: Revision, held: &[Revision]) -> Result<(), Error> {
+        let mut wanted = self.links_of(&[revision]).await?;
+        let Some(links) = wanted.pop().filter(|links| !links.is_empty()) else { return Ok(()) };
+        let before = self.links_of(held).await.unwrap_or_default();
+        for link in links {
+            let url = self.address(&link).map_err(|why| refused(revision, &link, why))?;
+            // Newest first, as the published revisions are.
+            let held: Vec<_> = before.iter().flatten().filter(|old| old.name == link.name).collect();
+            let held: Vec<_> = held.into_iter().map(|old| Revision(old.commit)).collect();
+            let tip = Tip { name: None, object: link.commit, peeled: Some(link.commit) };
+            let child = self.child(&link.name, &url, link.commit).await?;
+            let before = child.received_bytes();
+            let fetching: Fetching<'_> = Box::pin(child.fetch(&tip, &held));
+            let fetched = fetching.await;
+            let received = child.received_bytes() - before;
+            self.received += received;
+            fetched.map_err(|error| within(revision, &link.path, &url, error))?;
+        }
+        Ok(())
+    }
+
+    /// Bounds what the submodules of these revisions weigh, and removes what none of them has any more.
+    pub(super) fn keep_modules(&mut self, held: &[Revision]) -> Result<(), Error> {
+        let dir = self.layout.dir().join(DIR);
+        if self.options.modules.asked == Submodules::Off && !dir.exists() {
+            return Ok(());
+        }
+        let mut needed: BTreeMap<String, Vec<Revision>> = BTreeMap::new();
+        if self.options.modules.asked != Submodules::Off {
+            for revision in held {
+                let store = self.shared.store()?;
+                let Ok(links) = links_in(&store, *revision) else { continue };
+                for link in links {
+                    needed.entry(key(&link.name)).or_default().push(Revision(link.commit));
+                }
+            }
+        }
+        for (key, commits) in &needed {
+            if let Some(child) = self.children.get_mut(key) {
+                child.mirror.housekeep(commits)?;
+            }
+        }
+        let gone =
+            entries(&dir)?.into_iter().filter(|key| !needed.contains_key(key)).collect::<BTreeSet<_>>();
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let Some(_alone) = self.shared.alone() else { return Ok(()) };
+        for key in gone {
+            self.children.remove(&key);
+            let path = dir.join(&key);
+            fs::remove_dir_all(&path)
+                .map_err(local("remove the mirror of a submodule that is gone,", &path))?;
+        }
+        Ok(())
+    }
+
+    /// The submodules of each revision.
+    async fn links_of(&self, revisions: &[Revision]) -> Result<Vec<Vec<Link>>, Error> {
+        let (shared, revisions) = (Arc::clone(&self.shared), revisions.to_vec());
+        super::fetch::blocking(move || {
+            let store = shared.store()?;
+            revisions.into_iter().map(|revision| links_in(&store, revision)).collect()
+        })
+        .await
+    }
+
+    fn address(&self, link: &Link) -> Result<String, address::Unfit> {
+        let wire = &self.options.wire;
+        let access = &self.options.modules;
+        let credentials = wire.credentials.iter().filter_map(|credential| credential.url.as_deref());
+        let mut known: Vec<_> = credentials.filter_map(address::host_of).collect();
+        let mut here = false;
+        match super::wire::Place::of(&wire.remote) {
+            Ok(super::wire::Place::Host(host)) => known.push(host),
+            Ok(super::wire::Place::Here) => here = true,
+            Err(_) => {}
+        }
+        let policy = address::Policy { hosts: &access.hosts, known: &known, local: here || access.local };
+        address::address(&wire.remote, link.url.as_deref(), &policy)
+    }
+
+    /// The mirror of a submodule, opened or made.
+    async fn child(
+        &mut self,
+        name: &str,
+        url: &str,
+        commit: crate::revision::ObjectId,
+    ) -> Result<&mut Self, Error> {
+        let key = key(name);
+        if self.children.get(&key).is_some_and(|child| child.url != url) {
+            self.children.remove(&key); // its lock goes before the next one takes it
+        }
+        if !self.children.contains_key(&key) {
+            let access = Access {
+                asked: match self.options.modules.asked {
+                    Submodules::First => Submodules::Off,
+                    other => other,
+                },
+                ..self.options.modules.clone()
+            };
+            let options = Options {
+                dir: self.layout.dir().join(DIR).join(&key),
+                asked: Ref::Commit(commit),
+                wire: self.options.wire.elsewhere(url),
+                modules: access,
+                ..self.options.clone()
+            };
+            let shared = Arc::clone(&self.shared);
+            let mirror = super::fetch::blocking(move || Self::open_below(options, &shared)).await?;
+            self.children.insert(key.clone(), Child { url: url.to_owned(), mirror });
+        }
+        match self.children.get_mut(&key) {
+            Some(child) => Ok(&mut child.mirror),
+            None => unreachable!("it was inserted above"),
+        }
+    }
+}
+
+/// The submodules of a revision that is held.
+fn links_in(store: &super::odb::Store, revision: Revision) -> Result<Vec<Link>, Error> {
+    let odb = store.odb().map_err(|source| Error::Git { act: "open the mirror's objects".into(), source })?;
+    let reader = Reader(odb);
+    let commit = reader.commit(&revision.0).map_err(|lack| Error::damaged(revision, lack))?;
+    links(&reader, commit.tree).map(|(links, _)| links).map_err(|trouble| trouble.of(revision))
+}
+
+fn refused(revision: Revision, link: &Link, why: address::Unfit) -> Error {
+    Refusal { revision, path: escaped(link.path.as_bytes()), rule: Rule::Submodule { why: why.to_string() } }
+        .into()
+}
+
+/// An error of a submodule, seen from the repository that has it.
+fn within(revision: Revision, path: &str, url: &str, error: Error) -> Error {
+    let full = |inner: &str| format!("{}/{inner}", escaped(path.as_bytes()));
+    match error {
+        Error::Refused(refusal) => Refusal { revision, path: full(&refusal.path), rule: refusal.rule }.into(),
+        Error::Module { path: inner, url, source } => Error::Module { path: full(&inner), url, source },
+        Error::Cancelled => Error::Cancelled,
+        error => Error::Module {
+            path: escaped(path.as_bytes()),
+            url: crate::secret::redact(url),
+            source: Box::new(error),
+        },
+    }
+}
+
+/// A submodule's name as the name of one directory. Never the same for two: what is not plain is written as `%xx`, and
+/// what becomes too long as `%%` and a digest.
+fn key(name: &str) -> String {
+    let mut key = String::new();
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'-' => key.push(char::from(byte)),
+            b'.' if !key.is_empty() => key.push('.'),
+            // Writing to a string doesn't fail.
+            other => _ = write!(key, "%{other:02x}"),
+        }
+    }
+    if key.len() > KEY_MAX {
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, name.as_bytes());
+        key = digest.as_ref().iter().fold("%%".to_owned(), |text, byte| text + &format!("{byte:02x}"));
+    }
+    key
+}
+
+/// The names in the directory of the submodules' mirrors; none where there is no such directory.
+fn entries(dir: &Path) -> Result<Vec<String>, Error> {
+    match fs::read_dir(dir) {
+        Ok(entries) => Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(source) => Err(Error::Local { act: "list", path: dir.to_owned(), source }),
+    }
+}
+
+/// The object directories of all submodules' mirrors below a mirror, in a fixed order.
+pub(super) fn object_dirs(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+    let mut all = Vec::new();
+    let mut waiting = vec![dir.join(DIR)];
+    while let Some(dir) = waiting.pop() {
+        let mut keys = entries(&dir)?;
+        keys.sort_unstable();
+        for key in keys {
+            let mirror = dir.join(key);
+            waiting.push(mirror.join(DIR));
+            all.push(mirror.join("objects"));
+        }
+    }
+    all.retain(|objects| objects.is_dir());
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_becomes_one_directory_of_its_own() {
+        assert_eq!(key("lib"), "lib");
+        assert_eq!(key("lib/foo.rs"), "lib%2ffoo.rs");
+        assert_eq!(key(".git"), "%2egit");
+        assert_eq!(key("a%2fb"), "a%252fb");
+        assert!(key(&"/".repeat(200)).len() < 100);
+        assert_ne!(key(&"/".repeat(200)), key(&"/".repeat(199)));
+    }
+}
