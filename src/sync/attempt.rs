@@ -1,5 +1,7 @@
 //! One attempt. The numbers are those of the parent module's doc.
 
+mod heal;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,18 +11,18 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
 
-use super::Options;
 use super::bounds::Bounds;
 use super::drive::Work;
 use super::error::{Error, Stage};
 use super::job::{Choice, Job};
 use super::spare::SpareWork;
 use super::tell;
+use super::{Given, Options};
 use crate::clock;
 use crate::generation::{Name, Record};
 use crate::hooks::Hooks;
 use crate::human::one_line;
-use crate::mirror::{self, Mirror, Objects, Submodules, Tip};
+use crate::mirror::{self, Mirror, Objects, Tip};
 use crate::phase::Status;
 use crate::retention::Plan;
 use crate::revision::{ObjectId, Revision};
@@ -66,9 +68,10 @@ impl View {
         self.generations.iter().find(|record| record.name == *name)
     }
 
-    /// Its revision, if what it holds is known: a root may have lost its records.
+    /// Its revision, if what it holds is known, or at least what it should: a root may have lost its records.
     fn revision(&self) -> Option<Revision> {
-        self.current().filter(|record| record.is_known()).map(|record| record.revision)
+        let known = |record: &&Record| record.is_known() || record.name.commit().is_some();
+        self.current().filter(known).map(|record| record.revision)
     }
 }
 
@@ -86,10 +89,7 @@ pub(super) struct Worker {
     mirror: Arc<Mutex<Mirror>>,
     metrics: Metrics,
     spare: SpareWork,
-    /// The root's file system takes names that differ in case only for one.
-    folds: bool,
-    /// What payloads hold of submodules.
-    submodules: Submodules,
+    given: Given,
     view: View,
     /// The tip that is published, and the generation that holds it.
     settled: Option<(Known, Name)>,
@@ -108,6 +108,10 @@ pub(super) struct Worker {
     hooks: Option<Arc<Hooks>>,
     /// The root, resolved.
     root: PathBuf,
+    /// git-sync's layout: a generation is one commit's, and a worktree of the mirror.
+    by_commit: bool,
+    /// Something was reaped that the mirror still keeps objects for.
+    untidy: bool,
 }
 
 impl Worker {
@@ -120,8 +124,8 @@ impl Worker {
             ..View::default()
         };
         view.ready = store.is_trusted(&clock::now());
-        let folds = store.probes().folds;
-        let submodules = mirror.submodules();
+        let (folds, by_commit) = (store.probes().folds, store.is_git_sync());
+        let given = Given { folds, root_links: !by_commit, submodules: mirror.submodules() };
         let root = store.root().to_owned();
         Self {
             options,
@@ -129,9 +133,8 @@ impl Worker {
             mirror: Arc::new(Mutex::new(mirror)),
             metrics,
             spare: SpareWork::default(),
-            folds,
-            submodules,
-            unverified: current.is_some_and(|record| record.is_known()),
+            given,
+            unverified: current.is_some_and(|record| record.is_known() || by_commit),
             view,
             settled: None,
             lost: None,
@@ -141,6 +144,8 @@ impl Worker {
             unmended: BTreeSet::new(),
             hooks: None,
             root,
+            by_commit,
+            untidy: false,
         }
     }
 
@@ -148,49 +153,17 @@ impl Worker {
         self.hooks = Some(hooks);
     }
 
-    /// Compares the current generation with a revision of the same tree that the mirror holds.
-    async fn verify(
-        &mut self,
-        bounds: &Bounds,
-        revision: Revision,
-        choice: &Choice,
-    ) -> Result<Option<Published>, Error> {
-        self.readable = Some(revision);
-        let chosen = |record: &&Record| record.selection == choice.digest && self.unverified;
-        let record = self.view.current().filter(chosen);
-        let Some(generation) = record.map(|record| record.name.clone()) else { return Ok(None) };
-        let (objects, store, wanted) = (self.objects().await, self.store().await, choice.wanted.clone());
-        let differences = bounds
-            .blocking(Stage::Export, move |cancel| {
-                let payload = objects.until(cancel).payload(revision, &wanted)?;
-                Ok(store.verify(&payload, cancel)?)
-            })
-            .await
-            // Too large to be compared in one attempt: it may serve as it is if it may serve at all.
-            .inspect_err(|error| {
-                self.unverified &= !(self.view.ready && matches!(error, Error::Timeout { .. }));
-            })?;
-        if differences.is_empty() {
-            self.unverified = false;
-            self.view.ready = true;
-            return Ok(None);
-        }
-        let shown = differences.iter().take(5).cloned().collect::<Vec<_>>().join("; ");
-        warn!(
-            %generation, %revision, differences = differences.len(),
-            "the current generation is not what was published ({shown}): publishing it afresh"
-        );
-        self.put(bounds, revision, choice, None).await.map(Some)
-    }
-
     /// Steps 5 to 8.
     async fn advance(&mut self, bounds: &Bounds, tip: &Tip, choice: &Choice) -> Result<Done, Error> {
         let revision = self.fetch(bounds, tip).await?; // 5
         let objects = self.objects().await;
         let tree = bounds.blocking(Stage::Export, move |_| Ok(objects.tree_of(revision)?)).await?;
-        let same = |record: &Record| record.tree == tree && record.selection == choice.digest;
-        if self.view.current().is_some_and(same) {
-            debug!(%revision, "another revision of the same tree: nothing to publish");
+        let same = |record: &Record| {
+            let names_it = !self.by_commit || record.revision == revision;
+            record.tree == tree && record.selection == choice.digest && names_it
+        };
+        if self.view.current().is_some_and(|record| same(record) || self.is_claimed(record, revision)) {
+            debug!(%revision, "published already, or another revision of the same tree");
             let published = self.verify(bounds, revision, choice).await?;
             return Ok(published.map_or(Done::Unchanged, Done::published)); // 6
         }
@@ -212,8 +185,9 @@ impl Worker {
         choice: &Choice,
         base: Option<mirror::Base>,
     ) -> Result<Published, Error> {
-        let choice = choice.clone();
+        let (choice, wanted) = (choice.clone(), choice.wanted.clone());
         let objects = self.objects().await;
+        let worktrees = self.by_commit.then(|| objects.clone());
         let mut store = self.store().await;
         let metrics = self.metrics.clone();
         let (mut store, staged) = bounds
@@ -234,13 +208,18 @@ impl Worker {
                     return Err(store::Error::Cancelled.into());
                 }
                 let began = Instant::now();
-                let mut tell = |record: &Record, _at: &Path| {
+                let worktrees = worktrees.map(|objects| objects.until(cancel));
+                let mut ready = |record: &Record, at: &Path| {
+                    if let Some(objects) = &worktrees {
+                        let place = root.join(record.name.place());
+                        objects.add_worktree(record.revision, &wanted, at, &place)?;
+                    }
                     if let Some(hooks) = &hooks {
                         hooks.publishing(&tell::notice(record, &root));
                     }
                     Ok::<(), Error>(())
                 };
-                let published = store.publish_and(staged, &clock::now(), &mut tell)?; // 8
+                let published = store.publish_and(staged, &clock::now(), &mut ready)?; // 8
                 metrics.took("publish", began.elapsed());
                 Ok((published, store.generations().to_vec()))
             })
@@ -258,24 +237,47 @@ impl Worker {
         Ok(published)
     }
 
-    /// The generation that was current is gone, and an older one or none stands in for it. Its revision is published
-    /// again before any network is asked, if the mirror still holds it; if that fails, what the remote has will do.
-    async fn restore(&mut self, bounds: &Bounds, revision: Revision, choice: &Choice) -> Result<(), Error> {
-        if !self.holds(bounds, revision).await? {
-            return Ok(());
+    /// Steps 2 to 8.
+    async fn follow(&mut self, bounds: &Bounds, choice: &Choice, may_publish: bool) -> Result<Done, Error> {
+        let tip = self.resolve(bounds).await?; // 2
+        let known = Known { object: tip.object, selection: choice.digest.clone() };
+        if self.is_current(&tip, &known) {
+            let published = match self.unverified || self.is_unsettled(&tip).await {
+                true => {
+                    let revision = self.fetch(bounds, &tip).await?;
+                    self.verify(bounds, revision, choice).await?
+                }
+                false => None,
+            };
+            self.settle(known);
+            return Ok(published.map_or(Done::Unchanged, Done::published)); // 3
         }
-        match self.put(bounds, revision, choice, None).await {
-            Ok(published) => {
-                let name = &published.current.name;
-                warn!(%revision, generation = %name, "the current generation was gone: published again as {name}");
-                Ok(())
+        if let Some((_, message, hints)) = self.refused.as_ref().filter(|(refused, ..)| *refused == known) {
+            return Err(Error::StillRefused { message: message.clone(), hints: hints.clone() }); // 3
+        }
+        if !may_publish && self.view.current.is_some() {
+            return Ok(Done::Held); // 4
+        }
+        match self.advance(bounds, &tip, choice).await {
+            Ok(done) => {
+                self.settle(known);
+                self.refused = None;
+                Ok(done)
             }
-            Err(Error::Interrupted) => Err(Error::Interrupted),
             Err(error) => {
-                self.degraded("restore", &error);
-                Ok(())
+                if error.is_refusal() {
+                    self.refused = Some((known, one_line(&error), error.hints()));
+                }
+                Err(error)
             }
         }
+    }
+
+    /// Whether the mirror may have another depth than was asked for: git works in what git-sync's layout publishes, and
+    /// sees it. The other layout shows no history, and saves itself the look.
+    async fn is_unsettled(&self, tip: &Tip) -> bool {
+        let revision = Revision(tip.peeled.unwrap_or(tip.object));
+        self.by_commit && !self.mirror.lock().await.is_settled(revision)
     }
 
     fn settle(&mut self, known: Known) {
@@ -358,9 +360,9 @@ impl Worker {
 
     /// What is chosen now. The file with the patterns is read each time: it may be a mounted ConfigMap.
     async fn choice(&mut self, bounds: &Bounds) -> Result<Choice, Error> {
-        let (options, folds, submodules) = (Arc::clone(&self.options), self.folds, self.submodules);
+        let (options, given) = (Arc::clone(&self.options), self.given);
         let read = move || {
-            let (digest, wanted) = options.selection(folds, submodules)?;
+            let (digest, wanted) = options.selection(given)?;
             Ok(Choice { digest, wanted })
         };
         match self.options.sparse_file {
@@ -383,40 +385,11 @@ impl Work for Worker {
     async fn attempt(&mut self, bounds: &Bounds, may_publish: bool) -> Result<Done, Error> {
         self.mend(bounds).await?; // 1
         let choice = self.choice(bounds).await?;
-        if let Some(revision) = self.lost {
-            self.restore(bounds, revision, &choice).await?;
-        }
-        let tip = self.resolve(bounds).await?; // 2
-        let known = Known { object: tip.object, selection: choice.digest.clone() };
-        if self.is_current(&tip, &known) {
-            let published = match self.unverified {
-                true => {
-                    let revision = self.fetch(bounds, &tip).await?;
-                    self.verify(bounds, revision, &choice).await?
-                }
-                false => None,
-            };
-            self.settle(known);
-            return Ok(published.map_or(Done::Unchanged, Done::published)); // 3
-        }
-        if let Some((_, message, hints)) = self.refused.as_ref().filter(|(refused, ..)| *refused == known) {
-            return Err(Error::StillRefused { message: message.clone(), hints: hints.clone() }); // 3
-        }
-        if !may_publish && self.view.current.is_some() {
-            return Ok(Done::Held); // 4
-        }
-        match self.advance(bounds, &tip, &choice).await {
-            Ok(done) => {
-                self.settle(known);
-                self.refused = None;
-                Ok(done)
-            }
-            Err(error) => {
-                if error.is_refusal() {
-                    self.refused = Some((known, one_line(&error), error.hints()));
-                }
-                Err(error)
-            }
+        let healed = self.heal(bounds, &choice).await?;
+        match (self.follow(bounds, &choice, may_publish).await?, healed) {
+            (Done::Published(published), _) => Ok(Done::Published(published)),
+            (_, Some(published)) => Ok(Done::published(published)),
+            (done, None) => Ok(done),
         }
     }
 
@@ -455,7 +428,9 @@ impl Work for Worker {
         if view.current != self.view.current {
             self.lost = self.view.revision().or(self.lost);
         }
+        self.untidy |= !reaped.is_empty();
         self.view = view;
+        self.unverified |= self.by_commit && self.view.current().is_some_and(|record| !record.is_known());
         self.view.plan.verdicts.retain(|verdict| !reaped.contains(&verdict.name));
         Ok(())
     }
@@ -464,6 +439,7 @@ impl Work for Worker {
         if let Err(error) = self.mend(bounds).await {
             self.degraded("mend", &error);
         }
+        self.untidy = false;
         let held = self.held();
         let mut mirror = Arc::clone(&self.mirror).lock_owned().await;
         if let Err(error) = bounds.blocking(Stage::Fetch, move |_| Ok(mirror.housekeep(&held)?)).await {
@@ -510,6 +486,10 @@ impl Work for Worker {
 
     fn stop(&mut self) {
         self.spare.stop();
+    }
+
+    fn is_untidy(&self) -> bool {
+        self.untidy
     }
 
     fn next_mend(&self) -> Option<Duration> {

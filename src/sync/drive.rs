@@ -45,6 +45,10 @@ pub(super) trait Work {
     fn announce(&self) {}
     /// Keeps a status for `treeswap status`, which reads the root.
     fn record(&mut self, status: Status) -> impl Future<Output = ()>;
+    /// Whether something went since then that the mirror may forget.
+    fn is_untidy(&self) -> bool {
+        false
+    }
     /// After how long mending may have something to do: a grace period ends.
     fn next_mend(&self) -> Option<Duration>;
     /// What was last seen of the root.
@@ -166,8 +170,11 @@ impl<W: Work> Drive<'_, W> {
         let keep = self.report.ended(&result, bounds.stage(), self.work.view(), failures).await;
         // Also once after a start: the spare may be missing.
         let first = result.is_ok() && !std::mem::replace(&mut self.succeeded, true);
-        if first || matches!(result, Ok(Done::Published(_))) {
+        let news = first || matches!(result, Ok(Done::Published(_)));
+        if news {
             self.work.announce();
+        }
+        if news || (result.is_ok() && self.work.is_untidy()) {
             self.report.busy(self.timeout); // the attempt may have used up what was promised for it
             let bounds = self.bounds();
             self.work.housekeep(&bounds).await;

@@ -84,11 +84,20 @@ pub struct Options {
     pub error_file: Option<PathBuf>,
 }
 
+/// What shapes a payload without having been asked for here.
+#[derive(Clone, Copy, Debug)]
+struct Given {
+    /// The root's file system takes names that differ in case only for one.
+    folds: bool,
+    /// Top-level names become root links, so that some of them belong to the root itself.
+    root_links: bool,
+    /// What the mirror's payloads hold of submodules.
+    submodules: Submodules,
+}
+
 impl Options {
-    /// What shapes a payload besides the tree, and a digest of it. Blocking: reads the file with the patterns. `folds`:
-    /// whether the root's file system takes names that differ in case only for one; `submodules`:
-    /// what the mirror's payloads hold of them.
-    fn selection(&self, folds: bool, submodules: Submodules) -> Result<(String, Selection), Error> {
+    /// What shapes a payload besides the tree, and a digest of it. Blocking: reads the file with the patterns.
+    fn selection(&self, given: Given) -> Result<(String, Selection), Error> {
         let read = |path: &PathBuf| {
             let failed = |source| Error::Sparse { path: path.clone(), source };
             std::fs::read_to_string(path).map_err(failed)
@@ -100,9 +109,14 @@ impl Options {
         };
         let patterns = sparse.as_ref().map_or_else(|| "all".to_owned(), |text| digest(text));
         let group = if self.group_write { "group" } else { "own" };
-        let rules = Rules { limits: self.limits, symlinks: self.symlinks, reserve_dotdot: true, folds };
+        let rules = Rules {
+            limits: self.limits,
+            symlinks: self.symlinks,
+            reserve_dotdot: given.root_links,
+            folds: given.folds,
+        };
         let wanted = Selection { rules, sparse };
-        let modules = match submodules {
+        let modules = match given.submodules {
             Submodules::Off => "", // as it was before there was a choice
             Submodules::First => " submodules=shallow",
             Submodules::Recursive => " submodules=recursive",
