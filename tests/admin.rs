@@ -76,7 +76,8 @@ impl Server {
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
             runtime.unwrap().block_on(async {
-                let options = Options { bind: "127.0.0.1:0".into(), webhook_secrets: files };
+                let options =
+                    Options { bind: "127.0.0.1:0".into(), webhook_secrets: files, ..Options::default() };
                 let listener = Listener::bind(options).await.unwrap();
                 tell.send(listener.address()).unwrap();
                 listener.serve(state, stop).await
@@ -552,7 +553,7 @@ async fn unhurried(request: &str) -> Vec<u8> {
     std::fs::write(&file, SECRET).unwrap();
     let parts = Parts::new();
     let shutdown = CancellationToken::new();
-    let options = Options { bind: "127.0.0.1:0".into(), webhook_secrets: vec![file] };
+    let options = Options { bind: "127.0.0.1:0".into(), webhook_secrets: vec![file], ..Options::default() };
     let listener = Listener::bind(options).await.unwrap();
     let address = listener.address();
     let serving = tokio::spawn(listener.serve(parts.state, shutdown.clone()));
@@ -596,7 +597,7 @@ fn shutting_down_does_not_wait_for_idle_connections() {
 
 #[tokio::test]
 async fn addresses_that_cannot_be_had_are_named_with_a_hint() {
-    let at = |bind: &str| Listener::bind(Options { bind: bind.into(), webhook_secrets: Vec::new() });
+    let at = |bind: &str| Listener::bind(Options { bind: bind.into(), ..Options::default() });
     let taken = at("127.0.0.1:0").await.unwrap();
     let address = taken.address().to_string();
     let error = at(&address).await.unwrap_err();

@@ -7,7 +7,10 @@
 //! | `GET /` | the same codes, as git-sync's users probe it; a browser gets the page |
 //! | `GET /metrics` | OpenMetrics text |
 //! | `GET /status` | the status as JSON; a browser gets the page, which is also at `/status.html` |
+//! | `GET /debug/pprof/` | with `--http-pprof`: 200 and a line that says why there is nothing |
 //! | `POST /sync` | 202 at once, and an attempt follows; signed (see [`hook`](self)) or refused |
+//!
+//! As git-sync ([`Front::GitSync`]) every other path answers as `/` does, and so does `/metrics` unless it was asked for.
 //!
 //! # What it promises
 //!
@@ -60,13 +63,30 @@ const DRAIN: Duration = Duration::from_secs(1);
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 
 /// What makes a listener.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Where to listen: `:8080`, `127.0.0.1:8080`, `[::1]:8080`. Without a host: every address, IPv6 where there is any.
     pub bind: String,
     /// Files with the secrets that open `POST /sync`, one secret a line (two while one is being rotated); read anew at
     /// each request. None: the route is closed.
     pub webhook_secrets: Vec<PathBuf>,
+    /// What answers at routes that are not ours.
+    pub front: Front,
+    /// Whether `/debug/pprof/` answers.
+    pub pprof: bool,
+}
+
+/// What answers at routes that are not ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Front {
+    /// 404.
+    #[default]
+    Treeswap,
+    /// As in git-sync: the readiness.
+    GitSync {
+        /// Whether `/metrics` is a route; else it is any path.
+        metrics: bool,
+    },
 }
 
 /// What the listener shows, and the one thing it can do.

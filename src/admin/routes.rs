@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
 use super::hook::{Gate, Verdict};
-use super::{Options, State, page};
+use super::{Front, Options, State, page};
 use crate::clock;
 use crate::phase::{Status, Trigger};
 
@@ -33,17 +33,24 @@ pub(super) fn router(state: State, options: &Options) -> Router {
         Gate::new(options.webhook_secrets.clone(), &mut registry)
     };
     let shared = Arc::new(Shared { state, gate, was_ready: AtomicBool::new(false) });
-    Router::new()
-        .route("/", get(front))
+    let router = Router::new()
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/healthz", get(readyz))
-        .route("/metrics", get(metrics))
         .route("/status", get(status))
         .route("/status.html", get(status_page))
-        .route("/sync", post(sync))
-        .fallback(async || answer(StatusCode::NOT_FOUND, TEXT, "not found\n"))
-        .with_state(shared)
+        .route("/sync", post(sync));
+    let router = match options.pprof {
+        true => router.route("/debug/pprof/", get(pprof)).route("/debug/pprof/{*profile}", get(pprof)),
+        false => router,
+    };
+    let not_found = async || answer(StatusCode::NOT_FOUND, TEXT, "not found\n");
+    let router = match options.front {
+        Front::Treeswap => router.route("/metrics", get(metrics)).route("/", get(front)).fallback(not_found),
+        Front::GitSync { metrics: true } => router.route("/metrics", get(metrics)).fallback(front),
+        Front::GitSync { metrics: false } => router.fallback(front),
+    };
+    router.with_state(shared)
 }
 
 impl Shared {
@@ -127,6 +134,12 @@ async fn front(Extract(shared): Extract<Arc<Shared>>, headers: HeaderMap) -> Res
         (false, true) => answer(StatusCode::OK, TEXT, ""),
         (false, false) => answer(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{}\n", missing(&status))),
     }
+}
+
+/// For whoever checks that it is there: the profiles themselves are the Go runtime's.
+async fn pprof() -> Response {
+    let text = "treeswap is no Go program and has no profiles; /metrics and /status say what it does\n";
+    answer(StatusCode::OK, TEXT, text)
 }
 
 async fn status(Extract(shared): Extract<Arc<Shared>>, headers: HeaderMap) -> Response {

@@ -32,7 +32,7 @@ pub(super) fn run(args: &config::Args, given: &Given) -> anyhow::Result<ExitCode
     let hidden = flags::hidden();
     let secrets = [("the password", hidden.password), ("the GitHub App's private key", hidden.private_key)];
     for (what, name) in secrets.into_iter().filter_map(|(what, found)| Some((what, found?.name))) {
-        text.push_str(&format!("# {what} is ${name}\n"));
+        text.push_str(&format!("# {what} is {name}\n"));
     }
     // A reader that closes the pipe early (`| head`) has seen what it wanted.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());

@@ -13,6 +13,8 @@ macro_rules! say {
 mod check;
 mod complete;
 mod flags;
+mod gitsync;
+mod manual;
 mod render;
 mod sync;
 mod usage;
@@ -69,6 +71,9 @@ struct Cli {
 enum Command {
     /// Keep a directory equal to a revision: the sidecar, or once with --one-time
     Sync(Box<config::Args>),
+    /// Be git-sync v4: its command line, layout, metrics and exit codes
+    #[command(disable_help_flag = true)]
+    GitSync(Untaken),
     /// Run a command with the current generation pinned
     Pin(pin::Args),
     /// Run a command at every swap, with the new generation pinned
@@ -87,6 +92,14 @@ enum Command {
     Man,
 }
 
+/// Arguments that are read by other rules than ours.
+#[derive(clap::Args)]
+struct Untaken {
+    /// git-sync's flags; `--help` lists them
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FLAGS")]
+    arguments: Vec<OsString>,
+}
+
 fn version() -> &'static str {
     match telemetry::COMMIT {
         Some(commit) => format!("{} ({commit})", telemetry::VERSION).leak(), // once, for as long as the process runs
@@ -98,7 +111,7 @@ fn version() -> &'static str {
 fn tree(short: bool) -> clap::Command {
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let with_variables = |command| {
-        let command = config::attach(command, &is_set).after_help(
+        let command = config::attach(command, config::Personality::Treeswap, &is_set).after_help(
             "Every flag has a variable: --max-pin is $TREESWAP_MAX_PIN. Flags that git-sync has are also read from \
              $GITSYNC_…\nThe flag wins over the variable, ours over git-sync's. --help shows every flag.",
         );
@@ -113,7 +126,12 @@ pub fn main() -> ExitCode {
     if let Some(code) = mirror::child_main(std::env::args_os().skip(1)) {
         return ExitCode::from(code);
     }
-    run(std::env::args_os().collect())
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    match &arguments[..] {
+        [program, rest @ ..] if gitsync::is_called(program) => gitsync::run("git-sync", rest),
+        [_, command, rest @ ..] if command == "git-sync" => gitsync::run("treeswap git-sync", rest),
+        _ => run(arguments),
+    }
 }
 
 fn run(arguments: Vec<OsString>) -> ExitCode {
@@ -128,6 +146,7 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
         Command::Sync(args) => init(|| sync::run(&args, &flags::Given::of(&tree, &matches))),
         Command::Check(args) => check::run(&args, &flags::Given::of(&tree, &matches)),
         Command::Render(args) => render::run(&args, &flags::Given::of(&tree, &matches)),
+        Command::GitSync(args) => return gitsync::run("treeswap git-sync", &args.arguments),
         Command::Pin(args) => pin::run(args),
         Command::Watch(args) => init(|| watch::run(args)),
         Command::Status(args) => status::run(args),

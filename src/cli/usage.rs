@@ -8,26 +8,12 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::Exit;
 
-/// Flags of git-sync, v3's included, that `sync` does not serve, and what to do instead.
+/// Flags of git-sync, v3's included, that `sync` does not have, and what to do instead.
 const UNSERVED: &[(&str, &str)] = &[
-    ("link", "the link is always ROOT/..data, and every top-level name of the tree is beside it"),
-    ("dest", "the link is always ROOT/..data, and every top-level name of the tree is beside it"),
-    ("filter", "leave it out: at the default --depth=1 there is little to filter"),
-    ("add-user", "leave it out: ssh here needs no entry in /etc/passwd"),
-    ("git", "leave it out: no git program is needed"),
-    (
-        "git-config",
-        "leave it out: no git program is run; --ca-file and the proxy variables are the usual reasons",
-    ),
-    (
-        "git-config-add",
-        "leave it out: no git program is run; --ca-file and the proxy variables are the usual reasons",
-    ),
-    ("git-gc", "leave it out: the mirror keeps itself small"),
-    ("http-pprof", "leave it out"),
     ("man", "run `treeswap man`"),
     ("branch", "use --ref"),
     ("rev", "use --ref"),
+    ("dest", "use --link"),
     ("wait", "use --period"),
     ("timeout", "use --sync-timeout"),
     ("max-sync-failures", "use --max-failures"),
@@ -63,7 +49,7 @@ fn unreadable_variable() -> Option<String> {
 }
 
 /// One line, and hints.
-fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<String>) {
+pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<String>) {
     let text = |kind| error.get(kind).map(plain);
     let name = text(ContextKind::InvalidArg).unwrap_or_default();
     let value = text(ContextKind::InvalidValue);
@@ -74,7 +60,7 @@ fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<String>) {
             match UNSERVED.iter().find(|(unserved, _)| *unserved == flag && name.starts_with('-')) {
                 Some((_, instead)) => {
                     hints = vec![(*instead).to_owned()];
-                    format!("--{flag} is a flag of git-sync that treeswap does not serve")
+                    format!("--{flag} is a flag of git-sync that `treeswap sync` does not have")
                 }
                 None => format!("unknown argument {name}"),
             }

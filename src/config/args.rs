@@ -5,57 +5,8 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 
+use super::personality as of;
 use super::values::{boolean, bytes, duration, fraction, integer};
-
-/// Flags that git-sync v4 has too; their variables are also read under its prefix.
-pub const GIT_SYNC_FLAGS: &[&str] = &[
-    "repo",
-    "ref",
-    "root",
-    "depth",
-    "submodules",
-    "sparse-checkout-file",
-    "period",
-    "init-period",
-    "sync-timeout",
-    "one-time",
-    "max-failures",
-    "init-max-failures",
-    "sync-on-signal",
-    "touch-file",
-    "error-file",
-    "group-write",
-    "username",
-    "password-file",
-    "credential",
-    "askpass-url",
-    "cookie-file",
-    "github-base-url",
-    "github-app-application-id",
-    "github-app-client-id",
-    "github-app-installation-id",
-    "github-app-private-key-file",
-    "exechook-command",
-    "exechook-timeout",
-    "exechook-backoff",
-    "pre-publish-exechook-command",
-    "pre-publish-exechook-timeout",
-    "pre-publish-exechook-backoff",
-    "webhook-url",
-    "webhook-method",
-    "webhook-success-status",
-    "webhook-timeout",
-    "webhook-backoff",
-    "ssh-key-file",
-    "ssh-known-hosts",
-    "ssh-known-hosts-file",
-    "http-bind",
-    "http-metrics",
-    "verbose",
-];
-
-/// A flag whose name in git-sync differs, ours first.
-pub(super) const RENAMED: (&str, &str) = ("grace", "stale-worktree-timeout");
 
 /// Every flag of `sync`. Text that is empty counts as absent, as in git-sync.
 #[derive(clap::Args, Clone, Debug)]
@@ -78,6 +29,9 @@ pub struct Args {
     /// What is run and told.
     #[command(flatten)]
     pub hooks: super::hooks::Hooks,
+    /// git, for those who configured it.
+    #[command(flatten)]
+    pub git: Git,
     /// The listener.
     #[command(flatten)]
     pub server: Server,
@@ -130,9 +84,22 @@ pub struct Source {
     #[arg(long, value_name = "FILE", default_value = "", hide_default_value = true)]
     pub sparse_checkout_file: String,
 
-    /// What to do with submodules; only `off` for now: each is an empty directory
-    #[arg(long, value_name = "MODE", default_value = "off", hide_short_help = true)]
+    /// Submodules: `recursive`, `shallow` (the first level only), or `off`: each is an empty directory
+    #[arg(long, value_name = "MODE", default_value = of::SUBMODULES.treeswap, hide_short_help = true)]
     pub submodules: String,
+
+    /// What to leave out of a fetch, as git writes it: `blob:none`
+    ///
+    /// Files that are published and were left out are then fetched by themselves. A server without filters sends
+    /// everything.
+    #[arg(
+        long,
+        value_name = "FILTER",
+        default_value = "",
+        hide_default_value = true,
+        hide_short_help = true
+    )]
+    pub filter: String,
 }
 
 /// How to be let in.
@@ -202,11 +169,17 @@ pub struct Credentials {
 
     /// The ssh servers' keys, as ssh-keyscan(1) prints them
     #[arg(long, value_name = "FILE", default_value = "/etc/git-secret/known_hosts")]
-    pub ssh_known_hosts_file: PathBuf,
+    pub ssh_known_hosts_file: String,
 
     /// Authorities to trust besides the system's, as PEM, for https
     #[arg(long, value_name = "FILE", default_value = "", hide_default_value = true)]
     pub ca_file: String,
+
+    /// Whether to add the user treeswap runs as to /etc/passwd, if it is not there and the file can be written
+    ///
+    /// We need no such entry; programs that hooks run may.
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
+    pub add_user: bool,
 }
 
 /// Where to publish, and how.
@@ -217,7 +190,17 @@ pub struct Root {
     #[arg(long, value_name = "DIR", required = true)]
     pub root: String,
 
-    /// Where the mirror of the repository's objects lives [default: ROOT/..treeswap/mirror]
+    /// How a generation is published: as a ConfigMap volume is (`kubelet`), or as git-sync does
+    ///
+    /// `git-sync`: a git worktree in ROOT/.worktrees, named by its commit, and one link to it.
+    #[arg(long, value_name = "LAYOUT", default_value = of::LAYOUT.treeswap, value_parser = PossibleValuesParser::new(["kubelet", "git-sync"]), hide_short_help = true)]
+    pub layout: String,
+
+    /// The link of git-sync's layout, relative to the root [default: the last part of --repo]
+    #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true, hide_short_help = true)]
+    pub link: String,
+
+    /// Where the mirror of the repository's objects lives [default: ROOT/..treeswap/mirror, or ROOT/.git]
     #[arg(long, value_name = "DIR", default_value = "", hide_default_value = true, hide_short_help = true)]
     pub mirror: String,
 
@@ -226,11 +209,11 @@ pub struct Root {
     pub durability: String,
 
     /// How the next generation is prepared: a full copy kept ready, hard links, or nothing
-    #[arg(long, value_name = "HOW", default_value = "copy", value_parser = PossibleValuesParser::new(["copy", "link", "off"]), hide_short_help = true)]
+    #[arg(long, value_name = "HOW", default_value = of::SPARE.treeswap, value_parser = PossibleValuesParser::new(["copy", "link", "off"]), hide_short_help = true)]
     pub spare: String,
 
     /// Links that leave the tree: `safe` refuses the revision, `keep` keeps
-    #[arg(long, value_name = "POLICY", default_value = "safe", value_parser = PossibleValuesParser::new(["safe", "keep"]))]
+    #[arg(long, value_name = "POLICY", default_value = of::SYMLINKS.treeswap, value_parser = PossibleValuesParser::new(["safe", "keep"]))]
     pub symlinks: String,
 
     /// Whether files and directories are writable by the group
@@ -251,7 +234,7 @@ pub struct Root {
 #[command(next_help_heading = "Retention")]
 pub struct Retention {
     /// How long a generation is kept after it stopped being current
-    #[arg(long, visible_alias = "stale-worktree-timeout", value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    #[arg(long, visible_alias = "stale-worktree-timeout", value_name = "DURATION", default_value = of::GRACE.treeswap, value_parser = duration)]
     pub grace: Duration,
 
     /// How long a pin holds a generation beyond its retirement
@@ -261,7 +244,7 @@ pub struct Retention {
     /// Generations kept at most, the current one included
     ///
     /// The default holds a grace period of 30s of publications that are 5s apart.
-    #[arg(long, value_name = "N", default_value = "8", value_parser = integer, hide_short_help = true)]
+    #[arg(long, value_name = "N", default_value = of::MAX_GENERATIONS.treeswap, value_parser = integer, hide_short_help = true)]
     pub max_generations: i64,
 
     /// Bytes that all generations and the spare may take together; 0 for no ceiling
@@ -294,7 +277,7 @@ pub struct Pace {
     /// Publications are at least this far apart; the newest revision wins
     ///
     /// Counted from the last publication, restarts included. With --one-time it does not apply.
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = of::MIN_INTERVAL.treeswap, value_parser = duration)]
     pub min_interval: Duration,
 
     /// Failures in a row that end it [default: never; with --one-time: 1]
@@ -309,19 +292,56 @@ pub struct Pace {
     pub init_max_failures: Option<i64>,
 
     /// Signal that asks for an attempt now; empty for none
-    #[arg(long, value_name = "SIGNAL", default_value = "SIGHUP", hide_short_help = true)]
+    #[arg(long, value_name = "SIGNAL", default_value = of::SYNC_ON_SIGNAL.treeswap, hide_short_help = true)]
     pub sync_on_signal: String,
 
     /// Every pause is lengthened or shortened by up to this fraction of itself; 0 for none
     ///
     /// Unless it is 0, the first pause is a random part of the period, so that instances that start together are
     /// spread over it.
-    #[arg(long, value_name = "FRACTION", default_value = "0.1", value_parser = fraction, hide_short_help = true)]
+    #[arg(long, value_name = "FRACTION", default_value = of::JITTER.treeswap, value_parser = fraction, hide_short_help = true)]
     pub jitter: f64,
 
     /// Longest pause after failures; 0 for ten periods, at most 5m
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration, hide_short_help = true)]
     pub max_backoff: Duration,
+}
+
+/// git, for those who configured it.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Git")]
+pub struct Git {
+    /// Program that asks and fetches in place of the client built in, with git's arguments
+    #[arg(
+        long,
+        value_name = "PROGRAM",
+        default_value = "",
+        hide_default_value = true,
+        hide_short_help = true
+    )]
+    pub git: String,
+
+    /// Settings of git as KEY:VALUE,KEY:VALUE; those about reaching the remote count
+    ///
+    /// http.extraHeader, http.sslVerify, http.sslCAInfo, http.sslCert, http.sslKey, http.proxy, http.cookieFile (each
+    /// also as http.URL.NAME), protocol.NAME.allow, url.BASE.insteadOf. Others are named in the log, without their
+    /// values, and have no effect.
+    #[arg(
+        long,
+        value_name = "SETTINGS",
+        default_value = "",
+        hide_default_value = true,
+        hide_short_help = true
+    )]
+    pub git_config: String,
+
+    /// One more setting of git, as KEY:VALUE (repeatable)
+    #[arg(long, value_name = "SETTING", hide_short_help = true)]
+    pub git_config_add: Vec<String>,
+
+    /// When unneeded objects of the mirror are thrown away: `auto`, `always`, `aggressive`, `off`
+    #[arg(long, value_name = "MODE", default_value = of::GIT_GC.treeswap, hide_short_help = true)]
+    pub git_gc: String,
 }
 
 /// The listener.
@@ -333,8 +353,12 @@ pub struct Server {
     pub http_bind: String,
 
     /// Whether /metrics has metrics; unlike git-sync's, on unless turned off
-    #[arg(long, value_name = "BOOL", default_value = "true", value_parser = boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
+    #[arg(long, value_name = "BOOL", default_value = of::HTTP_METRICS.treeswap, value_parser = boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
     pub http_metrics: bool,
+
+    /// Whether /debug/pprof/ answers, for probes made for git-sync; there is no Go profile behind it
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
+    pub http_pprof: bool,
 
     /// File with the secrets that open POST /sync, one a line (repeatable); read again at every request
     #[arg(long, value_name = "FILE", hide_short_help = true)]
@@ -353,8 +377,8 @@ pub struct Logging {
     #[arg(long, value_name = "FILE", default_value = "/dev/termination-log", hide_short_help = true)]
     pub termination_log: String,
 
-    /// `auto` is plain on a terminal and JSON elsewhere
-    #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = PossibleValuesParser::new(["auto", "json", "plain"]), hide_short_help = true)]
+    /// `auto` is plain on a terminal and JSON elsewhere; `git-sync` is git-sync's JSON
+    #[arg(long, value_name = "FORMAT", default_value = of::LOG_FORMAT.treeswap, value_parser = PossibleValuesParser::new(["auto", "json", "plain", "git-sync"]), hide_short_help = true)]
     pub log_format: String,
 
     /// error, warn, info, debug, trace [default: $RUST_LOG, then info]
@@ -381,7 +405,7 @@ pub struct Limits {
     pub idle_timeout: Duration,
 
     /// Bytes of one fetched pack
-    #[arg(long, value_name = "BYTES", default_value = "4Gi", value_parser = bytes, hide_short_help = true)]
+    #[arg(long, value_name = "BYTES", default_value = of::MAX_FETCH_BYTES.treeswap, value_parser = bytes, hide_short_help = true)]
     pub max_fetch_bytes: u64,
 
     /// Bytes of a remote's list of refs
@@ -389,7 +413,7 @@ pub struct Limits {
     pub max_refs_bytes: u64,
 
     /// Bytes that the mirror may take before it is fetched anew
-    #[arg(long, value_name = "BYTES", default_value = "4Gi", value_parser = bytes, hide_short_help = true)]
+    #[arg(long, value_name = "BYTES", default_value = of::MAX_MIRROR_BYTES.treeswap, value_parser = bytes, hide_short_help = true)]
     pub max_mirror_bytes: u64,
 
     /// Files, links and directories of a revision
@@ -397,11 +421,11 @@ pub struct Limits {
     pub max_tree_entries: i64,
 
     /// Bytes of a revision's files together
-    #[arg(long, value_name = "BYTES", default_value = "4Gi", value_parser = bytes, hide_short_help = true)]
+    #[arg(long, value_name = "BYTES", default_value = of::MAX_TREE_BYTES.treeswap, value_parser = bytes, hide_short_help = true)]
     pub max_tree_bytes: u64,
 
     /// Bytes of one file. It is in memory while it is written, up to twice: raise the container's limit with it
-    #[arg(long, value_name = "BYTES", default_value = "64Mi", value_parser = bytes, hide_short_help = true)]
+    #[arg(long, value_name = "BYTES", default_value = of::MAX_FILE_BYTES.treeswap, value_parser = bytes, hide_short_help = true)]
     pub max_file_bytes: u64,
 
     /// Components of a path
@@ -409,7 +433,7 @@ pub struct Limits {
     pub max_path_depth: i64,
 
     /// Memory of the child process that indexes a fetched pack
-    #[arg(long, value_name = "BYTES", default_value = "64Mi", value_parser = bytes, hide_short_help = true)]
+    #[arg(long, value_name = "BYTES", default_value = of::INDEX_MEMORY.treeswap, value_parser = bytes, hide_short_help = true)]
     pub index_memory: u64,
 
     /// Hash every object again when it is read, not only when it is fetched

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use super::args;
 use super::env::{Hidden, Origin, Origins, Variable};
 use super::error::Error;
+use super::personality::Personality;
 use super::settings::Check;
 use super::values::boolean;
 use crate::mirror::wire::{App, Credential, Issuance};
@@ -36,8 +37,8 @@ enum OneOrMany {
 /// Where git-sync looks for cookies.
 const COOKIES: &str = "/etc/git-secret/cookie_file";
 
-/// All of them, the one of `--username` first. `password` is what the environment holds.
-pub(super) fn read(
+/// The one of `--username`. `password` is what the environment holds.
+pub(super) fn named(
     args: &args::Args,
     origins: &Origins,
     password: Option<&Variable>,
@@ -49,23 +50,9 @@ pub(super) fn read(
             hint: "put it into a file (--password-file), or into $TREESWAP_PASSWORD",
         });
     }
-    let mut all: Vec<Credential> = named(args, origins, password)?.into_iter().collect();
-    for json in &given.credential {
-        all.extend(listed(json, origins)?);
-    }
-    Ok(all)
-}
-
-/// The one of `--username`.
-fn named(
-    args: &args::Args,
-    origins: &Origins,
-    password: Option<&Variable>,
-) -> Result<Option<Credential>, Error> {
-    let given = &args.credentials;
     let (username, file) = (origins.name("username"), origins.name("password-file"));
     let password = match (password, given.password_file.as_str()) {
-        (None, "") if given.username.is_empty() => return Ok(None),
+        (None, "") if given.username.is_empty() => return Ok(Vec::new()),
         (None, "") => {
             return Err(Error::Needs {
                 one: username,
@@ -73,9 +60,9 @@ fn named(
             });
         }
         (Some(Variable { name, .. }), path) if !path.is_empty() => {
-            return Err(Error::Conflict { one: format!("${name}"), other: file });
+            return Err(Error::Conflict { one: name.clone(), other: file });
         }
-        (Some(Variable { name, value }), _) => (format!("${name}"), secret::Source::Value(value.clone())),
+        (Some(Variable { name, value }), _) => (name.clone(), secret::Source::Value(value.clone())),
         (None, path) => (file, secret::Source::File(PathBuf::from(path))),
     };
     if given.username.is_empty() {
@@ -84,25 +71,38 @@ fn named(
     if has_userinfo(&args.source.repo) {
         return Err(Error::Conflict { one: username, other: "a user in the URL of --repo".into() });
     }
-    Ok(Some(Credential { url: None, username: Some(given.username.clone()), password: password.1 }))
+    Ok(vec![Credential { url: None, username: Some(given.username.clone()), password: password.1 }])
+}
+
+/// Whether the text is JSON of credentials, as far as the form goes. Empty is none.
+pub(super) fn is_well_formed(text: &str) -> Result<(), String> {
+    parse(text).map(drop).ok_or_else(|| NO_JSON.to_owned())
+}
+
+const NO_JSON: &str =
+    "it is not JSON of the form {\"url\":…, \"username\":…, \"password-file\":…}, or a list of such";
+
+fn parse(text: &str) -> Option<Vec<Json>> {
+    if text.trim().is_empty() {
+        return Some(Vec::new());
+    }
+    match serde_json::from_str(text).ok()? {
+        OneOrMany::One(one) => Some(vec![one]),
+        OneOrMany::Many(many) => Some(many),
+    }
+}
+
+/// Those of every `--credential`.
+pub(super) fn listed(args: &args::Args, origins: &Origins) -> Result<Vec<Credential>, Error> {
+    let each = args.credentials.credential.iter().map(|json| of_one(json, origins));
+    Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
 /// Those of one `--credential`. What it holds is never repeated in a message.
-fn listed(text: &str, origins: &Origins) -> Result<Vec<Credential>, Error> {
+fn of_one(text: &str, origins: &Origins) -> Result<Vec<Credential>, Error> {
     let name = origins.name("credential");
     let wrong = |why: &str| Error::HiddenValue { name: name.clone(), why: why.to_owned() };
-    if text.trim().is_empty() {
-        return Ok(Vec::new());
-    }
-    let parsed = serde_json::from_str(text).map_err(|_| {
-        wrong(
-            "it is not JSON of the form {\"url\":…, \"username\":…, \"password-file\":…}, or a list of such",
-        )
-    })?;
-    let list = match parsed {
-        OneOrMany::One(one) => vec![one],
-        OneOrMany::Many(many) => many,
-    };
+    let list = parse(text).ok_or_else(|| wrong(NO_JSON))?;
     let convert = |json: Json| {
         if json.url.is_empty() || json.username.is_empty() {
             return Err(wrong("each credential needs a url and a username"));
@@ -110,7 +110,8 @@ fn listed(text: &str, origins: &Origins) -> Result<Vec<Credential>, Error> {
         let password = match (json.password, json.password_file) {
             (value, file) if value.is_empty() && !file.is_empty() => secret::Source::File(file.into()),
             (value, file) if !value.is_empty() && file.is_empty() => {
-                if *origins.get("credential") == Origin::Flag {
+                let shown = *origins.get("credential") == Origin::Flag;
+                if shown && origins.personality() == Personality::Treeswap {
                     return Err(Error::Password {
                         what: "a password in --credential",
                         hint: "name a file (\"password-file\"), or give the JSON in $TREESWAP_CREDENTIAL",
@@ -187,12 +188,12 @@ impl Check<'_> {
             ("", Some(variable)) => secret::Source::Value(variable.value.clone()),
             (path, None) => secret::Source::File(PathBuf::from(path)),
             (_, Some(Variable { name: variable, .. })) => {
-                return Err(Error::Conflict { one: format!("${variable}"), other: name(key) });
+                return Err(Error::Conflict { one: variable.clone(), other: name(key) });
             }
         };
         let users = [("username", &given.username), ("password-file", &given.password_file)];
         let user = users.into_iter().find(|(_, text)| !text.is_empty()).map(|(flag, _)| name(flag));
-        if let Some(other) = user.or_else(|| hidden.password.as_ref().map(|set| format!("${}", set.name))) {
+        if let Some(other) = user.or_else(|| hidden.password.as_ref().map(|set| set.name.clone())) {
             return Err(Error::Conflict { one: name(id), other });
         }
         let base = self.http_url("github-base-url", &given.github_base_url)?;

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
-use super::args::{GIT_SYNC_FLAGS, RENAMED};
+use super::gitsync::{of_sync, older_names, variable};
+use super::personality::{Personality, as_git_sync};
 use crate::secret::Secret;
 
 /// Variables that are read although they belong to no flag.
@@ -30,8 +31,8 @@ pub struct Hidden {
 /// A variable with its value.
 #[derive(Clone, Debug)]
 pub struct Variable {
-    /// Its name.
-    pub name: &'static str,
+    /// Where it was given, towards people: `$TREESWAP_PASSWORD`.
+    pub name: String,
     /// What it holds, not empty.
     pub value: Secret,
 }
@@ -42,7 +43,7 @@ impl Hidden {
         let first = |names: [&'static str; 2]| {
             let found = names.into_iter().find_map(|name| Some((name, value_of(name)?)));
             let set = found.filter(|(_, value)| !value.is_empty());
-            set.map(|(name, value)| Variable { name, value: Secret::new(value) })
+            set.map(|(name, value)| Variable { name: format!("${name}"), value: Secret::new(value) })
         };
         Self { password: first(PASSWORDS), private_key: first(PRIVATE_KEYS) }
     }
@@ -62,9 +63,22 @@ pub enum Origin {
     Default,
 }
 
+impl Origin {
+    /// What to call a flag that was given like this: `--ref`, or `$GITSYNC_REF`.
+    pub(super) fn called(&self, flag: &str) -> String {
+        match self {
+            Self::Variable(name) => format!("${name}"),
+            Self::Flag | Self::Default => format!("--{flag}"),
+        }
+    }
+}
+
 /// Where the value of each flag came from, by the flag's name without dashes.
 #[derive(Clone, Debug, Default)]
-pub struct Origins(BTreeMap<String, Origin>);
+pub struct Origins {
+    flags: BTreeMap<String, Origin>,
+    personality: Personality,
+}
 
 impl Origins {
     /// Of the flags of a command that went through [`attach`].
@@ -80,31 +94,48 @@ impl Origins {
             };
             Some((name, origin))
         });
-        Self(flags.collect())
+        Self { flags: flags.collect(), personality: Personality::Treeswap }
+    }
+
+    /// The same as git-sync, with where the flags came from that were not on our own command line.
+    #[must_use]
+    pub fn as_git_sync(mut self, given: impl Iterator<Item = (String, Origin)>) -> Self {
+        self.flags.extend(given);
+        Self { personality: Personality::GitSync, ..self }
+    }
+
+    /// Who was called.
+    pub fn personality(&self) -> Personality {
+        self.personality
     }
 
     /// Where the value of a flag came from.
     pub fn get(&self, flag: &str) -> &Origin {
-        self.0.get(flag).unwrap_or(&Origin::Default)
+        self.flags.get(flag).unwrap_or(&Origin::Default)
     }
 
     /// What to call a flag towards the person who set it: `--ref`, or `$GITSYNC_REF`.
     pub fn name(&self, flag: &str) -> String {
-        match self.get(flag) {
-            Origin::Variable(name) => format!("${name}"),
-            Origin::Flag | Origin::Default => format!("--{flag}"),
-        }
+        let known = of_sync(flag).filter(|_| self.personality == Personality::GitSync);
+        self.get(flag).called(known.map_or(flag, |known| known.name))
     }
 }
 
-/// Gives every flag of a command its variable. Which of the two prefixes it is depends on what is set.
-pub fn attach(command: Command, is_set: &dyn Fn(&str) -> bool) -> Command {
+/// Gives every flag of a command its variable, and the defaults of a personality. Which of the two prefixes the variable
+/// has depends on what is set; as git-sync, git-sync's own are read by [`super::gitsync`].
+pub fn attach(command: Command, personality: Personality, is_set: &dyn Fn(&str) -> bool) -> Command {
+    let command = match personality {
+        Personality::Treeswap => command,
+        Personality::GitSync => as_git_sync(command),
+    };
     // As in git-sync, of a flag that is given twice the last one counts.
     command.args_override_self(true).mut_args(|arg| match arg.get_long() {
         Some(flag) if !WITHOUT.contains(&flag) => {
             let (ours, theirs) = variables(flag);
             let name = match theirs {
-                Some(theirs) if !is_set(&ours) && is_set(&theirs) => theirs,
+                Some(theirs) if personality == Personality::Treeswap && !is_set(&ours) && is_set(&theirs) => {
+                    theirs
+                }
                 _ => ours,
             };
             // clap keeps the name for as long as the process runs, and there are about fifty of them.
@@ -117,18 +148,20 @@ pub fn attach(command: Command, is_set: &dyn Fn(&str) -> bool) -> Command {
 
 /// The variables of a flag: ours, and git-sync's where it has the flag.
 fn variables(flag: &str) -> (String, Option<String>) {
-    let upper = |prefix: &str, flag: &str| format!("{prefix}_{}", flag.to_uppercase().replace('-', "_"));
-    let theirs = match flag {
-        _ if flag == RENAMED.0 => Some(upper("GITSYNC", RENAMED.1)),
-        _ if GIT_SYNC_FLAGS.contains(&flag) => Some(upper("GITSYNC", flag)),
-        _ => None,
-    };
-    (upper("TREESWAP", flag), theirs)
+    let theirs = of_sync(flag).and_then(super::gitsync::Flag::variable);
+    (variable("TREESWAP", flag), theirs)
 }
 
 /// A line for every variable that looks as if it were ours and that nobody reads.
-pub fn warnings(command: &Command, set: impl Iterator<Item = String>) -> Vec<String> {
+pub fn warnings(
+    command: &Command,
+    personality: Personality,
+    set: impl Iterator<Item = String>,
+) -> Vec<String> {
     let mut known: Vec<String> = PASSWORDS.into_iter().chain(PRIVATE_KEYS).map(str::to_owned).collect();
+    if personality == Personality::GitSync {
+        known.extend(older_names().map(str::to_owned));
+    }
     for flag in command.get_arguments().filter_map(clap::Arg::get_long) {
         let (ours, theirs) = variables(flag);
         known.push(ours);
@@ -197,7 +230,7 @@ mod tests {
             "GITSYNC_STALE_WORKTREE_TIMEOUT",
             "GITSYNC_REF",
             "TREESWAP_REPOSITORY",
-            "GITSYNC_LINK",
+            "GITSYNC_HASH",
             "GIT_SYNC_BRANCH",
             "TREESWAP_PORT",
             "TREESWAP_SERVICE_HOST",
@@ -207,16 +240,16 @@ mod tests {
             "TREESWAP_ADMIN_PORT_9375_TCP",
             "HOME",
         ];
-        let said = warnings(&command(), set.iter().map(|name| (*name).to_owned()));
+        let said = warnings(&command(), Personality::Treeswap, set.iter().map(|name| (*name).to_owned()));
         assert_eq!(said.len(), 3, "{said:#?}");
-        assert!(said[0].contains("TREESWAP_REPOSITORY") && said[1].contains("GITSYNC_LINK"));
+        assert!(said[0].contains("TREESWAP_REPOSITORY") && said[1].contains("GITSYNC_HASH"));
         assert!(said[2].contains("GITSYNC_BRANCH"));
     }
 
     #[test]
     fn our_variable_wins_over_git_syncs() {
         let name = |set: &'static [&str]| {
-            let command = attach(command(), &|name| set.contains(&name));
+            let command = attach(command(), Personality::Treeswap, &|name| set.contains(&name));
             let arg = command.get_arguments().find(|arg| arg.get_long() == Some("grace")).unwrap();
             arg.get_env().unwrap().to_str().unwrap().to_owned()
         };

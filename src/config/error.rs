@@ -47,6 +47,14 @@ pub enum Error {
         /// What is missing.
         other: String,
     },
+    /// What nothing works without.
+    #[error("{name} is required")]
+    Required {
+        /// The flag.
+        name: String,
+        /// How else it can be given.
+        hint: String,
+    },
     /// A password was given where everybody can read it.
     #[error("{what} is refused: every process of the machine can read it")]
     Password {
@@ -55,8 +63,8 @@ pub enum Error {
         /// What to do instead.
         hint: &'static str,
     },
-    /// git-sync can do it, we can't (yet).
-    #[error("{name} is not supported yet")]
+    /// git-sync could do it once, or can, and we can't.
+    #[error("{name} is not supported")]
     Unsupported {
         /// The flag and its value.
         name: String,
@@ -70,6 +78,7 @@ impl Error {
     pub fn hints(&self) -> Vec<String> {
         match self {
             Self::Password { hint, .. } | Self::Unsupported { hint, .. } => vec![(*hint).to_owned()],
+            Self::Required { hint, .. } => vec![hint.clone()],
             Self::Remote { source, .. } => source.hints(),
             Self::Value { .. } | Self::HiddenValue { .. } | Self::Conflict { .. } | Self::Needs { .. } => {
                 Vec::new()

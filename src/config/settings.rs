@@ -1,13 +1,14 @@
 //! The valid side: every module's own options, with nothing left to interpret.
 
 use std::num::NonZero;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use super::args::Args;
+use super::args::{self, Args};
 use super::credentials;
 use super::env::{Hidden, Origin, Origins};
 use super::error::Error;
+use super::personality::Personality;
 use super::values;
 use crate::mirror::wire;
 use crate::payload::{Limits, Symlinks};
@@ -47,49 +48,60 @@ pub struct Settings {
     pub telemetry: telemetry::Options,
     /// Where the error that ends the process goes.
     pub termination_log: Option<PathBuf>,
+    /// Whether /etc/passwd is to name the user we run as.
+    pub add_user: bool,
 }
 
 impl Settings {
-    /// Checks everything that can be checked without touching anything.
+    /// Checks everything that can be checked without touching anything; of several faults the one that git-sync would
+    /// name is named first.
     pub fn new(args: &Args, origins: &Origins, hidden: &Hidden) -> Result<Self, Error> {
         let check = Check { args, origins };
         let root = check.root()?;
-        let credentials = credentials::read(args, origins, hidden.password.as_ref())?;
-        let mut wire = check.wire(credentials)?;
-        wire.issuance = check.issuance(hidden)?;
-        wire.cookie_file = check.cookie_file();
-        let asked: Ref =
-            args.source.asked.parse().map_err(|error: crate::revision::BadRef| Error::Value {
-                name: origins.name("ref"),
-                value: args.source.asked.clone(),
-                why: error.why().to_owned(),
-            })?;
-        let mirror_dir = match args.root.mirror.as_str() {
-            "" => root.join("..treeswap/mirror"),
-            dir => absolute(dir),
+        let asked = check.asked()?;
+        let depth = check.depth()?;
+        check.one_of("submodules", &args.source.submodules, &["recursive", "shallow", "off"])?;
+        check.not_yet()?;
+        check.one_of("git-gc", &args.git.git_gc, &["auto", "always", "aggressive", "off"])?;
+        let pace = check.pace()?;
+        let signal = check.value("sync-on-signal", &args.pace.sync_on_signal, values::signal)?;
+        let sync_timeout = check.at_least("sync-timeout", args.pace.sync_timeout, SHORTEST)?;
+        let hooks = check.hooks()?;
+        let mut credentials = credentials::named(args, origins, hidden.password.as_ref())?;
+        let issuance = check.issuance(hidden)?;
+        credentials.extend(credentials::listed(args, origins)?);
+        let admin = check.admin()?;
+        let wire = wire::Options {
+            issuance,
+            cookie_file: check.cookie_file(),
+            ..check.wire(credentials, sync_timeout)?
+        };
+        let style = check.style(&root)?;
+        let mirror_dir = match (args.root.mirror.as_str(), &style) {
+            ("", store::Style::Kubelet) => root.join("..treeswap/mirror"),
+            ("", store::Style::GitSync { .. }) => root.join(".git"),
+            (dir, _) => absolute(dir),
         };
         let mirror = mirror::Options {
-            depth: check.depth()?,
+            depth,
             index_memory: check.ceiling("index-memory", args.limits.index_memory)?,
             max_bytes: check.ceiling("max-mirror-bytes", args.limits.max_mirror_bytes)?,
             durable: args.root.durability != "none",
             verify: args.limits.verify,
             ..mirror::Options::new(mirror_dir, asked.clone(), wire)
         };
-        check.submodules()?;
-        let store = check.store(root.clone())?;
-        let sync = check.sync(&root, &asked)?;
         Ok(Self {
             mirror,
-            store,
+            store: check.store(root.clone(), style)?,
             lock_wait: args.root.lock_wait,
-            sync,
-            hooks: check.hooks()?,
-            signal: check.value("sync-on-signal", &args.pace.sync_on_signal, values::signal)?,
-            admin: check.admin()?,
+            sync: check.sync(&root, &asked, pace, sync_timeout)?,
+            hooks,
+            signal,
+            admin,
             metrics: args.server.http_metrics,
             telemetry: check.telemetry()?,
             termination_log: path(&args.logging.termination_log),
+            add_user: args.credentials.add_user,
         })
     }
 }
@@ -103,6 +115,20 @@ pub(super) fn path(text: &str) -> Option<PathBuf> {
 fn absolute(text: &str) -> PathBuf {
     // It only fails for an empty path and for a working directory that is gone; the first use names it then.
     std::path::absolute(text).unwrap_or_else(|_| PathBuf::from(text))
+}
+
+/// Without `.` and `..`, by the text alone, as git-sync has it.
+fn cleaned(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut clean, part| {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                clean.pop();
+            }
+            part => clean.push(part),
+        }
+        clean
+    })
 }
 
 pub(super) struct Check<'a> {
@@ -149,26 +175,69 @@ impl Check<'_> {
         })
     }
 
-    fn submodules(&self) -> Result<(), Error> {
-        let value = self.args.source.submodules.as_str();
-        match value {
-            "off" => Ok(()),
-            "recursive" | "shallow" => Err(Error::Unsupported {
-                name: format!("{}={value}", self.origins.name("submodules")),
-                hint: "with --submodules=off each submodule is published as an empty directory",
-            }),
-            _ => Err(self.wrong("submodules", value, "only off is possible for now")),
+    fn asked(&self) -> Result<Ref, Error> {
+        let text = &self.args.source.asked;
+        text.parse().map_err(|error: crate::revision::BadRef| self.wrong("ref", text, error.why()))
+    }
+
+    fn one_of(&self, flag: &str, value: &str, possible: &[&str]) -> Result<(), Error> {
+        match possible.contains(&value) {
+            true => Ok(()),
+            false => Err(self.wrong(flag, value, format!("it is one of {}", possible.join(", ")))),
         }
     }
 
-    fn wire(&self, credentials: Vec<wire::Credential>) -> Result<wire::Options, Error> {
-        let Args { source, credentials: given, limits, pace, .. } = self.args;
+    /// What git-sync's users may give, and `sync` cannot serve.
+    fn not_yet(&self) -> Result<(), Error> {
+        let Args { source, git, .. } = self.args;
+        let asked = [
+            ("submodules", source.submodules != "off", "leave it out: each submodule is an empty directory"),
+            (
+                "filter",
+                !source.filter.is_empty(),
+                "leave it out: at the default --depth=1 there is little to filter",
+            ),
+            ("git", !git.git.is_empty(), "leave it out: no git program is needed"),
+        ];
+        let treeswap = self.origins.personality() == Personality::Treeswap;
+        match asked.into_iter().find(|(_, asked, _)| treeswap && *asked) {
+            Some((flag, _, hint)) => Err(Error::Unsupported { name: self.origins.name(flag), hint }),
+            None => Ok(()),
+        }
+    }
+
+    fn style(&self, root: &Path) -> Result<store::Style, Error> {
+        let Args { root: given, source, .. } = self.args;
+        if given.layout != "git-sync" {
+            if !given.link.is_empty() {
+                let one = self.origins.name("link");
+                return Err(Error::Needs { one, other: "--layout=git-sync".into() });
+            }
+            return Ok(store::Style::Kubelet);
+        }
+        // As in git-sync, the last part of the URL as it is written.
+        let last = source.repo.trim_matches('/').rsplit('/').next().unwrap_or_default();
+        let link = if given.link.is_empty() { last } else { given.link.as_str() };
+        match cleaned(&root.join(link)) {
+            clean if link.is_empty() || clean == root || root.starts_with(&clean) => {
+                Err(self.wrong("link", link, "it is the name of a link in the root, or an absolute path"))
+            }
+            clean => Ok(store::Style::GitSync { link: clean }),
+        }
+    }
+
+    fn wire(
+        &self,
+        credentials: Vec<wire::Credential>,
+        sync_timeout: Duration,
+    ) -> Result<wire::Options, Error> {
+        let Args { source, credentials: given, limits, .. } = self.args;
         let mut wire = wire::Options::new(source.repo.clone());
         wire.credentials = credentials;
         wire.ssh = wire::ssh::Options {
             keys: self.keys(),
             known_hosts: match given.ssh_known_hosts {
-                true => wire::ssh::KnownHosts::Strict(given.ssh_known_hosts_file.clone()),
+                true => wire::ssh::KnownHosts::Strict(PathBuf::from(&given.ssh_known_hosts_file)),
                 false => wire::ssh::KnownHosts::Off,
             },
         };
@@ -176,7 +245,7 @@ impl Check<'_> {
         wire.timeouts = wire::Timeouts {
             connect: self.at_least("connect-timeout", limits.connect_timeout, SHORTEST)?,
             idle: self.at_least("idle-timeout", limits.idle_timeout, SHORTEST)?,
-            overall: self.at_least("sync-timeout", pace.sync_timeout, SHORTEST)?,
+            overall: sync_timeout,
         };
         wire.max_refs_bytes = self.ceiling("max-refs-bytes", limits.max_refs_bytes)?;
         wire.max_fetch_bytes = self.ceiling("max-fetch-bytes", limits.max_fetch_bytes)?;
@@ -199,11 +268,11 @@ impl Check<'_> {
             .collect()
     }
 
-    fn store(&self, root: PathBuf) -> Result<store::Options, Error> {
+    fn store(&self, root: PathBuf, style: store::Style) -> Result<store::Options, Error> {
         let Args { root: given, retention, .. } = self.args;
         Ok(store::Options {
             root,
-            style: store::Style::Kubelet,
+            style,
             durability: match given.durability.as_str() {
                 "none" => store::Durability::None,
                 _ => store::Durability::Syncfs,
@@ -225,8 +294,14 @@ impl Check<'_> {
         })
     }
 
-    fn sync(&self, root: &Path, asked: &Ref) -> Result<sync::Options, Error> {
-        let Args { source, root: given, pace, limits, logging, .. } = self.args;
+    fn sync(
+        &self,
+        root: &Path,
+        asked: &Ref,
+        pace: Pace,
+        sync_timeout: Duration,
+    ) -> Result<sync::Options, Error> {
+        let Args { source, root: given, pace: args::Pace { one_time, .. }, limits, logging, .. } = self.args;
         // As in git-sync, relative to the root; an absolute path replaces it.
         let beside = |text: &str| path(text).map(|path| root.join(path));
         Ok(sync::Options {
@@ -245,11 +320,11 @@ impl Check<'_> {
             },
             sparse_file: path(&source.sparse_checkout_file),
             group_write: given.group_write,
-            spare: given.spare != "off" && !pace.one_time,
-            pace: self.pace()?,
+            spare: given.spare != "off" && !one_time,
+            pace,
             patience: self.patience()?,
-            sync_timeout: self.at_least("sync-timeout", pace.sync_timeout, SHORTEST)?,
-            one_time: pace.one_time,
+            sync_timeout,
+            one_time: *one_time,
             touch_file: beside(&given.touch_file),
             error_file: beside(&logging.error_file),
         })
@@ -263,9 +338,13 @@ impl Check<'_> {
             own => self.at_least("init-period", own, SHORTEST)?,
         };
         let backoff = |period: Duration| {
-            let ceiling = match given.max_backoff {
-                Duration::ZERO => LONGEST_BACKOFF.min(period.saturating_mul(10)),
-                own => own,
+            let ceiling = match (given.max_backoff, self.origins.personality()) {
+                // git-sync's pauses do not grow.
+                (Duration::ZERO, Personality::GitSync) => {
+                    return retry::Backoff { first: period, ceiling: period };
+                }
+                (Duration::ZERO, Personality::Treeswap) => LONGEST_BACKOFF.min(period.saturating_mul(10)),
+                (own, _) => own,
             };
             retry::Backoff { first: period.min(FIRST_BACKOFF).min(ceiling), ceiling }
         };
@@ -299,6 +378,7 @@ impl Check<'_> {
 
     fn admin(&self) -> Result<Option<admin::Options>, Error> {
         let given = &self.args.server;
+        let personality = self.origins.personality();
         if !given.http_bind.is_empty() {
             if !admin::is_address(&given.http_bind) {
                 return Err(Error::Value {
@@ -307,12 +387,26 @@ impl Check<'_> {
                     why: "write :8080, 127.0.0.1:8080 or [::1]:8080".to_owned(),
                 });
             }
-            let secrets = given.webhook_secret_file.clone();
-            return Ok(Some(admin::Options { bind: given.http_bind.clone(), webhook_secrets: secrets }));
+            return Ok(Some(admin::Options {
+                bind: given.http_bind.clone(),
+                webhook_secrets: given.webhook_secret_file.clone(),
+                front: match personality {
+                    Personality::Treeswap => admin::Front::Treeswap,
+                    Personality::GitSync => admin::Front::GitSync { metrics: given.http_metrics },
+                },
+                pprof: given.http_pprof,
+            }));
+        }
+        let without =
+            |flag: &str| Err(Error::Needs { one: self.origins.name(flag), other: "--http-bind".into() });
+        if given.http_metrics && personality == Personality::GitSync {
+            return without("http-metrics");
+        }
+        if given.http_pprof {
+            return without("http-pprof");
         }
         if !given.webhook_secret_file.is_empty() {
-            let one = self.origins.name("webhook-secret-file");
-            return Err(Error::Needs { one, other: "--http-bind".into() });
+            return without("webhook-secret-file");
         }
         Ok(None)
     }
@@ -332,6 +426,7 @@ impl Check<'_> {
         let format = match given.log_format.as_str() {
             "json" => telemetry::Format::Json,
             "plain" => telemetry::Format::Plain,
+            "git-sync" => telemetry::Format::GitSync,
             _ => telemetry::Format::Auto,
         };
         telemetry::Options::new(format, &filter)

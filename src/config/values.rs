@@ -75,10 +75,13 @@ pub(super) fn integer(text: &str) -> Result<i64, String> {
         [b'0', b'x' | b'X', ..] => (16, &digits[2..]),
         [b'0', b'o' | b'O', ..] => (8, &digits[2..]),
         [b'0', b'b' | b'B', ..] => (2, &digits[2..]),
+        [b'0', b'0'..=b'9' | b'_', ..] => (8, &digits[1..]),
         _ => (10, digits),
     };
+    // Underscores stand between digits, or between a prefix and the first one.
+    let spaced = digits.ends_with('_') || digits.contains("__") || (radix == 10 && digits.starts_with('_'));
     let digits: String = digits.chars().filter(|&c| c != '_').collect();
-    let number = (!digits.starts_with(['+', '-'])).then_some(format!("{sign}{digits}"));
+    let number = (!spaced && !digits.starts_with(['+', '-'])).then_some(format!("{sign}{digits}"));
     number
         .and_then(|text| i64::from_str_radix(&text, radix).ok())
         .ok_or_else(|| "it is not an integer".into())
@@ -175,12 +178,20 @@ mod tests {
 
     #[test]
     fn integers_booleans_bytes_and_fractions_are_strict() {
-        for (text, value) in
-            [("12", 12), ("-1", -1), ("0x10", 16), ("0o17", 15), ("0b11", 3), ("1_000", 1000), ("-0x1", -1)]
-        {
+        for (text, value) in [
+            ("12", 12),
+            ("-1", -1),
+            ("0x10", 16),
+            ("0o17", 15),
+            ("0b11", 3),
+            ("1_000", 1000),
+            ("-0x1", -1),
+            ("010", 8),
+            ("0x_f", 15),
+        ] {
             assert_eq!(integer(text), Ok(value), "{text}");
         }
-        for text in ["", "1.5", "x", "--1", "0x", "-+1", "1 "] {
+        for text in ["", "1.5", "x", "--1", "0x", "-+1", "1 ", "09", "_1", "1_", "1__0"] {
             assert!(integer(text).is_err(), "{text:?} was accepted");
         }
         assert!(boolean("yes").is_err() && boolean("").is_err() && boolean("True") == Ok(true));

@@ -4,6 +4,7 @@
 //! `trigger`, `duration_ms`, `bytes`, `error`. At `info` there is about one line a change of state; an attempt that
 //! found nothing to do is `debug`.
 
+mod git_sync;
 pub mod metrics;
 
 use std::io::IsTerminal;
@@ -27,6 +28,8 @@ pub enum Format {
     Json,
     /// For people.
     Plain,
+    /// As git-sync writes them.
+    GitSync,
 }
 
 /// What is said, and how.
@@ -67,22 +70,18 @@ impl Options {
 /// Sends the lines of this process to stderr from now on. A second call changes nothing.
 pub fn start(options: &Options) {
     let terminal = std::io::stderr().is_terminal();
-    let json = match options.format {
-        Format::Auto => !terminal,
-        Format::Json => true,
-        Format::Plain => false,
-    };
     let lines = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(&options.filter))
         .with_writer(std::io::stderr)
         // It would say on stderr that stderr cannot be written, and panic. Whoever reads the log may go; syncing goes on.
         .log_internal_errors(false)
         .with_target(false);
-    let started = if json {
-        lines.json().flatten_event(true).with_span_list(false).try_init()
-    } else {
-        let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        lines.with_ansi(colours).try_init()
+    let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let started = match options.format {
+        Format::GitSync => lines.event_format(git_sync::Lines).try_init(),
+        Format::Auto if terminal => lines.with_ansi(colours).try_init(),
+        Format::Plain => lines.with_ansi(colours).try_init(),
+        Format::Auto | Format::Json => lines.json().flatten_event(true).with_span_list(false).try_init(),
     };
     // Whoever embeds the library may have a subscriber of their own; then theirs is used.
     let _ = started;

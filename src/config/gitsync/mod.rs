@@ -1,0 +1,314 @@
+//! git-sync v4's command line and environment, read by its rules, and said again as flags of `sync`.
+//!
+//! The rules (seen on v4.7.1): a flag wins over the environment, that over the default. Variables are read before
+//! flags: a malformed one is fatal even where the flag is given, and an empty one is malformed unless it is text. Of
+//! several names of one variable the oldest wins, with a line for each old name and one for what was overridden. The
+//! first `--ssh-key-file` replaces the variable's, `--credential` adds to it.
+//!
+//! What treeswap has besides is taken as it is: its flags in git-sync's notation, its variables as `TREESWAP_…`, which
+//! win over `GITSYNC_…` as they do in `sync`.
+//!
+//! Files: `table` the flags; `pflag` cutting a command line; `old` v3's flags. All of it is pure.
+
+mod old;
+mod pflag;
+mod table;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use clap::Command;
+
+use super::env::{Hidden, Origin, Variable};
+use super::error::Error;
+use super::values::duration;
+use crate::secret::Secret;
+use pflag::Known;
+
+use table::RENAMED;
+pub use table::{FLAGS, Flag, Kind};
+use table::{OLD, SPECIAL};
+pub(super) use table::{of_sync, older_names, variable};
+
+/// What was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// To sync.
+    Run,
+    /// `--version`.
+    Version,
+    /// `--help`.
+    Help,
+    /// `--man`.
+    Manual,
+}
+
+/// A flag of `sync` with its value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Setting {
+    /// Its name in `sync`, without dashes.
+    pub flag: String,
+    /// Its value.
+    pub value: String,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+/// A command line and an environment, read.
+#[derive(Debug)]
+pub struct Call {
+    /// What was asked for.
+    pub action: Action,
+    /// All that was given.
+    pub settings: Vec<Setting>,
+    /// Secrets that no flag of `sync` holds.
+    pub hidden: Hidden,
+    /// What git-sync says about it before it begins.
+    pub notes: Vec<String>,
+    /// The first thing that is wrong, of those that git-sync checks before all others.
+    pub wrong: Option<Error>,
+}
+
+impl Call {
+    /// The value of a flag of `sync`, if it was given.
+    pub fn get(&self, flag: &str) -> Option<&str> {
+        self.settings.iter().rev().find(|given| given.flag == flag).map(|given| given.value.as_str())
+    }
+}
+
+/// Why a command line or an environment cannot be read at all.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Fault {
+    /// The command line: said before and after the usage, exit code 2.
+    #[error("{0}")]
+    Arguments(String),
+    /// A variable: exit code 1.
+    #[error("{0}")]
+    Environment(String),
+}
+
+/// A value, and where it came from.
+#[derive(Clone, Debug)]
+struct Given {
+    value: String,
+    origin: Origin,
+}
+
+/// The values of git-sync's flags, by the names that git-sync gives them.
+#[derive(Debug, Default)]
+struct Values(BTreeMap<&'static str, Vec<Given>>);
+
+impl Values {
+    fn last(&self, name: &str) -> Option<&Given> {
+        self.0.get(name).and_then(|given| given.last())
+    }
+
+    fn set(&mut self, name: &'static str, given: Given) {
+        self.0.insert(name, vec![given]);
+    }
+
+    fn add(&mut self, name: &'static str, given: Given) {
+        self.0.entry(name).or_default().push(given);
+    }
+}
+
+/// Looks a variable up.
+pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+/// Reads arguments (without the program's name) and environment. `sync` is the command whose flags are the result's.
+///
+/// # Errors
+/// When a variable or an argument is malformed.
+pub fn read(sync: &Command, arguments: &[String], look: Lookup<'_>) -> Result<Call, Fault> {
+    let (mut values, mut notes) = (Values::default(), Vec::new());
+    for flag in FLAGS.iter().chain(OLD) {
+        if let Some(given) = of_environment(flag, look, &mut notes)? {
+            values.set(flag.name, given);
+        }
+    }
+    let hidden = secrets(look, &mut notes)?;
+    // Ours wins where both are set; it is read with the flags of `sync`.
+    let ours = |flag: &str| look(&variable("TREESWAP", flag)).is_some();
+    values.0.retain(|name, _| of_name(name).is_none_or(|flag| !ours(flag.here())));
+    let mut taken = Taken { values, own: Vec::new(), asked: [false; 3], hidden };
+    for (name, value) in
+        pflag::split(arguments, &known(sync)).map_err(|error| Fault::Arguments(error.to_string()))?
+    {
+        taken.take(&name, value)?;
+    }
+    let mut call = taken.call(notes);
+    let missing =
+        ["root", "repo"].into_iter().find(|flag| call.get(flag).is_none_or(str::is_empty) && !ours(flag));
+    if let Some(flag) = missing {
+        let hint = format!("${} is its variable", variable("GITSYNC", flag));
+        call.wrong = Some(Error::Required { name: format!("--{flag}"), hint });
+    }
+    Ok(call)
+}
+
+/// The flag of v4 that git-sync calls so.
+fn of_name(name: &str) -> Option<&'static Flag> {
+    FLAGS.iter().find(|flag| flag.name == name)
+}
+
+/// Of all flags there are: git-sync's, and ours.
+fn known(sync: &Command) -> Vec<Known> {
+    let theirs = FLAGS.iter().chain(OLD).chain(SPECIAL);
+    let theirs = theirs.map(|flag| Known { name: flag.name.to_owned(), switch: flag.kind.is_switch() });
+    let ours = sync.get_arguments().filter(|arg| !arg.is_hide_set()).filter_map(|arg| {
+        let name = arg.get_long().filter(|flag| of_sync(flag).is_none() && *flag != "help")?;
+        let switch = arg.get_num_args().is_some_and(|values| values.min_values() == 0);
+        Some(Known { name: name.to_owned(), switch })
+    });
+    // `--grace` is `--stale-worktree-timeout`, and known by its own name, too.
+    let renamed = Known { name: RENAMED.0.to_owned(), switch: false };
+    theirs.chain(ours).chain(std::iter::once(renamed)).collect()
+}
+
+/// What the environment says of a flag.
+fn of_environment(flag: &Flag, look: Lookup<'_>, notes: &mut Vec<String>) -> Result<Option<Given>, Fault> {
+    let newest = flag.variable().filter(|_| of_name(flag.name).is_some());
+    let Some((name, value)) = one_of(newest.as_deref(), flag.older, look, notes)? else { return Ok(None) };
+    let wrong = |why: String| {
+        let shown = if flag.kind == Kind::Json { String::new() } else { format!(" {value:?}") };
+        Fault::Environment(format!("invalid value{shown} for ${name}: {why}"))
+    };
+    flag.kind.check(&value).map_err(wrong)?;
+    Ok(Some(Given { value, origin: Origin::Variable(name) }))
+}
+
+/// Of the names of one variable the last that is set, with its value.
+fn one_of(
+    newest: Option<&str>,
+    older: &[&str],
+    look: Lookup<'_>,
+    notes: &mut Vec<String>,
+) -> Result<Option<(String, String)>, Fault> {
+    let set: Vec<&str> =
+        newest.into_iter().chain(older.iter().copied()).filter(|name| look(name).is_some()).collect();
+    let Some(&winner) = set.last() else { return Ok(None) };
+    if let Some(newest) = newest {
+        for old in set.iter().filter(|name| **name != newest) {
+            notes.push(format!("${old} is deprecated: use ${newest}"));
+        }
+        if set.len() > 1 {
+            notes.push(format!("${} is overridden by ${winner}", set[0]));
+        }
+    }
+    let text = look(winner).and_then(|value| value.into_string().ok());
+    match text {
+        Some(text) => Ok(Some((winner.to_owned(), text))),
+        None => Err(Fault::Environment(format!("invalid value for ${winner}: it is not UTF-8"))),
+    }
+}
+
+/// Secrets that only variables hold; ours win over git-sync's.
+fn secrets(look: Lookup<'_>, notes: &mut Vec<String>) -> Result<Hidden, Fault> {
+    let mut read = |ours: &'static str, theirs: &'static str, older: &[&str]| {
+        let given = match one_of(Some(ours), &[], look, notes)? {
+            Some(given) => Some(given),
+            None => one_of(Some(theirs), older, look, notes)?,
+        };
+        let given = given.filter(|(_, value)| !value.is_empty());
+        Ok::<_, Fault>(
+            given.map(|(name, value)| Variable { name: format!("${name}"), value: Secret::new(value) }),
+        )
+    };
+    Ok(Hidden {
+        password: read("TREESWAP_PASSWORD", "GITSYNC_PASSWORD", &["GIT_SYNC_PASSWORD"])?,
+        private_key: read("TREESWAP_GITHUB_APP_PRIVATE_KEY", "GITSYNC_GITHUB_APP_PRIVATE_KEY", &[])?,
+    })
+}
+
+/// What was taken so far.
+struct Taken {
+    values: Values,
+    /// Flags that git-sync does not have.
+    own: Vec<Setting>,
+    /// `--version`, `--help`, `--man`.
+    asked: [bool; 3],
+    hidden: Hidden,
+}
+
+impl Taken {
+    fn take(&mut self, name: &str, value: String) -> Result<(), Fault> {
+        let flag = FLAGS.iter().chain(OLD).chain(SPECIAL).find(|flag| flag.name == name);
+        let flag = flag.or_else(|| of_sync(name)); // `--grace`
+        let Some(flag) = flag else {
+            self.own.push(Setting { flag: name.to_owned(), value, origin: Origin::Flag });
+            return Ok(());
+        };
+        if let Err(why) = flag.kind.check(&value) {
+            let shown = if flag.kind == Kind::Json { String::new() } else { format!(" {value:?}") };
+            return Err(Fault::Arguments(format!("invalid value{shown} for --{name}: {why}")));
+        }
+        let on = || super::values::boolean(&value).unwrap_or_default();
+        match flag.name {
+            "version" => self.asked[0] = on(),
+            "help" | "__?" => self.asked[1] = on(),
+            "man" => self.asked[2] = on(),
+            "__env__GITSYNC_PASSWORD" => stand_in(&mut self.hidden.password, flag.name, value),
+            "__env__GITSYNC_GITHUB_APP_PRIVATE_KEY" => {
+                stand_in(&mut self.hidden.private_key, flag.name, value);
+            }
+            _ => {
+                let given = Given { value, origin: Origin::Flag };
+                let before = self.values.last(flag.name);
+                let adds =
+                    flag.kind == Kind::Json || before.is_some_and(|before| before.origin == Origin::Flag);
+                if flag.kind.repeats() && adds {
+                    self.values.add(flag.name, given);
+                } else {
+                    self.values.set(flag.name, given);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn call(mut self, mut notes: Vec<String>) -> Call {
+        let action = match self.asked {
+            [true, ..] => Action::Version,
+            [_, true, _] => Action::Help,
+            [.., true] => Action::Manual,
+            _ => Action::Run,
+        };
+        let old = old::succeed(&mut self.values, &mut notes);
+        if let Some(value) = old.password {
+            self.hidden.password = Some(Variable { name: "--password".to_owned(), value });
+        }
+        let mut wrong = old.wrong;
+        for flag in FLAGS.iter().filter(|flag| flag.kind == Kind::Duration) {
+            let Some(given) = self.values.last(flag.name).cloned() else { continue };
+            if let Err(why) = duration(&given.value) {
+                if flag.name == RENAMED.1 {
+                    // git-sync takes it, and removes at once, too.
+                    self.values.set(flag.name, Given { value: "0s".to_owned(), ..given });
+                } else {
+                    let name = given.origin.called(flag.name);
+                    wrong = wrong.or(Some(Error::Value { name, value: given.value, why }));
+                }
+            }
+        }
+        let settings = FLAGS.iter().flat_map(|flag| {
+            let given = self.values.0.get(flag.name).into_iter().flatten();
+            given.map(|given| Setting {
+                flag: flag.here().to_owned(),
+                value: given.value.clone(),
+                origin: given.origin.clone(),
+            })
+        });
+        let settings = settings.chain(self.own).collect();
+        Call { action, settings, hidden: self.hidden, notes, wrong }
+    }
+}
+
+/// As in git-sync, an empty one changes nothing.
+fn stand_in(secret: &mut Option<Variable>, flag: &str, value: String) {
+    if !value.is_empty() {
+        *secret = Some(Variable { name: format!("--{flag}"), value: Secret::new(value) });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+//! git-sync's rules, as tables.
+
+use std::ffi::OsStr;
+
+use clap::Args as _;
+
+use super::*;
+
+fn sync() -> Command {
+    super::super::Args::augment_args(Command::new("git-sync"))
+}
+
+/// Reads with these variables and arguments.
+fn call(variables: &[(&str, &str)], arguments: &[&str]) -> Result<Call, Fault> {
+    let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
+    let look = |name: &str| {
+        variables.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value))
+    };
+    read(&sync(), &arguments, &look)
+}
+
+/// The values of a flag of `sync`.
+fn values(variables: &[(&str, &str)], arguments: &[&str], flag: &str) -> Vec<String> {
+    let call = call(variables, arguments).unwrap();
+    call.settings.into_iter().filter(|given| given.flag == flag).map(|given| given.value).collect()
+}
+
+#[test]
+fn every_flag_of_git_sync_is_one_of_sync() {
+    let command = sync();
+    for flag in FLAGS {
+        let here = command.get_arguments().find(|arg| arg.get_long() == Some(flag.here()));
+        let here = here.unwrap_or_else(|| panic!("sync has no --{}", flag.here()));
+        let switch = here.get_num_args().is_some_and(|values| values.min_values() == 0);
+        assert_eq!(switch, flag.kind.is_switch(), "{}", flag.name);
+    }
+    assert!(FLAGS.windows(2).all(|pair| pair[0].name < pair[1].name), "they are listed by name");
+    assert_eq!(FLAGS.len(), 52);
+}
+
+#[test]
+fn a_flag_beats_the_environment_and_the_oldest_variable_beats_the_others() {
+    let variables = [("GITSYNC_DEPTH", "2"), ("GIT_SYNC_DEPTH", "3")];
+    assert_eq!(values(&variables, &["--depth=4"], "depth"), ["4"]);
+    assert_eq!(values(&variables, &[], "depth"), ["3"]);
+    let notes = call(&variables, &[]).unwrap().notes;
+    assert_eq!(
+        notes,
+        [
+            "$GIT_SYNC_DEPTH is deprecated: use $GITSYNC_DEPTH",
+            "$GITSYNC_DEPTH is overridden by $GIT_SYNC_DEPTH"
+        ]
+    );
+    let three = [("GITSYNC_ASKPASS_URL", "a"), ("GIT_SYNC_ASKPASS_URL", "b"), ("GIT_ASKPASS_URL", "c")];
+    assert_eq!(values(&three, &[], "askpass-url"), ["c"]);
+    assert_eq!(values(&[("GITSYNC_STALE_WORKTREE_TIMEOUT", "5s")], &[], "grace"), ["5s"]);
+    assert_eq!(values(&[("GITSYNC_REF", "a"), ("TREESWAP_REF", "b")], &[], "ref"), [""; 0], "left to ours");
+}
+
+#[test]
+fn a_variable_is_read_even_where_the_flag_is_given() {
+    for (name, value, said) in [
+        ("GITSYNC_PERIOD", "10", "invalid value \"10\" for $GITSYNC_PERIOD"),
+        ("GITSYNC_PERIOD", "", "invalid value \"\" for $GITSYNC_PERIOD"),
+        ("GITSYNC_DEPTH", "", "invalid value \"\" for $GITSYNC_DEPTH"),
+        ("GITSYNC_ONE_TIME", "yes", "invalid value \"yes\" for $GITSYNC_ONE_TIME"),
+        ("GIT_SYNC_WAIT", "soon", "invalid value \"soon\" for $GIT_SYNC_WAIT"),
+        ("GITSYNC_CREDENTIAL", "{\"password\":\"s3cret", "invalid value for $GITSYNC_CREDENTIAL"),
+    ] {
+        let fault = call(&[(name, value)], &["--period=1s", "--depth=1", "--one-time"]).unwrap_err();
+        assert!(matches!(&fault, Fault::Environment(text) if text.starts_with(said)), "{fault:?}");
+        assert!(!fault.to_string().contains("s3cret"));
+    }
+    assert_eq!(values(&[("GITSYNC_REF", "")], &[], "ref"), [""], "text may be empty");
+    let unreadable = read(&sync(), &[], &|name| {
+        use std::os::unix::ffi::OsStrExt as _;
+        (name == "GITSYNC_REF").then(|| OsStr::from_bytes(b"\xff").to_owned())
+    });
+    assert!(unreadable.unwrap_err().to_string().contains("$GITSYNC_REF: it is not UTF-8"));
+}
+
+#[test]
+fn lists_replace_or_add_up_as_git_syncs_do() {
+    let keys = [("GITSYNC_SSH_KEY_FILE", "/a:/b")];
+    assert_eq!(values(&keys, &[], "ssh-key-file"), ["/a:/b"], "split where it is used");
+    assert_eq!(values(&keys, &["--ssh-key-file=/c", "--ssh-key-file=/d"], "ssh-key-file"), ["/c", "/d"]);
+    let json = [("GITSYNC_CREDENTIAL", "[]")];
+    assert_eq!(values(&json, &["--credential={}", "--credential=[]"], "credential"), ["[]", "{}", "[]"]);
+    assert_eq!(
+        values(&[], &["--git-config-add=a:b,c", "--git-config-add=d:e"], "git-config-add"),
+        ["a:b,c", "d:e"]
+    );
+}
+
+#[test]
+fn old_flags_win_over_their_successors() {
+    for (arguments, flag, value) in [
+        (&["--branch=b", "--ref=r"][..], "ref", "b"),
+        (&["--branch=b", "--rev=HEAD"], "ref", "b"),
+        (&["--rev=abc", "--ref=r"], "ref", "abc"),
+        (&["--dest=d", "--link=l"], "link", "d"),
+        (&["--wait=1.5"], "period", "1500ms"),
+        (&["--wait=0", "--period=3s"], "period", "3s"),
+        (&["--timeout=30", "--sync-timeout=1s"], "sync-timeout", "30s"),
+        (&["--max-sync-failures=-1"], "max-failures", "-1"),
+        (&["--sync-hook-command=/x"], "exechook-command", "/x"),
+        (&["--v=3", "-v6"], "verbose", "3"),
+        (&["--v=-1", "-v6"], "verbose", "6"),
+    ] {
+        assert_eq!(values(&[], arguments, flag), [value], "{arguments:?}");
+    }
+    assert_eq!(values(&[("GIT_SYNC_BRANCH", "b")], &["--ref=r"], "ref"), ["b"]);
+    let old = call(&[("GIT_SYNC_BRANCH", "b")], &["--password=pw", "--ssh"]).unwrap();
+    assert_eq!(old.hidden.password.unwrap().value.expose(), "pw");
+    assert_eq!(old.notes.len(), 3, "{:?}", old.notes);
+    assert!(!old.notes.concat().contains("pw"));
+}
+
+#[test]
+fn what_git_sync_checks_first_is_wrong_first() {
+    let wrong = |arguments: &[&str]| call(&[], arguments).unwrap().wrong.map(|error| error.to_string());
+    let both = ["--root=/r", "--repo=u"];
+    let with = |more: &'static [&'static str]| wrong(&[&both[..], more].concat());
+    assert_eq!(wrong(&[]).unwrap(), "--root is required");
+    assert_eq!(wrong(&["--root=/r", "--rev=a", "--branch=b"]).unwrap(), "--repo is required");
+    assert_eq!(with(&["--rev=a", "--branch=b"]).unwrap(), "--branch and --rev exclude each other");
+    assert_eq!(with(&["--change-permissions=0755"]).unwrap(), "--change-permissions is not supported");
+    assert_eq!(with(&["--change-permissions=0"]), None);
+    assert!(with(&["--period=-1s"]).unwrap().contains("negative"));
+    assert_eq!(with(&["--stale-worktree-timeout=-1s"]), None);
+}
+
+#[test]
+fn version_help_and_manual_come_in_this_order_and_before_what_is_missing() {
+    let action = |arguments: &[&str]| call(&[], arguments).unwrap().action;
+    assert_eq!(action(&["--man", "--help", "--version"]), Action::Version);
+    assert_eq!(action(&["--man", "-h"]), Action::Help);
+    assert_eq!(action(&["--man", "-?"]), Action::Help);
+    assert_eq!(action(&["--man"]), Action::Manual);
+    assert_eq!(action(&["--help=false", "extra"]), Action::Run);
+    assert!(matches!(call(&[], &["--help", "--nope"]), Err(Fault::Arguments(_))));
+}
+
+#[test]
+fn secrets_come_from_the_environment_or_from_what_stands_in_for_it() {
+    let password = |variables, arguments| {
+        let found = call(variables, arguments).unwrap().hidden.password;
+        found.map(|found| (found.name, found.value.expose().to_owned()))
+    };
+    let is = |name: &str, value: &str| Some((name.to_owned(), value.to_owned()));
+    assert_eq!(password(&[("GITSYNC_PASSWORD", "a")], &[]), is("$GITSYNC_PASSWORD", "a"));
+    assert_eq!(
+        password(&[("GITSYNC_PASSWORD", "a"), ("GIT_SYNC_PASSWORD", "b")], &[]),
+        is("$GIT_SYNC_PASSWORD", "b")
+    );
+    assert_eq!(password(&[("GITSYNC_PASSWORD", "")], &[]), None);
+    let flag = "--__env__GITSYNC_PASSWORD";
+    assert_eq!(password(&[("GITSYNC_PASSWORD", "a")], &["--__env__GITSYNC_PASSWORD=c"]), is(flag, "c"));
+    assert_eq!(
+        password(&[("GITSYNC_PASSWORD", "a")], &["--__env__GITSYNC_PASSWORD="]),
+        is("$GITSYNC_PASSWORD", "a")
+    );
+}
+
+#[test]
+fn what_treeswap_has_besides_is_taken_too() {
+    assert_eq!(values(&[], &["--max-pin", "1m", "--pre-publish-gate"], "max-pin"), ["1m"]);
+    assert_eq!(values(&[], &["--pre-publish-gate", "x"], "pre-publish-gate"), ["true"]);
+    assert_eq!(values(&[], &["--grace=1m"], "grace"), ["1m"]);
+    let fault = call(&[], &["--grace=soon"]).unwrap_err();
+    assert!(fault.to_string().contains("--grace"), "{fault}");
+}

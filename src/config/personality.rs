@@ -1,0 +1,94 @@
+//! Who we are: treeswap, or git-sync for those who ran that. The defaults of a flag belong to the personality, and
+//! [`DEFAULTS`] holds both.
+
+use clap::Command;
+
+/// How the program was called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Personality {
+    /// `treeswap sync`.
+    #[default]
+    Treeswap,
+    /// `git-sync`, or `treeswap git-sync`: flags, defaults, exit codes, logs and routes of git-sync v4.
+    GitSync,
+}
+
+/// A flag whose default depends on the personality.
+#[derive(Debug)]
+pub(super) struct Default {
+    flag: &'static str,
+    /// As treeswap; empty for a flag that has no default.
+    pub(super) treeswap: &'static str,
+    git_sync: &'static str,
+}
+
+macro_rules! defaults {
+    ($($name:ident = $flag:literal: $treeswap:literal, $git_sync:literal;)*) => {
+        $(pub(super) const $name: Default = Default { flag: $flag, treeswap: $treeswap, git_sync: $git_sync };)*
+        /// Every default that differs.
+        const DEFAULTS: &[&Default] = &[$(&$name),*];
+    };
+}
+
+defaults! {
+    // What is published, and how. git-sync has no ceilings: those of ours are wide there.
+    LAYOUT = "layout": "kubelet", "git-sync";
+    SUBMODULES = "submodules": "off", "recursive";
+    SYMLINKS = "symlinks": "safe", "keep";
+    SPARE = "spare": "copy", "off";
+    GIT_GC = "git-gc": "auto", "always";
+    GRACE = "grace": "30s", "0s";
+    MAX_GENERATIONS = "max-generations": "8", "1000";
+    // How often.
+    MIN_INTERVAL = "min-interval": "5s", "0s";
+    JITTER = "jitter": "0.1", "0";
+    MAX_FAILURES = "max-failures": "", "0";
+    SYNC_ON_SIGNAL = "sync-on-signal": "SIGHUP", "";
+    // What is shown.
+    HTTP_METRICS = "http-metrics": "true", "false";
+    LOG_FORMAT = "log-format": "auto", "git-sync";
+    // How large.
+    MAX_FETCH_BYTES = "max-fetch-bytes": "4Gi", "64Gi";
+    MAX_MIRROR_BYTES = "max-mirror-bytes": "4Gi", "64Gi";
+    MAX_TREE_BYTES = "max-tree-bytes": "4Gi", "64Gi";
+    MAX_FILE_BYTES = "max-file-bytes": "64Mi", "1Gi";
+    INDEX_MEMORY = "index-memory": "64Mi", "512Mi";
+}
+
+/// Gives the flags of `sync` the defaults of git-sync, and takes no flag for required: git-sync checks that itself.
+pub(super) fn as_git_sync(command: Command) -> Command {
+    command.mut_args(|arg| {
+        let own = arg.get_long().and_then(|flag| DEFAULTS.iter().find(|default| default.flag == flag));
+        match (arg.get_long(), own) {
+            (_, Some(own)) => arg.default_value(own.git_sync),
+            (Some("repo" | "root"), None) => arg.required(false).default_value(""),
+            _ => arg,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_of_the_table_is_that_of_a_flag_and_valid_in_both_columns() {
+        #[derive(clap::Parser)]
+        struct Bare {
+            #[command(flatten)]
+            args: super::super::Args,
+        }
+        let command = || <Bare as clap::CommandFactory>::command();
+        for default in DEFAULTS {
+            let command = command();
+            let flag = command.get_arguments().find(|arg| arg.get_long() == Some(default.flag)).unwrap();
+            let shown: Vec<_> =
+                flag.get_default_values().iter().map(|value| value.to_str().unwrap()).collect();
+            let wanted = if default.flag == "max-failures" { vec![] } else { vec![default.treeswap] };
+            assert_eq!(shown, wanted, "{}", default.flag);
+        }
+        let git_sync = as_git_sync(command()).try_get_matches_from(["git-sync"]).unwrap();
+        let args = <Bare as clap::FromArgMatches>::from_arg_matches(&git_sync).unwrap().args;
+        assert_eq!((args.root.layout.as_str(), args.pace.max_failures), ("git-sync", Some(0)));
+    }
+}

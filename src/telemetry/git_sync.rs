@@ -1,0 +1,168 @@
+//! Lines as git-sync writes them: one JSON object each, with `logger`, `ts`, `caller`, `level`, `msg`, and a key for
+//! every value. A failure has `error` in place of `level`. What a hook says has its name as the logger.
+//!
+//! git-sync's levels are numbers: what it says at 0 is `info` and `warn` here, at 1 to 4 `debug`, from 5 on `trace`.
+
+use std::fmt::{self, Write as _};
+
+use serde_json::Value;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+/// How git-sync writes the time: local, without a zone.
+const TIME: &str = "%Y-%m-%d %H:%M:%S.%6f";
+
+/// The format.
+#[derive(Debug)]
+pub(super) struct Lines;
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut said = Said::default();
+        event.record(&mut said);
+        let metadata = event.metadata();
+        let file = metadata.file().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+        let now = jiff::Zoned::now().strftime(TIME).to_string();
+        let logger = said.take("hook").unwrap_or_else(|| "".into());
+        let error = said.take("error");
+        write!(
+            writer,
+            "{{\"logger\":{logger},\"ts\":{},\"caller\":{{\"file\":{},\"line\":{}}}",
+            Value::from(now),
+            Value::from(file),
+            metadata.line().unwrap_or_default()
+        )?;
+        let level = match *metadata.level() {
+            Level::ERROR | Level::WARN | Level::INFO => 0,
+            Level::DEBUG => 1,
+            Level::TRACE => 5,
+        };
+        match (error, *metadata.level()) {
+            (Some(error), _) => write!(writer, ",\"msg\":{},\"error\":{error}", said.message)?,
+            (None, Level::ERROR) => write!(writer, ",\"msg\":{},\"error\":null", said.message)?,
+            (None, _) => write!(writer, ",\"level\":{level},\"msg\":{}", said.message)?,
+        }
+        for (name, value) in &said.values {
+            write!(writer, ",{}:{value}", Value::from(*name))?;
+        }
+        writer.write_str("}\n")
+    }
+}
+
+/// What an event says.
+#[derive(Default)]
+struct Said {
+    message: Value,
+    values: Vec<(&'static str, Value)>,
+}
+
+impl Said {
+    fn take(&mut self, name: &str) -> Option<Value> {
+        let at = self.values.iter().position(|(known, _)| *known == name)?;
+        Some(self.values.remove(at).1)
+    }
+
+    fn note(&mut self, field: &Field, value: Value) {
+        match field.name() {
+            "message" => self.message = value,
+            name => self.values.push((name, value)),
+        }
+    }
+}
+
+impl Visit for Said {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let mut text = String::new();
+        let _ = write!(text, "{value:?}"); // a String takes everything
+        self.note(field, text.into());
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.note(field, value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.note(field, value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.note(field, value.into());
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.note(field, value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.note(field, value.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+    use std::sync::{Arc, Mutex};
+    use tracing_subscriber::fmt::MakeWriter;
+
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl<'a> MakeWriter<'a> for Kept {
+        type Writer = Self;
+        fn make_writer(&'a self) -> Self {
+            self.clone()
+        }
+    }
+
+    #[test]
+    fn lines_have_the_keys_that_whoever_reads_git_syncs_log_looks_for() {
+        let kept = Kept::default();
+        let lines = tracing_subscriber::fmt().with_writer(kept.clone()).event_format(Lines);
+        tracing::subscriber::with_default(lines.with_max_level(Level::TRACE).finish(), || {
+            tracing::info!(hash = "abc", files = 3, "updated \"it\"");
+            tracing::debug!("a step");
+            tracing::warn!(error = "no route", "sync failed");
+            tracing::error!("over");
+            tracing::info!(hook = "webhook", "done");
+        });
+        let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let [update, step, failure, last, hook] = &lines[..] else { panic!("{text}") };
+        assert_eq!((&update["level"], &update["msg"]), (&0.into(), &"updated \"it\"".into()));
+        assert_eq!(
+            (&update["hash"], &update["files"], &update["logger"]),
+            (&"abc".into(), &3.into(), &"".into())
+        );
+        assert_eq!(update["caller"]["file"], "git_sync.rs");
+        assert!(update["caller"]["line"].is_u64());
+        let time = update["ts"].as_str().unwrap();
+        assert_eq!((time.len(), &time[10..11], &time[19..20]), (26, " ", "."), "{time}");
+        assert_eq!(step["level"], 1);
+        assert_eq!((failure.get("level"), &failure["error"]), (None, &"no route".into()));
+        assert!(last.get("error").is_some_and(Value::is_null) && last.get("level").is_none());
+        assert_eq!(hook["logger"], "webhook");
+    }
+}
