@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::closure::{History, history, tree_closure};
 use super::error::Error;
+use super::form::{self, Form};
 use super::indexer::{Indexer, Job, Report, Task};
 use super::layout::Layout;
 use super::odb::Reader;
@@ -56,18 +57,31 @@ struct Found {
     boundary: Vec<ObjectId>,
 }
 
-/// Sets a mirror aside whose last tip is not complete: the network will bring it again.
+/// Sets a mirror aside whose last tip is not complete: the network will bring it again. A repository that git-sync
+/// made has no tip of ours; what it published last becomes that, if it is complete.
 pub(super) fn mend(layout: &Layout, shared: &Shared) -> Result<(), Error> {
-    let Some(tip) = layout.tip() else { return Ok(()) };
-    let check = || -> Result<(), String> {
+    let tips = match layout.tip() {
+        Some(tip) => vec![tip],
+        None if layout.form() == Form::Worktrees => form::published(layout.dir())?,
+        None => Vec::new(),
+    };
+    let check = |tip: &ObjectId| -> Result<(), String> {
         let store = shared.store().map_err(|error| error.to_string())?;
         let reader = Reader(store.odb().map_err(|error| error.message().to_owned())?);
-        let commit = reader.commit(&tip).map_err(|lack| lack.to_string())?;
+        let commit = reader.commit(tip).map_err(|lack| lack.to_string())?;
         tree_closure(&reader, commit.tree, None).map_err(|lack| lack.to_string())
     };
-    match check() {
-        Ok(()) => Ok(()),
-        Err(why) => renew(layout, &why),
+    let mut broken = None;
+    for tip in tips {
+        match check(&tip) {
+            Ok(()) if layout.tip().is_some() => return Ok(()),
+            Ok(()) => return layout.settle(&layout.shallow(), tip),
+            Err(why) => broken = broken.or(Some(why)),
+        }
+    }
+    match broken {
+        None => Ok(()),
+        Some(why) => renew(layout, &why),
     }
 }
 
@@ -169,9 +183,10 @@ impl Mirror {
                 };
                 let revision = self.settle(found).await?;
                 match reason {
-                    Reason::First => self.layout.set_fresh()?,
+                    Reason::First if self.layout.packs()?.len() == 1 => self.layout.set_fresh(&[revision])?,
                     Reason::Renewal => (self.renew, self.renewed) = (false, Some(pack)),
-                    Reason::Beside | Reason::Ahead | Reason::History | Reason::Afresh => {}
+                    // The first one beside packs of git-sync's says nothing about those.
+                    Reason::First | Reason::Beside | Reason::Ahead | Reason::History | Reason::Afresh => {}
                 }
                 Ok(revision)
             }
@@ -287,7 +302,17 @@ fn inspect(
     if whole && history.complete {
         let commit = peeled.commit;
         let parents = reader.commit(&commit).map_or(0, |commit| commit.parents.len());
-        let boundary = boundary(reader, history, &known.haves, depth, &ends);
+        let others = known.haves.iter().copied().chain(held.iter().map(|held| held.0));
+        let mut boundary = boundary(reader, history, others, depth, &ends);
+        if layout.form() == Form::Worktrees {
+            // Refs of others may need theirs: a boundary stays where its commit's parents did not come.
+            let cut = |id: &ObjectId| {
+                reader.commit(id).is_ok_and(|commit| !commit.parents.iter().all(|parent| reader.has(parent)))
+            };
+            boundary.extend(layout.shallow().into_iter().filter(cut));
+            boundary.sort_unstable();
+            boundary.dedup();
+        }
         known.complete = Some(Found { commit, parents, boundary });
     }
     Ok(known)
@@ -297,13 +322,13 @@ fn inspect(
 fn boundary(
     reader: &Reader<'_>,
     tip: History,
-    haves: &[ObjectId],
+    others: impl Iterator<Item = ObjectId>,
     depth: Depth,
     ends: &HashSet<ObjectId>,
 ) -> Vec<ObjectId> {
     let mut all: BTreeSet<_> = tip.boundary.into_iter().collect();
-    for id in haves {
-        if let Ok(history) = history(reader, *id, depth, ends) {
+    for id in others {
+        if let Ok(history) = history(reader, id, depth, ends) {
             all.extend(history.boundary);
         }
     }

@@ -99,6 +99,17 @@ fn head_is_known(dir: &Path) -> bool {
     }
 }
 
+/// What git-sync published, likeliest first: its branch, `HEAD`, and the worktrees that are called by a commit.
+pub(super) fn published(dir: &Path) -> Result<Vec<ObjectId>, Error> {
+    let mut found = Vec::new();
+    if let Ok(git) = git2::Repository::open_bare(dir) {
+        let named = [BRANCH, "HEAD"].into_iter().filter_map(|name| git.refname_to_id(name).ok());
+        found.extend(named.filter_map(|id| ObjectId::from_hex(&id.to_string())));
+    }
+    found.extend(names(&dir.join("worktrees"))?.iter().filter_map(|name| ObjectId::from_hex(name)));
+    Ok(found)
+}
+
 /// Names the remote as git knows it, for people, and for submodules with relative URLs. No secret is in `url`.
 pub(super) fn name_origin(dir: &Path, url: &str) -> Result<(), Error> {
     configure(dir, "remote.origin.url", url)

@@ -248,6 +248,25 @@ impl Walk<'_> {
     }
 }
 
+/// The objects that an index names, of any version and whoever wrote it. `None`: malformed, or newer than known.
+pub(super) fn ids(raw: &[u8]) -> Option<Vec<ObjectId>> {
+    let version = u32::from_be_bytes(*raw.strip_prefix(b"DIRC")?.first_chunk()?);
+    let count = u32::from_be_bytes(*raw.get(8..)?.first_chunk()?);
+    let mut rest = raw.get(12..).filter(|_| (2..=4).contains(&version))?;
+    let mut found = Vec::new();
+    for _ in 0..count {
+        found.push(ObjectId(*rest.get(40..)?.first_chunk()?));
+        let flags = u16::from_be_bytes(*rest.get(60..)?.first_chunk()?);
+        let fixed = if flags & EXTENDED != 0 { 64 } else { 62 };
+        let path = rest.get(fixed..)?;
+        // Version 4: how much of the path before stays, in bytes with the highest bit set but for the last.
+        let shared = if version == 4 { path.iter().position(|byte| byte & 0x80 == 0)? + 1 } else { 0 };
+        let end = fixed + shared + path.get(shared..)?.iter().position(|byte| *byte == 0)?;
+        rest = rest.get(if version == 4 { end + 1 } else { end / 8 * 8 + 8 }..)?;
+    }
+    Some(found)
+}
+
 /// How git sorts a tree: directories as if their names ended with a slash.
 fn sort_key<'a>(line: &Line<'a>) -> impl Iterator<Item = u8> + use<'a> {
     let slash = (line.mode & FORMAT == DIRECTORY).then_some(b'/');

@@ -20,7 +20,7 @@
 //!
 //! Packs are only removed while nobody reads (see [`super::shared`]); otherwise the next call does it.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::path::PathBuf;
 
 use fs_err as fs;
@@ -28,10 +28,10 @@ use fs_err as fs;
 use super::closure::tree_closure;
 use super::error::Error;
 use super::form::Form;
-use super::indexer::{self, Job, Report, Task};
+use super::indexer::{self, Job, Needs, Report, Task};
 use super::layout::{Pack, local, sync_dir};
 use super::odb::Reader;
-use super::{Mirror, pack_index, worktrees};
+use super::{Gc, Mirror, pack_index, worktrees};
 use crate::revision::{ObjectId, Revision};
 
 /// Below this, garbage is not worth a fetch.
@@ -76,6 +76,48 @@ pub(super) fn chore(packs: &[Pack], fresh: u64, max_packs: u32, max_bytes: u64) 
     if packs.len() > max_packs as usize && small.len() > 1 { Chore::Merge(small) } else { Chore::Rest }
 }
 
+/// What is in a pack.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Weighed {
+    pub(super) name: String,
+    /// Bytes of its objects.
+    pub(super) bytes: u64,
+    /// Bytes of those that are needed.
+    pub(super) needed: u64,
+    /// Somebody wants it to stay as it is (`.keep`).
+    pub(super) pinned: bool,
+}
+
+/// What becomes of packs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Sieve {
+    /// Nothing in them is needed.
+    pub(super) gone: Vec<String>,
+    /// What is needed in them is written anew.
+    pub(super) rewrite: Vec<String>,
+}
+
+/// Decides which packs are worth rewriting. Pure. A large pack stays while three quarters of it are needed: copying it
+/// for every commit would cost more than it gives back.
+pub(super) fn sieve(packs: &[Weighed], one_pack: bool, max_packs: u32) -> Sieve {
+    let total: u64 = packs.iter().map(|pack| pack.bytes).sum();
+    let mut sieve = Sieve::default();
+    let (gone, rest): (Vec<_>, Vec<_>) =
+        packs.iter().filter(|pack| !pack.pinned).partition(|pack| pack.needed == 0);
+    sieve.gone = gone.into_iter().map(|pack| pack.name.clone()).collect();
+    let is_small = |pack: &Weighed| pack.bytes < SMALL.max(total / LARGE);
+    let crowded = rest.len() > max_packs as usize;
+    let garbage = |pack: &Weighed| pack.bytes - pack.needed;
+    let is_poor = |pack: &Weighed| garbage(pack) > 0 && (is_small(pack) || garbage(pack) > pack.bytes / 4);
+    let rewrite: Vec<_> =
+        rest.into_iter().filter(|pack| one_pack || is_poor(pack) || crowded && is_small(pack)).collect();
+    // One pack without garbage would only be copied.
+    if rewrite.len() > 1 || rewrite.iter().any(|pack| garbage(pack) > 0) {
+        sieve.rewrite = rewrite.into_iter().map(|pack| pack.name.clone()).collect();
+    }
+    sieve
+}
+
 impl Mirror {
     pub(super) fn keep_house(&mut self, held: &[Revision]) -> Result<(), Error> {
         if self.layout.form() == Form::Worktrees {
@@ -83,6 +125,70 @@ impl Mirror {
                 tracing::debug!(worktree = gone, "removed the worktree of a generation that is gone");
             }
         }
+        match self.options.gc {
+            Gc::Off => Ok(()),
+            Gc::Auto => self.bound(held),
+            Gc::Always | Gc::Aggressive => {
+                let due = self.is_garbage_likely(held)?;
+                self.held = Some(held.to_vec());
+                if due { self.sift(held) } else { Ok(()) }
+            }
+        }
+    }
+
+    /// Whether something may have become garbage since the mirror was last known to have none: a revision went, and
+    /// is not part of another's history.
+    fn is_garbage_likely(&self, held: &[Revision]) -> Result<bool, Error> {
+        let before = match &self.held {
+            Some(before) => before.clone(),
+            None => match self.layout.fresh() {
+                Some((bytes, held)) if bytes == self.layout.bytes()? => held,
+                _ => return Ok(true),
+            },
+        };
+        let gone: Vec<_> = before.into_iter().filter(|id| !held.contains(id)).map(|id| id.0).collect();
+        if gone.is_empty() {
+            return Ok(false);
+        }
+        let ends: HashSet<_> = self.layout.shallow().into_iter().collect();
+        let store = self.shared.store()?;
+        let odb =
+            store.odb().map_err(|source| Error::Git { act: "open the mirror's objects".into(), source })?;
+        Ok(!is_history(&Reader(odb), held, &gone, &ends))
+    }
+
+    /// Removes what nothing needs.
+    fn sift(&mut self, held: &[Revision]) -> Result<(), Error> {
+        // Again the next time, whatever goes wrong.
+        self.held = None;
+        self.layout.forget_fresh()?;
+        let needs = Needs {
+            held: held.iter().map(|held| held.0).collect(),
+            one_pack: self.options.gc == Gc::Aggressive,
+            max_packs: self.options.max_packs,
+        };
+        let job = self.job(Task::Sift(needs));
+        let (pack, gone) = match indexer::run(&self.options.indexer, &job)? {
+            Report::Sifted { pack, gone } => (pack, gone),
+            other => return Err(indexer::failure(&self.options.indexer, &job, other)),
+        };
+        tracing::debug!(?pack, ?gone, "told garbage from what is needed");
+        let Some(_alone) = self.shared.alone() else { return Ok(()) };
+        self.layout.remove_derived()?;
+        self.remove(&gone)?;
+        let store = self.shared.store()?;
+        let odb =
+            store.odb().map_err(|source| Error::Git { act: "open the mirror's objects".into(), source })?;
+        let reader = Reader(odb);
+        let boundary: Vec<_> = self.layout.shallow().into_iter().filter(|id| reader.has(id)).collect();
+        self.layout.set_shallow(&boundary)?;
+        self.layout.set_fresh(held)?;
+        self.held = Some(held.to_vec());
+        Ok(())
+    }
+
+    /// Keeps packs few, and garbage below what is needed.
+    fn bound(&mut self, held: &[Revision]) -> Result<(), Error> {
         if let Some(pack) = self.renewed.clone() {
             // Until the renewing revision is published, the next delta starts from the one before.
             let published = held.first().map(|held| held.0) == self.layout.tip();
@@ -92,9 +198,12 @@ impl Mirror {
             self.renewed = None;
         }
         let packs = self.layout.packs()?;
-        let fresh = self.layout.fresh().unwrap_or_else(|| packs.iter().map(|p| p.bytes).max().unwrap_or(0));
+        let fresh = self.layout.fresh().map(|(bytes, _)| bytes);
+        let fresh = fresh.unwrap_or_else(|| packs.iter().map(|pack| pack.bytes).max().unwrap_or(0));
         match chore(&packs, fresh, self.options.max_packs, self.options.max_bytes) {
             Chore::Rest => Ok(()),
+            // Commits and refs of others are in there, too: the remote could not bring them again.
+            Chore::Renew { .. } if self.layout.form() == Form::Worktrees => self.sift(held),
             Chore::Renew { bytes } => {
                 tracing::info!(
                     bytes,
@@ -110,13 +219,7 @@ impl Mirror {
 
     /// Makes some packs one.
     fn merge(&self, names: &[String]) -> Result<(), Error> {
-        let job = Job {
-            dir: self.layout.dir().to_owned(),
-            task: Task::Merge(names.to_vec()),
-            memory: self.options.index_memory,
-            max_bytes: self.options.wire.max_fetch_bytes,
-            durable: self.options.durable,
-        };
+        let job = self.job(Task::Merge(names.to_vec()));
         let merged = match indexer::run(&self.options.indexer, &job)? {
             Report::Merged(name) => name,
             other => return Err(indexer::failure(&self.options.indexer, &job, other)),
@@ -135,6 +238,16 @@ impl Mirror {
         Ok(())
     }
 
+    fn job(&self, task: Task) -> Job {
+        Job {
+            dir: self.layout.dir().to_owned(),
+            task,
+            memory: self.options.index_memory,
+            max_bytes: self.options.wire.max_fetch_bytes,
+            durable: self.options.durable,
+        }
+    }
+
     /// Removes every pack but one, if nobody reads and that one is enough. `false`: not now.
     fn leave_only(&self, pack: &str) -> Result<bool, Error> {
         let Some(_alone) = self.shared.alone() else { return Ok(false) };
@@ -148,7 +261,7 @@ impl Mirror {
             reader.commit(&tip).is_ok_and(|commit| tree_closure(&reader, commit.tree, None).is_ok())
         });
         if whole {
-            self.layout.set_fresh()?;
+            self.layout.set_fresh(&[])?;
         } else {
             // The server left out what it was told nothing about. The next fetch starts with an empty mirror.
             self.shared.note_damage();
@@ -161,6 +274,9 @@ impl Mirror {
             for suffix in ["idx", "pack"] {
                 let path = self.pack(name, suffix);
                 fs::remove_file(&path).map_err(local("remove the merged", &path))?;
+            }
+            for suffix in ["rev", "bitmap", "promisor", "mtimes"] {
+                let _ = fs::remove_file(self.pack(name, suffix)); // git's own; most packs have none
             }
         }
         if self.options.durable { sync_dir(&self.layout.dir().join("objects/pack")) } else { Ok(()) }
@@ -176,12 +292,70 @@ impl Mirror {
     }
 }
 
+/// Commits that are looked at before history is given up.
+const LOOK: usize = 10_000;
+
+/// Whether all of `gone` are in the history of what is held.
+fn is_history(reader: &Reader<'_>, held: &[Revision], gone: &[ObjectId], ends: &HashSet<ObjectId>) -> bool {
+    let mut sought: HashSet<_> = gone.iter().copied().collect();
+    let mut seen: HashSet<_> = held.iter().map(|held| held.0).collect();
+    let mut queue: VecDeque<_> = seen.iter().copied().collect();
+    while let Some(at) = queue.pop_front().filter(|_| seen.len() < LOOK && !sought.is_empty()) {
+        sought.remove(&at);
+        if let Some(commit) = reader.commit(&at).ok().filter(|_| !ends.contains(&at)) {
+            queue.extend(commit.parents.into_iter().filter(|id| seen.insert(*id)));
+        }
+    }
+    sought.is_empty()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn packs(sizes: &[u64]) -> Vec<Pack> {
         sizes.iter().enumerate().map(|(n, bytes)| Pack { name: format!("pack-{n}"), bytes: *bytes }).collect()
+    }
+
+    fn weighed(packs: &[(u64, u64)]) -> Vec<Weighed> {
+        let name = |n| format!("pack-{n}");
+        let each = packs.iter().enumerate();
+        each.map(|(n, (bytes, needed))| Weighed {
+            name: name(n),
+            bytes: *bytes,
+            needed: *needed,
+            pinned: false,
+        })
+        .collect()
+    }
+
+    #[test]
+    fn packs_are_rewritten_for_what_it_gives_back() {
+        let sieve = |packs: &[(u64, u64)]| sieve(&weighed(packs), false, 50);
+        let mb = 1 << 20;
+        let is = |gone: &[&str], rewrite: &[&str]| Sieve {
+            gone: gone.iter().map(ToString::to_string).collect(),
+            rewrite: rewrite.iter().map(ToString::to_string).collect(),
+        };
+        assert_eq!(sieve(&[(60 * mb, 60 * mb), (1_000, 1_000)]), is(&[], &[]), "nothing is garbage");
+        assert_eq!(sieve(&[(60 * mb, 60 * mb), (1_000, 0)]), is(&["pack-1"], &[]));
+        assert_eq!(sieve(&[(60 * mb, 59 * mb), (1_000, 900)]), is(&[], &["pack-1"]), "the large one stays");
+        assert_eq!(sieve(&[(60 * mb, 40 * mb), (1_000, 1_000)]), is(&[], &["pack-0"]));
+    }
+
+    #[test]
+    fn one_pack_is_made_of_all_unless_it_is_one() {
+        let one = |packs: &[(u64, u64)]| sieve(&weighed(packs), true, 50).rewrite.len();
+        assert_eq!((one(&[(9, 9), (8, 8)]), one(&[(9, 9)]), one(&[(9, 8)])), (2, 0, 1));
+    }
+
+    #[test]
+    fn many_packs_become_one_and_one_that_somebody_pinned_stays() {
+        let mut packs = weighed(&[(10, 10); 60]);
+        packs[7].pinned = true;
+        packs[8] = Weighed { pinned: true, needed: 0, ..packs[8].clone() };
+        let sieve = sieve(&packs, false, 50);
+        assert_eq!((sieve.rewrite.len(), sieve.gone.len()), (58, 0));
     }
 
     #[test]

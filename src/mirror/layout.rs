@@ -28,7 +28,7 @@ use fs_err as fs;
 
 use super::error::Error;
 use super::form::{self, Form};
-use crate::revision::ObjectId;
+use crate::revision::{ObjectId, Revision};
 
 /// Our mark and lock.
 pub(super) const MARK: &str = "treeswap";
@@ -226,25 +226,53 @@ impl Layout {
             .collect())
     }
 
-    /// What the mirror weighed when it was last without garbage.
-    pub(super) fn fresh(&self) -> Option<u64> {
-        fs::read_to_string(self.dir.join(MARK)).ok()?.trim().parse().ok()
+    /// Bytes of all packs.
+    pub(super) fn bytes(&self) -> Result<u64, Error> {
+        Ok(self.packs()?.iter().map(|pack| pack.bytes).sum())
+    }
+
+    /// What the mirror weighed when it was last without garbage, and the revisions that were held then.
+    pub(super) fn fresh(&self) -> Option<(u64, Vec<Revision>)> {
+        let text = fs::read_to_string(self.dir.join(MARK)).ok()?;
+        let (bytes, held) = text.split_once('\n')?;
+        Some((bytes.parse().ok()?, held.lines().filter_map(ObjectId::from_hex).map(Revision).collect()))
     }
 
     /// Notes that the mirror is without garbage now. A mere hint: it may be lost.
-    pub(super) fn set_fresh(&self) -> Result<(), Error> {
-        let bytes: u64 = self.packs()?.iter().map(|pack| pack.bytes).sum();
+    pub(super) fn set_fresh(&self, held: &[Revision]) -> Result<(), Error> {
+        let held: String = held.iter().map(|held| format!("{held}\n")).collect();
+        self.write_mark(&format!("{}\n{held}", self.bytes()?))
+    }
+
+    /// Notes that this is not known any more.
+    pub(super) fn forget_fresh(&self) -> Result<(), Error> {
+        self.write_mark("")
+    }
+
+    /// Written in place: the file is the lock, and another one would not be.
+    fn write_mark(&self, text: &str) -> Result<(), Error> {
         let path = self.dir.join(MARK);
-        // Written in place: the file is the lock, and another one would not be.
         (&self.lock)
             .seek(SeekFrom::Start(0))
             .and_then(|_| self.lock.set_len(0))
-            .and_then(|()| (&self.lock).write_all(format!("{bytes}\n").as_bytes()))
+            .and_then(|()| (&self.lock).write_all(text.as_bytes()))
             .map_err(local("write", &path))
     }
 
-    /// Writes the boundary, then the ref: in this order, each durable before the next.
-    pub(super) fn settle(&self, boundary: &[ObjectId], tip: ObjectId) -> Result<(), Error> {
+    /// Removes what git derives from packs and would miss their objects by: the index over several packs, and the
+    /// graph of commits. We write neither; git-sync's `git gc` does.
+    pub(super) fn remove_derived(&self) -> Result<(), Error> {
+        let (packs, info) = (self.dir.join("objects/pack"), self.dir.join("objects/info"));
+        let indexes = names(&packs)?.into_iter().filter(|name| name.starts_with("multi-pack-index"));
+        for path in indexes.map(|name| packs.join(name)).chain([info.join("commit-graph")]) {
+            gone(fs::remove_file(&path)).map_err(local("remove", &path))?;
+        }
+        let graphs = info.join("commit-graphs");
+        gone(fs::remove_dir_all(&graphs)).map_err(local("remove", &graphs))
+    }
+
+    /// Writes the commits whose parents are not kept.
+    pub(super) fn set_shallow(&self, boundary: &[ObjectId]) -> Result<(), Error> {
         let lines: String = boundary.iter().map(|id| format!("{id}\n")).collect();
         let shallow = self.dir.join("shallow");
         if !lines.is_empty() {
@@ -253,6 +281,12 @@ impl Layout {
             // An empty file would still say that history is cut (git_repository_is_shallow looks at its presence).
             fs::remove_file(&shallow).map_err(local("remove", &shallow))?;
         }
+        Ok(())
+    }
+
+    /// Writes the boundary, then the ref: in this order, each durable before the next.
+    pub(super) fn settle(&self, boundary: &[ObjectId], tip: ObjectId) -> Result<(), Error> {
+        self.set_shallow(boundary)?;
         let path = self.dir.join(TIP);
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(local("make", parent))?;
@@ -335,6 +369,11 @@ pub(super) fn remove_matching(dir: &Path, stale: impl Fn(&str) -> bool) -> Resul
         }
     }
     Ok(())
+}
+
+/// What is not there need not be removed.
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
 /// Makes names in a directory durable.

@@ -168,6 +168,8 @@ pub struct Mirror {
     course: fetch::Course,
     /// The last tip that a fetch of this process left complete, with a boundary of the depth asked for.
     settled: Option<ObjectId>,
+    /// The revisions held when housekeeping was last done.
+    held: Option<Vec<Revision>>,
     /// The next fetch brings everything.
     renew: bool,
     /// The pack that it brought, which stands for itself.
@@ -213,6 +215,7 @@ impl Mirror {
             client,
             course,
             settled: None,
+            held: None,
             renew: false,
             renewed: None,
             received: 0,

@@ -155,6 +155,18 @@ impl Reader<'_> {
             .ok_or_else(|| unreadable(id, ObjectType::Commit, "its header is malformed".into()))
     }
 
+    /// What an object is.
+    pub(super) fn kind(&self, id: &ObjectId) -> Result<ObjectType, Lack> {
+        Ok(self.0.read_header(oid(id)).map_err(|error| lack(id, ObjectType::Any, &error))?.1)
+    }
+
+    /// What a tag points at.
+    pub(super) fn target(&self, id: &ObjectId) -> Result<ObjectId, Lack> {
+        let object = self.structure(id, ObjectType::Tag)?;
+        parse_tag(object.data())
+            .ok_or_else(|| unreadable(id, ObjectType::Tag, "its header is malformed".into()))
+    }
+
     /// Follows tags to a commit. `Ok(Err(kind))` where they end at something else.
     pub(super) fn peel(&self, id: &ObjectId) -> Result<Result<Peeled, &'static str>, Lack> {
         let mut at = *id;
@@ -166,11 +178,7 @@ impl Reader<'_> {
                     let tree = self.commit(&at)?.tree;
                     return Ok(Ok(Peeled { commit: at, tree }));
                 }
-                ObjectType::Tag => {
-                    let object = self.structure(&at, ObjectType::Tag)?;
-                    at = parse_tag(object.data())
-                        .ok_or_else(|| unreadable(&at, ObjectType::Tag, "its header is malformed".into()))?;
-                }
+                ObjectType::Tag => at = self.target(&at)?,
                 other => return Ok(Err(other.str())),
             }
         }

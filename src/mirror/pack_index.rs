@@ -5,6 +5,17 @@ use std::path::Path;
 
 use crate::revision::ObjectId;
 
+/// Bytes of a pack that are not its objects': the header, and the checksum at the end.
+const AROUND: (u64, u64) = (12, 20);
+
+/// An object in a pack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Entry {
+    pub(super) id: ObjectId,
+    /// Its bytes in the pack.
+    pub(super) bytes: u64,
+}
+
 /// Signature, version, 256 running counts.
 const HEADER: usize = 8 + 256 * 4;
 
@@ -14,6 +25,37 @@ pub(super) fn ids(path: &Path) -> io::Result<Vec<ObjectId>> {
     parse(&raw).ok_or_else(|| {
         io::Error::new(io::ErrorKind::InvalidData, format!("{} is no index of a pack", path.display()))
     })
+}
+
+/// The objects that an index names, with the room that they take in its pack.
+pub(super) fn entries(path: &Path) -> io::Result<Vec<Entry>> {
+    let raw = fs_err::read(path)?;
+    let end = fs_err::metadata(path.with_extension("pack"))?.len().saturating_sub(AROUND.1);
+    sizes(&raw, end).ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("{} is no index of a pack", path.display()))
+    })
+}
+
+/// Offsets lie behind the ids and a checksum for each; one with the highest bit set is the place of a longer one.
+fn sizes(raw: &[u8], end: u64) -> Option<Vec<Entry>> {
+    let ids = parse(raw)?;
+    let short = raw.get(HEADER + ids.len() * 24..)?;
+    let (short, long) = (short.get(..ids.len() * 4)?, short.get(ids.len() * 4..)?);
+    let mut found = Vec::with_capacity(ids.len());
+    for (id, offset) in ids.into_iter().zip(short.as_chunks::<4>().0) {
+        let offset = u32::from_be_bytes(*offset);
+        let offset = match offset & 0x8000_0000 {
+            0 => u64::from(offset),
+            _ => {
+                let at = (offset & 0x7fff_ffff) as usize * 8;
+                u64::from_be_bytes(*long.get(at..)?.first_chunk()?)
+            }
+        };
+        found.push((offset, id));
+    }
+    found.sort_unstable();
+    let ends = found.iter().skip(1).map(|(offset, _)| *offset).chain([end.max(AROUND.0)]);
+    Some(ends.zip(&found).map(|(end, (at, id))| Entry { id: *id, bytes: end.saturating_sub(*at) }).collect())
 }
 
 fn parse(raw: &[u8]) -> Option<Vec<ObjectId>> {

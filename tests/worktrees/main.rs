@@ -1,13 +1,16 @@
 //! The mirror as git-sync's `ROOT/.git`, and generations as its linked worktrees: the real git works in all of them.
 #![allow(missing_docs)]
 
+mod adopt;
 #[path = "../common/mod.rs"]
 mod common;
 mod depth;
+mod garbage;
 mod work;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use common::tree::Node;
 use common::{Files, Ran, World, run};
@@ -113,6 +116,19 @@ impl Bench {
         assert_eq!(self.git(&place, &["rev-parse", "HEAD"]).trim(), revision.to_string());
         assert_eq!(self.git(&place, &["status", "--porcelain"]), "");
         assert_eq!(self.git(&place, &["diff", "HEAD", "--stat"]), "");
+    }
+
+    /// Makes every loose object old.
+    fn age(&self) {
+        let long_ago = SystemTime::now() - Duration::from_secs(7_200);
+        for front in std::fs::read_dir(self.git_dir().join("objects")).unwrap() {
+            let front = front.unwrap().path();
+            if front.file_name().unwrap().len() == 2 {
+                for object in std::fs::read_dir(front).unwrap() {
+                    std::fs::File::open(object.unwrap().path()).unwrap().set_modified(long_ago).unwrap();
+                }
+            }
+        }
     }
 
     fn depth_of(&self, revision: Revision) -> usize {

@@ -20,6 +20,7 @@ use std::path::Path;
 use git2::{ErrorClass, Indexer};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 
+use super::sift::sift;
 use super::{Job, Report, Task};
 use crate::mirror::odb::{Reader, Settings, Store, oid};
 use crate::mirror::{closure, pack_index};
@@ -98,6 +99,10 @@ fn work(job: &Job) -> Report {
     let done = settings(job).and_then(|()| match &job.task {
         Task::Index { tip, base, expected } => index(job, tip, *base, *expected, io::stdin().lock()),
         Task::Merge(packs) => merge(job, packs),
+        Task::Sift(needs) => sift(job, needs).map_err(|error| match error {
+            crate::mirror::Error::Git { source, .. } => Stop::Git(source),
+            other => Stop::Report(Report::Local(crate::human::one_line(&other))),
+        }),
     });
     match done {
         Ok(report) | Err(Stop::Report(report)) => report,

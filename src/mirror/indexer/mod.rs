@@ -5,6 +5,7 @@
 //! JSON. Its environment is empty, its memory, files and time are limited (see [`child`]).
 
 pub(super) mod child;
+mod sift;
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -18,6 +19,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use super::error::Error;
 use super::odb::Lack;
 use crate::revision::ObjectId;
+pub(super) use sift::Needs;
 
 /// The hidden first argument.
 pub(super) const ARGUMENT: &str = "__index-pack";
@@ -52,6 +54,8 @@ pub(super) enum Task {
     },
     /// Write the objects of these packs (names without a suffix) into one more pack. Nothing is removed.
     Merge(Vec<String>),
+    /// Find out what nothing needs, and write what is needed out of packs that hold much of it. No pack is removed.
+    Sift(Needs),
 }
 
 /// What the child says at its end.
@@ -69,6 +73,13 @@ pub(super) enum Report {
     },
     /// The packs' objects are in this pack, too.
     Merged(String),
+    /// These packs hold nothing any more that is needed and not elsewhere.
+    Sifted {
+        /// The pack that was written for that.
+        pack: Option<String>,
+        /// Packs that may go, without a suffix.
+        gone: Vec<String>,
+    },
     /// The pack was sound, but the tip is not complete with it. It was removed again.
     Incomplete(Lack),
     /// What was wanted is no commit.
