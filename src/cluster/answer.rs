@@ -56,7 +56,7 @@ impl<'de> Deserialize<'de> for Partial {
             metadata: ObjectMeta,
         }
         let meta = Meta::read(Raw::deserialize(from)?.metadata);
-        meta.map(|meta| Self { meta }).ok_or_else(|| D::Error::custom("no uid or no resourceVersion"))
+        meta.map(|meta| Self { meta }).ok_or_else(|| D::Error::custom("no uid"))
     }
 }
 
@@ -78,7 +78,7 @@ impl<'de> Deserialize<'de> for Listed {
         #[derive(Deserialize)]
         struct Raw {
             metadata: Head,
-            items: Vec<Partial>,
+            items: Option<Vec<Partial>>, // null where there are none
         }
         #[derive(Deserialize)]
         struct Head {
@@ -86,7 +86,7 @@ impl<'de> Deserialize<'de> for Listed {
             next: String,
         }
         let Raw { metadata, items } = Raw::deserialize(from)?;
-        let items = items.into_iter().map(|partial| partial.meta).collect();
+        let items = items.unwrap_or_default().into_iter().map(|partial| partial.meta).collect();
         Ok(Self { items, next: Some(metadata.next).filter(|next| !next.is_empty()) })
     }
 }

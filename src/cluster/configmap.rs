@@ -88,6 +88,7 @@ impl Cluster {
     /// stay. [`Failure::Conflict`] if it was written, deleted or made anew since; [`Failure::Absent`] if it is gone.
     pub async fn replace(&self, read: &Meta, draft: Draft, mode: Mode) -> Result<Meta, Error> {
         let request = Request::new(Act::of(Verb::Update, Kind::ConfigMap, &draft.namespace, &draft.name));
+        self.proven(&request, read)?;
         let request = request.mode(mode).detail(Detail::Metadata).body(&draft.into_kube(Some(read)));
         let written: Partial = self.inner.ask(&request).await?;
         Ok(written.meta)
@@ -97,11 +98,21 @@ impl Cluster {
     /// written or made anew since. One with finalizers stays until they are gone.
     pub async fn delete(&self, read: &Meta, mode: Mode) -> Result<bool, Error> {
         let request = Request::new(Act::of(Verb::Delete, Kind::ConfigMap, &read.namespace, &read.name));
-        let request = request.mode(mode).preconditions(read);
+        self.proven(&request, read)?;
+        let request = request.deletion(read, mode);
         match self.inner.ask::<super::answer::Anything>(&request).await {
             Ok(_) => Ok(true),
             Err(Error { why: Failure::Absent, .. }) => Ok(false),
             Err(error) => Err(error),
+        }
+    }
+
+    /// The server takes a write without a resourceVersion for one that does not care what is there.
+    pub(super) fn proven(&self, request: &Request, read: &Meta) -> Result<(), Error> {
+        if read.resource_version.is_empty() {
+            Err(self.inner.failed(request, Failure::Conflict))
+        } else {
+            Ok(())
         }
     }
 }

@@ -12,6 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::client::{Body, Client};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::json;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;
 
@@ -74,10 +75,14 @@ impl Request {
         Self { body: Bytes::from(json), ..self }
     }
 
-    /// A deletion of exactly what was read.
-    pub(super) fn preconditions(self, read: &Meta) -> Self {
-        let seen = serde_json::json!({ "uid": read.uid, "resourceVersion": read.resource_version });
-        self.body(&serde_json::json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": seen }))
+    /// A deletion of exactly what was read. The server ignores the query of a deletion that has a body.
+    pub(super) fn deletion(self, read: &Meta, mode: Mode) -> Self {
+        let seen = json!({ "uid": read.uid, "resourceVersion": read.resource_version });
+        let mut options = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": seen });
+        if mode == Mode::DryRun {
+            options["dryRun"] = json!(["All"]);
+        }
+        self.body(&options)
     }
 
     #[expect(clippy::expect_used, reason = "the URL is a constant, what is put into it gets encoded")]
@@ -172,7 +177,7 @@ impl Connection {
 
     /// Sends a request and reads its answer as what was asked for.
     pub(super) async fn ask<T: DeserializeOwned + Expect>(&self, request: &Request) -> Result<T, Error> {
-        let failed = |why| Error { cluster: self.name.clone(), act: Box::new(request.act.clone()), why };
+        let failed = |why| self.failed(request, why);
         let _slot = self.slots.acquire().await; // an error would say that it was closed, which nobody does
         let mut answer = self.send(request).await.map_err(failed)?;
         if answer.status == http::StatusCode::UNAUTHORIZED {
@@ -196,7 +201,10 @@ impl Connection {
 
     /// The server said yes and sent something else.
     pub(super) fn strange(&self, request: &Request) -> Error {
-        let why = Failure::Strange { expected: request.act.kind.label() };
+        self.failed(request, Failure::Strange { expected: request.act.kind.label() })
+    }
+
+    pub(super) fn failed(&self, request: &Request, why: Failure) -> Error {
         Error { cluster: self.name.clone(), act: Box::new(request.act.clone()), why }
     }
 

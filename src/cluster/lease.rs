@@ -25,6 +25,7 @@ impl Cluster {
     /// Replaces the Lease that was read: [`super::Failure::Conflict`] if it was written since.
     pub async fn replace_lease(&self, read: &Meta, draft: LeaseDraft) -> Result<Lease, Error> {
         let request = Request::new(Act::of(Verb::Update, Kind::Lease, &draft.namespace, &draft.name));
+        self.proven(&request, read)?;
         let request = request.body(&draft.into_kube(Some(read)));
         self.lease_of(&request, self.inner.ask(&request).await?)
     }

@@ -19,7 +19,7 @@ pub struct Meta {
     pub name: String,
     /// Differs between two objects that had the same name one after the other.
     pub uid: String,
-    /// Changes with every write, by whomever.
+    /// Changes with every write, by whomever. Empty after a dry run's creation, which no write can follow.
     pub resource_version: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
@@ -33,13 +33,13 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// Metadata as the server sent them. An object without a uid and a resourceVersion is none.
+    /// Metadata as the server sent them. An object without a uid is none.
     pub(super) fn read(meta: ObjectMeta) -> Option<Self> {
         Some(Self {
             namespace: meta.namespace?,
             name: meta.name?,
             uid: meta.uid.filter(|uid| !uid.is_empty())?,
-            resource_version: meta.resource_version.filter(|version| !version.is_empty())?,
+            resource_version: meta.resource_version.unwrap_or_default(),
             labels: meta.labels.unwrap_or_default(),
             annotations: meta.annotations.unwrap_or_default(),
             deleting: meta.deletion_timestamp.is_some(),

@@ -1,0 +1,54 @@
+//! The adapter to Kubernetes against a real API server: what it reads and writes, and every way in which that fails.
+#![allow(missing_docs, unreachable_pub)]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod faults;
+mod kubernetes;
+mod objects;
+mod proxy;
+mod refusals;
+mod setup;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use treeswap::cluster::{Cluster, Clusters, Draft, Error, Options};
+use treeswap::configmap::Current;
+
+use kubernetes::{Access, Kubernetes, kubeconfig};
+
+/// A client for one cluster as somebody; generous, for machines that are busy with others.
+fn client(access: Access) -> Cluster {
+    client_with(access, Options { timeout: Duration::from_secs(60), ..Options::default() })
+}
+
+fn client_with(access: Access, options: Options) -> Cluster {
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfigs = vec![kubeconfig(&dir.keep().join("kubeconfig"), &[("test", access)])];
+    let clusters = Clusters::load(&Options { kubeconfigs, ..options }).unwrap();
+    clusters.get("test").unwrap().clone()
+}
+
+/// The shared cluster as `admin`.
+fn admin() -> Cluster {
+    client(Kubernetes::shared().access("admin"))
+}
+
+/// A ConfigMap with these keys.
+fn draft(namespace: &str, name: &str, data: &[(&str, &str)]) -> Draft {
+    let data = data.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    let content = Current { data, binary: BTreeMap::new() };
+    Draft { namespace: namespace.to_owned(), name: name.to_owned(), content, ..Draft::default() }
+}
+
+/// An error with its causes, as the program prints it.
+fn whole(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
