@@ -1,5 +1,6 @@
 //! The store against real directories: what a consumer sees, what is left behind, what is found again.
 
+mod git_sync;
 mod model;
 mod publish;
 mod reap;
