@@ -24,6 +24,9 @@ use crate::{admin, human, mirror, shutdown, sync, telemetry};
 /// How often a root that somebody else holds is tried again.
 const LOCK_PAUSE: Duration = Duration::from_millis(200);
 
+/// How long a thread for what blocks stays without work.
+const REST: Duration = Duration::from_millis(1);
+
 /// How long the listener and what runs in the background may take to end once the sync has.
 const LINGER: Duration = Duration::from_millis(500);
 
@@ -117,6 +120,7 @@ pub fn sync(settings: Settings, lines: &[Line], warnings: &[String]) -> Result<(
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2) // one for the loop's own waits, one for the listener; work that blocks has its own threads
         .max_blocking_threads(32) // one attempt, one spare, one look-up of a name: far more than ever run at once
+        .thread_keep_alive(REST) // a new one takes microseconds; of those kept there would be as many as ever ran at once
         .enable_all()
         .build()
         .map_err(system("start the runtime"))?;
