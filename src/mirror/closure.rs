@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use super::Depth;
 use super::odb::{Lack, Reader};
 use super::tree;
+use crate::payload::escaped;
 use crate::revision::ObjectId;
 
 /// Walks `tree` and finds the first object below it that is not there. `base` is a tree that is complete.
@@ -49,6 +50,44 @@ pub(super) fn tree_closure(reader: &Reader<'_>, tree: ObjectId, base: Option<Obj
         }
     }
     Ok(())
+}
+
+/// No more entries than these are looked at to find a path.
+const LOOKED_AT: usize = 100_000;
+
+/// Where an object that cannot be had is named below `tree`: the first path that leads to it, as an error shows it.
+/// `None`: it is not below the tree, or too far.
+pub(super) fn path_to(reader: &Reader<'_>, tree: ObjectId, wanted: ObjectId) -> Option<String> {
+    // Each directory with the number of its parent: together they are all paths, at the price of their names.
+    let mut dirs: Vec<(usize, Vec<u8>)> = vec![(0, Vec::new())];
+    let mut stack = vec![(tree, 0)];
+    let mut seen = HashSet::from([tree]);
+    while let Some((at, here)) = stack.pop() {
+        let Ok(object) = reader.tree(&at) else { continue };
+        for entry in tree::entries(object.data()).map_while(Result::ok) {
+            if entry.id == wanted {
+                dirs.push((here, entry.name.to_vec()));
+                return Some(path(&dirs));
+            }
+            if entry.is_dir() && dirs.len() < LOOKED_AT && seen.insert(entry.id) {
+                stack.push((entry.id, dirs.len()));
+                dirs.push((here, entry.name.to_vec()));
+            }
+        }
+    }
+    None
+}
+
+/// The path of the last one.
+fn path(dirs: &[(usize, Vec<u8>)]) -> String {
+    let mut names = Vec::new();
+    let mut at = dirs.len() - 1;
+    while at > 0 {
+        names.push(dirs[at].1.as_slice());
+        at = dirs[at].0;
+    }
+    names.reverse();
+    escaped(&names.join(&b'/'))
 }
 
 /// What is there of a tip's history.

@@ -54,11 +54,22 @@ pub enum Error {
     /// The remote could not be asked.
     #[error(transparent)]
     Wire(#[from] wire::Error),
+    /// The remote was asked for a pack and sent none, or not all of it.
+    #[error("the remote does not send {wanted}")]
+    Unsent {
+        /// The tip that was asked for.
+        wanted: ObjectId,
+        /// The remote, and its own words if it said any.
+        #[source]
+        source: wire::Error,
+    },
     /// The remote sent a pack, but what was asked for is not all in it.
-    #[error("the remote's answer for {asked} is incomplete")]
+    #[error("the remote's answer for {asked} is incomplete{}", because_of(at.as_deref()))]
     Incomplete {
         /// The tip that was asked for.
         asked: ObjectId,
+        /// The path that leads to what is missing, if one does.
+        at: Option<String>,
         /// The first object that is missing.
         #[source]
         lack: Lack,
@@ -143,6 +154,10 @@ pub enum Error {
     Cancelled,
 }
 
+fn because_of(path: Option<&str>) -> String {
+    path.map(|path| format!(" because of `{path}`")).unwrap_or_default()
+}
+
 /// Why an object cannot be had; shown as the source of other errors.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
@@ -152,7 +167,7 @@ impl Error {
     /// Whether the same attempt may succeed later without a person.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Wire(error) => error.is_transient(),
+            Self::Wire(error) | Self::Unsent { source: error, .. } => error.is_transient(),
             Self::Module { source, .. } => source.is_transient(),
             Self::Local { .. }
             | Self::Git { .. }
@@ -178,6 +193,15 @@ impl Error {
         let one = |text: &str| vec![text.to_owned()];
         match self {
             Self::Wire(error) => error.hints(),
+            Self::Unsent { source, .. } => {
+                let mut hints = source.hints();
+                if hints.is_empty() && matches!(source, wire::Error::Remote { .. }) {
+                    hints = one(
+                        "the remote refuses it before anything of it is seen here: `git fsck` there names what is wrong",
+                    );
+                }
+                hints
+            }
             Self::Module { source, .. } => source.hints(),
             Self::Local { source, .. } => match source.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => one(

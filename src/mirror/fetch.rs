@@ -193,7 +193,7 @@ impl Mirror {
             None => {
                 let id = want;
                 let lack = super::odb::Lack::Missing { id, expected: "all of the history of".into() };
-                Err(Error::Incomplete { asked: want, lack: lack.into() })
+                Err(Error::Incomplete { asked: want, at: None, lack: lack.into() })
             }
         }
     }
@@ -223,7 +223,7 @@ impl Mirror {
         match (answer, report) {
             (Some(Ok(answer)), Report::Complete { pack, .. }) => Ok((answer, pack)),
             // The stream failed, and the child only saw that it ended.
-            (Some(Err(error)), Report::Cut | Report::Complete { .. }) => Err(error.into()),
+            (Some(Err(error)), Report::Cut | Report::Complete { .. }) => Err(unsent(request.wants[0], error)),
             // The child failed first, and the stream found nobody to write to.
             (_, report) => Err(indexer.failure(report)),
         }
@@ -259,8 +259,19 @@ fn may_help(error: &Error) -> bool {
     match error {
         Error::Incomplete { .. } | Error::BadPack { .. } => true,
         // The remote did not like the question.
-        Error::Wire(wire::Error::Remote { .. } | wire::Error::Unsupported { .. }) => true,
+        Error::Unsent { source: wire::Error::Remote { .. }, .. } => true,
+        Error::Wire(wire::Error::Unsupported { .. }) => true,
         _ => false,
+    }
+}
+
+/// What the remote itself made of the question is told with what was asked for: no entry of it was seen here.
+fn unsent(wanted: ObjectId, error: wire::Error) -> Error {
+    match error {
+        wire::Error::Remote { .. } | wire::Error::Cut { .. } | wire::Error::Local { .. } => {
+            Error::Unsent { wanted, source: error }
+        }
+        error => error.into(),
     }
 }
 

@@ -70,6 +70,15 @@ pub(super) enum Lack {
     },
 }
 
+impl Lack {
+    /// The object.
+    pub(super) fn id(&self) -> ObjectId {
+        match self {
+            Self::Missing { id, .. } | Self::OtherKind { id, .. } | Self::Unreadable { id, .. } => *id,
+        }
+    }
+}
+
 /// An open repository. Cheap to open; one per thread.
 pub(super) struct Store(git2::Repository);
 

@@ -44,11 +44,26 @@ impl Line<'_> {
 }
 
 /// A tree's bytes end or go wrong inside an entry.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("its entry {index} is malformed")]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("its entry {index}{} is malformed", name.as_ref().map(|name| format!(" (`{name}`)")).unwrap_or_default())]
 pub(super) struct Malformed {
     index: usize,
+    /// Its name, escaped, where it has one.
+    name: Option<String>,
 }
+
+impl Malformed {
+    fn at(index: usize, raw: &[u8]) -> Self {
+        let name = raw.iter().take(32).position(|byte| *byte == b' ').and_then(|space| {
+            let rest = &raw[space + 1..];
+            rest.iter().take(NAME).position(|byte| *byte == 0).map(|nul| escaped(&rest[..nul]))
+        });
+        Self { index, name }
+    }
+}
+
+/// The most bytes of a name that are shown.
+const NAME: usize = 256;
 
 /// Reads a tree's lines: octal mode, space, name, NUL, 20 bytes of id. Nothing about the content is judged here.
 pub(super) fn entries(mut raw: &[u8]) -> impl Iterator<Item = Result<Line<'_>, Malformed>> {
@@ -58,9 +73,9 @@ pub(super) fn entries(mut raw: &[u8]) -> impl Iterator<Item = Result<Line<'_>, M
             return None;
         }
         let line = split(raw);
-        raw = line.map_or(&[], |(_, rest)| rest);
+        let at = std::mem::replace(&mut raw, line.map_or(&[], |(_, rest)| rest));
         index += 1;
-        Some(line.map(|(line, _)| line).ok_or(Malformed { index: index - 1 }))
+        Some(line.map(|(line, _)| line).ok_or_else(|| Malformed::at(index - 1, at)))
     })
 }
 

@@ -209,10 +209,11 @@ fn verify(job: &Job, tip: &ObjectId, base: Option<ObjectId>) -> Result<Option<Re
     let peeled = match reader.peel(tip) {
         Ok(Ok(peeled)) => peeled,
         Ok(Err(kind)) => return Ok(Some(Report::NotACommit(kind.to_owned()))),
-        Err(lack) => return Ok(Some(Report::Incomplete(lack))),
+        Err(lack) => return Ok(Some(Report::Incomplete { at: None, lack })),
     };
     let base = base.and_then(|base| reader.commit(&base).ok()).map(|commit| commit.tree);
-    Ok(closure::tree_closure(&reader, peeled.tree, base).err().map(Report::Incomplete))
+    let lack = closure::tree_closure(&reader, peeled.tree, base).err();
+    Ok(lack.map(|lack| Report::Incomplete { at: closure::path_to(&reader, peeled.tree, lack.id()), lack }))
 }
 
 /// Writes the objects of some packs into one. The indexer that libgit2 writes it through hashes every object again, so

@@ -81,7 +81,12 @@ pub(super) enum Report {
         gone: Vec<String>,
     },
     /// The pack was sound, but the tip is not complete with it. It was removed again.
-    Incomplete(Lack),
+    Incomplete {
+        /// The path that leads to what is missing, if one does.
+        at: Option<String>,
+        /// What is missing.
+        lack: Lack,
+    },
     /// What was wanted is no commit.
     NotACommit(String),
     /// The pack ended too soon.
@@ -188,8 +193,8 @@ pub(super) fn failure(program: &Path, job: &Job, report: Report) -> Error {
         source: io::Error::new(kind(&why), why),
     };
     match (report, &job.task) {
-        (Report::Incomplete(lack), Task::Index { tip, .. }) => {
-            Error::Incomplete { asked: *tip, lack: lack.into() }
+        (Report::Incomplete { at, lack }, Task::Index { tip, .. }) => {
+            Error::Incomplete { asked: *tip, at, lack: lack.into() }
         }
         (Report::NotACommit(kind), Task::Index { tip, .. }) => {
             Error::NotACommit { asked: tip.to_string(), kind }

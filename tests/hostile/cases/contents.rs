@@ -196,23 +196,31 @@ pub(super) fn broken_objects(table: &mut Table) {
     fn nowhere() -> Oid {
         Oid::from_str(MISSING).unwrap()
     }
-    table.broken("a blob that is missing", move |raw| raw.commit(raw.tree(&[("100644", "f", nowhere())])));
-    table.broken("a tree that is missing", move |raw| raw.commit(raw.tree(&[("40000", "d", nowhere())])));
-    table.broken("a commit whose tree is missing", move |raw| raw.commit(nowhere()));
-    table.broken("a blob where a tree should be", |raw| {
+    table.broken("a blob that is missing", Some("f"), move |raw| {
+        raw.commit(raw.tree(&[("100644", "f", nowhere())]))
+    });
+    table.broken("a tree that is missing", Some("d"), move |raw| {
+        raw.commit(raw.tree(&[("40000", "d", nowhere())]))
+    });
+    table.broken("a commit whose tree is missing", None, move |raw| raw.commit(nowhere()));
+    table.broken("a blob where a tree should be", Some("d"), |raw| {
         raw.commit(raw.tree(&[("40000", "d", raw.blob("x"))]))
     });
-    table.broken("a tree where a blob should be", |raw| raw.commit(raw.tree(&[("100644", "f", inner(raw))])));
-    table.broken("a commit where a blob should be", |raw| {
+    table.broken("a tree where a blob should be", Some("f"), |raw| {
+        raw.commit(raw.tree(&[("100644", "f", inner(raw))]))
+    });
+    table.broken("a commit where a blob should be", Some("f"), |raw| {
         raw.commit(raw.tree(&[("100644", "f", raw.commit(inner(raw)))]))
     });
-    table.broken("a blob as a commit's tree", |raw| raw.commit(raw.blob("x")));
-    table.broken("a tree that is cut in an id", |raw| {
+    table.broken("a blob as a commit's tree", None, |raw| raw.commit(raw.blob("x")));
+    table.broken("a tree that is cut in an id", Some("f"), |raw| {
         let id = raw.object(ObjectType::Tree, b"100644 f\0\x01\x02\x03");
         raw.commit(id)
     });
-    table.broken("a tree that is text", |raw| raw.commit(raw.object(ObjectType::Tree, b"not a tree at all")));
-    table.broken("a commit that is text", |raw| raw.object(ObjectType::Commit, b"not a commit at all"));
+    table.broken("a tree that is text", None, |raw| {
+        raw.commit(raw.object(ObjectType::Tree, b"not a tree at all"))
+    });
+    table.broken("a commit that is text", None, |raw| raw.object(ObjectType::Commit, b"not a commit at all"));
     let unsorted = vec![("a", file("1")), ("b", file("2")), ("c", file("3"))];
     table.written("a tree out of order", unsorted, |raw| {
         let (one, two, three) = (raw.blob("1"), raw.blob("2"), raw.blob("3"));
@@ -241,8 +249,8 @@ pub(super) fn tips(table: &mut Table) {
         let first = tag(raw, raw.commit(inner(raw)), "commit");
         tag(raw, first, "tag")
     });
-    table.broken("a tag of a tree", |raw| tag(raw, inner(raw), "tree"));
-    table.broken("a tag of a blob", |raw| tag(raw, raw.blob("x"), "blob"));
-    table.broken("a branch that names a tree", inner);
-    table.broken("a branch that names a blob", |raw| raw.blob("x"));
+    table.broken("a tag of a tree", None, |raw| tag(raw, inner(raw), "tree"));
+    table.broken("a tag of a blob", None, |raw| tag(raw, raw.blob("x"), "blob"));
+    table.broken("a branch that names a tree", None, inner);
+    table.broken("a branch that names a blob", None, |raw| raw.blob("x"));
 }

@@ -15,7 +15,7 @@ pub(super) fn names(table: &mut Table) {
     table.refused_name("a name with a slash", b"a/b");
     table.refused_name("a name that climbs out", b"a/../../evil");
     table.refused_name("a name that ends in a slash", b"a/");
-    table.broken("an empty name", |raw| {
+    table.broken("an empty name", Some(""), |raw| {
         let blob = raw.blob("x");
         raw.commit(raw.tree(&[("100644", "", blob)]))
     });
@@ -166,7 +166,7 @@ pub(super) fn modes(table: &mut Table) {
     for (mode, what) in
         [("10064x", "a letter"), ("-100644", "a sign"), ("", "nothing"), ("7777777777777", "too much")]
     {
-        table.broken(&format!("a mode with {what}"), move |raw| {
+        table.broken(&format!("a mode with {what}"), Some("entry"), move |raw| {
             raw.commit(raw.tree(&[(mode, "entry", raw.blob("x"))]))
         });
     }

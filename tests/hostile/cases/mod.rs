@@ -21,7 +21,7 @@ pub(crate) enum Expect {
 pub(crate) enum Served {
     /// By git, which refuses to send some objects itself.
     Git,
-    /// There is no git program: we read the remote's repository.  Here and below the error must name an object.
+    /// There is no git program: we read the remote's repository.
     InPlace,
     /// By a server that sends what it has without looking at it.
     AsItIs,
@@ -33,6 +33,8 @@ pub(crate) struct Case {
     /// Makes the object that `main` will name.
     pub(crate) make: Box<dyn Fn(&Raw) -> Oid + Send + Sync>,
     pub(crate) served: Served,
+    /// The remote may refuse to send it: then nobody here sees the entry.
+    pub(crate) unseen: bool,
     /// Flags of the synchronisation.
     pub(crate) flags: &'static [&'static str],
     pub(crate) expect: Expect,
@@ -77,6 +79,7 @@ impl Table {
             name: name.to_owned(),
             make: Box::new(make),
             served: Served::Git,
+            unseen: false,
             flags: &[],
             expect,
         });
@@ -102,11 +105,20 @@ impl Table {
         self.add(name, make, Expect::Written(snapshot(entries)))
     }
 
-    /// Objects that cannot be what they should be: refused however they come.
-    fn broken(&mut self, name: &str, make: impl Fn(&Raw) -> Oid + Copy + Send + Sync + 'static) {
-        self.refused(name, &[], make);
-        self.refused(&format!("{name}, read in place"), &[], make).served = Served::InPlace;
-        self.refused(&format!("{name}, sent as it is"), &[], make).served = Served::AsItIs;
+    /// Objects that cannot be what they should be: refused however they come. `entry` names the bad one, unless it is the
+    /// commit itself or its whole tree that is bad.
+    fn broken(
+        &mut self,
+        name: &str,
+        entry: Option<&str>,
+        make: impl Fn(&Raw) -> Oid + Copy + Send + Sync + 'static,
+    ) {
+        let entry = entry.map(|entry| format!("`{entry}`"));
+        let words: Vec<&str> = entry.iter().map(String::as_str).collect();
+        self.refused(name, &words, make).unseen = true;
+        let in_place = self.refused(&format!("{name}, read in place"), &words, make);
+        (in_place.served, in_place.unseen) = (Served::InPlace, true);
+        self.refused(&format!("{name}, sent as it is"), &words, make).served = Served::AsItIs;
     }
 
     /// A file of this name at the top is refused, and the error shows the name.
