@@ -61,7 +61,7 @@ pub enum Error {
         wanted: ObjectId,
         /// The remote, and its own words if it said any.
         #[source]
-        source: wire::Error,
+        source: Box<wire::Error>,
     },
     /// The remote sent a pack, but what was asked for is not all in it.
     #[error("the remote's answer for {asked} is incomplete{}", because_of(at.as_deref()))]
@@ -69,7 +69,7 @@ pub enum Error {
         /// The tip that was asked for.
         asked: ObjectId,
         /// The path that leads to what is missing, if one does.
-        at: Option<String>,
+        at: Option<Box<str>>,
         /// The first object that is missing.
         #[source]
         lack: Lack,
@@ -167,7 +167,8 @@ impl Error {
     /// Whether the same attempt may succeed later without a person.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Wire(error) | Self::Unsent { source: error, .. } => error.is_transient(),
+            Self::Wire(error) => error.is_transient(),
+            Self::Unsent { source, .. } => source.is_transient(),
             Self::Module { source, .. } => source.is_transient(),
             Self::Local { .. }
             | Self::Git { .. }
@@ -195,7 +196,7 @@ impl Error {
             Self::Wire(error) => error.hints(),
             Self::Unsent { source, .. } => {
                 let mut hints = source.hints();
-                if hints.is_empty() && matches!(source, wire::Error::Remote { .. }) {
+                if hints.is_empty() && matches!(**source, wire::Error::Remote { .. }) {
                     hints = one(
                         "the remote refuses it before anything of it is seen here: `git fsck` there names what is wrong",
                     );

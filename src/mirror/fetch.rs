@@ -259,7 +259,7 @@ fn may_help(error: &Error) -> bool {
     match error {
         Error::Incomplete { .. } | Error::BadPack { .. } => true,
         // The remote did not like the question.
-        Error::Unsent { source: wire::Error::Remote { .. }, .. } => true,
+        Error::Unsent { source, .. } => matches!(**source, wire::Error::Remote { .. }),
         Error::Wire(wire::Error::Unsupported { .. }) => true,
         _ => false,
     }
@@ -269,7 +269,7 @@ fn may_help(error: &Error) -> bool {
 fn unsent(wanted: ObjectId, error: wire::Error) -> Error {
     match error {
         wire::Error::Remote { .. } | wire::Error::Cut { .. } | wire::Error::Local { .. } => {
-            Error::Unsent { wanted, source: error }
+            Error::Unsent { wanted, source: Box::new(error) }
         }
         error => error.into(),
     }

@@ -183,7 +183,8 @@ fn refuses(error: &mirror::Error) -> bool {
 
 fn retry_after(error: &mirror::Error) -> Option<Duration> {
     match error {
-        mirror::Error::Wire(error) | mirror::Error::Unsent { source: error, .. } => error.retry_after(),
+        mirror::Error::Wire(error) => error.retry_after(),
+        mirror::Error::Unsent { source, .. } => source.retry_after(),
         mirror::Error::Module { source, .. } => retry_after(source),
         _ => None,
     }

@@ -213,7 +213,10 @@ fn verify(job: &Job, tip: &ObjectId, base: Option<ObjectId>) -> Result<Option<Re
     };
     let base = base.and_then(|base| reader.commit(&base).ok()).map(|commit| commit.tree);
     let lack = closure::tree_closure(&reader, peeled.tree, base).err();
-    Ok(lack.map(|lack| Report::Incomplete { at: closure::path_to(&reader, peeled.tree, lack.id()), lack }))
+    Ok(lack.map(|lack| {
+        let at = closure::path_to(&reader, peeled.tree, lack.id());
+        Report::Incomplete { at: at.map(Into::into), lack }
+    }))
 }
 
 /// Writes the objects of some packs into one. The indexer that libgit2 writes it through hashes every object again, so

@@ -83,7 +83,7 @@ pub(super) enum Report {
     /// The pack was sound, but the tip is not complete with it. It was removed again.
     Incomplete {
         /// The path that leads to what is missing, if one does.
-        at: Option<String>,
+        at: Option<Box<str>>,
         /// What is missing.
         lack: Lack,
     },
