@@ -3,6 +3,7 @@
 //!
 //! It doesn't protect memory against a debugger, and it doesn't watch files: who needs a secret reads it anew.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io::Read;
 use std::path::PathBuf;
@@ -96,6 +97,20 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+}
+
+/// Variables that may hold a secret, without their prefix.
+const SECRETS: [&str; 5] = ["PASSWORD", "CREDENTIAL", "GITHUB_APP_PRIVATE_KEY", "ASKPASS_URL", "WEBHOOK_URL"];
+
+/// The prefixes that we and git-sync give to variables.
+const PREFIXES: [&str; 3] = ["TREESWAP_", "GITSYNC_", "GIT_SYNC_"];
+
+/// Whether a variable of our own environment may hold a secret, so that a program that is none of our business should
+/// not see it.
+pub fn in_variable(name: &OsStr, value: &OsStr) -> bool {
+    let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
+    let Some(flag) = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)) else { return false };
+    SECRETS.contains(&flag) || (flag == "REPO" && redact(&value) != value)
 }
 
 /// A URL as people may see it. Of http and https all userinfo goes, for a user name is often a token; elsewhere only a

@@ -1,7 +1,6 @@
 //! Programs: no shell, no arguments, in the generation's directory, a process group of their own.
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -15,7 +14,7 @@ use tokio::process::Child;
 use tokio_util::sync::CancellationToken;
 
 use super::{Failure, Notice};
-use crate::secret::redact;
+use crate::secret;
 
 /// How long a program may go on once the process is asked to end: then it is asked to end itself, by SIGTERM.
 pub const PATIENCE: Duration = Duration::from_millis(1_500);
@@ -28,12 +27,6 @@ const KEPT: usize = 4 << 10;
 
 /// What a pipe holds (pipe(7)).
 const PIPE: usize = 64 << 10;
-
-/// Variables that may hold a secret, without their prefix.
-const SECRETS: [&str; 5] = ["PASSWORD", "CREDENTIAL", "GITHUB_APP_PRIVATE_KEY", "ASKPASS_URL", "WEBHOOK_URL"];
-
-/// The prefixes that we and git-sync give to variables.
-const PREFIXES: [&str; 3] = ["TREESWAP_", "GITSYNC_", "GIT_SYNC_"];
 
 /// A program.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -86,7 +79,7 @@ impl Exec {
         let mut command = std::process::Command::new(self.program(&notice.dir));
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.current_dir(&notice.dir).stdin(Stdio::null()).stdout(write).stderr(also);
-        for (name, _) in std::env::vars_os().filter(is_secret) {
+        for (name, _) in std::env::vars_os().filter(|(name, value)| secret::in_variable(name, value)) {
             command.env_remove(name);
         }
         let revision = notice.revision.to_string();
@@ -118,13 +111,6 @@ impl Exec {
 
 fn system(act: &'static str) -> impl FnOnce(io::Error) -> Failure {
     move |source| Failure::System { act, source }
-}
-
-/// Whether a program that is none of our business should not see it.
-fn is_secret((name, value): &(OsString, OsString)) -> bool {
-    let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
-    let Some(flag) = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)) else { return false };
-    SECRETS.contains(&flag) || (flag == "REPO" && redact(&value) != value)
 }
 
 async fn ended_within(limit: Duration, child: &mut Child) -> Option<io::Result<ExitStatus>> {

@@ -118,7 +118,8 @@ impl Mirror {
         }
         let now = Situation {
             want: tip.object,
-            commit: tip.peeled.or(Some(tip.object)),
+            // A program does not let us say what becomes our boundary.
+            commit: tip.peeled.or(Some(tip.object)).filter(|_| self.options.wire.program.is_none()),
             depth: self.options.depth,
             haves: &known.haves,
             shallow: &known.shallow,

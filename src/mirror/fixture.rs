@@ -26,7 +26,7 @@ impl Fixture {
         Settings { verify: false, durable: false, max_objects: None }.apply().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout::open(&dir.path().join("mirror"), Form::Bare, false).unwrap();
-        let shared = Arc::new(Shared::new(layout.dir().to_owned(), super::Submodules::Off, false));
+        let shared = Arc::new(Shared::new(layout.dir().to_owned(), super::Submodules::Off, false, false));
         let repository = git2::Repository::open_bare(layout.dir()).unwrap();
         Self { _dir: dir, layout, shared, repository }
     }

@@ -120,8 +120,8 @@ pub(super) fn sieve(packs: &[Weighed], one_pack: bool, max_packs: u32) -> Sieve 
 
 impl Mirror {
     pub(super) fn keep_house(&mut self, held: &[Revision]) -> Result<(), Error> {
-        if self.layout.form() == Form::Worktrees {
-            for gone in worktrees::prune(self.layout.dir(), held)? {
+        if self.layout.form() == Form::Worktrees || self.inner {
+            for gone in worktrees::prune(self.layout.dir(), held, self.inner)? {
                 tracing::debug!(worktree = gone, "removed the worktree of a generation that is gone");
             }
         }

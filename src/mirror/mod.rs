@@ -176,6 +176,8 @@ pub struct Mirror {
     renewed: Option<String>,
     /// Bytes of all packs that came whole, those of submodules included.
     received: u64,
+    /// It is a submodule's.
+    inner: bool,
     /// The mirrors of submodules.
     children: modules::Children,
 }
@@ -185,22 +187,26 @@ impl Mirror {
     /// network. The mirror has a lock of its own: a second one on the same directory is refused.
     pub fn open(options: Options) -> Result<Self, Error> {
         Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
-        let client = wire::Client::new(options.wire.clone())?;
-        Self::begin(options, client, |dir, options| Shared::new(dir, options.modules.asked, options.durable))
+        Self::begin(options, false, |dir, options| {
+            Shared::new(dir, options.modules.asked, options.durable, options.worktrees)
+        })
     }
 
     /// The same for a submodule: whoever reads the objects of the mirror above may read its objects, too.
     fn open_below(options: Options, above: &Shared) -> Result<Self, Error> {
-        let client = wire::Client::new(options.wire.clone())?;
-        Self::begin(options, client, |dir, options| above.below(dir, options.modules.asked))
+        Self::begin(options, true, |dir, options| above.below(dir, options.modules.asked))
     }
 
     fn begin(
-        options: Options,
-        client: wire::Client,
+        mut options: Options,
+        inner: bool,
         share: impl FnOnce(PathBuf, &Options) -> Shared,
     ) -> Result<Self, Error> {
         let form = if options.worktrees { Form::Worktrees } else { Form::Bare };
+        if let Some(program) = &mut options.wire.program {
+            program.mirror = std::path::absolute(&options.dir).unwrap_or_else(|_| options.dir.clone());
+        }
+        let client = wire::Client::new(options.wire.clone())?;
         let layout = Arc::new(Layout::open(&options.dir, form, options.durable)?);
         let shared = Arc::new(share(layout.dir().to_owned(), &options));
         fetch::mend(&layout, &shared)?;
@@ -219,6 +225,7 @@ impl Mirror {
             renew: false,
             renewed: None,
             received: 0,
+            inner,
             children,
         })
     }
@@ -297,7 +304,8 @@ impl Objects {
             let new = Modules::of(reader, at.tree, asked).map_err(|trouble| trouble.of(to))?;
             // Patterns choose files of the repository itself and whole submodules: what was one and is the other
             // has no decision of its own to compare.
-            if patterns.is_some() && !(old.is_empty() && new.is_empty()) {
+            // And where git works in submodules, each has a `.git` that belongs to its generation.
+            if (patterns.is_some() || self.shared.linked) && !(old.is_empty() && new.is_empty()) {
                 return Ok(None);
             }
             delta::delta(reader, base, at, selection, patterns.as_ref(), (&old, &new), cancel)

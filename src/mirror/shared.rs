@@ -15,6 +15,8 @@ pub(super) struct Shared {
     pub(super) dir: PathBuf,
     /// What counts is made durable first.
     pub(super) durable: bool,
+    /// Generations are linked worktrees.
+    pub(super) linked: bool,
     /// Set when something that should be there could not be read: the next fetch starts with a new mirror.
     damaged: AtomicBool,
     /// Which submodules' mirrors are read together with this one.
@@ -38,14 +40,14 @@ struct Door {
 pub(super) struct Lease(#[expect(dead_code, reason = "only its count matters")] Arc<()>);
 
 impl Shared {
-    pub(super) fn new(dir: PathBuf, asked: Submodules, durable: bool) -> Self {
-        Self { dir, durable, damaged: AtomicBool::new(false), asked, door: Arc::default() }
+    pub(super) fn new(dir: PathBuf, asked: Submodules, durable: bool, linked: bool) -> Self {
+        Self { dir, durable, linked, damaged: AtomicBool::new(false), asked, door: Arc::default() }
     }
 
     /// For the mirror of a submodule.
     pub(super) fn below(&self, dir: PathBuf, asked: Submodules) -> Self {
-        let (durable, door) = (self.durable, Arc::clone(&self.door));
-        Self { dir, durable, damaged: AtomicBool::new(false), asked, door }
+        let (durable, linked, door) = (self.durable, self.linked, Arc::clone(&self.door));
+        Self { dir, durable, linked, damaged: AtomicBool::new(false), asked, door }
     }
 
     /// Opens the repository, as the remote has it.

@@ -27,6 +27,7 @@ use fs_err as fs;
 use super::error::Error;
 use super::form::{self, BRANCH, UNFINISHED};
 use super::layout::{local, names, replace, sync_dir};
+use super::modules::Seat;
 use super::sparse::Patterns;
 use super::{Objects, Selection, git_index};
 use crate::fsx;
@@ -35,7 +36,7 @@ use crate::revision::{ObjectId, Revision};
 impl Objects {
     /// Makes `staged`, which holds a revision's selected content and will be at `place` (absolute), a linked worktree of
     /// the repository, and moves the branch `git-sync` to it. One that was there for the same revision is replaced at
-    /// once. The index is of the files in `staged`: they may be renamed, but not copied, afterwards. Blocking; no network.
+    /// once; so are its submodules. The index is of the files in `staged`: they may be renamed, but not copied, afterwards. Blocking; no network.
     pub fn add_worktree(
         &self,
         revision: Revision,
@@ -43,6 +44,18 @@ impl Objects {
         staged: &Path,
         place: &Path,
     ) -> Result<(), Error> {
+        self.link(revision, selection, (staged, place), &Seat::first())
+    }
+
+    /// The same for a generation or a submodule in it.
+    pub(super) fn link(
+        &self,
+        revision: Revision,
+        selection: &Selection,
+        (staged, place): (&Path, &Path),
+        seat: &Seat,
+    ) -> Result<(), Error> {
+        self.link_modules(revision, selection, (staged, place), seat)?;
         let (git, durable) = (&self.shared.dir, self.shared.durable);
         let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
         let index = self.read(revision, |reader, at| {
@@ -110,14 +123,15 @@ impl Drop for Swept<'_> {
 }
 
 /// Removes the worktrees of generations that are gone. A worktree of somebody else's stays: only one whose name is a
-/// commit id, and whose tree is, or was, the directory of that name where git-sync puts its trees, is ours.
-pub(super) fn prune(git: &Path, held: &[Revision]) -> Result<Vec<String>, Error> {
+/// commit id, and whose tree is, or was, the directory of that name where git-sync puts its trees, is ours; in the repository
+/// of a submodule (`inner`) any whose name is a commit id.
+pub(super) fn prune(git: &Path, held: &[Revision], inner: bool) -> Result<Vec<String>, Error> {
     let worktrees = git.join("worktrees");
     let mut gone = Vec::new();
     for name in names(&worktrees)? {
         let admin = worktrees.join(&name);
         let is_held = |id| held.iter().any(|held| held.0 == id);
-        if ObjectId::from_hex(&name).is_none_or(is_held) || !is_ours(&admin, &name) {
+        if ObjectId::from_hex(&name).is_none_or(is_held) || !(inner || is_ours(&admin, &name)) {
             continue;
         }
         // Renamed first: what is half removed would be a worktree without a HEAD to git.

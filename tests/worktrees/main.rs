@@ -6,6 +6,7 @@ mod adopt;
 mod common;
 mod depth;
 mod garbage;
+mod modules;
 mod work;
 
 use std::os::unix::fs::PermissionsExt as _;

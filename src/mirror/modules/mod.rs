@@ -6,11 +6,13 @@
 //! that is asked for is a directory with its commit's tree.
 //!
 //! `declared` reads `.gitmodules`; `address` says from where, and whether that is allowed; `found` which submodules a
-//! tree has; here they are fetched and kept.
+//! tree has; here they are fetched and kept;
+//! `linked` makes git work in those that are published in git-sync's layout.
 
 mod address;
 mod declared;
 mod found;
+mod linked;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -29,6 +31,7 @@ use crate::revision::{Ref, Revision};
 
 pub use address::Hosts;
 pub(super) use found::{Link, Modules, Trouble, links};
+pub(super) use linked::Seat;
 
 /// Which submodules are published with their content; the others are empty directories.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -40,6 +43,16 @@ pub enum Submodules {
     First,
     /// All of them, down to the last.
     Recursive,
+}
+
+impl Submodules {
+    /// The same, asked of a submodule about its own.
+    fn next(self) -> Self {
+        match self {
+            Self::Recursive => Self::Recursive,
+            Self::Off | Self::First => Self::Off,
+        }
+    }
 }
 
 /// What may be fetched as a submodule, and from where.
@@ -176,18 +189,14 @@ impl Mirror {
             self.children.remove(&key); // its lock goes before the next one takes it
         }
         if !self.children.contains_key(&key) {
-            let access = Access {
-                asked: match self.options.modules.asked {
-                    Submodules::First => Submodules::Off,
-                    other => other,
-                },
-                ..self.options.modules.clone()
-            };
+            let asked = self.options.modules.asked.next();
+            let access = Access { asked, ..self.options.modules.clone() };
             let options = Options {
                 dir: self.layout.dir().join(DIR).join(&key),
                 asked: Ref::Commit(commit),
                 wire: self.options.wire.elsewhere(url),
                 modules: access,
+                worktrees: false, // a bare one may have linked worktrees, too
                 ..self.options.clone()
             };
             let shared = Arc::clone(&self.shared);

@@ -74,6 +74,29 @@ pub enum Error {
         /// Why.
         why: &'static str,
     },
+    /// The program that fetches could not be run.
+    #[error("cannot {act} {} (--git)", program.display())]
+    Start {
+        /// What was tried.
+        act: &'static str,
+        /// The program.
+        program: PathBuf,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The program that fetches failed.
+    #[error("{} (--git) could not fetch from {remote}: {status}{}", program.display(), after_colon(said))]
+    Program {
+        /// The program.
+        program: PathBuf,
+        /// The remote.
+        remote: String,
+        /// How it ended.
+        status: std::process::ExitStatus,
+        /// What it wrote to its standard error, the beginning.
+        said: String,
+    },
     /// A credential could not be read.
     #[error("no credential for {remote}")]
     Credential {
@@ -280,6 +303,8 @@ impl Error {
             | Self::Cut { .. }
             | Self::NotGit { .. }
             | Self::Remote { .. }
+            | Self::Start { .. }
+            | Self::Program { .. }
             | Self::Sink { .. } => true,
             Self::Tls { transient, .. } => *transient,
             Self::Ssh { source, .. } => source.is_transient(),
@@ -303,6 +328,7 @@ impl Error {
     /// The error without these secrets: what a server says is its own choice, and it has just been told them.
     pub(super) fn without(mut self, secrets: &[Secret]) -> Self {
         let (Self::Status { said, .. }
+        | Self::Program { said, .. }
         | Self::NotGit { said, .. }
         | Self::Remote { said, .. }
         | Self::Redirect { to: said, .. }) = &mut self
@@ -333,6 +359,9 @@ impl Error {
             }
             Self::NoSuchRef { name, .. } if name.len() < 40 && is_hex(name) => {
                 hint("check --ref; a commit id is followed only if it is complete (40 digits)")
+            }
+            Self::Start { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                hint("without --git no program is needed")
             }
             Self::NoSuchRef { .. } => hint("check --ref; `git ls-remote` lists what the remote has"),
             Self::Timeout { wait, .. } => vec![format!("raise {} if the remote is merely slow", wait.flag())],

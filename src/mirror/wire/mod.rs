@@ -16,6 +16,7 @@ mod issuer;
 mod known_hosts;
 mod local;
 mod pack;
+pub(super) mod program;
 mod refs;
 mod remote;
 pub mod ssh;
@@ -90,6 +91,8 @@ pub struct Program {
     pub path: PathBuf,
     /// Configuration that it gets besides ours: names and values, which may hold secrets.
     pub config: Vec<(String, String)>,
+    /// The repository that it fetches for, whose objects it may build on. A mirror says so itself.
+    pub mirror: PathBuf,
 }
 
 impl fmt::Debug for Program {
@@ -257,6 +260,8 @@ pub struct Client {
     name: String,
     overall: Duration,
     way: Way,
+    /// What fetches in our place.
+    fetcher: Option<Box<program::Fetcher>>,
 }
 
 #[derive(Debug)]
@@ -264,20 +269,29 @@ enum Way {
     Http(Box<http::Http>),
     Stream(Box<stream::Streams>),
     Local(Box<local::Local>),
+    /// Of a form that only the program understands.
+    Program,
 }
 
 impl Client {
     /// Reads the remote's form. No network, no disk.
     pub fn new(options: Options) -> Result<Self, Error> {
-        let (remote, userinfo) = remote::parse(&options.remote)?;
         let name = redact(&options.remote);
         let overall = options.timeouts.overall;
+        let fetcher = options.program.clone().map(|program| program::Fetcher::new(program, options.clone()));
+        let fetcher = fetcher.transpose()?.map(Box::new);
+        let (remote, userinfo) = match remote::parse(&options.remote) {
+            Err(Error::BadRemote { .. }) if fetcher.is_some() => {
+                return Ok(Self { name, overall, way: Way::Program, fetcher });
+            }
+            parsed => parsed?,
+        };
         let way = match remote {
             Remote::Http(url) => Way::Http(Box::new(http::Http::new(&url, userinfo, options)?)),
             Remote::Local(path) => Way::Local(Box::new(local::Local::new(name.clone(), path, options))),
             remote => Way::Stream(Box::new(stream::Streams::new(name.clone(), remote, options))),
         };
-        Ok(Self { name, overall, way })
+        Ok(Self { name, overall, way, fetcher })
     }
 
     /// The remote without secrets, for messages.
@@ -296,6 +310,10 @@ impl Client {
                 Way::Http(http) => http.resolve(asked).await,
                 Way::Stream(streams) => streams.resolve(asked).await,
                 Way::Local(local) => local.resolve(asked).await,
+                Way::Program => match &mut self.fetcher {
+                    Some(fetcher) => fetcher.resolve(asked).await,
+                    None => unreachable!("only a client with a program goes this way"),
+                },
             }
         };
         match timeout(overall, resolved).await {
@@ -314,7 +332,11 @@ impl Client {
         debug_assert!(!request.wants.is_empty(), "a fetch of nothing has no answer in the protocol");
         let overall = self.overall;
         let fetched = async {
+            if let Some(fetcher) = &mut self.fetcher {
+                return fetcher.fetch(request, pack).await;
+            }
             match &mut self.way {
+                Way::Program => unreachable!("only a client with a program goes this way"),
                 Way::Http(http) => http.fetch(request, pack).await,
                 Way::Stream(streams) => streams.fetch(request, pack).await,
                 Way::Local(local) => local.fetch(request, pack).await,

@@ -1,0 +1,390 @@
+//! `--git`: a program of the operator's does the network step, by its own means: other transports, other credentials,
+//! a wrapper that does something first. It is git, or takes git's arguments.
+//!
+//! It runs as `PROGRAM fetch URL ID --verbose …` in an empty repository of ours (`GIT_DIR`) that borrows the mirror's
+//! objects and knows our boundary, so that it fetches what is missing and can spoil nothing. The one pack that it leaves
+//! there is then read like one that came over the network, and checked like one. The repository goes when the fetch
+//! ends; one that a kill left is swept with the mirror's other unfinished directories.
+//!
+//! No secret is on a disk, in an argument or in the environment: configuration and credentials are in memory files of
+//! this process (memfd_create(2)), which the program reads as `/proc/PID/fd/N`; nobody but our own user can. A
+//! credential is given out by a helper that git itself asks for the one origin that it is for.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use rustix::fs::MemfdFlags;
+use rustix::process::{Pid, Signal};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::process::{Child, Command};
+
+use crate::fsx;
+use crate::revision::{ObjectId, Ref};
+use crate::secret::Secret;
+
+use super::error::Budget;
+use super::issuer::Issuer;
+use super::remote::{self, Remote};
+use super::ssh::{KnownHosts, quote};
+use super::stream::Said;
+use super::{Answer, Deepen, Error, Options, Program, Request, Tip};
+
+/// The name of a repository to fetch into, with a number behind it. The mirror sweeps what begins so.
+pub(in crate::mirror) const UNFINISHED: &str = "tmp_worktree-fetch-";
+
+/// How much of a program's output is read. Of `ls-remote` it is all.
+const LISTING: u64 = 1 << 20;
+
+/// A pack without an object: what there is to take in when the program found that nothing was missing.
+const EMPTY_PACK: &[u8] =
+    b"PACK\0\0\0\x02\0\0\0\0\x02\x9d\x08\x82\x3b\xd8\xa8\xea\xb5\x10\xad\x6a\xc7\x5c\x82\x3c\xfd\x3e\xd3\x1e";
+
+/// Variables that would lead git elsewhere than into our repository.
+const MISLEADING: [&str; 7] = [
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_NAMESPACE",
+    "GIT_SHALLOW_FILE",
+];
+
+/// A program that fetches.
+#[derive(Debug)]
+pub(super) struct Fetcher {
+    name: String,
+    /// The remote as the program gets it: without the password that an http URL may hold.
+    url: String,
+    program: Program,
+    options: Options,
+    issuer: Option<Issuer>,
+}
+
+impl Fetcher {
+    pub(super) fn new(program: Program, options: Options) -> Result<Self, Error> {
+        let name = crate::secret::redact(&options.remote);
+        let bad = |why| Error::BadRemote { remote: name.clone(), why };
+        if options.remote.starts_with('-') || options.remote.bytes().any(|byte| byte < b' ') {
+            return Err(bad("it begins with `-`, or has control characters in it"));
+        }
+        let url = match remote::parse(&options.remote) {
+            Ok((Remote::Http(url), _)) => url.to_string(),
+            Ok((Remote::Local(path), _)) if !options.remote.contains("://") => {
+                path.into_os_string().into_string().map_err(|_| bad("it is not UTF-8"))?
+            }
+            _ => options.remote.clone(),
+        };
+        let issuer = options.issuance.clone().map(|from| Issuer::new(from, options.ca_file.clone()));
+        let failed = |source| Error::Connect { remote: name.clone(), source };
+        let issuer = issuer.transpose().map_err(failed)?;
+        Ok(Self { name, url, program, options, issuer })
+    }
+
+    /// Asks the program what the ref names, where the remote is of a form that only it knows.
+    pub(super) async fn resolve(&mut self, asked: &Ref) -> Result<Tip, Error> {
+        let candidates = asked.candidates();
+        let peeled = |name: &String| format!("{name}^{{}}");
+        let mut args = vec!["ls-remote".to_owned(), self.url.clone()];
+        args.extend(candidates.iter().flat_map(|name| [name.clone(), peeled(name)]));
+        let listing = self.run(&args, None).await?;
+        let lines: Vec<_> = listing.lines().filter_map(|line| line.split_once('\t')).collect();
+        let find = |name: &str| {
+            let line = lines.iter().find(|(_, found)| *found == name);
+            line.and_then(|(id, _)| ObjectId::from_hex(id))
+        };
+        let found = candidates.iter().find_map(|name| Some((name, find(name)?)));
+        match found {
+            Some((name, object)) => Ok(Tip { name: Some(name.clone()), object, peeled: find(&peeled(name)) }),
+            None => Err(Error::NoSuchRef { name: asked.to_string(), remote: self.name.clone() }),
+        }
+    }
+
+    pub(super) async fn fetch(
+        &mut self,
+        request: &Request,
+        sink: &mut (dyn AsyncWrite + Unpin + Send),
+    ) -> Result<Answer, Error> {
+        let place = Place::make(&self.program.mirror, request)
+            .map_err(|source| self.failed("make a repository for it", source))?;
+        let mut args = vec!["fetch".to_owned(), self.url.clone()];
+        args.extend(request.wants.iter().map(ToString::to_string));
+        args.extend(["--verbose", "--no-progress", "--no-auto-gc", "--no-tags"].map(str::to_owned));
+        match request.depth {
+            Deepen::To(commits) => args.extend(["--depth".to_owned(), commits.to_string()]),
+            Deepen::Full if !request.shallow.is_empty() => args.push("--unshallow".to_owned()),
+            Deepen::Full | Deepen::No => {}
+        }
+        if let Some(filter) = &request.filter {
+            args.push(format!("--filter={filter}"));
+        }
+        self.run(&args, Some(place.path())).await?;
+        let bytes = self.hand_on(&place, sink).await?;
+        let after = place.shallow().map_err(|source| self.failed("read the boundary of", source))?;
+        let unshallow = request.shallow.iter().filter(|id| !after.contains(id)).copied().collect();
+        Ok(Answer { unshallow, shallow: after, filtered: request.filter.is_some(), bytes })
+    }
+
+    /// The pack that the program left, to whoever checks it.
+    async fn hand_on(&self, place: &Place, sink: &mut (dyn AsyncWrite + Unpin + Send)) -> Result<u64, Error> {
+        let broken = |source| Error::Sink { remote: self.name.clone(), source };
+        let packs = place.packs().map_err(|source| self.failed("read the pack of", source))?;
+        let mut bytes = 0;
+        match packs.as_slice() {
+            [] => {
+                sink.write_all(EMPTY_PACK).await.map_err(broken)?;
+                bytes += EMPTY_PACK.len() as u64;
+            }
+            [pack] => {
+                let unread = |source| self.failed("read the pack of", source);
+                let mut file = tokio::fs::File::open(pack).await.map_err(unread)?;
+                let limit = self.options.max_fetch_bytes;
+                if file.metadata().await.map_err(unread)?.len() > limit {
+                    return Err(Error::TooMuch { remote: self.name.clone(), budget: Budget::Pack, limit });
+                }
+                let mut chunk = vec![0; 64 << 10];
+                loop {
+                    let read = file.read(&mut chunk).await.map_err(unread)?;
+                    if read == 0 {
+                        break;
+                    }
+                    sink.write_all(&chunk[..read]).await.map_err(broken)?;
+                    bytes += read as u64;
+                }
+            }
+            _ => {
+                let source = std::io::Error::other("it left more than one pack");
+                return Err(self.failed("understand", source));
+            }
+        }
+        sink.flush().await.map_err(broken)?;
+        Ok(bytes)
+    }
+
+    /// Runs the program to its end; what it wrote to its standard output. Dropped, everything that it started is killed.
+    async fn run(&mut self, args: &[String], dir: Option<&Path>) -> Result<String, Error> {
+        let (files, secrets) = self.configure().await?;
+        let failed = |source| self.failed("run", source);
+        let mut command = Command::new(&self.program.path);
+        command
+            .args(args)
+            .env("GIT_CONFIG_GLOBAL", files.config())
+            .env("GIT_CONFIG_NOSYSTEM", "true")
+            .env("GIT_TERMINAL_PROMPT", "0")
+            .env("GIT_SSH_COMMAND", self.ssh())
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        for name in MISLEADING {
+            command.env_remove(name);
+        }
+        for (name, _) in std::env::vars_os().filter(|(name, value)| crate::secret::in_variable(name, value)) {
+            command.env_remove(name);
+        }
+        if let Some(dir) = dir {
+            command.current_dir(dir).env("GIT_DIR", dir);
+        }
+        let mut child = Group(command.kill_on_drop(true).spawn().map_err(failed)?);
+        let said = child.0.stderr.take().map(Said::collect).unwrap_or_default();
+        let mut listing = Vec::new();
+        if let Some(out) = child.0.stdout.take() {
+            out.take(LISTING).read_to_end(&mut listing).await.map_err(failed)?;
+        }
+        let status = child.0.wait().await.map_err(failed)?;
+        if status.success() {
+            return Ok(String::from_utf8_lossy(&listing).into_owned());
+        }
+        let said = String::from_utf8_lossy(&said.settled().await).trim().to_owned();
+        let error =
+            Error::Program { program: self.program.path.clone(), remote: self.name.clone(), status, said };
+        Err(error.without(&secrets))
+    }
+
+    /// What the program is told in files, and the secrets among it.
+    async fn configure(&mut self) -> Result<(Files, Vec<Secret>), Error> {
+        let (mut files, mut secrets) = (Files::default(), Vec::new());
+        let mut text = String::from(
+            "[core]\n\taskPass = true\n[gc]\n\tauto = 0\n[fetch]\n\tunpackLimit = 1\n[transfer]\n\tunpackLimit = 1\n",
+        );
+        for (url, username, password) in self.credentials().await? {
+            let answer = format!("username={username}\npassword={}\n", password.expose());
+            let failed = |source| self.failed("prepare a credential for", source);
+            let path = files.add(answer.as_bytes()).map_err(failed)?;
+            let helper = format!("!f() {{ test \"$1\" = get && cat {path}; }}; f");
+            // Writing to a string doesn't fail.
+            let _ = write!(text, "[credential {}]\n\thelper = {}\n", quoted(&url), quoted(&helper));
+            secrets.push(password);
+        }
+        if let Some(file) = &self.options.cookie_file {
+            let _ = write!(text, "[http]\n\tcookieFile = {}\n", quoted(&file.to_string_lossy()));
+        }
+        for (key, value) in &self.program.config {
+            let Some((section, name)) = key.rsplit_once('.') else { continue };
+            let header = match section.split_once('.') {
+                Some((section, sub)) => format!("{section} {}", quoted(sub)),
+                None => section.to_owned(),
+            };
+            let _ = write!(text, "[{header}]\n\t{name} = {}\n", quoted(value));
+        }
+        files
+            .set_config(text.as_bytes())
+            .map_err(|source| self.failed("write the configuration for", source))?;
+        Ok((files, secrets))
+    }
+
+    /// URL, user name and password of everything that may be asked for.
+    async fn credentials(&mut self) -> Result<Vec<(String, String, Secret)>, Error> {
+        let mut all = Vec::new();
+        let given = Options::elsewhere(&self.options, &self.options.remote).credentials;
+        for credential in given {
+            let unread = |source| Error::Credential { remote: self.name.clone(), source };
+            let password = credential.password.read().map_err(unread)?;
+            let url = credential.url.unwrap_or_else(|| self.url.clone());
+            all.push((url, credential.username.unwrap_or_else(|| "git".to_owned()), password));
+        }
+        if let Some(issuer) = &mut self.issuer {
+            issuer.attempt_begins();
+            let refused = |source| Error::Issuer { remote: self.name.clone(), source: Box::new(source) };
+            let (username, password) = issuer.credential().await.map_err(refused)?;
+            all.push((self.url.clone(), username, password));
+        }
+        Ok(all)
+    }
+
+    /// What git runs in place of ssh: with our keys and our idea of whom to trust.
+    fn ssh(&self) -> String {
+        let before = std::env::var("GIT_SSH_COMMAND").unwrap_or_default();
+        let mut command = if before.is_empty() { "ssh".to_owned() } else { before };
+        for key in self.options.ssh.keys.iter().filter(|key| key.exists()) {
+            let _ = write!(command, " -i {}", quote(&key.to_string_lossy()));
+        }
+        match &self.options.ssh.known_hosts {
+            KnownHosts::Strict(file) => {
+                let file = quote(&format!("UserKnownHostsFile={}", file.display()));
+                let _ = write!(command, " -o StrictHostKeyChecking=yes -o {file}");
+            }
+            KnownHosts::Off => {
+                command.push_str(" -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null");
+            }
+        }
+        command
+    }
+
+    fn failed(&self, act: &'static str, source: std::io::Error) -> Error {
+        Error::Start { act, program: self.program.path.clone(), source }
+    }
+}
+
+/// A value or a subsection as git's configuration takes it.
+fn quoted(text: &str) -> String {
+    let escaped = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    format!("\"{escaped}\"")
+}
+
+/// The program with all that it started; killed when dropped.
+struct Group(Child);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Without an id it was waited for, and the id may be somebody else's by now.
+        if let Some(group) = self.0.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)) {
+            let _ = rustix::process::kill_process_group(group, Signal::KILL); // they may all have ended
+        }
+    }
+}
+
+/// Files in memory, as long as the program may read them.
+#[derive(Default)]
+struct Files {
+    config: String,
+    held: Vec<std::fs::File>,
+}
+
+impl Files {
+    fn add(&mut self, content: &[u8]) -> std::io::Result<String> {
+        let mut file = std::fs::File::from(rustix::fs::memfd_create("treeswap", MemfdFlags::CLOEXEC)?);
+        file.write_all(content)?;
+        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        self.held.push(file);
+        Ok(path)
+    }
+
+    fn set_config(&mut self, content: &[u8]) -> std::io::Result<()> {
+        self.config = self.add(content)?;
+        Ok(())
+    }
+
+    fn config(&self) -> &str {
+        &self.config
+    }
+}
+
+/// An empty repository that borrows the mirror's objects. It goes when dropped.
+struct Place(PathBuf);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs_err::remove_dir_all(&self.0); // what stays is swept when the mirror is opened
+    }
+}
+
+impl Place {
+    fn make(mirror: &Path, request: &Request) -> std::io::Result<Self> {
+        let place = Self(mirror.join(fsx::unique(UNFINISHED)));
+        let file = |name: &str, text: String| fs_err::write(place.0.join(name), text);
+        for dir in ["objects/info", "objects/pack", "refs/held"] {
+            fs_err::create_dir_all(place.0.join(dir))?;
+        }
+        file("HEAD", "ref: refs/heads/none\n".to_owned())?;
+        file("config", "[core]\n\trepositoryFormatVersion = 0\n\tbare = true\n".to_owned())?;
+        file("objects/info/alternates", format!("{}\n", mirror.join("objects").display()))?;
+        if !request.shallow.is_empty() {
+            file("shallow", request.shallow.iter().map(|id| format!("{id}\n")).collect())?;
+        }
+        // What the server is told that we have.
+        for (at, id) in request.haves.iter().enumerate() {
+            file(&format!("refs/held/{at}"), format!("{id}\n"))?;
+        }
+        Ok(place)
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn packs(&self) -> std::io::Result<Vec<PathBuf>> {
+        let all = fs_err::read_dir(self.0.join("objects/pack"))?.map(|entry| Ok(entry?.path()));
+        let all: Vec<_> = all.collect::<std::io::Result<_>>()?;
+        Ok(all.into_iter().filter(|path| path.extension().is_some_and(|end| end == "pack")).collect())
+    }
+
+    fn shallow(&self) -> std::io::Result<Vec<ObjectId>> {
+        match fs_err::read_to_string(self.0.join("shallow")) {
+            Ok(text) => Ok(text.lines().filter_map(ObjectId::from_hex).collect()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_empty_pack_is_one() {
+        let (content, sum) = EMPTY_PACK.split_at(12);
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY, content);
+        assert_eq!(digest.as_ref(), sum);
+    }
+
+    #[test]
+    fn values_cannot_leave_their_quotes() {
+        assert_eq!(quoted("a\"]\n\\x"), r#""a\"]\n\\x""#);
+    }
+}
