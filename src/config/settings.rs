@@ -83,6 +83,7 @@ impl Settings {
             (dir, _) => absolute(dir),
         };
         let mirror = mirror::Options {
+            worktrees: style != store::Style::Kubelet,
             depth,
             index_memory: check.ceiling("index-memory", args.limits.index_memory)?,
             max_bytes: check.ceiling("max-mirror-bytes", args.limits.max_mirror_bytes)?,

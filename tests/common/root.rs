@@ -1,29 +1,60 @@
-//! The rules of a root in the kubelet's layout: what `..data` may be, which links stand beside it, and what may lie in
-//! it when nothing is going on.
+//! The rules of a root: what `..data` may be, which links stand beside it, and what may lie in it when nothing is going
+//! on. And those of one in git-sync's layout, with its link at `live`.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use super::tree::Snapshot;
+use super::tree::{Node, Snapshot};
 
-/// The generation that `..data` names: a single component that looks like a kubelet's, and a directory, not a link.
-/// `None`: there is no `..data`.
+/// The arguments that ask for git-sync's layout, with the link where the rules look for it.
+pub const GIT_SYNC: &[&str] = &["--layout=git-sync", "--link=live"];
+
+fn is_git_sync(root: &Path) -> bool {
+    root.join(".worktrees").exists()
+}
+
+/// The generation that the link names: a single component that looks like a kubelet's, or a commit in `.worktrees`, and a
+/// directory, not a link. `None`: there is no link.
 pub fn current(root: &Path) -> Result<Option<PathBuf>, String> {
-    let target = match std::fs::read_link(root.join("..data")) {
+    let link = if is_git_sync(root) { "live" } else { "..data" };
+    let target = match std::fs::read_link(root.join(link)) {
         Ok(target) => target,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(format!("..data is no link: {error}")),
+        Err(error) => return Err(format!("{link} is no link: {error}")),
     };
     let name = target.to_str().unwrap_or_default();
-    if !is_generation(name) {
-        return Err(format!("..data names {target:?}, which is no generation's name"));
+    let is_one = match name.strip_prefix(".worktrees/") {
+        Some(commit) => is_git_sync(root) && is_commit(commit),
+        None => is_generation(name),
+    };
+    if !is_one {
+        return Err(format!("{link} names {target:?}, which is no generation's name"));
     }
     let dir = root.join(name);
     match dir.symlink_metadata() {
         Ok(meta) if meta.is_dir() => Ok(Some(dir)),
         Ok(_) => Err(format!("{name} is no directory")),
-        Err(error) => Err(format!("..data names {name}: {error}")),
+        Err(error) => Err(format!("{link} names {name}: {error}")),
     }
+}
+
+fn is_commit(name: &str) -> bool {
+    name.len() == 40 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// What is in a generation, without the file that git-sync's layout adds, which must be right.
+fn read(root: &Path, dir: &Path) -> Result<Snapshot, String> {
+    let mut found = Snapshot::read(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    if is_git_sync(root) {
+        let commit = dir.file_name().unwrap_or_default().to_string_lossy();
+        let content = format!("gitdir: ../../.git/worktrees/{commit}\n").into_bytes();
+        let right = Node::File { executable: false, content };
+        match found.0.remove(&b".git"[..]) {
+            Some(file) if file == right => {}
+            other => return Err(format!("{}: .git is {other:?}", dir.display())),
+        }
+    }
+    Ok(found)
 }
 
 /// `..2026_11_20_15_04_05.123456789`
@@ -38,7 +69,7 @@ pub fn is_generation(name: &str) -> bool {
 /// Which of these snapshots the current generation is, read through `..data`. An error when it is none of them.
 pub fn which<'a>(root: &Path, candidates: &[(&'a str, &Snapshot)]) -> Result<Option<&'a str>, String> {
     let Some(dir) = current(root)? else { return Ok(None) };
-    let actual = Snapshot::read(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    let actual = read(root, &dir)?;
     if let Some((name, _)) = candidates.iter().find(|(_, candidate)| **candidate == actual) {
         return Ok(Some(name));
     }
@@ -57,9 +88,9 @@ pub fn differences(root: &Path, expected: &Snapshot) -> Vec<String> {
         Ok(None) => return vec!["nothing is published".into()],
         Err(wrong) => return vec![wrong],
     };
-    let mut lines = match Snapshot::read(&dir) {
+    let mut lines = match read(root, &dir) {
         Ok(actual) => expected.differences(&actual),
-        Err(error) => vec![format!("{}: {error}", dir.display())],
+        Err(wrong) => vec![wrong],
     };
     lines.extend(wrong_links(root, expected));
     lines
@@ -68,6 +99,11 @@ pub fn differences(root: &Path, expected: &Snapshot) -> Vec<String> {
 /// What is wrong with the user-visible links.
 pub fn wrong_links(root: &Path, expected: &Snapshot) -> Vec<String> {
     let mut lines = Vec::new();
+    if is_git_sync(root) {
+        let known = ["..treeswap", ".git", ".worktrees", "live"].map(str::as_bytes);
+        let others = names(root).into_iter().filter(|name| !known.contains(&&name[..]));
+        return others.map(|name| format!("in the root: {}", name.escape_ascii())).collect();
+    }
     for name in expected.top() {
         let path = root.join(std::ffi::OsStr::from_bytes(name));
         let wanted = Path::new("..data").join(std::ffi::OsStr::from_bytes(name));
@@ -90,6 +126,9 @@ pub fn wrong_links(root: &Path, expected: &Snapshot) -> Vec<String> {
 /// failed may leave links that name the generation itself: right for now, and mended in the next cycle.
 pub fn unreachable(root: &Path, expected: &Snapshot) -> Result<(), String> {
     let dir = current(root)?.ok_or("nothing is published")?;
+    if is_git_sync(root) {
+        return Ok(()); // there are no links but the one
+    }
     for name in expected.top().map(std::ffi::OsStr::from_bytes) {
         let target =
             std::fs::read_link(root.join(name)).map_err(|error| format!("{}: {error}", name.display()))?;
@@ -113,6 +152,16 @@ pub fn left_behind(root: &Path, generations: usize) -> Vec<String> {
             lines.push(text.into_owned());
         }
     }
+    let mirror = if is_git_sync(root) {
+        found = names(&root.join(".worktrees")).len();
+        let known = names(&root.join(".git/worktrees")).len();
+        if known != generations {
+            lines.push(format!("{known} worktrees in .git, not {generations}"));
+        }
+        ".git"
+    } else {
+        "..treeswap/mirror"
+    };
     if found != generations {
         lines.push(format!("{found} generations, not {generations}"));
     }
@@ -136,7 +185,7 @@ pub fn left_behind(root: &Path, generations: usize) -> Vec<String> {
             _ => lines.push(format!("..treeswap/{text}")),
         }
     }
-    mirror_left_behind(&ours.join("mirror"), &mut lines);
+    mirror_left_behind(&root.join(mirror), &mut lines);
     lines
 }
 

@@ -169,7 +169,7 @@ impl Bench<'_> {
         if act == Act::Terminate {
             trace.limit = allowed(Duration::from_secs(20)); // five after the signal, and the way there
         }
-        let traced = trace.run(self.world.sync(self.stage.run), self.world.dir()).expect("tracing works");
+        let traced = trace.run(self.sync(self.stage.run), self.world.dir()).expect("tracing works");
         assert!(!traced.timed_out, "it did not end: {traced:?}");
         traced
     }
@@ -193,8 +193,7 @@ impl Bench<'_> {
         if let Disturbance::KillTwice(second) = disturbance {
             let _away = self.world.remote.away();
             let trace = Trace::at(&self.world.root, second, Act::Kill);
-            let recovery =
-                trace.run(self.world.sync(ONCE), self.world.dir()).map_err(|error| error.to_string())?;
+            let recovery = trace.run(self.sync(ONCE), self.world.dir()).map_err(|error| error.to_string())?;
             if recovery.acted {
                 self.look("at once after the second kill")?;
             }
@@ -253,8 +252,14 @@ impl Bench<'_> {
         }
     }
 
+    fn sync(&self, args: &[&str]) -> std::process::Command {
+        let mut command = self.world.sync(args);
+        command.args(self.stage.layout);
+        command
+    }
+
     fn once(&self) -> Ran {
-        run::to_end(&mut self.world.sync(ONCE))
+        run::to_end(&mut self.sync(ONCE))
     }
 
     /// After an injected error: an end in words, or success in spite of it.

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::common::root::{self, GIT_SYNC};
 use crate::common::{Files, Snapshot, World, run};
 
 /// A situation, made anew for each worker; restored before each run.
@@ -19,6 +20,8 @@ pub struct Stage {
     pub acceptable: Vec<(&'static str, Snapshot)>,
     /// What the remote holds.
     pub tip: String,
+    /// Arguments of every run, after those that name the remote and the root: the layout.
+    pub layout: &'static [&'static str],
     /// Arguments of the run that is killed, after those that name the remote and the root.
     pub run: &'static [&'static str],
     /// The run goes on until it is told; it is told when it was quiet for so long.
@@ -41,6 +44,8 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "heal", prepare: heal },
     Scenario { name: "spare", prepare: spare },
     Scenario { name: "idle", prepare: idle },
+    Scenario { name: "worktree", prepare: worktree },
+    Scenario { name: "exchange", prepare: exchange },
 ];
 
 /// Every kind of entry, at the top and below.
@@ -78,8 +83,12 @@ fn new() -> Files {
 }
 
 fn synced(world: &World, args: &[&str], files: &Files) -> (String, Snapshot) {
+    synced_as(world, &[], args, files)
+}
+
+fn synced_as(world: &World, layout: &[&str], args: &[&str], files: &Files) -> (String, Snapshot) {
     let commit = world.remote.commit(files);
-    run::to_end(&mut world.sync(args)).expect_ok("preparing");
+    run::to_end(world.sync(args).args(layout)).expect_ok("preparing");
     world.assert_published(&commit);
     let snapshot = world.remote.snapshot(&commit);
     (commit, snapshot)
@@ -88,14 +97,28 @@ fn synced(world: &World, args: &[&str], files: &Files) -> (String, Snapshot) {
 fn first(world: &World) -> Stage {
     let tip = world.remote.commit(&old());
     let snapshot = world.remote.snapshot(&tip);
-    Stage { published: false, acceptable: vec![("the tip", snapshot)], tip, run: ONCE, idle: None }
+    Stage {
+        published: false,
+        acceptable: vec![("the tip", snapshot)],
+        tip,
+        layout: &[],
+        run: ONCE,
+        idle: None,
+    }
 }
 
 fn update(world: &World) -> Stage {
     let (_, before) = synced(world, ONCE, &old());
     let tip = world.remote.commit(&new());
     let after = world.remote.snapshot(&tip);
-    Stage { published: true, acceptable: vec![("old", before), ("new", after)], tip, run: ONCE, idle: None }
+    Stage {
+        published: true,
+        acceptable: vec![("old", before), ("new", after)],
+        tip,
+        layout: &[],
+        run: ONCE,
+        idle: None,
+    }
 }
 
 /// An update that syncs nothing: what a power cut then does shows that the harness can see it.
@@ -107,7 +130,7 @@ fn careless(world: &World) -> Stage {
 fn reap(world: &World) -> Stage {
     synced(world, ONCE_WITH_GRACE, &old());
     let (tip, snapshot) = synced(world, ONCE_WITH_GRACE, &new());
-    Stage { published: true, acceptable: vec![("new", snapshot)], tip, run: ONCE, idle: None }
+    Stage { published: true, acceptable: vec![("new", snapshot)], tip, layout: &[], run: ONCE, idle: None }
 }
 
 /// The remote's ref goes back.
@@ -119,6 +142,7 @@ fn rewind(world: &World) -> Stage {
         published: true,
         acceptable: vec![("newer", before), ("older", target)],
         tip,
+        layout: &[],
         run: ONCE,
         idle: None,
     }
@@ -127,7 +151,7 @@ fn rewind(world: &World) -> Stage {
 /// Somebody wrote into the published generation; a fresh one of the same commit replaces it.
 fn heal(world: &World) -> Stage {
     let (tip, right) = synced(world, ONCE, &old());
-    let published = crate::common::root::current(&world.root).unwrap().unwrap();
+    let published = root::current(&world.root).unwrap().unwrap();
     std::fs::write(published.join("README"), "evil").unwrap();
     std::fs::remove_file(published.join("same/other")).unwrap();
     let tampered = Snapshot::read(&published).unwrap();
@@ -135,6 +159,7 @@ fn heal(world: &World) -> Stage {
         published: true,
         acceptable: vec![("tampered", tampered), ("right", right)],
         tip,
+        layout: &[],
         run: ONCE,
         idle: None,
     }
@@ -151,7 +176,34 @@ fn spare(world: &World) -> Stage {
 /// Nothing is to be done.
 fn idle(world: &World) -> Stage {
     let (tip, snapshot) = synced(world, ONCE, &old());
-    Stage { published: true, acceptable: vec![("the tip", snapshot)], tip, run: ONCE, idle: None }
+    Stage {
+        published: true,
+        acceptable: vec![("the tip", snapshot)],
+        tip,
+        layout: &[],
+        run: ONCE,
+        idle: None,
+    }
+}
+
+/// An update in git-sync's layout.
+fn worktree(world: &World) -> Stage {
+    let (_, before) = synced_as(world, GIT_SYNC, ONCE, &old());
+    let tip = world.remote.commit(&new());
+    let acceptable = vec![("old", before), ("new", world.remote.snapshot(&tip))];
+    Stage { published: true, acceptable, tip, layout: GIT_SYNC, run: ONCE, idle: None }
+}
+
+/// There a fresh generation of the same commit takes the place of one that somebody wrote into.
+fn exchange(world: &World) -> Stage {
+    let (tip, right) = synced_as(world, GIT_SYNC, ONCE, &old());
+    let published = root::current(&world.root).unwrap().unwrap();
+    std::fs::write(published.join("README"), "evil").unwrap();
+    std::fs::remove_file(published.join("same/other")).unwrap();
+    let mut tampered = Snapshot::read(&published).unwrap();
+    tampered.0.remove(&b".git"[..]).unwrap();
+    let acceptable = vec![("tampered", tampered), ("right", right)];
+    Stage { published: true, acceptable, tip, layout: GIT_SYNC, run: ONCE, idle: None }
 }
 
 /// Puts the directory back as it was.

@@ -41,6 +41,16 @@ fn healing_a_tampered_generation_survives_a_kill() {
 }
 
 #[test]
+fn an_update_in_git_syncs_layout_survives_a_kill() {
+    run("worktree", "", Disturbance::Kill, sampled(7), &Memory, 5);
+}
+
+#[test]
+fn an_exchange_survives_a_kill() {
+    run("exchange", "", Disturbance::Kill, sampled(7), &Memory, 5);
+}
+
+#[test]
 fn preparing_a_spare_survives_a_kill() {
     run("spare", "", Disturbance::Kill, sampled(17), &Memory, 3);
 }
