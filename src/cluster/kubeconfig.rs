@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use hyper_util::client::proxy::matcher::Matcher;
 use kube::config::{Config, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError, LoadDataError};
 
 use super::connection::Connection;
@@ -132,9 +133,14 @@ impl Origin {
         let kubeconfig = read(path)?;
         let options = KubeConfigOptions { context: Some(name.clone()), ..KubeConfigOptions::default() };
         let unusable = |why: String| ConfigError::Context { name: name.clone(), path: path.clone(), why };
-        let config = Config::from_custom_kubeconfig(kubeconfig, &options)
+        let has_proxy = has_proxy(&kubeconfig, name);
+        let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
             .await
             .map_err(|error| unusable(words(&error)))?;
+        // kube compares NO_PROXY with the proxy's own name instead of the server's.
+        if !has_proxy && Matcher::from_env().intercept(&config.cluster_url).is_none() {
+            config.proxy_url = None;
+        }
         if config.auth_info.auth_provider.is_some() {
             let why = "`auth-provider` is no longer supported by Kubernetes' clients; use `exec`";
             return Err(unusable(why.to_owned()));
@@ -151,6 +157,15 @@ impl Origin {
             }
         }
     }
+}
+
+/// Whether the file names a proxy for a context's cluster.
+fn has_proxy(kubeconfig: &Kubeconfig, context: &str) -> bool {
+    let context = kubeconfig.contexts.iter().find(|named| named.name == context);
+    let Some(context) = context.and_then(|named| named.context.as_ref()) else { return false };
+    let cluster = kubeconfig.clusters.iter().find(|named| named.name == context.cluster);
+    let proxy = cluster.and_then(|named| named.cluster.as_ref()?.proxy_url.as_ref());
+    proxy.is_some_and(|url| !url.is_empty())
 }
 
 fn in_cluster(error: &InClusterError) -> ConfigError {

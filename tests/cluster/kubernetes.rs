@@ -25,6 +25,8 @@ pub struct Kubernetes {
     pub port: u16,
     etcd: Process,
     server: Mutex<Option<Process>>,
+    /// How much of the audit log is from servers that were killed: requests in it may have no end.
+    killed: Mutex<usize>,
     flags: Vec<String>,
     ca: String,
     client: reqwest::Client,
@@ -99,6 +101,7 @@ impl Kubernetes {
             port,
             etcd,
             server,
+            killed: Mutex::default(),
             flags,
             ca,
             client,
@@ -149,6 +152,7 @@ impl Kubernetes {
     /// Kills the API server as a crash would. What it acknowledged is stored.
     pub fn kill(&self) {
         drop(self.server.lock().unwrap().take().expect("the API server is not running"));
+        *self.killed.lock().unwrap() = std::fs::read(self.dir.path().join("audit.log")).unwrap().len();
     }
 
     /// A place for a test's files.
@@ -244,7 +248,17 @@ impl Kubernetes {
     /// Grants a user these rules in a namespace and returns when the server acts on it.
     #[track_caller]
     pub fn grant(&self, namespace: &str, user: &str, rules: &Value) {
-        let name = format!("{namespace}-{user}");
+        self.grant_as(&format!("{namespace}-{user}"), namespace, user, rules);
+    }
+
+    /// Grants them beside those granted before.
+    #[track_caller]
+    pub fn grant_more(&self, namespace: &str, user: &str, rules: &Value) {
+        self.grant_as(&format!("{namespace}-{user}-more"), namespace, user, rules);
+    }
+
+    #[track_caller]
+    fn grant_as(&self, name: &str, namespace: &str, user: &str, rules: &Value) {
         let group = "rbac.authorization.k8s.io";
         let path = format!("/apis/{group}/v1/namespaces/{namespace}");
         let metadata = json!({ "name": name });
@@ -284,21 +298,28 @@ impl Kubernetes {
         self.must("POST", path, Some(&review))["status"]["allowed"] == true
     }
 
-    /// Every request to a namespace that has ended, in the order of their arrival. Waits until those under way have.
+    /// Every request to a namespace that has ended, in the order of their arrival. Waits until those under way have; of
+    /// those that [`Kubernetes::kill`] cut off some are missing, whatever became of them.
     pub fn requests(&self, namespace: &str) -> Vec<Audited> {
         eventually(60, "the audit log is complete", || {
             let log = std::fs::read_to_string(self.dir.path().join("audit.log")).unwrap();
-            let (mut begun, mut ended) = (BTreeSet::new(), BTreeMap::new());
+            let killed = *self.killed.lock().unwrap();
+            let (mut begun, mut ended, mut at) = (BTreeSet::new(), BTreeMap::new(), 0);
             for line in log.lines() {
-                let event: Value = serde_json::from_str(line).ok()?; // the last line may be half written
+                at += line.len() + 1;
+                let event: Value = match serde_json::from_str(line) {
+                    Ok(event) => event,
+                    Err(_) if at < log.len() => continue, // cut off by a kill
+                    Err(_) => return None,                // not yet whole
+                };
                 if event["objectRef"]["namespace"] != namespace {
                     continue;
                 }
                 let id = text(&event["auditID"]);
-                if event["stage"] == "RequestReceived" {
-                    begun.insert(id);
-                } else {
+                if event["stage"] != "RequestReceived" {
                     ended.insert(id, event);
+                } else if at > killed {
+                    begun.insert(id);
                 }
             }
             let mut events: Vec<Audited> = ended.values().map(Audited::read).collect();
