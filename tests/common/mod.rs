@@ -101,13 +101,15 @@ pub fn full() -> bool {
     std::env::var_os("TREESWAP_TESTS").is_some_and(|value| value == "full")
 }
 
-/// Where worlds are made: `TREESWAP_TEST_DIR`, else `/dev/shm`, else the usual temporary directory.
+/// Where worlds are made: `TREESWAP_TEST_DIR`, else `/dev/shm` if it has room, else the usual temporary directory.
 pub fn scratch() -> PathBuf {
     if let Some(dir) = std::env::var_os("TREESWAP_TEST_DIR") {
         return dir.into();
     }
     let shm = Path::new("/dev/shm");
-    if tempfile::tempfile_in(shm).is_ok() { shm.to_owned() } else { std::env::temp_dir() }
+    // Containers often have a small one.
+    let roomy = rustix::fs::statvfs(shm).is_ok_and(|shm| shm.f_bavail * shm.f_frsize >= 1 << 30);
+    if roomy && tempfile::tempfile_in(shm).is_ok() { shm.to_owned() } else { std::env::temp_dir() }
 }
 
 /// An address of the loopback at which every connection is refused, as long as the socket lives: it is taken, so that

@@ -1,0 +1,183 @@
+use super::*;
+use crate::fsx::{create_new, make_dir, open_dir, open_dir_at_path};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+/// Never stops.
+fn on() -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+/// A directory with `victim` in it, where the tree to be removed, `tree`, goes beside it.
+fn scratch() -> (tempfile::TempDir, OwnedFd) {
+    let dir = tempfile::tempdir().unwrap();
+    fs_err::create_dir_all(dir.path().join("victim/sub")).unwrap();
+    fs_err::write(dir.path().join("victim/sub/file"), "x").unwrap();
+    let fd = open_dir_at_path(dir.path()).unwrap();
+    (dir, fd)
+}
+
+fn assert_victim_lives(dir: &Path) {
+    assert_eq!(fs_err::read_to_string(dir.join("victim/sub/file")).unwrap(), "x");
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs_err::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+}
+
+/// A chain of directories, each with a file beside the next one.
+fn chain(top: &OwnedFd, levels: usize) {
+    let mut here = make_dir(top, "tree", 0o755).unwrap();
+    for _ in 0..levels {
+        create_new(&here, "file", 0o644).unwrap();
+        here = make_dir(&here, "d", 0o755).unwrap();
+    }
+}
+
+#[test]
+fn twenty_thousand_levels_are_measured_and_removed_with_few_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let usual = Rlimit { current: Some(1024), maximum: getrlimit(Resource::Nofile).maximum };
+    setrlimit(Resource::Nofile, usual).unwrap();
+    // In memory where there is such a place: a disk file system takes minutes to make so many, when it is busy.
+    let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let top = open_dir_at_path(dir.path()).unwrap();
+    chain(&top, 20_000);
+    let measured = measure(open_dir(&top, "tree").unwrap()).unwrap();
+    assert_eq!(measured, Measured { entries: 40_000, bytes: 0 });
+    let removal = remove(&top, "tree", &mut on);
+    assert!(removal.is_complete(), "{removal:?}");
+    assert_eq!(removal.removed, 40_001);
+    assert!(!dir.path().join("tree").exists());
+}
+
+#[test]
+fn links_are_removed_and_never_followed() {
+    let (dir, top) = scratch();
+    let tree = dir.path().join("tree");
+    fs_err::create_dir_all(tree.join("a")).unwrap();
+    symlink("../victim", tree.join("up")).unwrap();
+    symlink(dir.path().join("victim"), tree.join("a/absolute")).unwrap();
+    assert_eq!(measure(open_dir(&top, "tree").unwrap()).unwrap().entries, 3);
+    assert!(remove(&top, "tree", &mut on).is_complete());
+    symlink("victim", &tree).unwrap();
+    assert!(remove(&top, "tree", &mut on).is_complete(), "the top itself may be a link, or a file");
+    assert!(!tree.is_symlink());
+    assert_victim_lives(dir.path());
+}
+
+/// Runs as an ordinary user, whom modes keep out; uid 0 is not kept out by any.
+fn as_somebody(work: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            if rustix::process::geteuid().is_root() {
+                let (gid, uid) = (rustix::fs::Gid::from_raw(65_534), rustix::fs::Uid::from_raw(65_534));
+                rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+                rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            }
+            work();
+        });
+        worker.join().unwrap();
+    });
+}
+
+#[test]
+fn directories_that_forbid_writing_or_entering_are_removed_by_their_owner() {
+    let (dir, _) = scratch();
+    set_mode(dir.path(), 0o777);
+    as_somebody(|| {
+        let tree = dir.path().join("tree");
+        fs_err::create_dir_all(tree.join("read-only/below")).unwrap();
+        fs_err::create_dir_all(tree.join("closed/below")).unwrap();
+        for name in ["read-only/file", "closed/file"] {
+            fs_err::write(tree.join(name), "x").unwrap();
+        }
+        for (name, mode) in
+            [("read-only/below", 0o555), ("read-only", 0o555), ("closed", 0o000), (".", 0o500)]
+        {
+            set_mode(&tree.join(name), mode);
+        }
+        let top = open_dir_at_path(dir.path()).unwrap();
+        let removal = remove(&top, "tree", &mut on);
+        assert!(removal.is_complete(), "{removal:?}");
+        assert!(!tree.exists());
+    });
+}
+
+#[test]
+fn what_cannot_be_removed_is_named_and_the_rest_goes() {
+    let (dir, top) = scratch();
+    let tree = dir.path().join("tree");
+    fs_err::create_dir_all(tree.join("a/theirs")).unwrap();
+    fs_err::create_dir_all(tree.join("z/deep")).unwrap();
+    fs_err::write(tree.join("a/theirs/file"), "x").unwrap();
+    for name in [".", "tree", "tree/a", "tree/z", "tree/z/deep"] {
+        set_mode(&dir.path().join(name), 0o777);
+    }
+    if rustix::process::geteuid().is_root() {
+        as_somebody(|| {
+            let (path, error) = remove(&top, "tree", &mut on).failed.unwrap();
+            assert_eq!(path, Path::new("tree/a/theirs/file"));
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        });
+        assert!(tree.join("a/theirs/file").exists() && !tree.join("z").exists());
+    }
+    assert!(remove(&top, "tree", &mut on).is_complete());
+    assert!(!tree.exists());
+}
+
+#[test]
+fn a_directory_moved_away_under_the_walk_leads_nowhere() {
+    let (dir, top) = scratch();
+    chain(&top, 200);
+    let inner = dir.path().join("tree").join(["d"; 100].join("/"));
+    let mut moved = false;
+    let removal = remove(&top, "tree", &mut || {
+        // Files go on the way down: without this one, the walk is below it.
+        if !moved && !inner.join("file").exists() {
+            fs_err::rename(&inner, dir.path().join("victim/inner")).unwrap();
+            moved = true;
+        }
+        ControlFlow::Continue(())
+    });
+    assert!(moved && !removal.is_complete(), "{removal:?}");
+    assert_victim_lives(dir.path());
+    assert!(remove(&top, "tree", &mut on).is_complete());
+    assert!(!dir.path().join("tree").exists());
+}
+
+#[test]
+fn names_that_appear_meanwhile_do_not_keep_it_going_for_ever() {
+    let (dir, top) = scratch();
+    chain(&top, 3);
+    let (mut count, tree) = (0, dir.path().join("tree"));
+    let removal = remove(&top, "tree", &mut || {
+        count += 1;
+        let _ = fs_err::write(tree.join(format!("new{count}")), "x"); // its directory may be gone
+        ControlFlow::Continue(())
+    });
+    assert!(removal.is_complete() || removal.failed.is_some());
+    assert!(remove(&top, "tree", &mut on).is_complete());
+    assert!(!tree.exists());
+}
+
+#[test]
+fn a_removal_stops_when_asked_and_the_next_one_finishes() {
+    let (dir, top) = scratch();
+    chain(&top, 500);
+    let mut slices = 0;
+    let removal = remove(&top, "tree", &mut || {
+        slices += 1;
+        if slices > 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert!(removal.stopped && removal.removed < 500, "{removal:?}");
+    assert!(remove(&top, "tree", &mut on).is_complete());
+    assert!(!dir.path().join("tree").exists());
+}
+
+#[test]
+fn a_name_that_is_gone_already_is_as_good_as_removed() {
+    let (_dir, top) = scratch();
+    assert!(remove(&top, "absent", &mut on).is_complete());
+    assert!(remove(&top, "nul\0", &mut on).failed.is_some());
+}
