@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! 5 edges     main -> cli -> app -> config
-//! 4 drivers   sync
+//! 4 drivers   sync   deliver (a revision's ConfigMaps to many clusters)
 //! 3 adapters  mirror (only git2, and git's wire protocol)   store (the root)
 //!             cluster (only kube)   hooks   watch (only notify)   admin (HTTP)   telemetry
 //! 2 rules     phase (sync's states)   retention (keep or reap, and why)   configmap (rules and trees to ConfigMaps)
@@ -24,6 +24,7 @@ pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod configmap;
+pub mod deliver;
 pub mod fsx;
 pub mod generation;
 pub mod hooks;

@@ -10,6 +10,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("app", 51),
     ("config", 50),
     ("sync", 40),
+    ("deliver", 40),
     ("mirror", 30),
     ("store", 30),
     ("cluster", 30),

@@ -27,11 +27,11 @@ struct Flag {
     meaning: String,
 }
 
-/// The options of `sync` below their headings.
-fn sections() -> Vec<(String, Vec<Flag>)> {
+/// The options of a command below their headings.
+fn sections(command: &str) -> Vec<(String, Vec<Flag>)> {
     let mut sections: Vec<(String, Vec<Flag>)> = Vec::new();
     let mut paragraph_ended = false;
-    for line in help(&["sync", "--help"]).lines() {
+    for line in help(&[command, "--help"]).lines() {
         let indent = line.len() - line.trim_start().len();
         let text = line.trim();
         match (indent, text) {
@@ -63,13 +63,13 @@ fn sections() -> Vec<(String, Vec<Flag>)> {
         }
     }
     sections.retain(|(heading, _)| heading != "Options");
-    assert!(sections.len() >= 7, "the help of sync lost its headings");
+    assert!(sections.len() >= 5, "the help of {command} lost its headings");
     sections
 }
 
-fn table() -> String {
+fn table(command: &str) -> String {
     let mut table = String::from("| option | default | meaning |\n| --- | --- | --- |\n");
-    for (heading, flags) in sections() {
+    for (heading, flags) in sections(command) {
         table += &format!("| **{heading}** | | |\n");
         for Flag { name, default, meaning } in flags {
             let cell = |text: &str| text.replace('|', "\\|").replace('<', "&lt;");
@@ -80,19 +80,21 @@ fn table() -> String {
 }
 
 #[test]
-fn the_table_of_options_is_the_help() {
+fn the_tables_of_options_are_the_help() {
     let readme = readme();
-    let begin = "<!-- options: begin -->\n";
-    let (_, rest) = readme.split_once(begin).expect("the README has a table of options");
-    let (shown, _) = rest.split_once("<!-- options: end -->").unwrap();
-    let expected = table();
-    if shown != expected {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("options.md");
-        std::fs::write(&path, &expected).unwrap();
-        panic!(
-            "the README's table of options is not what `treeswap sync --help` says; it should be {}",
-            path.display()
-        );
+    for (command, mark) in [("sync", "options"), ("apply", "apply options")] {
+        let begin = format!("<!-- {mark}: begin -->\n");
+        let (_, rest) = readme.split_once(&begin).expect("the README has a table of options");
+        let (shown, _) = rest.split_once(&format!("<!-- {mark}: end -->")).unwrap();
+        let expected = table(command);
+        if shown != expected {
+            let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.md", mark.replace(' ', "-")));
+            std::fs::write(&path, &expected).unwrap();
+            panic!(
+                "the README's table of options is not what `treeswap {command} --help` says; it should be {}",
+                path.display()
+            );
+        }
     }
 }
 
@@ -141,8 +143,9 @@ fn every_subcommand_is_in_the_readme() {
 #[test]
 fn every_option_that_the_readme_shows_exists() {
     let known = format!(
-        "{}{}{}{}{}",
+        "{}{}{}{}{}{}",
         help(&["sync", "--help"]),
+        help(&["apply", "--help"]),
         help(&["render", "--help"]),
         help(&["watch", "--help"]),
         help(&["pin", "--help"]),

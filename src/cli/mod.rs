@@ -10,12 +10,15 @@ macro_rules! say {
     }};
 }
 
+mod apply;
 mod check;
 mod complete;
 mod flags;
 mod gitsync;
+mod input;
 mod manual;
 mod render;
+mod source;
 mod sync;
 mod usage;
 
@@ -29,7 +32,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::{app, config, configmap, human, mirror, shutdown, store, telemetry};
+use crate::{app, cluster, config, configmap, deliver, human, mirror, shutdown, store, telemetry};
 
 /// What the process ends with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +44,10 @@ pub enum Exit {
     Failed = 1,
     /// The command line or the configuration is wrong; nothing was touched.
     Usage = 2,
+    /// Some targets failed; the others are done.
+    Some = 3,
+    /// A dry run found differences.
+    Differs = 4,
 }
 
 impl From<Exit> for ExitCode {
@@ -54,10 +61,11 @@ Examples:
   treeswap sync --repo=https://github.com/acme/config --root=/config
   treeswap sync --one-time --repo=git@github.com:acme/config --ref=v1.4 --root=/config
   treeswap watch /config -- systemctl reload gateway
+  treeswap apply --rules=plugins.yaml --repo=https://github.com/acme/config --ref=main --owner=acme --dry-run
   treeswap render --rules=plugins.yaml --tree=. | kubectl apply --server-side -f -
   treeswap pin /config -- tar czf /tmp/config.tgz -C {} .
 
-Exit codes: 0 done, 1 failed, 2 usage or configuration, 128+N ended by a second signal N.";
+Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 some targets failed, 4 differences found, 128+N ended by a second signal N.";
 
 /// Keeps a directory equal to a revision of a git repository, one complete revision at a time
 #[derive(Parser)]
@@ -82,6 +90,8 @@ enum Command {
     Status(status::Args),
     /// Validate the configuration of `sync` offline and print it, secrets replaced
     Check(Box<config::Args>),
+    /// Bring the ConfigMaps of clusters to what Prow's config_updater rules make of a tree
+    Apply(Box<apply::Args>),
     /// Print the ConfigMaps that Prow's config_updater rules make of a tree, as manifests
     Render(Box<render::Args>),
     /// Show the whole thing on a bundled example, in seconds
@@ -117,7 +127,20 @@ fn tree(short: bool) -> clap::Command {
         );
         if short { command.mut_args(|arg| arg.hide_env(true).hide_possible_values(true)) } else { command }
     };
-    Cli::command().mut_subcommand("sync", with_variables).mut_subcommand("check", with_variables)
+    let with_rules = |command: clap::Command| match short {
+        true => command.mut_args(|arg| {
+            let rare = matches!(arg.get_help_heading(), Some("Policies" | "Credentials"));
+            let hidden = rare || arg.is_hide_short_help_set();
+            let takes_value = arg.get_action().takes_values();
+            arg.hide_possible_values(takes_value).hide_short_help(hidden)
+        }),
+        false => command,
+    };
+    Cli::command()
+        .mut_subcommand("sync", with_variables)
+        .mut_subcommand("check", with_variables)
+        .mut_subcommand("apply", with_rules)
+        .mut_subcommand("render", with_rules)
 }
 
 /// Runs the program and returns its exit code.
@@ -145,6 +168,7 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
     let result = match cli.command {
         Command::Sync(args) => init(|| sync::run(&args, &flags::Given::of(&tree, &matches))),
         Command::Check(args) => check::run(&args, &flags::Given::of(&tree, &matches)),
+        Command::Apply(args) => init(|| apply::run(&args, &flags::Given::of(&tree, &matches))),
         Command::Render(args) => render::run(&args, &flags::Given::of(&tree, &matches)),
         Command::GitSync(args) => return gitsync::run("treeswap git-sync", &args.arguments),
         Command::Pin(args) => pin::run(args),
@@ -172,7 +196,10 @@ fn report(error: &anyhow::Error) -> ExitCode {
     for hint in hints(error) {
         say!("hint: {hint}");
     }
-    match error.is::<config::Error>() || error.is::<configmap::RulesError>() {
+    let usage = error.is::<config::Error>()
+        || error.is::<configmap::RulesError>()
+        || error.is::<cluster::ConfigError>();
+    match usage {
         true => Exit::Usage.into(),
         false => Exit::Failed.into(),
     }
@@ -188,7 +215,16 @@ fn hints(error: &anyhow::Error) -> Vec<String> {
         let mirror = || cause.downcast_ref::<mirror::Error>().map(mirror::Error::hints);
         let rules = || cause.downcast_ref::<configmap::RulesError>().map(configmap::RulesError::hints);
         let plan = || cause.downcast_ref::<configmap::Refused>().map(configmap::Refused::hints);
-        app.or_else(config).or_else(store).or_else(pin).or_else(mirror).or_else(rules).or_else(plan)
+        let source = || cause.downcast_ref::<deliver::SourceError>().map(|error| error.hints.clone());
+        let cluster = || cause.downcast_ref::<cluster::ConfigError>().map(cluster::ConfigError::hints);
+        app.or_else(config)
+            .or_else(store)
+            .or_else(pin)
+            .or_else(mirror)
+            .or_else(rules)
+            .or_else(plan)
+            .or_else(source)
+            .or_else(cluster)
     };
     error.chain().find_map(of).unwrap_or_default()
 }

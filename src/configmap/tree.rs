@@ -76,7 +76,7 @@ impl Tree {
     }
 
     /// The file that a path gives, through links within the tree.
-    pub(super) fn resolve(&self, path: &[u8]) -> Result<usize, BadLink> {
+    pub fn resolve(&self, path: &[u8]) -> Result<usize, BadLink> {
         let mut rest: VecDeque<Vec<u8>> = components(path).collect();
         let mut at: Vec<Vec<u8>> = Vec::new();
         let mut links = 0;

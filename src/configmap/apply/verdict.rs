@@ -177,6 +177,11 @@ impl Verdict {
         }
     }
 
+    /// On what uid and version prove to be right.
+    pub fn right(revision: String) -> Self {
+        Self { revision, ..Self::new(Deed::Nothing, Why::Right, Claim::Ours) }
+    }
+
     /// Whether it ends in a write.
     pub fn writes(&self) -> bool {
         matches!(self.deed, Deed::Create | Deed::Replace | Deed::Recreate | Deed::Delete)
@@ -221,6 +226,11 @@ impl Policy {
             (Some(wish), None) => self.absent(wish, entry, record),
             (Some(wish), Some(seen)) => self.there(wish, seen, entry, record),
         }
+    }
+
+    /// Whether what is stamped with a revision has to be looked at for the stamp alone.
+    pub fn asks_again(&self, stamped: &str) -> bool {
+        self.shape.version_key == VersionKey::Every && stamped != self.revision
     }
 
     /// Nothing asks for it any more.

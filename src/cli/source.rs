@@ -1,4 +1,4 @@
-//! Where `render` has its tree from: a directory, or a revision of a repository.
+//! Where `render` and `apply` have their tree from: a directory, or a revision of a repository.
 
 use std::error::Error;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};

@@ -1,0 +1,351 @@
+//! `treeswap apply`: the full desired state of all rules from one revision, brought to all clusters, then the end.
+
+mod show;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::ValueEnum;
+use clap::builder::PossibleValuesParser;
+use tokio_util::sync::CancellationToken;
+
+use super::flags::Given;
+use super::input::{Input, Place};
+use super::{Exit, hints};
+use crate::cluster::{self, Clusters};
+use crate::configmap::apply::{Adopt, Desired, Floor, Owner, Shape, VersionKey};
+use crate::configmap::{Plan, RuleSet};
+use crate::deliver::{self, MirrorSource, OnRewind, Report, SourceError, TreeSource};
+use crate::mirror::Mirror;
+use crate::revision::{ObjectId, Revision};
+use crate::{config, human, shutdown};
+
+/// Options of `treeswap apply`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 some targets failed or were refused, \
+                        4 a dry run found differences."
+)]
+pub(super) struct Args {
+    #[command(flatten, next_help_heading = "Source")]
+    input: Input,
+
+    #[command(flatten, next_help_heading = "Clusters")]
+    clusters: ClusterArgs,
+
+    #[command(flatten, next_help_heading = "What may be done")]
+    rights: Rights,
+
+    #[command(flatten, next_help_heading = "Output")]
+    output: Output,
+}
+
+/// Where to.
+#[derive(Clone, Debug, clap::Args)]
+struct ClusterArgs {
+    /// Kubeconfig file; each of its contexts is a cluster of the rules
+    ///
+    /// Can be given several times. Without it, without --kubeconfig-dir and outside of a Pod: $KUBECONFIG, or
+    /// ~/.kube/config.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Vec<PathBuf>,
+
+    /// Directory of kubeconfig files, as a mounted Secret is
+    #[arg(long, value_name = "DIR")]
+    kubeconfig_dir: Option<PathBuf>,
+
+    /// In a Pod, `default` is not the Pod's own cluster but a kubeconfig's current context
+    #[arg(long, hide_short_help = true)]
+    no_in_cluster_config: bool,
+
+    /// Requests in flight to one cluster
+    #[arg(long, hide_short_help = true, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    concurrency: u16,
+
+    /// How long one request may take
+    #[arg(long, hide_short_help = true, value_name = "DURATION", default_value = "30s", value_parser = config::duration)]
+    request_timeout: Duration,
+
+    /// How long everything may take
+    ///
+    /// What is not done then is skipped, and told.
+    #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = config::duration)]
+    timeout: Duration,
+}
+
+/// What may be done.
+#[derive(Clone, Debug, clap::Args)]
+struct Rights {
+    /// This installation's name, by which it knows what is its own
+    ///
+    /// It must never change. Two installations with different names never touch each other's ConfigMaps.
+    #[arg(long, value_name = "NAME")]
+    owner: String,
+
+    /// Take over ConfigMaps: prow (those of Prow's tools), all (those of no owner)
+    #[arg(long, value_name = "WHOSE", default_value = "nothing", value_parser = PossibleValuesParser::new(["nothing", "prow", "all"]))]
+    adopt: String,
+
+    /// Delete ConfigMaps of ours that no rule names or no file feeds any more
+    ///
+    /// Without it those that no file feeds are emptied, and those that no rule names are left.
+    #[arg(long)]
+    prune: bool,
+
+    /// The most of our ConfigMaps in a cluster that a run may delete or empty
+    ///
+    /// A run that would take away more is refused as a whole: a wrong ref or directory must not look like a wish. 100
+    /// lets all go.
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
+    max_prune: u8,
+
+    /// Delete an immutable ConfigMap and make it again when its content has to change
+    #[arg(long, hide_short_help = true)]
+    recreate_immutable: bool,
+
+    /// The commit id that --tree is of
+    #[arg(long, value_name = "ID")]
+    revision: Option<String>,
+
+    /// Overwrite with --tree what is recorded as another revision's
+    #[arg(long)]
+    force: bool,
+
+    /// When the ref goes back from what is recorded: apply (follow it) or hold
+    ///
+    /// `hold` writes nothing unless the revision is known to come after the recorded one.
+    #[arg(long, value_name = "POLICY", default_value = "apply", value_parser = PossibleValuesParser::new(["apply", "hold"]))]
+    on_rewind: String,
+
+    /// How long a ref that goes back is taken for a replica that lags, and asked again
+    #[arg(long, hide_short_help = true, value_name = "DURATION", default_value = "30s", value_parser = config::duration)]
+    lag_wait: Duration,
+
+    /// Add a key VERSION with a commit id: changed, every, or off
+    ///
+    /// `changed`: the commit that last changed the ConfigMap. `every`: each commit, as Prow's tools have it, which
+    /// writes every ConfigMap at every commit.
+    #[arg(long, value_name = "WHEN", default_value = "off", value_parser = PossibleValuesParser::new(["off", "changed", "every"]))]
+    version_key: String,
+
+    /// Add a key with the payload's digest, to be compared with the marker's
+    #[arg(long, value_name = "KEY")]
+    stamp_key: Option<String>,
+
+    /// Write nothing; print what would be done
+    ///
+    /// The servers check each write where our rights allow it.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// How to tell.
+#[derive(Clone, Debug, clap::Args)]
+struct Output {
+    /// How results are printed [default: a table on a terminal, else lines]
+    ///
+    /// A table shows also what is right, lines do not.
+    #[arg(short = 'o', long = "output", value_name = "FORMAT")]
+    format: Option<Format>,
+}
+
+/// A form of the results.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Format {
+    /// For people.
+    Table,
+    /// For logs.
+    Lines,
+    /// For programs.
+    Json,
+}
+
+/// Applies.
+pub(super) fn run(args: &Args, given: &Given) -> anyhow::Result<ExitCode> {
+    let shape = args.rights.shape()?;
+    let options = args.options()?;
+    let clusters = Clusters::load(&args.clusters.options())?;
+    for problem in &clusters.problems {
+        say!("treeswap: warning: {}", human::one_line(problem));
+    }
+    let rules = args.input.rules()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2) // comparing payloads of one cluster does not hold up another
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let cancel = {
+        let _inside = runtime.enter();
+        shutdown::listen(Exit::Some as u8).context("cannot listen for signals")?
+    };
+    let limit = args.clusters.timeout;
+    let report = match args.input.place("apply")? {
+        Place::Directory(directory) => {
+            let revision = args.rights.revision()?;
+            let (rules, plan) = args.input.local(rules, directory, args.rights.stamp(revision))?;
+            let desired = desired(&args.input, &rules, plan, revision, shape)?;
+            let source = Arc::new(TreeSource::new(desired));
+            runtime.block_on(within(
+                limit,
+                &cancel,
+                deliver::deliver(source, &clusters, &options, &cancel),
+            ))?
+        }
+        Place::Repository(repo) => {
+            if args.rights.revision.is_some() {
+                let (one, other) = ("--revision".into(), "--repo".into());
+                return Err(config::Error::Conflict { one, other }.into());
+            }
+            let fetched = args.input.fetched(given, "apply", repo)?;
+            let (input, rights) = (args.input.clone(), args.rights.clone());
+            let planner = move |objects: &_, revision| {
+                let planned = input.remote(rules.clone(), objects, revision, rights.stamp(revision));
+                let desired =
+                    planned.and_then(|(rules, plan)| desired(&input, &rules, plan, revision, shape.clone()));
+                desired.map_err(|error| SourceError {
+                    what: format!("revision {}: {}", revision.short(), human::one_line(error.as_ref())),
+                    hints: hints(&error),
+                    transient: false,
+                })
+            };
+            let mirror = Mirror::open(fetched.options.clone())?;
+            let source = MirrorSource::new(mirror, Arc::new(planner)).context("cannot start a thread")?;
+            let source = Arc::new(source);
+            runtime.block_on(within(
+                limit,
+                &cancel,
+                deliver::deliver(source, &clusters, &options, &cancel),
+            ))?
+        }
+    };
+    runtime.shutdown_background();
+    show::print(&report, args.output.format, args.rights.dry_run)?;
+    Ok(exit(&report, args.rights.dry_run).into())
+}
+
+fn exit(report: &Report, dry_run: bool) -> Exit {
+    match report.is_success() {
+        false => Exit::Some,
+        true if dry_run && report.differs() => Exit::Differs,
+        true => Exit::Done,
+    }
+}
+
+/// Runs until the end, which comes soon after the limit.
+async fn within<T>(limit: Duration, cancel: &CancellationToken, act: impl Future<Output = T>) -> T {
+    let mut act = std::pin::pin!(act);
+    tokio::select! {
+        done = &mut act => return done,
+        () = tokio::time::sleep(limit) => cancel.cancel(),
+    }
+    act.await
+}
+
+/// What a plan asks for, unless it must not be carried out.
+fn desired(
+    input: &Input,
+    rules: &RuleSet,
+    plan: Plan,
+    revision: Revision,
+    shape: Shape,
+) -> anyhow::Result<Desired> {
+    let plan = plan.accepted()?;
+    for finding in &plan.noted {
+        say!("treeswap: warning: {finding}");
+    }
+    let decides = format!("{:?} {}", rules.rules, input.decides());
+    Ok(Desired::new(&plan, revision, &decides, shape)
+        .map_err(|finding| crate::configmap::Refused(vec![finding]))?)
+}
+
+impl Args {
+    fn options(&self) -> Result<deliver::Options, config::Error> {
+        let rights = &self.rights;
+        let owner = Owner::new(&rights.owner).map_err(|why| config::Error::Value {
+            name: "--owner".into(),
+            value: rights.owner.clone(),
+            why: why.to_string(),
+        })?;
+        Ok(deliver::Options {
+            adopt: match rights.adopt.as_str() {
+                "prow" => Adopt::Prow,
+                "all" => Adopt::All,
+                _ => Adopt::Nothing,
+            },
+            prune: rights.prune,
+            floor: Floor { percent: rights.max_prune },
+            recreate: rights.recreate_immutable,
+            force: rights.force,
+            on_rewind: if rights.on_rewind == "hold" { OnRewind::Hold } else { OnRewind::Apply },
+            lag: rights.lag_wait,
+            dry_run: rights.dry_run,
+            concurrency: self.clusters.concurrency.into(),
+            ..deliver::Options::new(owner)
+        })
+    }
+}
+
+impl ClusterArgs {
+    fn options(&self) -> cluster::Options {
+        let pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() && !self.no_in_cluster_config;
+        let nothing = self.kubeconfig.is_empty() && self.kubeconfig_dir.is_none() && !pod;
+        cluster::Options {
+            kubeconfigs: if nothing { usual() } else { self.kubeconfig.clone() },
+            kubeconfig_dir: self.kubeconfig_dir.clone(),
+            in_cluster: pod,
+            timeout: self.request_timeout,
+            concurrency: self.concurrency.into(),
+            ..cluster::Options::default()
+        }
+    }
+}
+
+/// Where kubectl looks.
+fn usual() -> Vec<PathBuf> {
+    let named = std::env::var_os("KUBECONFIG").filter(|value| !value.is_empty());
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".kube/config"));
+    match named {
+        Some(paths) => std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()).collect(),
+        None => home().filter(|path| path.exists()).into_iter().collect(),
+    }
+}
+
+impl Rights {
+    fn shape(&self) -> Result<Shape, config::Error> {
+        let shape = Shape {
+            version_key: match self.version_key.as_str() {
+                "changed" => VersionKey::Changed,
+                "every" => VersionKey::Every,
+                _ => VersionKey::Off,
+            },
+            stamp_key: self.stamp_key.clone(),
+        };
+        shape.check().map_err(|why| config::Error::Value {
+            name: "--stamp-key".into(),
+            value: self.stamp_key.clone().unwrap_or_default(),
+            why,
+        })?;
+        Ok(shape)
+    }
+
+    /// What is stamped when a payload is planned.
+    fn stamp(&self, revision: Revision) -> Option<String> {
+        (self.version_key != "off").then(|| revision.to_string())
+    }
+
+    fn revision(&self) -> Result<Revision, config::Error> {
+        let Some(text) = &self.revision else {
+            let (one, other) = ("--tree".into(), "--revision, the commit id that it is of".into());
+            return Err(config::Error::Needs { one, other });
+        };
+        let id = ObjectId::from_hex(text).ok_or_else(|| config::Error::Value {
+            name: "--revision".into(),
+            value: text.clone(),
+            why: "a full commit id has 40 hexadecimal digits".into(),
+        })?;
+        Ok(Revision(id))
+    }
+}

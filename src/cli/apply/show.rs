@@ -1,0 +1,118 @@
+//! The results of `apply`, for people, logs and programs. Keys are named, values never.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io::{IsTerminal as _, Write as _};
+
+use super::Format;
+use crate::deliver::{Outcome, Report, Target};
+
+/// Keys that are named of each kind.
+const SHOWN: usize = 8;
+
+/// Prints the results on stdout, and on stderr what a person should see whatever stdout is for.
+pub(super) fn print(report: &Report, format: Option<Format>, dry_run: bool) -> anyhow::Result<()> {
+    let terminal = || if std::io::stdout().is_terminal() { Format::Table } else { Format::Lines };
+    let text = match format.unwrap_or_else(terminal) {
+        Format::Json => serde_json::to_string_pretty(report)? + "\n",
+        Format::Table => table(report, dry_run),
+        Format::Lines => lines(report, dry_run),
+    };
+    // A reader that closes the pipe early has seen what it wanted.
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    for note in &report.notes {
+        say!("treeswap: note: {note}");
+    }
+    for failure in &report.failures {
+        say!("treeswap: {failure}");
+    }
+    let hints: BTreeSet<&String> = report.targets.iter().flat_map(|target| &target.hints).collect();
+    for hint in hints {
+        say!("hint: {hint}");
+    }
+    Ok(())
+}
+
+/// The outcome as it is, or as it would be.
+fn word(outcome: Outcome, dry_run: bool) -> String {
+    match dry_run && outcome.is_write() {
+        true => format!("to be {}", outcome.word()),
+        false => outcome.word().to_owned(),
+    }
+}
+
+/// Keys that come, change and go: `+a ~b -c`.
+fn keys(target: &Target) -> String {
+    let mut text = String::new();
+    for (sign, keys) in [('+', &target.added), ('~', &target.changed), ('-', &target.removed)] {
+        for key in keys.iter().take(SHOWN) {
+            let _ = write!(text, " {sign}{key}"); // writing to a string does not fail
+        }
+        if keys.len() > SHOWN {
+            let _ = write!(text, " {sign}({} more)", keys.len() - SHOWN);
+        }
+    }
+    text
+}
+
+/// Why, where the outcome's word does not say it.
+fn why(target: &Target) -> String {
+    match target.outcome {
+        Outcome::Right => String::new(),
+        _ => format!("{}{}", target.why, if target.attempts > 1 { " (several tries)" } else { "" }),
+    }
+}
+
+fn summary(report: &Report, dry_run: bool) -> String {
+    let mut counts: Vec<(Outcome, usize)> = Vec::new();
+    for target in &report.targets {
+        match counts.iter_mut().find(|(outcome, _)| *outcome == target.outcome) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((target.outcome, 1)),
+        }
+    }
+    counts.sort();
+    let counts: Vec<String> =
+        counts.into_iter().map(|(outcome, count)| format!("{count} {}", word(outcome, dry_run))).collect();
+    let counts = if counts.is_empty() { "nothing to apply".to_owned() } else { counts.join(", ") };
+    format!("revision {}: {counts}\n", report.revision)
+}
+
+fn table(report: &Report, dry_run: bool) -> String {
+    let rows: Vec<[String; 4]> = report
+        .targets
+        .iter()
+        .map(|target| {
+            let place = format!("{}/{}", target.cluster, target.namespace);
+            [
+                place,
+                target.name.clone(),
+                word(target.outcome, dry_run),
+                format!("{}{}", why(target), keys(target)),
+            ]
+        })
+        .collect();
+    let heads = ["CLUSTER/NAMESPACE", "CONFIGMAP", "RESULT", "WHY, KEYS"];
+    let width = |at: usize| {
+        rows.iter().map(|row| row[at].chars().count()).chain([heads[at].len()]).max().unwrap_or_default()
+    };
+    let (a, b, c) = (width(0), width(1), width(2));
+    let mut text = String::new();
+    let heads = heads.map(str::to_owned);
+    for [place, name, result, rest] in std::iter::once(&heads).filter(|_| !rows.is_empty()).chain(&rows) {
+        let row = format!("{place:a$}  {name:b$}  {result:c$}  {}", rest.trim_start());
+        text.push_str(row.trim_end());
+        text.push('\n');
+    }
+    text + &summary(report, dry_run)
+}
+
+fn lines(report: &Report, dry_run: bool) -> String {
+    let mut text = String::new();
+    for target in report.targets.iter().filter(|target| target.outcome != Outcome::Right) {
+        let Target { cluster, namespace, name, .. } = target;
+        let (result, why, keys) = (word(target.outcome, dry_run), why(target), keys(target));
+        let _ = writeln!(text, "{cluster}/{namespace}/{name}: {result}: {why}{keys}"); // as above
+    }
+    text + &summary(report, dry_run)
+}

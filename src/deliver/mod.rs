@@ -1,0 +1,227 @@
+//! Brings the ConfigMaps of many clusters to what one revision says, never back to an older one.
+//!
+//! For each cluster, on its own, so that one that is slow or gone delays no other:
+//!
+//! 1. compute what the revision asks for;
+//! 2. read what is there, at the price of one metadata-only list a namespace where nobody wrote anything;
+//! 3. ask the remote which revision its ref names *now*, and begin again with that one if it is another;
+//! 4. write, each object under the version that was read; what gains before what loses;
+//! 5. ask once more, and begin again if the ref has moved; then write the marker, then the ledger.
+//!
+//! Why nobody is taken back without clocks or locks: an older writer's read and question lie before the push of the
+//! newer revision, and every write of the newer revision lies after it, so the older one's write meets a version that
+//! has changed. A newer writer that finds an object already right and skips it can still be overtaken by an older
+//! write; step 5 of the older writer, or the next run, heals that.
+//!
+//! A crash leaves: after 1 to 3 nothing; within 4 some targets written, each whole, found right by the next run; after
+//! 4 a marker that names the old set, so that its readers keep the old one.
+//!
+//! Files: `source` where revisions come from; `survey` step 2; `write` step 4; `worker` one cluster from 1 to 5;
+//! `set` the marker and the ledger; `report` what is told.
+
+mod report;
+mod set;
+mod source;
+mod survey;
+mod worker;
+mod write;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+pub use report::{Outcome, Report, Target};
+pub use source::{MirrorSource, Planner, Relation, Source, SourceError, TreeSource};
+
+use crate::cluster::{Clusters, ConfigError};
+use crate::configmap::apply::{Adopt, Desired, Floor, Owner, Pace, Policy};
+use crate::human;
+use crate::retry::Backoff;
+use crate::revision::Revision;
+use report::Ended;
+use worker::Worker;
+
+/// A ref that still moves after so many rounds over the clusters is for the next run.
+const MOST_ROUNDS: u32 = 5;
+
+/// What to do when the ref goes back, or elsewhere, from the revision that is recorded in a cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnRewind {
+    /// Follow it: the ref decides.
+    #[default]
+    Apply,
+    /// Write nothing unless it is known to be an advance.
+    Hold,
+}
+
+/// How to deliver.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Who we are.
+    pub owner: Owner,
+    /// Whose ConfigMaps become ours.
+    pub adopt: Adopt,
+    /// Whether what nothing feeds any more is deleted.
+    pub prune: bool,
+    /// How much may be taken away at once.
+    pub floor: Floor,
+    /// Whether an immutable ConfigMap is deleted and made again.
+    pub recreate: bool,
+    /// Overwrite what is recorded as another revision's, where there is no ref to ask.
+    pub force: bool,
+    /// What to do when the ref goes back.
+    pub on_rewind: OnRewind,
+    /// How long a ref that goes back may be a replica that lags behind, and is asked again.
+    pub lag: Duration,
+    /// Plan only; what would be written is sent to the servers to be checked, and stored nowhere.
+    pub dry_run: bool,
+    /// How often a write, a read or a whole cluster is tried before it has failed.
+    pub tries: u32,
+    /// From one try to the next.
+    pub backoff: Backoff,
+    /// Writes in flight to one cluster.
+    pub concurrency: usize,
+    /// How often a target may be repaired.
+    pub pace: Pace,
+}
+
+impl Options {
+    /// The defaults for an owner.
+    pub fn new(owner: Owner) -> Self {
+        Self {
+            owner,
+            adopt: Adopt::Nothing,
+            prune: false,
+            floor: Floor::default(),
+            recreate: false,
+            force: false,
+            on_rewind: OnRewind::Apply,
+            lag: Duration::from_secs(30),
+            dry_run: false,
+            tries: 5,
+            backoff: Backoff { first: Duration::from_millis(200), ceiling: Duration::from_secs(10) },
+            concurrency: 8,
+            pace: Pace::default(),
+        }
+    }
+
+    /// The rules of judging for one revision.
+    fn policy(&self, desired: &Desired) -> Policy {
+        Policy {
+            owner: self.owner.clone(),
+            adopt: self.adopt,
+            prune: self.prune,
+            recreate: self.recreate,
+            revision: desired.revision.to_string(),
+            shape: desired.shape.clone(),
+            pace: self.pace,
+            now: Timestamp::now(),
+        }
+    }
+}
+
+/// Where the clusters come from: one that cannot be used fails alone.
+pub trait Directory {
+    /// The cluster that rules call by this name.
+    fn find(&self, name: &str) -> Result<crate::cluster::Cluster, ConfigError>;
+}
+
+impl Directory for Clusters {
+    fn find(&self, name: &str) -> Result<crate::cluster::Cluster, ConfigError> {
+        self.get(name).cloned()
+    }
+}
+
+/// Delivers the revision that the ref names to every cluster that it has something for, and whatever it names when it
+/// moves meanwhile. Ends when every target has a definite result; soon after `cancel`, too.
+///
+/// # Errors
+/// When the remote cannot be asked at all, or what it names cannot be planned: then nothing was touched.
+pub async fn deliver<S: Source>(
+    source: Arc<S>,
+    clusters: &impl Directory,
+    options: &Options,
+    cancel: &CancellationToken,
+) -> Result<Report, SourceError> {
+    let mut desired = source.desired(source.ask().await?).await?;
+    let mut ended: BTreeMap<String, Ended> = BTreeMap::new();
+    let mut failures = Vec::new();
+    for round in 1.. {
+        let behind = |name: &&str| ended.get(*name).is_none_or(|ended| ended.revision != desired.revision);
+        let names: BTreeSet<String> = desired.clusters().filter(behind).map(str::to_owned).collect();
+        ended.extend(each(&names, &source, clusters, options, cancel, &desired).await);
+        let settled = desired.clusters().all(|name| ended[name].revision == desired.revision);
+        if settled || cancel.is_cancelled() || round == MOST_ROUNDS {
+            break;
+        }
+        // The ref moved while some clusters were written and after others were found right: those have it to come.
+        let newest = match source.ask().await {
+            Ok(newest) => source.desired(newest).await,
+            Err(error) => Err(error),
+        };
+        match newest {
+            Ok(newest) => desired = newest,
+            Err(error) => {
+                failures.push(error.to_string());
+                break;
+            }
+        }
+    }
+    let mut report = Report::new(desired.revision);
+    report.failures = failures;
+    ended.into_values().for_each(|ended| report.add(ended));
+    Ok(report)
+}
+
+/// Brings one revision to these clusters, each on its own.
+async fn each<S: Source>(
+    names: &BTreeSet<String>,
+    source: &Arc<S>,
+    clusters: &impl Directory,
+    options: &Options,
+    cancel: &CancellationToken,
+    desired: &Arc<Desired>,
+) -> BTreeMap<String, Ended> {
+    let mut running = JoinSet::new();
+    let mut ended = BTreeMap::new();
+    let mut same: BTreeMap<String, &String> = BTreeMap::new();
+    for name in names {
+        let cluster = match clusters.find(name) {
+            Ok(cluster) => cluster,
+            Err(error) => {
+                let hints = error.hints();
+                ended.insert(name.clone(), Ended::failed(desired, name, &human::one_line(&error), &hints));
+                continue;
+            }
+        };
+        if let Some(other) = same.insert(cluster.name().to_owned(), name) {
+            let why = format!("it is the same cluster as {other}; the rules have to call it by one name");
+            ended.insert(name.clone(), Ended::failed(desired, name, &why, &[]));
+            continue;
+        }
+        let worker = Worker::new(name.clone(), cluster, Arc::clone(source), options.clone(), cancel.clone());
+        let (name, desired) = (name.clone(), Arc::clone(desired));
+        running.spawn(async move { (name, worker.run(desired).await) });
+    }
+    while let Some(done) = running.join_next().await {
+        match done {
+            Ok((name, done)) => drop(ended.insert(name, done)),
+            Err(error) => std::panic::resume_unwind(error.into_panic()), // nobody aborts them
+        }
+    }
+    ended
+}
+
+/// The revision as people read it, of a text that should be one.
+fn short(revision: &str) -> &str {
+    revision.get(..12).unwrap_or(revision)
+}
+
+/// The revision that a text names.
+fn parsed(text: &str) -> Option<Revision> {
+    crate::revision::ObjectId::from_hex(text).map(Revision)
+}

@@ -1,0 +1,232 @@
+//! What is told: a result for every target, and what is worth saying about a cluster.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use crate::configmap::Difference;
+use crate::configmap::apply::{Deed, Desired, Verdict, Why};
+use crate::revision::Revision;
+
+/// How it ended for one target.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It was right, and nothing was written.
+    Right,
+    /// It was made.
+    Created,
+    /// It was replaced.
+    Replaced,
+    /// It was put right after somebody else wrote or deleted it.
+    Repaired,
+    /// It was deleted and made again.
+    Recreated,
+    /// It was deleted.
+    Deleted,
+    /// It was left as it is: nothing asks for it, and pruning was not asked for.
+    Left,
+    /// It needs a person.
+    Refused,
+    /// Another target, which has to be written first, was not.
+    Held,
+    /// It failed.
+    Failed,
+    /// It was not attempted: the run ended before.
+    Skipped,
+}
+
+impl Outcome {
+    /// In one word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Right => "right",
+            Self::Created => "created",
+            Self::Replaced => "replaced",
+            Self::Repaired => "repaired",
+            Self::Recreated => "recreated",
+            Self::Deleted => "deleted",
+            Self::Left => "left",
+            Self::Refused => "refused",
+            Self::Held => "held",
+            Self::Failed => "failed",
+            Self::Skipped => "skipped",
+        }
+    }
+
+    /// Whether the target is what it should be.
+    pub fn is_success(self) -> bool {
+        !matches!(self, Self::Refused | Self::Held | Self::Failed | Self::Skipped)
+    }
+
+    /// Whether something was written.
+    pub fn is_write(self) -> bool {
+        matches!(self, Self::Created | Self::Replaced | Self::Repaired | Self::Recreated | Self::Deleted)
+    }
+
+    /// What a verdict ends in when it is carried out.
+    pub(super) fn of(verdict: &Verdict) -> Self {
+        match &verdict.deed {
+            Deed::Nothing if verdict.why == Why::NoRule || verdict.why == Why::NotOurs => Self::Left,
+            Deed::Nothing => Self::Right,
+            Deed::Refuse(_) => Self::Refused,
+            Deed::Create | Deed::Replace if verdict.repairs() => Self::Repaired,
+            Deed::Create => Self::Created,
+            Deed::Replace => Self::Replaced,
+            Deed::Recreate => Self::Recreated,
+            Deed::Delete => Self::Deleted,
+        }
+    }
+}
+
+/// One target and how it ended. Keys are named, values never.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Target {
+    /// The cluster, as the rules call it.
+    pub cluster: String,
+    /// The namespace.
+    pub namespace: String,
+    /// The ConfigMap.
+    pub name: String,
+    /// How it ended; in a dry run, how it would.
+    pub outcome: Outcome,
+    /// Why, or what went wrong, in one line.
+    pub why: String,
+    /// Keys that came.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub added: BTreeSet<String>,
+    /// Keys that changed.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub changed: BTreeSet<String>,
+    /// Keys that went.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub removed: BTreeSet<String>,
+    /// What a person can do.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hints: Vec<String>,
+    /// Whether it may pass by itself.
+    pub transient: bool,
+    /// Writes that were sent.
+    pub attempts: u32,
+    /// The digest it should have; empty where nothing asks for it.
+    pub digest: String,
+}
+
+/// What became of a delivery.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Report {
+    /// The revision that was delivered: the newest one, if the ref moved meanwhile.
+    pub revision: Revision,
+    /// In the order of cluster, namespace and name.
+    pub targets: Vec<Target>,
+    /// What is worth saying besides: rewinds, circles, damage, each with its cluster.
+    pub notes: Vec<String>,
+    /// What failed besides targets: a marker or a ledger that could not be written, a question that was not answered.
+    pub failures: Vec<String>,
+}
+
+/// What became of one cluster.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) revision: Revision,
+    pub(super) targets: Vec<Target>,
+    pub(super) notes: Vec<String>,
+    pub(super) failures: Vec<String>,
+}
+
+impl Ended {
+    /// Every target of a cluster fails alike.
+    pub(super) fn failed(desired: &Desired, cluster: &str, why: &str, hints: &[String]) -> Self {
+        let targets = all_failed(desired, cluster, why, hints);
+        Self { revision: desired.revision, targets, notes: Vec::new(), failures: Vec::new() }
+    }
+}
+
+impl Target {
+    /// Of a verdict, before it is carried out.
+    pub(super) fn of(cluster: &str, namespace: &str, name: &str, verdict: &Verdict) -> Self {
+        let Difference { added, changed, removed } = verdict.difference.clone();
+        let (why, hints, transient) = match &verdict.deed {
+            Deed::Refuse(refusal) => {
+                (refusal.to_string(), vec![refusal.hint().to_owned()], refusal.is_transient())
+            }
+            _ => (verdict.why.to_string(), Vec::new(), false),
+        };
+        Self {
+            cluster: cluster.to_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            outcome: Outcome::of(verdict),
+            why,
+            added,
+            changed,
+            removed,
+            hints,
+            transient,
+            attempts: 0,
+            digest: String::new(),
+        }
+    }
+
+    /// One of which nothing could be learned.
+    pub(super) fn failed(cluster: &str, namespace: &str, name: &str, why: &str, hints: Vec<String>) -> Self {
+        Self {
+            cluster: cluster.to_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            outcome: Outcome::Failed,
+            why: why.to_owned(),
+            added: BTreeSet::new(),
+            changed: BTreeSet::new(),
+            removed: BTreeSet::new(),
+            hints,
+            transient: false,
+            attempts: 0,
+            digest: String::new(),
+        }
+    }
+
+    /// With another end.
+    pub(super) fn ended(mut self, outcome: Outcome, why: impl Into<String>, hints: Vec<String>) -> Self {
+        (self.outcome, self.why, self.hints) = (outcome, why.into(), hints);
+        self
+    }
+}
+
+impl Report {
+    pub(super) fn new(revision: Revision) -> Self {
+        Self { revision, targets: Vec::new(), notes: Vec::new(), failures: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, ended: Ended) {
+        self.targets.extend(ended.targets);
+        self.targets
+            .sort_by(|a, b| (&a.cluster, &a.namespace, &a.name).cmp(&(&b.cluster, &b.namespace, &b.name)));
+        self.notes.extend(ended.notes);
+        self.failures.extend(ended.failures);
+    }
+
+    /// Whether everything is as it should be.
+    pub fn is_success(&self) -> bool {
+        self.failures.is_empty() && self.targets.iter().all(|target| target.outcome.is_success())
+    }
+
+    /// Whether anything was written, or, in a dry run, would be.
+    pub fn differs(&self) -> bool {
+        self.targets.iter().any(|target| target.outcome.is_write())
+    }
+}
+
+/// Every target that a revision has in a cluster, failed for one reason.
+pub(super) fn all_failed(desired: &Desired, cluster: &str, why: &str, hints: &[String]) -> Vec<Target> {
+    let of = |namespace: &str| {
+        let names = desired.of(cluster, namespace).into_iter().flatten().filter(|(_, wish)| wish.fed);
+        names
+            .map(|(name, wish)| Target {
+                digest: wish.digest.clone(),
+                ..Target::failed(cluster, namespace, name, why, hints.to_vec())
+            })
+            .collect::<Vec<_>>()
+    };
+    desired.namespaces(cluster).flat_map(of).collect()
+}

@@ -1,0 +1,100 @@
+//! What is recorded of a namespace after its writes: the marker, for consumers and for the next run, and the ledger.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::report::{Outcome, Target};
+use super::survey::{Item, Space};
+use super::write::Written;
+use crate::configmap::apply::{Deed, Desired, Entry, Ledger, Marker, Record, Why};
+
+/// The marker after a batch: for each target what it is known to hold, and what it lacks.
+pub(super) fn marker(space: &Space, desired: &Desired, written: &BTreeMap<String, Written>) -> Marker {
+    let mut entries = BTreeMap::new();
+    for item in &space.items {
+        let old = space.marker.entries.get(&item.name);
+        let entry = match (&item.wish, written.get(&item.name)) {
+            (Some(wish), written) if wish.fed || item.meta.is_some() || written.is_some() => {
+                entry(item, &wish.digest, old, written)
+            }
+            (Some(_), _) => None,
+            (None, Some(written)) if written.target.outcome == Outcome::Deleted => None,
+            // It stays in the inventory as long as it is there and ours, whether or not it was to be deleted.
+            (None, _) if item.meta.is_some() && item.verdict.why != Why::NotOurs => old.cloned(),
+            (None, _) => None,
+        };
+        entries.extend(entry.map(|entry| (item.name.clone(), entry)));
+    }
+    let mut marker = Marker {
+        revision: space.marker.revision.clone(),
+        rules: desired.rules.clone(),
+        entries,
+        damaged: space.marker.damaged.clone(),
+    };
+    marker.damaged.retain(|name, _| !marker.entries.contains_key(name));
+    if marker != space.marker {
+        marker.revision = desired.revision.to_string();
+    }
+    marker
+}
+
+fn entry(item: &Item, digest: &str, old: Option<&Entry>, written: Option<&Written>) -> Option<Entry> {
+    let verdict = &item.verdict;
+    let known = match written {
+        Some(written) if written.target.outcome == Outcome::Deleted => return None,
+        Some(written) if written.target.outcome.is_success() => {
+            written.meta.as_ref().map(|meta| (meta, written.revision.as_str()))
+        }
+        None if verdict.why == Why::Right => item.meta.as_ref().map(|meta| (meta, verdict.revision.as_str())),
+        None if verdict.deed == Deed::Nothing => return None, // not ours
+        _ => None,
+    };
+    Some(match (known, old) {
+        (Some((meta, revision)), _) => Entry {
+            digest: digest.to_owned(),
+            uid: meta.uid.clone(),
+            version: meta.resource_version.clone(),
+            revision: revision.to_owned(),
+            wanted: None,
+        },
+        (None, Some(old)) => Entry { wanted: Some(digest.to_owned()), ..old.clone() },
+        // Nothing of ours is there; the set is not complete without it all the same.
+        (None, None) => Entry {
+            digest: String::new(),
+            uid: String::new(),
+            version: String::new(),
+            revision: String::new(),
+            wanted: Some(digest.to_owned()),
+        },
+    })
+}
+
+/// The ledger after a batch.
+pub(super) fn ledger<'t>(
+    before: &Ledger,
+    desired: &Desired,
+    targets: impl Iterator<Item = &'t Target>,
+    now: Timestamp,
+) -> Ledger {
+    let mut ledger = before.clone();
+    for target in targets {
+        let quiet = matches!(target.outcome, Outcome::Right | Outcome::Left) && target.attempts == 0;
+        let failing = before.records.get(&target.name).is_some_and(|record| record.error.is_some());
+        // What is right needs no record, unless the last one is of a failure.
+        if quiet && !failing {
+            continue;
+        }
+        let record = Record {
+            revision: desired.revision.to_string(),
+            digest: target.digest.clone(),
+            at: now,
+            outcome: target.outcome.word().to_owned(),
+            attempts: target.attempts,
+            error: (!target.outcome.is_success()).then(|| target.why.clone()),
+            repairs: Vec::new(),
+        };
+        ledger.note(&target.name, record, target.outcome == Outcome::Repaired);
+    }
+    ledger
+}

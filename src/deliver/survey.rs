@@ -1,0 +1,204 @@
+//! What is there: the marker and the ledger of each namespace, the metadata of what is wished or recorded, and the
+//! content of just those ConfigMaps that somebody wrote since they were verified. Then the verdict on each.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures_util::{StreamExt as _, stream};
+use tokio_util::sync::CancellationToken;
+
+use super::Options;
+use super::write::retried;
+use crate::cluster::{Cluster, ConfigMap, Error, Meta};
+use crate::configmap::apply::{
+    Claim, Deed, Desired, Ledger, Marker, Policy, Seen, Verdict, Why, Wish, unseen,
+};
+
+/// One namespace as it was found.
+#[derive(Debug)]
+pub(super) struct Space {
+    pub(super) namespace: String,
+    /// The marker's ConfigMap, if there is one.
+    pub(super) marker_meta: Option<Meta>,
+    pub(super) marker: Marker,
+    /// The ledger's ConfigMap, if there is one.
+    pub(super) ledger_meta: Option<Meta>,
+    pub(super) ledger: Ledger,
+    /// In the order of names.
+    pub(super) items: Vec<Item>,
+}
+
+/// One ConfigMap as it was found.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub(super) name: String,
+    /// What it should be; `None` where only the inventory names it.
+    pub(super) wish: Option<Wish>,
+    /// What was read of it.
+    pub(super) meta: Option<Meta>,
+    pub(super) verdict: Verdict,
+}
+
+impl Item {
+    /// Whether anybody wants to hear of it: not of what is neither wished nor there.
+    pub(super) fn is_told(&self) -> bool {
+        self.meta.is_some() || self.verdict.writes() || self.wish.as_ref().is_some_and(|wish| wish.fed)
+    }
+}
+
+/// A namespace that could not be read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Blind {
+    pub(super) why: String,
+    pub(super) hints: Vec<String>,
+    pub(super) transient: bool,
+}
+
+impl Blind {
+    fn of(error: &Error) -> Self {
+        let why = crate::human::one_line(error);
+        Self { why, hints: error.hints(), transient: error.is_transient() }
+    }
+}
+
+/// Who reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reader<'a> {
+    pub(super) cluster: &'a Cluster,
+    pub(super) options: &'a Options,
+    pub(super) policy: &'a Policy,
+    pub(super) cancel: &'a CancellationToken,
+}
+
+impl Reader<'_> {
+    /// One namespace.
+    pub(super) async fn space(&self, desired: &Desired, name: &str, namespace: &str) -> Result<Space, Blind> {
+        let none = BTreeMap::new();
+        let wishes = desired.of(name, namespace).unwrap_or(&none);
+        let owner = &self.policy.owner;
+        let (marker, ledger) = tokio::join!(
+            self.own(namespace, owner.marker()), //
+            self.own(namespace, owner.ledger())
+        );
+        let (marker_meta, marker) = match marker? {
+            Some(object) => (Some(object.meta), Marker::read(&object.content.data)),
+            None => (None, Marker::default()),
+        };
+        let (ledger_meta, ledger) = match ledger? {
+            Some(object) => (Some(object.meta), Ledger::read(&object.content.data)),
+            None => (None, Ledger::default()),
+        };
+        let names: BTreeSet<&String> = wishes.keys().chain(marker.entries.keys()).collect();
+        let all: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+        let metas = retried(self.options, self.cancel, || self.cluster.survey(namespace, &all)).await;
+        let metas = metas.map_err(|error| Blind::of(&error))?;
+        let same_rules = marker.rules == desired.rules;
+        let mut reads = Vec::new();
+        for name in names {
+            let (wish, meta) = (wishes.get(name), metas.get(name));
+            reads.push(self.item(namespace, name, wish, meta, &marker, &ledger, same_rules));
+        }
+        let mut items: Vec<Item> = stream::iter(reads)
+            .buffer_unordered(self.options.concurrency.max(1))
+            .collect::<Vec<_>>()
+            .await
+            .into_iter()
+            .collect::<Result<_, _>>()
+            .map_err(|error| Blind::of(&error))?;
+        items.sort_by(|a, b| a.name.cmp(&b.name));
+        if !marker.damaged.is_empty() {
+            items.iter_mut().for_each(spare);
+        }
+        Ok(Space { namespace: namespace.to_owned(), marker_meta, marker, ledger_meta, ledger, items })
+    }
+
+    /// A ConfigMap that holds what we record. One of somebody else is not overwritten.
+    async fn own(&self, namespace: &str, name: String) -> Result<Option<ConfigMap>, Blind> {
+        let found = retried(self.options, self.cancel, || self.cluster.get(namespace, &name)).await;
+        let Some(object) = found.map_err(|error| Blind::of(&error))? else { return Ok(None) };
+        match self.policy.owner.claim(&object.meta.labels, &object.meta.annotations) {
+            Claim::Ours => Ok(Some(object)),
+            _ => Err(Blind {
+                why: format!(
+                    "the ConfigMap {namespace}/{name} is not ours, and what we write would be recorded in it"
+                ),
+                hints: vec!["delete it, or choose another --owner".to_owned()],
+                transient: false,
+            }),
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what was read for the namespace, and one name in it")]
+    async fn item(
+        &self,
+        namespace: &str,
+        name: &str,
+        wish: Option<&Wish>,
+        meta: Option<&Meta>,
+        marker: &Marker,
+        ledger: &Ledger,
+        same_rules: bool,
+    ) -> Result<Item, Error> {
+        let (entry, record) = (marker.entries.get(name), ledger.records.get(name));
+        // One that is to be deleted has to be looked at, however right it is.
+        if let (Some(wish), Some(meta)) = (wish.filter(|wish| wish.fed || !self.policy.prune), meta)
+            && unseen(wish, &meta.uid, &meta.resource_version, entry, same_rules)
+            && entry.is_some_and(|entry| !self.policy.asks_again(&entry.revision))
+        {
+            let revision = entry.map(|entry| entry.revision.clone()).unwrap_or_default();
+            let verdict = Verdict::right(revision);
+            return Ok(Item {
+                name: name.to_owned(),
+                wish: Some(wish.clone()),
+                meta: Some(meta.clone()),
+                verdict,
+            });
+        }
+        let object = match meta {
+            Some(_) => retried(self.options, self.cancel, || self.cluster.get(namespace, name)).await?,
+            None => None,
+        };
+        let seen = object.as_ref().map(seen);
+        let verdict = self.policy.judge(wish, seen.as_ref(), entry, record);
+        Ok(Item {
+            name: name.to_owned(),
+            wish: wish.cloned(),
+            meta: object.map(|object| object.meta),
+            verdict,
+        })
+    }
+
+    /// One ConfigMap, read and judged again.
+    pub(super) async fn again(&self, space: &Space, item: &Item) -> Result<Item, Error> {
+        let (namespace, name) = (&space.namespace, &item.name);
+        let object = retried(self.options, self.cancel, || self.cluster.get(namespace, name)).await?;
+        let (entry, record) = (space.marker.entries.get(name), space.ledger.records.get(name));
+        let seen = object.as_ref().map(seen);
+        let mut again = item.clone();
+        again.verdict = self.policy.judge(item.wish.as_ref(), seen.as_ref(), entry, record);
+        again.meta = object.map(|object| object.meta);
+        if !space.marker.damaged.is_empty() {
+            spare(&mut again);
+        }
+        Ok(again)
+    }
+}
+
+/// While the inventory is damaged nothing is deleted: nobody knows what else it said.
+fn spare(item: &mut Item) {
+    if item.verdict.deed == Deed::Delete {
+        item.verdict.deed = Deed::Nothing;
+        item.verdict.why = Why::NoRule;
+    }
+}
+
+fn seen(object: &ConfigMap) -> Seen {
+    Seen {
+        uid: object.meta.uid.clone(),
+        version: object.meta.resource_version.clone(),
+        labels: object.meta.labels.clone(),
+        annotations: object.meta.annotations.clone(),
+        immutable: object.immutable,
+        deleting: object.meta.deleting,
+        current: object.content.clone(),
+    }
+}

@@ -1,0 +1,514 @@
+//! One cluster: read, ask, write, ask again, and again from the beginning when the ref moved.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, future, stream};
+use jiff::Timestamp;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::report::{Ended, Outcome, Target, all_failed};
+use super::source::{Relation, Source};
+use super::survey::{Blind, Item, Reader, Space};
+use super::write::{Stop, Writer, Written, pause, retried};
+use super::{OnRewind, Options, parsed, set, short};
+use crate::cluster::{Cluster, Failure};
+use crate::configmap::apply::{Deed, Desired, Marker, Moves, order};
+use crate::human;
+use crate::revision::Revision;
+
+/// A ref that moves more often than this while one cluster is written is for the next run.
+const MOST_RESTARTS: u32 = 20;
+/// How often a ref that goes back is asked whether it means it.
+const LAG_PAUSE: Duration = Duration::from_millis(500);
+/// How long what was done may take to be recorded after we were told to end.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// One cluster's part of a delivery.
+pub(super) struct Worker<S> {
+    name: String,
+    cluster: Cluster,
+    source: Arc<S>,
+    options: Options,
+    cancel: CancellationToken,
+    notes: Vec<String>,
+    /// Something was written, and the ref was not asked since.
+    unconfirmed: bool,
+    /// The time that a ref that goes back was given to think again is over.
+    waited: bool,
+}
+
+/// How one pass over the cluster ended.
+enum Pass {
+    Settled(Vec<Target>, Vec<String>),
+    /// The results are those of the batch that stopped: nobody may read them as final.
+    Stopped(Stop, Vec<Target>),
+    /// Somebody else recorded what they did meanwhile: theirs has to be looked at.
+    Again(Vec<Target>, String),
+}
+
+impl<S: Source> Worker<S> {
+    pub(super) fn new(
+        name: String,
+        cluster: Cluster,
+        source: Arc<S>,
+        options: Options,
+        cancel: CancellationToken,
+    ) -> Self {
+        Self { name, cluster, source, options, cancel, notes: Vec::new(), unconfirmed: false, waited: false }
+    }
+
+    /// Until every target has a definite result.
+    pub(super) async fn run(mut self, mut desired: Arc<Desired>) -> Ended {
+        let (mut restarts, mut failures) = (0, 0);
+        loop {
+            let (stop, targets) = match self.pass(&desired).await {
+                Pass::Settled(targets, failures) => return self.ended(&desired, targets, failures),
+                Pass::Stopped(stop, targets) => (stop, targets),
+                Pass::Again(targets, why) if restarts >= MOST_RESTARTS => {
+                    return self.ended(&desired, targets, vec![why]);
+                }
+                Pass::Again(..) => {
+                    restarts += 1;
+                    pause(&self.options, &self.cancel, restarts, None).await;
+                    continue;
+                }
+            };
+            let error = match stop {
+                Stop::Cancelled => return self.ended(&desired, targets, Vec::new()),
+                Stop::Moved(newer) if restarts < MOST_RESTARTS => {
+                    restarts += 1;
+                    match self.source.desired(newer).await {
+                        Ok(newer) => {
+                            desired = newer;
+                            continue;
+                        }
+                        Err(error) => error,
+                    }
+                }
+                Stop::Moved(_) => {
+                    let why = format!("cluster {}: the ref moves faster than it can be followed", self.name);
+                    return self.ended(&desired, targets, vec![why]);
+                }
+                Stop::Unasked(error) => error,
+            };
+            failures += 1;
+            if !error.transient || failures >= self.options.tries || self.cancel.is_cancelled() {
+                let why = format!("cluster {}: {error}", self.name);
+                return self.ended(
+                    &desired,
+                    unanswered(targets, &error.to_string(), &error.hints),
+                    vec![why],
+                );
+            }
+            pause(&self.options, &self.cancel, failures, None).await;
+        }
+    }
+
+    fn ended(self, desired: &Desired, targets: Vec<Target>, failures: Vec<String>) -> Ended {
+        Ended { revision: desired.revision, targets, notes: self.notes, failures }
+    }
+
+    fn note(&mut self, note: String) {
+        let note = format!("cluster {}: {note}", self.name);
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// One batch.
+    async fn pass(&mut self, desired: &Desired) -> Pass {
+        let (options, cluster, cancel) = (self.options.clone(), self.cluster.clone(), self.cancel.clone());
+        let policy = options.policy(desired);
+        let reader = Reader { cluster: &cluster, options: &options, policy: &policy, cancel: &cancel };
+        let (spaces, blind) = self.survey(desired, reader).await;
+        let mut refused = blind;
+        refused.extend(self.refusals(desired, &spaces, &options));
+        let mut targets: Vec<Target> = refused.values().flatten().cloned().collect();
+        let spaces: Vec<Space> =
+            spaces.into_iter().filter(|space| !refused.contains_key(&space.namespace)).collect();
+        let source = Arc::clone(&self.source);
+        let writer = Writer { reader, desired, source: &*source, stop: Mutex::new(None) };
+        if let Err(why) =
+            options.floor.check(spaces.iter().flat_map(|space| &space.items).map(|item| &item.verdict))
+        {
+            let hints = vec![why.hint().to_owned()];
+            targets.extend(self.all(&writer, &spaces, Outcome::Refused, &why.to_string(), &hints));
+            return Pass::Settled(targets, Vec::new());
+        }
+        let works = spaces.iter().any(|space| space.items.iter().any(|item| item.verdict.writes()));
+        if works && let Some((outcome, why)) = self.going_back(&writer, &spaces).await {
+            let stop = writer.stopped();
+            targets.extend(self.all(&writer, &spaces, outcome, &why, &[]));
+            return stop.map_or_else(
+                || Pass::Settled(targets.clone(), Vec::new()),
+                |stop| Pass::Stopped(stop, targets.clone()),
+            );
+        }
+        if options.dry_run {
+            targets.extend(self.rehearse(&writer, &spaces).await);
+            return Pass::Settled(targets, Vec::new());
+        }
+        if works && let Err(stop) = writer.ask().await {
+            targets.extend(self.all(&writer, &spaces, Outcome::Skipped, &stop.to_string(), &[]));
+            return Pass::Stopped(stop, targets);
+        }
+        let written = future::join_all(spaces.iter().map(|space| self.carry_out(&writer, space))).await;
+        let results = |written: &[BTreeMap<String, Written>]| self.results(&writer, &spaces, written);
+        targets.extend(results(&written));
+        self.unconfirmed |= targets.iter().any(|target| target.attempts > 0);
+        if let Some(stop) = writer.stopped() {
+            if stop == Stop::Cancelled {
+                let last = self.close(&writer, &spaces, &written, &targets);
+                let _ = timeout(LAST_WORDS, last).await; // what is not recorded now the next run finds
+            }
+            return Pass::Stopped(stop, targets);
+        }
+        if self.unconfirmed {
+            if let Err(stop) = writer.ask().await {
+                return Pass::Stopped(stop, targets);
+            }
+            self.unconfirmed = false;
+        }
+        match self.close(&writer, &spaces, &written, &targets).await {
+            Closed::Done(failures) => Pass::Settled(targets, failures),
+            Closed::Overtaken(why) => Pass::Again(targets, why),
+        }
+    }
+
+    /// Every namespace that something is for. Those that cannot be read fail by themselves.
+    async fn survey(
+        &mut self,
+        desired: &Desired,
+        reader: Reader<'_>,
+    ) -> (Vec<Space>, BTreeMap<String, Vec<Target>>) {
+        let name = self.name.clone();
+        let namespaces: Vec<&str> = desired.namespaces(&name).collect();
+        let found = namespaces.iter().map(|namespace| reader.space(desired, &name, namespace));
+        let found = future::join_all(found).await;
+        let (mut spaces, mut blind) = (Vec::new(), BTreeMap::new());
+        for (namespace, found) in namespaces.into_iter().zip(found) {
+            match found {
+                Ok(space) => {
+                    if !space.marker.damaged.is_empty() {
+                        let names: Vec<&str> = space.marker.damaged.keys().map(String::as_str).collect();
+                        let marker = reader.policy.owner.marker();
+                        let names = names.join(", ");
+                        self.note(format!("the inventory {namespace}/{marker} cannot be read at {names}: nothing is deleted there"));
+                    }
+                    spaces.push(space);
+                }
+                Err(Blind { why, hints, transient }) => {
+                    let all = all_failed(desired, &name, &why, &hints).into_iter();
+                    let here = all.filter(|target| target.namespace == namespace);
+                    blind.insert(
+                        namespace.to_owned(),
+                        here.map(|target| Target { transient, ..target }).collect(),
+                    );
+                }
+            }
+        }
+        (spaces, blind)
+    }
+
+    /// Namespaces in which nothing may be written, whatever there is to do.
+    fn refusals(
+        &self,
+        desired: &Desired,
+        spaces: &[Space],
+        options: &Options,
+    ) -> BTreeMap<String, Vec<Target>> {
+        let mut refused = BTreeMap::new();
+        for space in spaces {
+            let why = match Marker::check(&space.namespace, space.items.iter().map(|item| &item.name)) {
+                Err(why) => Some((why.to_string(), "spread the ConfigMaps over more namespaces")),
+                Ok(()) => self.unforced(desired, space, options),
+            };
+            let Some((why, hint)) = why else { continue };
+            let all = all_failed(desired, &self.name, &why, &[hint.to_owned()]).into_iter();
+            let here = all.filter(|target| target.namespace == space.namespace);
+            let here = here.map(|target| Target { outcome: Outcome::Refused, ..target });
+            refused.insert(space.namespace.clone(), here.collect());
+        }
+        refused
+    }
+
+    /// Without a ref nobody can say that what is recorded is older.
+    fn unforced(
+        &self,
+        desired: &Desired,
+        space: &Space,
+        options: &Options,
+    ) -> Option<(String, &'static str)> {
+        let recorded = &space.marker.revision;
+        let other = !recorded.is_empty() && *recorded != desired.revision.to_string();
+        let works = space.items.iter().any(|item| item.verdict.writes());
+        (other && works && !options.force && !self.source.follows()).then(|| {
+            let why = format!("it is recorded as {}, and no ref says which is newer", short(recorded));
+            (why, "--force overwrites it with the tree")
+        })
+    }
+
+    /// Whether the ref went back, or elsewhere, from what is recorded, and what follows from that if not writing.
+    async fn going_back(&mut self, writer: &Writer<'_, S>, spaces: &[Space]) -> Option<(Outcome, String)> {
+        let named = writer.desired.revision;
+        let recorded: BTreeSet<Revision> = spaces
+            .iter()
+            .filter_map(|space| parsed(&space.marker.revision))
+            .filter(|one| *one != named)
+            .collect();
+        if !self.source.follows() {
+            return None;
+        }
+        for recorded in recorded {
+            let relation = self.source.relation(recorded, named).await;
+            if relation == Relation::Behind && !self.waited && !self.options.dry_run {
+                self.waited = true;
+                let waiting = self.lagging(writer);
+                if timeout(self.options.lag, waiting).await.is_ok() {
+                    return Some((Outcome::Skipped, "the ref has moved".to_owned()));
+                }
+            }
+            let (from, to) = (recorded.short(), named.short());
+            let what = match relation {
+                Relation::Ahead => continue,
+                Relation::Behind => format!("the ref went back from {from} to {to}"),
+                Relation::Aside => {
+                    format!("the ref was forced from {from} to {to}, which does not contain it")
+                }
+                Relation::Unknown => {
+                    format!("it is not known whether {to} comes after {from}, which is recorded")
+                }
+            };
+            if self.options.on_rewind == OnRewind::Hold {
+                return Some((Outcome::Refused, format!("{what}, and --on-rewind=hold")));
+            }
+            if relation != Relation::Unknown {
+                self.note(what);
+            }
+        }
+        None
+    }
+
+    /// Returns once the ref names another revision, or all is to end.
+    async fn lagging(&self, writer: &Writer<'_, S>) {
+        while !self.cancel.is_cancelled() {
+            tokio::time::sleep(LAG_PAUSE).await;
+            // A remote that does not answer says nothing about where its ref is.
+            if matches!(writer.ask().await, Err(Stop::Moved(_))) {
+                return;
+            }
+            writer.forget();
+        }
+    }
+
+    /// What would happen, checked by the servers.
+    async fn rehearse(&mut self, writer: &Writer<'_, S>, spaces: &[Space]) -> Vec<Target> {
+        let mut targets = Vec::new();
+        for space in spaces {
+            self.note_circles(space);
+        }
+        let name = &self.name;
+        for space in spaces {
+            let mut checks = Vec::new();
+            for item in &space.items {
+                if item.verdict.writes() {
+                    checks.push(writer.check(name, space, item));
+                } else if item.is_told() {
+                    targets.push(writer.target(name, space, item));
+                }
+            }
+            let checked: Vec<Target> =
+                stream::iter(checks).buffer_unordered(self.options.concurrency.max(1)).collect().await;
+            targets.extend(checked);
+        }
+        targets
+    }
+
+    fn note_circles(&mut self, space: &Space) {
+        let busy = busy(space);
+        let moves: Vec<&Moves> = busy.iter().map(|&at| &space.items[at].verdict.moves).collect();
+        for broken in order(&moves).broken {
+            let name = &space.items[busy[broken]].name;
+            self.note(format!("ConfigMaps of {} exchange keys; {name} is written first", space.namespace));
+        }
+    }
+
+    /// The writes of one namespace, wave by wave.
+    async fn carry_out(&self, writer: &Writer<'_, S>, space: &Space) -> BTreeMap<String, Written> {
+        let busy = busy(space);
+        let moves: Vec<&Moves> = busy.iter().map(|&at| &space.items[at].verdict.moves).collect();
+        let order = order(&moves);
+        let mut done: BTreeMap<usize, Written> = BTreeMap::new();
+        for wave in &order.waves {
+            let mut ready = Vec::new();
+            for &write in wave {
+                let item = &space.items[busy[write]];
+                let failed = |before: &&usize| {
+                    done.get(before).is_none_or(|written| !written.target.outcome.is_success())
+                };
+                let missing = order.after[write].iter().find(failed).filter(|_| item.verdict.writes());
+                let held = missing.map(|&before| space.items[busy[before]].name.clone());
+                ready.push(async move { (write, self.one(writer, space, item, held).await) });
+            }
+            let wave: Vec<(usize, Written)> =
+                stream::iter(ready).buffer_unordered(self.options.concurrency.max(1)).collect().await;
+            done.extend(wave);
+        }
+        done.into_iter().map(|(write, written)| (space.items[busy[write]].name.clone(), written)).collect()
+    }
+
+    /// One write, unless what has to come before it could not be written.
+    async fn one(&self, writer: &Writer<'_, S>, space: &Space, item: &Item, held: Option<String>) -> Written {
+        match (held, writer.stopped()) {
+            (Some(other), None) => {
+                let why = format!("keys move from it to {other}, which could not be written");
+                let target = writer.target(&self.name, space, item);
+                let target = Target { transient: true, ..target.ended(Outcome::Held, why, Vec::new()) };
+                Written { target, meta: item.meta.clone(), revision: String::new() }
+            }
+            _ => writer.write(&self.name, space, item).await,
+        }
+    }
+
+    fn results(
+        &self,
+        writer: &Writer<'_, S>,
+        spaces: &[Space],
+        written: &[BTreeMap<String, Written>],
+    ) -> Vec<Target> {
+        let of = |(space, written): (&Space, &BTreeMap<String, Written>)| {
+            let items = space.items.iter().filter(|item| item.is_told());
+            items
+                .map(|item| match written.get(&item.name) {
+                    Some(written) => written.target.clone(),
+                    None => writer.target(&self.name, space, item),
+                })
+                .collect::<Vec<_>>()
+        };
+        spaces.iter().zip(written).flat_map(of).collect()
+    }
+
+    /// Every target that is not right already, ended alike.
+    fn all(
+        &self,
+        writer: &Writer<'_, S>,
+        spaces: &[Space],
+        outcome: Outcome,
+        why: &str,
+        hints: &[String],
+    ) -> Vec<Target> {
+        let of = |space: &Space| {
+            let items = space.items.iter().filter(|item| item.is_told());
+            items
+                .map(|item| {
+                    let target = writer.target(&self.name, space, item);
+                    if item.verdict.writes() { target.ended(outcome, why, hints.to_vec()) } else { target }
+                })
+                .collect::<Vec<_>>()
+        };
+        spaces.iter().flat_map(of).collect()
+    }
+
+    /// Records what is known now, where it differs from what is recorded.
+    async fn close(
+        &self,
+        writer: &Writer<'_, S>,
+        spaces: &[Space],
+        written: &[BTreeMap<String, Written>],
+        targets: &[Target],
+    ) -> Closed {
+        let mut failures = Vec::new();
+        for (space, written) in spaces.iter().zip(written) {
+            let namespace = &space.namespace;
+            let marker = set::marker(space, writer.desired, written);
+            if marker != space.marker {
+                let meta = space.marker_meta.as_ref();
+                match writer.record(&self.cluster, namespace, "set", meta, marker.data()).await {
+                    Ok(()) => {}
+                    Err(error) if error.is_unknown() || is_overtaken(&error.why) => {
+                        return Closed::Overtaken(human::one_line(&error));
+                    }
+                    Err(error) => failures.push(human::one_line(&error)),
+                }
+            }
+            if let Err(error) = self.keep_ledger(writer, space, targets).await {
+                failures.push(human::one_line(&error));
+            }
+        }
+        Closed::Done(failures)
+    }
+
+    /// Writes the ledger, over whatever a peer has written there meanwhile.
+    async fn keep_ledger(
+        &self,
+        writer: &Writer<'_, S>,
+        space: &Space,
+        targets: &[Target],
+    ) -> Result<(), crate::cluster::Error> {
+        let (mut before, mut meta) = (space.ledger.clone(), space.ledger_meta.clone());
+        let now = Timestamp::now();
+        let mut tries = 1;
+        loop {
+            let here = targets.iter().filter(|target| target.namespace == space.namespace);
+            let ledger = set::ledger(&before, writer.desired, here, now);
+            if ledger == before {
+                return Ok(());
+            }
+            let data = ledger.data();
+            match writer.record(&self.cluster, &space.namespace, "ledger", meta.as_ref(), data).await {
+                Err(error)
+                    if (error.is_transient() || is_overtaken(&error.why)) && tries < self.options.tries =>
+                {
+                    pause(&self.options, &self.cancel, tries, error.pause()).await;
+                    tries += 1;
+                }
+                done => return done,
+            }
+            let name = writer.reader.policy.owner.ledger();
+            let read = || self.cluster.get(&space.namespace, &name);
+            match retried(&self.options, &self.cancel, read).await? {
+                Some(object) => {
+                    before = crate::configmap::apply::Ledger::read(&object.content.data);
+                    meta = Some(object.meta);
+                }
+                None => meta = None,
+            }
+        }
+    }
+}
+
+/// How recording ended.
+enum Closed {
+    /// With what could not be recorded.
+    Done(Vec<String>),
+    /// Somebody else recorded something meanwhile.
+    Overtaken(String),
+}
+
+fn is_overtaken(why: &Failure) -> bool {
+    matches!(why, Failure::Conflict | Failure::Exists | Failure::Absent)
+}
+
+/// What takes part in the order of writing: what is written, and what should be and may not.
+fn busy(space: &Space) -> Vec<usize> {
+    let items = space.items.iter().enumerate();
+    items
+        .filter(|(_, item)| item.verdict.writes() || matches!(item.verdict.deed, Deed::Refuse(_)))
+        .map(|(at, _)| at)
+        .collect()
+}
+
+/// What was not attempted because the remote did not answer has failed.
+fn unanswered(targets: Vec<Target>, why: &str, hints: &[String]) -> Vec<Target> {
+    let failed = |target: Target| match target.outcome {
+        Outcome::Skipped => {
+            let failed = target.ended(Outcome::Failed, why, hints.to_vec());
+            Target { transient: true, ..failed }
+        }
+        _ => target,
+    };
+    targets.into_iter().map(failed).collect()
+}

@@ -1,0 +1,272 @@
+//! One write after the other, each until its outcome is known.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::Options;
+use super::report::{Outcome, Target};
+use super::source::{Source, SourceError};
+use super::survey::{Item, Reader, Space};
+use crate::cluster::{Cluster, Draft, Error, Failure, Meta, Mode};
+use crate::configmap::apply::{Deed, Desired, Verdict, Wish, names};
+use crate::human;
+use crate::retry::{dice, jittered};
+use crate::revision::Revision;
+
+/// Why no further write of a batch may be begun.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Stop {
+    /// The ref names another revision.
+    Moved(Revision),
+    /// The remote does not say which revision is newest.
+    Unasked(SourceError),
+    /// We are to end.
+    Cancelled,
+}
+
+/// Waits after so many failures, or as long as the server asks, a little longer: those who asked together shall not
+/// come together. Ends early when all is to end.
+pub(super) async fn pause(
+    options: &Options,
+    cancel: &CancellationToken,
+    failures: u32,
+    asked: Option<Duration>,
+) {
+    let wait = match asked {
+        Some(asked) => asked + asked.mul_f64(0.2 * dice()),
+        None => jittered(options.backoff.delay(failures), 0.3, dice()),
+    };
+    tokio::select! {
+        () = tokio::time::sleep(wait) => {}
+        () = cancel.cancelled() => {}
+    }
+}
+
+/// A read, tried again while that may help.
+pub(super) async fn retried<T, F>(
+    options: &Options,
+    cancel: &CancellationToken,
+    mut read: impl FnMut() -> F,
+) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let mut failures = 0;
+    loop {
+        match read().await {
+            Err(error) if error.is_transient() && failures + 1 < options.tries && !cancel.is_cancelled() => {
+                failures += 1;
+                pause(options, cancel, failures, error.pause()).await;
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Carries out the writes of one batch.
+#[derive(Debug)]
+pub(super) struct Writer<'a, S> {
+    pub(super) reader: Reader<'a>,
+    pub(super) desired: &'a Desired,
+    pub(super) source: &'a S,
+    /// Set by the first write that learns that none may follow.
+    pub(super) stop: Mutex<Option<Stop>>,
+}
+
+/// What became of one write.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub(super) target: Target,
+    /// The object as it is known to be now; `None` if it is gone, or nothing is known.
+    pub(super) meta: Option<Meta>,
+    /// The revision it is stamped with.
+    pub(super) revision: String,
+}
+
+impl<S: Source> Writer<'_, S> {
+    /// Why no write may be begun, if so.
+    pub(super) fn stopped(&self) -> Option<Stop> {
+        if self.reader.cancel.is_cancelled() {
+            return Some(Stop::Cancelled);
+        }
+        // A poisoned lock holds what it held: nothing is computed under it.
+        self.stop.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    fn stop(&self, why: Stop) {
+        *self.stop.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(why);
+    }
+
+    /// Writes may be begun again: what stopped them was only an answer.
+    pub(super) fn forget(&self) {
+        *self.stop.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+    }
+
+    /// Asks the remote. Whatever but "still the same" stops the batch.
+    pub(super) async fn ask(&self) -> Result<(), Stop> {
+        let answer = self.source.ask().await;
+        let stop = match answer {
+            Ok(named) if named == self.desired.revision => return Ok(()),
+            Ok(named) => Stop::Moved(named),
+            Err(error) => Stop::Unasked(error),
+        };
+        self.stop(stop.clone());
+        Err(stop)
+    }
+
+    /// One write, until its outcome is known.
+    pub(super) async fn write(&self, cluster: &str, space: &Space, item: &Item) -> Written {
+        let mut item = item.clone();
+        let (mut sent, mut failures) = (0, 0);
+        let options = self.reader.options;
+        loop {
+            let told = || Target { attempts: sent, ..self.target(cluster, space, &item) };
+            if let Some(stop) = self.stopped() {
+                return ended(told().ended(Outcome::Skipped, stop.to_string(), Vec::new()), &item);
+            }
+            if !item.verdict.writes() {
+                return ended(told(), &item); // it is right by now, by a peer's hand, or no longer ours to write
+            }
+            let before = Target { attempts: sent + 1, ..told() };
+            let error = match self.send(space, &item).await {
+                Ok(meta) => return Written { meta, ..ended(before, &item) },
+                Err(error) => error,
+            };
+            (sent, failures) = (sent + 1, failures + 1);
+            let stale = matches!(error.why, Failure::Conflict | Failure::Exists | Failure::Absent);
+            let read_first = (stale || error.is_unknown()) && error.act.verb.is_write();
+            let failed = |error: &Error| {
+                let failed = before.clone().ended(Outcome::Failed, human::one_line(error), error.hints());
+                ended(Target { transient: error.is_transient(), ..failed }, &item)
+            };
+            if !(error.is_transient() || read_first) || (failures >= options.tries && !error.is_unknown()) {
+                return failed(&error);
+            }
+            // The first conflict is answered at once; after that whoever else writes is given time.
+            if !stale || failures > 1 {
+                pause(options, self.reader.cancel, failures, error.pause()).await;
+            }
+            if !read_first {
+                continue; // nothing was stored, and what was read is as good as before
+            }
+            let again = match self.reader.again(space, &item).await {
+                Ok(again) => again,
+                Err(error) => return failed(&error),
+            };
+            if error.is_unknown() && again.verdict.deed == Deed::Nothing {
+                return Written { meta: again.meta.clone(), ..ended(before, &item) }; // it took effect after all
+            }
+            if failures >= options.tries {
+                return failed(&error);
+            }
+            item = again;
+            if item.verdict.writes() {
+                // What stops it is told at the top.
+                let _ = self.ask().await;
+            }
+        }
+    }
+
+    /// Has the server check a write that is not to be made. Where there is no right to it, it stays unchecked.
+    pub(super) async fn check(&self, cluster: &str, space: &Space, item: &Item) -> Target {
+        let target = self.target(cluster, space, item);
+        match self.send(space, item).await {
+            Ok(_) => target,
+            Err(error) if matches!(error.why, Failure::Forbidden { .. }) => {
+                let why = format!("{} (not checked by the server: {})", target.why, error.why);
+                Target { why, ..target }
+            }
+            Err(error) => target.ended(Outcome::Failed, human::one_line(&error), error.hints()),
+        }
+    }
+
+    /// What is told of an item.
+    pub(super) fn target(&self, cluster: &str, space: &Space, item: &Item) -> Target {
+        let digest = item.wish.as_ref().map(|wish| wish.digest.clone()).unwrap_or_default();
+        Target { digest, ..Target::of(cluster, &space.namespace, &item.name, &item.verdict) }
+    }
+
+    /// One request, or the two of a replacement of what is immutable.
+    async fn send(&self, space: &Space, item: &Item) -> Result<Option<Meta>, Error> {
+        let cluster = self.reader.cluster;
+        let mode = if self.reader.options.dry_run { Mode::DryRun } else { Mode::Write };
+        let draft = || item.wish.as_ref().map(|wish| self.draft(space, item, wish));
+        match (&item.verdict.deed, draft(), &item.meta) {
+            (Deed::Create, Some(draft), _) => cluster.create(draft, mode).await.map(Some),
+            (Deed::Replace, Some(draft), Some(meta)) => cluster.replace(meta, draft, mode).await.map(Some),
+            (Deed::Recreate, Some(draft), Some(meta)) => {
+                cluster.delete(meta, mode).await?;
+                match mode {
+                    Mode::Write => cluster.create(draft, mode).await.map(Some),
+                    Mode::DryRun => Ok(None), // the server would say that it is still there
+                }
+            }
+            (Deed::Delete, _, Some(meta)) => cluster.delete(meta, mode).await.map(|_| None),
+            _ => Ok(item.meta.clone()), // there is nothing to send
+        }
+    }
+
+    /// The object as it is to be. Labels and annotations of others stay.
+    fn draft(&self, space: &Space, item: &Item, wish: &Wish) -> Draft {
+        let kept = item.meta.as_ref().filter(|_| item.verdict.deed != Deed::Create);
+        let mut labels = kept.map(|meta| meta.labels.clone()).unwrap_or_default();
+        let mut annotations = kept.map(|meta| meta.annotations.clone()).unwrap_or_default();
+        let policy = self.reader.policy;
+        let Verdict { revision, .. } = &item.verdict;
+        labels.extend(policy.owner.labels().map(|(key, value)| (key.to_owned(), value.to_owned())));
+        annotations.extend(wish.annotations(&policy.owner, &self.desired.rules, revision));
+        Draft {
+            namespace: space.namespace.clone(),
+            name: item.name.clone(),
+            labels,
+            annotations,
+            content: wish.content(&policy.shape, revision),
+        }
+    }
+
+    /// Writes what we record of a namespace, as `set` or `ledger`. `meta` is what was read of it.
+    pub(super) async fn record(
+        &self,
+        cluster: &Cluster,
+        namespace: &str,
+        role: &str,
+        meta: Option<&Meta>,
+        data: BTreeMap<String, String>,
+    ) -> Result<(), Error> {
+        let owner = &self.reader.policy.owner;
+        let mut labels = meta.map(|meta| meta.labels.clone()).unwrap_or_default();
+        let mut annotations = meta.map(|meta| meta.annotations.clone()).unwrap_or_default();
+        labels.extend(owner.labels().map(|(key, value)| (key.to_owned(), value.to_owned())));
+        labels.insert(names::ROLE.to_owned(), role.to_owned());
+        annotations.insert(names::OWNER_NAME.to_owned(), owner.name().to_owned());
+        let draft = Draft {
+            namespace: namespace.to_owned(),
+            name: if role == "set" { owner.marker() } else { owner.ledger() },
+            labels,
+            annotations,
+            content: crate::configmap::Current { data, ..Default::default() },
+        };
+        match meta {
+            Some(meta) => cluster.replace(meta, draft, Mode::Write).await.map(drop),
+            None => cluster.create(draft, Mode::Write).await.map(drop),
+        }
+    }
+}
+
+fn ended(target: Target, item: &Item) -> Written {
+    Written { target, meta: item.meta.clone(), revision: item.verdict.revision.clone() }
+}
+
+impl std::fmt::Display for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Moved(revision) => write!(f, "the ref names {} now", revision.short()),
+            Self::Unasked(error) => write!(f, "the remote does not say which revision is newest: {error}"),
+            Self::Cancelled => f.write_str("the run ended before"),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! `treeswap apply` from outside: a repository, a cluster, and what is printed.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::common::{Files, Ran, World, run};
+use crate::kubernetes::{Kubernetes, kubeconfig};
+use crate::script::data;
+
+struct Place {
+    world: World,
+    namespace: String,
+    kubeconfig: PathBuf,
+}
+
+impl Place {
+    fn new() -> Self {
+        let world = World::new();
+        let kubernetes = Kubernetes::shared();
+        let namespace = kubernetes.namespace("command");
+        crate::script::clusters(&namespace); // the rights of the user
+        let kubeconfig =
+            kubeconfig(&world.dir().join("kubeconfig"), &[("build01", kubernetes.access("writer"))]);
+        Self { world, namespace, kubeconfig }
+    }
+
+    fn apply(&self, args: &[&str]) -> Ran {
+        let mut command = self.world.treeswap(&["apply", "--owner=team"]);
+        command.arg("--kubeconfig").arg(&self.kubeconfig).arg("--default-namespace").arg(&self.namespace);
+        run::to_end(command.args(args))
+    }
+
+    fn remote(&self) -> String {
+        format!("--repo={}", self.world.remote.path.display())
+    }
+
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.world.dir().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn content(&self, name: &str) -> std::collections::BTreeMap<String, String> {
+        data(&Kubernetes::shared().configmap(&self.namespace, name))
+    }
+}
+
+const RULES: &str = "config_updater:\n  maps:\n    jobs/**/*.yaml: {name: jobs}\n    docs/*: {name: docs}\n";
+
+fn flag(name: &str, path: &Path) -> String {
+    format!("--{name}={}", path.display())
+}
+
+#[track_caller]
+fn ends(ran: &Ran, code: i32, words: &[&str]) {
+    assert_eq!(ran.status.code(), Some(code), "{}\n{}", ran.stdout, ran.stderr);
+    let all = format!("{}{}", ran.stdout, ran.stderr);
+    for word in words {
+        assert!(all.contains(word), "{word:?} is not in\n{all}");
+    }
+}
+
+#[test]
+fn a_repository_is_planned_applied_and_then_right() {
+    let place = Place::new();
+    let (remote, rules) = (place.remote(), flag("rules", &place.file("plugins.yaml", RULES)));
+    let files = Files::new().file("jobs/x/a.yaml", "s3cr3t: 1\n").file("docs/b.md", "b");
+    let first = place.world.remote.commit(&files);
+    let args = [rules.as_str(), &remote, "--ref=main", "--version-key=changed"];
+    let dry = [&args[..], &["--dry-run"]].concat();
+    let ran = place.apply(&dry);
+    ends(&ran, 4, &["jobs: to be created", "+a.yaml", "2 to be created", &first]);
+    assert!(!ran.stdout.contains("s3cr3t"), "keys are shown, values never");
+    assert!(place.content("jobs").is_empty(), "a dry run writes nothing");
+    ends(&place.apply(&args), 0, &["2 created"]);
+    assert_eq!(place.content("jobs")["VERSION"], first);
+    let versions = Kubernetes::shared().versions(&place.namespace);
+    ends(&place.apply(&args), 0, &["2 right"]);
+    ends(&place.apply(&dry), 0, &["2 right"]);
+    assert_eq!(Kubernetes::shared().versions(&place.namespace), versions);
+
+    let second = place.world.remote.commit(&files.file("docs/c.md", "c"));
+    let ran = place.apply(&[&args[..], &["-o", "json"]].concat());
+    ends(&ran, 0, &[]);
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(report["revision"], second.as_str());
+    let outcomes: Vec<&Value> =
+        report["targets"].as_array().unwrap().iter().map(|one| &one["outcome"]).collect();
+    assert_eq!(outcomes, ["replaced", "right"]);
+    assert_eq!(place.content("jobs")["VERSION"], first, "what did not change keeps its revision");
+    assert_eq!(place.content("docs")["VERSION"], second);
+}
+
+#[test]
+fn a_revision_is_read_by_its_own_rules() {
+    let place = Place::new();
+    let remote = place.remote();
+    let args = [remote.as_str(), "--ref=main", "--rules-in-tree=plugins.yaml"];
+    place.world.remote.commit(&Files::new().file("docs/b.md", "b"));
+    ends(&place.apply(&args), 1, &["--rules-in-tree", "plugins.yaml", "no such file"]);
+    place.world.remote.commit(&Files::new().file("docs/b.md", "b").file("plugins.yaml", RULES));
+    ends(&place.apply(&args), 0, &["1 created"]);
+    let more = format!("{RULES}    new/*: {{name: new}}\n");
+    place
+        .world
+        .remote
+        .commit(&Files::new().file("docs/b.md", "b").file("plugins.yaml", more).file("new/x", "1"));
+    ends(&place.apply(&args), 0, &["1 created", "1 right"]);
+    assert_eq!(place.content("new")["x"], "1");
+}
+
+#[test]
+fn a_directory_needs_the_revision_that_it_is_of_and_overwrites_another_only_by_force() {
+    let place = Place::new();
+    let rules = flag("rules", &place.file("plugins.yaml", RULES));
+    let tree = flag("tree", place.file("tree/docs/b.md", "b").parent().unwrap().parent().unwrap());
+    let (one, two) = (format!("--revision={}", "1".repeat(40)), format!("--revision={}", "2".repeat(40)));
+    ends(&place.apply(&[&rules, &tree]), 2, &["--tree needs --revision"]);
+    ends(&place.apply(&[&rules, &tree, "--revision=abc"]), 2, &["40 hexadecimal digits"]);
+    ends(&place.apply(&[&rules, &place.remote(), &one]), 2, &["--revision and --repo"]);
+    ends(&place.apply(&[&rules, &tree, &one]), 0, &["1 created"]);
+    place.file("tree/docs/b.md", "changed");
+    ends(&place.apply(&[&rules, &tree, &two]), 3, &["docs: refused", "111111111111", "--force"]);
+    assert_eq!(place.content("docs")["b.md"], "b");
+    ends(&place.apply(&[&rules, &tree, &two, "--force"]), 0, &["1 replaced"]);
+    assert_eq!(place.content("docs")["b.md"], "changed");
+}
+
+#[test]
+fn one_cluster_that_is_gone_or_unknown_fails_alone() {
+    let place = Place::new();
+    let kubernetes = Kubernetes::shared();
+    let mut gone = kubernetes.access("writer");
+    gone.server = "https://127.0.0.1:1".into(); // nobody listens there
+    let contexts = [("good", kubernetes.access("writer")), ("gone", gone)];
+    kubeconfig(&place.kubeconfig, &contexts);
+    let namespace = &place.namespace;
+    let rules = format!(
+        "maps:\n  docs/*: {{name: docs, clusters: {{good: [{namespace}], gone: [{namespace}], nowhere: [{namespace}]}}}}\n"
+    );
+    let rules = flag("rules", &place.file("rules.yaml", &rules));
+    place.world.remote.commit(&Files::new().file("docs/b.md", "b"));
+    let ran = place.apply(&[&rules, &place.remote(), "--ref=main"]);
+    let good = format!("good/{namespace}/docs: created");
+    ends(&ran, 3, &[&good, "gone", "cannot connect", "there is no cluster nowhere", "2 failed"]);
+    assert_eq!(place.content("docs")["b.md"], "b");
+}
+
+#[test]
+fn what_is_wrong_is_named_before_anything_is_touched() {
+    let place = Place::new();
+    let rules = flag("rules", &place.file("plugins.yaml", RULES));
+    place.world.remote.commit(&Files::new().file("jobs/a/x.yaml", "1").file("jobs/b/x.yaml", "2"));
+    let remote = place.remote();
+    ends(&place.apply(&[&rules, &remote, "--ref=main"]), 1, &["x.yaml", "--collisions=last"]);
+    ends(&place.apply(&[&rules, &remote, "--ref=nobranch"]), 1, &["nobranch"]);
+    ends(&place.apply(&[&rules]), 2, &["--tree or --repo"]);
+    ends(&place.apply(&[&rules, &remote, "--stamp-key=..x"]), 2, &["--stamp-key", "begins with"]);
+    ends(&place.apply(&[&rules, &remote, "--owner= x"]), 2, &["--owner"]);
+    assert!(Kubernetes::shared().configmaps(&place.namespace).is_empty());
+}

@@ -1,0 +1,13 @@
+//! ConfigMaps delivered to a real API server: races, real rule files, drift, refs that move, and the command itself.
+#![allow(missing_docs, unreachable_pub)]
+
+mod command;
+#[path = "../common/mod.rs"]
+mod common;
+mod drift;
+#[path = "../cluster/kubernetes.rs"]
+mod kubernetes;
+mod maps;
+mod races;
+mod refs;
+mod script;

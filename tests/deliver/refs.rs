@@ -1,0 +1,125 @@
+//! Refs that are forced, lag, move and do not answer.
+
+use std::time::{Duration, Instant};
+
+use treeswap::deliver::{OnRewind, Options, Outcome, Relation, SourceError};
+
+use crate::kubernetes::Kubernetes;
+use crate::script::{Script, away, clusters, data, load, only, options, plans, revision, run};
+
+const RULES: &str = "config_updater:\n  maps:\n    jobs/*.yaml:\n      name: job-config\n";
+const FILES: [(u8, &[(&str, &str)]); 3] =
+    [(1, &[("jobs/a.yaml", "one")]), (2, &[("jobs/a.yaml", "two")]), (3, &[("jobs/a.yaml", "three")])];
+
+/// A namespace in which revision 2 was delivered.
+struct Delivered {
+    namespace: String,
+    plans: std::sync::Arc<crate::script::Plans>,
+}
+
+impl Delivered {
+    fn new() -> Self {
+        let kubernetes = Kubernetes::shared();
+        let namespace = kubernetes.namespace("refs");
+        let plans = plans(RULES, &namespace, &FILES);
+        let clusters = clusters(&namespace);
+        let report = run(Script::at(&plans, revision(2)), &clusters, &options()).unwrap();
+        assert_eq!(only(&report).outcome, Outcome::Created);
+        Self { namespace, plans }
+    }
+
+    fn run(&self, source: Script, options: &Options) -> Result<treeswap::deliver::Report, SourceError> {
+        run(source, &load(&[("test", Kubernetes::shared().access("writer"))]), options)
+    }
+
+    fn content(&self) -> String {
+        data(&Kubernetes::shared().configmap(&self.namespace, "job-config"))["a.yaml"].clone()
+    }
+}
+
+#[test]
+fn a_ref_that_was_forced_elsewhere_is_followed_or_held_and_told_in_either_case() {
+    let there = Delivered::new();
+    let forced = || Script::at(&there.plans, revision(3)).related(Relation::Aside);
+    let holding = Options { on_rewind: OnRewind::Hold, ..options() };
+    let report = there.run(forced(), &holding).unwrap();
+    assert_eq!(only(&report).outcome, Outcome::Refused);
+    assert!(only(&report).why.contains("forced from 020202020202 to 030303030303"), "{report:?}");
+    assert_eq!(there.content(), "two");
+    let report = there.run(forced(), &options()).unwrap();
+    assert_eq!(only(&report).outcome, Outcome::Replaced);
+    assert!(report.notes[0].contains("forced"), "{report:?}");
+    assert_eq!(there.content(), "three");
+}
+
+#[test]
+fn what_is_unknown_is_no_advance_and_the_ref_decides_unless_it_is_to_hold() {
+    let there = Delivered::new();
+    let unknown = || Script::at(&there.plans, revision(3)).related(Relation::Unknown);
+    let holding = Options { on_rewind: OnRewind::Hold, ..options() };
+    let report = there.run(unknown(), &holding).unwrap();
+    assert_eq!(only(&report).outcome, Outcome::Refused);
+    assert!(only(&report).why.contains("not known"), "{report:?}");
+    assert_eq!(there.content(), "two");
+    assert_eq!(only(&there.run(unknown(), &options()).unwrap()).outcome, Outcome::Replaced);
+    assert_eq!(there.content(), "three");
+}
+
+#[test]
+fn a_replica_that_lags_is_asked_again_and_a_ref_that_went_back_is_believed_in_the_end() {
+    let there = Delivered::new();
+    let before = Kubernetes::shared().versions(&there.namespace);
+    // The first answer starts the run; some more say the same before the replica catches up.
+    let lagging = Script::answering(&there.plans, |at| Ok(revision(if at < 4 { 1 } else { 2 })));
+    let report = there.run(lagging.related(Relation::Behind), &options()).unwrap();
+    assert_eq!((report.revision, only(&report).outcome), (revision(2), Outcome::Right));
+    assert_eq!(Kubernetes::shared().versions(&there.namespace), before, "nothing was written");
+    let back = Script::at(&there.plans, revision(1)).related(Relation::Behind);
+    let patience = Duration::from_secs(2);
+    let begin = Instant::now();
+    let report = there.run(back, &Options { lag: patience, ..options() }).unwrap();
+    assert!(begin.elapsed() >= patience);
+    assert_eq!(only(&report).outcome, Outcome::Replaced);
+    assert!(report.notes[0].contains("went back from 020202020202 to 010101010101"), "{report:?}");
+    assert_eq!(there.content(), "one");
+}
+
+#[test]
+fn a_ref_that_moves_before_or_after_the_writes_is_followed_at_once() {
+    for moves_at in [1, 2] {
+        let there = Delivered::new();
+        let moving =
+            Script::answering(&there.plans, move |at| Ok(revision(if at < moves_at { 1 } else { 3 })));
+        let report = there.run(moving, &options()).unwrap();
+        assert_eq!(report.revision, revision(3));
+        assert!(report.is_success());
+        assert_eq!(there.content(), "three");
+    }
+}
+
+#[test]
+fn a_remote_that_does_not_answer_stops_the_writing_and_the_batch_is_done_again() {
+    let there = Delivered::new();
+    let hiccup = Script::answering(&there.plans, |at| if at == 1 { Err(away()) } else { Ok(revision(3)) });
+    let report = there.run(hiccup, &options()).unwrap();
+    assert_eq!(only(&report).outcome, Outcome::Replaced);
+    assert_eq!(there.content(), "three");
+
+    let gone = Script::answering(&there.plans, |at| if at > 0 { Err(away()) } else { Ok(revision(1)) });
+    let report = there.run(gone, &Options { tries: 2, ..options() }).unwrap();
+    assert_eq!(only(&report).outcome, Outcome::Failed);
+    assert!(only(&report).why.contains("the remote is away") && only(&report).transient, "{report:?}");
+    assert!(!report.failures.is_empty());
+    assert_eq!(there.content(), "three", "nothing was written");
+
+    let never = Script::answering(&there.plans, |_| Err(away()));
+    assert_eq!(there.run(never, &options()).unwrap_err(), away());
+
+    // It answers until the write is made: what was written is told, and that nobody confirmed it, too.
+    let late = Script::answering(&there.plans, |at| if at > 1 { Err(away()) } else { Ok(revision(1)) });
+    let report = there.run(late, &Options { tries: 2, ..options() }).unwrap();
+    assert!(!report.is_success(), "{report:?}");
+    assert_eq!(there.content(), "one");
+    let marker = data(&Kubernetes::shared().configmap(&there.namespace, "treeswap-set-team"));
+    assert_eq!(marker["_revision"], revision(3).to_string(), "the set is not told complete");
+}

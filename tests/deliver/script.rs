@@ -1,0 +1,185 @@
+//! A remote whose every answer is scripted, and what its revisions ask for, made by the real rules.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use treeswap::cluster::{Cluster, Clusters, ConfigError};
+use treeswap::configmap::apply::{Adopt, Desired, Floor, Owner, Shape, VersionKey};
+use treeswap::configmap::{self, Contents, Dialect, RuleSet, Setting, Tree};
+use treeswap::deliver::{Directory, Options, Relation, Report, Source, SourceError, Target, deliver};
+use treeswap::revision::{ObjectId, Revision};
+
+use crate::kubernetes::{Kubernetes, kubeconfig};
+
+pub type Answer = Pin<Box<dyn Future<Output = Result<Revision, SourceError>> + Send>>;
+
+/// What each revision asks for.
+pub type Plans = BTreeMap<Revision, Arc<Desired>>;
+
+/// A remote.
+pub struct Script {
+    /// What it answers when it is asked for the n-th time, from 0.
+    pub answer: Box<dyn Fn(usize) -> Answer + Send + Sync>,
+    pub asked: AtomicUsize,
+    pub plans: Arc<Plans>,
+    pub relation: Relation,
+}
+
+impl Script {
+    /// One that always names the same revision.
+    pub fn at(plans: &Arc<Plans>, revision: Revision) -> Self {
+        Self::answering(plans, move |_| Ok(revision))
+    }
+
+    /// One that answers at once.
+    pub fn answering(
+        plans: &Arc<Plans>,
+        answer: impl Fn(usize) -> Result<Revision, SourceError> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            answer: Box::new(move |at| Box::pin(std::future::ready(answer(at)))),
+            asked: AtomicUsize::new(0),
+            plans: Arc::clone(plans),
+            relation: Relation::Ahead,
+        }
+    }
+
+    pub fn related(self, relation: Relation) -> Self {
+        Self { relation, ..self }
+    }
+}
+
+impl Source for Script {
+    async fn ask(&self) -> Result<Revision, SourceError> {
+        (self.answer)(self.asked.fetch_add(1, Ordering::SeqCst)).await
+    }
+
+    async fn desired(&self, revision: Revision) -> Result<Arc<Desired>, SourceError> {
+        Ok(Arc::clone(&self.plans[&revision]))
+    }
+
+    async fn relation(&self, _: Revision, _: Revision) -> Relation {
+        self.relation
+    }
+}
+
+/// A remote that does not answer.
+pub fn away() -> SourceError {
+    SourceError { what: "the remote is away".into(), hints: Vec::new(), transient: true }
+}
+
+/// Revision `rN` of a story.
+pub fn revision(number: u8) -> Revision {
+    Revision(ObjectId([number; 20]))
+}
+
+struct Memory(Vec<Vec<u8>>);
+
+impl Contents for Memory {
+    fn read(&mut self, file: usize) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
+        Ok(self.0[file].clone())
+    }
+}
+
+/// What rules make of files.
+pub fn desired(
+    revision: Revision,
+    rules: &str,
+    namespace: &str,
+    files: &BTreeMap<String, String>,
+    options: configmap::Options,
+) -> Arc<Desired> {
+    let setting = Setting {
+        file: "plugins.yaml",
+        default_namespace: namespace,
+        dialect: Dialect::default(),
+        ignore_unknown: false,
+    };
+    let set = RuleSet::read(rules, &setting, &|_| None).unwrap();
+    let mut tree = Tree::default();
+    files.keys().enumerate().for_each(|(at, path)| tree.file(path.clone().into_bytes(), at));
+    let mut contents = Memory(files.values().map(|text| text.clone().into_bytes()).collect());
+    let stamp = options.stamp.clone().or(Some(revision.to_string()));
+    let plan = configmap::plan(&set, &tree, &mut contents, &configmap::Options { stamp, ..options }).unwrap();
+    let shape = Shape { version_key: VersionKey::Changed, stamp_key: None };
+    Arc::new(Desired::new(&plan.accepted().unwrap(), revision, rules, shape).unwrap())
+}
+
+pub fn files(list: &[(&str, &str)]) -> BTreeMap<String, String> {
+    list.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()
+}
+
+/// Plans of simple revisions: `rN` with these files.
+pub fn plans(rules: &str, namespace: &str, revisions: &[(u8, &[(&str, &str)])]) -> Arc<Plans> {
+    let plan = |(number, list): &(u8, &[(&str, &str)])| {
+        let revision = revision(*number);
+        (revision, desired(revision, rules, namespace, &files(list), configmap::Options::default()))
+    };
+    Arc::new(revisions.iter().map(plan).collect())
+}
+
+/// One cluster by every name.
+pub struct Everywhere(pub Cluster);
+
+impl Directory for Everywhere {
+    fn find(&self, _: &str) -> Result<Cluster, ConfigError> {
+        Ok(self.0.clone())
+    }
+}
+
+/// The shared cluster as a user who may do what is needed in this namespace, and nothing else.
+pub fn clusters(namespace: &str) -> Clusters {
+    let kubernetes = Kubernetes::shared();
+    let verbs = ["get", "list", "create", "update", "delete"];
+    let rules = serde_json::json!([{ "apiGroups": [""], "resources": ["configmaps"], "verbs": verbs }]);
+    kubernetes.grant(namespace, "writer", &rules);
+    load(&[("test", kubernetes.access("writer"))])
+}
+
+pub fn load(contexts: &[(&str, crate::kubernetes::Access)]) -> Clusters {
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfigs = vec![kubeconfig(&dir.keep().join("kubeconfig"), contexts)];
+    let timeout = Duration::from_secs(60);
+    let options = treeswap::cluster::Options { kubeconfigs, timeout, ..Default::default() };
+    Clusters::load(&options).unwrap()
+}
+
+/// Adopting what Prow made, whatever that takes away.
+pub fn options() -> Options {
+    Options {
+        adopt: Adopt::Prow,
+        floor: Floor { percent: 100 },
+        lag: Duration::from_secs(120),
+        ..Options::new(Owner::new("team").unwrap())
+    }
+}
+
+pub fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// A delivery to its end.
+pub fn run(source: Script, clusters: &Clusters, options: &Options) -> Result<Report, SourceError> {
+    let cluster = Everywhere(clusters.get("default").unwrap().clone());
+    runtime().block_on(deliver(Arc::new(source), &cluster, options, &CancellationToken::new()))
+}
+
+/// The one target of a report.
+#[track_caller]
+pub fn only(report: &Report) -> &Target {
+    assert_eq!(report.targets.len(), 1, "{report:?}");
+    &report.targets[0]
+}
+
+/// The text of a ConfigMap, key by key.
+pub fn data(object: &Value) -> BTreeMap<String, String> {
+    let data = object["data"].as_object().cloned().unwrap_or_default();
+    data.into_iter().map(|(key, value)| (key, crate::kubernetes::text(&value))).collect()
+}
