@@ -72,7 +72,8 @@ pub enum Spare {
     /// A private full copy of the current generation, kept ready.
     #[default]
     Copy,
-    /// The same with hard links.
+    /// The same with hard links. In git-sync's layout, where consumers write into what is published, as [`Spare::Copy`]:
+    /// they would write into the next generation as well.
     Link,
     /// None: every generation is written in full.
     Off,
@@ -153,7 +154,7 @@ pub struct Store {
 
 impl Store {
     /// Opens the root, refuses `/`, home directories and foreign ones, takes the writer's lock, recovers (links first, no network).
-    pub fn open(options: Options) -> Result<(Self, Recovered), Error> {
+    pub fn open(mut options: Options) -> Result<(Self, Recovered), Error> {
         let layout = Arc::new(Layout::open(&options.root, &options.style)?);
         let lock = WriterLock::take(&layout)?;
         let probes = Probes::of(&layout)?;
@@ -175,6 +176,9 @@ impl Store {
         }
         let link = layout.is_git_sync.then(|| layout.link.recorded(&layout.path));
         let unsaved = std::mem::replace(&mut state.link, link.clone()) != link;
+        if layout.is_git_sync && options.spare == Spare::Link {
+            options.spare = Spare::Copy;
+        }
         let trash = Arc::new(Trash::new(Arc::clone(&layout), lock));
         let spare = Arc::new(Keeper::open(&layout, &trash, options.spare)?);
         let (unsynced, names) = (false, None);

@@ -24,6 +24,10 @@
 //! 5. Closing the descriptor lets go. For a newer generation take the new pin first ([`Pin::renew`]). An explicit
 //!    unlock would release the lock of every copy of the descriptor, children's included; so there is none.
 //!
+//! In git-sync's layout the link has another name ([`Pin::take_link`]), and a directory that of its commit. A commit that
+//! is published a second time takes over the name: the generation that was pinned stays, whole, under another one, and
+//! what was opened still leads to it; [`Pin::location`] then leads to the newer generation of the same commit.
+//!
 //! # What it doesn't do
 //!
 //! Hold a generation for ever: whoever runs the writer sets ceilings (`--max-pin`, `--max-generations`,

@@ -4,16 +4,18 @@
 //! if the process ends after each step:
 //!
 //! 1. Mend the root's links, remove left-overs, reap what retention lets go. No network. A generation that was current
-//!    and is gone is published again from the mirror.
+//!    and is gone is published again from the mirror; in git-sync's layout also one in which somebody committed.
 //! 2. Ask the remote what the ref names.
 //! 3. Nothing new: done. The same revision that was refused before: failed again, without fetching it.
 //! 4. Something new within the minimum interval after the last publication: wait until that is over, then ask again, so
 //!    that the newest wins.
 //! 5. Fetch. The mirror holds more; the root is as it was.
 //! 6. The same tree as the current generation's, under the same selection: done. No generation, no event, no write.
+//!    (In git-sync's layout a generation is one commit's, and another commit another generation.)
 //! 7. Stage: what changed onto the spare, or everything. A staging that nobody knows is removed at the next start.
 //!    A pre-publish hook that is a gate runs on what is staged, and refuses the attempt if it fails.
-//! 8. Publish, in the store's own numbered order: the swap is the commit point.
+//! 8. Publish, in the store's own numbered order: the swap is the commit point. In git-sync's layout the mirror makes the
+//!    generation a worktree of it just before.
 //! 9. Touch the file, update status and metrics, tell the hooks; reap, bound the mirror; then prepare the spare in the background.
 //!
 //! Steps 2 and 5 are dropped at the attempt's deadline and when the process drains; blocking steps are asked to stop and

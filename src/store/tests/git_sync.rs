@@ -454,6 +454,25 @@ fn the_link_resolves_at_every_look_while_generations_are_published_and_exchanged
 }
 
 #[test]
+fn a_spare_becomes_the_next_worktree_and_shares_no_file_with_the_last() {
+    for spare in [Spare::Copy, Spare::Link] {
+        let (root, first, second) =
+            (Root::new(), files("ab", "1"), tree(&[("a", Kind::File, "2"), ("b", Kind::File, "1")]));
+        let blobs = Blobs::of(&[&first, &second]);
+        let mut store = Store::open(Options { spare, ..root.options() }).unwrap().0;
+        publish(&mut store, &first);
+        let old = root.link.canonicalize().unwrap();
+        store.spare_task().unwrap().run(&of(&first), &blobs, &go()).unwrap();
+        let delta = crate::payload::testing::delta(&first, &second, rules()).unwrap();
+        let staged = store.stage_delta(&delta, "all", &blobs, &go()).unwrap().unwrap();
+        store.publish(staged, &clock::now()).unwrap();
+        root.assert_serves(&second);
+        assert_eq!(store.verify(&of(&second), &go()).unwrap(), [""; 0]);
+        assert_ne!(inode(&root.link.join("b")), inode(&old.join("b")), "{spare:?}");
+    }
+}
+
+#[test]
 fn a_root_does_not_change_its_layout() {
     let root = Root::new();
     publish(&mut root.open(), &files("a", "1"));
