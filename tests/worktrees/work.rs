@@ -81,3 +81,136 @@ fn a_worktree_goes_with_its_generation_and_others_stay() {
     assert_eq!(bench.git(&elsewhere, &["log", "--format=%H"]).trim(), old.to_string());
     bench.assert_sane();
 }
+
+#[test]
+fn people_work_in_generations_while_updates_go_on() {
+    let bench = Bench::new();
+    let first = revision(&bench.world.remote.commit(&varied()));
+    let mut mirror = bench.open();
+    bench.update(&mut mirror, &[]);
+    let place = bench.place(first);
+    let before = common::Snapshot::read(&place).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let stop = StopOnDrop(&stop);
+        let work = scope.spawn(|| {
+            let mut rounds = 0;
+            while !stop.0.load(std::sync::atomic::Ordering::Relaxed) || rounds == 0 {
+                rounds += 1;
+                assert_eq!(bench.git(&place, &["status", "--porcelain"]), "");
+                bench.git(&place, &["commit", "-q", "--allow-empty", "-m", &format!("round {rounds}")]);
+                let log = bench.git(&place, &["log", "--format=%s"]);
+                assert_eq!(log.lines().count(), rounds + 1, "{log}");
+                assert_eq!(bench.git(&place, &["archive", "HEAD", "a"]).contains("file a"), true);
+            }
+            rounds
+        });
+        let mut held = vec![first];
+        for n in 0..6 {
+            bench.world.remote.commit(&varied().file("n", n.to_string()));
+            let at = bench.update(&mut mirror, &held);
+            assert!(!work.is_finished(), "git failed in the generation");
+            held.insert(0, at);
+            bench.assert_clean(at);
+            if held.len() > 3 {
+                let gone = held.remove(1);
+                bench.reap(&mut mirror, gone, &held);
+            }
+            held.iter().filter(|at| **at != first).for_each(|at| bench.assert_clean(*at));
+        }
+        drop(stop);
+        work.join().unwrap();
+    });
+    assert_eq!(
+        before.differences(&common::Snapshot::read(&place).unwrap()),
+        [""; 0],
+        "its files are untouched"
+    );
+    bench.assert_sane();
+    bench.git(&place, &["fsck", "--no-progress"]);
+}
+
+/// Ends the other thread on every way out, a failed assertion included.
+struct StopOnDrop<'a>(&'a std::sync::atomic::AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_volume_that_is_mounted_elsewhere_works_the_same() {
+    let bench = Bench::new();
+    let old = revision(&bench.world.remote.commit(&varied()));
+    let mut mirror = bench.open();
+    bench.update(&mut mirror, &[]);
+    let new = revision(&bench.world.remote.commit(&varied().file("new", "x")));
+    bench.update(&mut mirror, &[old]);
+    drop(mirror);
+    let mut bench = bench;
+    let elsewhere = bench.world.dir().join("elsewhere");
+    std::fs::rename(&bench.world.root, &elsewhere).unwrap();
+    bench.world.root = elsewhere.clone();
+    bench.options.dir = elsewhere.join(".git");
+    bench.assert_clean(old);
+    bench.assert_clean(new);
+    bench.git(&bench.place(old), &["commit", "-q", "--allow-empty", "-m", "from elsewhere"]);
+    // Who keeps house there knows its worktrees still.
+    let mut mirror = bench.open();
+    bench.reap(&mut mirror, old, &[new]);
+    bench.assert_clean(new);
+    assert!(!bench.git_dir().join("worktrees").join(old.to_string()).exists());
+    bench.assert_sane();
+}
+
+#[test]
+fn another_user_may_read_history() {
+    let bench = Bench::new();
+    let tip = revision(&bench.world.remote.commit(&varied()));
+    let mut mirror = bench.open();
+    bench.update(&mut mirror, &[]);
+    let (uid, status) = (rustix::process::getuid(), ["status", "--porcelain"]);
+    let mut git = run::clean("git", bench.world.dir());
+    git.current_dir(bench.place(tip)).env("GIT_OPTIONAL_LOCKS", "0");
+    let config = bench.world.dir().join("gitconfig");
+    std::fs::write(&config, "[safe]\n\tdirectory = *\n").unwrap();
+    git.env("GIT_CONFIG_GLOBAL", &config);
+    if uid.is_root() {
+        std::os::unix::process::CommandExt::uid(&mut git, 65_533);
+        let open = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(bench.world.dir(), open).unwrap();
+    }
+    assert_eq!(run::to_end(git.args(status)).expect_ok("git status").stdout, "");
+}
+
+#[test]
+fn a_worktree_that_is_made_again_replaces_what_was_left_in_it() {
+    let bench = Bench::new();
+    let tip = revision(&bench.world.remote.commit(&varied()));
+    let mut mirror = bench.open();
+    bench.update(&mut mirror, &[]);
+    let admin = bench.git_dir().join("worktrees").join(tip.to_string());
+    let place = bench.place(tip);
+    bench.git(&place, &["switch", "-q", "-c", "mine"]);
+    assert_eq!(mirror.objects().worktree_head(tip), Some(tip), "through a branch");
+    bench.git(&place, &["commit", "-q", "--allow-empty", "-m", "x"]);
+    assert_ne!(mirror.objects().worktree_head(tip), Some(tip));
+    std::fs::write(admin.join("index.lock"), "").unwrap();
+    bench.publish(&mirror.objects(), tip, None);
+    assert_eq!(mirror.objects().worktree_head(tip), Some(tip));
+    bench.assert_clean(tip);
+    // Without one of its files it is none.
+    std::fs::remove_file(admin.join("index")).unwrap();
+    assert_eq!(mirror.objects().worktree_head(tip), None);
+    bench.update(&mut mirror, &[tip]);
+    bench.assert_clean(tip);
+    // What a crash left half made is swept.
+    let half = bench.git_dir().join("tmp_worktree-1-1");
+    std::fs::create_dir(&half).unwrap();
+    std::fs::write(half.join("HEAD"), "").unwrap();
+    drop(mirror);
+    bench.open();
+    assert!(!half.exists());
+    bench.assert_sane();
+}
