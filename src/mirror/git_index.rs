@@ -2,7 +2,8 @@
 //!
 //! With it `git status` in a generation compares 90,000 stats and no content. It has every path of the revision's tree,
 //! those that patterns leave out marked `skip-worktree`, and the tree cache (extension `TREE`), so that git compares it
-//! with the commit without reading trees. It takes 62 bytes and the path for each file, rounded up to eight.
+//! with the commit without reading trees. It takes 62 bytes and the path for each file, rounded up to eight, and some 40
+//! for each directory: 10.0 MB for 90,000 files with paths of 36 bytes on average, in 22,000 directories.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

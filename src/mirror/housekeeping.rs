@@ -1,21 +1,25 @@
 //! Bounded growth, without a git program.
 //!
-//! Every update leaves a small pack, and what an update replaced stays behind as garbage. Two things are done about it,
-//! both after a publication and neither in its way:
+//! Every update leaves a small pack, and what an update replaced stays behind as garbage. Three things are done about it,
+//! all after a publication and none in its way; [`super::Gc`] says which:
 //!
 //! - **Merge**: when there are more than [`super::Options::max_packs`] packs, the small ones become one. A child under the
 //!   same limits as the indexer's copies their objects, so a hostile object can not take the service down. No object is
 //!   lost, so nobody who reads can notice.
 //! - **Renewal**: when garbage outweighs what is needed, the next fetch asks for everything and claims nothing; the pack
 //!   it gets stands for itself, and after the publication that follows all the others are removed. The revisions before
-//!   it can then no longer be read; a delta against one of them is made from the whole tree instead.
+//!   it can then no longer be read; a delta against one of them is made from the whole tree instead. Not in git-sync's
+//!   layout, where other people's commits are in the packs, too.
+//! - **Sifting**: after a revision went that is not part of another's history, a child finds what is needed still (by
+//!   whom: `indexer/sift`) and writes it out of the packs that hold much garbage. No network. What stays of garbage is
+//!   less than a quarter of each large pack.
 //!
 //! A crash leaves, after each step:
 //!
 //! 1. while the child writes: temporary files, swept at the next opening;
 //! 2. with the merged pack in place: every object twice; the next merge takes both;
 //! 3. while old packs are removed, index first: a pack without an index is not seen by libgit2, and is swept; its
-//!    objects are in the merged pack;
+//!    objects are in the merged pack, or garbage;
 //! 4. after a renewing fetch: as after any fetch, and the old packs as garbage until the next renewal.
 //!
 //! Packs are only removed while nobody reads (see [`super::shared`]); otherwise the next call does it.

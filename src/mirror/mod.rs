@@ -1,14 +1,17 @@
-//! Our own bare copy of the remote's objects, and the way to the remote. The only module that names `git2`.
+//! Our own copy of the remote's objects, and the way to the remote. The only module that names `git2`. It is a bare
+//! repository, or, in git-sync's layout, `ROOT/.git`, whose linked worktrees the generations are.
 //!
 //! It promises that what [`Mirror::fetch`] returns is complete: the commit, every tree and every blob below it, and
 //! history as deep as asked. It is a cache: whatever happens to it, it can be made anew, and nothing that is published
-//! is touched for that. It writes nothing outside its directory, and nothing of a commit's author is ever run.
+//! is touched for that. It writes nothing outside its directory, and nothing of a commit's author is ever run. What
+//! others keep in `ROOT/.git` (refs, worktrees, commits made in a generation) is theirs and stays.
 //!
 //! Files: `wire/` git's smart protocol (streams, framing, the commands we speak); `plan` what to ask it for; `fetch`
-//! asking and settling; `indexer/` the child process that takes a fetched pack in under limits; `closure` whether all
-//! is there; `modules/` submodules; `layout` the mirror's files; `odb` reading objects; `tree`, `whole`, `delta`, `sparse` trees to payloads
-//! and deltas; `blobs` contents for writers; `housekeeping` bounded growth; `error`; `author` makes the repository of
-//! the demonstration.
+//! asking and settling; `indexer/` the child process that takes a fetched pack in, and tells garbage from what is
+//! needed, under limits; `closure` whether all is there; `modules/` submodules; `layout` the mirror's files, `form` what
+//! is different in git-sync's layout, `worktrees` generations as linked worktrees, `git_index` their index; `odb` reading
+//! objects; `tree`, `whole`, `delta`, `sparse` trees to payloads and deltas; `blobs` contents for writers;
+//! `housekeeping` bounded growth; `error`; `author` makes the repository of the demonstration.
 
 pub mod author;
 mod blobs;

@@ -114,6 +114,7 @@ fn what_people_made_stays_while_anything_names_it() {
     std::fs::write(place.join("mine"), "staged").unwrap();
     bench.git(&place, &["add", "mine"]);
     let staged = bench.git(&place, &["rev-parse", ":mine"]);
+    bench.git(&place, &["update-index", "--index-version", "4"]);
     // A blob that was written long ago and is named by nothing.
     std::fs::write(bench.world.dir().join("scratch"), "nobody's").unwrap();
     let nobody =

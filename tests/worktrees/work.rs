@@ -101,7 +101,7 @@ fn people_work_in_generations_while_updates_go_on() {
                 bench.git(&place, &["commit", "-q", "--allow-empty", "-m", &format!("round {rounds}")]);
                 let log = bench.git(&place, &["log", "--format=%s"]);
                 assert_eq!(log.lines().count(), rounds + 1, "{log}");
-                assert_eq!(bench.git(&place, &["archive", "HEAD", "a"]).contains("file a"), true);
+                assert!(bench.git(&place, &["archive", "HEAD", "a"]).contains("file a"));
             }
             rounds
         });
