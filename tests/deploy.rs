@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde::Deserialize as _;
 use serde_yaml::Value;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_treeswap");
@@ -26,12 +27,16 @@ fn documents() -> Vec<(PathBuf, Value)> {
     let mut files = Vec::new();
     yaml_files(&deploy(), &mut files);
     assert!(files.len() >= 5, "deploy/ lost its manifests: {files:?}");
-    let read = |path: PathBuf| {
+    let mut documents = Vec::new();
+    for path in files {
         let text = std::fs::read_to_string(&path).unwrap();
-        let value = serde_yaml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        (path, value)
-    };
-    files.into_iter().map(read).collect()
+        for document in serde_yaml::Deserializer::from_str(&text) {
+            let value =
+                Value::deserialize(document).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            documents.push((path.clone(), value));
+        }
+    }
+    documents
 }
 
 /// The Pod spec of a Deployment or CronJob, if the document is one.
@@ -58,7 +63,7 @@ fn ours(documents: &[(PathBuf, Value)]) -> Vec<(&Path, &Value, &Value)> {
             }
         }
     }
-    assert_eq!(found.len(), 2, "the sidecar and the CronJob");
+    assert_eq!(found.len(), 3, "the sidecar and the CronJobs");
     found
 }
 
@@ -82,9 +87,14 @@ fn the_binary_accepts_every_option_that_the_manifests_use() {
     let documents = documents();
     for (path, _, container) in ours(&documents) {
         let mut args = list(container, "args").iter().map(|arg| arg.as_str().unwrap());
-        assert_eq!(args.next(), Some("sync"), "{}", path.display());
         let mut command = Command::new(BINARY);
-        command.env_clear().arg("check").args(args);
+        command.env_clear();
+        match args.next() {
+            Some("sync") => command.arg("check").args(args),
+            // It has no offline check: help is printed once everything before it was accepted.
+            Some("apply") => command.arg("apply").args(args).arg("--help"),
+            other => panic!("{}: {other:?}", path.display()),
+        };
         for variable in list(container, "env") {
             command.env(variable["name"].as_str().unwrap(), variable["value"].as_str().unwrap());
         }
@@ -106,6 +116,10 @@ fn an_option_that_does_not_exist_would_be_noticed() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
+    for wrong in ["--no-such-option=1", "--timeout=soon"] {
+        let output = Command::new(BINARY).env_clear().args(["apply", wrong, "--help"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{wrong}");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The adapter to Kubernetes against a real API server: what it reads and writes, and every way in which that fails.
 #![allow(missing_docs, unreachable_pub)]
 
+mod apply;
 #[path = "../common/mod.rs"]
 mod common;
 mod faults;
@@ -8,6 +9,7 @@ mod kubernetes;
 mod objects;
 mod proxy;
 mod refusals;
+mod rights;
 mod setup;
 
 use std::collections::BTreeMap;

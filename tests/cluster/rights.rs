@@ -1,0 +1,70 @@
+//! The rights that `deploy/` asks for: enough, and none of them too many.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+use crate::common::{Files, World, run};
+use crate::kubernetes::{Kubernetes, kubeconfig, text};
+
+/// The documents of `deploy/apply/rbac.yaml`.
+fn documents() -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/apply/rbac.yaml");
+    let text = std::fs::read_to_string(path).unwrap();
+    serde_yaml::Deserializer::from_str(&text).map(|one| Value::deserialize(one).unwrap()).collect()
+}
+
+/// The rules of the Role.
+pub fn shipped() -> Value {
+    let role = documents().into_iter().find(|document| document["kind"] == "Role").unwrap();
+    role["rules"].clone()
+}
+
+/// As it is applied: the service account's own token, in the manifest's namespace.
+#[test]
+fn the_shipped_role_is_enough_and_no_verb_of_it_is_unused() {
+    let kubernetes = Kubernetes::shared();
+    let documents = documents();
+    let namespace = text(&documents[0]["metadata"]["namespace"]);
+    kubernetes.must("POST", "/api/v1/namespaces", Some(&json!({ "metadata": { "name": namespace } })));
+    for document in &documents {
+        let kind = text(&document["kind"]).to_lowercase();
+        let group = if kind == "serviceaccount" { "api/v1" } else { "apis/rbac.authorization.k8s.io/v1" };
+        kubernetes.must("POST", &format!("/{group}/namespaces/{namespace}/{kind}s"), Some(document));
+    }
+    let account = text(&documents[0]["metadata"]["name"]);
+    let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
+    let token = kubernetes.must("POST", &path, Some(&json!({ "spec": {} })))["status"]["token"].clone();
+    let user = format!("system:serviceaccount:{namespace}:{account}");
+    let granted: BTreeSet<String> = shipped()[0]["verbs"].as_array().unwrap().iter().map(text).collect();
+    crate::common::eventually(60, "the grant is in force", || {
+        let may = |verb: &String| kubernetes.may(&user, &namespace, verb, "", "configmaps", "");
+        granted.iter().all(may).then_some(())
+    });
+
+    let world = World::new();
+    let rules = world.dir().join("plugins.yaml");
+    let map = json!({ "name": "map", "clusters": { "test": [namespace] } });
+    std::fs::write(&rules, json!({ "config_updater": { "maps": { "*": map } } }).to_string()).unwrap();
+    let contexts = [("test", kubernetes.access(token.as_str().unwrap()))];
+    let config = kubeconfig(&world.dir().join("kubeconfig"), &contexts);
+    for value in ["1", "2"] {
+        world.remote.commit(&Files::new().file("key", value));
+        let mut command = world.treeswap(&["apply", "--ref=main", "--owner=test", "--repo"]);
+        command.arg(&world.remote.path).arg("--rules").arg(&rules).arg("--kubeconfig").arg(&config);
+        run::to_end(&mut command).expect_ok("apply with the shipped rights");
+        assert_eq!(kubernetes.configmap(&namespace, "map")["data"]["key"], value);
+    }
+    let requests = kubernetes.requests(&namespace);
+    let used: BTreeSet<String> = requests
+        .iter()
+        .filter(|request| request.user == user)
+        .map(|request| {
+            assert!(request.resource == "configmaps" && request.status != 403, "{request:?}");
+            request.verb.clone()
+        })
+        .collect();
+    assert_eq!(used, granted);
+}
