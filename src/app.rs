@@ -15,11 +15,12 @@ use tracing::{debug, error, info, warn};
 use crate::config::{Line, Origin, Settings};
 use crate::hooks::{self, Hooks};
 use crate::mirror::Mirror;
+use crate::mirror::wire::{Issuance, Issued};
 use crate::phase::{Status, Trigger};
 use crate::store::{self, Store};
 use crate::sync::{Asker, End, Sync};
 use crate::telemetry::metrics::Metrics;
-use crate::{admin, human, mirror, shutdown, sync, telemetry};
+use crate::{admin, human, mirror, shutdown, sync, telemetry, user};
 
 /// How often a root that somebody else holds is tried again.
 const LOCK_PAUSE: Duration = Duration::from_millis(200);
@@ -107,8 +108,11 @@ pub fn sync(settings: Settings, lines: &[Line], warnings: &[String]) -> Result<(
     let given: Vec<String> =
         lines.iter().filter(|line| line.origin != Origin::Default).map(ToString::to_string).collect();
     info!(version = telemetry::VERSION, settings = given.join(" "), "treeswap {}", telemetry::VERSION);
-    for warning in warnings {
+    for warning in warnings.iter().chain(&settings.remarks) {
         warn!("{warning}");
+    }
+    if settings.add_user {
+        add_user();
     }
     // What is inherited differs between runtimes and shells; modes of what we publish don't.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(if settings.store.group_write {
@@ -132,7 +136,17 @@ pub fn sync(settings: Settings, lines: &[Line], warnings: &[String]) -> Result<(
     ended
 }
 
-fn run(runtime: &Runtime, settings: Settings) -> Result<(), Error> {
+/// Harmless if it cannot be done: nothing of ours needs it.
+fn add_user() {
+    let home = std::env::var("HOME").unwrap_or_default();
+    match user::add(Path::new("/etc/passwd"), &home) {
+        Ok(true) => info!("added this user to /etc/passwd"),
+        Ok(false) => {}
+        Err(error) => warn!(error = %error, "cannot add this user to /etc/passwd"),
+    }
+}
+
+fn run(runtime: &Runtime, mut settings: Settings) -> Result<(), Error> {
     let one_time = settings.sync.one_time;
     let (draining, signals) = {
         let _inside = runtime.enter();
@@ -153,7 +167,12 @@ fn run(runtime: &Runtime, settings: Settings) -> Result<(), Error> {
         let trigger: Arc<dyn Fn(Trigger) + Send + std::marker::Sync> =
             Arc::new(move |trigger| asker.get().into_iter().for_each(|asker| asker.ask(trigger)));
         let registry = registry(&metrics, settings.metrics);
-        let state = admin::State { status: shown.clone(), registry, trigger };
+        let more = settings.git_sync_metrics.then(|| {
+            let mut registry = Registry::default();
+            metrics.git_sync.register(&mut registry);
+            Arc::new(Mutex::new(registry))
+        });
+        let state = admin::State { status: shown.clone(), registry, more, trigger };
         runtime.spawn(serve(listener, state, draining.clone()));
     }
     let (store, recovered) = match open(settings.store.clone(), settings.lock_wait, &draining, &status)? {
@@ -170,6 +189,11 @@ fn run(runtime: &Runtime, settings: Settings) -> Result<(), Error> {
         warn!("{line}");
     }
     status.send_replace(starting("the mirror is being opened".to_owned()));
+    let counted = metrics.git_sync.clone();
+    settings.mirror.wire.issued = match settings.mirror.wire.issuance {
+        Some(Issuance::GitHubApp(_)) => Issued::to(move |well| counted.token(well)),
+        _ => Issued::to(move |well| counted.askpass(well)),
+    };
     let mirror = Mirror::open(settings.mirror.clone())?;
     let hooks = {
         let _inside = runtime.enter();

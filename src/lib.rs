@@ -13,7 +13,7 @@
 //!             cluster (only kube)   hooks   watch (only notify)   admin (HTTP)   telemetry
 //! 2 rules     phase (sync's states)   retention (keep or reap, and why)   configmap (rules and trees to ConfigMaps)
 //! 1 terms     revision   generation   payload
-//! 0 ground    fsx   clock   human   repeats   retry   secret   shutdown   tls
+//! 0 ground    fsx   clock   human   repeats   retry   secret   shutdown   tls   user
 //! ```
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
@@ -42,4 +42,5 @@ pub mod store;
 pub mod sync;
 pub mod telemetry;
 pub mod tls;
+pub mod user;
 pub mod watch;

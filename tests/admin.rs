@@ -39,7 +39,7 @@ impl Parts {
             counter.fetch_add(1, Ordering::SeqCst);
         });
         let registry = Arc::new(Mutex::new(Registry::with_prefix("treeswap")));
-        Self { status, looks, state: State { status: receiver, registry, trigger } }
+        Self { status, looks, state: State { status: receiver, registry, trigger, more: None } }
     }
 }
 

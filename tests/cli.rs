@@ -55,7 +55,6 @@ fn wrong_values_end_with_one_line_that_names_the_flag() {
         (&["--sync-on-signal=TERM"], &["--sync-on-signal", "SIGHUP"]),
         (&["--log-level=verbose"], &["--log-level", "debug"]),
         (&["--max-tree-entries=0"], &["--max-tree-entries"]),
-        (&["--submodules=recursive"], &["--submodules is not supported", "hint: "]),
         (&["--link=current"], &["--link needs --layout=git-sync"]),
         (&["--git-gc=never"], &["--git-gc", "auto, always, aggressive, off"]),
         (&["--http-pprof"], &["--http-pprof needs --http-bind"]),
@@ -103,8 +102,8 @@ fn a_wrong_variable_is_named_as_the_variable_it_is() {
     complains(&ran, 2, &["\"ten\"", "$GITSYNC_PERIOD"]);
     let ran = treeswap(&world, &SYNC, &[("TREESWAP_REF", "a..b"), ("GITSYNC_REF", "main")]);
     complains(&ran, 2, &["$TREESWAP_REF", "a..b"]);
-    let ran = treeswap(&world, &SYNC, &[("TREESWAP_SUBMODULES", "recursive")]);
-    complains(&ran, 2, &["$TREESWAP_SUBMODULES"]);
+    let ran = treeswap(&world, &SYNC, &[("TREESWAP_SUBMODULES", "some")]);
+    complains(&ran, 2, &["$TREESWAP_SUBMODULES", "recursive, shallow, off"]);
     let mut command = world.treeswap(&SYNC);
     let ran = run::to_end(command.env("TREESWAP_REF", std::ffi::OsStr::from_bytes(b"\xff")));
     complains(&ran, 2, &["$TREESWAP_REF", "UTF-8"]);

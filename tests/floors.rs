@@ -32,6 +32,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("secret", 0),
     ("shutdown", 0),
     ("tls", 0),
+    ("user", 0),
 ];
 
 /// A crate that one module only may name.

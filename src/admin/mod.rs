@@ -96,6 +96,8 @@ pub struct State {
     pub status: tokio::sync::watch::Receiver<Status>,
     /// Metrics; the listener adds its own.
     pub registry: Arc<Mutex<Registry>>,
+    /// Metrics with other names, if there are any; shown with the others.
+    pub more: Option<Arc<Mutex<Registry>>>,
     /// Asks for an attempt and returns at once.
     pub trigger: Arc<dyn Fn(Trigger) + Send + Sync>,
 }

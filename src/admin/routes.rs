@@ -9,6 +9,7 @@ use axum::extract::{Request, State as Extract};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 
 use super::hook::{Gate, Verdict};
 use super::{Front, Options, State, page};
@@ -167,8 +168,11 @@ fn wants_html(headers: &HeaderMap) -> bool {
 
 async fn metrics(Extract(shared): Extract<Arc<Shared>>) -> Response {
     let mut text = String::new();
-    let registry = shared.state.registry.lock().unwrap_or_else(PoisonError::into_inner);
-    match prometheus_client::encoding::text::encode(&mut text, &registry) {
+    let registries = std::iter::once(&shared.state.registry).chain(&shared.state.more);
+    let mut encoded = registries
+        .map(|registry| encode_registry(&mut text, &registry.lock().unwrap_or_else(PoisonError::into_inner)));
+    let encoded = encoded.try_for_each(|encoded| encoded);
+    match encoded.and_then(|()| encode_eof(&mut text)) {
         Ok(()) => answer(StatusCode::OK, OPENMETRICS, text),
         Err(error) => answer(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
     }

@@ -111,8 +111,8 @@ fn long_help(flag: &Flag, sync: &Command) -> String {
 
 /// The meaning, with the default where it says something.
 fn with_default(meaning: String, flag: &str, sync: &Command) -> String {
-    let default =
-        arg(flag, sync).and_then(|arg| arg.get_default_values().first()).and_then(|value| value.to_str());
+    let shown = arg(flag, sync).filter(|arg| !arg.is_hide_default_value_set());
+    let default = shown.and_then(|arg| arg.get_default_values().first()).and_then(|value| value.to_str());
     match default.filter(|value| !matches!(*value, "" | "false") && !meaning.contains("[default:")) {
         Some(default) => format!("{meaning} [default: {default}]"),
         None => meaning,

@@ -302,7 +302,7 @@ pub struct Pace {
     #[arg(long, value_name = "FRACTION", default_value = of::JITTER.treeswap, value_parser = fraction, hide_short_help = true)]
     pub jitter: f64,
 
-    /// Longest pause after failures; 0 for ten periods, at most 5m
+    /// Longest pause after failures; 0 for ten periods, at most 5m (as git-sync: for one period)
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration, hide_short_help = true)]
     pub max_backoff: Duration,
 }
@@ -323,9 +323,8 @@ pub struct Git {
 
     /// Settings of git as KEY:VALUE,KEY:VALUE; those about reaching the remote count
     ///
-    /// http.extraHeader, http.sslVerify, http.sslCAInfo, http.sslCert, http.sslKey, http.proxy, http.cookieFile (each
-    /// also as http.URL.NAME), protocol.NAME.allow, url.BASE.insteadOf. Others are named in the log, without their
-    /// values, and have no effect.
+    /// http.extraHeader, http.sslVerify, http.sslCAInfo, http.proxy, http.cookieFile (each also as http.URL.NAME),
+    /// protocol.file.allow, url.BASE.insteadOf. Others are named in the log, without their values, and have no effect.
     #[arg(
         long,
         value_name = "SETTINGS",

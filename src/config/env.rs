@@ -20,12 +20,25 @@ const PASSWORDS: [&str; 2] = ["TREESWAP_PASSWORD", "GITSYNC_PASSWORD"];
 const PRIVATE_KEYS: [&str; 2] = ["TREESWAP_GITHUB_APP_PRIVATE_KEY", "GITSYNC_GITHUB_APP_PRIVATE_KEY"];
 
 /// Secrets that are given by variables only.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Hidden {
     /// A password.
     pub password: Option<Variable>,
     /// A GitHub App's private key.
     pub private_key: Option<Variable>,
+    /// Settings of git that git itself reads from variables, in order; only git-sync's users expect that of us.
+    pub git: Vec<(String, String)>,
+    /// `GIT_SSH_COMMAND`, likewise.
+    pub ssh_command: Option<String>,
+}
+
+impl std::fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hidden")
+            .field("password", &self.password)
+            .field("private_key", &self.private_key)
+            .finish()
+    }
 }
 
 /// A variable with its value.
@@ -45,7 +58,7 @@ impl Hidden {
             let set = found.filter(|(_, value)| !value.is_empty());
             set.map(|(name, value)| Variable { name: format!("${name}"), value: Secret::new(value) })
         };
-        Self { password: first(PASSWORDS), private_key: first(PRIVATE_KEYS) }
+        Self { password: first(PASSWORDS), private_key: first(PRIVATE_KEYS), ..Self::default() }
     }
 }
 

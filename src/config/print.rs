@@ -43,7 +43,7 @@ fn shown(flag: &str, value: &str) -> String {
     match flag {
         "repo" => secret::redact(value),
         "webhook-url" | "askpass-url" if !value.is_empty() => secret::redact_path(value),
-        "credential" if !value.is_empty() => "[secret]".to_owned(),
+        "credential" | "git-config" | "git-config-add" if !value.is_empty() => "[secret]".to_owned(),
         _ => value.to_owned(),
     }
 }

@@ -8,6 +8,7 @@ use super::args::{self, Args};
 use super::credentials;
 use super::env::{Hidden, Origin, Origins};
 use super::error::Error;
+use super::git_config;
 use super::personality::Personality;
 use super::values;
 use crate::mirror::wire;
@@ -44,12 +45,16 @@ pub struct Settings {
     pub admin: Option<admin::Options>,
     /// Whether the listener shows metrics.
     pub metrics: bool,
+    /// Whether git-sync's are among them.
+    pub git_sync_metrics: bool,
     /// Log format and level.
     pub telemetry: telemetry::Options,
     /// Where the error that ends the process goes.
     pub termination_log: Option<PathBuf>,
     /// Whether /etc/passwd is to name the user we run as.
     pub add_user: bool,
+    /// What was given and has no effect, a line each.
+    pub remarks: Vec<String>,
 }
 
 impl Settings {
@@ -60,9 +65,8 @@ impl Settings {
         let root = check.root()?;
         let asked = check.asked()?;
         let depth = check.depth()?;
-        check.one_of("submodules", &args.source.submodules, &["recursive", "shallow", "off"])?;
-        check.not_yet()?;
-        check.one_of("git-gc", &args.git.git_gc, &["auto", "always", "aggressive", "off"])?;
+        let submodules = check.submodules()?;
+        let gc = check.gc()?;
         let pace = check.pace()?;
         let signal = check.value("sync-on-signal", &args.pace.sync_on_signal, values::signal)?;
         let sync_timeout = check.at_least("sync-timeout", args.pace.sync_timeout, SHORTEST)?;
@@ -71,10 +75,11 @@ impl Settings {
         let issuance = check.issuance(hidden)?;
         credentials.extend(credentials::listed(args, origins)?);
         let admin = check.admin()?;
+        let (entries, git) = check.git_config(hidden)?;
         let wire = wire::Options {
             issuance,
-            cookie_file: check.cookie_file(),
-            ..check.wire(credentials, sync_timeout)?
+            program: check.program(entries),
+            ..check.wire(credentials, sync_timeout, hidden, &git)?
         };
         let style = check.style(&root)?;
         let mirror_dir = match (args.root.mirror.as_str(), &style) {
@@ -84,7 +89,18 @@ impl Settings {
         };
         let mirror = mirror::Options {
             worktrees: style != store::Style::Kubelet,
+            gc,
             depth,
+            modules: mirror::Access {
+                asked: submodules,
+                // git-sync's users name hosts in `.gitmodules` and nowhere else.
+                hosts: match origins.personality() {
+                    Personality::GitSync => mirror::Hosts::Any,
+                    Personality::Treeswap => mirror::Hosts::Known(Vec::new()),
+                },
+                local: git.local_submodules,
+            },
+            filter: (!args.source.filter.is_empty()).then(|| args.source.filter.clone()),
             index_memory: check.ceiling("index-memory", args.limits.index_memory)?,
             max_bytes: check.ceiling("max-mirror-bytes", args.limits.max_mirror_bytes)?,
             durable: args.root.durability != "none",
@@ -100,9 +116,11 @@ impl Settings {
             signal,
             admin,
             metrics: args.server.http_metrics,
+            git_sync_metrics: origins.personality() == Personality::GitSync,
             telemetry: check.telemetry()?,
             termination_log: path(&args.logging.termination_log),
             add_user: args.credentials.add_user,
+            remarks: check.remarks(&git, hidden),
         })
     }
 }
@@ -181,30 +199,56 @@ impl Check<'_> {
         text.parse().map_err(|error: crate::revision::BadRef| self.wrong("ref", text, error.why()))
     }
 
-    fn one_of(&self, flag: &str, value: &str, possible: &[&str]) -> Result<(), Error> {
-        match possible.contains(&value) {
-            true => Ok(()),
-            false => Err(self.wrong(flag, value, format!("it is one of {}", possible.join(", ")))),
+    fn submodules(&self) -> Result<mirror::Submodules, Error> {
+        match self.args.source.submodules.as_str() {
+            "off" => Ok(mirror::Submodules::Off),
+            "shallow" => Ok(mirror::Submodules::First),
+            "recursive" => Ok(mirror::Submodules::Recursive),
+            value => Err(self.wrong("submodules", value, "it is one of recursive, shallow, off")),
         }
     }
 
-    /// What git-sync's users may give, and `sync` cannot serve.
-    fn not_yet(&self) -> Result<(), Error> {
-        let Args { source, git, .. } = self.args;
-        let asked = [
-            ("submodules", source.submodules != "off", "leave it out: each submodule is an empty directory"),
-            (
-                "filter",
-                !source.filter.is_empty(),
-                "leave it out: at the default --depth=1 there is little to filter",
-            ),
-            ("git", !git.git.is_empty(), "leave it out: no git program is needed"),
-        ];
-        let treeswap = self.origins.personality() == Personality::Treeswap;
-        match asked.into_iter().find(|(_, asked, _)| treeswap && *asked) {
-            Some((flag, _, hint)) => Err(Error::Unsupported { name: self.origins.name(flag), hint }),
-            None => Ok(()),
+    fn gc(&self) -> Result<mirror::Gc, Error> {
+        match self.args.git.git_gc.as_str() {
+            "auto" => Ok(mirror::Gc::Auto),
+            "always" => Ok(mirror::Gc::Always),
+            "aggressive" => Ok(mirror::Gc::Aggressive),
+            "off" => Ok(mirror::Gc::Off),
+            value => Err(self.wrong("git-gc", value, "it is one of auto, always, aggressive, off")),
         }
+    }
+
+    /// The program of `--git`, with all of git's settings: it understands each of them.
+    fn program(&self, entries: Vec<git_config::Entry>) -> Option<wire::Program> {
+        let config = entries.into_iter().map(|entry| (entry.key, entry.value)).collect();
+        let program = |path| wire::Program { path, config, mirror: PathBuf::new() };
+        path(&self.args.git.git).map(program)
+    }
+
+    /// git's settings, the flags' and then what git's own variables say, and what they come to.
+    fn git_config(&self, hidden: &Hidden) -> Result<(Vec<git_config::Entry>, git_config::Effect), Error> {
+        let given = &self.args.git;
+        let mut entries = Vec::new();
+        let added = given.git_config_add.iter().map(|text| ("git-config-add", text));
+        for (flag, text) in std::iter::once(("git-config", &given.git_config)).chain(added) {
+            let wrong = |why| Error::HiddenValue { name: self.origins.name(flag), why };
+            entries.extend(git_config::parse(text).map_err(wrong)?);
+        }
+        let variables = hidden.git.iter().cloned();
+        entries.extend(variables.map(|(key, value)| git_config::Entry { key, value }));
+        let effect = git_config::apply(&entries, &self.args.source.repo)?;
+        Ok((entries, effect))
+    }
+
+    /// What has no effect. Never a value: it may be a secret.
+    fn remarks(&self, git: &git_config::Effect, hidden: &Hidden) -> Vec<String> {
+        let settings = git.unused.iter().map(|key| format!("git's {key} has no effect here"));
+        let ssh = hidden.ssh_command.as_deref().map(git_config::ssh_command).unwrap_or_default();
+        let ssh = (!ssh.unused.is_empty()).then(|| {
+            format!("of $GIT_SSH_COMMAND only -i and -o are understood, not {}", ssh.unused.join(" "))
+        });
+        let unchecked = git.unverified.then(|| "TLS certificates go unchecked (http.sslVerify)".to_owned());
+        settings.chain(ssh).chain(unchecked).collect()
     }
 
     fn style(&self, root: &Path) -> Result<store::Style, Error> {
@@ -231,18 +275,26 @@ impl Check<'_> {
         &self,
         credentials: Vec<wire::Credential>,
         sync_timeout: Duration,
+        hidden: &Hidden,
+        git: &git_config::Effect,
     ) -> Result<wire::Options, Error> {
-        let Args { source, credentials: given, limits, .. } = self.args;
-        let mut wire = wire::Options::new(source.repo.clone());
+        let Args { credentials: given, limits, .. } = self.args;
+        let mut wire = wire::Options::new(git.remote.clone());
         wire.credentials = credentials;
+        let ssh = hidden.ssh_command.as_deref().map(git_config::ssh_command).unwrap_or_default();
+        let known_hosts = ssh.known_hosts.unwrap_or_else(|| PathBuf::from(&given.ssh_known_hosts_file));
         wire.ssh = wire::ssh::Options {
-            keys: self.keys(),
-            known_hosts: match given.ssh_known_hosts {
-                true => wire::ssh::KnownHosts::Strict(PathBuf::from(&given.ssh_known_hosts_file)),
+            keys: ssh.keys.into_iter().chain(self.keys()).collect(),
+            known_hosts: match given.ssh_known_hosts && !ssh.trusting {
+                true => wire::ssh::KnownHosts::Strict(known_hosts),
                 false => wire::ssh::KnownHosts::Off,
             },
         };
-        wire.ca_file = path(&given.ca_file);
+        wire.cookie_file = self.cookie_file().or_else(|| git.cookie_file.clone());
+        wire.ca_file = path(&given.ca_file).or_else(|| git.ca_file.clone());
+        wire.unverified = git.unverified;
+        wire.headers = git.headers.clone();
+        wire.proxy = git.proxy.clone();
         wire.timeouts = wire::Timeouts {
             connect: self.at_least("connect-timeout", limits.connect_timeout, SHORTEST)?,
             idle: self.at_least("idle-timeout", limits.idle_timeout, SHORTEST)?,
@@ -326,6 +378,8 @@ impl Check<'_> {
             patience: self.patience()?,
             sync_timeout,
             one_time: *one_time,
+            // As in git-sync. (treeswap goes on looking whether its root is as it should be.)
+            park: self.origins.personality() == Personality::GitSync && matches!(asked, Ref::Commit(_)),
             touch_file: beside(&given.touch_file),
             error_file: beside(&logging.error_file),
         })
@@ -416,8 +470,9 @@ impl Check<'_> {
         let given = &self.args.logging;
         let verbosity = match given.verbose {
             ..=0 => "info",
-            1..=4 => "debug",
-            _ => "trace",
+            // Of other crates no more than usual: what they say of a request may be secret.
+            1..=4 => "info,treeswap=debug",
+            _ => "info,treeswap=trace",
         };
         let filter = match given.log_level.as_str() {
             "" => std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty() && given.verbose <= 0),

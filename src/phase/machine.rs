@@ -65,7 +65,9 @@ pub enum Phase {
         /// Since when.
         since: Duration,
     },
-    /// No attempt starts any more.
+    /// What is followed cannot change: no attempt starts any more, whoever asks.
+    Parked,
+    /// No attempt starts any more, and the process ends.
     Draining,
     /// Too many failures in a row.
     GivenUp,
@@ -128,7 +130,7 @@ impl Machine {
             Phase::Waiting { .. } if self.pending.is_some() => Some(Duration::ZERO),
             Phase::BackingOff { earliest, .. } if self.pending.is_some() => Some(earliest),
             Phase::Waiting { due } | Phase::Holding { due } | Phase::BackingOff { due, .. } => Some(due),
-            Phase::Syncing { .. } | Phase::Draining | Phase::GivenUp => None,
+            Phase::Syncing { .. } | Phase::Parked | Phase::Draining | Phase::GivenUp => None,
         }
     }
 
@@ -140,7 +142,7 @@ impl Machine {
     /// Somebody asks for an attempt. Whether that changed anything: false if one is pending already.
     pub fn trigger(&mut self, trigger: Trigger) -> bool {
         match self.phase {
-            Phase::Draining | Phase::GivenUp => false,
+            Phase::Parked | Phase::Draining | Phase::GivenUp => false,
             _ if self.pending.is_some() => false,
             _ => {
                 self.pending = Some(trigger);
@@ -212,6 +214,13 @@ impl Machine {
         self.phase = Phase::BackingOff { due, earliest: (now + asked.max(BREATH)).min(due) };
     }
 
+    /// What is followed is there and cannot change.
+    pub fn park(&mut self) {
+        debug_assert!(matches!(self.phase, Phase::Waiting { .. }), "not at rest: {:?}", self.phase);
+        self.pending = None;
+        self.phase = Phase::Parked;
+    }
+
     /// The process is asked to end.
     pub fn drain(&mut self) {
         self.pending = None;
@@ -266,6 +275,7 @@ mod tests {
             Phase::Holding { .. } => "Holding",
             Phase::BackingOff { .. } => "BackingOff",
             Phase::Syncing { .. } => "Syncing",
+            Phase::Parked => "Parked",
             Phase::Draining => "Draining",
             Phase::GivenUp => "GivenUp",
         }
@@ -280,7 +290,10 @@ mod tests {
         holding.held(S(5));
         let mut backing_off = syncing.clone();
         backing_off.fail(S(0), TROUBLE, MIDDLE);
-        vec![waiting, syncing, holding, backing_off]
+        let mut parked = syncing.clone();
+        parked.unchanged(S(0), MIDDLE);
+        parked.park();
+        vec![waiting, syncing, holding, backing_off, parked]
     }
 
     #[test]
@@ -305,7 +318,10 @@ mod tests {
                 let mut last = Machine { patience: impatient, ..machine.clone() };
                 last.fail(S(1), TROUBLE, MIDDLE);
                 note(&machine, "fail", &last);
-            } else {
+            } else if machine.phase != Phase::Parked {
+                if let Phase::Waiting { .. } = machine.phase {
+                    note(&machine, "park", &step(&|m| m.park()));
+                }
                 let start = step(&|m| {
                     m.start(S(1_000));
                 });

@@ -20,6 +20,9 @@ use crate::store::Published;
 /// Between attempts the root is mended no more often than this.
 const MEND_SPACING: Duration = Duration::from_secs(1);
 
+/// How far away what will never be due is taken to be.
+const NEVER: Duration = Duration::from_secs(30 * 365 * 86_400);
+
 /// How a sync ended.
 #[derive(Debug)]
 pub enum End {
@@ -70,6 +73,8 @@ pub(super) struct Drive<'a, W> {
     pub(super) timeout: Duration,
     /// End after the first success.
     pub(super) one_time: bool,
+    /// No attempt follows the first success.
+    pub(super) park: bool,
     /// What the machine's time is counted from.
     pub(super) origin: Instant,
     /// An attempt ended well.
@@ -119,7 +124,10 @@ impl<W: Work> Drive<'_, W> {
     async fn pause(&mut self) -> bool {
         let mut mended = Instant::now();
         loop {
-            let due = self.origin + self.machine.due().unwrap_or_default();
+            let due = match self.machine.due() {
+                Some(due) => self.origin + due,
+                None => Instant::now() + NEVER,
+            };
             let mend = self.work.next_mend().map(|after| mended + after.max(MEND_SPACING));
             let mend = mend.filter(|at| *at < due);
             tokio::select! {
@@ -165,6 +173,9 @@ impl<W: Work> Drive<'_, W> {
             Ok(Done::Unchanged) => self.machine.unchanged(now, retry::dice()),
             Ok(Done::Held) => self.machine.held(hold.unwrap_or(now)),
             Err(error) => self.machine.fail(now, error.failure(), retry::dice()),
+        }
+        if self.park && result.is_ok() {
+            self.machine.park();
         }
         let failures = self.machine.failures();
         let keep = self.report.ended(&result, bounds.stage(), self.work.view(), failures).await;

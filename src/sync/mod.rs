@@ -80,6 +80,8 @@ pub struct Options {
     pub sync_timeout: Duration,
     /// End after the first success.
     pub one_time: bool,
+    /// Ask no more once it succeeded: what is followed is a commit's id, and git-sync rests then.
+    pub park: bool,
     /// Touched after each publication and at the first success.
     pub touch_file: Option<PathBuf>,
     /// Holds the last error; removed after a success.
@@ -207,6 +209,7 @@ impl Sync {
             draining,
             timeout: self.options.sync_timeout,
             one_time: self.options.one_time,
+            park: self.options.park && !self.options.one_time,
             origin: tokio::time::Instant::now(),
             succeeded: false,
         };

@@ -111,9 +111,9 @@ impl Report {
         }
     }
 
-    /// No attempt runs until then.
+    /// No attempt runs until then; none: no attempt will.
     pub(super) fn waiting(&self, wait: Option<Duration>, view: &View) {
-        self.busy(wait.unwrap_or_default());
+        self.busy(wait.unwrap_or(Duration::MAX));
         self.metrics.phase_changed.set(seconds(Timestamp::now()));
         let next = wait.and_then(|wait| Timestamp::now().checked_add(wait).ok());
         self.status.send_modify(|status| {
@@ -178,11 +178,11 @@ impl Report {
             error: result.as_ref().err().map(|error| one_line(error)),
             hints: result.as_ref().err().map(Error::hints).unwrap_or_default(),
         };
-        self.count(result, stage, now, failures);
-        self.say(result, view, failures_before, took);
-        self.files(result).await;
         let first_success = result.is_ok() && !self.succeeded;
         self.succeeded |= result.is_ok();
+        self.count(result, stage, now, failures);
+        self.count_as_git_sync(result, stage, first_success, took);
+        self.say(result, view, failures_before, took);
         self.status.send_modify(|status| {
             show(status, view);
             status.consecutive_failures = u64::from(failures);
@@ -193,6 +193,8 @@ impl Report {
             status.last_attempt = Some(attempt);
         });
         self.measure(view);
+        // Last: whoever sees the file finds status and metrics as they are then.
+        self.files(result, first_success).await;
         match result {
             Ok(Done::Published(_)) => true,
             Ok(_) => failures_before > 0 || first_success,
@@ -214,6 +216,26 @@ impl Report {
         self.metrics.last_attempt.set(seconds(now));
         if result.is_ok() {
             self.metrics.last_success.set(seconds(now));
+        }
+    }
+
+    /// By git-sync's rules: the first success of a process is an update, too.
+    fn count_as_git_sync(
+        &self,
+        result: &Result<Done, Error>,
+        stage: Stage,
+        first_success: bool,
+        took: Duration,
+    ) {
+        let (status, update) = match result {
+            Ok(Done::Published(_)) => ("success", true),
+            Ok(_) if first_success => ("success", true),
+            Ok(_) => ("noop", false),
+            Err(_) => ("error", matches!(stage, Stage::Export | Stage::Gate | Stage::Publish)),
+        };
+        self.metrics.git_sync.pass(status, took);
+        if update {
+            self.metrics.git_sync.update();
         }
     }
 
@@ -250,10 +272,10 @@ impl Report {
     }
 
     /// Touches the touch file, and writes or removes the error file.
-    async fn files(&mut self, result: &Result<Done, Error>) {
+    async fn files(&mut self, result: &Result<Done, Error>, first_success: bool) {
         let touch = match result {
             Ok(Done::Published(_)) => self.options.touch_file.clone(),
-            Ok(_) if !self.succeeded => self.options.touch_file.clone(),
+            Ok(_) if first_success => self.options.touch_file.clone(),
             _ => None,
         };
         let error_file = self.options.error_file.clone();

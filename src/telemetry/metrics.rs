@@ -118,6 +118,8 @@ pub struct Metrics {
     pub hooks: Family<HookLabel, Counter>,
     /// How long each took.
     pub hook_durations: Family<HookName, Histogram, fn() -> Histogram>,
+    /// The same facts under git-sync's names.
+    pub git_sync: super::git_sync_metrics::GitSync,
 }
 
 impl Default for Metrics {
@@ -141,6 +143,7 @@ impl Default for Metrics {
             root_free_bytes: Gauge::default(),
             hooks: Family::default(),
             hook_durations: Family::new_with_constructor(|| Histogram::new(SECONDS)),
+            git_sync: super::git_sync_metrics::GitSync::default(),
         }
     }
 }
@@ -208,6 +211,7 @@ impl Metrics {
         let result = if success { "success" } else { "error" };
         self.hooks.get_or_create(&HookLabel { hook, result }).inc();
         self.hook_durations.get_or_create(&HookName { hook }).observe(took.as_secs_f64());
+        self.git_sync.hook(hook, result);
     }
 
     /// Counts an error.

@@ -5,6 +5,7 @@
 //! found nothing to do is `debug`.
 
 mod git_sync;
+pub mod git_sync_metrics;
 pub mod metrics;
 
 use std::io::IsTerminal;

@@ -27,7 +27,12 @@ impl Sidecar {
     /// Polls every 10 ms and publishes at once, unless the arguments say otherwise.
     pub fn start(world: &World, more: &[&str]) -> Self {
         let mut command = world.sync(&["--period=10ms", "--min-interval=0s", "--http-bind=127.0.0.1:0"]);
-        let process = Background::start(command.args(more), &world.dir().join("sidecar.log"));
+        Self::of(world, command.args(more))
+    }
+
+    /// A command that serves at a port of the kernel's choice on 127.0.0.1.
+    pub fn of(world: &World, command: &mut std::process::Command) -> Self {
+        let process = Background::start(command, &world.dir().join("sidecar.log"));
         let port = eventually(30, "it says where it listens", || {
             let log = process.log();
             let (_, rest) = log.split_once("listening at 127.0.0.1:")?;

@@ -217,7 +217,23 @@ fn secrets(look: Lookup<'_>, notes: &mut Vec<String>) -> Result<Hidden, Fault> {
     Ok(Hidden {
         password: read("TREESWAP_PASSWORD", "GITSYNC_PASSWORD", &["GIT_SYNC_PASSWORD"])?,
         private_key: read("TREESWAP_GITHUB_APP_PRIVATE_KEY", "GITSYNC_GITHUB_APP_PRIVATE_KEY", &[])?,
+        git: of_git(look),
+        ssh_command: look("GIT_SSH_COMMAND").and_then(|command| command.into_string().ok()),
     })
+}
+
+/// Settings that git reads from its own variables.
+fn of_git(look: Lookup<'_>) -> Vec<(String, String)> {
+    let text = |name: &str| look(name).and_then(|value| value.into_string().ok());
+    let count = text("GIT_CONFIG_COUNT").and_then(|count| count.parse::<u32>().ok()).unwrap_or(0);
+    let numbered = (0..count.min(1_000)).filter_map(|at| {
+        Some((text(&format!("GIT_CONFIG_KEY_{at}"))?, text(&format!("GIT_CONFIG_VALUE_{at}"))?))
+    });
+    let named = [
+        text("GIT_SSL_CAINFO").map(|file| ("http.sslCAInfo".to_owned(), file)),
+        look("GIT_SSL_NO_VERIFY").map(|_| ("http.sslVerify".to_owned(), "false".to_owned())),
+    ];
+    numbered.chain(named.into_iter().flatten()).collect()
 }
 
 /// What was taken so far.

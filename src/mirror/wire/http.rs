@@ -26,7 +26,7 @@ use super::issuer::Issuer;
 use super::refs::{self, Advertisement, Capabilities, Version};
 use super::remote::Userinfo;
 use super::stream::Said;
-use super::{Answer, Error, Options, Request, Tip, pack};
+use super::{Answer, Error, ExtraHeader, Options, Proxy, Request, Tip, pack};
 
 /// Redirects followed for one advertisement: http has one host for many paths, and renamed repositories are renamed
 /// again.
@@ -66,8 +66,21 @@ impl Http {
     pub(super) fn new(url: &Url, userinfo: Userinfo, options: Options) -> Result<Self, Error> {
         let name = redact(url.as_str());
         let failed = |source| Error::Connect { remote: name.clone(), source };
-        let tls = tls::config(options.ca_file.clone()).map_err(|error| failed(Box::new(error)))?;
-        let client = reqwest::Client::builder()
+        let tls = match options.unverified {
+            true => tls::unverified(),
+            false => tls::config(options.ca_file.clone()),
+        };
+        let tls = tls.map_err(|error| failed(Box::new(error)))?;
+        let builder = match &options.proxy {
+            Proxy::Environment => reqwest::Client::builder(),
+            Proxy::None => reqwest::Client::builder().no_proxy(),
+            Proxy::To(url) => {
+                // Its text would repeat the URL, which may hold a password.
+                let unusable = |_| failed("the proxy of the git configuration is no URL".into());
+                reqwest::Client::builder().proxy(reqwest::Proxy::all(url.expose()).map_err(unusable)?)
+            }
+        };
+        let client = builder
             .tls_backend_preconfigured(tls)
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(options.timeouts.connect)
@@ -79,7 +92,7 @@ impl Http {
             .map_err(|error| failed(Box::new(error)))?;
         let credentials = Credentials::new(&options.credentials, url, userinfo)?;
         let issuer = options.issuance.clone().map(|from| Issuer::new(from, options.ca_file.clone()));
-        let issuer = issuer.transpose().map_err(failed)?;
+        let issuer = issuer.transpose().map_err(failed)?.map(|issuer| issuer.telling(options.issued.clone()));
         let given = url.as_str().trim_end_matches('/').to_owned();
         let base = given.clone();
         Ok(Self {
@@ -281,12 +294,16 @@ impl Http {
             if let Some(cookies) = &cookies {
                 request = request.header(COOKIE, cookies.expose());
             }
+            for (name, value) in self.options.headers.iter().filter_map(|header| header.of(&url)) {
+                request = request.header(name, value);
+            }
             if method == Method::POST {
                 request = request.body(body.clone());
             }
             let request = request.build().map_err(|error| self.failed(error, doing))?;
             self.sent = secrets(&request, username_password.as_ref());
             self.sent.extend(cookies.clone());
+            self.sent.extend(self.options.headers.iter().filter_map(ExtraHeader::secret));
             let idle = self.options.timeouts.idle;
             match timeout(idle, self.client.execute(request)).await {
                 Err(_) => return Err(self.waited(Wait::Idle, idle, doing)),

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -61,6 +62,29 @@ impl Issuance {
     }
 }
 
+/// Hears how each request for a credential ended.
+#[derive(Clone, Default)]
+pub struct Issued(Option<Arc<dyn Fn(bool) + Send + Sync>>);
+
+impl Issued {
+    /// Calls this with whether it was issued.
+    pub fn to(hear: impl Fn(bool) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(hear)))
+    }
+
+    fn tell(&self, well: bool) {
+        if let Some(hear) = &self.0 {
+            hear(well);
+        }
+    }
+}
+
+impl fmt::Debug for Issued {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Issued")
+    }
+}
+
 /// Nobody issued a credential.
 #[derive(Debug, thiserror::Error)]
 #[error("{url} ({flag}) {why}")]
@@ -95,6 +119,7 @@ pub struct Issuer {
     from: Issuance,
     client: Client,
     held: Option<Held>,
+    issued: Issued,
 }
 
 #[derive(Debug)]
@@ -118,7 +143,13 @@ impl Issuer {
             .referer(false)
             .pool_max_idle_per_host(0) // asked once a minute or an hour: no connection is worth keeping
             .build()?;
-        Ok(Self { from, client, held: None })
+        Ok(Self { from, client, held: None, issued: Issued::default() })
+    }
+
+    /// Tells somebody how each request ended.
+    #[must_use]
+    pub fn telling(self, issued: Issued) -> Self {
+        Self { issued, ..self }
     }
 
     /// An attempt begins: what is good for one attempt only is forgotten.
@@ -140,10 +171,14 @@ impl Issuer {
             |held: &Held| held.until.is_none_or(|until| until.duration_since(Timestamp::now()) > SPARE);
         let held = match self.held.take().filter(good) {
             Some(held) => held,
-            None => match &self.from {
-                Issuance::Askpass(url) => self.askpass(url).await?,
-                Issuance::GitHubApp(app) => self.github(app).await?,
-            },
+            None => {
+                let asked = match &self.from {
+                    Issuance::Askpass(url) => self.askpass(url).await,
+                    Issuance::GitHubApp(app) => self.github(app).await,
+                };
+                self.issued.tell(asked.is_ok());
+                asked?
+            }
         };
         let credential = (held.username.clone(), held.password.clone());
         self.held = Some(held);

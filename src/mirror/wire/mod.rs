@@ -8,6 +8,7 @@
 mod cookies;
 mod credential;
 mod error;
+mod extra;
 mod framing;
 mod github;
 mod http;
@@ -34,8 +35,9 @@ use crate::secret::redact;
 
 pub use credential::Credential;
 pub use error::{Budget, Error, Wait};
+pub use extra::{ExtraHeader, Proxy};
 pub use github::App;
-pub use issuer::{Issuance, Issuer, Unissued};
+pub use issuer::{Issuance, Issued, Issuer, Unissued};
 
 use remote::Remote;
 
@@ -54,6 +56,14 @@ pub struct Options {
     pub ssh: ssh::Options,
     /// A PEM bundle trusted besides the system's certificates; read anew for every connection.
     pub ca_file: Option<PathBuf>,
+    /// Whether a server's certificate goes unchecked (git's `http.sslVerify=false`).
+    pub unverified: bool,
+    /// Headers of the operator's.
+    pub headers: Vec<ExtraHeader>,
+    /// The way out for http.
+    pub proxy: Proxy,
+    /// Hears whether a credential was issued, each time one was asked for.
+    pub issued: Issued,
     /// How long to wait.
     pub timeouts: Timeouts,
     /// How much of a reference advertisement to read (`--max-refs-bytes`).
@@ -75,6 +85,9 @@ impl fmt::Debug for Options {
             .field("cookie_file", &self.cookie_file)
             .field("ssh", &self.ssh)
             .field("ca_file", &self.ca_file)
+            .field("unverified", &self.unverified)
+            .field("headers", &self.headers)
+            .field("proxy", &self.proxy)
             .field("timeouts", &self.timeouts)
             .field("max_refs_bytes", &self.max_refs_bytes)
             .field("max_fetch_bytes", &self.max_fetch_bytes)
@@ -183,6 +196,10 @@ impl Options {
                 known_hosts: ssh::KnownHosts::Strict("/etc/git-secret/known_hosts".into()),
             },
             ca_file: None,
+            unverified: false,
+            headers: Vec::new(),
+            proxy: Proxy::default(),
+            issued: Issued::default(),
             timeouts: Timeouts {
                 connect: Duration::from_secs(10),
                 idle: Duration::from_secs(30),

@@ -143,6 +143,7 @@ fn options() -> Options {
         patience: Patience { failures: None, init_failures: None },
         sync_timeout: S(120),
         one_time: false,
+        park: false,
         touch_file: None,
         error_file: None,
     }
@@ -169,7 +170,7 @@ async fn drive(double: &mut Double, options: Options, asks: &[(Duration, Trigger
     });
     let draining = double.end.1.clone();
     let machine = Machine::new(options.pace, options.patience, Duration::ZERO, None);
-    let (timeout, one_time) = (options.sync_timeout, options.one_time);
+    let (timeout, one_time, park) = (options.sync_timeout, options.one_time, options.park);
     let (sender, status) = tokio::sync::watch::channel(Status::default());
     let mut report = Report::new(options.into(), "remote".to_owned(), metrics, &double.view, sender);
     double.began = Instant::now();
@@ -183,6 +184,7 @@ async fn drive(double: &mut Double, options: Options, asks: &[(Duration, Trigger
         draining,
         timeout,
         one_time,
+        park,
         origin,
         succeeded,
     }
@@ -276,6 +278,24 @@ async fn one_time_ends_after_the_first_success() {
     let ran = drive(&mut double, Options { one_time: true, ..options() }, &[]).await;
     assert!(matches!(ran.end, End::Done));
     assert_eq!(double.attempts.len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn parked_nothing_is_asked_any_more_but_the_root_is_looked_after() {
+    let draining = CancellationToken::new();
+    let mut double = Double::new(&[S(0), S(50)], 100, &draining);
+    double.fails = Box::new(|number| number < 1);
+    double.next_mend = Some(S(3));
+    let later = draining.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(S(100_000)).await;
+        later.cancel();
+    });
+    let ran = drive(&mut double, Options { park: true, ..options() }, &[(S(60), Trigger::Signal)]).await;
+    assert!(matches!(ran.end, End::Drained));
+    assert_eq!(seconds(&double.attempts), [0, 10], "until the first success");
+    assert_eq!(double.mends.len(), 1);
+    assert_eq!(ran.status.alive_until_ms, u64::MAX, "it does not hang");
 }
 
 #[tokio::test(start_paused = true)]

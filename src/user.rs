@@ -1,0 +1,47 @@
+//! An entry for the user we run as in `/etc/passwd`: programs that are run by hooks (ssh among them) refuse to work for
+//! a user without a name.
+
+use std::io::Write;
+use std::path::Path;
+
+/// The name that git-sync gives it.
+const NAME: &str = "git-sync";
+
+/// Adds a line unless there is one for the user; whether it was added.
+///
+/// # Errors
+/// When the file cannot be read or written: most images keep it from whoever is not root, and nothing is lost by that.
+pub fn add(passwd: &Path, home: &str) -> std::io::Result<bool> {
+    let user = rustix::process::geteuid().as_raw().to_string();
+    let group = rustix::process::getegid().as_raw();
+    let text = fs_err::read_to_string(passwd)?;
+    if text.lines().any(|line| line.split(':').nth(2) == Some(&user)) {
+        return Ok(false);
+    }
+    let start = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    // A colon or line end in it would make another entry of it.
+    let home = if home.contains([':', '\n']) { "/" } else { home };
+    let mut file = fs_err::OpenOptions::new().append(true).open(passwd)?;
+    file.write_all(format!("{start}{NAME}:x:{user}:{group}:,,,:{home}:/sbin/nologin\n").as_bytes())?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_added_once_and_on_a_line_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let passwd = dir.path().join("passwd");
+        let user = rustix::process::geteuid().as_raw();
+        std::fs::write(&passwd, format!("other:x:{}:1::/:/bin/sh", user + 1)).unwrap();
+        assert!(add(&passwd, "/tmp\nx:x:0:0").unwrap());
+        assert!(!add(&passwd, "/tmp").unwrap());
+        let text = std::fs::read_to_string(&passwd).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(lines[1].starts_with(&format!("git-sync:x:{user}:")) && lines[1].contains(":/:"), "{text}");
+        assert!(add(&dir.path().join("absent"), "/").is_err());
+    }
+}

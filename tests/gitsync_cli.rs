@@ -1,0 +1,369 @@
+//! `git-sync` from outside, as its users call it: command line, environment, exit codes and streams, logs, files, HTTP.
+//! What it publishes is tested with the layout.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::sidecar::Sidecar;
+use common::{Files, Ran, World, eventually, run};
+
+/// The binary under git-sync's name, with nothing of the caller's environment.
+fn git_sync(world: &World, args: &[&str]) -> Command {
+    let name = world.dir().join("git-sync");
+    if !name.exists() {
+        std::os::unix::fs::symlink(common::binary(), &name).unwrap();
+    }
+    let mut command = run::clean(name, &world.dir().join("home"));
+    command.args(args);
+    command
+}
+
+fn ran(world: &World, args: &[&str], variables: &[(&str, &str)]) -> Ran {
+    run::to_end(git_sync(world, args).envs(variables.iter().copied()))
+}
+
+/// Syncs the remote's `main` into the root; `LINK` is `ROOT/link`.
+fn sync(world: &World, more: &[&str]) -> Command {
+    let mut command = git_sync(world, &["--ref=main", "--link=link", "--repo"]);
+    command.arg(&world.remote.path).arg("--root").arg(&world.root).args(more);
+    command
+}
+
+/// The commit that the link names.
+fn linked(world: &World) -> Option<String> {
+    let target = std::fs::read_link(world.root.join("link")).ok()?;
+    Some(target.file_name()?.to_str()?.to_owned())
+}
+
+/// The lines of a log, each a JSON object.
+#[track_caller]
+fn lines(log: &str) -> Vec<serde_json::Value> {
+    log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"))).collect()
+}
+
+/// Compares with a file in `tests/cli`; what it should hold is written beside the build.
+#[track_caller]
+fn is_as_in(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli").join(name);
+    if std::fs::read_to_string(&path).unwrap_or_default() != text {
+        let found = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::write(&found, text).unwrap();
+        panic!("{} is not what is printed now, which is {}", path.display(), found.display());
+    }
+}
+
+#[test]
+fn help_manual_and_version_go_to_stdout() {
+    let world = World::new();
+    for (flag, name) in [("--help", "git-sync-help.txt"), ("--man", "git-sync-man.txt")] {
+        let shown = ran(&world, &[flag], &[]).expect_ok(flag);
+        is_as_in(name, &shown.stdout);
+        assert_eq!(shown.stderr, "");
+    }
+    let help = ran(&world, &["--help"], &[]).stdout;
+    for same in [&["-h"][..], &["-?"], &["--man", "-h", "extra"], &["-hv6"]] {
+        assert_eq!(ran(&world, same, &[]).expect_ok("help").stdout, help, "{same:?}");
+    }
+    let version = ran(&world, &["--version", "--help"], &[]).expect_ok("--version").stdout;
+    assert!(version.starts_with(env!("CARGO_PKG_VERSION")), "{version}");
+    let by_command =
+        run::to_end(&mut world.treeswap(&["git-sync", "--help"])).expect_ok("the subcommand").stdout;
+    assert_eq!(by_command, help.replace("Usage: git-sync", "Usage: treeswap git-sync"));
+}
+
+/// What is said besides hints and what is said of old names.
+fn said(ran: &Ran) -> Vec<&str> {
+    ran.stderr.lines().filter(|line| !line.starts_with("hint: ") && !line.contains("is deprecated")).collect()
+}
+
+/// The message before and after the usage.
+#[track_caller]
+fn complains(ran: &Ran, code: i32, words: &[&str]) {
+    assert_eq!((ran.status.code(), ran.stdout.as_str()), (Some(code), ""), "{}", ran.stderr);
+    let said = said(ran);
+    assert_eq!(said.first(), said.last(), "{}", ran.stderr);
+    assert!(said.iter().any(|line| line.starts_with("Usage: git-sync")), "{}", ran.stderr);
+    for word in words {
+        assert!(said[0].contains(word), "{word:?} is not in {:?}", said[0]);
+    }
+}
+
+#[test]
+fn a_command_line_that_cannot_be_read_is_exit_code_2() {
+    let world = World::new();
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["--reff=x"], &["unknown flag --reff", "--ref"]),
+        (&["-one-time"], &["-one-time", "--one-time"]),
+        (&["--period=10"], &["\"10\" for --period", "2m30s"]),
+        (&["--depth", "x"], &["\"x\" for --depth", "integer"]),
+        (&["--one-time=maybe"], &["\"maybe\" for --one-time"]),
+        (&["--credential={\"password\":\"s3cret"], &["--credential", "JSON"]),
+        (&["--repo"], &["--repo needs a value"]),
+        (&["--help", "--nope"], &["unknown flag --nope"]),
+        (&["--root=/x", "--repo=y", "--durability=hope"], &["\"hope\" for --durability"]),
+    ];
+    for (args, words) in cases {
+        let ran = ran(&world, args, &[]);
+        complains(&ran, 2, words);
+        assert!(!ran.stderr.contains("s3cret"));
+    }
+}
+
+#[test]
+fn a_configuration_that_makes_no_sense_is_exit_code_1_and_in_the_error_file() {
+    let world = World::new();
+    let root = world.root.to_str().unwrap().to_owned();
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["--depth=-1"], &["--depth"]),
+        (&["--ref="], &["--ref", "empty"]),
+        (&["--submodules=some"], &["--submodules", "recursive, shallow, off"]),
+        (&["--git-gc=never"], &["--git-gc"]),
+        (&["--period=1ms"], &["--period", "10ms"]),
+        (&["--period=-1s"], &["--period", "negative"]),
+        (&["--init-period=1ms"], &["--init-period"]),
+        (&["--sync-on-signal=TERM"], &["--sync-on-signal"]),
+        (&["--sync-timeout=1ms"], &["--sync-timeout"]),
+        (&["--exechook-command=x", "--exechook-timeout=0s"], &["--exechook-timeout", "1s"]),
+        (&["--pre-publish-exechook-command=x", "--pre-publish-exechook-backoff=0s"], &["1s"]),
+        (&["--webhook-url=http://x/", "--webhook-success-status=-2"], &["--webhook-success-status"]),
+        (&["--username=u"], &["--username needs --password-file"]),
+        (&["--password-file=/x"], &["--password-file needs --username"]),
+        (&["--github-app-client-id=x"], &["--github-app-installation-id"]),
+        (&["--credential={\"url\":\"https://h\"}"], &["--credential", "username"]),
+        (&["--http-metrics"], &["--http-metrics needs --http-bind"]),
+        (&["--http-pprof"], &["--http-pprof needs --http-bind"]),
+        (&["--branch=a", "--rev=b"], &["--branch and --rev exclude each other"]),
+        (&["--change-permissions=0755"], &["--change-permissions is not supported"]),
+        (&["--link=.."], &["--link"]),
+        (&["--git-config=http.proxy"], &["--git-config"]),
+    ];
+    let error_file = world.dir().join("errors/last");
+    for (args, words) in cases {
+        let mut command =
+            git_sync(&world, &["--repo=https://git.example.com/x", "--root", &root, "--error-file"]);
+        let ran = run::to_end(command.arg(&error_file).args(*args));
+        complains(&ran, 1, words);
+        assert_eq!(std::fs::read_to_string(&error_file).unwrap(), said(&ran)[0]);
+    }
+    complains(&ran(&world, &[], &[]), 1, &["--root is required"]);
+    complains(&ran(&world, &["--root=/x", "--depth=-1"], &[]), 1, &["--repo is required"]);
+    let both =
+        ran(&world, &["--root", &root, "--repo=x", "--password-file=/x"], &[("GITSYNC_PASSWORD", "s3cret")]);
+    complains(&both, 1, &["$GITSYNC_PASSWORD and --password-file exclude each other"]);
+    assert!(!world.root.exists(), "nothing was touched");
+}
+
+#[test]
+fn a_malformed_variable_is_fatal_and_named_whatever_else_is_asked_for() {
+    let world = World::new();
+    for (name, value) in [
+        ("GITSYNC_PERIOD", ""),
+        ("GIT_SYNC_WAIT", "x"),
+        ("GITSYNC_MAX_FAILURES", "many"),
+        ("GITSYNC_HTTP_METRICS", ""),
+        ("GITSYNC_CREDENTIAL", "{\"password\":\"s3cret\""),
+    ] {
+        let ran = ran(&world, &["--version"], &[(name, value)]);
+        assert_eq!((ran.status.code(), ran.stdout.as_str()), (Some(1), ""), "{name}");
+        assert!(
+            ran.stderr.starts_with("FATAL: ") && ran.stderr.contains(&format!("${name}")),
+            "{}",
+            ran.stderr
+        );
+        assert!(!ran.stderr.contains("s3cret"), "{}", ran.stderr);
+        assert_eq!(ran.stderr.lines().count(), 1);
+    }
+}
+
+#[test]
+fn one_pass_says_what_it_did_in_git_syncs_json_and_leaves_no_temporary_file() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    let temporary = world.dir().join("tmp");
+    std::fs::create_dir(&temporary).unwrap();
+    let mut command = sync(
+        &world,
+        &[
+            "--one-time",
+            "-v=6",
+            "--touch-file=touched",
+            "--error-file=error",
+            "--git-config=http.extraHeader:Authorization: Bearer s3cret1",
+            "--git-config-add=lfs.url:https://s3cret2",
+            "--credential={\"url\":\"https://git.example.com\",\"username\":\"u\",\"password\":\"s3cret3\"}",
+            "positional",
+        ],
+    );
+    let done = run::to_end(command.env("TMPDIR", &temporary).env("GITSYNC_PASSWORD", "")).expect_ok("a pass");
+    assert_eq!(linked(&world), Some(commit.clone()));
+    let target = std::fs::read_link(world.root.join("link")).unwrap();
+    assert_eq!(target, PathBuf::from(".worktrees").join(&commit));
+    assert!(world.root.join("touched").exists() && !world.root.join("error").exists());
+    assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(world.dir().join("home")).unwrap().count(), 0);
+    assert!(!done.stderr.contains("s3cret"), "{}", done.stderr);
+    let lines = lines(&done.stderr);
+    for line in &lines {
+        for key in ["logger", "ts", "caller", "msg"] {
+            assert!(line.get(key).is_some(), "no {key} in {line}");
+        }
+        assert!(line.get("level").is_some() != line.get("error").is_some(), "{line}");
+    }
+    let published = lines.iter().find(|line| line["revision"] == commit.as_str() && line["level"] == 0);
+    assert!(published.is_some(), "{}", done.stderr);
+    assert!(lines.iter().any(|line| line["msg"].as_str().unwrap().contains("lfs.url")), "{}", done.stderr);
+}
+
+#[test]
+fn a_missing_ref_is_in_the_error_file_in_gits_words_until_it_is_there() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("a", "1"));
+    let missing = run::to_end(sync(&world, &["--one-time", "--error-file=error"]).arg("--ref=missing"));
+    assert_eq!(missing.status.code(), Some(1), "{}", missing.stderr);
+    let text = std::fs::read_to_string(world.root.join("error")).unwrap();
+    let error: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(error["Err"].as_str().unwrap().contains("couldn't find remote ref missing"), "{text}");
+    assert!(error["Msg"].is_string() && error["Args"].is_object(), "{text}");
+    run::to_end(&mut sync(&world, &["--one-time", "--error-file=error"])).expect_ok("it is there");
+    assert!(!world.root.join("error").exists());
+}
+
+#[test]
+fn the_first_failure_ends_it_and_max_failures_counts_attempts() {
+    let world = World::new();
+    let failures = |more: &[&str]| {
+        let ended =
+            run::to_end(&mut sync(&world, &[&["--period=10ms", "-v=1", "--ref=missing"], more].concat()));
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+        lines(&ended.stderr)
+            .iter()
+            .filter(|line| line["msg"].as_str().unwrap().starts_with("sync failed"))
+            .count()
+    };
+    world.remote.commit(&Files::new().file("a", "1"));
+    assert_eq!(failures(&[]), 1);
+    assert_eq!(failures(&["--max-failures=1"]), 1);
+    assert_eq!(failures(&["--max-failures=3"]), 3);
+    assert_eq!(failures(&["--max-failures=-1", "--init-max-failures=2"]), 2);
+    assert_eq!(failures(&["--one-time", "--max-failures=2"]), 2);
+}
+
+#[test]
+fn every_path_answers_as_git_syncs_does_and_metrics_have_its_names() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("a", "1"));
+    let away = world.remote.away();
+    let serving =
+        ["--period=10ms", "--max-failures=-1", "--http-bind=127.0.0.1:0", "--http-metrics", "--http-pprof"];
+    let sidecar = Sidecar::of(&world, &mut sync(&world, &serving));
+    let status = |path: &str| sidecar.ask(path).map(|answer| answer.split(' ').nth(1).unwrap().to_owned());
+    for path in ["/", "/nope", "/nope/deeper?x=1"] {
+        assert_eq!(status(path).as_deref(), Some("503"), "{path}");
+    }
+    assert_eq!(status("/debug/pprof/").as_deref(), Some("200"));
+    assert!(sidecar.metric("git_fetch_count_total").is_some_and(|count| count == 0.0));
+    eventually(30, "a failure is counted", || {
+        sidecar.ask("/metrics")?.contains("git_sync_count_total{status=\"error\"}").then_some(())
+    });
+    drop(away);
+    eventually(30, "it is ready", || (status("/")? == "200").then_some(()));
+    assert_eq!(status("/nope").as_deref(), Some("200"));
+    let text = eventually(30, "a pass without news", || {
+        sidecar.ask("/metrics").filter(|text| text.contains("git_sync_count_total{status=\"noop\"}"))
+    });
+    for line in ["git_sync_count_total{status=\"success\"} 1", "git_fetch_count_total 1"] {
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
+    for name in
+        ["git_sync_duration_seconds_sum{", "git_sync_duration_seconds_count{", "treeswap_syncs_total{"]
+    {
+        assert!(text.lines().any(|found| found.starts_with(name)), "{name} is not in\n{text}");
+    }
+}
+
+#[test]
+fn without_its_flag_metrics_are_a_path_like_any_other() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("a", "1"));
+    let sidecar = Sidecar::of(&world, &mut sync(&world, &["--http-bind=127.0.0.1:0"]));
+    eventually(30, "it is ready", || sidecar.ask("/").filter(|answer| answer.contains(" 200 ")));
+    for path in ["/metrics", "/debug/pprof/"] {
+        let answer = sidecar.ask(path).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\n"), "{path}: {answer}");
+    }
+}
+
+#[test]
+fn a_commit_id_is_synced_once_and_then_rested_upon() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    let reference = format!("--ref={commit}");
+    let serving =
+        ["--period=10ms", "--sync-on-signal=HUP", "--http-bind=127.0.0.1:0", "--http-metrics", &reference];
+    let mut sidecar = Sidecar::of(&world, &mut sync(&world, &serving));
+    eventually(30, "it is published", || (linked(&world)? == commit).then_some(()));
+    eventually(30, "it is counted", || (sidecar.metric("git_sync_count_total")? == 1.0).then_some(()));
+    eventually(30, "it rests", || {
+        sidecar.ask("/status").filter(|status| status.contains("\"next_attempt\": null"))
+    });
+    let pid = rustix::process::Pid::from_child(&sidecar.process.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    eventually(30, "the signal was heard", || {
+        (sidecar.metric("treeswap_triggers_total")? >= 2.0).then_some(())
+    });
+    assert_eq!(sidecar.metric("git_sync_count_total"), Some(1.0), "and not followed");
+    assert!(sidecar.ask("/livez").unwrap().starts_with("HTTP/1.1 200 "));
+    assert_eq!(sidecar.process.terminate().code(), Some(0));
+}
+
+#[test]
+fn hooks_run_in_the_worktree_and_decide_one_times_exit_code() {
+    let world = World::new();
+    let script = "#!/bin/sh\necho \"$GITSYNC_HASH $(pwd -P) $MINE\" >> \"$OUT\"\nexit \"${CODE:-0}\"\n";
+    let commit = world.remote.commit(&Files::new().script("hook.sh", script));
+    let out = world.dir().join("hook.out");
+    let run = |code: &str| {
+        let mut command = sync(&world, &["--one-time", "--exechook-command=./hook.sh"]);
+        command.env("OUT", &out).env("MINE", "inherited").env("CODE", code);
+        run::to_end(&mut command)
+    };
+    run("0").expect_ok("the hook succeeds");
+    let root = std::fs::canonicalize(&world.root).unwrap();
+    let line = format!("{commit} {} inherited\n", root.join(".worktrees").join(&commit).display());
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), line);
+    assert_eq!(run("3").status.code(), Some(1), "nothing new, and the hook runs again: it fails");
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), line.repeat(2));
+    assert_eq!(linked(&world), Some(commit));
+}
+
+#[test]
+fn treeswap_sync_publishes_git_syncs_layout_too() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    world.sync_once(&["--layout=git-sync", "--link=link"]).expect_ok("sync");
+    assert_eq!(linked(&world), Some(commit));
+    assert_eq!(std::fs::read_to_string(world.root.join("link/a")).unwrap(), "1");
+}
+
+#[test]
+fn old_names_work_and_are_said_to_be_old() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    let mut command = git_sync(&world, &["--one-time", "--wait=0.5", "--dest=link"]);
+    command
+        .env("GIT_SYNC_REPO", &world.remote.path)
+        .env("GITSYNC_ROOT", &world.root)
+        .env("GIT_SYNC_BRANCH", "main");
+    let done = run::to_end(&mut command).expect_ok("v3's names");
+    assert_eq!(linked(&world), Some(commit));
+    for line in [
+        "$GIT_SYNC_REPO is deprecated: use $GITSYNC_REPO",
+        "$GIT_SYNC_BRANCH is deprecated and wins over what replaces it: use --ref",
+        "--dest is deprecated and wins over what replaces it: use --link",
+        "--wait is deprecated and wins over what replaces it: use --period",
+    ] {
+        assert!(done.stderr.lines().any(|found| found == line), "{line} is not in\n{}", done.stderr);
+    }
+}
