@@ -133,9 +133,8 @@ impl Source for MirrorSource {
         Ok(desired)
     }
 
-    async fn relation(&self, recorded: Revision, named: Revision) -> Relation {
-        let _ = (recorded, named);
-        Relation::Unknown
+    async fn relation(&self, _: Revision, _: Revision) -> Relation {
+        Relation::Unknown // a mirror without history cannot tell
     }
 }
 

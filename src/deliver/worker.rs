@@ -283,7 +283,10 @@ impl<S: Source> Worker<S> {
                 }
             };
             if self.options.on_rewind == OnRewind::Hold {
-                return Some((Outcome::Refused, format!("{what}, and --on-rewind=hold")));
+                return Some((
+                    Outcome::Refused,
+                    format!("{what}, and nothing but an advance is to be applied"),
+                ));
             }
             if relation != Relation::Unknown {
                 self.note(what);

@@ -1,5 +1,7 @@
 //! What others write over ours, and what two installations do to each other.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 use treeswap::configmap::apply::{Adopt, Owner, Pace};
 use treeswap::deliver::{Options, Outcome};
@@ -44,8 +46,11 @@ fn an_unchanged_revision_costs_no_write_and_what_somebody_else_wrote_is_put_righ
         "neither the revision nor anything else changed it"
     );
     assert_eq!(kubernetes.writes(&namespace), writes);
-    let each = (kubernetes.requests(&namespace).len() - requests) / 3;
-    assert_eq!(each, 3, "one list of metadata, the marker, the ledger");
+    let kinds: BTreeSet<(String, String)> =
+        kubernetes.requests(&namespace).into_iter().skip(requests).map(|one| (one.verb, one.name)).collect();
+    let kind = |verb: &str, name: &str| (verb.to_owned(), name.to_owned());
+    let expected = [kind("list", ""), kind("get", "treeswap-set-team"), kind("get", "treeswap-ledger-team")];
+    assert_eq!(kinds, expected.into(), "what is right is known by its metadata");
 
     let right = data(&kubernetes.configmap(&namespace, "job-config"));
     let older = |data: &mut Value| data["a.yaml"] = json!("older");

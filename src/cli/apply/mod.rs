@@ -18,7 +18,7 @@ use super::{Exit, hints};
 use crate::cluster::{self, Clusters};
 use crate::configmap::apply::{Adopt, Desired, Floor, Owner, Shape, VersionKey};
 use crate::configmap::{Plan, RuleSet};
-use crate::deliver::{self, MirrorSource, OnRewind, Report, SourceError, TreeSource};
+use crate::deliver::{self, MirrorSource, Report, SourceError, TreeSource};
 use crate::mirror::Mirror;
 use crate::revision::{ObjectId, Revision};
 use crate::{config, human, shutdown};
@@ -113,16 +113,6 @@ struct Rights {
     /// Overwrite with --tree what is recorded as another revision's
     #[arg(long)]
     force: bool,
-
-    /// When the ref goes back from what is recorded: apply (follow it) or hold
-    ///
-    /// `hold` writes nothing unless the revision is known to come after the recorded one.
-    #[arg(long, value_name = "POLICY", default_value = "apply", value_parser = PossibleValuesParser::new(["apply", "hold"]))]
-    on_rewind: String,
-
-    /// How long a ref that goes back is taken for a replica that lags, and asked again
-    #[arg(long, hide_short_help = true, value_name = "DURATION", default_value = "30s", value_parser = config::duration)]
-    lag_wait: Duration,
 
     /// Add a key VERSION with a commit id: changed, every, or off
     ///
@@ -279,8 +269,6 @@ impl Args {
             floor: Floor { percent: rights.max_prune },
             recreate: rights.recreate_immutable,
             force: rights.force,
-            on_rewind: if rights.on_rewind == "hold" { OnRewind::Hold } else { OnRewind::Apply },
-            lag: rights.lag_wait,
             dry_run: rights.dry_run,
             concurrency: self.clusters.concurrency.into(),
             ..deliver::Options::new(owner)
