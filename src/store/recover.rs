@@ -69,7 +69,7 @@ impl Store {
         let before = self.state.clone();
         self.drop_stale_tmp(found)?;
         if self.layout.is_git_sync {
-            self.take_over(found)?;
+            self.take_over(now, found)?;
         }
         let scan = self.scan()?;
         let serving = self.mend_link(&scan, now, found)?;

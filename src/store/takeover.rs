@@ -7,6 +7,7 @@
 //! - Version 3 had its trees in the root itself. Such a tree goes on serving until the first publication; then it is
 //!   moved to where retired generations are.
 //! - A `tmp-link`, left by a publication that did not end, made every later one fail there. It is removed.
+//! - A file in `.worktrees` is nobody's, and goes after a grace period.
 //!
 //! Nothing else in the root is touched.
 
@@ -19,7 +20,7 @@ use rustix::fs::AtFlags;
 
 use crate::clock::Now;
 use crate::fsx::{self, Link};
-use crate::generation::{Name, Record, Retired};
+use crate::generation::{Name, Record, Retired, WORKTREES};
 use crate::payload::Payload;
 use crate::store::stage::GIT_FILE;
 use crate::store::{Error, Recovered, Store};
@@ -31,7 +32,7 @@ const GIT_FILE_LIMIT: u64 = 64 << 10;
 
 impl Store {
     /// Takes up what git-sync left, where there is any.
-    pub(super) fn take_over(&self, found: &mut Recovered) -> Result<(), Error> {
+    pub(super) fn take_over(&self, now: &Now, found: &mut Recovered) -> Result<(), Error> {
         let layout = &self.layout;
         let link_dir = &layout.link.dir;
         let failed = |act| Error::io(act, layout.link.dir_path().join(TMP_LINK));
@@ -52,6 +53,29 @@ impl Store {
                     "moved {commit}, published by git-sync version 3, to {}",
                     to.place().display()
                 ));
+            }
+        }
+        self.sweep_files(now, found)
+    }
+
+    /// Removes what is no directory from where generations are, once it is older than a grace period. git-sync removes
+    /// directories of other names as well; those may be somebody's work.
+    fn sweep_files(&self, now: &Now, found: &mut Recovered) -> Result<(), Error> {
+        let layout = &self.layout;
+        let path = layout.at(WORKTREES);
+        for entry in fsx::list(&layout.home).map_err(Error::io("list", &path))? {
+            let failed = |act| Error::io(act, path.join(entry.os()));
+            let Some(stat) = fsx::stat(&layout.home, entry.os()).map_err(failed("look at"))? else {
+                continue;
+            };
+            let age = i64::try_from(self.options.retention.grace.as_secs()).map_or(i64::MIN, |grace| {
+                now.wall.as_second().saturating_sub(stat.st_mtime).saturating_sub(grace)
+            });
+            if !fsx::file_type(&stat).is_dir() && age >= 0 {
+                self.trash.put(&layout.home, entry.os(), None).map_err(failed("move to the trash"))?;
+                found
+                    .done
+                    .push(format!("removed {WORKTREES}/{}, which is no directory", entry.os().display()));
             }
         }
         Ok(())

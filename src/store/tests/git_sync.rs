@@ -473,6 +473,22 @@ fn a_spare_becomes_the_next_worktree_and_shares_no_file_with_the_last() {
 }
 
 #[test]
+fn a_file_among_the_generations_goes_after_a_grace_period() {
+    let root = Root::new();
+    let mut store = root.open();
+    publish(&mut store, &files("a", "1"));
+    let file = root.at(".worktrees/not-a-directory");
+    fs_err::write(&file, "x").unwrap();
+    mend(&mut store);
+    assert!(file.exists());
+    let then = std::time::SystemTime::now() - Duration::from_secs(3600);
+    fs_err::File::open(&file).unwrap().file().set_modified(then).unwrap();
+    assert_eq!(mend(&mut store).done.len(), 1);
+    assert!(!file.exists());
+    root.assert_serves(&files("a", "1"));
+}
+
+#[test]
 fn a_root_does_not_change_its_layout() {
     let root = Root::new();
     publish(&mut root.open(), &files("a", "1"));
