@@ -13,8 +13,15 @@ use super::tree;
 use crate::payload::escaped;
 use crate::revision::ObjectId;
 
-/// Walks `tree` and finds the first object below it that is not there. `base` is a tree that is complete.
-pub(super) fn tree_closure(reader: &Reader<'_>, tree: ObjectId, base: Option<ObjectId>) -> Result<(), Lack> {
+/// Walks `tree` and finds the first object below it that is not there. `base` is a tree that is complete. Of a `partial`
+/// clone objects may be absent; those that are there must be what they should be.
+pub(super) fn tree_closure(
+    reader: &Reader<'_>,
+    tree: ObjectId,
+    base: Option<ObjectId>,
+    partial: bool,
+) -> Result<(), Lack> {
+    let absent = |lack: &Lack| partial && matches!(lack, Lack::Missing { .. });
     let mut seen = HashSet::new();
     // An explicit stack: a tree may nest deeper than a thread's stack allows. Every tree is visited once, whatever
     // the number of paths that lead to it, so a bomb of nested trees costs only the trees that were really sent.
@@ -23,7 +30,10 @@ pub(super) fn tree_closure(reader: &Reader<'_>, tree: ObjectId, base: Option<Obj
         if Some(at) == base || !seen.insert(at) {
             continue;
         }
-        let object = reader.tree(&at)?;
+        let object = match reader.tree(&at) {
+            Err(lack) if absent(&lack) => continue,
+            read => read?,
+        };
         let base = base.and_then(|base| reader.tree(&base).ok());
         let known: HashMap<&[u8], ObjectId> = base
             .as_ref()
@@ -41,9 +51,10 @@ pub(super) fn tree_closure(reader: &Reader<'_>, tree: ObjectId, base: Option<Obj
             }
             match entry.mode & tree::FORMAT {
                 tree::DIRECTORY => stack.push((entry.id, before)),
-                tree::REGULAR | tree::LINK if seen.insert(entry.id) => {
-                    reader.blob_size(&entry.id)?;
-                }
+                tree::REGULAR | tree::LINK if seen.insert(entry.id) => match reader.blob_size(&entry.id) {
+                    Err(lack) if absent(&lack) => {}
+                    size => _ = size?,
+                },
                 // Commits of submodules live elsewhere; odd modes are refused, by path, when the payload is made.
                 _ => {}
             }

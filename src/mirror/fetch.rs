@@ -69,7 +69,7 @@ pub(super) fn mend(layout: &Layout, shared: &Shared) -> Result<(), Error> {
         let store = shared.store().map_err(|error| error.to_string())?;
         let reader = Reader(store.odb().map_err(|error| error.message().to_owned())?);
         let commit = reader.commit(tip).map_err(|lack| lack.to_string())?;
-        tree_closure(&reader, commit.tree, None).map_err(|lack| lack.to_string())
+        tree_closure(&reader, commit.tree, None, shared.partial).map_err(|lack| lack.to_string())
     };
     let mut broken = None;
     for tip in tips {
@@ -171,7 +171,16 @@ impl Mirror {
     /// One request, from asking to settling.
     async fn ask(&mut self, request: &Request, reason: Reason, held: &[Revision]) -> Result<Revision, Error> {
         let want = request.wants[0];
-        let (answer, pack) = self.receive(request, (reason == Reason::Ahead).then_some(USUAL)).await?;
+        let (base, filter) = (request.haves.first().copied(), self.options.filter.clone());
+        let expected = (reason == Reason::Ahead).then_some(USUAL);
+        let task = Task::Index { tip: want, base, expected, partial: filter.is_some() };
+        // A large file may be sent as a difference to one that was left out before, so only where no file is sent.
+        let thin = request.thin && filter.as_ref().is_none_or(|filter| filter == "blob:none");
+        let request = Request { filter, thin, ..request.clone() };
+        let (answer, pack) = self.receive(&request, task).await?;
+        if request.filter.is_some() && !answer.filtered && self.received == 0 {
+            tracing::warn!("the remote cannot leave anything out of a fetch (--filter): it sends everything");
+        }
         self.received += answer.bytes;
         tracing::debug!(?reason, bytes = answer.bytes, pack, "received a pack");
         let ends: HashSet<_> = answer.shallow.iter().copied().collect();
@@ -200,10 +209,10 @@ impl Mirror {
     }
 
     /// One pack, from the remote through the child; what came with it, and its name.
-    async fn receive(&mut self, request: &Request, expected: Option<u64>) -> Result<(Answer, String), Error> {
+    pub(super) async fn receive(&mut self, request: &Request, task: Task) -> Result<(Answer, String), Error> {
         let job = Job {
             dir: self.layout.dir().to_owned(),
-            task: Task::Index { tip: request.wants[0], base: request.haves.first().copied(), expected },
+            task,
             memory: self.options.index_memory,
             max_bytes: self.options.wire.max_fetch_bytes,
             durable: self.options.durable,
@@ -242,7 +251,7 @@ impl Mirror {
             let store = shared.store()?;
             let odb = store.odb();
             let odb = odb.map_err(|source| Error::Git { act: "open the mirror's objects".into(), source })?;
-            inspect(&Reader(odb), &layout, want, &held, depth, received)
+            inspect(&Reader(odb), &layout, want, &held, (depth, shared.partial), received)
         })
         .await
     }
@@ -283,7 +292,7 @@ fn inspect(
     layout: &Layout,
     want: ObjectId,
     held: &[Revision],
-    depth: Depth,
+    (depth, partial): (Depth, bool),
     received: Option<HashSet<ObjectId>>,
 ) -> Result<Known, Error> {
     let mut known = Known { shallow: layout.shallow(), ..Known::default() };
@@ -308,7 +317,7 @@ fn inspect(
         Ok(Err(kind)) => return Err(Error::NotACommit { asked: want.to_string(), kind: kind.to_owned() }),
         Err(_) => return Ok(known),
     };
-    let whole = received.is_some() || tree_closure(reader, peeled.tree, base).is_ok();
+    let whole = received.is_some() || tree_closure(reader, peeled.tree, base, partial).is_ok();
     let ends = received.unwrap_or_default();
     let history = history(reader, peeled.commit, depth, &ends).unwrap_or_default();
     if whole && history.complete {

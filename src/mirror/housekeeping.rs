@@ -207,7 +207,10 @@ impl Mirror {
         match chore(&packs, fresh, self.options.max_packs, self.options.max_bytes) {
             Chore::Rest => Ok(()),
             // Commits and refs of others are in there, too: the remote could not bring them again.
-            Chore::Renew { .. } if self.layout.form() == Form::Worktrees => self.sift(held),
+            // And of a partial clone one fetch does not bring all that is published.
+            Chore::Renew { .. } if self.layout.form() == Form::Worktrees || self.shared.partial => {
+                self.sift(held)
+            }
             Chore::Renew { bytes } => {
                 tracing::info!(
                     bytes,
@@ -262,7 +265,7 @@ impl Mirror {
             store.odb().map_err(|source| Error::Git { act: "open the mirror's objects".into(), source })?;
         let reader = Reader(odb);
         let whole = self.layout.tip().is_some_and(|tip| {
-            reader.commit(&tip).is_ok_and(|commit| tree_closure(&reader, commit.tree, None).is_ok())
+            reader.commit(&tip).is_ok_and(|commit| tree_closure(&reader, commit.tree, None, false).is_ok())
         });
         if whole {
             self.layout.set_fresh(&[])?;

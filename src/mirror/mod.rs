@@ -8,8 +8,8 @@
 //!
 //! Files: `wire/` git's smart protocol (streams, framing, the commands we speak); `plan` what to ask it for; `fetch`
 //! asking and settling; `indexer/` the child process that takes a fetched pack in, and tells garbage from what is
-//! needed, under limits; `closure` whether all is there; `modules/` submodules; `layout` the mirror's files, `form` what
-//! is different in git-sync's layout, `worktrees` generations as linked worktrees, `git_index` their index; `odb` reading
+//! needed, under limits; `closure` whether all is there; `partial` what a filter left out; `modules/`
+//! submodules; `layout` the mirror's files, `form` what is different in git-sync's layout, `worktrees` generations as linked worktrees, `git_index` their index; `odb` reading
 //! objects; `tree`, `whole`, `delta`, `sparse` trees to payloads and deltas; `blobs` contents for writers;
 //! `housekeeping` bounded growth; `error`; `author` makes the repository of the demonstration.
 
@@ -29,6 +29,7 @@ mod layout;
 mod modules;
 mod odb;
 mod pack_index;
+mod partial;
 mod plan;
 mod shared;
 mod sparse;
@@ -192,6 +193,7 @@ impl Mirror {
         Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
         Self::begin(options, false, |dir, options| {
             Shared::new(dir, options.modules.asked, options.durable, options.worktrees)
+                .partial(options.filter.is_some())
         })
     }
 
@@ -215,6 +217,9 @@ impl Mirror {
         fetch::mend(&layout, &shared)?;
         if options.worktrees {
             form::name_origin(layout.dir(), client.remote())?;
+            if let Some(filter) = &options.filter {
+                partial::name_promisor(layout.dir(), filter)?;
+            }
         }
         let (course, children) = (fetch::Course::Unknown, modules::Children::new());
         Ok(Self {

@@ -17,6 +17,8 @@ pub(super) struct Shared {
     pub(super) durable: bool,
     /// Generations are linked worktrees.
     pub(super) linked: bool,
+    /// It is a partial clone: objects may be absent.
+    pub(super) partial: bool,
     /// Set when something that should be there could not be read: the next fetch starts with a new mirror.
     damaged: AtomicBool,
     /// Which submodules' mirrors are read together with this one.
@@ -41,13 +43,26 @@ pub(super) struct Lease(#[expect(dead_code, reason = "only its count matters")] 
 
 impl Shared {
     pub(super) fn new(dir: PathBuf, asked: Submodules, durable: bool, linked: bool) -> Self {
-        Self { dir, durable, linked, damaged: AtomicBool::new(false), asked, door: Arc::default() }
+        Self {
+            dir,
+            durable,
+            linked,
+            partial: false,
+            damaged: AtomicBool::new(false),
+            asked,
+            door: Arc::default(),
+        }
+    }
+
+    /// The same, of a partial clone.
+    pub(super) fn partial(self, partial: bool) -> Self {
+        Self { partial, ..self }
     }
 
     /// For the mirror of a submodule.
     pub(super) fn below(&self, dir: PathBuf, asked: Submodules) -> Self {
         let (durable, linked, door) = (self.durable, self.linked, Arc::clone(&self.door));
-        Self { dir, durable, linked, damaged: AtomicBool::new(false), asked, door }
+        Self { dir, durable, linked, partial: false, damaged: AtomicBool::new(false), asked, door }
     }
 
     /// Opens the repository, as the remote has it.

@@ -344,7 +344,7 @@ fn a_closure_is_checked_down_to_the_last_blob() {
     let new = fixture.tree_of(&model(&[("a/b/c", "1"), ("d", "3"), ("e/f", "4")]));
     let check = |base| {
         let store = fixture.shared.store().unwrap();
-        tree_closure(&super::Reader(store.odb().unwrap()), new, base)
+        tree_closure(&super::Reader(store.odb().unwrap()), new, base, false)
     };
     assert_eq!(check(None), Ok(()));
     fixture.lose(fixture.blob(b"4"));

@@ -22,7 +22,7 @@ use crate::clock;
 use crate::generation::{Name, Record};
 use crate::hooks::Hooks;
 use crate::human::one_line;
-use crate::mirror::{self, Mirror, Objects, Tip};
+use crate::mirror::{self, Mirror, Objects, Selection, Tip};
 use crate::phase::Status;
 use crate::retention::Plan;
 use crate::revision::{ObjectId, Revision};
@@ -155,7 +155,7 @@ impl Worker {
 
     /// Steps 5 to 8.
     async fn advance(&mut self, bounds: &Bounds, tip: &Tip, choice: &Choice) -> Result<Done, Error> {
-        let revision = self.fetch(bounds, tip).await?; // 5
+        let revision = self.fetch(bounds, tip, &choice.wanted).await?; // 5
         let objects = self.objects().await;
         let tree = bounds.blocking(Stage::Export, move |_| Ok(objects.tree_of(revision)?)).await?;
         let same = |record: &Record| {
@@ -244,7 +244,7 @@ impl Worker {
         if self.is_current(&tip, &known) {
             let published = match self.unverified || self.is_unsettled(&tip).await {
                 true => {
-                    let revision = self.fetch(bounds, &tip).await?;
+                    let revision = self.fetch(bounds, &tip, &choice.wanted).await?;
                     self.verify(bounds, revision, choice).await?
                 }
                 false => None,
@@ -293,12 +293,12 @@ impl Worker {
         Ok(tip)
     }
 
-    async fn fetch(&self, bounds: &Bounds, tip: &Tip) -> Result<Revision, Error> {
+    async fn fetch(&self, bounds: &Bounds, tip: &Tip, wanted: &Selection) -> Result<Revision, Error> {
         let began = Instant::now();
         let held = self.held();
         let mut mirror = self.mirror.lock().await;
         let before = mirror.received_bytes();
-        let fetched = bounds.network(Stage::Fetch, mirror.fetch(tip, &held)).await;
+        let fetched = bounds.network(Stage::Fetch, fetch_all(&mut mirror, tip, &held, wanted)).await;
         self.metrics.fetched_bytes.inc_by(mirror.received_bytes() - before);
         let revision = fetched?;
         self.metrics.took("fetch", began.elapsed());
@@ -370,6 +370,18 @@ impl Worker {
             None => read(), // then there is nothing to wait for
         }
     }
+}
+
+/// A revision with its history, and the files that are wanted of it.
+async fn fetch_all(
+    mirror: &mut Mirror,
+    tip: &Tip,
+    held: &[Revision],
+    wanted: &Selection,
+) -> Result<Revision, mirror::Error> {
+    let revision = mirror.fetch(tip, held).await?;
+    mirror.fill(revision, wanted).await?;
+    Ok(revision)
 }
 
 impl Work for Worker {

@@ -6,6 +6,7 @@ mod care;
 mod common;
 mod limits;
 mod modules;
+mod partial;
 mod program;
 
 use std::path::{Path, PathBuf};

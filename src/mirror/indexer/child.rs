@@ -22,7 +22,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 
 use super::sift::sift;
 use super::{Job, Report, Task};
-use crate::mirror::odb::{Reader, Settings, Store, oid};
+use crate::mirror::odb::{Lack, Reader, Settings, Store, oid};
 use crate::mirror::{closure, pack_index};
 use crate::revision::ObjectId;
 
@@ -97,7 +97,11 @@ impl From<git2::Error> for Stop {
 
 fn work(job: &Job) -> Report {
     let done = settings(job).and_then(|()| match &job.task {
-        Task::Index { tip, base, expected } => index(job, tip, *base, *expected, io::stdin().lock()),
+        Task::Index { tip, base, expected, partial } => {
+            let check = || verify(job, tip, *base, *partial);
+            index(job, *expected, *partial, check, io::stdin().lock())
+        }
+        Task::Fill(wanted) => index(job, None, true, || arrived(job, wanted), io::stdin().lock()),
         Task::Merge(packs) => merge(job, packs),
         Task::Sift(needs) => sift(job, needs).map_err(|error| match error {
             crate::mirror::Error::Git { source, .. } => Stop::Git(source),
@@ -119,16 +123,22 @@ fn settings(job: &Job) -> Result<(), Stop> {
 
 fn index(
     job: &Job,
-    tip: &ObjectId,
-    base: Option<ObjectId>,
     expected: Option<u64>,
+    partial: bool,
+    check: impl FnOnce() -> Result<Option<Report>, Stop>,
     pack: impl Read,
 ) -> Result<Report, Stop> {
     let store = Store::open(&job.dir)?;
     let packs = job.dir.join("objects/pack");
     let before = std::fs::read_dir(&packs).map_or(0, Iterator::count);
     let (objects, bytes, name) = receive(&store, &packs, job, expected.unwrap_or(u64::MAX), pack)?;
-    let report = match verify(job, tip, base)? {
+    let report = match check()? {
+        None if partial => {
+            // git then takes what is absent below its objects for promised.
+            let marker = packs.join(format!("{name}.promisor"));
+            std::fs::write(&marker, "").map_err(|error| Stop::Report(Report::Local(error.to_string())))?;
+            Report::Complete { objects, bytes, pack: name.clone() }
+        }
         None => Report::Complete { objects, bytes, pack: name.clone() },
         Some(report) => report,
     };
@@ -202,8 +212,19 @@ fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
+/// Finds the first object that was asked for and did not come.
+fn arrived(job: &Job, wanted: &[ObjectId]) -> Result<Option<Report>, Stop> {
+    let store = Store::open(&job.dir)?;
+    let reader = Reader(store.odb()?);
+    let absent = wanted.iter().find(|id| !reader.has(id));
+    Ok(absent.map(|id| Report::Incomplete {
+        at: None,
+        lack: Lack::Missing { id: *id, expected: "object".into() },
+    }))
+}
+
 /// Checks that the tip is complete, with a fresh look at what is there now. `None` when it is.
-fn verify(job: &Job, tip: &ObjectId, base: Option<ObjectId>) -> Result<Option<Report>, Stop> {
+fn verify(job: &Job, tip: &ObjectId, base: Option<ObjectId>, partial: bool) -> Result<Option<Report>, Stop> {
     let store = Store::open(&job.dir)?;
     let reader = Reader(store.odb()?);
     let peeled = match reader.peel(tip) {
@@ -212,7 +233,7 @@ fn verify(job: &Job, tip: &ObjectId, base: Option<ObjectId>) -> Result<Option<Re
         Err(lack) => return Ok(Some(Report::Incomplete { at: None, lack })),
     };
     let base = base.and_then(|base| reader.commit(&base).ok()).map(|commit| commit.tree);
-    let lack = closure::tree_closure(&reader, peeled.tree, base).err();
+    let lack = closure::tree_closure(&reader, peeled.tree, base, partial).err();
     Ok(lack.map(|lack| {
         let at = closure::path_to(&reader, peeled.tree, lack.id());
         Report::Incomplete { at: at.map(Into::into), lack }

@@ -51,7 +51,11 @@ pub(super) enum Task {
         base: Option<ObjectId>,
         /// The most objects that the pack may announce, where few are expected.
         expected: Option<u64>,
+        /// Objects may be absent: the remote was asked to leave some out.
+        partial: bool,
     },
+    /// Index the pack on standard input and check that these objects are here then.
+    Fill(Vec<ObjectId>),
     /// Write the objects of these packs (names without a suffix) into one more pack. Nothing is removed.
     Merge(Vec<String>),
     /// Find out what nothing needs, and write what is needed out of packs that hold much of it. No pack is removed.

@@ -196,6 +196,7 @@ impl Mirror {
                 asked: Ref::Commit(commit),
                 wire: self.options.wire.elsewhere(url),
                 modules: access,
+                filter: None,     // all of a submodule's files are published
                 worktrees: false, // a bare one may have linked worktrees, too
                 ..self.options.clone()
             };

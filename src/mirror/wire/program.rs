@@ -341,7 +341,9 @@ impl Place {
             fs_err::create_dir_all(place.0.join(dir))?;
         }
         file("HEAD", "ref: refs/heads/none\n".to_owned())?;
-        file("config", "[core]\n\trepositoryFormatVersion = 0\n\tbare = true\n".to_owned())?;
+        // With a promisor git does not mind what a filter left out; whether all came that must is ours to check.
+        let promisor = "[remote \"origin\"]\n\tpromisor = true\n";
+        file("config", format!("[core]\n\trepositoryFormatVersion = 0\n\tbare = true\n{promisor}"))?;
         file("objects/info/alternates", format!("{}\n", mirror.join("objects").display()))?;
         if !request.shallow.is_empty() {
             file("shallow", request.shallow.iter().map(|id| format!("{id}\n")).collect())?;

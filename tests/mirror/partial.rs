@@ -1,0 +1,95 @@
+//! `--filter`: what is left out, and fetched once a selection names it.
+
+use super::*;
+
+/// A mirror of a repository with large files, most of which a selection leaves out.
+fn bench(filter: &str) -> (Bench, Files) {
+    let mut bench = Bench::new("main");
+    bench.options.filter = Some(filter.into());
+    let files = (0..20).fold(Files::new(), |files, n| files.file(format!("big/{n}"), noise(n, 20_000)));
+    (bench, files.file("small/a", "a").file("small/b", "b"))
+}
+
+fn filled(mirror: &mut Mirror, held: &[Revision], patterns: Option<&str>) -> Revision {
+    let selection = Selection { sparse: patterns.map(ToOwned::to_owned), ..Selection::default() };
+    wait(async {
+        let tip = mirror.resolve().await.unwrap();
+        let at = mirror.fetch(&tip, held).await.unwrap();
+        mirror.fill(at, &selection).await.unwrap();
+        let payload = mirror.objects().payload(at, &selection).unwrap();
+        let blobs = mirror.objects().blobs().unwrap();
+        let mut reader = blobs.reader().unwrap();
+        for entry in &payload.entries {
+            reader.read(&entry.id, &mut |_| Ok(())).unwrap();
+        }
+        at
+    })
+}
+
+#[test]
+fn only_the_files_that_are_selected_come() {
+    for filter in ["blob:none", "blob:limit=1k", "tree:0"] {
+        let (bench, files) = bench(filter);
+        bench.world.remote.commit(&files);
+        let mut mirror = bench.open();
+        let first = filled(&mut mirror, &[], Some("/small/\n"));
+        let received = mirror.received_bytes();
+        if filter != "tree:0" {
+            assert!(received < 20_000, "{filter}: {received}");
+        }
+        // An update, with one more of the large files selected.
+        bench.world.remote.commit(&files.clone().file("small/c", "c"));
+        let second = filled(&mut mirror, &[first], Some("/small/\n/big/7\n"));
+        if filter != "tree:0" {
+            let more = mirror.received_bytes() - received;
+            assert!((20_000..40_000).contains(&more), "{filter}: {more}");
+        }
+        // It is as good after a restart, and everything comes when everything is selected.
+        drop(mirror);
+        let mut mirror = bench.open();
+        assert_eq!(filled(&mut mirror, &[second], Some("/small/\n")), second);
+        assert_eq!(mirror.received_bytes(), 0, "{filter}: it is all here");
+        filled(&mut mirror, &[second, first], None);
+        bench.assert_whole(&mirror, second);
+        let marked = bench.packs().iter().filter(|pack| pack.with_extension("promisor").exists()).count();
+        assert_eq!(marked, bench.packs().len());
+        mirror.housekeep(&[second]).unwrap();
+        filled(&mut mirror, &[second], None);
+    }
+}
+
+#[test]
+fn without_the_filter_the_rest_is_fetched() {
+    let (mut bench, files) = bench("blob:none");
+    bench.world.remote.commit(&files);
+    let mut mirror = bench.open();
+    let at = filled(&mut mirror, &[], Some("/small/\n"));
+    drop(mirror);
+    bench.options.filter = None;
+    let mut mirror = bench.open();
+    assert_eq!(update(&mut mirror, &[at]), at);
+    bench.assert_whole(&mirror, at);
+}
+
+#[test]
+fn a_server_that_cannot_filter_sends_everything() {
+    let (bench, files) = bench("blob:none");
+    bench.world.remote.git(&["config", "uploadpack.allowFilter", "false"]);
+    bench.world.remote.commit(&files);
+    let mut mirror = bench.open();
+    let at = filled(&mut mirror, &[], Some("/small/\n"));
+    bench.assert_whole(&mirror, at);
+}
+
+#[test]
+fn a_program_that_fetches_filters_too() {
+    let (mut bench, files) = bench("blob:none");
+    bench.world.remote.commit(&files);
+    let config = vec![("safe.directory".to_owned(), "*".to_owned())];
+    bench.options.wire.program = Some(wire::Program { path: "git".into(), config, mirror: PathBuf::new() });
+    let mut mirror = bench.open();
+    let first = filled(&mut mirror, &[], Some("/small/\n"));
+    assert!(mirror.received_bytes() < 20_000, "{}", mirror.received_bytes());
+    bench.world.remote.commit(&files.file("small/c", "c"));
+    filled(&mut mirror, &[first], Some("/small/\n/big/7\n"));
+}
