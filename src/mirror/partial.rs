@@ -100,7 +100,7 @@ fn absent(
             match line.mode & FORMAT {
                 DIRECTORY => stack.push((full, line.id, wanted)),
                 REGULAR | LINK if wanted && !reader.has(&line.id) && seen.insert(line.id) => {
-                    found.push(line.id)
+                    found.push(line.id);
                 }
                 _ => {}
             }

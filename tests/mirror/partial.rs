@@ -1,5 +1,6 @@
 //! `--filter`: what is left out, and fetched once a selection names it.
 
+use super::common::http_backend::{HttpBackend, Kind};
 use super::*;
 
 /// A mirror of a repository with large files, most of which a selection leaves out.
@@ -73,8 +74,10 @@ fn without_the_filter_the_rest_is_fetched() {
 
 #[test]
 fn a_server_that_cannot_filter_sends_everything() {
-    let (bench, files) = bench("blob:none");
+    let (mut bench, files) = bench("blob:none");
     bench.world.remote.git(&["config", "uploadpack.allowFilter", "false"]);
+    let server = HttpBackend::start(bench.world.dir(), Kind::default());
+    bench.options.wire.remote = server.url("remote");
     bench.world.remote.commit(&files);
     let mut mirror = bench.open();
     let at = filled(&mut mirror, &[], Some("/small/\n"));
