@@ -1,0 +1,279 @@
+//! What `deploy/` ships parses, keeps to the restricted profile, and uses only options that the binary accepts.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod chart;
+mod image;
+mod monitoring;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::Deserialize as _;
+use serde_yaml::Value;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_treeswap");
+
+fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy")
+}
+
+fn yaml_files(dir: &Path, into: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            // A chart's templates are no YAML; the chart's tests look at what they make.
+            if !path.ends_with("helm") {
+                yaml_files(&path, into);
+            }
+        } else if path.extension().is_some_and(|extension| extension == "yaml") {
+            into.push(path);
+        }
+    }
+}
+
+fn documents() -> Vec<(PathBuf, Value)> {
+    let mut files = Vec::new();
+    yaml_files(&deploy(), &mut files);
+    assert!(files.len() >= 5, "deploy/ lost its manifests: {files:?}");
+    let mut documents = Vec::new();
+    for path in files {
+        let text = std::fs::read_to_string(&path).unwrap();
+        for document in serde_yaml::Deserializer::from_str(&text) {
+            let value =
+                Value::deserialize(document).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            documents.push((path.clone(), value));
+        }
+    }
+    documents
+}
+
+/// The Pod spec of a Deployment, DaemonSet or CronJob, if the document is one.
+fn pod_spec(document: &Value) -> Option<&Value> {
+    match document["kind"].as_str()? {
+        "Deployment" | "DaemonSet" => Some(&document["spec"]["template"]["spec"]),
+        "CronJob" => Some(&document["spec"]["jobTemplate"]["spec"]["template"]["spec"]),
+        _ => None,
+    }
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
+    value[key].as_sequence().map_or(&[], Vec::as_slice)
+}
+
+/// A container that runs our image.
+struct Ours<'a> {
+    /// Where it is written.
+    at: String,
+    pod: &'a Value,
+    container: &'a Value,
+}
+
+/// Every container of these documents that runs our image.
+fn ours<'a>(documents: &'a [(PathBuf, Value)]) -> Vec<Ours<'a>> {
+    let mut found = Vec::new();
+    for (path, document) in documents {
+        let Some(pod) = pod_spec(document) else { continue };
+        for container in list(pod, "initContainers").iter().chain(list(pod, "containers")) {
+            let image = container["image"].as_str().unwrap_or_default();
+            if image == "treeswap" || image.contains("/treeswap:") {
+                found.push(Ours { at: path.display().to_string(), pod, container });
+            }
+        }
+    }
+    found
+}
+
+/// `KEY=value` literals of the ConfigMap that an example generates under this name.
+fn example_variables(documents: &[(PathBuf, Value)], map: &str) -> Vec<(String, String)> {
+    let generators = documents.iter().flat_map(|(_, document)| list(document, "configMapGenerator"));
+    let mut generators = generators.filter(|generator| generator["name"].as_str() == Some(map));
+    let generator = generators.next().unwrap_or_else(|| panic!("no example generates {map}"));
+    list(generator, "literals")
+        .iter()
+        .map(|literal| {
+            let (name, value) = literal.as_str().unwrap().split_once('=').unwrap();
+            (name.to_owned(), value.to_owned())
+        })
+        .collect()
+}
+
+/// Fails unless the binary accepts how the containers of these documents call it.
+fn assert_accepted(documents: &[(PathBuf, Value)]) {
+    for Ours { at, container, .. } in ours(documents) {
+        let args: Vec<&str> = list(container, "args").iter().map(|arg| arg.as_str().unwrap()).collect();
+        let mut command = Command::new(BINARY);
+        command.env_clear();
+        match args[0] {
+            "sync" => command.arg("check").args(&args[1..]),
+            // It has no offline check: help is printed once everything before it was accepted.
+            "apply" => command.arg("apply").args(&args[1..]).arg("--help"),
+            // What it would wait for is not here; without waiting it says so.
+            "pin" => command.arg("pin").args(args[1..].iter().filter(|arg| !arg.starts_with("--wait="))),
+            other => panic!("{at}: no test knows how to try `treeswap {other}`"),
+        };
+        for variable in list(container, "env") {
+            command.env(variable["name"].as_str().unwrap(), variable["value"].as_str().unwrap());
+        }
+        for source in list(container, "envFrom") {
+            command.envs(example_variables(documents, source["configMapRef"]["name"].as_str().unwrap()));
+        }
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        match args[0] {
+            "sync" | "apply" => assert!(output.status.success() && !said.contains("unknown"), "{at}: {said}"),
+            _ => assert!(said.contains("no generation is published"), "{at}: {said}"),
+        }
+    }
+}
+
+#[test]
+fn the_binary_accepts_every_option_that_the_manifests_use() {
+    let documents = documents();
+    assert_eq!(ours(&documents).len(), 5, "the sidecar, the node's, who waits for it, and the CronJobs");
+    assert_accepted(&documents);
+}
+
+#[test]
+fn an_option_that_does_not_exist_would_be_noticed() {
+    let output = Command::new(BINARY)
+        .env_clear()
+        .args(["check", "--repo=https://git.example.com/x.git", "--root=/config", "--no-such-option=1"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    for wrong in ["--no-such-option=1", "--timeout=soon"] {
+        let output = Command::new(BINARY).env_clear().args(["apply", wrong, "--help"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{wrong}");
+    }
+}
+
+/// Fails unless our containers keep to the restricted Pod security level; what owns a hostPath may be root, without
+/// capabilities.
+fn assert_restricted(documents: &[(PathBuf, Value)]) {
+    for Ours { at, pod, container } in ours(documents) {
+        let context = &container["securityContext"];
+        let host_path = list(pod, "volumes").iter().any(|volume| !volume["hostPath"].is_null());
+        let writes = list(container, "volumeMounts").iter().any(|mount| {
+            mount["name"].as_str() == Some("config") && mount["readOnly"].as_bool() != Some(true)
+        });
+        let user = if host_path && writes { 0 } else { 65532 };
+        assert_eq!(context["runAsUser"].as_u64(), Some(user), "{at}");
+        assert_eq!(context["runAsNonRoot"].as_bool().unwrap_or(false), user != 0, "{at}");
+        assert_eq!(context["allowPrivilegeEscalation"].as_bool(), Some(false), "{at}");
+        assert_eq!(context["readOnlyRootFilesystem"].as_bool(), Some(true), "{at}");
+        assert_eq!(context["capabilities"]["drop"][0].as_str(), Some("ALL"), "{at}");
+        assert!(context["capabilities"]["add"].is_null() && context["privileged"].is_null(), "{at}");
+        assert_eq!(context["seccompProfile"]["type"].as_str(), Some("RuntimeDefault"), "{at}");
+        assert!(container["resources"]["limits"]["memory"].as_str().is_some(), "{at}");
+    }
+}
+
+#[test]
+fn our_containers_keep_to_the_restricted_profile() {
+    let documents = documents();
+    assert_restricted(&documents);
+    for Ours { at, pod, container } in ours(&documents) {
+        if container["args"][0].as_str() == Some("sync") {
+            assert_eq!(pod["enableServiceLinks"].as_bool(), Some(false), "{at}");
+        }
+    }
+}
+
+/// Fails unless what follows a repository all the time is probed as it should be; `subcommand` aside, these are its
+/// probes wherever it is deployed.
+fn assert_probed(container: &Value) {
+    let words: Vec<&str> = list(&container["startupProbe"]["exec"], "command")
+        .iter()
+        .map(|word| word.as_str().unwrap())
+        .collect();
+    assert_eq!(words, ["/treeswap", "status", "/config"], "its words are what `kubectl describe pod` shows");
+    let liveness = &container["livenessProbe"]["httpGet"];
+    assert_eq!(liveness["path"].as_str(), Some("/livez"));
+    assert_eq!(liveness["port"].as_str(), container["ports"][0]["name"].as_str());
+    for probe in ["startupProbe", "livenessProbe"] {
+        assert!(container[probe]["timeoutSeconds"].as_u64() >= Some(5), "{probe}: a busy node is slow");
+    }
+    let port = container["ports"][0]["containerPort"].as_u64().unwrap();
+    let mut args = list(container, "args").iter();
+    let bind = args.find_map(|arg| arg.as_str()?.strip_prefix("--http-bind=:")).unwrap();
+    assert_eq!(bind, port.to_string());
+}
+
+#[test]
+fn the_sidecar_starts_first_and_its_probes_reach_its_port() {
+    let documents = documents();
+    let all = ours(&documents);
+    let sidecar = all.iter().find(|one| one.at.ends_with("sidecar/sidecar.yaml")).unwrap();
+    assert_eq!(sidecar.container["restartPolicy"].as_str(), Some("Always"), "a native sidecar");
+    for one in all.iter().filter(|one| !one.container["ports"].is_null()) {
+        assert_probed(one.container);
+    }
+    let volume =
+        list(sidecar.pod, "volumes").iter().find(|volume| volume["name"].as_str() == Some("config")).unwrap();
+    assert!(volume["emptyDir"]["sizeLimit"].as_str().is_some(), "the volume has a size limit");
+}
+
+#[test]
+fn consumers_mount_the_whole_root_and_only_to_read() {
+    let documents = documents();
+    let examples =
+        documents.iter().filter(|(path, _)| path.parent().unwrap().parent().unwrap().ends_with("examples"));
+    let services: Vec<&Value> = examples.filter_map(|(_, document)| pod_spec(document)).collect();
+    assert_eq!(services.len(), 1 + 10, "one service, and ten that share a node");
+    for mount in
+        services.iter().flat_map(|pod| list(pod, "containers")).flat_map(|one| list(one, "volumeMounts"))
+    {
+        assert_eq!(mount["readOnly"].as_bool(), Some(true));
+    }
+    for (path, _) in &documents {
+        let code = std::fs::read_to_string(path).unwrap();
+        let used = code
+            .lines()
+            .map(|line| line.split('#').next().unwrap_or(""))
+            .any(|line| line.contains("subPath"));
+        assert!(!used, "{}: a subPath never sees another revision", path.display());
+    }
+}
+
+#[test]
+fn the_image_runs_the_binary_as_an_unprivileged_user() {
+    let text = std::fs::read_to_string(deploy().join("Dockerfile")).unwrap();
+    let [ours, drop_in, ..] = text.rsplit("\nFROM ").collect::<Vec<_>>()[..] else { panic!("stages") };
+    for (stage, name, user, entry) in
+        [(ours, "scratch\n", 65532, "/treeswap"), (drop_in, "scratch AS git-sync\n", 65533, "/git-sync")]
+    {
+        assert!(stage.starts_with(name), "the image holds nothing but what is copied");
+        assert!(stage.contains(&format!("\nUSER {user}:{user}\n")), "{stage}");
+        assert!(stage.contains(&format!("ENTRYPOINT [\"{entry}\"]")), "{stage}");
+    }
+    for line in text.lines().filter(|line| line.starts_with("COPY ") && !line.contains("--from")) {
+        for source in line.split_whitespace().skip(1).take(line.split_whitespace().count() - 2) {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+            assert!(path.exists(), "the Dockerfile copies {source}, which is not there");
+        }
+    }
+}
+
+/// What the Dockerfile copies is enough for Cargo to read the manifest, whose targets must all be there.
+#[test]
+fn the_image_is_built_from_all_that_the_manifest_names() {
+    let text = std::fs::read_to_string(deploy().join("Dockerfile")).unwrap();
+    let context = tempfile::tempdir().unwrap();
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for line in text.lines().filter(|line| line.starts_with("COPY ") && !line.contains("--from")) {
+        let words: Vec<&str> = line.split_whitespace().skip(1).collect();
+        let (to, from) = words.split_last().unwrap();
+        let to = context.path().join(to);
+        std::fs::create_dir_all(if from.len() > 1 { &to } else { to.parent().unwrap() }).unwrap();
+        let copied =
+            Command::new("cp").arg("-r").args(from.iter().map(|path| top.join(path))).arg(&to).status();
+        assert!(copied.unwrap().success(), "{line}");
+    }
+    // Offline, crates of other platforms may be missing; only what is said of the manifest matters here.
+    let mut cargo = Command::new(env!("CARGO"));
+    let output = cargo.args(["fetch", "--locked", "--offline"]).current_dir(context.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!said.contains("failed to parse manifest"), "{said}");
+}
