@@ -1,5 +1,5 @@
 //! git's own `http-backend` behind a small HTTP/1.1 server: with TLS, a password, redirects or any other answer on
-//! request, and a record of every request with its bytes. Blocking threads; loopback only.
+//! request, and a record of every request with its bytes. Blocking threads.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -92,7 +92,12 @@ pub struct HttpBackend {
 impl HttpBackend {
     /// Serves every repository below the directory.
     pub fn start(directory: &Path, kind: Kind) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::start_at(([127, 0, 0, 1], 0).into(), directory, kind)
+    }
+
+    /// The same at another address than a free port of the loopback.
+    pub fn start_at(address: SocketAddr, directory: &Path, kind: Kind) -> Self {
+        let listener = TcpListener::bind(address).unwrap_or_else(|error| panic!("{address}: {error}"));
         let address = listener.local_addr().unwrap();
         let hits: Arc<Hits> = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));

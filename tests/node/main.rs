@@ -1,0 +1,81 @@
+//! treeswap in Pods of a real Kubernetes node, deployed as `deploy/` ships it: started by `tests/cluster/run`, which
+//! builds what this needs and gives it namespaces of its own.
+#![allow(unreachable_pub)] // modules of one test program
+
+#[path = "../common/mod.rs"]
+mod common;
+mod kube;
+mod machine;
+mod scenes;
+mod shop;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use shop::Shop;
+
+type Scene = (&'static str, fn(&mut Shop));
+
+const SCENES: [Scene; 3] = [
+    (
+        "an application starts after the first publication, and describe says what it waits for",
+        scenes::start::waits,
+    ),
+    ("a killed container, kubelet and node leave the consumer with complete sets", scenes::crash::survives),
+    ("a rolling update under load ends every sidecar with exit code 0", scenes::rollout::drains),
+];
+
+fn variable(name: &str) -> PathBuf {
+    std::env::var_os(name).unwrap_or_else(|| panic!("${name} is not set: run tests/cluster/run")).into()
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    if words.iter().any(|word| word == "list") {
+        SCENES.iter().for_each(|(name, _)| println!("{name}"));
+        return;
+    }
+    let wanted = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
+    let scenes: Vec<&Scene> = SCENES.iter().filter(|(name, _)| wanted(name)).collect();
+    assert!(!scenes.is_empty(), "no scenario's name contains one of {words:?}");
+
+    let begun = Instant::now();
+    let mut shop = Shop::open(
+        &variable("TREESWAP_NODE_DIR"),
+        &variable("TREESWAP_NODE_PROGRAMS"),
+        &variable("TREESWAP_NODE_CONSUMERS"),
+        &variable("TREESWAP_TEST_STATIC"),
+    );
+    println!("the node is up after {:.1} s", begun.elapsed().as_secs_f64());
+    for (name, play) in scenes {
+        let begun = Instant::now();
+        let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| play(&mut shop)));
+        let seconds = begun.elapsed().as_secs_f64();
+        match played {
+            Ok(()) => println!("ok      {seconds:6.1} s  {name}"),
+            Err(_) => {
+                println!("FAILED  {seconds:6.1} s  {name}");
+                explain(&shop);
+                std::process::exit(1);
+            }
+        }
+    }
+    println!("everything held; {:.0} s with the node", begun.elapsed().as_secs_f64());
+}
+
+/// What a person would look at first.
+fn explain(shop: &Shop) {
+    for what in [
+        &["get", "pods", "--all-namespaces", "--output=wide"][..],
+        &["get", "events", "--all-namespaces", "--sort-by=.lastTimestamp"],
+    ] {
+        eprintln!("{}", shop.kube.try_run(what).stdout);
+    }
+    for (namespace, pod, container) in shop.kube.containers() {
+        let said = ["logs", "--namespace", &namespace, &pod, "--container", &container, "--tail=8"];
+        eprintln!("--- {namespace} {pod} {container}\n{}", shop.kube.try_run(&said).stdout);
+    }
+    for log in ["kubelet.log", "containerd.log"] {
+        eprintln!("--- {log}\n{}", machine::last_words(&shop.machine.dir.join(log)));
+    }
+}

@@ -1,0 +1,3 @@
+module treeswap/tests/node/reader
+
+go 1.23

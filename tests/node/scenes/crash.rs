@@ -1,0 +1,56 @@
+//! What ends programs and machines.
+
+use crate::common::eventually;
+use crate::kube;
+use crate::shop::{READER, Shop};
+
+/// A container killed, a kubelet killed, a node that loses its power: the consumer's sets stay complete, and the next
+/// revision arrives.
+pub fn survives(shop: &mut Shop) {
+    shop.serve();
+    let kube = shop.kube.namespace("crash", "restricted");
+    let one = format!("{READER}    - {{op: replace, path: /spec/replicas, value: 1}}\n");
+    shop.deploy(&kube, "examples/one-service", "treeswap-sidecar", &[], &one);
+    let pod = kube.ready("app.kubernetes.io/name=gateway");
+    let reader = shop.follow(&kube, &pod, "gateway");
+    reader.waits_for(shop.commit());
+    let found = || kube.get(&format!("pod/{pod}"));
+    let restarts = |name: &str| kube::container(&found(), name)["restartCount"].as_u64().unwrap_or(0);
+
+    // The container, three times, each in the middle of a publication or near it.
+    for killed in 1..=3 {
+        let revision = shop.commit();
+        let pid = rustix::process::Pid::from_raw(shop.pid(&found(), "treeswap") as i32).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        eventually(180, "the kubelet starts it again", || {
+            (restarts("treeswap") == killed && kube::is_ready(&found())).then_some(())
+        });
+        reader.waits_for(revision);
+    }
+    assert_eq!(restarts("gateway"), 0, "the application is not disturbed");
+
+    // The kubelet: whatever runs goes on.
+    shop.machine.kill("kubelet");
+    reader.waits_for(shop.commit());
+    shop.machine.start("kubelet");
+    let last = shop.commit();
+    reader.waits_for(last);
+    reader.assert_whole();
+    assert_eq!(restarts("treeswap"), 3, "a kubelet's restart restarts no container");
+
+    // The node, with the remote out of reach when it comes back: the last revision is served from the volume.
+    shop.set_away(true);
+    shop.machine.cut_power();
+    shop.machine.boot();
+    eventually(180, "the Pod is back", || {
+        (restarts("gateway") == 1 && kube::is_ready(&found())).then_some(())
+    });
+    let again = shop.follow(&kube, &pod, "gateway");
+    eventually(60, "the consumer reads again", || (again.counts().reads > 20).then_some(()));
+    again.assert_whole();
+    assert!(again.saw(last).is_some(), "what was published before is there: {:?}", again.counts());
+    shop.set_away(false);
+    again.waits_for(shop.commit());
+    again.assert_whole();
+    kube.delete("deployment,pod", "app.kubernetes.io/name=gateway");
+}

@@ -1,0 +1,242 @@
+//! What the scenarios share: a node, a git server on it, images, and the user's own kustomization on top of `deploy/`.
+
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::io::Read as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::Value;
+
+use super::common::http_backend::{Canned, HttpBackend, Kind};
+use super::common::{Files, Remote, eventually, run};
+use super::kube::{self, Kube};
+use super::machine::{ADDRESS, Machine, PAUSE};
+
+/// Where the git server listens.
+const GIT: SocketAddr = SocketAddr::new(ADDRESS, 3000);
+/// The images that the examples name, so that they are deployed as they are.
+const TREESWAP: &str = "registry.example.com/platform/treeswap:0.1.0";
+const CONSUMER: &str = "registry.example.com/platform/gateway:1.0.0";
+
+pub struct Shop {
+    pub machine: Machine,
+    pub kube: Kube,
+    pub remote: Remote,
+    git: Option<HttpBackend>,
+    away: Arc<AtomicBool>,
+    revision: Cell<u64>,
+}
+
+impl Shop {
+    pub fn open(dir: &Path, programs: &Path, consumers: &Path, treeswap: &Path) -> Self {
+        let machine = Machine::up(dir, programs);
+        let reader = consumers.join("reader");
+        machine.image(PAUSE, &reader, r#"["/reader", "pause"]"#);
+        machine.image(CONSUMER, &reader, r#"["/reader"]"#);
+        let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let archive = dir.join("treeswap.tar");
+        let mut pack = Command::new(top.join("deploy/image"));
+        let packed = run::to_end(pack.arg(treeswap).arg(&archive).arg(TREESWAP)).expect_ok("deploy/image");
+        print!("{}", packed.stdout);
+        machine.load(&archive);
+        run::to_end(Command::new("cp").arg("-r").arg(top.join("deploy")).arg(dir)).expect_ok("cp");
+        std::fs::create_dir(dir.join("repositories")).unwrap();
+        let remote = Remote::create(&dir.join("repositories/config.git"));
+        let shop = Self {
+            kube: machine.kube(),
+            machine,
+            remote,
+            git: None,
+            away: Arc::default(),
+            revision: Cell::new(0),
+        };
+        shop.commit();
+        shop
+    }
+
+    pub fn url() -> String {
+        format!("http://{GIT}/config.git")
+    }
+
+    /// Starts the git server, if it does not run yet.
+    pub fn serve(&mut self) {
+        let away = self.away.clone();
+        let hook = move |_: &_| away.load(Ordering::Relaxed).then(Canned::hang_up);
+        let kind = || Kind { hook: Some(Box::new(hook)), ..Kind::default() };
+        let directory = self.machine.dir.join("repositories");
+        self.git.get_or_insert_with(|| HttpBackend::start_at(GIT, &directory, kind()));
+    }
+
+    /// From now on the server answers nobody, or everybody again.
+    pub fn set_away(&self, away: bool) {
+        self.away.store(away, Ordering::Relaxed);
+    }
+
+    /// A revision in which every file that is read holds the same new number; the number.
+    pub fn commit(&self) -> u64 {
+        self.commit_with(Files::new())
+    }
+
+    /// The same, with more files.
+    pub fn commit_with(&self, mut files: Files) -> u64 {
+        let number = self.revision.get() + 1;
+        self.revision.set(number);
+        for name in ["a", "b", "sub/c"] {
+            files = files.file(name, format!("{number}\n"));
+        }
+        for other in 0..40 {
+            files =
+                files.file(format!("other/{}/{other}", other % 5), format!("{other} of {}\n", number / 10));
+        }
+        self.remote.commit(&files);
+        number
+    }
+
+    /// Deploys an example with a user's kustomization on top: the repository, a quick pace, `literals`, and `patches`.
+    pub fn deploy(&self, kube: &Kube, example: &str, map: &str, literals: &[&str], patches: &str) {
+        let user = self.user_kustomization(example, map, literals, patches);
+        kube.apply(&kube.kustomize(&user));
+    }
+
+    fn user_kustomization(&self, example: &str, map: &str, literals: &[&str], patches: &str) -> PathBuf {
+        let dir = self.machine.dir.join("deploy/kustomize/user");
+        std::fs::create_dir_all(&dir).unwrap();
+        let mut text = format!(
+            "resources: [../{example}]\nconfigMapGenerator:\n- name: {map}\n  behavior: merge\n  literals:\n"
+        );
+        let quick =
+            [&format!("TREESWAP_REPO={}", Self::url()), "TREESWAP_PERIOD=1s", "TREESWAP_MIN_INTERVAL=0s"];
+        for literal in quick.iter().chain(literals) {
+            text += &format!("  - {literal}\n");
+        }
+        if !patches.is_empty() {
+            text += &format!("patches:\n{patches}");
+        }
+        std::fs::write(dir.join("kustomization.yaml"), text).unwrap();
+        dir
+    }
+
+    /// The process that a container runs, as the node sees it.
+    pub fn pid(&self, pod: &Value, container: &str) -> u32 {
+        let id = kube::container(pod, container)["containerID"].as_str().unwrap().to_owned();
+        let id = id.trim_start_matches("containerd://");
+        let tasks = run::to_end(&mut self.machine.ctr(&["tasks", "list"])).expect_ok("ctr tasks list").stdout;
+        let line =
+            tasks.lines().find(|line| line.starts_with(id)).unwrap_or_else(|| panic!("{id} in\n{tasks}"));
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    /// Listens to the consumer in a Pod: from its last start on, and beyond the end of the Pod.
+    pub fn follow(&self, kube: &Kube, pod: &str, container: &str) -> Reader {
+        let found = kube.get(&format!("pod/{pod}"));
+        let text = |key: &str| {
+            found["metadata"][key].as_str().unwrap_or_else(|| panic!("{pod} is not there")).to_owned()
+        };
+        let logs = format!("/var/log/pods/{}_{pod}_{}/{container}", text("namespace"), text("uid"));
+        let restarts = kube::container(&found, container)["restartCount"].as_u64().unwrap();
+        let reader = Reader { pod: pod.to_owned(), logs: logs.into(), open: RefCell::default() };
+        reader.open.borrow_mut().next = restarts;
+        eventually(60, &format!("{} has a log of {pod}", reader.logs.display()), || {
+            reader.read();
+            (reader.open.borrow().next > restarts).then_some(())
+        });
+        reader
+    }
+}
+
+/// The user's container is `gateway`; it becomes the consumer that counts, within the restricted profile.
+pub const READER: &str = r#"
+- target: {kind: Deployment, name: gateway}
+  patch: |
+    - {op: replace, path: /spec/template/spec/containers/0/args, value: [/config, ..data]}
+    - op: add
+      path: /spec/template/spec/containers/0/securityContext
+      value:
+        {runAsNonRoot: true, runAsUser: 1000, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]},
+         seccompProfile: {type: RuntimeDefault}}
+"#;
+
+/// What a consumer said. Read from the files that the container runtime writes, because they are written while there is
+/// no kubelet, and held open, because the kubelet removes them with the Pod.
+pub struct Reader {
+    pub pod: String,
+    logs: PathBuf,
+    open: RefCell<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    /// The number of the next file: one for every start of the container.
+    next: u64,
+    file: Option<File>,
+    text: String,
+}
+
+/// Its counts, as tests/node/reader prints them.
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Counts {
+    pub reads: u64,
+    pub mixed: u64,
+    pub torn: u64,
+    pub vanished: u64,
+    pub absent: u64,
+}
+
+impl Reader {
+    fn lines(&self) -> Vec<Value> {
+        self.read();
+        // Time, stream and a letter stand before what was said.
+        let said = |line: &str| serde_json::from_str(line.splitn(4, ' ').nth(3)?).ok();
+        self.open.borrow().text.lines().filter_map(said).collect()
+    }
+
+    fn read(&self) {
+        let open = &mut *self.open.borrow_mut();
+        loop {
+            if let Some(file) = &mut open.file {
+                let _ = file.read_to_string(&mut open.text);
+            }
+            let Ok(next) = File::open(self.logs.join(format!("{}.log", open.next))) else { return };
+            open.file = Some(next);
+            open.next += 1;
+        }
+    }
+
+    /// The newest counts.
+    pub fn counts(&self) -> Counts {
+        let lines = self.lines();
+        let last = lines.iter().rev().find(|line| line["Reads"].is_number());
+        last.map(|line| serde_json::from_value(line.clone()).unwrap()).unwrap_or_default()
+    }
+
+    /// When it first saw a revision, in nanoseconds since 1970.
+    pub fn saw(&self, revision: u64) -> Option<i64> {
+        let (lines, revision) = (self.lines(), revision.to_string());
+        lines
+            .iter()
+            .find(|line| line["Seen"].as_str() == Some(&*revision))
+            .and_then(|line| line["At"].as_i64())
+    }
+
+    #[track_caller]
+    pub fn waits_for(&self, revision: u64) -> i64 {
+        eventually(120, &format!("{} sees revision {revision}: {:?}", self.pod, self.counts()), || {
+            self.saw(revision)
+        })
+    }
+
+    /// Fails the scenario unless every set it read through the directory was complete and the link always led there.
+    #[track_caller]
+    pub fn assert_whole(&self) -> Counts {
+        let counts = self.counts();
+        assert!(counts.reads > 0, "{} read nothing: {counts:?}", self.pod);
+        let wrong = (counts.torn, counts.vanished, counts.absent);
+        assert_eq!(wrong, (0, 0, 0), "{}: torn, vanished, absent: {counts:?}", self.pod);
+        counts
+    }
+}
