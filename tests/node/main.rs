@@ -16,13 +16,23 @@ use shop::Shop;
 
 type Scene = (&'static str, fn(&mut Shop));
 
-const SCENES: [Scene; 3] = [
+const SCENES: [Scene; 7] = [
     (
         "an application starts after the first publication, and describe says what it waits for",
         scenes::start::waits,
     ),
+    ("ten services share a node's directory, and a second writer is refused", scenes::shared::reads),
     ("a killed container, kubelet and node leave the consumer with complete sets", scenes::crash::survives),
     ("a rolling update under load ends every sidecar with exit code 0", scenes::rollout::drains),
+    (
+        "Go, Python and shell programs load from a ConfigMap volume and from treeswap's",
+        scenes::consumers::load,
+    ),
+    ("a volume in memory, of a group, read by another user", scenes::volumes::in_memory),
+    (
+        "a volume too small for a revision gets its Pod evicted, and the next one recovers",
+        scenes::volumes::too_small,
+    ),
 ];
 
 fn variable(name: &str) -> PathBuf {

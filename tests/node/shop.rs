@@ -26,6 +26,8 @@ pub struct Shop {
     pub machine: Machine,
     pub kube: Kube,
     pub remote: Remote,
+    /// Where the consumers written in Go were built.
+    pub consumers: PathBuf,
     git: Option<HttpBackend>,
     away: Arc<AtomicBool>,
     revision: Cell<u64>,
@@ -37,6 +39,21 @@ impl Shop {
         let reader = consumers.join("reader");
         machine.image(PAUSE, &reader, r#"["/reader", "pause"]"#);
         machine.image(CONSUMER, &reader, r#"["/reader"]"#);
+        // The other services of the examples are the same consumer.
+        for name in [
+            "scheduler",
+            "billing",
+            "catalog",
+            "search",
+            "mailer",
+            "audit",
+            "reports",
+            "sessions",
+            "webhooks",
+        ] {
+            let image = CONSUMER.replace("gateway", name);
+            run::to_end(&mut machine.ctr(&["images", "tag", CONSUMER, &image])).expect_ok("ctr images tag");
+        }
         let top = Path::new(env!("CARGO_MANIFEST_DIR"));
         let archive = dir.join("treeswap.tar");
         let mut pack = Command::new(top.join("deploy/image"));
@@ -50,6 +67,7 @@ impl Shop {
             kube: machine.kube(),
             machine,
             remote,
+            consumers: consumers.to_owned(),
             git: None,
             away: Arc::default(),
             revision: Cell::new(0),
