@@ -15,16 +15,16 @@ use crate::proxy::{Fault, Proxy};
 
 /// Three maps of one key each in a namespace of their own, behind a proxy, to be applied with the rights of
 /// `deploy/apply/rbac.yaml` and no others.
-struct Stage {
-    world: World,
-    proxy: Proxy,
-    namespace: String,
+pub struct Stage {
+    pub world: World,
+    pub proxy: Proxy,
+    pub namespace: String,
 }
 
-const MAPS: [&str; 3] = ["alpha", "beta", "gamma"];
+pub const MAPS: [&str; 3] = ["alpha", "beta", "gamma"];
 
 impl Stage {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let kubernetes = Kubernetes::shared();
         let namespace = kubernetes.namespace("apply");
         kubernetes.grant(&namespace, "writer", &crate::rights::shipped());
@@ -34,12 +34,12 @@ impl Stage {
     }
 
     /// Every map's value becomes this.
-    fn commit(&self, value: &str) {
+    pub fn commit(&self, value: &str) {
         let file = |files: Files, map: &str| files.file(format!("{map}/value"), value);
         self.world.remote.commit(&MAPS.into_iter().fold(Files::new(), file));
     }
 
-    fn rules(&self, clusters: &[&str]) -> PathBuf {
+    pub fn rules(&self, clusters: &[&str]) -> PathBuf {
         let targets: BTreeMap<_, _> = clusters.iter().map(|cluster| (cluster, [&self.namespace])).collect();
         let map = |name: &str| (format!("{name}/*"), json!({ "name": name, "clusters": targets }));
         let maps: serde_json::Map<String, Value> = MAPS.into_iter().map(map).collect();
@@ -48,7 +48,7 @@ impl Stage {
         path
     }
 
-    fn command(&self, contexts: &[(&str, Access)], more: &[&str]) -> std::process::Command {
+    pub fn command(&self, contexts: &[(&str, Access)], more: &[&str]) -> std::process::Command {
         let names: Vec<&str> = contexts.iter().map(|(name, _)| *name).collect();
         let mut command =
             self.world.treeswap(&["apply", "--ref=main", "--owner=test", "--output=lines", "--repo"]);
@@ -60,25 +60,25 @@ impl Stage {
     }
 
     /// One run through the proxy.
-    fn apply(&self, more: &[&str]) -> Ran {
+    pub fn apply(&self, more: &[&str]) -> Ran {
         run::to_end(&mut self.command(&[("test", self.proxy.access("writer"))], more))
     }
 
     /// The value of each map that is there.
-    fn values(&self) -> BTreeMap<String, String> {
+    pub fn values(&self) -> BTreeMap<String, String> {
         let all = Kubernetes::shared().configmaps(&self.namespace).into_iter();
         let value = |object: &Value| object["data"]["value"].as_str().unwrap_or("none").to_owned();
         all.filter(|(name, _)| MAPS.contains(&name.as_str())).map(|(name, map)| (name, value(&map))).collect()
     }
 
     #[track_caller]
-    fn assert_all(&self, value: &str) {
+    pub fn assert_all(&self, value: &str) {
         let wanted = MAPS.map(|name| (name.to_owned(), value.to_owned()));
         assert_eq!(self.values(), BTreeMap::from(wanted));
     }
 
     /// Effective writes of each of the three so far.
-    fn writes(&self) -> Vec<usize> {
+    pub fn writes(&self) -> Vec<usize> {
         let writes = Kubernetes::shared().writes(&self.namespace);
         MAPS.iter().map(|name| writes.get(*name).copied().unwrap_or(0)).collect()
     }

@@ -5,6 +5,7 @@ mod apply;
 #[path = "../common/mod.rs"]
 mod common;
 mod faults;
+mod fleet;
 mod kubernetes;
 mod objects;
 mod proxy;

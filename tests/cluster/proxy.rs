@@ -56,8 +56,12 @@ struct Planned {
     fault: Fault,
 }
 
+/// Called with method, path and query of each request; it goes on when this is over.
+pub type Gate = Box<dyn Fn(&str, &str) -> futures_util::future::BoxFuture<'static, ()> + Send + Sync>;
+
 struct State {
     server: String,
+    gate: Option<Gate>,
     client: reqwest::Client,
     planned: Mutex<Vec<Planned>>,
     seen: Mutex<Vec<Seen>>,
@@ -75,6 +79,15 @@ pub struct Proxy {
 impl Proxy {
     /// In front of this cluster. Requests are forwarded with the credentials they come with.
     pub fn start(kubernetes: &Kubernetes) -> Self {
+        Self::started(kubernetes, None)
+    }
+
+    /// The same, with a gate that every request has to pass.
+    pub fn gated(kubernetes: &Kubernetes, gate: Gate) -> Self {
+        Self::started(kubernetes, Some(gate))
+    }
+
+    fn started(kubernetes: &Kubernetes, gate: Option<Gate>) -> Self {
         let access = kubernetes.access("admin");
         let authority = reqwest::Certificate::from_pem(access.ca.unwrap().as_bytes()).unwrap();
         // No connection is kept: one that a killed server left behind must not look like a fault of the next.
@@ -82,6 +95,7 @@ impl Proxy {
             reqwest::Client::builder().tls_certs_only([authority]).no_proxy().pool_max_idle_per_host(0);
         let state = Arc::new(State {
             server: access.server,
+            gate,
             client: client.build().unwrap(),
             planned: Mutex::default(),
             seen: Mutex::default(),
@@ -215,6 +229,9 @@ async fn handle(state: Arc<State>, request: Request<Incoming>) -> Result<Respons
         all.push(seen);
         all.len() - 1
     };
+    if let Some(gate) = &state.gate {
+        gate(head.method.as_str(), &uri).await;
+    }
     let fault = due(&state, head.method.as_str(), &uri);
     match &fault {
         Some(Fault::Delay(time)) => tokio::time::sleep(*time).await,

@@ -5,9 +5,12 @@ mod command;
 #[path = "../common/mod.rs"]
 mod common;
 mod drift;
+mod interleavings;
 #[path = "../cluster/kubernetes.rs"]
 mod kubernetes;
 mod maps;
+#[path = "../cluster/proxy.rs"]
+mod proxy;
 mod races;
 mod refs;
 mod script;

@@ -1,0 +1,310 @@
+//! Two appliers, one of them with an older revision, their steps in every order there is.
+//!
+//! Each takes six: it reads, asks the remote, writes one ConfigMap, writes another, asks again, records. The newer
+//! revision is pushed just before its applier's first step, so until then the remote names the older one. That makes
+//! C(12, 6) = 924 orders, of which `cargo test` plays a sample, and `TREESWAP_TESTS=full` all. Where the older applier
+//! is killed before its last question, its two last steps fall away: C(10, 4) = 210 orders.
+//!
+//! The maps are such that either danger of a race is there: `both` is changed by both revisions, so the writes conflict;
+//! `back` is changed by the older and back in the newer, so that the newer one finds it right and has nothing to write.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use serde_json::Value;
+use tokio::sync::{Mutex as Turn, Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+use treeswap::configmap::apply::Pace;
+use treeswap::deliver::{Options, Relation, Report, deliver};
+use treeswap::retry::Backoff;
+use treeswap::revision::Revision;
+
+use crate::common::full;
+use crate::kubernetes::{Kubernetes, text};
+use crate::proxy::Proxy;
+use crate::script::{Answer, Everywhere, Plans, Script, data, load, plans, revision, run, runtime};
+
+const RULES: &str =
+    "config_updater:\n  maps:\n    back/*: {name: back}\n    both/*: {name: both}\n    new/*: {name: new}\n";
+const BASE: u8 = 1;
+const OLDER: u8 = 2;
+const NEWER: u8 = 3;
+const FILES: [(u8, &[(&str, &str)]); 3] = [
+    (BASE, &[("back/k", "base"), ("both/k", "base"), ("new/k", "base")]),
+    (OLDER, &[("back/k", "older"), ("both/k", "older"), ("new/k", "base")]),
+    (NEWER, &[("back/k", "base"), ("both/k", "newer"), ("new/k", "newer")]),
+];
+
+/// What a step does. Requests of one reading belong together, and so do those of one recording.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Read,
+    Ask,
+    Write,
+    Record,
+}
+
+/// Where an applier stops before each of its steps, until it is let go on.
+struct Gate {
+    last: Turn<Option<Step>>,
+    arrived: mpsc::UnboundedSender<Event>,
+    open: Semaphore,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Event {
+    Arrived(Step),
+    Ended,
+}
+
+impl Gate {
+    async fn pass(&self, step: Step) {
+        // Kept while waiting: what belongs to the same step waits with it, and then goes on with it.
+        let mut last = self.last.lock().await;
+        if *last == Some(step) && matches!(step, Step::Read | Step::Record) {
+            return;
+        }
+        *last = Some(step);
+        let _ = self.arrived.send(Event::Arrived(step)); // nobody listens to one that was killed
+        self.open.acquire().await.unwrap().forget();
+    }
+}
+
+/// Where the gate of the applier is that goes through a proxy at the moment.
+type Slot = Arc<Mutex<Option<Arc<Gate>>>>;
+
+fn gate(slot: &Slot) -> Option<Arc<Gate>> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// A proxy whose requests are an applier's steps.
+fn proxy() -> (Proxy, Slot) {
+    let slot = Slot::default();
+    let seen = Arc::clone(&slot);
+    let pass = move |method: &str, uri: &str| {
+        let step = match method {
+            "GET" => Step::Read,
+            _ if uri.contains("/treeswap-") => Step::Record,
+            _ => Step::Write,
+        };
+        let gate = gate(&seen);
+        async move {
+            if let Some(gate) = gate {
+                gate.pass(step).await;
+            }
+        }
+        .boxed()
+    };
+    (Proxy::gated(Kubernetes::shared(), Box::new(pass)), slot)
+}
+
+/// What all share: a namespace, and two ways to it.
+struct Stage {
+    namespace: String,
+    plans: Arc<Plans>,
+    ways: [(Proxy, Slot); 2],
+}
+
+/// One applier under way.
+struct Applier {
+    gate: Arc<Gate>,
+    events: mpsc::UnboundedReceiver<Event>,
+    task: tokio::task::JoinHandle<Report>,
+    at: Event,
+    steps: Vec<Step>,
+}
+
+impl Applier {
+    /// Starts with its own revision and stops before its first step.
+    async fn start(stage: &Stage, way: usize, own: Revision, named: Arc<Mutex<Revision>>) -> Self {
+        let (arrived, events) = mpsc::unbounded_channel();
+        let gate = Arc::new(Gate { last: Turn::new(None), arrived, open: Semaphore::new(0) });
+        let (proxy, slot) = &stage.ways[way];
+        *slot.lock().unwrap() = Some(Arc::clone(&gate));
+        let asked = Arc::clone(&gate);
+        let answer = move |at: usize| -> Answer {
+            let (gate, named) = (Arc::clone(&asked), Arc::clone(&named));
+            Box::pin(async move {
+                if at == 0 {
+                    return Ok(own); // when it began that was the newest
+                }
+                gate.pass(Step::Ask).await;
+                Ok(*named.lock().unwrap())
+            })
+        };
+        let source = Arc::new(Script {
+            answer: Box::new(answer),
+            asked: AtomicUsize::new(0),
+            plans: Arc::clone(&stage.plans),
+            relation: Relation::Unknown,
+        });
+        let clusters = load(&[("test", proxy.access("writer"))]);
+        let ends = Arc::clone(&gate);
+        let task = tokio::spawn(async move {
+            let cluster = Everywhere(clusters.get("default").unwrap().clone());
+            let report = deliver(source, &cluster, &options(), &CancellationToken::new()).await.unwrap();
+            let _ = ends.arrived.send(Event::Ended);
+            report
+        });
+        let mut applier = Self { gate, events, task, at: Event::Ended, steps: Vec::new() };
+        applier.arrive().await;
+        applier
+    }
+
+    async fn arrive(&mut self) {
+        let next = tokio::time::timeout(Duration::from_secs(120), self.events.recv());
+        self.at = next.await.expect("an applier goes on").expect("an applier does not panic");
+    }
+
+    /// One step, if it has any left.
+    async fn step(&mut self) {
+        if let Event::Arrived(step) = self.at {
+            self.steps.push(step);
+            self.gate.open.add_permits(1);
+            self.arrive().await;
+        }
+    }
+
+    /// All steps that it has left.
+    async fn finish(mut self) -> (Report, Vec<Step>) {
+        while self.at != Event::Ended {
+            self.step().await;
+        }
+        (self.task.await.unwrap(), self.steps)
+    }
+}
+
+/// One at a time, without pauses, and no repair is too many: the same maps serve for hundreds of orders.
+fn options() -> Options {
+    let pause = Duration::from_millis(1);
+    Options {
+        concurrency: 1,
+        backoff: Backoff { first: pause, ceiling: pause },
+        pace: Pace { repairs: usize::MAX, ..Pace::default() },
+        ..crate::script::options()
+    }
+}
+
+/// The value and the stamp of each map.
+fn values(stage: &Stage) -> BTreeMap<String, (String, String)> {
+    let value = |object: &Value| (data(object)["k"].clone(), data(object)["VERSION"].clone());
+    let all = Kubernetes::shared().configmaps(&stage.namespace).into_iter();
+    let maps = all.filter(|(name, _)| !name.starts_with("treeswap-"));
+    maps.map(|(name, object)| (name, value(&object))).collect()
+}
+
+/// Why the maps are not the newest revision's, if so.
+fn wrong(stage: &Stage) -> Option<String> {
+    let (newer, base) = (revision(NEWER).to_string(), revision(BASE).to_string());
+    let found = values(stage);
+    // What both revisions have alike may carry the stamp of either; nothing carries the older one's.
+    let right = found["both"] == ("newer".into(), newer.clone())
+        && found["new"] == ("newer".into(), newer.clone())
+        && found["back"].0 == "base"
+        && [&newer, &base].contains(&&found["back"].1);
+    (!right).then(|| format!("{found:#?}"))
+}
+
+impl Stage {
+    fn new() -> Self {
+        let namespace = Kubernetes::shared().namespace("orders");
+        crate::script::clusters(&namespace); // the rights of the user
+        let plans = plans(RULES, &namespace, &FILES);
+        Self { namespace, plans, ways: [proxy(), proxy()] }
+    }
+
+    /// One revision, alone.
+    fn alone(&self, number: u8) -> Report {
+        let clusters = load(&[("test", Kubernetes::shared().access("writer"))]);
+        let report = run(Script::at(&self.plans, revision(number)), &clusters, &options()).unwrap();
+        assert!(report.is_success(), "{report:#?}");
+        report
+    }
+
+    /// Plays one order: `true` is a step of the older applier, which may be killed before its last question. Whether a
+    /// resync was needed.
+    fn play(&self, order: &[bool], kill: bool) -> bool {
+        self.alone(BASE);
+        let told = || order.iter().map(|&older| if older { 'o' } else { 'n' }).collect::<String>();
+        let runtime = runtime();
+        runtime.block_on(async {
+            let named = Arc::new(Mutex::new(revision(OLDER)));
+            let mut older = Applier::start(self, 0, revision(OLDER), Arc::clone(&named)).await;
+            let mut newer = None;
+            for &turn in order {
+                if turn {
+                    older.step().await;
+                    continue;
+                }
+                if newer.is_none() {
+                    *named.lock().unwrap() = revision(NEWER); // the push
+                    newer = Some(Applier::start(self, 1, revision(NEWER), Arc::clone(&named)).await);
+                }
+                newer.as_mut().unwrap().step().await;
+            }
+            if kill {
+                older.task.abort();
+            } else {
+                let (report, steps) = older.finish().await;
+                assert!(report.is_success(), "{}: {steps:?} {report:#?}", told());
+            }
+            let (report, steps) = newer.unwrap().finish().await;
+            assert!(report.is_success(), "{}: {steps:?} {report:#?}", told());
+        });
+        drop(runtime);
+        let at_once = wrong(self);
+        let Some(found) = at_once else {
+            let marker = Kubernetes::shared().configmap(&self.namespace, "treeswap-set-team");
+            let named = text(&marker["data"]["_revision"]);
+            assert!(kill || named == revision(NEWER).to_string(), "{}: {marker}", told());
+            return false;
+        };
+        assert!(kill, "{}: {found}", told());
+        self.alone(NEWER);
+        assert_eq!(wrong(self), None, "{}: a resync brings it right", told());
+        true
+    }
+}
+
+/// Every order of so many steps of the older and of the newer applier.
+fn orders(older: usize, newer: usize) -> Vec<Vec<bool>> {
+    if older + newer == 0 {
+        return vec![Vec::new()];
+    }
+    let mut all = Vec::new();
+    for (turn, left) in [(true, older), (false, newer)] {
+        if left > 0 {
+            let rest = if turn { orders(older - 1, newer) } else { orders(older, newer - 1) };
+            all.extend(rest.into_iter().map(|rest| [&[turn], &rest[..]].concat()));
+        }
+    }
+    all
+}
+
+/// Plays all, or in a sample every so-many-th; how many, and how many needed a resync.
+fn play(orders: &[Vec<bool>], sample: usize, kill: bool) -> (usize, usize) {
+    let stage = Stage::new();
+    let some: Vec<&Vec<bool>> = orders.iter().step_by(if full() { 1 } else { sample }).collect();
+    let resynced = some.iter().filter(|order| stage.play(order, kill)).count();
+    println!("{} orders, {resynced} right after one resync, the others at once", some.len());
+    (some.len(), resynced)
+}
+
+#[test]
+fn in_whatever_order_two_appliers_take_their_steps_the_newest_revision_holds_at_last() {
+    let orders = orders(6, 6);
+    assert_eq!(orders.len(), 924);
+    let (_, resynced) = play(&orders, 42, false);
+    assert_eq!(resynced, 0, "its own last question heals what it did");
+}
+
+#[test]
+fn an_older_applier_that_is_killed_before_its_last_question_is_healed_by_one_resync() {
+    let orders = orders(4, 6);
+    assert_eq!(orders.len(), 210);
+    let (_, resynced) = play(&orders, 15, true);
+    assert!(resynced > 0, "at least one order of the sample leaves an older value behind");
+}
