@@ -27,8 +27,10 @@ pub(super) const BRANCH: &str = "refs/heads/git-sync";
 /// Directories that are not finished, or no longer wanted.
 pub(super) const UNFINISHED: &str = "tmp_worktree-";
 
-/// What stays where it is when a broken repository is set aside: the worktrees, and what people put there.
-const STAYS: [&str; 7] = ["HEAD", "config", "description", "hooks", "info", "worktrees", "FETCH_HEAD"];
+/// What stays where it is when a broken repository is set aside: the worktrees, the submodules' own mirrors, and what
+/// people put there.
+const STAYS: [&str; 8] =
+    ["HEAD", "config", "description", "hooks", "info", "modules", "worktrees", "FETCH_HEAD"];
 
 /// What a mirror is in git's eyes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

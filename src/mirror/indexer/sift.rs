@@ -3,7 +3,7 @@
 //! Needed is what can be reached from: the held revisions; every ref; of every worktree, whoever made it, `HEAD`, its
 //! own refs, its reflogs and its index (what somebody staged is in no commit yet); reflogs of the repository but for those
 //! of `HEAD` and of the branch `git-sync`, which git-sync fills and expires: lines of theirs that name garbage go.
-//! History ends where a `shallow` file says so. An object that is named but not here is passed over: nothing is lost by
+//! History ends where the `shallow` file says so. An object that is named but not here is passed over: nothing is lost by
 //! that. What cannot be read ends the task, and everything stays.
 //!
 //! Objects are numbers: places in the sorted list of all ids, 20 bytes and one for each.
@@ -54,7 +54,7 @@ pub(super) fn sift(job: &Job, needs: &Needs) -> Result<Report, Error> {
     for id in &needs.held {
         reader.commit(id).map_err(|lack| Error::damaged(crate::revision::Revision(*id), lack))?;
     }
-    let ends: HashSet<ObjectId> = boundaries(git)?.into_iter().collect();
+    let ends: HashSet<ObjectId> = ids_in(&git.join("shallow"))?.into_iter().collect();
     all.mark_all(&reader, needs.held.iter().copied().chain(roots(git)?), &ends)?;
 
     let weighed: Vec<_> = packs.iter().map(|(name, entries)| weigh(git, name, entries, &all)).collect();
@@ -227,17 +227,6 @@ fn remove_old(path: &Path) {
     if age.is_ok_and(|age| age.is_ok_and(|age| age > YOUNG)) {
         let _ = fs_err::remove_file(path);
     }
-}
-
-/// Where history ends: the repository's `shallow`, and those of submodules' repositories, whose objects are here, too.
-fn boundaries(git: &Path) -> Result<Vec<ObjectId>, Error> {
-    let mut found = ids_in(&git.join("shallow"))?;
-    for file in files(&git.join("modules"))? {
-        if file.ends_with("shallow") {
-            found.extend(ids_in(&file)?);
-        }
-    }
-    Ok(found)
 }
 
 /// Everything that names an object which has to stay.
