@@ -251,8 +251,9 @@ impl Reader {
     /// Fails the scenario unless every set it read through the directory was complete and the link always led there.
     #[track_caller]
     pub fn assert_whole(&self) -> Counts {
-        let counts = self.counts();
-        assert!(counts.reads > 0, "{} read nothing: {counts:?}", self.pod);
+        let counts = eventually(60, &format!("{} has read", self.pod), || {
+            Some(self.counts()).filter(|counts| counts.reads > 0)
+        });
         let wrong = (counts.torn, counts.vanished, counts.absent);
         assert_eq!(wrong, (0, 0, 0), "{}: torn, vanished, absent: {counts:?}", self.pod);
         counts
