@@ -8,7 +8,7 @@ use super::answers::{capabilities, end, service};
 use super::attempt::{CANARY, Case, Place};
 use super::common::http_backend::{Authority, Canned, Hit, HttpBackend, Kind};
 use super::port::{Behaviour, Port, Relay, behaviour, head, http, page, says};
-use super::{SECOND, Stage, print, short};
+use super::{SECOND, Stage, limits, print};
 
 #[test]
 fn a_credential_goes_nowhere_else() {
@@ -138,7 +138,7 @@ fn tls_is_never_let_off() {
     let mut rows = Vec::new();
     for (name, behaviour, flag, words) in table {
         port.behave(behaviour);
-        let flags = short(&[]).into_iter().chain(flag).collect();
+        let flags = limits(words, &[]).into_iter().chain(flag).collect();
         rows.push(place.fails(&Case { name, url: url.clone(), flags, deadline: SECOND, words }));
     }
     let asked = plain.hits();

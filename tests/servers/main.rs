@@ -28,10 +28,15 @@ const SECOND: Duration = Duration::from_secs(1);
 /// A ref's tip that nobody has.
 const NOBODY: &str = "1234567890123456789012345678901234567890";
 
-/// Deadlines short enough to wait for, unless these flags set others.
-fn short(more: &[&str]) -> Vec<String> {
+/// Deadlines short enough to wait for where one of them may end the attempt, by the words that are to come of it; long
+/// ones where something else must, on a machine that is busy with others. Unless these flags set others.
+fn limits(words: &[&str], more: &[&str]) -> Vec<String> {
+    let timed = words.is_empty() || words.iter().any(|word| word.contains("timeout"));
     let set = |flag: &str| more.iter().any(|other| other.split('=').next() == flag.split('=').next());
-    let flags = ["--connect-timeout=1s", "--idle-timeout=1s", "--sync-timeout=3s"];
+    let flags = match timed {
+        true => ["--connect-timeout=1s", "--idle-timeout=1s", "--sync-timeout=3s"],
+        false => ["--connect-timeout=60s", "--idle-timeout=60s", "--sync-timeout=60s"],
+    };
     flags.iter().filter(|flag| !set(flag)).chain(more).map(|flag| (*flag).to_owned()).collect()
 }
 
@@ -61,7 +66,8 @@ impl Stage {
     /// One attempt, with whatever the port does now.
     #[track_caller]
     fn attempt(&mut self, name: &str, deadline: u32, more: &[&str], words: &[&str]) {
-        let case = Case { name, url: self.url(), flags: short(more), deadline: deadline * SECOND, words };
+        let case =
+            Case { name, url: self.url(), flags: limits(words, more), deadline: deadline * SECOND, words };
         self.rows.push(self.place.fails(&case));
     }
 

@@ -7,7 +7,7 @@ use super::answers::{band, line, pack_header, smart};
 use super::attempt::Case;
 use super::common::{refusing, swallowing};
 use super::port::{Cut, Relay, behaviour, head, http, page};
-use super::{NOBODY, SECOND, Stage, short};
+use super::{NOBODY, SECOND, Stage, limits};
 
 #[test]
 fn servers_that_cannot_be_reached_or_say_nothing_are_left_at_the_deadline() {
@@ -81,7 +81,7 @@ fn servers_that_cannot_be_reached_or_say_nothing_are_left_at_the_deadline() {
         ("has no address", "treeswap.invalid".into(), &["http://treeswap.invalid"]),
     ];
     for (name, host, words) in elsewhere {
-        let (url, flags) = (format!("http://{host}/remote"), short(&[]));
+        let (url, flags) = (format!("http://{host}/remote"), limits(words, &[]));
         stage.rows.push(stage.place.fails(&Case { name, url, flags, deadline: 3 * SECOND, words }));
     }
     stage.recovers();

@@ -8,7 +8,7 @@ use super::answers::{capabilities, first_ref, line};
 use super::attempt::Case;
 use super::common::sshd::{self, Sshd};
 use super::port::{self, Behaviour, Cut, Port, Relay, behaviour, without_end};
-use super::{NOBODY, SECOND, Stage, print, short};
+use super::{NOBODY, SECOND, Stage, limits, print};
 
 #[test]
 fn git_daemons_are_held_to_the_same() {
@@ -71,7 +71,7 @@ fn git_daemons_are_held_to_the_same() {
     ];
     for (name, behaviour, deadline, words) in table {
         stage.port.behave(behaviour);
-        let flags = short(&["--max-refs-bytes=1Mi"]);
+        let flags = limits(words, &["--max-refs-bytes=1Mi"]);
         let case = Case { name, url: url.clone(), flags, deadline: deadline * SECOND, words };
         stage.rows.push(stage.place.fails(&case));
     }
@@ -101,7 +101,7 @@ fn ssh_servers_are_held_to_the_same() {
         let case = Case {
             name,
             url: url.clone(),
-            flags: short(&[&key, &hosts]),
+            flags: limits(words, &[&key, &hosts]),
             deadline: deadline * SECOND,
             words,
         };
@@ -130,15 +130,15 @@ fn ssh_servers_are_held_to_the_same() {
     let stranger = dir.join("stranger");
     sshd::keygen(&stranger, &["-t", "ed25519"]);
     let strange = format!("--ssh-key-file={}", stranger.display());
-    let flags = short(&[&strange, &hosts, "--idle-timeout=10s", "--sync-timeout=10s"]);
     let words = &["refused", stranger.to_str().unwrap()];
+    let flags = limits(words, &[&strange, &hosts]);
     let case =
         Case { name: "ssh, a key that it doesn't know", url: url.clone(), flags, deadline: SECOND, words };
     rows.push(stage.place.fails(&case));
     sshd.change_host_key("ed25519");
     rows.push(fails("ssh, another host key", 1, &["changed", "SHA256:"]));
     std::fs::write(&known_hosts, Sshd::line(&listed, &sshd.host_key("ed25519"))).unwrap();
-    stage.place.recovers(&url, &short(&[&key, &hosts, "--sync-timeout=30s", "--idle-timeout=30s"]));
+    stage.place.recovers(&url, &[key.clone(), hosts.clone()]);
     stage.rows = rows;
     print(&stage.rows);
 }
