@@ -1,5 +1,7 @@
 //! Builds everything from valid settings, in reading order, and runs it until its end.
 
+mod follow;
+
 use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -20,7 +22,9 @@ use crate::phase::{Status, Trigger};
 use crate::store::{self, Store};
 use crate::sync::{Asker, End, Sync};
 use crate::telemetry::metrics::Metrics;
-use crate::{admin, human, mirror, shutdown, sync, telemetry, user};
+use crate::{admin, deliver, human, mirror, shutdown, sync, telemetry, user};
+
+pub use follow::Rules;
 
 /// How often a root that somebody else holds is tried again.
 const LOCK_PAUSE: Duration = Duration::from_millis(200);
@@ -44,6 +48,9 @@ pub enum Error {
     /// The listener.
     #[error(transparent)]
     Admin(#[from] admin::Error),
+    /// The remote, or what it names, where ConfigMaps are applied once.
+    #[error(transparent)]
+    Source(#[from] deliver::SourceError),
     /// Too many failures in a row.
     #[error("giving up after {failures} {}", if *failures == 1 { "failure" } else { "failures in a row" })]
     GaveUp {
@@ -77,6 +84,7 @@ impl Error {
             Self::Store(error) => error.hints(),
             Self::Mirror(error) => error.hints(),
             Self::Admin(error) => error.hints(),
+            Self::Source(error) => error.hints.clone(),
             Self::GaveUp { last, .. } => last.hints(),
             Self::Hook(error) => error.hints(),
             Self::Interrupted | Self::System { .. } => Vec::new(),
@@ -103,6 +111,26 @@ fn limit_heaps() {}
 
 /// Runs `treeswap sync`. `lines` is the configuration as it was given, and `warnings` are about it, for the log.
 pub fn sync(settings: Settings, lines: &[Line], warnings: &[String]) -> Result<(), Error> {
+    within(settings, lines, warnings, run)
+}
+
+/// Runs `treeswap sync` with rules. Where it is to run once: how that ended.
+pub fn follow(
+    settings: Settings,
+    rules: &Rules,
+    lines: &[Line],
+    warnings: &[String],
+) -> Result<Option<deliver::Report>, Error> {
+    within(settings, lines, warnings, |runtime, settings| follow::run(runtime, settings, rules))
+}
+
+/// The process around it: memory, log, modes of what is made, threads, last words.
+fn within<T>(
+    settings: Settings,
+    lines: &[Line],
+    warnings: &[String],
+    run: impl FnOnce(&Runtime, Settings) -> Result<T, Error>,
+) -> Result<T, Error> {
     limit_heaps();
     telemetry::start(&settings.telemetry);
     let given: Vec<String> =
@@ -204,7 +232,8 @@ fn run(runtime: &Runtime, mut settings: Settings) -> Result<(), Error> {
     let sync =
         Sync::new(settings.sync.clone(), store, mirror, metrics, status).with_hooks(Arc::clone(&hooks));
     runtime.block_on(async {
-        signals.ask(asker.get_or_init(|| sync.asker()));
+        let asker = asker.get_or_init(|| sync.asker()).clone();
+        signals.ask(move |trigger| asker.ask(trigger));
         let end = sync.run(draining.clone()).await;
         if matches!(end, End::Done) {
             return Ok(hooks.completed().await?);
@@ -285,14 +314,14 @@ impl Signals {
         Ok(Self { asks, streams: streams.collect::<std::io::Result<_>>()? })
     }
 
-    fn ask(self, asker: &Asker) {
+    fn ask(self, ask: impl Fn(Trigger) + Clone + Send + 'static) {
         for (number, mut arrivals) in self.streams {
-            let (asks, asker) = (self.asks == Some(number), asker.clone());
+            let (asks, ask) = (self.asks == Some(number), ask.clone());
             tokio::spawn(async move {
                 while arrivals.recv().await.is_some() {
                     if asks {
                         debug!(signal = number, "a signal asks for a sync");
-                        asker.ask(Trigger::Signal);
+                        ask(Trigger::Signal);
                     }
                 }
             });

@@ -85,6 +85,23 @@ pub struct GenerationStatus {
     pub reason: String,
 }
 
+/// What the last delivery of ConfigMaps came to.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Applied {
+    /// The revision.
+    pub revision: Revision,
+    /// When it ended.
+    pub at: Timestamp,
+    /// Targets by how they ended: right, created, replaced, repaired (somebody else had written), failed, and so on.
+    pub targets: std::collections::BTreeMap<String, u64>,
+    /// Since the process started, the same.
+    pub totals: std::collections::BTreeMap<String, u64>,
+    /// What is not as it should be, a line each; the first hundred.
+    pub open: Vec<String>,
+    /// When every target of a cluster was last as it should be.
+    pub clusters: std::collections::BTreeMap<String, Timestamp>,
+}
+
 /// Everything an operator may ask about a running sync. One record feeds `/status`, the page and the log.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
@@ -106,6 +123,9 @@ pub struct Status {
     pub root: String,
     /// The generation the link names.
     pub current: Option<GenerationStatus>,
+    /// What was applied to clusters, where there are rules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied: Option<Applied>,
     /// The others, newest first.
     pub retired: Vec<GenerationStatus>,
     /// The newest attempt that ended.

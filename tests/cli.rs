@@ -88,7 +88,8 @@ fn wrong_values_end_with_one_line_that_names_the_flag() {
 fn what_is_missing_is_named_with_its_variable() {
     let world = World::new();
     complains(&treeswap(&world, &["sync", "--root=/x"], &[]), 2, &["--repo is required", "$TREESWAP_REPO"]);
-    complains(&treeswap(&world, &["sync"], &[]), 2, &["--repo and --root are required", "$TREESWAP_ROOT"]);
+    complains(&treeswap(&world, &["sync"], &[]), 2, &["--repo is required"]);
+    complains(&treeswap(&world, &["sync", "--repo=/x"], &[]), 2, &["sync needs --root, or --rules"]);
     complains(&treeswap(&world, &["synchronise"], &[]), 2, &["unknown command \"synchronise\""]);
     let nothing = treeswap(&world, &[], &[]);
     assert_eq!(nothing.status.code(), Some(2));

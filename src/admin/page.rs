@@ -45,6 +45,18 @@ fn verdict(status: &Status, now: &clock::Now) -> Verdict {
         1 => "the last attempt failed".to_owned(),
         n => format!("the last {n} attempts failed"),
     };
+    if let Some(applied) = status.applied.as_ref().filter(|_| alive(status, now)) {
+        return match (applied.open.len(), status.consecutive_failures) {
+            (0, 0) => of("good", "up to date", "Every target is as the newest revision has it.".into()),
+            (0, _) => {
+                of("warn", "out of touch", format!("Every target was as it should be, but {failures}."))
+            }
+            (n, _) => {
+                let what = count(n as u64, "target is", "targets are");
+                of("warn", "incomplete", format!("{what} not as the revision has it."))
+            }
+        };
+    }
     match (&status.current, status.consecutive_failures) {
         _ if !alive(status, now) => {
             of("bad", "hangs", "The sync loop has not been heard of as promised.".into())
@@ -123,6 +135,15 @@ fn write_current(page: &mut String, status: &Status, now: Timestamp) -> fmt::Res
     }
     row(page, "Remote", &Text(&status.remote).to_string())?;
     row(page, "Ref", &Text(&status.asked).to_string())?;
+    if let Some(applied) = &status.applied {
+        let counts: Vec<String> =
+            applied.targets.iter().map(|(outcome, count)| format!("{count} {outcome}")).collect();
+        row(page, "Applied", &format!("{}, {}", applied.revision.0, when(applied.at, now)))?;
+        row(page, "Targets", &Text(counts.join(", ")).to_string())?;
+        for line in &applied.open {
+            row(page, "Not right", &Text(line).to_string())?;
+        }
+    }
     row(page, "Root", &Text(&status.root).to_string())?;
     if let Some(attempt) = &status.last_attempt {
         row(page, "Last attempt", &attempt_line(attempt, now))?;

@@ -7,15 +7,16 @@ use std::path::{Path, PathBuf};
 
 use super::Exit;
 use super::flags::{self, Given};
+use super::sync::Args;
 use crate::config::{self, Origin};
 
 /// Validates, and prints the effective configuration: flags that `sync` takes, and where each came from.
-pub(super) fn run(args: &config::Args, given: &Given) -> anyhow::Result<ExitCode> {
-    given.settings(args)?;
+pub(super) fn run(args: &Args, given: &Given) -> anyhow::Result<ExitCode> {
+    args.check(given)?;
     for warning in &given.warnings {
         say!("treeswap: warning: {warning}");
     }
-    for (flag, path) in absent(args) {
+    for (flag, path) in absent(&args.sync) {
         say!("treeswap: warning: --{flag}={} cannot be read: {}", path.0.display(), path.1);
     }
     let width = given.lines.iter().map(|line| line.to_string().chars().count()).max().unwrap_or_default();

@@ -17,15 +17,8 @@ use crate::revision::Revision;
 
 /// Rules and a tree.
 #[derive(Clone, Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("which").args(["rules", "rules_in_tree"]).required(true))]
 pub(super) struct Input {
-    /// Prow's plugins.yaml, or a file with the same config_updater section at its top
-    #[arg(long, value_name = "FILE", required_unless_present = "rules_in_tree")]
-    rules: Option<PathBuf>,
-
-    /// The rules are this file of the tree: each revision by its own rules
-    #[arg(long, value_name = "PATH", conflicts_with = "rules")]
-    rules_in_tree: Option<String>,
-
     /// A directory with the tree; `.git` in it is passed over
     #[arg(long, value_name = "DIR")]
     pub(super) tree: Option<PathBuf>,
@@ -42,6 +35,24 @@ pub(super) struct Input {
     #[arg(long, value_name = "DIR")]
     mirror: Option<PathBuf>,
 
+    #[command(flatten)]
+    pub(super) rules: RuleArgs,
+
+    #[command(flatten)]
+    credentials: config::Credentials,
+}
+
+/// Rules, and how they are read.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct RuleArgs {
+    /// Prow's plugins.yaml, or a file with the same config_updater section at its top
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+
+    /// The rules are this file of the tree: each revision by its own rules
+    #[arg(long, value_name = "PATH", conflicts_with = "rules")]
+    rules_in_tree: Option<String>,
+
     /// What an empty namespace stands for: Prow's prowjob_namespace
     #[arg(long, value_name = "NAME", default_value = "default")]
     default_namespace: String,
@@ -56,9 +67,6 @@ pub(super) struct Input {
 
     #[command(flatten, next_help_heading = "Policies")]
     policies: Policy,
-
-    #[command(flatten)]
-    credentials: config::Credentials,
 }
 
 /// Whether to go on.
@@ -146,8 +154,28 @@ impl Input {
         }
     }
 
+    /// How to reach a repository and where to keep what is fetched.
+    pub(super) fn fetched(&self, given: &Given, command: &str, repo: &str) -> anyhow::Result<Fetched> {
+        let temporary = tempfile::Builder::new()
+            .prefix(&format!("treeswap-{command}-"))
+            .tempdir()
+            .context("cannot make a temporary directory")?;
+        let kept = self.mirror.as_deref();
+        let mirror = kept.map_or_else(|| temporary.path().join("mirror"), Path::to_owned);
+        let reading = config::Args::reading(repo, &self.asked, self.credentials.clone(), &mirror);
+        let options = given.settings(&reading)?.mirror;
+        Ok(Fetched { options, _temporary: temporary })
+    }
+}
+
+impl RuleArgs {
+    /// Whether there are any.
+    pub(super) fn are_given(&self) -> bool {
+        self.rules.is_some() || self.rules_in_tree.is_some()
+    }
+
     /// The rules, if they are a file of their own, read and warned of.
-    pub(super) fn rules(&self) -> anyhow::Result<Option<RuleSet>> {
+    pub(super) fn read(&self) -> anyhow::Result<Option<RuleSet>> {
         let Some(path) = &self.rules else { return Ok(None) };
         let file = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|error| config::Error::Value {
@@ -181,7 +209,7 @@ impl Input {
         format!("{:?} {:?} {:?} {}", self.policies, self.repository, self.dialect, self.default_namespace)
     }
 
-    /// The plan of a directory. `rules` are those of [`Input::rules`].
+    /// The plan of a directory. `rules` are those of [`RuleArgs::read`].
     pub(super) fn local(
         &self,
         rules: Option<RuleSet>,
@@ -217,19 +245,6 @@ impl Input {
         };
         let plan = configmap::plan(&rules, &tree, &mut contents, &self.options(stamp))?;
         Ok((rules, plan))
-    }
-
-    /// How to reach a repository and where to keep what is fetched.
-    pub(super) fn fetched(&self, given: &Given, command: &str, repo: &str) -> anyhow::Result<Fetched> {
-        let temporary = tempfile::Builder::new()
-            .prefix(&format!("treeswap-{command}-"))
-            .tempdir()
-            .context("cannot make a temporary directory")?;
-        let kept = self.mirror.as_deref();
-        let mirror = kept.map_or_else(|| temporary.path().join("mirror"), Path::to_owned);
-        let reading = config::Args::reading(repo, &self.asked, self.credentials.clone(), &mirror);
-        let options = given.settings(&reading)?.mirror;
-        Ok(Fetched { options, _temporary: temporary })
     }
 }
 

@@ -78,7 +78,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Keep a directory equal to a revision: the sidecar, or once with --one-time
-    Sync(Box<config::Args>),
+    Sync(Box<sync::Args>),
     /// Be git-sync v4: its command line, layout, metrics and exit codes
     #[command(disable_help_flag = true)]
     GitSync(Untaken),
@@ -89,7 +89,7 @@ enum Command {
     /// Show generations, pins and the last attempts of a root
     Status(status::Args),
     /// Validate the configuration of `sync` offline and print it, secrets replaced
-    Check(Box<config::Args>),
+    Check(Box<sync::Args>),
     /// Bring the ConfigMaps of clusters to what Prow's config_updater rules make of a tree
     Apply(Box<apply::Args>),
     /// Print the ConfigMaps that Prow's config_updater rules make of a tree, as manifests
@@ -123,9 +123,21 @@ fn tree(short: bool) -> clap::Command {
     let with_variables = |command| {
         let command = config::attach(command, config::Personality::Treeswap, &is_set).after_help(
             "Every flag has a variable: --max-pin is $TREESWAP_MAX_PIN. Flags that git-sync has are also read from \
-             $GITSYNC_…\nThe flag wins over the variable, ours over git-sync's. --help shows every flag.",
+             $GITSYNC_…\nThe flag wins over the variable, ours over git-sync's. --help has the rest, and ConfigMaps.",
         );
-        if short { command.mut_args(|arg| arg.hide_env(true).hide_possible_values(true)) } else { command }
+        // Absent where there are rules instead; which of the two it is, is checked with everything else.
+        let command =
+            command.mut_arg("root", |arg| arg.required(false).default_value("").hide_default_value(true));
+        let rare = |arg: &clap::Arg| {
+            let headings = ["Policies", "Clusters", "What may be done", "ConfigMaps"];
+            arg.get_help_heading().is_some_and(|heading| headings.contains(&heading))
+                || arg.is_hide_short_help_set()
+        };
+        let brief = |arg: clap::Arg| {
+            let hidden = rare(&arg);
+            arg.hide_env(true).hide_possible_values(true).hide_short_help(hidden)
+        };
+        if short { command.mut_args(brief) } else { command }
     };
     let with_rules = |command: clap::Command| match short {
         true => command.mut_args(|arg| {

@@ -39,13 +39,13 @@ pub(super) fn run(args: &Args, given: &Given) -> anyhow::Result<ExitCode> {
     if let Some(directory) = &args.output {
         vacant(directory)?;
     }
-    let rules = args.input.rules()?;
+    let rules = args.input.rules.read()?;
     let (_, plan) = match args.input.place("render")? {
-        input::Place::Directory(directory) => args.input.local(rules, directory, stamp(args, None)?)?,
+        input::Place::Directory(directory) => args.input.rules.local(rules, directory, stamp(args, None)?)?,
         input::Place::Repository(repo) => {
             let fetched = args.input.fetched(given, "render", repo)?;
             let (objects, revision) = source::fetch(fetched.options.clone())?;
-            args.input.remote(rules, &objects, revision, stamp(args, Some(revision.to_string()))?)?
+            args.input.rules.remote(rules, &objects, revision, stamp(args, Some(revision.to_string()))?)?
         }
     };
     let plan = plan.accepted()?;

@@ -1,18 +1,100 @@
 //! `treeswap sync`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
 
 use super::Exit;
+use super::apply::{ClusterArgs, Rights, planner};
 use super::flags::Given;
+use super::input::RuleArgs;
 use crate::{app, config, human};
 
+/// Options of `treeswap sync`.
+#[derive(Clone, Debug, clap::Args)]
+#[group(skip)] // it would have the name of the group of `config::Args`
+pub(super) struct Args {
+    #[command(flatten)]
+    pub(super) sync: config::Args,
+
+    #[command(flatten, next_help_heading = "ConfigMaps")]
+    rules: RuleArgs,
+
+    #[command(flatten, next_help_heading = "Clusters")]
+    clusters: ClusterArgs,
+
+    #[command(flatten, next_help_heading = "What may be done")]
+    rights: Rights,
+
+    /// How often every target is looked at, changed or not, and drift put right; a fifth of it more or less
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = config::duration, help_heading = "ConfigMaps", hide_short_help = true)]
+    resync_period: Duration,
+}
+
 /// Runs it.
-pub(super) fn run(args: &config::Args, given: &Given) -> anyhow::Result<ExitCode> {
-    let settings = given.settings(args).inspect_err(|error| {
-        let path = Path::new(&args.logging.termination_log);
+pub(super) fn run(args: &Args, given: &Given) -> anyhow::Result<ExitCode> {
+    let told = |error: &config::Error| {
+        let path = Path::new(&args.sync.logging.termination_log);
         app::last_words(path, &human::one_line(error), &error.hints());
-    })?;
-    app::sync(settings, &given.lines, &given.warnings)?;
-    Ok(Exit::Done.into())
+    };
+    let Some(mirror) = args.mirror().inspect_err(told)? else {
+        app::sync(given.settings(&args.sync).inspect_err(told)?, &given.lines, &given.warnings)?;
+        return Ok(Exit::Done.into());
+    };
+    // Nothing is published: what is fetched is all that is kept.
+    let temporary = tempfile::Builder::new().prefix("treeswap-sync-").tempdir();
+    let temporary = temporary.context("cannot make a temporary directory; --mirror names one")?;
+    let mirror = mirror.unwrap_or_else(|| temporary.path().join("mirror"));
+    let settings = given.settings(&args.reading(&mirror)).inspect_err(told)?;
+    let rules = app::Rules {
+        options: args.rights.options(&args.clusters).inspect_err(told)?,
+        planner: planner(&args.rules, args.rules.read()?, &args.rights, args.rights.shape()?),
+        clusters: args.clusters.load()?,
+        resync: args.resync_period,
+    };
+    let report = app::follow(settings, &rules, &given.lines, &given.warnings)?;
+    Ok(if report.is_none_or(|report| report.is_success()) { Exit::Done } else { Exit::Some }.into())
+}
+
+impl Args {
+    /// Checks what can be checked without a network.
+    pub(super) fn check(&self, given: &Given) -> anyhow::Result<()> {
+        if self.mirror()?.is_none() {
+            given.settings(&self.sync)?;
+            return Ok(());
+        }
+        given.settings(&self.reading(Path::new(".")))?;
+        self.rights.options(&self.clusters)?;
+        self.rights.shape()?;
+        self.rules.read()?;
+        self.clusters.load()?;
+        Ok(())
+    }
+
+    /// Where to keep what is fetched, if that is said, for ConfigMaps; `None`: a root is kept instead.
+    fn mirror(&self) -> Result<Option<Option<PathBuf>>, config::Error> {
+        let named = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+        let (rules, root) = (self.rules.are_given(), named(&self.sync.root.root));
+        match (rules, root) {
+            (true, None) => Ok(Some(named(&self.sync.root.mirror))),
+            (false, Some(_)) => Ok(None),
+            (true, Some(_)) => {
+                Err(config::Error::Conflict { one: "--root".into(), other: "rules for ConfigMaps".into() })
+            }
+            (false, None) => {
+                let (one, other) = ("sync".into(), "--root, or --rules for ConfigMaps".into());
+                Err(config::Error::Needs { one, other })
+            }
+        }
+    }
+
+    /// The same without a root.
+    fn reading(&self, mirror: &Path) -> config::Args {
+        let mut args = self.sync.clone();
+        args.root.mirror = mirror.display().to_string();
+        args.root.root = args.root.mirror.clone(); // it has to have one, and nothing is made there
+        args
+    }
 }

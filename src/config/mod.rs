@@ -22,4 +22,4 @@ pub use error::Error;
 pub use personality::Personality;
 pub use print::{Line, lines};
 pub use settings::Settings;
-pub use values::{duration, print_duration};
+pub use values::{boolean, duration, print_duration};

@@ -57,7 +57,7 @@ pub fn print_duration(duration: Duration) -> String {
 }
 
 /// Reads what Go's `strconv.ParseBool` reads.
-pub(super) fn boolean(text: &str) -> Result<bool, String> {
+pub fn boolean(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),

@@ -17,8 +17,10 @@
 //! 4 a marker that names the old set, so that its readers keep the old one.
 //!
 //! Files: `source` where revisions come from; `survey` step 2; `write` step 4; `worker` one cluster from 1 to 5;
-//! `set` the marker and the ledger; `report` what is told.
+//! `set` the marker and the ledger; `report` what is told; `follow` the
+//! same at every new revision.
 
+mod follow;
 mod report;
 mod set;
 mod source;
@@ -34,6 +36,7 @@ use jiff::Timestamp;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+pub use follow::{Rhythm, Turn, follow};
 pub use report::{Outcome, Report, Target};
 pub use source::{MirrorSource, Planner, Relation, Source, SourceError, TreeSource};
 

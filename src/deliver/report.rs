@@ -1,6 +1,6 @@
 //! What is told: a result for every target, and what is worth saying about a cluster.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -209,6 +209,22 @@ impl Report {
     /// Whether everything is as it should be.
     pub fn is_success(&self) -> bool {
         self.failures.is_empty() && self.targets.iter().all(|target| target.outcome.is_success())
+    }
+
+    /// Whether trying again may help: something failed that may pass by itself, or was not reached.
+    pub fn is_to_be_repeated(&self) -> bool {
+        let open = |target: &Target| match target.outcome {
+            Outcome::Skipped => true,
+            outcome => !outcome.is_success() && target.transient,
+        };
+        !self.failures.is_empty() || self.targets.iter().any(open)
+    }
+
+    /// How many targets ended in which way, in a word each.
+    pub fn counts(&self) -> BTreeMap<&'static str, u64> {
+        let mut counts = BTreeMap::new();
+        self.targets.iter().for_each(|target| *counts.entry(target.outcome.word()).or_default() += 1);
+        counts
     }
 
     /// Whether anything was written, or, in a dry run, would be.

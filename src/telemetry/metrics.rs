@@ -32,7 +32,7 @@ pub struct StageLabel {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 pub struct ErrorLabel {
     /// A stage of an attempt (mend, select, resolve, fetch, export, gate, publish), or what came beside it (verify,
-    /// housekeep, spare, status, delete).
+    /// housekeep, spare, status, delete), or `apply`: a target, or what all targets wait for.
     pub stage: &'static str,
     /// transient, permanent, refused, timeout.
     pub class: &'static str,

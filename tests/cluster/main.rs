@@ -6,6 +6,7 @@ mod apply;
 mod common;
 mod faults;
 mod fleet;
+mod follow;
 mod kubernetes;
 mod objects;
 mod proxy;

@@ -13,12 +13,12 @@ use clap::builder::PossibleValuesParser;
 use tokio_util::sync::CancellationToken;
 
 use super::flags::Given;
-use super::input::{Input, Place};
+use super::input::{Input, Place, RuleArgs};
 use super::{Exit, hints};
 use crate::cluster::{self, Clusters};
 use crate::configmap::apply::{Adopt, Desired, Floor, Owner, Shape, VersionKey};
 use crate::configmap::{Plan, RuleSet};
-use crate::deliver::{self, MirrorSource, Report, SourceError, TreeSource};
+use crate::deliver::{self, MirrorSource, Planner, Report, SourceError, TreeSource};
 use crate::mirror::Mirror;
 use crate::revision::{ObjectId, Revision};
 use crate::{config, human, shutdown};
@@ -26,6 +26,7 @@ use crate::{config, human, shutdown};
 /// Options of `treeswap apply`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
+    group = clap::ArgGroup::new("whose").args(["owner"]).required(true),
     after_help = "Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 some targets failed or were refused, \
                         4 a dry run found differences."
 )]
@@ -39,13 +40,16 @@ pub(super) struct Args {
     #[command(flatten, next_help_heading = "What may be done")]
     rights: Rights,
 
+    #[command(flatten, next_help_heading = "This run")]
+    once: Once,
+
     #[command(flatten, next_help_heading = "Output")]
     output: Output,
 }
 
 /// Where to.
 #[derive(Clone, Debug, clap::Args)]
-struct ClusterArgs {
+pub(super) struct ClusterArgs {
     /// Kubeconfig file; each of its contexts is a cluster of the rules
     ///
     /// Can be given several times. Without it, without --kubeconfig-dir and outside of a Pod: $KUBECONFIG, or
@@ -58,7 +62,7 @@ struct ClusterArgs {
     kubeconfig_dir: Option<PathBuf>,
 
     /// In a Pod, `default` is not the Pod's own cluster but a kubeconfig's current context
-    #[arg(long, hide_short_help = true)]
+    #[arg(long, hide_short_help = true, value_name = "BOOL", default_value = "false", value_parser = config::boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     no_in_cluster_config: bool,
 
     /// Requests in flight to one cluster
@@ -68,22 +72,16 @@ struct ClusterArgs {
     /// How long one request may take
     #[arg(long, hide_short_help = true, value_name = "DURATION", default_value = "30s", value_parser = config::duration)]
     request_timeout: Duration,
-
-    /// How long everything may take
-    ///
-    /// What is not done then is skipped, and told.
-    #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = config::duration)]
-    timeout: Duration,
 }
 
 /// What may be done.
 #[derive(Clone, Debug, clap::Args)]
-struct Rights {
+pub(super) struct Rights {
     /// This installation's name, by which it knows what is its own
     ///
     /// It must never change. Two installations with different names never touch each other's ConfigMaps.
     #[arg(long, value_name = "NAME")]
-    owner: String,
+    owner: Option<String>,
 
     /// Take over ConfigMaps: prow (those of Prow's tools), all (those of no owner)
     #[arg(long, value_name = "WHOSE", default_value = "nothing", value_parser = PossibleValuesParser::new(["nothing", "prow", "all"]))]
@@ -92,7 +90,7 @@ struct Rights {
     /// Delete ConfigMaps of ours that no rule names or no file feeds any more
     ///
     /// Without it those that no file feeds are emptied, and those that no rule names are left.
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = config::boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     prune: bool,
 
     /// The most of our ConfigMaps in a cluster that a run may delete or empty
@@ -103,16 +101,8 @@ struct Rights {
     max_prune: u8,
 
     /// Delete an immutable ConfigMap and make it again when its content has to change
-    #[arg(long, hide_short_help = true)]
+    #[arg(long, hide_short_help = true, value_name = "BOOL", default_value = "false", value_parser = config::boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     recreate_immutable: bool,
-
-    /// The commit id that --tree is of
-    #[arg(long, value_name = "ID")]
-    revision: Option<String>,
-
-    /// Overwrite with --tree what is recorded as another revision's
-    #[arg(long)]
-    force: bool,
 
     /// Add a key VERSION with a commit id: changed, every, or off
     ///
@@ -124,6 +114,24 @@ struct Rights {
     /// Add a key with the payload's digest, to be compared with the marker's
     #[arg(long, value_name = "KEY")]
     stamp_key: Option<String>,
+}
+
+/// What is of one run only.
+#[derive(Clone, Debug, clap::Args)]
+struct Once {
+    /// How long everything may take
+    ///
+    /// What is not done then is skipped, and told.
+    #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = config::duration)]
+    timeout: Duration,
+
+    /// The commit id that --tree is of
+    #[arg(long, value_name = "ID")]
+    revision: Option<String>,
+
+    /// Overwrite with --tree what is recorded as another revision's
+    #[arg(long)]
+    force: bool,
 
     /// Write nothing; print what would be done
     ///
@@ -157,11 +165,8 @@ enum Format {
 pub(super) fn run(args: &Args, given: &Given) -> anyhow::Result<ExitCode> {
     let shape = args.rights.shape()?;
     let options = args.options()?;
-    let clusters = Clusters::load(&args.clusters.options())?;
-    for problem in &clusters.problems {
-        say!("treeswap: warning: {}", human::one_line(problem));
-    }
-    let rules = args.input.rules()?;
+    let clusters = args.clusters.load()?;
+    let rules = args.input.rules.read()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2) // comparing payloads of one cluster does not hold up another
         .enable_all()
@@ -171,12 +176,12 @@ pub(super) fn run(args: &Args, given: &Given) -> anyhow::Result<ExitCode> {
         let _inside = runtime.enter();
         shutdown::listen(Exit::Some as u8).context("cannot listen for signals")?
     };
-    let limit = args.clusters.timeout;
+    let limit = args.once.timeout;
     let report = match args.input.place("apply")? {
         Place::Directory(directory) => {
-            let revision = args.rights.revision()?;
-            let (rules, plan) = args.input.local(rules, directory, args.rights.stamp(revision))?;
-            let desired = desired(&args.input, &rules, plan, revision, shape)?;
+            let revision = args.once.revision()?;
+            let (rules, plan) = args.input.rules.local(rules, directory, args.rights.stamp(revision))?;
+            let desired = desired(&args.input.rules, &rules, plan, revision, shape)?;
             let source = Arc::new(TreeSource::new(desired));
             runtime.block_on(within(
                 limit,
@@ -185,24 +190,14 @@ pub(super) fn run(args: &Args, given: &Given) -> anyhow::Result<ExitCode> {
             ))?
         }
         Place::Repository(repo) => {
-            if args.rights.revision.is_some() {
+            if args.once.revision.is_some() {
                 let (one, other) = ("--revision".into(), "--repo".into());
                 return Err(config::Error::Conflict { one, other }.into());
             }
             let fetched = args.input.fetched(given, "apply", repo)?;
-            let (input, rights) = (args.input.clone(), args.rights.clone());
-            let planner = move |objects: &_, revision| {
-                let planned = input.remote(rules.clone(), objects, revision, rights.stamp(revision));
-                let desired =
-                    planned.and_then(|(rules, plan)| desired(&input, &rules, plan, revision, shape.clone()));
-                desired.map_err(|error| SourceError {
-                    what: format!("revision {}: {}", revision.short(), human::one_line(error.as_ref())),
-                    hints: hints(&error),
-                    transient: false,
-                })
-            };
+            let planner = planner(&args.input.rules, rules, &args.rights, shape);
             let mirror = Mirror::open(fetched.options.clone())?;
-            let source = MirrorSource::new(mirror, Arc::new(planner)).context("cannot start a thread")?;
+            let source = MirrorSource::new(mirror, planner).context("cannot start a thread")?;
             let source = Arc::new(source);
             runtime.block_on(within(
                 limit,
@@ -212,8 +207,8 @@ pub(super) fn run(args: &Args, given: &Given) -> anyhow::Result<ExitCode> {
         }
     };
     runtime.shutdown_background();
-    show::print(&report, args.output.format, args.rights.dry_run)?;
-    Ok(exit(&report, args.rights.dry_run).into())
+    show::print(&report, args.output.format, args.once.dry_run)?;
+    Ok(exit(&report, args.once.dry_run).into())
 }
 
 fn exit(report: &Report, dry_run: bool) -> Exit {
@@ -234,9 +229,29 @@ async fn within<T>(limit: Duration, cancel: &CancellationToken, act: impl Future
     act.await
 }
 
+/// What makes of a revision what it asks for.
+pub(super) fn planner(
+    input: &RuleArgs,
+    rules: Option<RuleSet>,
+    rights: &Rights,
+    shape: Shape,
+) -> Arc<Planner> {
+    let (input, rights) = (input.clone(), rights.clone());
+    Arc::new(move |objects, revision| {
+        let planned = input.remote(rules.clone(), objects, revision, rights.stamp(revision));
+        let desired =
+            planned.and_then(|(rules, plan)| desired(&input, &rules, plan, revision, shape.clone()));
+        desired.map_err(|error| SourceError {
+            what: format!("revision {}: {}", revision.short(), human::one_line(error.as_ref())),
+            hints: hints(&error),
+            transient: false,
+        })
+    })
+}
+
 /// What a plan asks for, unless it must not be carried out.
 fn desired(
-    input: &Input,
+    input: &RuleArgs,
     rules: &RuleSet,
     plan: Plan,
     revision: Revision,
@@ -253,30 +268,21 @@ fn desired(
 
 impl Args {
     fn options(&self) -> Result<deliver::Options, config::Error> {
-        let rights = &self.rights;
-        let owner = Owner::new(&rights.owner).map_err(|why| config::Error::Value {
-            name: "--owner".into(),
-            value: rights.owner.clone(),
-            why: why.to_string(),
-        })?;
-        Ok(deliver::Options {
-            adopt: match rights.adopt.as_str() {
-                "prow" => Adopt::Prow,
-                "all" => Adopt::All,
-                _ => Adopt::Nothing,
-            },
-            prune: rights.prune,
-            floor: Floor { percent: rights.max_prune },
-            recreate: rights.recreate_immutable,
-            force: rights.force,
-            dry_run: rights.dry_run,
-            concurrency: self.clusters.concurrency.into(),
-            ..deliver::Options::new(owner)
-        })
+        let Once { force, dry_run, .. } = self.once;
+        Ok(deliver::Options { force, dry_run, ..self.rights.options(&self.clusters)? })
     }
 }
 
 impl ClusterArgs {
+    /// The clusters; those that cannot be used are warned of.
+    pub(super) fn load(&self) -> Result<Clusters, cluster::ConfigError> {
+        let clusters = Clusters::load(&self.options())?;
+        for problem in &clusters.problems {
+            say!("treeswap: warning: {}", human::one_line(problem));
+        }
+        Ok(clusters)
+    }
+
     fn options(&self) -> cluster::Options {
         let pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() && !self.no_in_cluster_config;
         let nothing = self.kubeconfig.is_empty() && self.kubeconfig_dir.is_none() && !pod;
@@ -302,7 +308,33 @@ fn usual() -> Vec<PathBuf> {
 }
 
 impl Rights {
-    fn shape(&self) -> Result<Shape, config::Error> {
+    /// How to deliver.
+    pub(super) fn options(&self, clusters: &ClusterArgs) -> Result<deliver::Options, config::Error> {
+        let Some(name) = &self.owner else {
+            let (one, other) = ("what is applied to clusters".into(), "--owner".into());
+            return Err(config::Error::Needs { one, other });
+        };
+        let owner = Owner::new(name).map_err(|why| config::Error::Value {
+            name: "--owner".into(),
+            value: name.clone(),
+            why: why.to_string(),
+        })?;
+        Ok(deliver::Options {
+            adopt: match self.adopt.as_str() {
+                "prow" => Adopt::Prow,
+                "all" => Adopt::All,
+                _ => Adopt::Nothing,
+            },
+            prune: self.prune,
+            floor: Floor { percent: self.max_prune },
+            recreate: self.recreate_immutable,
+            concurrency: clusters.concurrency.into(),
+            ..deliver::Options::new(owner)
+        })
+    }
+
+    /// What is in a ConfigMap besides its payload.
+    pub(super) fn shape(&self) -> Result<Shape, config::Error> {
         let shape = Shape {
             version_key: match self.version_key.as_str() {
                 "changed" => VersionKey::Changed,
@@ -323,7 +355,9 @@ impl Rights {
     fn stamp(&self, revision: Revision) -> Option<String> {
         (self.version_key != "off").then(|| revision.to_string())
     }
+}
 
+impl Once {
     fn revision(&self) -> Result<Revision, config::Error> {
         let Some(text) = &self.revision else {
             let (one, other) = ("--tree".into(), "--revision, the commit id that it is of".into());

@@ -1,0 +1,161 @@
+//! `treeswap sync` with rules, from outside: every new revision is applied, drift is healed, a trigger shortens the wait,
+//! a target that fails holds nobody up, and the end comes when it is asked for.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::apply::{MAPS, Stage};
+use crate::common::eventually;
+use crate::common::run::{self, Background};
+use crate::kubernetes::{Access, Kubernetes, kubeconfig};
+use crate::proxy::Fault;
+
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+/// A `sync` that runs.
+struct Running {
+    process: Background,
+    port: u16,
+}
+
+fn command(stage: &Stage, contexts: &[(&str, Access)], more: &[&str]) -> std::process::Command {
+    let names: Vec<&str> = contexts.iter().map(|(name, _)| *name).collect();
+    let mut command = stage.world.treeswap(&["sync", "--ref=main", "--owner=test", "--repo"]);
+    command.arg(&stage.world.remote.path).arg("--rules").arg(stage.rules(&names));
+    command.arg("--kubeconfig").arg(kubeconfig(&stage.world.dir().join("kubeconfig"), contexts));
+    command.args(more);
+    command
+}
+
+impl Running {
+    fn start(stage: &Stage, contexts: &[(&str, Access)], more: &[&str]) -> Self {
+        let secret = stage.world.dir().join("secret");
+        std::fs::write(&secret, SECRET).unwrap();
+        let mut command = command(stage, contexts, more);
+        command.arg("--http-bind=127.0.0.1:0").arg("--webhook-secret-file").arg(secret);
+        let process = Background::start(&mut command, &stage.world.dir().join("sync.log"));
+        let port = eventually(60, "it listens", || {
+            let log = process.log();
+            let (_, rest) = log.split_once("listening at 127.0.0.1:")?;
+            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            digits.parse().ok()
+        });
+        Self { process, port }
+    }
+
+    fn ask(&self, head: &str) -> Option<String> {
+        use std::io::{Read, Write};
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        write!(stream, "{head} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {SECRET}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    }
+
+    fn status(&self) -> Option<Value> {
+        let answer = self.ask("GET /status")?;
+        serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
+    }
+}
+
+#[test]
+fn every_new_revision_is_applied_once_and_what_somebody_else_writes_is_put_right() {
+    let stage = Stage::new();
+    let contexts = [("test", stage.proxy.access("writer"))];
+    let pace = ["--period=200ms", "--min-interval=100ms", "--resync-period=3s"];
+    let mut running = Running::start(&stage, &contexts, &pace);
+    for value in ["2", "3"] {
+        let values = |wanted: &str| MAPS.map(|name| (name.to_owned(), wanted.to_owned()));
+        stage.commit(value);
+        eventually(60, "the revision is applied", || {
+            (stage.values() == BTreeMap::from(values(value))).then_some(())
+        });
+    }
+    let kubernetes = Kubernetes::shared();
+    eventually(60, "the last delivery is told", || {
+        (running.status()?["applied"]["open"] == json!([]) && running.status()?["ready"] == true)
+            .then_some(())
+    });
+    let before = stage.writes();
+    let mut map = kubernetes.configmap(&stage.namespace, "beta");
+    map["data"]["value"] = json!("by hand");
+    kubernetes.put(&stage.namespace, "beta", map);
+    eventually(60, "drift is put right and counted", || {
+        let status = running.status()?;
+        (status["applied"]["totals"]["repaired"] == 1).then_some(())
+    });
+    stage.assert_all("3");
+    let after = stage.writes();
+    assert_eq!(
+        (after[0], after[1], after[2]),
+        (before[0], before[1] + 1, before[2]),
+        "no resync writes what is right"
+    );
+    let metrics = running.ask("GET /metrics").unwrap();
+    assert!(metrics.contains("treeswap_syncs_total{result=\"published\"}"), "{metrics}");
+    let status = running.process.terminate();
+    assert!(status.success(), "{status}");
+    assert!(running.process.log().contains("drained"));
+}
+
+#[test]
+fn a_signed_request_shortens_the_wait_and_a_target_that_fails_is_named() {
+    let stage = Stage::new();
+    let contexts = [("test", stage.proxy.access("writer"))];
+    let pace = ["--period=1h", "--min-interval=0s", "--max-backoff=1s"];
+    let running = Running::start(&stage, &contexts, &pace);
+    eventually(60, "the first delivery", || (running.status()?["ready"] == true).then_some(()));
+    stage.proxy.plan("PUT", "configmaps/beta", 0, 1_000, Fault::Answer(503, Some("0"), ""));
+    stage.commit("2");
+    assert!(running.ask("POST /sync").unwrap().starts_with("HTTP/1.1 202"));
+    eventually(120, "the others are written and this one is named", || {
+        let status = running.status()?;
+        let open = status["applied"]["open"].to_string();
+        (open.contains("/beta: failed") && status["applied"]["targets"]["replaced"] == 2).then_some(())
+    });
+    assert_eq!(stage.values()["beta"], "1");
+    assert_eq!(running.status().unwrap()["ready"], true, "an outage takes nobody out of service");
+    stage.proxy.heal();
+    eventually(120, "it is tried again by itself", || (stage.values()["beta"] == "2").then_some(()));
+}
+
+#[test]
+fn one_cluster_that_is_gone_holds_no_other_up_and_an_end_is_an_end() {
+    let stage = Stage::new();
+    let (address, _held) = crate::common::refusing();
+    let mut gone = Kubernetes::shared().access("writer");
+    gone.server = format!("https://{address}");
+    let contexts = [("gone", gone), ("test", stage.proxy.access("writer"))];
+    let mut running = Running::start(&stage, &contexts, &["--period=200ms", "--min-interval=0s"]);
+    eventually(60, "the other cluster is served", || (stage.values().len() == MAPS.len()).then_some(()));
+    // It is in the middle of its tries with the one that is gone.
+    let status = running.process.terminate();
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+fn once_ends_with_the_result_and_what_is_missing_is_named() {
+    let stage = Stage::new();
+    let contexts = [("test", stage.proxy.access("writer"))];
+    let once = run::to_end(&mut command(&stage, &contexts, &["--one-time"]));
+    assert_eq!(once.status.code(), Some(0), "{}{}", once.stdout, once.stderr);
+    stage.assert_all("1");
+    let stranger = [("test", stage.proxy.access("stranger"))];
+    stage.commit("2");
+    let once = run::to_end(&mut command(&stage, &stranger, &["--one-time"]));
+    assert_eq!(once.status.code(), Some(3), "{}{}", once.stdout, once.stderr);
+    assert!(once.stderr.contains("configmaps"), "{}", once.stderr);
+    let root = format!("--root={}", stage.world.dir().join("root").display());
+    let both = run::to_end(&mut command(&stage, &contexts, &["--one-time", &root]));
+    assert_eq!(both.status.code(), Some(2), "{}{}", both.stdout, both.stderr);
+    assert!(
+        both.complaint().contains("--root and rules for ConfigMaps exclude each other"),
+        "{}",
+        both.stderr
+    );
+    let repo = format!("--repo={}", stage.world.remote.path.display());
+    let neither = run::to_end(&mut stage.world.treeswap(&["sync", &repo]));
+    assert_eq!(neither.status.code(), Some(2), "{}", neither.stderr);
+    assert!(neither.complaint().contains("sync needs --root, or --rules"), "{}", neither.stderr);
+}
