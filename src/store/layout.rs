@@ -123,6 +123,12 @@ impl Layout {
         self.path.join(name)
     }
 
+    /// Whether the directory that the root is in is there, and on this device.
+    pub(crate) fn is_beside_its_parent(&self, device: u64) -> bool {
+        let parent = self.path.parent().and_then(|parent| rustix::fs::stat(parent).ok());
+        parent.is_some_and(|stat| stat.st_dev == device)
+    }
+
     /// The path of a name in our own directory, for messages.
     pub(crate) fn private_at(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(PRIVATE).join(name)

@@ -270,6 +270,10 @@ impl Store {
         let (device, inode) = fsx::identity(&layout.root).map_err(Error::io("look at", &layout.path))?;
         let there = match rustix::fs::stat(&layout.path) {
             Ok(stat) => stat,
+            // As git-sync does; but not below what may be the empty mount point of the volume that it was on.
+            Err(rustix::io::Errno::NOENT) if layout.is_git_sync && layout.is_beside_its_parent(device) => {
+                return Ok(Some("the root was removed, and is made again".to_owned()));
+            }
             Err(error) => return Err(replaced(format!("it is gone ({error})"))),
         };
         if there.st_dev != device {

@@ -124,6 +124,9 @@ impl Error {
             Self::Store(error) => error.hints(),
             Self::Gate(error) => error.hints(),
             Self::StillRefused { hints, .. } => hints.clone(),
+            Self::Timeout { stage: Stage::Resolve, .. } => {
+                vec!["the remote did not answer: look at it, and at the network in between".to_owned()]
+            }
             Self::Timeout { .. } => {
                 vec!["raise --sync-timeout if the repository is large or the disk slow".to_owned()]
             }

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod defects;
 mod handover;
 
 use std::path::PathBuf;
