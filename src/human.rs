@@ -28,6 +28,18 @@ pub fn milliseconds(ms: u64) -> String {
     if ms < 1_000 { format!("{ms} ms") } else { format!("{}.{} s", ms / 1_000, ms % 1_000 / 100) }
 }
 
+/// A name that may be long, without its middle where it is.
+pub fn middle(text: &str) -> String {
+    const END: usize = 24;
+    let count = text.chars().count();
+    if count <= 2 * END {
+        return text.to_owned();
+    }
+    let head: String = text.chars().take(END).collect();
+    let tail: String = text.chars().skip(count - END).collect();
+    format!("{head}…{tail}")
+}
+
 /// A size: `512 B`, `9.9 KiB`, `402 MiB`.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
@@ -67,6 +79,11 @@ mod tests {
         let sizes = [0, 1023, 1024, 10_188, 10_240, 1_048_000, 5 << 30].map(bytes);
         assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "9.9 KiB", "10 KiB", "1.0 MiB", "5.0 GiB"]);
         assert_eq!([3, 119, 120, 7_300, 200_000].map(distance), ["3 s", "119 s", "2 min", "2 h", "2 days"]);
+        assert_eq!(middle(&"a".repeat(48)).len(), 48);
+        assert_eq!(
+            middle(&format!("{}ä{}", "a".repeat(24), "b".repeat(24))),
+            format!("{}…{}", "a".repeat(24), "b".repeat(24))
+        );
         assert_eq!([7, 1_250].map(milliseconds), ["7 ms", "1.2 s"]);
         let now = Timestamp::from_second(1_000).unwrap();
         let moments = [1_000, 700, 1_006].map(|at| relative(Timestamp::from_second(at).unwrap(), now));

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::fault::{SHOWN, more};
-use super::payload::KeyFault;
+use super::payload::{KeyFault, Over};
+use super::plan::Planned;
 use super::tree::BadLink;
 use crate::human;
 use crate::payload::escaped;
@@ -84,6 +85,22 @@ pub enum Finding {
 }
 
 impl Finding {
+    /// A ConfigMap that is over a ceiling, with its largest keys.
+    pub(super) fn oversize(planned: &Planned, over: Over) -> Self {
+        let file = |key: &String| planned.files.get(key).cloned().unwrap_or_default();
+        let largest = planned.payload.largest().into_iter().map(|(key, size)| {
+            let path = file(&key);
+            (key, size, path)
+        });
+        Self::Oversize {
+            name: planned.name.clone(),
+            what: over.what,
+            bytes: over.bytes,
+            limit: over.limit,
+            largest: largest.collect(),
+        }
+    }
+
     /// Whether it is only said, whatever the policies are.
     pub fn is_harmless(&self) -> bool {
         matches!(self, Self::Denied { .. } | Self::NoFile { .. })
@@ -111,6 +128,11 @@ impl Finding {
     }
 }
 
+/// A key and the size of its value. Keys may be as long as 253 bytes.
+pub(super) fn sized(key: &str, bytes: usize) -> String {
+    format!("{} {}", human::middle(key), human::bytes(bytes as u64))
+}
+
 fn list<T>(items: &[T], show: impl Fn(&T) -> String) -> String {
     let mut shown: Vec<String> = items.iter().take(SHOWN).map(show).collect();
     if items.len() > SHOWN {
@@ -135,9 +157,10 @@ impl std::fmt::Display for Finding {
             }
             Self::Link { path, why } => write!(f, "{} is {why}", escaped(path)),
             Self::Oversize { name, what, bytes, limit, largest } => {
-                let size = |bytes: &usize| human::bytes(*bytes as u64);
-                let largest =
-                    list(largest, |(key, bytes, path)| format!("{key} {} ({})", size(bytes), escaped(path)));
+                let largest = list(largest, |(key, bytes, path)| match &path[..] {
+                    b"" => sized(key, *bytes), // a stamp
+                    path => format!("{} ({})", sized(key, *bytes), human::middle(&escaped(path))),
+                });
                 write!(
                     f,
                     "ConfigMap {name} has {bytes} bytes {what}, the limit is {limit}; the largest keys: {largest}"

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use aws_lc_rs::digest;
 use flate2::{Compression, GzBuilder};
 
+use super::finding::sized;
+
 /// What all values of a ConfigMap may take together; key names are not counted. Kubernetes' `MaxSecretSize`, which the
 /// validation of ConfigMaps uses.
 pub(super) const MOST_VALUES: usize = 1 << 20;
@@ -239,6 +241,12 @@ impl Payload {
                 )
             })
             .or_else(|| over("of JSON", METADATA + self.values.iter().map(body).sum::<usize>(), MOST_BODY))
+    }
+
+    /// The five largest keys with the sizes of their values, in one line.
+    pub fn largest_keys(&self) -> String {
+        let keys: Vec<String> = self.largest().iter().map(|(key, bytes)| sized(key, *bytes)).collect();
+        keys.join(", ")
     }
 
     /// The five largest keys, largest first.

@@ -382,19 +382,7 @@ impl Planner<'_> {
 
     fn oversize(&mut self, planned: &Planned, refuse: bool) {
         let Some(over) = planned.payload.over() else { return };
-        let file = |key: &String| planned.files.get(key).cloned().unwrap_or_default();
-        let largest = planned.payload.largest().into_iter().map(|(key, size)| {
-            let path = file(&key);
-            (key, size, path)
-        });
-        let finding = Finding::Oversize {
-            name: planned.name.clone(),
-            what: over.what,
-            bytes: over.bytes,
-            limit: over.limit,
-            largest: largest.collect(),
-        };
-        self.found(finding, refuse);
+        self.found(Finding::oversize(planned, over), refuse);
     }
 
     /// A name that grew out of one ConfigMap must not be another's.

@@ -276,9 +276,33 @@ fn three_thousand_long_keys_are_found_before_anything_is_written() {
     let files = Files::new().file("alpha/value", "1");
     stage.world.remote.commit(&(0..3_000).fold(files, file));
     let ran = stage.apply(&[]);
-    row("3,000 long keys", &ran, 1, &["beta", "hint: "]);
+    row("3,000 long keys", &ran, 1, &["beta", "the largest keys: 000000000000000000000000…", "hint: "]);
+    let longest = ran.stderr.lines().map(str::len).max();
+    assert!(longest.is_some_and(|longest| longest < 1_000), "lines a person can read: {}", ran.stderr);
     assert!(stage.values().is_empty(), "nothing was written");
     assert!(stage.proxy.seen().iter().all(|seen| seen.method == "GET"), "{:?}", stage.proxy.seen());
+}
+
+#[test]
+fn what_the_server_finds_too_large_is_named_with_its_largest_keys() {
+    let stage = Stage::new();
+    row("first run", &stage.apply(&[]), 0, &["3 created"]);
+    let file = |files: Files, map: &str| files.file(format!("{map}/value"), "2");
+    let files = Files::new().file("beta/larger", "x".repeat(2_048));
+    stage.world.remote.commit(&MAPS.into_iter().fold(files, file));
+    let etcd =
+        r#"{"kind":"Status","status":"Failure","message":"etcdserver: request is too large","code":500}"#;
+    let refusals =
+        [("500 of etcd", Fault::Answer(500, None, etcd)), ("413 of a proxy", Fault::Answer(413, None, ""))];
+    for (name, fault) in refusals {
+        stage.proxy.next("PUT", "configmaps/beta", fault);
+        let before = stage.proxy.count("PUT", "configmaps/beta");
+        let words = ["too large", "beta: failed", "the largest keys: larger 2.0 KiB, value 1 B", "gzip"];
+        row(name, &stage.apply(&[]), 3, &words);
+        assert_eq!(stage.proxy.count("PUT", "configmaps/beta") - before, 1, "it is not tried again");
+    }
+    row("the next run", &stage.apply(&[]), 0, &["1 replaced"]);
+    stage.assert_all("2");
 }
 
 #[test]

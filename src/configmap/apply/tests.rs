@@ -303,6 +303,7 @@ fn a_stamp_that_makes_a_payload_too_large_is_known_before_it_is_written() {
     assert!(desired(None).is_ok());
     let finding = desired(Some("s".into())).unwrap_err();
     assert!(finding.to_string().contains("1048577 bytes of values"), "{finding}");
+    assert!(finding.to_string().ends_with("the largest keys: a 1.0 MiB, s 64 B"), "{finding}");
 }
 
 #[test]

@@ -110,15 +110,9 @@ impl Wish {
                 return Err(Finding::Collision { name: planned.name.clone(), key: key.clone(), paths });
             }
             // It counts, and no rule for growing knows of it.
-            let stamped = planned.payload.with_text(key, "0".repeat(64));
-            if let Some(over) = stamped.over() {
-                return Err(Finding::Oversize {
-                    name: planned.name.clone(),
-                    what: over.what,
-                    bytes: over.bytes,
-                    limit: over.limit,
-                    largest: Vec::new(),
-                });
+            let payload = planned.payload.with_text(key, "0".repeat(64));
+            if let Some(over) = payload.over() {
+                return Err(Finding::oversize(&Planned { payload, ..planned.clone() }, over));
             }
         }
         let digest = payload.digest(false);
