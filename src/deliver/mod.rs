@@ -17,10 +17,11 @@
 //! 4 a marker that names the old set, so that its readers keep the old one.
 //!
 //! Files: `source` where revisions come from; `survey` step 2; `write` step 4; `worker` one cluster from 1 to 5;
-//! `set` the marker and the ledger; `report` what is told; `follow` the
-//! same at every new revision.
+//! `set` what the marker and the ledger hold; `record` writes them; `report` what is told; `follow` the same at every
+//! new revision.
 
 mod follow;
+mod record;
 mod report;
 mod set;
 mod source;
@@ -150,7 +151,8 @@ pub async fn deliver<S: Source>(
     options: &Options,
     cancel: &CancellationToken,
 ) -> Result<Report, SourceError> {
-    let mut desired = source.desired(source.ask().await?).await?;
+    let newest = async || source.desired(source.ask().await?).await;
+    let mut desired = unless(cancel, newest()).await?;
     let mut ended: BTreeMap<String, Ended> = BTreeMap::new();
     let mut failures = Vec::new();
     for round in 1.. {
@@ -162,11 +164,7 @@ pub async fn deliver<S: Source>(
             break;
         }
         // The ref moved while some clusters were written and after others were found right: those have it to come.
-        let newest = match source.ask().await {
-            Ok(newest) => source.desired(newest).await,
-            Err(error) => Err(error),
-        };
-        match newest {
+        match unless(cancel, newest()).await {
             Ok(newest) => desired = newest,
             Err(error) => {
                 failures.push(error.to_string());
@@ -178,6 +176,22 @@ pub async fn deliver<S: Source>(
     report.failures = failures;
     ended.into_values().for_each(|ended| report.add(ended));
     Ok(report)
+}
+
+/// What the remote answers, unless the run ends before.
+async fn unless<T>(
+    cancel: &CancellationToken,
+    answer: impl Future<Output = Result<T, SourceError>>,
+) -> Result<T, SourceError> {
+    tokio::select! {
+        biased;
+        answer = answer => answer,
+        () = cancel.cancelled() => Err(SourceError {
+            what: "the run ended before the remote had answered".to_owned(),
+            hints: Vec::new(),
+            transient: true,
+        }),
+    }
 }
 
 /// Brings one revision to these clusters, each on its own.

@@ -5,18 +5,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, future, stream};
-use jiff::Timestamp;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::record::Closed;
 use super::report::{Ended, Outcome, Target, all_failed};
 use super::source::{Relation, Source};
 use super::survey::{Blind, Item, Reader, Space};
-use super::write::{Stop, Writer, Written, pause, retried};
-use super::{OnRewind, Options, parsed, set, short};
-use crate::cluster::{Cluster, Failure};
+use super::write::{Stop, Writer, Written, late, pause};
+use super::{OnRewind, Options, parsed, short, unless};
+use crate::cluster::Cluster;
 use crate::configmap::apply::{Deed, Desired, Marker, Moves, order};
-use crate::human;
 use crate::revision::Revision;
 
 /// A ref that moves more often than this while one cluster is written is for the next run.
@@ -29,10 +28,10 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// One cluster's part of a delivery.
 pub(super) struct Worker<S> {
     name: String,
-    cluster: Cluster,
+    pub(super) cluster: Cluster,
     source: Arc<S>,
-    options: Options,
-    cancel: CancellationToken,
+    pub(super) options: Options,
+    pub(super) cancel: CancellationToken,
     notes: Vec<String>,
     /// Something was written, and the ref was not asked since.
     unconfirmed: bool,
@@ -77,10 +76,13 @@ impl<S: Source> Worker<S> {
                 }
             };
             let error = match stop {
-                Stop::Cancelled => return self.ended(&desired, targets, Vec::new()),
+                Stop::Cancelled => {
+                    let why = format!("cluster {}: the run ended before everything was done", self.name);
+                    return self.ended(&desired, targets, vec![why]);
+                }
                 Stop::Moved(newer) if restarts < MOST_RESTARTS => {
                     restarts += 1;
-                    match self.source.desired(newer).await {
+                    match unless(&self.cancel, self.source.desired(newer)).await {
                         Ok(newer) => {
                             desired = newer;
                             continue;
@@ -123,7 +125,16 @@ impl<S: Source> Worker<S> {
         let (options, cluster, cancel) = (self.options.clone(), self.cluster.clone(), self.cancel.clone());
         let policy = options.policy(desired);
         let reader = Reader { cluster: &cluster, options: &options, policy: &policy, cancel: &cancel };
-        let (spaces, blind) = self.survey(desired, reader).await;
+        let found = tokio::select! {
+            biased;
+            found = self.survey(desired, reader) => Some(found),
+            () = cancel.cancelled() => None, // what is only read may be left
+        };
+        let Some((spaces, blind)) = found else {
+            let all = all_failed(desired, &self.name, &Stop::Cancelled.to_string(), &[]).into_iter();
+            let all = all.map(|target| Target { outcome: Outcome::Skipped, transient: true, ..target });
+            return Pass::Stopped(Stop::Cancelled, all.collect());
+        };
         let mut refused = blind;
         refused.extend(self.refusals(desired, &spaces, &options));
         let mut targets: Vec<Target> = refused.values().flatten().cloned().collect();
@@ -148,7 +159,17 @@ impl<S: Source> Worker<S> {
             );
         }
         if options.dry_run {
-            targets.extend(self.rehearse(&writer, &spaces).await);
+            let rehearsed = tokio::select! {
+                biased;
+                rehearsed = self.rehearse(&writer, &spaces) => Some(rehearsed),
+                () = cancel.cancelled() => None,
+            };
+            let Some(rehearsed) = rehearsed else {
+                let stop = Stop::Cancelled;
+                targets.extend(self.all(&writer, &spaces, Outcome::Skipped, &stop.to_string(), &[]));
+                return Pass::Stopped(stop, targets);
+            };
+            targets.extend(rehearsed);
             return Pass::Settled(targets, Vec::new());
         }
         if works && let Err(stop) = writer.ask().await {
@@ -159,22 +180,23 @@ impl<S: Source> Worker<S> {
         let results = |written: &[BTreeMap<String, Written>]| self.results(&writer, &spaces, written);
         targets.extend(results(&written));
         self.unconfirmed |= targets.iter().any(|target| target.attempts > 0);
-        if let Some(stop) = writer.stopped() {
-            if stop == Stop::Cancelled {
-                let last = self.close(&writer, &spaces, &written, &targets);
-                let _ = timeout(LAST_WORDS, last).await; // what is not recorded now the next run finds
-            }
-            return Pass::Stopped(stop, targets);
-        }
-        if self.unconfirmed {
-            if let Err(stop) = writer.ask().await {
-                return Pass::Stopped(stop, targets);
-            }
+        if self.unconfirmed && writer.stopped().is_none() && writer.ask().await.is_ok() {
             self.unconfirmed = false;
         }
-        match self.close(&writer, &spaces, &written, &targets).await {
-            Closed::Done(failures) => Pass::Settled(targets, failures),
-            Closed::Overtaken(why) => Pass::Again(targets, why),
+        let stop = writer.stopped();
+        if let Some(stop) = stop.clone().filter(|stop| *stop != Stop::Cancelled) {
+            return Pass::Stopped(stop, targets);
+        }
+        let closed = tokio::select! {
+            biased;
+            closed = self.close(&writer, &spaces, &written, &targets) => Some(closed),
+            () = late(&cancel, LAST_WORDS) => None, // what is not recorded now the next run finds
+        };
+        match (stop, closed) {
+            (Some(stop), _) => Pass::Stopped(stop, targets),
+            (None, None) => Pass::Stopped(Stop::Cancelled, targets),
+            (None, Some(Closed::Done(failures))) => Pass::Settled(targets, failures),
+            (None, Some(Closed::Overtaken(why))) => Pass::Again(targets, why),
         }
     }
 
@@ -222,9 +244,16 @@ impl<S: Source> Worker<S> {
     ) -> BTreeMap<String, Vec<Target>> {
         let mut refused = BTreeMap::new();
         for space in spaces {
+            let ours = [options.owner.marker(), options.owner.ledger()];
             let why = match Marker::check(&space.namespace, space.items.iter().map(|item| &item.name)) {
                 Err(why) => Some((why.to_string(), "spread the ConfigMaps over more namespaces")),
-                Ok(()) => self.unforced(desired, space, options),
+                Ok(()) => match space.items.iter().find(|item| ours.contains(&item.name)) {
+                    Some(Item { name, .. }) => {
+                        let why = format!("the ConfigMap {name} is where we record what we write");
+                        Some((why, "give it another name in the rules"))
+                    }
+                    None => self.unforced(desired, space, options),
+                },
             };
             let Some((why, hint)) = why else { continue };
             let all = all_failed(desired, &self.name, &why, &[hint.to_owned()]).into_iter();
@@ -268,7 +297,8 @@ impl<S: Source> Worker<S> {
                 self.waited = true;
                 let waiting = self.lagging(writer);
                 if timeout(self.options.lag, waiting).await.is_ok() {
-                    return Some((Outcome::Skipped, "the ref has moved".to_owned()));
+                    let why = writer.stopped().map(|stop| stop.to_string()).unwrap_or_default();
+                    return Some((Outcome::Skipped, why));
                 }
             }
             let (from, to) = (recorded.short(), named.short());
@@ -414,85 +444,6 @@ impl<S: Source> Worker<S> {
         };
         spaces.iter().flat_map(of).collect()
     }
-
-    /// Records what is known now, where it differs from what is recorded.
-    async fn close(
-        &self,
-        writer: &Writer<'_, S>,
-        spaces: &[Space],
-        written: &[BTreeMap<String, Written>],
-        targets: &[Target],
-    ) -> Closed {
-        let mut failures = Vec::new();
-        for (space, written) in spaces.iter().zip(written) {
-            let namespace = &space.namespace;
-            let marker = set::marker(space, writer.desired, written);
-            if marker != space.marker {
-                let meta = space.marker_meta.as_ref();
-                match writer.record(&self.cluster, namespace, "set", meta, marker.data()).await {
-                    Ok(()) => {}
-                    Err(error) if error.is_unknown() || is_overtaken(&error.why) => {
-                        return Closed::Overtaken(human::one_line(&error));
-                    }
-                    Err(error) => failures.push(human::one_line(&error)),
-                }
-            }
-            if let Err(error) = self.keep_ledger(writer, space, targets).await {
-                failures.push(human::one_line(&error));
-            }
-        }
-        Closed::Done(failures)
-    }
-
-    /// Writes the ledger, over whatever a peer has written there meanwhile.
-    async fn keep_ledger(
-        &self,
-        writer: &Writer<'_, S>,
-        space: &Space,
-        targets: &[Target],
-    ) -> Result<(), crate::cluster::Error> {
-        let (mut before, mut meta) = (space.ledger.clone(), space.ledger_meta.clone());
-        let now = Timestamp::now();
-        let mut tries = 1;
-        loop {
-            let here = targets.iter().filter(|target| target.namespace == space.namespace);
-            let ledger = set::ledger(&before, writer.desired, here, now);
-            if ledger == before {
-                return Ok(());
-            }
-            let data = ledger.data();
-            match writer.record(&self.cluster, &space.namespace, "ledger", meta.as_ref(), data).await {
-                Err(error)
-                    if (error.is_transient() || is_overtaken(&error.why)) && tries < self.options.tries =>
-                {
-                    pause(&self.options, &self.cancel, tries, error.pause()).await;
-                    tries += 1;
-                }
-                done => return done,
-            }
-            let name = writer.reader.policy.owner.ledger();
-            let read = || self.cluster.get(&space.namespace, &name);
-            match retried(&self.options, &self.cancel, read).await? {
-                Some(object) => {
-                    before = crate::configmap::apply::Ledger::read(&object.content.data);
-                    meta = Some(object.meta);
-                }
-                None => meta = None,
-            }
-        }
-    }
-}
-
-/// How recording ended.
-enum Closed {
-    /// With what could not be recorded.
-    Done(Vec<String>),
-    /// Somebody else recorded something meanwhile.
-    Overtaken(String),
-}
-
-fn is_overtaken(why: &Failure) -> bool {
-    matches!(why, Failure::Conflict | Failure::Exists | Failure::Absent)
 }
 
 /// What takes part in the order of writing: what is written, and what should be and may not.

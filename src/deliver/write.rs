@@ -28,6 +28,15 @@ pub(super) enum Stop {
     Cancelled,
 }
 
+/// How long the answer to a write is waited for after we were told to end.
+const LAST_ANSWER: Duration = Duration::from_secs(1);
+
+/// Over so long after we were told to end.
+pub(super) async fn late(cancel: &CancellationToken, after: Duration) {
+    cancel.cancelled().await;
+    tokio::time::sleep(after).await;
+}
+
 /// Waits after so many failures, or as long as the server asks, a little longer: those who asked together shall not
 /// come together. Ends early when all is to end.
 pub(super) async fn pause(
@@ -108,7 +117,11 @@ impl<S: Source> Writer<'_, S> {
 
     /// Asks the remote. Whatever but "still the same" stops the batch.
     pub(super) async fn ask(&self) -> Result<(), Stop> {
-        let answer = self.source.ask().await;
+        let answer = tokio::select! {
+            biased;
+            answer = self.source.ask() => answer,
+            () = self.reader.cancel.cancelled() => return Err(Stop::Cancelled),
+        };
         let stop = match answer {
             Ok(named) if named == self.desired.revision => return Ok(()),
             Ok(named) => Stop::Moved(named),
@@ -132,7 +145,16 @@ impl<S: Source> Writer<'_, S> {
                 return ended(told(), &item); // it is right by now, by a peer's hand, or no longer ours to write
             }
             let before = Target { attempts: sent + 1, ..told() };
-            let error = match self.send(space, &item).await {
+            let sending = tokio::select! {
+                biased;
+                sent = self.send(space, &item) => sent,
+                () = late(self.reader.cancel, LAST_ANSWER) => {
+                    let why = "the run ended before the server had answered; it may have been written";
+                    let unknown = before.ended(Outcome::Failed, why, Vec::new());
+                    return ended(Target { transient: true, ..unknown }, &item);
+                }
+            };
+            let error = match sending {
                 Ok(meta) => return Written { meta, ..ended(before, &item) },
                 Err(error) => error,
             };
@@ -140,7 +162,7 @@ impl<S: Source> Writer<'_, S> {
             let stale = matches!(error.why, Failure::Conflict | Failure::Exists | Failure::Absent);
             let read_first = (stale || error.is_unknown()) && error.act.verb.is_write();
             let failed = |error: &Error| {
-                let failed = before.clone().ended(Outcome::Failed, human::one_line(error), error.hints());
+                let failed = before.clone().ended(Outcome::Failed, line(error, &item), error.hints());
                 ended(Target { transient: error.is_transient(), ..failed }, &item)
             };
             if !(error.is_transient() || read_first) || (failures >= options.tries && !error.is_unknown()) {
@@ -153,7 +175,12 @@ impl<S: Source> Writer<'_, S> {
             if !read_first {
                 continue; // nothing was stored, and what was read is as good as before
             }
-            let again = match self.reader.again(space, &item).await {
+            let again = tokio::select! {
+                biased;
+                again = self.reader.again(space, &item) => again,
+                () = late(self.reader.cancel, LAST_ANSWER) => return failed(&error),
+            };
+            let again = match again {
                 Ok(again) => again,
                 Err(error) => return failed(&error),
             };
@@ -180,7 +207,7 @@ impl<S: Source> Writer<'_, S> {
                 let why = format!("{} (not checked by the server: {})", target.why, error.why);
                 Target { why, ..target }
             }
-            Err(error) => target.ended(Outcome::Failed, human::one_line(&error), error.hints()),
+            Err(error) => target.ended(Outcome::Failed, line(&error, item), error.hints()),
         }
     }
 
@@ -254,6 +281,17 @@ impl<S: Source> Writer<'_, S> {
             Some(meta) => cluster.replace(meta, draft, Mode::Write).await.map(drop),
             None => cluster.create(draft, Mode::Write).await.map(drop),
         }
+    }
+}
+
+/// Why a write failed, in one line; of what is too large the largest keys, too.
+fn line(error: &Error, item: &Item) -> String {
+    let line = human::one_line(error);
+    match (&error.why, &item.wish) {
+        (Failure::TooLarge { .. }, Some(wish)) => {
+            format!("{line}; the largest keys: {}", wish.payload.largest_keys())
+        }
+        _ => line,
     }
 }
 

@@ -1,0 +1,96 @@
+//! What is recorded of a cluster after its writes: the markers, then the ledgers, and whoever wrote them meanwhile.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::report::Target;
+use super::set;
+use super::source::Source;
+use super::survey::Space;
+use super::worker::Worker;
+use super::write::{Writer, Written, pause, retried};
+use crate::cluster::{Error, Failure};
+use crate::configmap::apply::Ledger;
+use crate::human;
+
+/// How recording ended.
+pub(super) enum Closed {
+    /// With what could not be recorded.
+    Done(Vec<String>),
+    /// Somebody else recorded something meanwhile.
+    Overtaken(String),
+}
+
+impl<S: Source> Worker<S> {
+    /// Records what is known now, where it differs from what is recorded.
+    pub(super) async fn close(
+        &self,
+        writer: &Writer<'_, S>,
+        spaces: &[Space],
+        written: &[BTreeMap<String, Written>],
+        targets: &[Target],
+    ) -> Closed {
+        let mut failures = Vec::new();
+        for (space, written) in spaces.iter().zip(written) {
+            let namespace = &space.namespace;
+            let marker = set::marker(space, writer.desired, written);
+            if marker != space.marker {
+                let meta = space.marker_meta.as_ref();
+                match writer.record(&self.cluster, namespace, "set", meta, marker.data()).await {
+                    Ok(()) => {}
+                    Err(error) if error.is_unknown() || is_overtaken(&error.why) => {
+                        return Closed::Overtaken(human::one_line(&error));
+                    }
+                    Err(error) => failures.push(human::one_line(&error)),
+                }
+            }
+            if let Err(error) = self.keep_ledger(writer, space, targets).await {
+                failures.push(human::one_line(&error));
+            }
+        }
+        Closed::Done(failures)
+    }
+
+    /// Writes the ledger, over whatever a peer has written there meanwhile.
+    async fn keep_ledger(
+        &self,
+        writer: &Writer<'_, S>,
+        space: &Space,
+        targets: &[Target],
+    ) -> Result<(), Error> {
+        let (mut before, mut meta) = (space.ledger.clone(), space.ledger_meta.clone());
+        let now = Timestamp::now();
+        let mut tries = 1;
+        loop {
+            let here = targets.iter().filter(|target| target.namespace == space.namespace);
+            let ledger = set::ledger(&before, writer.desired, here, now);
+            if ledger == before {
+                return Ok(());
+            }
+            let data = ledger.data();
+            match writer.record(&self.cluster, &space.namespace, "ledger", meta.as_ref(), data).await {
+                Err(error)
+                    if (error.is_transient() || is_overtaken(&error.why)) && tries < self.options.tries =>
+                {
+                    pause(&self.options, &self.cancel, tries, error.pause()).await;
+                    tries += 1;
+                }
+                done => return done,
+            }
+            let name = writer.reader.policy.owner.ledger();
+            let read = || self.cluster.get(&space.namespace, &name);
+            match retried(&self.options, &self.cancel, read).await? {
+                Some(object) => {
+                    before = Ledger::read(&object.content.data);
+                    meta = Some(object.meta);
+                }
+                None => meta = None,
+            }
+        }
+    }
+}
+
+fn is_overtaken(why: &Failure) -> bool {
+    matches!(why, Failure::Conflict | Failure::Exists | Failure::Absent)
+}
