@@ -112,6 +112,41 @@ fn a_revision_is_read_by_its_own_rules() {
 }
 
 #[test]
+fn a_mirror_that_never_saw_the_recorded_commit_follows_the_ref_wherever_it_went() {
+    let place = Place::new();
+    let (remote, rules) = (place.remote(), flag("rules", &place.file("plugins.yaml", RULES)));
+    let commit = |text: &str| place.world.remote.commit(&Files::new().file("docs/b.md", text));
+    let apply = |name: &str| {
+        let mirror = place.world.dir().join(name);
+        (place.apply(&[&rules, &remote, "--ref=main", &flag("mirror", &mirror)]), mirror)
+    };
+    let knows = |mirror: &Path, commit: &str| {
+        let mut git = run::clean("git", place.world.dir());
+        run::to_end(git.arg("--git-dir").arg(mirror).args(["cat-file", "-e", commit])).ok()
+    };
+    let first = commit("one");
+    ends(&apply("first").0, 0, &["1 created", &first]);
+    let (second, third) = (commit("two"), commit("three"));
+    // An advance over a commit that nobody fetched.
+    let (ran, mirror) = apply("second");
+    ends(&ran, 0, &["1 replaced", &third]);
+    assert!(knows(&mirror, &third) && !knows(&mirror, &second) && !knows(&mirror, &first), "its depth is 1");
+    assert_eq!(place.content("docs")["b.md"], "three");
+    // A ref that was forced back: by a mirror that knows only what is recorded, then by one that knows neither.
+    place.world.remote.reset(&second);
+    ends(&apply("second").0, 0, &["1 replaced", &second]);
+    assert_eq!(place.content("docs")["b.md"], "two");
+    place.world.remote.reset(&first);
+    let (ran, mirror) = apply("third");
+    ends(&ran, 0, &["1 replaced", &first]);
+    assert!(knows(&mirror, &first) && !knows(&mirror, &third), "its depth is 1");
+    assert_eq!(place.content("docs")["b.md"], "one");
+    let versions = Kubernetes::shared().versions(&place.namespace);
+    ends(&apply("fourth").0, 0, &["1 right"]);
+    assert_eq!(Kubernetes::shared().versions(&place.namespace), versions);
+}
+
+#[test]
 fn a_directory_needs_the_revision_that_it_is_of_and_overwrites_another_only_by_force() {
     let place = Place::new();
     let rules = flag("rules", &place.file("plugins.yaml", RULES));
@@ -126,6 +161,29 @@ fn a_directory_needs_the_revision_that_it_is_of_and_overwrites_another_only_by_f
     assert_eq!(place.content("docs")["b.md"], "b");
     ends(&place.apply(&[&rules, &tree, &two, "--force"]), 0, &["1 replaced"]);
     assert_eq!(place.content("docs")["b.md"], "changed");
+}
+
+#[test]
+fn rules_cannot_have_the_configmaps_that_hold_our_records() {
+    let place = Place::new();
+    let remote = place.remote();
+    place.world.remote.commit(&Files::new().file("docs/b.md", "b").file("jobs/a.yaml", "1"));
+    let apply = |docs: &str| {
+        let rules = RULES.replace("name: docs", &format!("name: {docs}"));
+        place.apply(&[
+            &flag("rules", &place.file("plugins.yaml", &rules)),
+            &remote,
+            "--ref=main",
+            "--adopt=all",
+        ])
+    };
+    ends(&apply("docs"), 0, &["2 created"]);
+    let versions = Kubernetes::shared().versions(&place.namespace);
+    for name in ["treeswap-set-team", "treeswap-ledger-team"] {
+        ends(&apply(name), 3, &["refused", &format!("the ConfigMap {name} is where we record"), "hint: "]);
+    }
+    assert_eq!(Kubernetes::shared().versions(&place.namespace), versions, "nothing was written");
+    ends(&apply("docs"), 0, &["2 right"]);
 }
 
 #[test]
