@@ -90,6 +90,9 @@ fn what_is_missing_is_named_with_its_variable() {
     complains(&treeswap(&world, &["sync", "--root=/x"], &[]), 2, &["--repo is required", "$TREESWAP_REPO"]);
     complains(&treeswap(&world, &["sync"], &[]), 2, &["--repo is required"]);
     complains(&treeswap(&world, &["sync", "--repo=/x"], &[]), 2, &["sync needs --root, or --rules"]);
+    let apply = treeswap(&world, &["apply", "--rules=x"], &[]);
+    complains(&apply, 2, &["--owner is required"]);
+    assert!(!apply.stderr.contains("$TREESWAP_OWNER"), "it has no variables: {}", apply.stderr);
     complains(&treeswap(&world, &["synchronise"], &[]), 2, &["unknown command \"synchronise\""]);
     let nothing = treeswap(&world, &[], &[]);
     assert_eq!(nothing.status.code(), Some(2));

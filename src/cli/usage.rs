@@ -70,7 +70,10 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
                 Some(ContextValue::Strings(names)) => names.iter().map(|name| flag_of(name)).collect(),
                 _ => vec![flag_of(&name)],
             };
-            hints.extend(names.iter().filter_map(|name| variable_hint(name)));
+            let command = arguments.get(1).and_then(|argument| argument.to_str());
+            if !matches!(command, Some("apply" | "render")) {
+                hints.extend(names.iter().filter_map(|name| variable_hint(name)));
+            }
             format!("{} {} required", names.join(" and "), if names.len() == 1 { "is" } else { "are" })
         }
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
