@@ -123,24 +123,19 @@ pub fn refusing() -> (std::net::SocketAddr, socket2::Socket) {
 /// An address where nobody answers, not even with a refusal: the queue of connections is full. As long as what comes
 /// with it lives.
 pub fn swallowing() -> (std::net::SocketAddr, impl Sized) {
-    use std::net::TcpStream;
     let (address, socket) = refusing();
     socket.listen(0).unwrap(); // Linux takes one more than it was told
-    let (mut queue, mut hung) = (Vec::new(), 0);
-    // A machine that is busy with others may let one hang for which there is room.
-    while hung < 3 {
-        match TcpStream::connect_timeout(&address, std::time::Duration::from_millis(300)) {
-            Ok(stream) => {
-                queue.push(stream);
-                hung = 0;
-            }
-            Err(error) => {
-                assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
-                hung += 1;
-            }
-        }
-    }
-    (address, (socket, queue))
+    let attempt = || {
+        let attempt = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        attempt.set_nonblocking(true).unwrap();
+        let _ = attempt.connect(&address.into()); // under way
+        attempt
+    };
+    // More than fit, none of them given up: whatever room a busy machine is slow to fill is theirs.
+    let attempts: Vec<_> = std::iter::repeat_with(attempt).take(16).collect();
+    let taken = || attempts.iter().any(|attempt| attempt.peer_addr().is_ok());
+    eventually(60, "a full queue of connections", || taken().then_some(()));
+    (address, (socket, attempts))
 }
 
 /// Within which the end that was promised after `promised` must come. What every change must pass runs on machines that
