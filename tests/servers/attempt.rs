@@ -2,7 +2,6 @@
 //! held, whether the old generation was served all the time.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -22,7 +21,8 @@ pub const CANARY: [&str; 2] = ["canary-4711", "Ym9iOmNhbmFyeS00NzEx"];
 pub struct Attempt {
     pub ran: Ran,
     pub took: Duration,
-    /// The sum of the peaks of all its processes, KiB: no less than the peak of their sum.
+    /// The largest sum of the peaks of all processes that it had at one time, KiB. Children that followed each other
+    /// are not added up.
     pub memory: u64,
 }
 
@@ -32,9 +32,9 @@ pub fn watch(command: &mut Command, world: &World, served: Option<(&Path, &[u8])
     let [stdout, stderr] = outputs.each_ref().map(|path| Stdio::from(std::fs::File::create(path).unwrap()));
     let started = Instant::now();
     let mut child = command.stdout(stdout).stderr(stderr).spawn().unwrap();
-    let mut peaks = HashMap::new();
+    let mut memory = 0;
     let status = loop {
-        tree(child.id(), &mut peaks);
+        memory = memory.max(tree(child.id()));
         if let Some((path, content)) = served {
             assert_eq!(std::fs::read(path).unwrap(), content, "the old generation is not served");
         }
@@ -47,25 +47,20 @@ pub fn watch(command: &mut Command, world: &World, served: Option<(&Path, &[u8])
     let took = started.elapsed();
     let [stdout, stderr] =
         outputs.map(|path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned());
-    Attempt { ran: Ran { status, stdout, stderr }, took, memory: peaks.values().sum() }
+    Attempt { ran: Ran { status, stdout, stderr }, took, memory }
 }
 
-/// Notes the peak of every process below this one (proc(5): VmHWM never shrinks while a program runs).
-fn tree(pid: u32, peaks: &mut HashMap<u32, u64>) {
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return };
+/// The peaks of this process and of those below it, added up (proc(5): VmHWM never shrinks while a program runs).
+fn tree(pid: u32) -> u64 {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return 0 };
     let peak: Option<u64> =
         status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().split(' ').next()?.parse().ok());
-    if let Some(peak) = peak {
-        let known = peaks.entry(pid).or_insert(0);
-        *known = peak.max(*known);
-    }
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return };
-    for thread in threads.flatten() {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return peak.unwrap_or(0) };
+    let children = threads.flatten().flat_map(|thread| {
         let children = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-        for child in children.split_ascii_whitespace() {
-            tree(child.parse().unwrap(), peaks);
-        }
-    }
+        children.split_ascii_whitespace().map(|child| tree(child.parse().unwrap())).collect::<Vec<_>>()
+    });
+    peak.unwrap_or(0) + children.sum::<u64>()
 }
 
 /// What a server does to an attempt, and what must come of it.
