@@ -6,7 +6,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
@@ -15,8 +15,9 @@ use rustix::process::{Pid, Signal};
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
 use super::pin;
+use crate::configmap::set::{Gap, Stamps};
 use crate::store::pin::{Error, Options, Pin};
-use crate::watch::{self, Watcher};
+use crate::watch::{self, Watcher, set};
 
 /// Pause before trying again to pin what could not be pinned.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -25,7 +26,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     treeswap watch /config -- kill -HUP 1\n  \
-    treeswap watch --skip-first /config -- curl -fsS -X POST http://localhost:9090/-/reload\n\n\
+    treeswap watch --skip-first /config -- curl -fsS -X POST http://localhost:9090/-/reload\n  \
+    treeswap watch --set /maps -- ./load {}\n\n\
     The command gets the new generation's own directory in TREESWAP_DIR and wherever {} stands in its arguments, and \
     runs for the generation that is current at the start, too. If it fails, that is reported, and the next swap runs it \
     again. SIGTERM is passed on to it, and ends the watch once it has ended; a second one kills it.")]
@@ -41,6 +43,14 @@ pub struct Args {
     /// Don't run the command for the generation that is current at the start
     #[arg(long)]
     pub skip_first: bool,
+
+    /// PATH is a projected volume of several ConfigMaps: run the command only for complete sets of them
+    ///
+    /// A set is complete when each map that the marker names (in .treeswap) has the stamp that the marker has for it;
+    /// what is swapped between two complete sets is passed over. The value says where a map's stamp is, {name} standing
+    /// for the map's name: what the writer's --stamp-key says.
+    #[arg(long, value_name = "STAMP", num_args = 0..=1, require_equals = true, default_missing_value = ".{name}.stamp")]
+    pub set: Option<Stamps>,
 
     /// Look at the link so often, also without an event
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = pin::duration)]
@@ -76,41 +86,74 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
     let mut served: Option<Pin> = None;
     let mut skip = args.skip_first;
     let mut waits = false;
+    let mut lacked = Vec::new();
     loop {
         let mut again = false;
-        match Pin::take_link(&link, &Options::default()) {
-            Ok(newest) if served.as_ref().is_some_and(|served| served.same_generation(&newest)) => {}
-            Ok(newest) if skip => {
+        let newest = Pin::take_link(&link, &Options::default());
+        let lacks = newest.as_ref().ok().and_then(|newest| lack(args, &link, newest));
+        match (newest, lacks) {
+            (Ok(newest), _) if served.as_ref().is_some_and(|served| served.same_generation(&newest)) => {}
+            (Ok(newest), Some(lacks)) => {
+                if !lacks.is_empty() && lacks != lacked {
+                    say!("treeswap: no complete set is in {}; waiting for one", newest.location().display());
+                    lacks.iter().for_each(|line| say!("treeswap: {line}"));
+                    lacked = lacks;
+                }
+                skip = false; // a complete one will come by a swap
+                again = true;
+            }
+            (Ok(newest), None) if skip => {
                 served = Some(newest);
                 skip = false;
             }
-            Ok(newest) => {
+            (Ok(newest), None) => {
+                lacked.clear();
                 if let Some(warning) = pin::warning(&newest) {
                     say!("treeswap: {warning}");
                 }
                 match run_for(args, &newest, &mut stop).await? {
+                    Next::Watch if args.set.is_some() && !set::names(&link, newest.dir()) => {
+                        let gone = newest.location().display();
+                        say!(
+                            "treeswap: {gone} was swapped while the command ran, which may have read less than all"
+                        );
+                        served = Some(newest);
+                    }
                     Next::Watch => served = Some(newest), // and the pin before it goes
                     Next::Exit(code) => return Ok(code),
                 }
                 continue; // what was swapped meanwhile is due now
             }
-            Err(error @ Error::NoGeneration { .. }) => {
+            (Err(error @ Error::NoGeneration { .. }), _) => {
                 if !std::mem::replace(&mut waits, true) {
                     say!("treeswap: {error}; waiting for it");
                 }
                 skip = false; // the first one to come is a swap
             }
-            Err(error) if error.is_transient() || served.is_some() => {
+            (Err(error), _) if error.is_transient() || served.is_some() => {
                 say!("treeswap: {:#}; trying again", anyhow::Error::new(error));
                 again = true;
             }
-            Err(error) => return Err(error.into()),
+            (Err(error), _) => return Err(error.into()),
         }
         tokio::select! {
             changed = swaps.changed() => changed.context("the watching thread ended")?,
             () = tokio::time::sleep(PAUSE), if again => {}
             () = stop.signalled() => return Ok(ExitCode::SUCCESS),
         }
+    }
+}
+
+/// Why the newest generation is no complete set, a line each, where sets are asked for.
+fn lack(args: &Args, link: &Path, newest: &Pin) -> Option<Vec<String>> {
+    let missing = set::missing(newest.dir(), args.set.as_ref()?);
+    if !set::names(link, newest.dir()) {
+        return Some(Vec::new()); // it was swapped meanwhile, and what was seen may be half removed
+    }
+    match missing {
+        Ok(gaps) if gaps.is_empty() => None,
+        Ok(gaps) => Some(gaps.iter().map(Gap::to_string).collect()),
+        Err(error) => Some(vec![format!("cannot read it: {error}")]),
     }
 }
 

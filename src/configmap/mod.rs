@@ -9,7 +9,7 @@
 //! `fault` what can be wrong with them; `glob` the dialects by name, `zglob` the older one; `tree` files and links;
 //! `payload` the keys and bytes of one ConfigMap; `plan` which file goes where, `finding` what stands in the way,
 //! `grow` more partitions for a payload that is too large; `compare` what an existing ConfigMap lacks; `manifest` the
-//! YAML that kubectl takes; `apply` what has to happen in a cluster.
+//! YAML that kubectl takes; `apply` what has to happen in a cluster; `set` whether what a consumer sees belongs together.
 
 pub mod apply;
 mod compare;
@@ -22,6 +22,7 @@ mod payload;
 mod plan;
 mod read;
 mod rules;
+pub mod set;
 mod tree;
 mod yaml;
 mod zglob;

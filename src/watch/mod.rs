@@ -7,6 +7,10 @@
 //! What a [`Watcher`] promises: after a swap it yields, at the latest at the next poll; several swaps in between are one
 //! change; and it yields nothing when nothing changed, whatever else happens in the directory. What it doesn't: hold
 //! the generation. Take a pin for that, and read the pinned one, which may be newer than the change.
+//!
+//! Where several ConfigMaps are on one volume, a [`SetReader`] waits for those swaps after which they belong together.
+
+pub mod set;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -16,6 +20,8 @@ use std::time::Duration;
 
 use notify::{ErrorKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use rustix::io::Errno;
+
+pub use set::{Set, SetReader};
 
 use crate::clock;
 

@@ -6,6 +6,7 @@ mod pins;
 #[path = "../common/run.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod run;
+mod sets;
 mod status;
 mod watches;
 

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A `treeswap watch` whose command writes lines to a log.
-struct Watching {
+pub(super) struct Watching {
     talker: Talker,
     log: PathBuf,
 }
@@ -15,12 +15,16 @@ impl Watching {
 
     /// Under the words of another program. The script finds the log in `$log`.
     fn start_by(writer: &Writer, options: &[&str], script: &str, by: &[&str]) -> Self {
-        let log = writer.dir.path().join("log");
+        Self::over(writer.root(), writer.dir.path().join("log"), options, script, by)
+    }
+
+    /// Of any directory.
+    pub(super) fn over(path: &Path, log: PathBuf, options: &[&str], script: &str, by: &[&str]) -> Self {
         let program = env!("CARGO_BIN_EXE_treeswap");
         let mut words: Vec<&str> = by.to_vec();
         words.extend([program, "watch"]);
         words.extend(options);
-        words.extend([writer.root().to_str().unwrap(), "--", "sh", "-c", script]);
+        words.extend([path.to_str().unwrap(), "--", "sh", "-c", script]);
         let mut command = Command::new(words[0]);
         command
             .args(&words[1..])
@@ -29,17 +33,17 @@ impl Watching {
         Self { talker: Talker::spawn(&mut command), log }
     }
 
-    fn log(&self) -> Vec<String> {
+    pub(super) fn log(&self) -> Vec<String> {
         fs::read_to_string(&self.log).unwrap_or_default().lines().map(str::to_owned).collect()
     }
 
-    fn complaints(&self) -> String {
+    pub(super) fn complaints(&self) -> String {
         fs::read_to_string(self.log.with_extension("err")).unwrap()
     }
 
     /// Waits until the log's last line is this one.
     #[track_caller]
-    fn until(&self, last: &str) {
+    pub(super) fn until(&self, last: &str) {
         let end = Instant::now() + Duration::from_secs(60);
         while self.log().last().is_none_or(|line| line != last) {
             assert!(Instant::now() < end, "no line {last:?} came: {:?}\n{}", self.log(), self.complaints());
@@ -49,7 +53,7 @@ impl Watching {
 }
 
 /// Long enough that nothing is found by polling in a test about events.
-const NO_POLL: &str = "--poll=1h";
+pub(super) const NO_POLL: &str = "--poll=1h";
 const NOTE: &str = "cat \"$TREESWAP_DIR/a\" >> \"$log\"";
 
 #[test]

@@ -112,6 +112,9 @@ pub(super) struct Rights {
     version_key: String,
 
     /// Add a key with the payload's digest, to be compared with the marker's
+    ///
+    /// {name} in it stands for the ConfigMap's name, so that several ConfigMaps fit into one volume: .{name}.stamp is
+    /// what `treeswap watch --set` looks for.
     #[arg(long, value_name = "KEY")]
     stamp_key: Option<String>,
 }

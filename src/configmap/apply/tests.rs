@@ -21,7 +21,7 @@ fn payload(keys: &[(&str, &str)]) -> Payload {
 
 fn wish(keys: &[(&str, &str)]) -> Wish {
     let payload = payload(keys);
-    Wish { digest: payload.digest(false), payload, fed: !keys.is_empty(), versioned: true }
+    Wish { digest: payload.digest(false), payload, fed: !keys.is_empty(), versioned: true, stamp: None }
 }
 
 /// At revision 2, with the key VERSION.
@@ -280,6 +280,14 @@ fn a_stamp_holds_the_digest_and_is_outside_of_it() {
     assert!(finding.to_string().contains("key a of ConfigMap m"), "{finding}");
     let other = Desired::new(&plan, revision, "rules", Shape::default()).unwrap();
     assert_ne!(other.rules, desired.rules, "what is written besides counts as a rule");
+    let named = Shape { stamp_key: Some(".{name}.stamp".into()), ..shape.clone() };
+    assert_eq!(named.check(), Ok(()));
+    let named = Desired::new(&plan, revision, "rules", named.clone()).unwrap().of("c", "n").unwrap()["m"]
+        .content(&named, R2);
+    assert_eq!(named.data[".m.stamp"], content.data["stamp"], "the same payload");
+    let long = Shape { stamp_key: Some(format!("{}{{name}}{{name}}", "x".repeat(252))), ..shape.clone() };
+    let finding = Desired::new(&plan, revision, "rules", long).unwrap_err();
+    assert!(finding.to_string().contains("longer than 253 bytes"), "{finding}");
     assert!(Shape { stamp_key: Some("VERSION".into()), ..shape.clone() }.check().is_err());
     assert!(Shape { stamp_key: Some("..x".into()), ..shape }.check().is_err());
 }

@@ -6,6 +6,7 @@ use aws_lc_rs::digest;
 
 use super::super::compare::Current;
 use super::super::payload::Payload;
+use super::super::set::stamp_of;
 use super::super::{Finding, Place, Plan, Planned, check_key};
 use super::Owner;
 use super::names;
@@ -31,7 +32,7 @@ pub enum VersionKey {
 pub struct Shape {
     /// The key `VERSION`.
     pub version_key: VersionKey,
-    /// A key that holds the digest, for consumers that compare it with the marker's.
+    /// A key that holds the digest, for consumers that compare it with the marker's; `{name}` in it is the ConfigMap's.
     pub stamp_key: Option<String>,
 }
 
@@ -59,6 +60,8 @@ pub struct Wish {
     pub fed: bool,
     /// Whether the key `VERSION` is ours to write.
     pub versioned: bool,
+    /// The key that holds the digest.
+    pub stamp: Option<String>,
 }
 
 impl Desired {
@@ -104,7 +107,12 @@ impl Wish {
             values.remove(VERSION);
         }
         let payload = Payload::new(values);
-        if let Some(key) = &shape.stamp_key {
+        let stamp = shape.stamp_key.as_ref().map(|key| stamp_of(key, &planned.name));
+        if let Some(key) = &stamp {
+            if let Err(why) = check_key(key.as_bytes()) {
+                let path = b"the stamp (--stamp-key)".to_vec();
+                return Err(Finding::IllegalKey { path, name: planned.name.clone(), why });
+            }
             if let Some(path) = planned.files.get(key) {
                 let paths = vec![path.clone(), b"the stamp (--stamp-key)".to_vec()];
                 return Err(Finding::Collision { name: planned.name.clone(), key: key.clone(), paths });
@@ -116,14 +124,14 @@ impl Wish {
             }
         }
         let digest = payload.digest(false);
-        Ok(Self { payload, digest, fed: planned.fed, versioned: planned.stamped })
+        Ok(Self { payload, digest, fed: planned.fed, versioned: planned.stamped, stamp })
     }
 
     /// Keys that are ours and not the payload's, with what they should hold.
     pub(super) fn stamps(&self, shape: &Shape, revision: &str) -> BTreeMap<String, String> {
         let version = (self.versioned && shape.version_key != VersionKey::Off)
             .then(|| (VERSION.to_owned(), revision.to_owned()));
-        let stamp = shape.stamp_key.iter().map(|key| (key.clone(), self.digest.clone()));
+        let stamp = self.stamp.iter().map(|key| (key.clone(), self.digest.clone()));
         version.into_iter().chain(stamp).collect()
     }
 
@@ -157,7 +165,7 @@ impl Shape {
     pub fn check(&self) -> Result<(), String> {
         match &self.stamp_key {
             Some(key) if key == VERSION => Err("it is the key of --version-key".to_owned()),
-            Some(key) => check_key(key.as_bytes()).map_err(|why| why.to_string()),
+            Some(key) => check_key(stamp_of(key, "name").as_bytes()).map_err(|why| why.to_string()),
             None => Ok(()),
         }
     }

@@ -1,0 +1,204 @@
+//! Complete sets: several ConfigMaps on one volume, delivered only when they belong together.
+//!
+//! The convention, and what makes a set complete, are in [`crate::configmap::set`]. This reads it from a volume: a set
+//! is judged in one directory that was opened once, so that no swap can come between two of its files; and whoever gets
+//! it reads on in that directory.
+//!
+//! A kubelet keeps no old generation: it removes the previous one right after a swap, pins or not. So a set can vanish
+//! while it is read. [`Set::is_current`], asked *after* reading, says that it did not: what was read until then is whole.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{CWD, Mode, OFlags};
+
+use super::{Options, Watcher};
+use crate::clock;
+use crate::configmap::set::{Gap, MARKER, Stamps, gaps};
+use crate::fsx;
+
+/// More than any entry of a marker, or any digest, has.
+const MOST: u64 = 64 << 10;
+
+/// A complete set, in a directory of its own that was opened once.
+#[derive(Debug)]
+pub struct Set {
+    dir: OwnedFd,
+    link: PathBuf,
+    target: PathBuf,
+}
+
+impl Set {
+    /// The directory, for `openat` and `fchdir`.
+    pub fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
+    /// The directory as a path that only this process can use: `/proc/self/fd/N`. Whatever is read below it is of this
+    /// set, or is not there any more.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.dir.as_raw_fd()))
+    }
+
+    /// What the link named: a directory beside it.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Whether the link still names this set. If so, whatever was read from it until now is whole; if not, the kubelet
+    /// may have begun to remove it meanwhile.
+    pub fn is_current(&self) -> bool {
+        names(&self.link, self.dir.as_fd())
+    }
+}
+
+/// Waits for complete sets; as an iterator it never ends. What lies between two of them is passed over: whoever holds
+/// the previous set keeps it.
+///
+/// ```
+/// use treeswap::configmap::set::Stamps;
+/// use treeswap::watch::{Options, SetReader};
+/// # let volume = tempfile::tempdir()?;
+/// # let (volume, one) = (volume.path(), volume.path().join("..2026_11_20_15_04_05.1"));
+/// # std::fs::create_dir_all(one.join(".treeswap"))?;
+/// # let entry = r#"{"digest":"d1","uid":"u","resourceVersion":"1","revision":"r"}"#;
+/// # std::fs::write(one.join(".treeswap/plugins"), entry)?;
+/// # std::fs::write(one.join(".plugins.stamp"), "d1")?;
+/// # std::fs::write(one.join("plugins.yaml"), "plugins: {}")?;
+/// # std::os::unix::fs::symlink(one.file_name().unwrap(), volume.join("..data"))?;
+///
+/// for set in SetReader::new(volume.join("..data"), Stamps::default(), &Options::default()) {
+///     let plugins = std::fs::read_to_string(set.path().join("plugins.yaml"));
+///     // And whatever else belongs to it. Then:
+///     if set.is_current() {
+///         println!("{}", plugins?); // use it
+///         # break;
+///     }
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct SetReader {
+    link: PathBuf,
+    stamps: Stamps,
+    watcher: Watcher,
+    begun: bool,
+    gaps: Vec<Gap>,
+}
+
+impl SetReader {
+    /// Reads what a link (`VOLUME/..data`) names. Neither the link nor its directory need to exist yet.
+    pub fn new(link: impl Into<PathBuf>, stamps: Stamps, options: &Options) -> Self {
+        let link = link.into();
+        let watcher = Watcher::new(&link, options);
+        Self { link, stamps, watcher, begun: false, gaps: Vec::new() }
+    }
+
+    /// Waits for the next complete set, at most so long; the first one may be there already.
+    ///
+    /// # Errors
+    /// When what is there cannot be read. The next call looks again at the next swap.
+    pub fn wait(&mut self, at_most: Duration) -> io::Result<Option<Set>> {
+        let until = clock::now().boottime.saturating_add(at_most);
+        loop {
+            if std::mem::replace(&mut self.begun, true) {
+                let left = until.saturating_sub(clock::now().boottime);
+                if self.watcher.wait(left).is_none() {
+                    return Ok(None);
+                }
+            }
+            if let Some(set) = self.look()? {
+                return Ok(Some(set));
+            }
+        }
+    }
+
+    /// Why the newest swap brought no complete set.
+    pub fn gaps(&self) -> &[Gap] {
+        &self.gaps
+    }
+
+    fn look(&mut self) -> io::Result<Option<Set>> {
+        loop {
+            let opened = rustix::fs::open(
+                &self.link,
+                OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+                Mode::empty(),
+            );
+            let dir = match opened {
+                Err(rustix::io::Errno::NOENT) => return Ok(None),
+                opened => opened?,
+            };
+            let target = match fsx::read_link(CWD, &self.link)? {
+                fsx::Link::To(target) => PathBuf::from(target),
+                fsx::Link::Absent | fsx::Link::Other(_) => return Ok(None),
+            };
+            let gaps = missing(dir.as_fd(), &self.stamps);
+            if !names(&self.link, dir.as_fd()) {
+                continue; // it was swapped meanwhile, and what was seen may be half removed
+            }
+            self.gaps = gaps?;
+            let set = Set { dir, link: self.link.clone(), target };
+            return Ok(self.gaps.is_empty().then_some(set));
+        }
+    }
+}
+
+impl Iterator for SetReader {
+    type Item = Set;
+
+    /// What cannot be read is passed over like what is not complete.
+    fn next(&mut self) -> Option<Set> {
+        loop {
+            if let Ok(Some(set)) = self.wait(Duration::MAX) {
+                return Some(set);
+            }
+        }
+    }
+}
+
+/// What a directory lacks to be a complete set. Its answer counts only if the link still names the directory
+/// afterwards.
+///
+/// # Errors
+/// When what is there cannot be read.
+pub fn missing(dir: BorrowedFd<'_>, stamps: &Stamps) -> io::Result<Vec<Gap>> {
+    let mut marker = BTreeMap::new();
+    match fsx::open_dir(dir, MARKER) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        opened => {
+            let opened = opened?;
+            for listed in fsx::list(&opened)? {
+                // What is no text is no entry either, and is called damaged by its name.
+                let text = read(opened.as_fd(), Path::new(listed.os()))?.unwrap_or_default();
+                marker.insert(listed.os().to_string_lossy().into_owned(), text);
+            }
+        }
+    }
+    let mut failed = None;
+    let gaps = gaps(&marker, stamps, |path| {
+        read(dir, Path::new(path)).unwrap_or_else(|error| {
+            failed.get_or_insert(error);
+            None
+        })
+    });
+    failed.map_or(Ok(gaps), Err)
+}
+
+fn read(at: BorrowedFd<'_>, path: &Path) -> io::Result<Option<String>> {
+    let bytes = match fsx::read_file(at, path, MOST) {
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => None, // `{name}/STAMP`, and the name is a file
+        read => read?,
+    };
+    Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// Whether a link names an open directory.
+pub fn names(link: &Path, dir: BorrowedFd<'_>) -> bool {
+    let named = rustix::fs::stat(link).map(|stat| (stat.st_dev, stat.st_ino));
+    let opened = rustix::fs::fstat(dir).map(|stat| (stat.st_dev, stat.st_ino));
+    matches!((named, opened), (Ok(named), Ok(opened)) if named == opened)
+}
