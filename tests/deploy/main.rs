@@ -99,13 +99,22 @@ fn example_variables(documents: &[(PathBuf, Value)], map: &str) -> Vec<(String, 
         .collect()
 }
 
+/// In a Pod the cluster is the Pod's own; here it takes a kubeconfig to name one.
+const KUBECONFIG: &str = "{clusters: [{name: c, cluster: {server: 'https://c'}}], users: [{name: u}], \
+                          contexts: [{name: default, context: {cluster: c, user: u}}], current-context: default}";
+
 /// Fails unless the binary accepts how the containers of these documents call it.
 fn assert_accepted(documents: &[(PathBuf, Value)]) {
+    let kubeconfig = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&kubeconfig, KUBECONFIG).unwrap();
     for Ours { at, container, .. } in ours(documents) {
         let args: Vec<&str> = list(container, "args").iter().map(|arg| arg.as_str().unwrap()).collect();
         let mut command = Command::new(BINARY);
         command.env_clear();
         match args[0] {
+            "sync" if args.iter().any(|arg| arg.starts_with("--owner=")) => {
+                command.arg("check").args(&args[1..]).arg("--kubeconfig").arg(kubeconfig.path())
+            }
             "sync" => command.arg("check").args(&args[1..]),
             // It has no offline check: help is printed once everything before it was accepted.
             "apply" => command.arg("apply").args(&args[1..]).arg("--help"),
@@ -131,7 +140,11 @@ fn assert_accepted(documents: &[(PathBuf, Value)]) {
 #[test]
 fn the_binary_accepts_every_option_that_the_manifests_use() {
     let documents = documents();
-    assert_eq!(ours(&documents).len(), 5, "the sidecar, the node's, who waits for it, and the CronJobs");
+    assert_eq!(
+        ours(&documents).len(),
+        6,
+        "the sidecar, the node's, who waits for it, the appliers, the CronJob"
+    );
     assert_accepted(&documents);
 }
 
@@ -181,14 +194,19 @@ fn our_containers_keep_to_the_restricted_profile() {
     }
 }
 
-/// Fails unless what follows a repository all the time is probed as it should be; `subcommand` aside, these are its
-/// probes wherever it is deployed.
+/// Fails unless what keeps a root all the time is probed as it should be; `subcommand` aside, these are its probes
+/// wherever it is deployed.
 fn assert_probed(container: &Value) {
+    assert_alive(container);
     let words: Vec<&str> = list(&container["startupProbe"]["exec"], "command")
         .iter()
         .map(|word| word.as_str().unwrap())
         .collect();
     assert_eq!(words, ["/treeswap", "status", "/config"], "its words are what `kubectl describe pod` shows");
+}
+
+/// Fails unless whoever hangs is found out, at the port that it listens at.
+fn assert_alive(container: &Value) {
     let liveness = &container["livenessProbe"]["httpGet"];
     assert_eq!(liveness["path"].as_str(), Some("/livez"));
     assert_eq!(liveness["port"].as_str(), container["ports"][0]["name"].as_str());
@@ -208,11 +226,38 @@ fn the_sidecar_starts_first_and_its_probes_reach_its_port() {
     let sidecar = all.iter().find(|one| one.at.ends_with("sidecar/sidecar.yaml")).unwrap();
     assert_eq!(sidecar.container["restartPolicy"].as_str(), Some("Always"), "a native sidecar");
     for one in all.iter().filter(|one| !one.container["ports"].is_null()) {
-        assert_probed(one.container);
+        match one.at.ends_with("apply/deployment.yaml") {
+            true => assert_alive(one.container),
+            false => assert_probed(one.container),
+        }
     }
     let volume =
         list(sidecar.pod, "volumes").iter().find(|volume| volume["name"].as_str() == Some("config")).unwrap();
     assert!(volume["emptyDir"]["sizeLimit"].as_str().is_some(), "the volume has a size limit");
+}
+
+#[test]
+fn the_appliers_share_one_account_and_nothing_waits_for_their_targets() {
+    let documents = documents();
+    let all = ours(&documents);
+    let appliers: Vec<_> = all.iter().filter(|one| one.at.contains("deploy/apply/")).collect();
+    let args = |one: &Ours| -> Vec<String> {
+        let args = list(one.container, "args").iter().map(|arg| arg.as_str().unwrap().to_owned());
+        args.filter(|arg| !["sync", "apply"].contains(&&**arg)).collect()
+    };
+    let [once, always] = &appliers[..] else { panic!("{}", appliers.len()) };
+    let (once, always) = if once.at.ends_with("cronjob.yaml") { (once, always) } else { (always, once) };
+    for one in [once, always] {
+        assert_eq!(one.pod["serviceAccountName"].as_str(), Some("config-apply"));
+        assert_eq!(list(one.pod, "containers").len(), 1, "a Pod of its own");
+    }
+    let shared = |arg: &String| !arg.starts_with("--timeout=") && !arg.starts_with("--http-bind=");
+    let (once, rest): (Vec<_>, Vec<_>) = (args(once), args(always));
+    assert!(once.iter().filter(|arg| shared(arg)).eq(rest.iter().filter(|arg| shared(arg))));
+    assert!(always.container["readinessProbe"].is_null(), "a refused target holds no rollout up");
+    let deployment = documents.iter().find(|(path, _)| path.ends_with("apply/deployment.yaml")).unwrap();
+    let spec = &deployment.1["spec"];
+    assert_eq!(spec["selector"]["matchLabels"], spec["template"]["metadata"]["labels"]);
 }
 
 #[test]
