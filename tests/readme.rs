@@ -110,7 +110,11 @@ fn the_table_of_metrics_is_what_is_served() {
     let failures = || sidecar.metric("treeswap_sync_consecutive_failures");
     eventually(20, "a failure", || (failures()? > 0.0).then_some(()));
     assert!(sidecar.request("POST", "/sync").unwrap().starts_with("HTTP/1.1 403"));
-    let text = sidecar.ask("/metrics").unwrap();
+    let other = World::new();
+    other.remote.commit(&Files::new().file("key", "1"));
+    let (applying, _held) = Sidecar::applying(&other);
+    eventually(60, "a target", || (applying.metric("treeswap_applied_total")? > 0.0).then_some(()));
+    let text = sidecar.ask("/metrics").unwrap() + &applying.ask("/metrics").unwrap();
     let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let served: BTreeSet<String> = families
         .map(|family| match family.split_once(' ') {

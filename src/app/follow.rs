@@ -16,7 +16,7 @@ use crate::deliver::{self, MirrorSource, Planner, Report, Rhythm, SourceError, T
 use crate::mirror::Mirror;
 use crate::phase::{Applied, Attempt, Outcome, Status, Trigger};
 use crate::repeats::{Repeats, unsaid};
-use crate::telemetry::metrics::{Metrics, ResultLabel, SourceLabel};
+use crate::telemetry::metrics::{Metrics, ResultLabel, Shown, SourceLabel};
 use crate::{admin, clock, human, shutdown};
 
 /// How long one delivery may take: what `treeswap apply` allows itself.
@@ -81,7 +81,8 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
         limit: LIMIT,
         once,
     };
-    let mut teller = Teller { status, metrics, began: None, failing: Repeats::default() };
+    let mut teller =
+        Teller { status, metrics, began: None, failing: Repeats::default(), shown: Shown::default() };
     runtime.block_on(async {
         signals.ask(ask);
         let (source, options, clusters) = (Arc::new(source), &rules.options, &rules.clusters);
@@ -105,6 +106,7 @@ struct Teller {
     metrics: Metrics,
     began: Option<(Trigger, Timestamp, std::time::Instant)>,
     failing: Repeats,
+    shown: Shown,
 }
 
 impl Teller {
@@ -154,6 +156,8 @@ impl Teller {
             self.metrics.error("apply", if target.transient { "transient" } else { "permanent" });
         }
         report.failures.iter().for_each(|_| self.metrics.error("apply", "transient"));
+        let ended = report.targets.iter().map(|target| (target.cluster.as_str(), target.outcome.word()));
+        self.metrics.delivered(ended, &mut self.shown);
         let revision = report.revision;
         let summary = format!("revision {}: {}", revision.short(), words.join(", "));
         match (wrong.first(), report.differs()) {

@@ -1,5 +1,6 @@
 //! The metrics of a sync. Names are a contract: they appear in the README, in alerts and in dashboards.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -68,6 +69,15 @@ pub struct HookName {
     pub hook: &'static str,
 }
 
+/// Targets of a cluster that ended alike.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, EncodeLabelSet)]
+pub struct TargetLabel {
+    /// As the rules call it.
+    pub cluster: String,
+    /// right, created, replaced, repaired, recreated, deleted, left, refused, held, failed, skipped.
+    pub outcome: &'static str,
+}
+
 /// What is current.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 pub struct CurrentLabel {
@@ -76,6 +86,10 @@ pub struct CurrentLabel {
     /// Directory name.
     pub generation: String,
 }
+
+/// The series that show the last delivery.
+#[derive(Debug, Default)]
+pub struct Shown(Vec<TargetLabel>);
 
 type Seconds = Gauge<f64, AtomicU64>;
 
@@ -118,6 +132,10 @@ pub struct Metrics {
     pub hooks: Family<HookLabel, Counter>,
     /// How long each took.
     pub hook_durations: Family<HookName, Histogram, fn() -> Histogram>,
+    /// Targets as the last delivery left them.
+    pub targets: Family<TargetLabel, Gauge>,
+    /// Targets of all deliveries.
+    pub applied: Family<TargetLabel, Counter>,
     /// The same facts under git-sync's names.
     pub git_sync: super::git_sync_metrics::GitSync,
 }
@@ -143,6 +161,8 @@ impl Default for Metrics {
             root_free_bytes: Gauge::default(),
             hooks: Family::default(),
             hook_durations: Family::new_with_constructor(|| Histogram::new(SECONDS)),
+            targets: Family::default(),
+            applied: Family::default(),
             git_sync: super::git_sync_metrics::GitSync::default(),
         }
     }
@@ -199,6 +219,10 @@ impl Metrics {
             self.hook_durations.clone(),
         );
         registry.register("errors", "Errors, by stage and class", self.errors.clone());
+        let help = "ConfigMaps as the last delivery left them, by cluster and outcome";
+        registry.register("apply_targets", help, self.targets.clone());
+        let help = "ConfigMaps of all deliveries, by cluster and outcome";
+        registry.register("applied", help, self.applied.clone());
     }
 
     /// Notes how long a stage took.
@@ -217,6 +241,23 @@ impl Metrics {
     /// Counts an error.
     pub fn error(&self, stage: &'static str, class: &'static str) {
         self.errors.get_or_create(&ErrorLabel { stage, class }).inc();
+    }
+
+    /// Counts how the targets of a delivery ended. A cluster or an outcome that it does not have is no longer shown as
+    /// the last one's.
+    pub fn delivered<'t>(&self, ended: impl Iterator<Item = (&'t str, &'static str)>, shown: &mut Shown) {
+        let mut counts: BTreeMap<TargetLabel, u64> = BTreeMap::new();
+        for (cluster, outcome) in ended {
+            *counts.entry(TargetLabel { cluster: cluster.to_owned(), outcome }).or_default() += 1;
+        }
+        for (label, count) in &counts {
+            self.targets.get_or_create(label).set(i64::try_from(*count).unwrap_or(i64::MAX));
+            self.applied.get_or_create(label).inc_by(*count);
+        }
+        for gone in shown.0.iter().filter(|label| !counts.contains_key(label)) {
+            self.targets.remove(gone);
+        }
+        shown.0 = counts.into_keys().collect();
     }
 
     /// Names the current generation: the one series of `treeswap_current_generation_info`.
@@ -244,6 +285,9 @@ mod tests {
         metrics.hook("webhook", false, Duration::from_millis(30));
         metrics.triggers.get_or_create(&SourceLabel { source: "timer" }).inc();
         metrics.generations.get_or_create(&StateLabel { state: "retired" }).set(2);
+        let mut shown = Shown::default();
+        metrics.delivered([("a", "failed"), ("b", "right")].into_iter(), &mut shown);
+        metrics.delivered([("a", "right"), ("a", "right")].into_iter(), &mut shown);
         metrics.name_current("aa".into(), "..one".into());
         metrics.name_current("bb".into(), "..two".into());
         let mut text = String::new();
@@ -267,9 +311,14 @@ mod tests {
             "treeswap_hooks_total{hook=\"webhook\",result=\"error\"} 1",
             "treeswap_hook_duration_seconds_count{hook=\"webhook\"} 1",
             "treeswap_errors_total{stage=\"fetch\",class=\"transient\"} 1",
+            "treeswap_apply_targets{cluster=\"a\",outcome=\"right\"} 2",
+            "treeswap_applied_total{cluster=\"a\",outcome=\"failed\"} 1",
+            "treeswap_applied_total{cluster=\"b\",outcome=\"right\"} 1",
         ] {
             assert!(text.lines().any(|found| found.starts_with(line)), "{line} is not in\n{text}");
         }
+        let last = text.lines().filter(|line| line.starts_with("treeswap_apply_targets"));
+        assert_eq!(last.count(), 1, "only the last delivery:\n{text}");
         assert!(!text.contains("\"aa\""), "one series for what is current:\n{text}");
     }
 }

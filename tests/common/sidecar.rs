@@ -30,6 +30,25 @@ impl Sidecar {
         Self::of(world, command.args(more))
     }
 
+    /// Applies the remote's files to a cluster that takes no connections; what keeps its port has to be kept.
+    pub fn applying(world: &World) -> (Self, socket2::Socket) {
+        let (address, held) = super::refusing();
+        let cluster =
+            serde_json::json!({ "name": "away", "cluster": { "server": format!("http://{address}") } });
+        let user = serde_json::json!({ "name": "user", "user": { "token": "token" } });
+        let context = serde_json::json!({ "name": "away", "context": { "cluster": "away", "user": "user" } });
+        let config = serde_json::json!({ "clusters": [cluster], "users": [user], "contexts": [context] });
+        let map = serde_json::json!({ "name": "map", "clusters": { "away": ["ci"] } });
+        let rules = serde_json::json!({ "config_updater": { "maps": { "*": map } } });
+        let (kubeconfig, plugins) = (world.dir().join("kubeconfig"), world.dir().join("plugins.yaml"));
+        std::fs::write(&kubeconfig, config.to_string()).unwrap();
+        std::fs::write(&plugins, rules.to_string()).unwrap();
+        let mut command =
+            world.treeswap(&["sync", "--ref=main", "--owner=test", "--http-bind=127.0.0.1:0", "--repo"]);
+        command.arg(&world.remote.path).arg("--rules").arg(plugins).arg("--kubeconfig").arg(kubeconfig);
+        (Self::of(world, &mut command), held)
+    }
+
     /// A command that serves at a port of the kernel's choice on 127.0.0.1.
     pub fn of(world: &World, command: &mut std::process::Command) -> Self {
         let process = Background::start(command, &world.dir().join("sidecar.log"));

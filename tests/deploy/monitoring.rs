@@ -14,7 +14,11 @@ fn served() -> BTreeMap<String, BTreeSet<String>> {
     eventually(20, "a hook", || (sidecar.metric("treeswap_hooks_total")? > 0.0).then_some(()));
     let _away = world.remote.away();
     eventually(20, "a failure", || (sidecar.metric("treeswap_errors_total")? > 0.0).then_some(()));
-    let text = sidecar.ask("/metrics").unwrap();
+    let other = World::new();
+    other.remote.commit(&Files::new().file("key", "1"));
+    let (applying, _held) = Sidecar::applying(&other);
+    eventually(60, "a target", || (applying.metric("treeswap_applied_total")? > 0.0).then_some(()));
+    let text = sidecar.ask("/metrics").unwrap() + &applying.ask("/metrics").unwrap();
     let mut series: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in text.lines().filter(|line| line.starts_with("treeswap_")) {
         let (name, rest) = line.split_at(line.find(['{', ' ']).unwrap());
