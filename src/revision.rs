@@ -8,6 +8,22 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+/// How the revision that a ref names stands to one that was recorded before, as far as it is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Relation {
+    /// The recorded one is an ancestor: an advance.
+    Ahead,
+    /// It is an ancestor of the recorded one: the ref went back, or a replica lags.
+    Behind,
+    /// Neither: the ref was forced elsewhere.
+    Aside,
+    /// The remote does not have the recorded one, so it is no advance: a replica lags, or history was rewritten and
+    /// cleaned up since.
+    Gone,
+    /// The history that would tell is not to be had. That never means that it is an advance.
+    Unknown,
+}
+
 /// The id of a git object: 20 bytes of SHA-1. (SHA-256 repositories are refused by the mirror, by name.)
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId(pub [u8; 20]);

@@ -39,12 +39,13 @@ use tokio_util::sync::CancellationToken;
 
 pub use follow::{Rhythm, Turn, follow};
 pub use report::{Outcome, Report, Target};
-pub use source::{MirrorSource, Planner, Relation, Source, SourceError, TreeSource};
+pub use source::{MirrorSource, Planner, Source, SourceError, TreeSource};
 
 use crate::cluster::{Clusters, ConfigError};
 use crate::configmap::apply::{Adopt, Desired, Floor, Owner, Pace, Policy};
 use crate::human;
 use crate::retry::Backoff;
+pub use crate::revision::Relation;
 use crate::revision::Revision;
 use report::Ended;
 use worker::Worker;

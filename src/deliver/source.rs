@@ -1,5 +1,6 @@
 //! Where revisions come from, and who says which one is newest.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use crate::configmap::apply::Desired;
 use crate::human;
 use crate::mirror::{self, Mirror, Objects};
-use crate::revision::Revision;
+use crate::revision::{Relation, Revision};
 
 /// The remote, as a delivery needs it.
 pub trait Source: Send + Sync + 'static {
@@ -19,26 +20,18 @@ pub trait Source: Send + Sync + 'static {
     /// What a revision asks for.
     fn desired(&self, revision: Revision) -> impl Future<Output = Result<Arc<Desired>, SourceError>> + Send;
 
-    /// How a revision that the ref names stands to the one that a cluster has on record.
-    fn relation(&self, recorded: Revision, named: Revision) -> impl Future<Output = Relation> + Send;
+    /// How a revision that the ref names stands to another one, which a cluster has on record. An error is for a
+    /// question that may be answered later.
+    fn relation(
+        &self,
+        recorded: Revision,
+        named: Revision,
+    ) -> impl Future<Output = Result<Relation, SourceError>> + Send;
 
     /// Whether there is a ref at all. Where there is none, nobody can say which of two revisions is newer.
     fn follows(&self) -> bool {
         true
     }
-}
-
-/// How one revision stands to another, as far as it is known.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Relation {
-    /// The recorded one is an ancestor: an advance.
-    Ahead,
-    /// It is an ancestor of the recorded one: the ref went back, or a replica lags.
-    Behind,
-    /// Neither: the ref was forced elsewhere.
-    Aside,
-    /// The history that would tell is not here. That never means that it is an advance.
-    Unknown,
 }
 
 /// The remote did not answer, or what it names cannot be planned.
@@ -62,11 +55,19 @@ impl SourceError {
 /// Makes of a revision's objects what it asks for. Blocking.
 pub type Planner = dyn Fn(&Objects, Revision) -> Result<Desired, SourceError> + Send + Sync;
 
-type Answer = Result<Revision, SourceError>;
+type Answer<T> = oneshot::Sender<Result<T, SourceError>>;
+
+/// What the thread that holds the mirror is asked.
+enum Question {
+    /// Which revision the ref names.
+    Tip(Answer<Revision>),
+    /// How the second one, which the ref names, stands to the first.
+    Relation(Revision, Revision, Answer<Relation>),
+}
 
 /// A remote repository, followed through a mirror that a thread of its own holds.
 pub struct MirrorSource {
-    asks: mpsc::UnboundedSender<oneshot::Sender<Answer>>,
+    asks: mpsc::UnboundedSender<Question>,
     objects: Objects,
     planner: Arc<Planner>,
     planned: Mutex<Option<Arc<Desired>>>,
@@ -80,45 +81,113 @@ impl std::fmt::Debug for MirrorSource {
 
 impl MirrorSource {
     /// Of a mirror that nobody else uses.
-    pub fn new(mut mirror: Mirror, planner: Arc<Planner>) -> io::Result<Self> {
+    pub fn new(mirror: Mirror, planner: Arc<Planner>) -> io::Result<Self> {
         let objects = mirror.objects();
-        let (asks, mut asked) = mpsc::unbounded_channel::<oneshot::Sender<Answer>>();
+        let (asks, asked) = mpsc::unbounded_channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let serve = move || {
-            runtime.block_on(async {
-                while let Some(first) = asked.recv().await {
-                    // Whoever asked before the question goes out may have its answer.
-                    let mut askers = vec![first];
-                    askers.extend(std::iter::from_fn(|| asked.try_recv().ok()));
-                    let answer = tip(&mut mirror).await.map_err(|error| SourceError::of_mirror(&error));
-                    for asker in askers {
-                        let _ = asker.send(answer.clone()); // one who left has no use for it
-                    }
-                }
-            });
-        };
+        let serve = move || runtime.block_on(Remote::new(mirror).serve(asked));
         // It ends with the last handle, or with the process: it holds nothing that a kill could harm.
         std::thread::Builder::new().name("remote".into()).spawn(serve)?;
         Ok(Self { asks, objects, planner, planned: Mutex::new(None) })
     }
-}
 
-/// The tip's commit, fetched unless the mirror holds it.
-async fn tip(mirror: &mut Mirror) -> Result<Revision, mirror::Error> {
-    let tip = mirror.resolve().await?;
-    mirror.fetch(&tip, &[]).await
-}
-
-impl Source for MirrorSource {
-    async fn ask(&self) -> Result<Revision, SourceError> {
+    /// Puts a question to the remote.
+    async fn put<T>(&self, question: impl FnOnce(Answer<T>) -> Question) -> Result<T, SourceError> {
         let (asker, answer) = oneshot::channel();
         let gone = || SourceError {
             what: "the thread that speaks to the remote has ended".to_owned(),
             hints: Vec::new(),
             transient: false,
         };
-        self.asks.send(asker).map_err(|_| gone())?;
+        self.asks.send(question(asker)).map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
+    }
+}
+
+/// Revisions that the mirror keeps readable.
+const HELD: usize = 3;
+
+/// Pairs of revisions whose relation is remembered.
+const MOST_RELATIONS: usize = 1_000;
+
+/// Who holds the mirror.
+struct Remote {
+    mirror: Mirror,
+    /// Each cluster asks the same.
+    relations: HashMap<(Revision, Revision), Relation>,
+    /// What may still be read, newest first.
+    held: Vec<Revision>,
+}
+
+impl Remote {
+    fn new(mirror: Mirror) -> Self {
+        Self { mirror, relations: HashMap::new(), held: Vec::new() }
+    }
+
+    async fn serve(mut self, mut asked: mpsc::UnboundedReceiver<Question>) {
+        while let Some(first) = asked.recv().await {
+            // Whoever asked before the question goes out may have its answer.
+            let (mut askers, mut pairs) = (Vec::new(), Vec::new());
+            for question in std::iter::once(first).chain(std::iter::from_fn(|| asked.try_recv().ok())) {
+                match question {
+                    Question::Tip(asker) => askers.push(asker),
+                    Question::Relation(recorded, named, asker) => pairs.push((recorded, named, asker)),
+                }
+            }
+            if !askers.is_empty() {
+                let answer = self.tip().await.map_err(|error| SourceError::of_mirror(&error));
+                for asker in askers {
+                    let _ = asker.send(answer.clone()); // one who left has no use for it
+                }
+                if let Ok(revision) = answer {
+                    self.housekeep(revision);
+                }
+            }
+            for (recorded, named, asker) in pairs {
+                let _ = asker.send(self.relation(recorded, named).await);
+            }
+        }
+    }
+
+    /// The tip's commit, fetched unless the mirror holds it.
+    async fn tip(&mut self) -> Result<Revision, mirror::Error> {
+        let tip = self.mirror.resolve().await?;
+        self.mirror.fetch(&tip, &[]).await
+    }
+
+    /// Keeps the mirror from growing with every revision, once a new one came. Clusters may still be at the ones before.
+    fn housekeep(&mut self, newest: Revision) {
+        if self.held.first() == Some(&newest) {
+            return;
+        }
+        self.held.retain(|held| *held != newest);
+        self.held.insert(0, newest);
+        self.held.truncate(HELD);
+        if let Err(error) = self.mirror.housekeep(&self.held) {
+            tracing::warn!(error = human::one_line(&error), "the mirror cannot be made smaller");
+        }
+    }
+
+    async fn relation(&mut self, recorded: Revision, named: Revision) -> Result<Relation, SourceError> {
+        if let Some(relation) = self.relations.get(&(recorded, named)) {
+            return Ok(*relation);
+        }
+        let found = self.mirror.relation(recorded, named).await;
+        let relation = found.map_err(|error| SourceError::of_mirror(&error))?;
+        // What a replica lacks now it may have in a moment.
+        if relation != Relation::Gone {
+            if self.relations.len() >= MOST_RELATIONS {
+                self.relations.clear();
+            }
+            self.relations.insert((recorded, named), relation);
+        }
+        Ok(relation)
+    }
+}
+
+impl Source for MirrorSource {
+    async fn ask(&self) -> Result<Revision, SourceError> {
+        self.put(Question::Tip).await
     }
 
     async fn desired(&self, revision: Revision) -> Result<Arc<Desired>, SourceError> {
@@ -133,8 +202,8 @@ impl Source for MirrorSource {
         Ok(desired)
     }
 
-    async fn relation(&self, _: Revision, _: Revision) -> Relation {
-        Relation::Unknown // a mirror without history cannot tell
+    async fn relation(&self, recorded: Revision, named: Revision) -> Result<Relation, SourceError> {
+        self.put(|asker| Question::Relation(recorded, named, asker)).await
     }
 }
 
@@ -158,8 +227,8 @@ impl Source for TreeSource {
         Ok(Arc::clone(&self.0))
     }
 
-    async fn relation(&self, _: Revision, _: Revision) -> Relation {
-        Relation::Unknown
+    async fn relation(&self, _: Revision, _: Revision) -> Result<Relation, SourceError> {
+        Ok(Relation::Unknown)
     }
 
     fn follows(&self) -> bool {

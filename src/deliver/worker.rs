@@ -5,18 +5,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, future, stream};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::record::Closed;
 use super::report::{Ended, Outcome, Target, all_failed};
-use super::source::{Relation, Source};
+use super::source::Source;
 use super::survey::{Blind, Item, Reader, Space};
 use super::write::{Stop, Writer, Written, late, pause};
 use super::{OnRewind, Options, parsed, short, unless};
 use crate::cluster::Cluster;
 use crate::configmap::apply::{Deed, Desired, Marker, Moves, order};
-use crate::revision::Revision;
+use crate::revision::{Relation, Revision};
 
 /// A ref that moves more often than this while one cluster is written is for the next run.
 const MOST_RESTARTS: u32 = 20;
@@ -35,8 +35,8 @@ pub(super) struct Worker<S> {
     notes: Vec<String>,
     /// Something was written, and the ref was not asked since.
     unconfirmed: bool,
-    /// The time that a ref that goes back was given to think again is over.
-    waited: bool,
+    /// Until when a ref that goes back may be a replica that lags.
+    doubted: Option<Instant>,
 }
 
 /// How one pass over the cluster ended.
@@ -56,7 +56,7 @@ impl<S: Source> Worker<S> {
         options: Options,
         cancel: CancellationToken,
     ) -> Self {
-        Self { name, cluster, source, options, cancel, notes: Vec::new(), unconfirmed: false, waited: false }
+        Self { name, cluster, source, options, cancel, notes: Vec::new(), unconfirmed: false, doubted: None }
     }
 
     /// Until every target has a definite result.
@@ -291,12 +291,22 @@ impl<S: Source> Worker<S> {
         if !self.source.follows() {
             return None;
         }
+        let holds = self.options.on_rewind == OnRewind::Hold;
         for recorded in recorded {
-            let relation = self.source.relation(recorded, named).await;
-            if relation == Relation::Behind && !self.waited && !self.options.dry_run {
-                self.waited = true;
-                let waiting = self.lagging(writer);
-                if timeout(self.options.lag, waiting).await.is_ok() {
+            let relation = match unless(&self.cancel, self.source.relation(recorded, named)).await {
+                Ok(relation) => relation,
+                // It is asked again, rather than held for what may be known in a moment.
+                Err(error) if holds || self.cancel.is_cancelled() => {
+                    let stop = Stop::Unasked(error);
+                    writer.stop(stop.clone());
+                    return Some((Outcome::Skipped, stop.to_string()));
+                }
+                Err(_) => Relation::Unknown,
+            };
+            if matches!(relation, Relation::Behind | Relation::Gone) && !self.options.dry_run {
+                let lag = self.options.lag;
+                let until = *self.doubted.get_or_insert_with(|| Instant::now() + lag);
+                if timeout_at(until, self.lagging(writer)).await.is_ok() {
                     let why = writer.stopped().map(|stop| stop.to_string()).unwrap_or_default();
                     return Some((Outcome::Skipped, why));
                 }
@@ -308,11 +318,14 @@ impl<S: Source> Worker<S> {
                 Relation::Aside => {
                     format!("the ref was forced from {from} to {to}, which does not contain it")
                 }
+                Relation::Gone => {
+                    format!("the ref names {to}, and the remote does not have {from}, which is recorded")
+                }
                 Relation::Unknown => {
                     format!("it is not known whether {to} comes after {from}, which is recorded")
                 }
             };
-            if self.options.on_rewind == OnRewind::Hold {
+            if holds {
                 return Some((
                     Outcome::Refused,
                     format!("{what}, and nothing but an advance is to be applied"),

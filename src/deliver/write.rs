@@ -106,7 +106,8 @@ impl<S: Source> Writer<'_, S> {
         self.stop.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
-    fn stop(&self, why: Stop) {
+    /// No write may be begun any more.
+    pub(super) fn stop(&self, why: Stop) {
         *self.stop.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(why);
     }
 

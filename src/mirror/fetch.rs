@@ -5,6 +5,7 @@
 //! crash leaves). An answer that is incomplete or odd is followed, once, by a request that claims nothing.
 
 use std::collections::{BTreeSet, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::closure::{History, history, tree_closure};
@@ -210,11 +211,23 @@ impl Mirror {
 
     /// One pack, from the remote through the child; what came with it, and its name.
     pub(super) async fn receive(&mut self, request: &Request, task: Task) -> Result<(Answer, String), Error> {
+        let layout = Arc::clone(&self.layout);
+        self.receive_into(layout.dir(), self.options.wire.max_fetch_bytes, request, task).await
+    }
+
+    /// The same into any repository.
+    pub(super) async fn receive_into(
+        &mut self,
+        dir: &Path,
+        max_bytes: u64,
+        request: &Request,
+        task: Task,
+    ) -> Result<(Answer, String), Error> {
         let job = Job {
-            dir: self.layout.dir().to_owned(),
+            dir: dir.to_owned(),
             task,
             memory: self.options.index_memory,
-            max_bytes: self.options.wire.max_fetch_bytes,
+            max_bytes,
             durable: self.options.durable,
         };
         let (mut indexer, mut stdin) = Indexer::start(self.options.indexer.clone(), job)?;

@@ -5,6 +5,7 @@
 //! DIR/treeswap          our mark, the lock of whoever works on the mirror, and what it weighed without garbage
 //! DIR/objects/pack/     everything that was fetched
 //! DIR/shallow           commits whose parents are not kept
+//! DIR/history/          commits alone, while they are looked at
 //! DIR/refs/treeswap/tip what was last fetched and found complete; written last
 //! ```
 //!
@@ -28,6 +29,7 @@ use fs_err as fs;
 
 use super::error::Error;
 use super::form::{self, Form};
+use super::history;
 use crate::revision::{ObjectId, Revision};
 
 /// Our mark and lock.
@@ -166,6 +168,9 @@ impl Layout {
                 || (name.ends_with(".idx") && !twin("pack"))
                 || (name.ends_with(".pack") && !twin("idx"))
         })?;
+        if self.form == Form::Bare {
+            history::clear(&self.dir.join(history::PLACE))?;
+        }
         for stale in self.broken()? {
             fs::remove_dir_all(&stale).map_err(local("remove the broken mirror", &stale))?;
         }

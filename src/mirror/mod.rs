@@ -11,7 +11,7 @@
 //! needed, under limits; `closure` whether all is there; `partial` what a filter left out; `modules/`
 //! submodules; `layout` the mirror's files, `form` what is different in git-sync's layout, `worktrees` generations as linked worktrees, `git_index` their index; `odb` reading
 //! objects; `tree`, `whole`, `delta`, `sparse` trees to payloads and deltas; `blobs` contents for writers;
-//! `housekeeping` bounded growth; `error`; `author` makes the repository of the demonstration.
+//! `history` how two revisions stand to each other; `housekeeping` bounded growth; `error`; `author` makes the repository of the demonstration.
 
 pub mod author;
 mod blobs;
@@ -23,6 +23,7 @@ mod fetch;
 mod fixture;
 mod form;
 mod git_index;
+mod history;
 mod housekeeping;
 mod indexer;
 mod layout;

@@ -132,13 +132,15 @@ fn a_mirror_that_never_saw_the_recorded_commit_follows_the_ref_wherever_it_went(
     ends(&ran, 0, &["1 replaced", &third]);
     assert!(knows(&mirror, &third) && !knows(&mirror, &second) && !knows(&mirror, &first), "its depth is 1");
     assert_eq!(place.content("docs")["b.md"], "three");
-    // A ref that was forced back: by a mirror that knows only what is recorded, then by one that knows neither.
+    // A ref that was forced aside, by a mirror that knows only what is recorded.
     place.world.remote.reset(&second);
-    ends(&apply("second").0, 0, &["1 replaced", &second]);
-    assert_eq!(place.content("docs")["b.md"], "two");
+    let other = commit("other");
+    ends(&apply("second").0, 0, &["1 replaced", &other, "the ref was forced from"]);
+    assert_eq!(place.content("docs")["b.md"], "other");
+    // One that went back, by a mirror that knows neither.
     place.world.remote.reset(&first);
     let (ran, mirror) = apply("third");
-    ends(&ran, 0, &["1 replaced", &first]);
+    ends(&ran, 0, &["1 replaced", &first, "the ref went back from"]);
     assert!(knows(&mirror, &first) && !knows(&mirror, &third), "its depth is 1");
     assert_eq!(place.content("docs")["b.md"], "one");
     let versions = Kubernetes::shared().versions(&place.namespace);

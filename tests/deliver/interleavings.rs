@@ -139,7 +139,7 @@ impl Applier {
             answer: Box::new(answer),
             asked: AtomicUsize::new(0),
             plans: Arc::clone(&stage.plans),
-            relation: Relation::Unknown,
+            relation: Ok(Relation::Unknown),
         });
         let clusters = load(&[("test", proxy.access("writer"))]);
         let ends = Arc::clone(&gate);

@@ -13,4 +13,5 @@ mod maps;
 mod proxy;
 mod races;
 mod refs;
+mod rewinds;
 mod script;

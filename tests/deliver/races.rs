@@ -74,7 +74,7 @@ fn act(story: Story, step: Value) -> std::pin::Pin<Box<dyn Future<Output = ()> +
         answer: Box::new(answer),
         asked: AtomicUsize::new(0),
         plans: Arc::clone(&story.plans),
-        relation: Relation::Unknown,
+        relation: Ok(Relation::Unknown),
     };
     Box::pin(async move {
         let everywhere = Everywhere(story.cluster.clone());

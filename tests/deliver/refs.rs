@@ -66,6 +66,19 @@ fn what_is_unknown_is_no_advance_and_the_ref_decides_unless_it_is_to_hold() {
 }
 
 #[test]
+fn a_history_that_is_not_to_be_had_for_now_is_asked_for_again_by_who_holds_alone() {
+    let there = Delivered::new();
+    let silent = || Script::at(&there.plans, revision(3)).silent();
+    let holding = Options { on_rewind: OnRewind::Hold, tries: 2, ..options() };
+    let report = there.run(silent(), &holding).unwrap();
+    assert_eq!(only(&report).outcome, Outcome::Failed);
+    assert!(only(&report).transient && report.is_to_be_repeated(), "{report:?}");
+    assert_eq!(there.content(), "two");
+    assert_eq!(only(&there.run(silent(), &options()).unwrap()).outcome, Outcome::Replaced);
+    assert_eq!(there.content(), "three");
+}
+
+#[test]
 fn a_replica_that_lags_is_asked_again_and_a_ref_that_went_back_is_believed_in_the_end() {
     let there = Delivered::new();
     let before = Kubernetes::shared().versions(&there.namespace);

@@ -29,7 +29,7 @@ pub struct Script {
     pub answer: Box<dyn Fn(usize) -> Answer + Send + Sync>,
     pub asked: AtomicUsize,
     pub plans: Arc<Plans>,
-    pub relation: Relation,
+    pub relation: Result<Relation, SourceError>,
 }
 
 impl Script {
@@ -47,12 +47,17 @@ impl Script {
             answer: Box::new(move |at| Box::pin(std::future::ready(answer(at)))),
             asked: AtomicUsize::new(0),
             plans: Arc::clone(plans),
-            relation: Relation::Ahead,
+            relation: Ok(Relation::Ahead),
         }
     }
 
     pub fn related(self, relation: Relation) -> Self {
-        Self { relation, ..self }
+        Self { relation: Ok(relation), ..self }
+    }
+
+    /// Its history is not to be had for now.
+    pub fn silent(self) -> Self {
+        Self { relation: Err(away()), ..self }
     }
 }
 
@@ -65,8 +70,8 @@ impl Source for Script {
         Ok(Arc::clone(&self.plans[&revision]))
     }
 
-    async fn relation(&self, _: Revision, _: Revision) -> Relation {
-        self.relation
+    async fn relation(&self, _: Revision, _: Revision) -> Result<Relation, SourceError> {
+        self.relation.clone()
     }
 }
 

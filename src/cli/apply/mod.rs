@@ -18,7 +18,7 @@ use super::{Exit, hints};
 use crate::cluster::{self, Clusters};
 use crate::configmap::apply::{Adopt, Desired, Floor, Owner, Shape, VersionKey};
 use crate::configmap::{Plan, RuleSet};
-use crate::deliver::{self, MirrorSource, Planner, Report, SourceError, TreeSource};
+use crate::deliver::{self, MirrorSource, OnRewind, Planner, Report, SourceError, TreeSource};
 use crate::mirror::Mirror;
 use crate::revision::{ObjectId, Revision};
 use crate::{config, human, shutdown};
@@ -99,6 +99,13 @@ pub(super) struct Rights {
     /// lets all go.
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
     max_prune: u8,
+
+    /// When the ref goes back, or elsewhere, from what a cluster has: apply it, or hold
+    ///
+    /// `hold` writes nothing unless the history of the commit is known to contain the one that is recorded. A ref that
+    /// goes back is asked again for 30 seconds before it is believed: it may be a replica that lags.
+    #[arg(long, value_name = "WHAT", default_value = "apply", value_parser = PossibleValuesParser::new(["apply", "hold"]))]
+    on_rewind: String,
 
     /// Delete an immutable ConfigMap and make it again when its content has to change
     #[arg(long, hide_short_help = true, value_name = "BOOL", default_value = "false", value_parser = config::boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -331,6 +338,7 @@ impl Rights {
             prune: self.prune,
             floor: Floor { percent: self.max_prune },
             recreate: self.recreate_immutable,
+            on_rewind: if self.on_rewind == "hold" { OnRewind::Hold } else { OnRewind::Apply },
             concurrency: clusters.concurrency.into(),
             ..deliver::Options::new(owner)
         })

@@ -12,8 +12,9 @@ use super::local::ours;
 use super::{Answer, Deepen, Request};
 use crate::revision::ObjectId;
 
-/// The one filter known here. Any other is left out, and the answer says so.
+/// The filters known here. Any other is left out, and the answer says so.
 const BLOB_NONE: &str = "blob:none";
+const TREE_NONE: &str = "tree:0";
 
 /// Sends a pack of what the request asks for, and returns how the boundary moved. Stops early when nobody receives.
 pub(super) fn pack(
@@ -21,13 +22,15 @@ pub(super) fn pack(
     request: &Request,
     pieces: &Sender<Bytes>,
 ) -> Result<Answer, git2::Error> {
-    let filtered = request.filter.as_deref() == Some(BLOB_NONE);
+    let filter = request.filter.as_deref().filter(|filter| [BLOB_NONE, TREE_NONE].contains(filter));
+    let filtered = filter.is_some();
     let mut answer = Answer { filtered, ..Answer::default() };
     let mut packer = Packer {
         repository,
         builder: repository.packbuilder()?,
         known: HashSet::new(),
-        blobs: !filtered,
+        trees: filter != Some(TREE_NONE),
+        blobs: filter.is_none(),
         pieces,
     };
     let history = History::read(repository, request)?;
@@ -136,6 +139,7 @@ struct Packer<'r> {
     builder: PackBuilder<'r>,
     /// Objects that are in the pack or on the other side.
     known: HashSet<Oid>,
+    trees: bool,
     blobs: bool,
     pieces: &'r Sender<Bytes>,
 }
@@ -175,6 +179,9 @@ impl Packer<'_> {
 
     fn add_commit(&mut self, id: Oid) -> Result<ControlFlow<()>, git2::Error> {
         self.add(id, None)?;
+        if !self.trees {
+            return Ok(ControlFlow::Continue(()));
+        }
         let tree = self.repository.find_commit(id).map_err(of("commit", id))?.tree_id();
         self.add_tree(tree)
     }

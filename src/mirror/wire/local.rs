@@ -60,7 +60,9 @@ impl Local {
         request: &Request,
         sink: &mut (dyn AsyncWrite + Unpin + Send),
     ) -> Result<Answer, Error> {
-        let opened = match self.upload_pack()? {
+        // A repository has to allow its program a filter; we need no leave.
+        let program = if request.only_filtered { None } else { self.upload_pack()? };
+        let opened = match program {
             Some(reader) => Opened::new(reader, &self.name, &self.options, &[]).await,
             None => return self.fetch_in_place(request, sink).await,
         };

@@ -249,6 +249,8 @@ pub struct Request {
     pub depth: Deepen,
     /// A partial-clone filter such as `blob:none`; see [`Answer::filtered`].
     pub filter: Option<String>,
+    /// Where the filter cannot be applied, ask for nothing.
+    pub only_filtered: bool,
     /// Whether the pack may hold deltas against objects of `haves`. With a boundary it also decides what a git server
     /// takes as held: without it, all that a wanted commit's tree holds is sent again (pack-objects looks at the trees
     /// of `haves` across a boundary only with `--thin`).

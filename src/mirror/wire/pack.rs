@@ -57,6 +57,9 @@ pub(super) fn ask(request: &Request, offered: &Capabilities, remote: &str) -> Re
         return missing("fetch");
     }
     let filtered = request.filter.is_some() && offered.fetch_has("filter") && offered.any_want();
+    if request.only_filtered && !filtered {
+        return missing("filter");
+    }
     let side_band =
         offered.version == Version::Two || offered.has("side-band-64k") || offered.has("side-band");
     let mut message = Vec::with_capacity(512 + 50 * (request.wants.len() + request.haves.len()));

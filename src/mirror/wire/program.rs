@@ -108,6 +108,10 @@ impl Fetcher {
         request: &Request,
         sink: &mut (dyn AsyncWrite + Unpin + Send),
     ) -> Result<Answer, Error> {
+        if request.only_filtered {
+            // It fetches all of it where the remote knows no filter, and only says so afterwards.
+            return Err(Error::Unsupported { remote: self.name.clone(), feature: "filter" });
+        }
         let place = Place::make(&self.program.mirror, request)
             .map_err(|source| self.failed("make a repository for it", source))?;
         let mut args = vec!["fetch".to_owned(), self.url.clone()];
