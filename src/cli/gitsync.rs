@@ -30,14 +30,10 @@ fn flags() -> clap::Command {
 /// Runs it. `name` is what it was called.
 pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
     let mut flags = flags();
-    let usage = |message: &str, flags: &clap::Command| {
-        say!("{message}\n{}\n{message}", manual::usage(name, flags).trim_end());
-    };
     let call = match read(&flags, arguments) {
         Ok(call) => call,
         Err(fault @ Fault::Arguments(_)) => {
-            usage(&fault.to_string(), &flags);
-            return Exit::Usage.into();
+            return unreadable(&fault.to_string(), &[], &manual::usage(name, &flags));
         }
         Err(fault @ Fault::Environment(_)) => {
             say!("FATAL: {fault}");
@@ -51,7 +47,7 @@ pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
         Action::Manual => Some(manual::manual(&flags)),
     };
     if let Some(text) = shown {
-        let _ = std::io::stdout().lock().write_all(text.as_bytes()); // who closes the pipe early has seen enough
+        print(&text);
         return Exit::Done.into();
     }
     for note in &call.notes {
@@ -59,10 +55,8 @@ pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
     }
     let error_file = error_file(&call);
     let refuse = |message: &str, hints: &[String], flags: &clap::Command| {
-        usage(message, flags);
-        for hint in hints {
-            say!("hint: {hint}");
-        }
+        say!("{message}\n{}\n{message}", manual::usage(name, flags).trim_end());
+        say_hints(hints);
         if let Some(path) = &error_file {
             // As in git-sync: the bare text. Where it cannot be written, stderr has it.
             let _ = path
@@ -80,15 +74,13 @@ pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
         Ok(matches) => matches,
         Err(error) => {
             let (line, hints) = usage::explain(&error, arguments);
-            refuse(&line, &hints, &flags);
-            return Exit::Usage.into();
+            return unreadable(&line, &hints, &manual::usage(name, &flags));
         }
     };
     let args = match config::Args::from_arg_matches(&matches) {
         Ok(args) => args,
         Err(error) => {
-            refuse(&error.to_string(), &[], &flags);
-            return Exit::Usage.into();
+            return unreadable(&error.to_string(), &[], &manual::usage(name, &flags));
         }
     };
     let given = Given::of_git_sync(call, &flags, &matches);
@@ -110,6 +102,25 @@ pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
         tracing::error!(error = human::one_line(error.as_ref()), hints, "git-sync ends");
         Exit::Failed.into()
     })
+}
+
+/// Refuses a command line that cannot be read, on git-sync's streams: what is wrong and the usage on stderr, and what is
+/// wrong again on stdout, where whoever keeps only that finds it.
+fn unreadable(message: &str, hints: &[String], usage: &str) -> ExitCode {
+    say!("{message}\n{}", usage.trim_end());
+    say_hints(hints);
+    print(&format!("{message}\n"));
+    Exit::Usage.into()
+}
+
+fn say_hints(hints: &[String]) {
+    for hint in hints {
+        say!("hint: {hint}");
+    }
+}
+
+fn print(text: &str) {
+    let _ = std::io::stdout().lock().write_all(text.as_bytes()); // who closes the pipe early has seen enough
 }
 
 fn read(flags: &clap::Command, arguments: &[OsString]) -> Result<Call, Fault> {

@@ -54,10 +54,11 @@ pub(super) fn named(
     let password = match (password, given.password_file.as_str()) {
         (None, "") if given.username.is_empty() => return Ok(Vec::new()),
         (None, "") => {
-            return Err(Error::Needs {
-                one: username,
-                other: "--password-file or $TREESWAP_PASSWORD".into(),
-            });
+            let variable = match origins.personality() {
+                Personality::Treeswap => "$TREESWAP_PASSWORD",
+                Personality::GitSync => "$GITSYNC_PASSWORD",
+            };
+            return Err(Error::Needs { one: username, other: format!("--password-file or {variable}") });
         }
         (Some(Variable { name, .. }), path) if !path.is_empty() => {
             return Err(Error::Conflict { one: name.clone(), other: file });

@@ -8,10 +8,12 @@
 //! What treeswap has besides is taken as it is: its flags in git-sync's notation, its variables as `TREESWAP_…`, which
 //! win over `GITSYNC_…` as they do in `sync`.
 //!
-//! Files: `table` the flags; `pflag` cutting a command line; `old` v3's flags. All of it is pure.
+//! Files: `table` the flags; `pflag` cutting a command line; `old` v3's flags; `refspec` what `--ref` takes. All of it
+//! is pure.
 
 mod old;
 mod pflag;
+mod refspec;
 mod table;
 
 use std::collections::BTreeMap;
@@ -79,7 +81,7 @@ impl Call {
 /// Why a command line or an environment cannot be read at all.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
-    /// The command line: said before and after the usage, exit code 2.
+    /// The command line: said with the usage, and once more on stdout, exit code 2.
     #[error("{0}")]
     Arguments(String),
     /// A variable: exit code 1.
@@ -169,12 +171,15 @@ fn known(sync: &Command) -> Vec<Known> {
 fn of_environment(flag: &Flag, look: Lookup<'_>, notes: &mut Vec<String>) -> Result<Option<Given>, Fault> {
     let newest = flag.variable().filter(|_| of_name(flag.name).is_some());
     let Some((name, value)) = one_of(newest.as_deref(), flag.older, look, notes)? else { return Ok(None) };
-    let wrong = |why: String| {
-        let shown = if flag.kind == Kind::Json { String::new() } else { format!(" {value:?}") };
-        Fault::Environment(format!("invalid value{shown} for ${name}: {why}"))
-    };
-    flag.kind.check(&value).map_err(wrong)?;
-    Ok(Some(Given { value, origin: Origin::Variable(name) }))
+    match flag.kind.check(&value) {
+        Ok(()) => Ok(Some(Given { value, origin: Origin::Variable(name) })),
+        // The one kind whose malformed variable git-sync does without.
+        Err(why) if flag.kind == Kind::Json => {
+            notes.push(format!("${name} is ignored: {why}"));
+            Ok(None)
+        }
+        Err(why) => Err(Fault::Environment(format!("invalid value {value:?} for ${name}: {why}"))),
+    }
 }
 
 /// Of the names of one variable the last that is set, with its value.
@@ -294,6 +299,18 @@ impl Taken {
             self.hidden.password = Some(Variable { name: "--password".to_owned(), value });
         }
         let mut wrong = old.wrong;
+        if let Some(given) = self.values.last("ref").filter(|given| !given.value.is_empty()).cloned() {
+            match refspec::source(&given.value) {
+                Ok(source) => {
+                    notes.extend(refspec::note(&given.origin.called("ref"), &given.value));
+                    self.values.set("ref", Given { value: source.to_owned(), ..given });
+                }
+                Err(why) => {
+                    let name = given.origin.called("ref");
+                    wrong = wrong.or(Some(Error::Value { name, value: given.value, why }));
+                }
+            }
+        }
         for flag in FLAGS.iter().filter(|flag| flag.kind == Kind::Duration) {
             let Some(given) = self.values.last(flag.name).cloned() else { continue };
             if let Err(why) = duration(&given.value) {
