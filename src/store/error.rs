@@ -146,6 +146,13 @@ impl Error {
         }
     }
 
+    /// Whether the root's file system, or the quota on it, is used up.
+    pub fn is_full(&self) -> bool {
+        let kind = self.kind();
+        matches!(self, Self::NoRoom { .. })
+            || matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+    }
+
     /// Whether the same attempt may succeed later without a person.
     pub fn is_transient(&self) -> bool {
         match self {

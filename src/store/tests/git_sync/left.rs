@@ -1,0 +1,75 @@
+//! Roots that git-sync left, of version 3 and 4.
+
+use super::*;
+
+#[test]
+fn a_root_of_git_sync_4_goes_on_serving_and_is_compared_before_it_is_trusted() {
+    let (root, old, one) = (Root::new(), files("a", "0"), files("ab", "1"));
+    let commit = root.make_worktree(&one);
+    let retired = root.make_worktree(&old);
+    symlink(format!(".worktrees/{commit}"), &root.link).unwrap();
+    symlink(format!(".worktrees/{retired}"), root.at("tmp-link")).unwrap();
+    let before = inode(&root.link);
+    let mut store = root.open();
+    assert_eq!(inode(&root.link), before);
+    assert!(!root.at("tmp-link").is_symlink());
+    let current = store.current().unwrap();
+    assert!(!current.is_known() && current.revision == commit && !store.is_trusted(&clock::now()));
+    assert_eq!(store.verify(&of(&one), &go()).unwrap(), [""; 0]);
+    store.adopt(&of(&one), "all", &clock::now()).unwrap();
+    assert!(store.is_trusted(&clock::now()));
+    let old = store.generations().iter().find(|record| record.revision == retired).unwrap();
+    assert!(old.retired.is_some());
+    drop(store);
+    let (store, found) = root.try_open().unwrap();
+    assert!(found.done.is_empty() && store.is_trusted(&clock::now()), "{found:?}");
+}
+
+#[test]
+fn what_git_sync_left_is_as_old_as_its_modification_time() {
+    let (root, old) = (Root::new(), files("a", "0"));
+    let commit = root.make_worktree(&old);
+    let then = std::time::SystemTime::now() - Duration::from_secs(3600);
+    fs_err::File::open(root.at(Name::of(commit).place())).unwrap().file().set_modified(then).unwrap();
+    let store = root.open();
+    let record = &store.generations()[0];
+    let age = clock::now().wall.duration_since(record.published);
+    assert!((3595..3700).contains(&age.as_secs()), "{age:?}");
+    // Never older than this boot, whatever the wall clock says.
+    let counted = retention::age(record.retired.as_ref().unwrap(), &clock::now());
+    assert!(counted >= Duration::from_secs(3500).min(clock::now().boottime / 2), "{counted:?}");
+}
+
+#[test]
+fn a_root_of_git_sync_3_serves_until_the_first_publication_and_its_tree_goes_after_its_grace_period() {
+    let (root, one) = (Root::new(), files("a", "1"));
+    let commit = of(&one).revision;
+    let tree = root.at(commit.to_string());
+    root.make_tree(&tree, &one, commit);
+    fs_err::write(tree.join(".git"), format!("gitdir: /git/.git/worktrees/{commit}\n")).unwrap();
+    let clone = root.at("0123456789abcdef0123456789abcdef01234567");
+    fs_err::create_dir_all(clone.join(".git")).unwrap(); // somebody's own repository
+    symlink(commit.to_string(), &root.link).unwrap();
+    let mut store = root.open();
+    assert_eq!(fs_err::read_to_string(root.link.join("a")).unwrap(), "1");
+    publish(&mut store, &one);
+    root.assert_serves(&one);
+    mend(&mut store);
+    assert!(!tree.exists() && clone.exists());
+    let retired = store.generations().iter().find(|record| record.retired.is_some()).unwrap();
+    assert_eq!((retired.name.commit(), root.worktrees().len()), (Some(commit), 2));
+}
+
+#[test]
+fn a_generation_that_git_sync_published_in_between_is_not_turned_back() {
+    let (root, one, two) = (Root::new(), files("a", "1"), files("a", "2"));
+    let mut store = root.open();
+    publish(&mut store, &one);
+    drop(store);
+    let commit = root.make_worktree(&two);
+    fs_err::remove_file(&root.link).unwrap();
+    symlink(format!(".worktrees/{commit}"), &root.link).unwrap();
+    let store = root.open();
+    assert_eq!(store.current().unwrap().revision, commit);
+    root.assert_serves(&two);
+}
