@@ -21,9 +21,9 @@ fn small(n: usize) -> Files {
         .link("link", "below/two")
 }
 
-/// Files that no compression makes small.
+/// Files that no compression makes small; those of another size have nothing in common with them.
 fn noise(files: usize, bytes: usize) -> Files {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ bytes as u64;
     (0..files).fold(small(9), |all, index| {
         let content: Vec<u8> = (0..bytes)
             .map(|_| {
@@ -123,6 +123,51 @@ fn a_disk_without_inodes_left_heals_by_itself() {
         let elsewhere = World::new();
         let mirror = format!("--mirror={}", elsewhere.dir().join("mirror").display());
         fills_up("nr_inodes=150", &[&mirror], &noise(300, 3));
+    });
+}
+
+/// A revision comes that the volume has room for only once, in the mirror: it is never published. The next one finds
+/// room beside it for its own objects but not for its files, or not even for those. Each pass is a process of its own, as
+/// where the first failure ends it.
+fn makes_room(pass: impl Fn(&World) -> Ran, published: impl Fn(&World) -> Option<String>) {
+    for next in [noise(7, 200_000), noise(7, 400_001)] {
+        let world = world_on("size=6m");
+        let before = world.remote.commit(&small(1));
+        pass(&world).expect_ok("what fits");
+        world.remote.commit(&noise(9, 400_000));
+        for _ in 0..2 {
+            pass(&world).expect_failure("too much for the volume");
+            assert_eq!(published(&world).as_deref(), Some(before.as_str()));
+        }
+        let after = world.remote.commit(&next);
+        let ran = pass(&world).expect_ok("what would fit without what did not");
+        assert_eq!(published(&world), Some(after), "{}", ran.stderr);
+        assert!(ran.stderr.contains("gave back what was fetched"), "{}", ran.stderr);
+        pass(&world).expect_ok("a cycle later");
+    }
+}
+
+#[test]
+fn a_revision_that_did_not_fit_does_not_keep_the_next_one_out() {
+    mounting("a_revision_that_did_not_fit_does_not_keep_the_next_one_out", || {
+        makes_room(
+            |world| world.sync_once(ONCE),
+            |world| {
+                let commits = world.remote.git(&["rev-list", "main"]);
+                commits.lines().find(|commit| world.differences(commit).is_empty()).map(str::to_owned)
+            },
+        );
+    });
+}
+
+#[test]
+fn nor_does_it_in_git_syncs_layout() {
+    mounting("nor_does_it_in_git_syncs_layout", || {
+        let pass = |world: &World| world.sync_once(&["--layout=git-sync", "--link=link", "--grace=0s"]);
+        makes_room(pass, |world| {
+            let target = std::fs::read_link(world.root.join("link")).ok()?;
+            Some(target.file_name()?.to_str()?.to_owned())
+        });
     });
 }
 

@@ -189,6 +189,17 @@ impl Error {
         }
     }
 
+    /// Whether the mirror's volume, or the quota on it, is used up.
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Local { source, .. } => {
+                matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            }
+            Self::Module { source, .. } => source.is_full(),
+            _ => false,
+        }
+    }
+
     /// What a person can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         let one = |text: &str| vec![text.to_owned()];
@@ -204,10 +215,10 @@ impl Error {
                 hints
             }
             Self::Module { source, .. } => source.hints(),
+            Self::Local { .. } if self.is_full() => one(
+                "the volume is full: the mirror needs about the size of the repository's pack, twice while it is renewed",
+            ),
             Self::Local { source, .. } => match source.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => one(
-                    "the volume is full: the mirror needs about the size of the repository's pack, twice while it is renewed",
-                ),
                 io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
                     one("the mirror must be writable by the user that treeswap runs as")
                 }

@@ -14,6 +14,9 @@
 //!   whom: `indexer/sift`) and writes it out of the packs that hold much garbage. No network. What stays of garbage is
 //!   less than a quarter of each large pack.
 //!
+//! And one in its way, where the volume is full: what was fetched and never published is given back; whole packs first,
+//! because nothing need be written for that.
+//!
 //! A crash leaves, after each step:
 //!
 //! 1. while the child writes: temporary files, swept at the next opening;
@@ -135,9 +138,39 @@ impl Mirror {
             Gc::Always | Gc::Aggressive => {
                 let due = self.is_garbage_likely(held)?;
                 self.held = Some(held.to_vec());
-                if due { self.sift(held) } else { Ok(()) }
+                if due { self.sift(held, false) } else { Ok(()) }
             }
         }
+    }
+
+    pub(super) fn give_back(&mut self, keep: &[Revision]) -> Result<bool, Error> {
+        if self.options.gc == Gc::Off {
+            return Ok(false);
+        }
+        let before = self.layout.bytes()?;
+        if self.layout.form() == Form::Worktrees {
+            worktrees::prune(self.layout.dir(), keep, self.inner)?;
+        }
+        let here: Vec<_> = {
+            let store = self.shared.store()?;
+            let odb = store.odb();
+            let odb = odb.map_err(|source| Error::Git { act: "open the mirror's objects".into(), source })?;
+            let reader = Reader(odb);
+            keep.iter().copied().filter(|id| reader.commit(&id.0).is_ok()).collect()
+        };
+        if self.layout.tip().is_some_and(|tip| !here.contains(&Revision(tip))) {
+            // First: what it names may go from here on.
+            self.layout.retreat(here.first().map(|id| id.0))?;
+            (self.settled, self.renewed) = (None, None);
+        }
+        self.sift(&here, true)?;
+        match self.sift(&here, false) {
+            Err(error) if error.is_full() => {
+                tracing::debug!(%error, "no room for what is needed of other packs");
+            }
+            ended => ended?,
+        }
+        Ok(self.layout.bytes()? < before)
     }
 
     /// Whether something may have become garbage since the mirror was last known to have none: a revision went, and
@@ -161,8 +194,8 @@ impl Mirror {
         Ok(!is_history(&Reader(odb), held, &gone, &ends))
     }
 
-    /// Removes what nothing needs.
-    fn sift(&mut self, held: &[Revision]) -> Result<(), Error> {
+    /// Removes what nothing needs; where there is no room to write what is needed anew, whole packs only.
+    fn sift(&mut self, held: &[Revision], no_room: bool) -> Result<(), Error> {
         // Again the next time, whatever goes wrong.
         self.held = None;
         self.layout.forget_fresh()?;
@@ -170,6 +203,7 @@ impl Mirror {
             held: held.iter().map(|held| held.0).collect(),
             one_pack: self.options.gc == Gc::Aggressive,
             max_packs: self.options.max_packs,
+            no_room,
         };
         let job = self.job(Task::Sift(needs));
         let (pack, gone) = match indexer::run(&self.options.indexer, &job)? {
@@ -186,8 +220,10 @@ impl Mirror {
         let reader = Reader(odb);
         let boundary: Vec<_> = self.layout.shallow().into_iter().filter(|id| reader.has(id)).collect();
         self.layout.set_shallow(&boundary)?;
-        self.layout.set_fresh(held)?;
-        self.held = Some(held.to_vec());
+        if !no_room {
+            self.layout.set_fresh(held)?;
+            self.held = Some(held.to_vec());
+        }
         Ok(())
     }
 
@@ -209,7 +245,7 @@ impl Mirror {
             // Commits and refs of others are in there, too: the remote could not bring them again.
             // And of a partial clone one fetch does not bring all that is published.
             Chore::Renew { .. } if self.layout.form() == Form::Worktrees || self.shared.partial => {
-                self.sift(held)
+                self.sift(held, false)
             }
             Chore::Renew { bytes } => {
                 tracing::info!(

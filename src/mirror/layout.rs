@@ -302,6 +302,19 @@ impl Layout {
         self.replace(&path, format!("{tip}\n").as_bytes())
     }
 
+    /// Names another complete tip, or none, before the last one goes.
+    pub(super) fn retreat(&self, to: Option<ObjectId>) -> Result<(), Error> {
+        let path = self.dir.join(TIP);
+        if let Some(tip) = to {
+            return self.replace(&path, format!("{tip}\n").as_bytes());
+        }
+        gone(fs::remove_file(&path)).map_err(local("remove", &path))?;
+        match path.parent() {
+            Some(parent) if self.durable => sync_dir(parent),
+            _ => Ok(()),
+        }
+    }
+
     fn replace(&self, path: &Path, content: &[u8]) -> Result<(), Error> {
         replace(path, content, self.durable)
     }

@@ -262,6 +262,13 @@ impl Mirror {
         self.keep_modules(held)
     }
 
+    /// On a full volume: gives back what was fetched and is of none of these revisions, of which the published ones
+    /// are some, unless nothing is ever to go ([`Gc::Off`]). Blocking. `true`: there is more room now. Submodules keep
+    /// what they have.
+    pub fn make_room(&mut self, keep: &[Revision]) -> Result<bool, Error> {
+        self.give_back(keep)
+    }
+
     /// Which submodules a payload holds.
     pub fn submodules(&self) -> Submodules {
         self.options.modules.asked

@@ -1,9 +1,10 @@
-//! One attempt. The numbers are those of the parent module's doc.
+//! One attempt. The numbers are those of the parent module's doc. `put` has what takes room, `heal` what needs no network.
 
 mod heal;
+mod put;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use tracing::{debug, info, warn};
 use super::bounds::Bounds;
 use super::drive::Work;
 use super::error::{Error, Stage};
-use super::job::{Choice, Job};
+use super::job::Choice;
 use super::spare::SpareWork;
 use super::tell;
 use super::{Given, Options};
@@ -22,11 +23,11 @@ use crate::clock;
 use crate::generation::{Name, Record};
 use crate::hooks::Hooks;
 use crate::human::one_line;
-use crate::mirror::{self, Mirror, Objects, Selection, Tip};
+use crate::mirror::{self, Mirror, Objects, Tip};
 use crate::phase::Status;
 use crate::retention::Plan;
 use crate::revision::{ObjectId, Revision};
-use crate::store::{self, Published, Store};
+use crate::store::{Published, Store};
 use crate::telemetry::metrics::Metrics;
 
 /// How an attempt that did not fail ended.
@@ -176,67 +177,6 @@ impl Worker {
         self.put(bounds, revision, choice, base).await.map(Done::published)
     }
 
-    /// Steps 7 and 8: stages a revision that the mirror holds, as a delta on the spare where that is possible, and
-    /// publishes it.
-    async fn put(
-        &mut self,
-        bounds: &Bounds,
-        revision: Revision,
-        choice: &Choice,
-        base: Option<mirror::Base>,
-    ) -> Result<Published, Error> {
-        let (choice, wanted) = (choice.clone(), choice.wanted.clone());
-        let objects = self.objects().await;
-        let worktrees = self.by_commit.then(|| objects.clone());
-        let mut store = self.store().await;
-        let metrics = self.metrics.clone();
-        let (mut store, staged) = bounds
-            .blocking(Stage::Export, move |cancel| {
-                let began = Instant::now();
-                let job = Job { objects: &objects.until(cancel), choice: &choice, cancel };
-                let staged = job.stage(&mut store, revision, base)?; // 7
-                metrics.took("export", began.elapsed());
-                Ok((store, staged))
-            })
-            .await?;
-        bounds.check(Stage::Export)?;
-        tell::pass_gate(self.hooks.as_deref(), bounds, &staged).await?; // the end of 7
-        let (metrics, hooks, root) = (self.metrics.clone(), self.hooks.clone(), self.root.clone());
-        let (published, generations) = bounds
-            .blocking(Stage::Publish, move |cancel| {
-                if cancel.is_cancelled() {
-                    return Err(store::Error::Cancelled.into());
-                }
-                let began = Instant::now();
-                let worktrees = worktrees.map(|objects| objects.until(cancel));
-                let mut ready = |record: &Record, at: &Path| {
-                    if let Some(objects) = &worktrees {
-                        let place = root.join(record.name.place());
-                        objects.add_worktree(record.revision, &wanted, at, &place)?;
-                    }
-                    if let Some(hooks) = &hooks {
-                        hooks.publishing(&tell::notice(record, &root));
-                    }
-                    Ok::<(), Error>(())
-                };
-                let published = store.publish_and(staged, &clock::now(), &mut ready)?; // 8
-                metrics.took("publish", began.elapsed());
-                Ok((published, store.generations().to_vec()))
-            })
-            .await?;
-        self.unverified = false;
-        self.lost = None;
-        self.readable = Some(revision);
-        self.view.ready = true;
-        self.view.current = Some(published.current.name.clone());
-        // Some may have had to make room.
-        let before = self.view.generations.iter().map(|record| &record.name);
-        let gone = before.filter(|name| generations.iter().all(|record| record.name != **name));
-        self.note_reaped(gone, &self.view.plan);
-        self.view.generations = generations;
-        Ok(published)
-    }
-
     /// Steps 2 to 8.
     async fn follow(&mut self, bounds: &Bounds, choice: &Choice, may_publish: bool) -> Result<Done, Error> {
         let tip = self.resolve(bounds).await?; // 2
@@ -291,18 +231,6 @@ impl Worker {
         let tip = bounds.network(Stage::Resolve, mirror.resolve()).await?;
         self.metrics.took("resolve", began.elapsed());
         Ok(tip)
-    }
-
-    async fn fetch(&self, bounds: &Bounds, tip: &Tip, wanted: &Selection) -> Result<Revision, Error> {
-        let began = Instant::now();
-        let held = self.held();
-        let mut mirror = self.mirror.lock().await;
-        let before = mirror.received_bytes();
-        let fetched = bounds.network(Stage::Fetch, fetch_all(&mut mirror, tip, &held, wanted)).await;
-        self.metrics.fetched_bytes.inc_by(mirror.received_bytes() - before);
-        let revision = fetched?;
-        self.metrics.took("fetch", began.elapsed());
-        Ok(revision)
     }
 
     /// What the mirror must go on holding, newest first.
@@ -370,18 +298,6 @@ impl Worker {
             None => read(), // then there is nothing to wait for
         }
     }
-}
-
-/// A revision with its history, and the files that are wanted of it.
-async fn fetch_all(
-    mirror: &mut Mirror,
-    tip: &Tip,
-    held: &[Revision],
-    wanted: &Selection,
-) -> Result<Revision, mirror::Error> {
-    let revision = mirror.fetch(tip, held).await?;
-    mirror.fill(revision, wanted).await?;
-    Ok(revision)
 }
 
 impl Work for Worker {

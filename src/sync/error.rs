@@ -117,6 +117,15 @@ impl Error {
         }
     }
 
+    /// Whether a file system, or the quota on it, is used up.
+    pub(super) fn is_full(&self) -> bool {
+        match self {
+            Self::Mirror(error) => error.is_full(),
+            Self::Store(error) => error.is_full(),
+            _ => false,
+        }
+    }
+
     /// What a person can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         match self {

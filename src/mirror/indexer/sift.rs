@@ -35,6 +35,8 @@ pub(in crate::mirror) struct Needs {
     pub(in crate::mirror) one_pack: bool,
     /// More packs than this are too many.
     pub(in crate::mirror) max_packs: u32,
+    /// Write nothing anew: the volume is full.
+    pub(in crate::mirror) no_room: bool,
 }
 
 /// Does the task. What is not needed is removed by the parent, packs, when nobody reads, or here, loose objects.
@@ -58,7 +60,10 @@ pub(super) fn sift(job: &Job, needs: &Needs) -> Result<Report, Error> {
     all.mark_all(&reader, needs.held.iter().copied().chain(roots(git)?), &ends)?;
 
     let weighed: Vec<_> = packs.iter().map(|(name, entries)| weigh(git, name, entries, &all)).collect();
-    let Sieve { gone, rewrite } = sieve(&weighed, needs.one_pack, needs.max_packs);
+    let Sieve { gone, rewrite } = match needs.no_room {
+        true => Sieve { gone: spared(&packs, &weighed, &all), rewrite: Vec::new() },
+        false => sieve(&weighed, needs.one_pack, needs.max_packs),
+    };
     let kept: HashSet<ObjectId> = packs
         .iter()
         .filter(|(name, _)| !gone.contains(name) && !rewrite.contains(name))
@@ -100,13 +105,17 @@ impl Objects {
         Self { ids, needed }
     }
 
+    fn place(&self, id: &ObjectId) -> Option<usize> {
+        self.ids.binary_search(id).ok()
+    }
+
     fn is_needed(&self, id: &ObjectId) -> bool {
-        self.ids.binary_search(id).is_ok_and(|at| self.needed[at])
+        self.place(id).is_some_and(|at| self.needed[at])
     }
 
     /// Marks an object. `true`: it is here, and was not marked before.
     fn mark(&mut self, id: &ObjectId) -> bool {
-        self.ids.binary_search(id).is_ok_and(|at| !std::mem::replace(&mut self.needed[at], true))
+        self.place(id).is_some_and(|at| !std::mem::replace(&mut self.needed[at], true))
     }
 
     /// Marks whatever can be reached.
@@ -167,6 +176,33 @@ fn weigh(git: &Path, name: &str, entries: &[pack_index::Entry], all: &Objects) -
         needed,
         pinned: git.join("objects/pack").join(format!("{name}.keep")).exists(),
     }
+}
+
+/// Packs with garbage in them that nothing would be lost with: what is needed in each is in another one that stays.
+/// Those with the most garbage go first.
+fn spared(packs: &[(String, Vec<pack_index::Entry>)], weighed: &[Weighed], all: &Objects) -> Vec<String> {
+    let needed = |entries: &[pack_index::Entry]| -> Vec<usize> {
+        entries
+            .iter()
+            .filter(|entry| all.is_needed(&entry.id))
+            .filter_map(|entry| all.place(&entry.id))
+            .collect()
+    };
+    let mut copies = vec![0_u32; all.ids.len()];
+    packs.iter().flat_map(|(_, entries)| needed(entries)).for_each(|at| copies[at] += 1);
+    let garbage = |pack: &Weighed| pack.bytes - pack.needed;
+    let mut poor: Vec<_> =
+        packs.iter().zip(weighed).filter(|(_, pack)| !pack.pinned && garbage(pack) > 0).collect();
+    poor.sort_by_key(|(_, pack)| std::cmp::Reverse(garbage(pack)));
+    let mut gone = Vec::new();
+    for ((name, entries), _) in poor {
+        let places = needed(entries);
+        if places.iter().all(|at| copies[*at] > 1) {
+            places.iter().for_each(|at| copies[*at] -= 1);
+            gone.push(name.clone());
+        }
+    }
+    gone
 }
 
 /// Writes objects into a pack of their own and makes sure that they are all in it.
@@ -312,4 +348,40 @@ fn ids_in(path: &Path) -> Result<Vec<ObjectId>, Error> {
 
 fn words(text: &str) -> impl Iterator<Item = ObjectId> {
     text.split(|c: char| c.is_whitespace() || c == '^').filter_map(ObjectId::from_hex)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(n: u8) -> ObjectId {
+        ObjectId([n; 20])
+    }
+
+    #[test]
+    fn only_packs_whose_needed_objects_are_elsewhere_are_spared() {
+        let mut all = Objects::new((0..8).map(id).collect());
+        for n in [0, 1, 2, 3] {
+            all.mark(&id(n));
+        }
+        let pack = |name: &str, ids: &[u8]| {
+            let entry = |n: &u8| pack_index::Entry { id: id(*n), bytes: 10 };
+            (name.to_owned(), ids.iter().map(entry).collect::<Vec<_>>())
+        };
+        let spared = |packs: &[(String, Vec<pack_index::Entry>)], pinned: &str| {
+            let weigh = |(name, entries): &(String, Vec<pack_index::Entry>)| Weighed {
+                pinned: name == pinned,
+                ..weigh(Path::new("/nowhere"), name, entries, &all)
+            };
+            super::spared(packs, &packs.iter().map(weigh).collect::<Vec<_>>(), &all)
+        };
+        let whole = pack("whole", &[0, 1, 2, 3]);
+        let (thin, garbage, alone) =
+            (pack("thin", &[3, 4, 5]), pack("garbage", &[6, 7]), pack("alone", &[2, 4, 5, 6]));
+        assert_eq!(spared(&[whole.clone(), thin.clone(), garbage.clone()], ""), ["thin", "garbage"]);
+        assert_eq!(spared(&[whole.clone(), garbage.clone()], "garbage"), [""; 0]);
+        // Each has what the other needs: one of them stays.
+        assert_eq!(spared(&[alone.clone(), pack("twin", &[2, 7])], ""), ["alone"]);
+        assert_eq!(spared(&[alone], ""), [""; 0]);
+    }
 }

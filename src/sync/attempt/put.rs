@@ -1,0 +1,159 @@
+//! What takes room: fetching, staging, publishing. On a full volume each is tried once more after the mirror gave back
+//! what nobody was ever shown.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tracing::info;
+
+use super::{Bounds, Choice, Stage, Worker};
+use crate::clock;
+use crate::generation::Record;
+use crate::mirror::{self, Mirror, Selection, Tip};
+use crate::revision::Revision;
+use crate::store::{self, Published};
+use crate::sync::error::Error;
+use crate::sync::job::Job;
+use crate::sync::tell;
+
+impl Worker {
+    /// Step 5.
+    pub(super) async fn fetch(
+        &mut self,
+        bounds: &Bounds,
+        tip: &Tip,
+        wanted: &Selection,
+    ) -> Result<Revision, Error> {
+        match self.try_to_fetch(bounds, tip, wanted).await {
+            Err(error) if error.is_full() && self.make_room(bounds, Stage::Fetch, None).await => {
+                self.try_to_fetch(bounds, tip, wanted).await
+            }
+            ended => ended,
+        }
+    }
+
+    async fn try_to_fetch(&self, bounds: &Bounds, tip: &Tip, wanted: &Selection) -> Result<Revision, Error> {
+        let began = Instant::now();
+        let held = self.held();
+        let mut mirror = self.mirror.lock().await;
+        let before = mirror.received_bytes();
+        let fetched = bounds.network(Stage::Fetch, fetch_all(&mut mirror, tip, &held, wanted)).await;
+        self.metrics.fetched_bytes.inc_by(mirror.received_bytes() - before);
+        let revision = fetched?;
+        self.metrics.took("fetch", began.elapsed());
+        Ok(revision)
+    }
+
+    /// Steps 7 and 8: stages a revision that the mirror holds, as a delta on the spare where that is possible, and
+    /// publishes it.
+    pub(super) async fn put(
+        &mut self,
+        bounds: &Bounds,
+        revision: Revision,
+        choice: &Choice,
+        base: Option<mirror::Base>,
+    ) -> Result<Published, Error> {
+        match self.try_to_put(bounds, revision, choice, base).await {
+            Err(error) if error.is_full() && self.make_room(bounds, Stage::Export, Some(revision)).await => {
+                self.try_to_put(bounds, revision, choice, base).await
+            }
+            ended => ended,
+        }
+    }
+
+    async fn try_to_put(
+        &mut self,
+        bounds: &Bounds,
+        revision: Revision,
+        choice: &Choice,
+        base: Option<mirror::Base>,
+    ) -> Result<Published, Error> {
+        let (choice, wanted) = (choice.clone(), choice.wanted.clone());
+        let objects = self.objects().await;
+        let worktrees = self.by_commit.then(|| objects.clone());
+        let mut store = self.store().await;
+        let metrics = self.metrics.clone();
+        let (mut store, staged) = bounds
+            .blocking(Stage::Export, move |cancel| {
+                let began = Instant::now();
+                let job = Job { objects: &objects.until(cancel), choice: &choice, cancel };
+                let staged = job.stage(&mut store, revision, base)?; // 7
+                metrics.took("export", began.elapsed());
+                Ok((store, staged))
+            })
+            .await?;
+        bounds.check(Stage::Export)?;
+        tell::pass_gate(self.hooks.as_deref(), bounds, &staged).await?; // the end of 7
+        let (metrics, hooks, root) = (self.metrics.clone(), self.hooks.clone(), self.root.clone());
+        let (published, generations) = bounds
+            .blocking(Stage::Publish, move |cancel| {
+                if cancel.is_cancelled() {
+                    return Err(store::Error::Cancelled.into());
+                }
+                let began = Instant::now();
+                let worktrees = worktrees.map(|objects| objects.until(cancel));
+                let mut ready = |record: &Record, at: &Path| {
+                    if let Some(objects) = &worktrees {
+                        let place = root.join(record.name.place());
+                        objects.add_worktree(record.revision, &wanted, at, &place)?;
+                    }
+                    if let Some(hooks) = &hooks {
+                        hooks.publishing(&tell::notice(record, &root));
+                    }
+                    Ok::<(), Error>(())
+                };
+                let published = store.publish_and(staged, &clock::now(), &mut ready)?; // 8
+                metrics.took("publish", began.elapsed());
+                Ok((published, store.generations().to_vec()))
+            })
+            .await?;
+        self.unverified = false;
+        self.lost = None;
+        self.readable = Some(revision);
+        self.view.ready = true;
+        self.view.current = Some(published.current.name.clone());
+        // Some may have had to make room.
+        let before = self.view.generations.iter().map(|record| &record.name);
+        let gone = before.filter(|name| generations.iter().all(|record| record.name != **name));
+        self.note_reaped(gone, &self.view.plan);
+        self.view.generations = generations;
+        Ok(published)
+    }
+
+    /// Gives back what the mirror holds of revisions that were never published, but for the one that is coming. `true`:
+    /// that made room. A revision that did not fit must not keep the next one out.
+    async fn make_room(&mut self, bounds: &Bounds, stage: Stage, coming: Option<Revision>) -> bool {
+        let keep: Vec<_> = coming.into_iter().chain(self.held()).collect();
+        let store = self.store().await;
+        let mut mirror = Arc::clone(&self.mirror).lock_owned().await;
+        let made = bounds.blocking(stage, move |cancel| {
+            store.wait_for_deletions(cancel); // of what did not fit
+            Ok(mirror.make_room(&keep)?)
+        });
+        match made.await {
+            Ok(made) => {
+                if made {
+                    info!("the volume is full: gave back what was fetched and not published; trying again");
+                }
+                made
+            }
+            Err(error) => {
+                self.degraded("housekeep", &error);
+                false
+            }
+        }
+    }
+}
+
+/// A revision with its history, and the files that are wanted of it.
+async fn fetch_all(
+    mirror: &mut Mirror,
+    tip: &Tip,
+    held: &[Revision],
+    wanted: &Selection,
+) -> Result<Revision, mirror::Error> {
+    let revision = mirror.fetch(tip, held).await?;
+    mirror.fill(revision, wanted).await?;
+    Ok(revision)
+}
