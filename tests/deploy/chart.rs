@@ -35,7 +35,7 @@ fn run_helm(words: &[&str], chart: &Path) -> Ran {
 /// What a chart makes, document by document.
 fn template(chart: &Path, set: &[&str]) -> Vec<(PathBuf, Value)> {
     let words: Vec<&str> =
-        ["template"].into_iter().chain(set.iter().flat_map(|one| ["--set", one])).collect();
+        ["template", "--namespace=ci"].into_iter().chain(set.iter().flat_map(|one| ["--set", one])).collect();
     let made = run_helm(&words, chart).expect_ok("helm template").stdout;
     let documents = made.split("---\n").filter(|text| text.contains("kind:"));
     documents
@@ -61,11 +61,23 @@ const ALL: [&str; 9] = [
     "monitoring.dashboard=true",
 ];
 
+/// The values that say what deploy/apply does.
+fn applier(mode: &'static str) -> [&'static str; 5] {
+    [
+        "options.repo=https://git.example.com/platform/config.git",
+        "options.ref=main",
+        "configMaps.options.rules-in-tree=core-services/prow/_plugins.yaml",
+        "configMaps.options.owner=platform-config",
+        if mode == "CronJob" { "configMaps.mode=CronJob" } else { "configMaps.mode=Deployment" },
+    ]
+}
+
 #[test]
 fn it_lints() {
-    let set: Vec<&str> =
-        ["lint"].into_iter().chain(["--strict"]).chain(ALL.iter().flat_map(|one| ["--set", one])).collect();
-    run_helm(&set, &chart()).expect_ok("helm lint");
+    for set in [&ALL[..], &applier("CronJob"), &applier("Deployment")] {
+        let words = ["lint", "--strict"].into_iter().chain(set.iter().flat_map(|one| ["--set", one]));
+        run_helm(&words.collect::<Vec<_>>(), &chart()).expect_ok("helm lint");
+    }
 }
 
 #[test]
@@ -82,6 +94,85 @@ fn what_it_makes_is_as_good_as_the_manifests() {
     assert_accepted(&made);
     assert_restricted(&made);
     found.iter().filter(|one| !one.container["ports"].is_null()).for_each(|one| assert_probed(one.container));
+}
+
+/// A Pod's template without what differs between a chart and a manifest: names, labels, and the arguments' order.
+fn compared(spec: &Value) -> Value {
+    let mut spec = spec.clone();
+    spec.as_mapping_mut().unwrap().remove("serviceAccountName");
+    let container = &mut spec["containers"][0];
+    for key in ["image", "imagePullPolicy"] {
+        container.as_mapping_mut().unwrap().remove(key);
+    }
+    let args = container["args"].as_sequence_mut().unwrap();
+    args[1..].sort_by_key(|arg| arg.as_str().unwrap().to_owned());
+    spec
+}
+
+#[test]
+fn its_appliers_and_their_rights_are_those_of_the_manifests() {
+    let documents = super::documents();
+    let shipped = |kind: &str| {
+        let mut all = documents.iter().filter(|(path, _)| path.parent().unwrap().ends_with("apply"));
+        all.find(|(_, one)| one["kind"].as_str() == Some(kind)).unwrap().1.clone()
+    };
+    for kind in ["CronJob", "Deployment"] {
+        let made = template(&chart(), &applier(kind));
+        assert_accepted(&made);
+        assert_restricted(&made);
+        let of = |kind: &str| made.iter().map(|(_, one)| one).find(|one| one["kind"].as_str() == Some(kind));
+        let (mine, theirs) = (of(kind).unwrap(), shipped(kind));
+        let (pod, their_pod) = (super::pod_spec(mine).unwrap(), super::pod_spec(&theirs).unwrap());
+        assert_eq!(compared(pod), compared(their_pod));
+        assert_eq!(pod["serviceAccountName"], of("ServiceAccount").unwrap()["metadata"]["name"]);
+        assert_eq!(of("RoleBinding").unwrap()["subjects"][0]["name"], pod["serviceAccountName"]);
+        assert_eq!(of("Role").unwrap()["rules"], shipped("Role")["rules"]);
+        let mut specs = [mine["spec"].clone(), theirs["spec"].clone()];
+        for spec in &mut specs {
+            match kind {
+                "CronJob" => spec["jobTemplate"]["spec"]["template"] = Value::Null,
+                _ => {
+                    assert_eq!(
+                        spec["selector"]["matchLabels"].as_mapping().unwrap().iter().find(|(name, value)| {
+                            spec["template"]["metadata"]["labels"].get(name) != Some(value)
+                        }),
+                        None
+                    );
+                    (spec["template"], spec["selector"]) = (Value::Null, Value::Null);
+                }
+            }
+        }
+        assert_eq!(specs[0], specs[1]);
+    }
+}
+
+#[test]
+fn an_applier_gets_the_rights_that_its_options_need_wherever_the_rules_lead() {
+    let more = [
+        "configMaps.options.prune=true",
+        "configMaps.namespaces={ci,build}",
+        "configMaps.kubeconfigsSecret=clusters",
+        "credentialsSecret=git",
+    ];
+    let set: Vec<&str> = applier("CronJob").into_iter().chain(more).collect();
+    let made = template(&chart(), &set);
+    let of = |kind: &str| -> Vec<&Value> {
+        made.iter().map(|(_, one)| one).filter(|one| one["kind"].as_str() == Some(kind)).collect()
+    };
+    for kind in ["Role", "RoleBinding"] {
+        let namespaces: Vec<&str> =
+            of(kind).iter().map(|one| one["metadata"]["namespace"].as_str().unwrap()).collect();
+        assert_eq!(namespaces, ["ci", "build"]);
+    }
+    let verbs: Vec<&str> =
+        list(&of("Role")[1]["rules"][0], "verbs").iter().map(|verb| verb.as_str().unwrap()).collect();
+    assert!(verbs.contains(&"delete"), "{verbs:?}");
+    let found = ours(&made);
+    let args = list(found[0].container, "args");
+    assert!(args.iter().any(|arg| arg.as_str() == Some("--kubeconfig-dir=/etc/kubeconfigs")), "{args:?}");
+    assert_eq!(list(found[0].container, "volumeMounts").len(), 3);
+    assert_accepted(&made);
+    assert_restricted(&made);
 }
 
 #[test]
@@ -121,6 +212,10 @@ fn it_refuses_what_it_does_not_know() {
         ("options.root=/elsewhere", "root"),
         ("nodes.enabled=true", "nodes"),
         ("options.repo=", "options.repo"),
+        ("configMaps.mode=Job", "configMaps"),
+        ("configMaps.mode=CronJob", "configMaps.options.owner"),
+        ("configMaps.mode=CronJob,configMaps.options.owner=a", "configMaps.options.rules-in-tree"),
+        ("configMaps.options.dry-run=true", "dry-run"),
     ] {
         let words = ["template", "--set", "options.repo=x,node.enabled=true", "--set", set];
         let ran = run_helm(&words, &chart());

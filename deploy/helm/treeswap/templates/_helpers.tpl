@@ -15,7 +15,11 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 67108864 as 6.7108864e+07. */}}
 {{- define "treeswap.options" -}}
 {{- $_ := required "options.repo: the repository to follow" .Values.options.repo -}}
-{{- range $name, $value := .Values.options }}
+{{- include "treeswap.arguments" .Values.options }}
+{{- end }}
+
+{{- define "treeswap.arguments" -}}
+{{- range $name, $value := . }}
 {{- range (kindIs "slice" $value | ternary $value (list $value)) }}
 - {{ printf "--%s=%s" $name (kindIs "string" . | ternary . (toJson .)) | quote }}
 {{- end }}
