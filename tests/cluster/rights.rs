@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
+use crate::apply::Stage;
 use crate::common::{Files, World, run};
 use crate::kubernetes::{Kubernetes, kubeconfig, text};
 
@@ -67,4 +68,56 @@ fn the_shipped_role_is_enough_and_no_verb_of_it_is_unused() {
         })
         .collect();
     assert_eq!(used, granted);
+}
+
+/// What does not need the right is done, and the one that is missing is named. Only `list` can be done without.
+#[test]
+fn without_any_one_verb_of_it_a_run_says_which_is_missing() {
+    let kubernetes = Kubernetes::shared();
+    for (at, rule) in shipped().as_array().unwrap().iter().enumerate() {
+        for verb in rule["verbs"].as_array().unwrap() {
+            let mut rights = shipped();
+            rights[at]["verbs"].as_array_mut().unwrap().retain(|one| one != verb);
+            let (verb, resource) = (text(verb), text(&rule["resources"][0]));
+            let stage = Stage::new();
+            stage.apply(&[]).expect_ok("apply with all rights");
+            kubernetes.grant(&stage.namespace, "narrow", &rights);
+            // One to make, and others to write over.
+            kubernetes.must(
+                "DELETE",
+                &format!("/api/v1/namespaces/{}/configmaps/beta", stage.namespace),
+                None,
+            );
+            stage.commit("2");
+            let ran = run::to_end(&mut stage.command(&[("test", kubernetes.access("narrow"))], &[]));
+            let said = format!("{}{}", ran.stdout, ran.stderr);
+            let values = stage.values();
+            let of = |map: &str| values.get(map).map_or("", String::as_str);
+            let (code, expected) = match (&*resource, &*verb) {
+                ("configmaps", "get") => (3, ["1", "", "1"]),
+                ("configmaps", "create") => (3, ["2", "", "2"]),
+                ("configmaps", "update") => (3, ["1", "2", "1"]),
+                _ => (0, ["2", "2", "2"]),
+            };
+            assert_eq!(ran.status.code(), Some(code), "without {verb}:\n{said}");
+            assert_eq!(["alpha", "beta", "gamma"].map(of), expected, "without {verb}:\n{said}");
+            if code == 3 {
+                let missing =
+                    format!("the right to {verb} {resource} in namespace {} is missing", stage.namespace);
+                let hint =
+                    format!("hint: grant our user {verb} on {resource} with a Role in {}", stage.namespace);
+                assert!(said.contains(&missing) && said.contains(&hint), "without {verb}:\n{said}");
+            }
+            if verb == "list" {
+                let mut reads = kubernetes.requests(&stage.namespace);
+                reads.retain(|one| one.user == "narrow" && one.verb == "get");
+                for map in ["alpha", "beta", "gamma"] {
+                    assert!(
+                        reads.iter().any(|one| one.name == map),
+                        "{map} is not read by its name: {reads:?}"
+                    );
+                }
+            }
+        }
+    }
 }

@@ -3,6 +3,7 @@
 //! Whoever started us gave us mount, process and network namespaces of our own (`tests/cluster/run`), so nothing here
 //! cleans up: when we end, everything is gone.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,9 @@ use super::kube::Kube;
 pub const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 2));
 /// Where Pods get theirs.
 const PODS: &str = "10.78.0.0/24";
+/// Where Pods look for the API server: the first address of its services' range. Elsewhere kube-proxy leads them from
+/// there to it; here it listens there itself.
+const SERVICE: &str = "10.0.0.1";
 
 /// The programs that make a node, in the order they start. The API server's stay when the node "reboots".
 const CONTROL_PLANE: [&str; 4] = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"];
@@ -27,12 +31,16 @@ pub struct Machine {
     pub dir: PathBuf,
     programs: PathBuf,
     running: Vec<(&'static str, Child)>,
+    /// The mounts that were there before the node was.
+    before: BTreeSet<String>,
 }
 
 impl Machine {
     /// Brings a node up, with everything it keeps below `dir`; `programs` has what `tests/cluster/build --node` made.
     pub fn up(dir: &Path, programs: &Path) -> Self {
-        let mut machine = Self { dir: dir.to_owned(), programs: programs.to_owned(), running: Vec::new() };
+        let before = mounts().into_iter().map(|(id, _)| id).collect();
+        let (dir, programs) = (dir.to_owned(), programs.to_owned());
+        let mut machine = Self { dir, programs, running: Vec::new(), before };
         network();
         machine.write_configuration();
         for name in CONTROL_PLANE {
@@ -98,13 +106,11 @@ impl Machine {
             left.is_empty().then_some(())
         });
         // What lives in memory is lost with the power: mounts, the network's namespaces, the runtime's state.
-        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
-        let places = mounts.lines().filter_map(|line| line.split(' ').nth(1));
-        let lost = |place: &&str| Path::new(place).starts_with(&self.dir) || place.starts_with("/run/");
-        let mut places: Vec<&str> = places.filter(lost).collect();
-        places.sort_unstable_by(|one, other| other.cmp(one));
-        for place in places {
-            run::to_end(Command::new("umount").args(["--lazy", place])).expect_ok("umount");
+        let lost =
+            || mounts().into_iter().filter(|(id, _)| !self.before.contains(id)).map(|(_, place)| place);
+        // The deepest first. One may take another with it, so that what is left is looked at again.
+        while let Some(place) = lost().max() {
+            run::to_end(Command::new("umount").args(["--lazy", &place])).expect_ok("umount");
         }
         std::fs::remove_dir_all(self.dir.join("state")).unwrap();
         for dir in ["/run/containerd", "/run/netns", "/run/runc"] {
@@ -142,7 +148,7 @@ impl Machine {
                 --initial-advertise-peer-urls=http://127.0.0.1:2380 --initial-cluster=default=http://127.0.0.1:2380"
                 .to_owned(),
             "kube-apiserver" => format!(
-                "--etcd-servers=http://127.0.0.1:2379 --cert-dir=certs --secure-port=6443 --bind-address={ADDRESS} \
+                "--etcd-servers=http://127.0.0.1:2379 --cert-dir=certs --secure-port=443 --bind-address=0.0.0.0 \
                  --advertise-address={ADDRESS} --service-cluster-ip-range=10.0.0.0/24 --authorization-mode=RBAC \
                  --service-account-issuer=https://kubernetes.default.svc --service-account-key-file=sa.key \
                  --service-account-signing-key-file=sa.key --token-auth-file=tokens.csv --allow-privileged=true \
@@ -214,10 +220,11 @@ impl Machine {
         write("tokens.csv", "admin,admin,1,system:masters\n".into());
         let audit = json!({
             "apiVersion": "audit.k8s.io/v1", "kind": "Policy",
-            "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}],
+            "omitStages": ["RequestReceived"],
+            "rules": [{"level": "Request", "resources": [{"group": "", "resources": ["configmaps"]}]}, {"level": "Metadata"}],
         });
         write("audit.json", audit.to_string());
-        let server = format!("https://{ADDRESS}:6443");
+        let server = format!("https://{ADDRESS}");
         let access = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "node",
             "contexts": [{"name": "node", "context": {"cluster": "node", "user": "admin"}}],
@@ -291,10 +298,18 @@ fn network() {
         "link set node0 up",
         &format!("addr add {ADDRESS}/24 dev node0"),
         "route add default dev node0",
+        &format!("addr add {SERVICE}/32 dev lo"),
     ] {
         run::to_end(Command::new("ip").args(line.split(' '))).expect_ok(line);
     }
     std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+}
+
+/// Every mount that we see, those that another one covers too: its number and its place.
+fn mounts() -> Vec<(String, String)> {
+    let all = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let fields = all.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    fields.map(|fields| (fields[0].to_owned(), fields[4].to_owned())).collect()
 }
 
 /// Whether a process is a container's, in a process namespace of its own, or the shim above one. Dead ones that nobody

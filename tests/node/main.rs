@@ -2,6 +2,7 @@
 //! builds what this needs and gives it namespaces of its own.
 #![allow(unreachable_pub)] // modules of one test program
 
+mod applier;
 #[path = "../common/mod.rs"]
 mod common;
 mod kube;
@@ -16,7 +17,7 @@ use shop::Shop;
 
 type Scene = (&'static str, fn(&mut Shop));
 
-const SCENES: [Scene; 7] = [
+const SCENES: [Scene; 11] = [
     (
         "an application starts after the first publication, and describe says what it waits for",
         scenes::start::waits,
@@ -32,6 +33,19 @@ const SCENES: [Scene; 7] = [
     (
         "a volume too small for a revision gets its Pod evicted, and the next one recovers",
         scenes::volumes::too_small,
+    ),
+    (
+        "the applier's CronJob writes each revision once, through a power cut and beside another",
+        scenes::cronjob::applies,
+    ),
+    ("the applier's CronJob ends what cannot go on, and lets go of what it missed", scenes::cronjob::ends),
+    (
+        "the applier uses every right that it is given, and names the one that is missing",
+        scenes::rights::narrow,
+    ),
+    (
+        "a reader of several ConfigMaps takes complete sets only, and without the marker mixed ones too",
+        scenes::set::complete,
     ),
 ];
 

@@ -6,8 +6,9 @@ use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -19,7 +20,7 @@ use super::machine::{ADDRESS, Machine, PAUSE};
 /// Where the git server listens.
 const GIT: SocketAddr = SocketAddr::new(ADDRESS, 3000);
 /// The images that the examples name, so that they are deployed as they are.
-const TREESWAP: &str = "registry.example.com/platform/treeswap:0.1.0";
+pub const TREESWAP: &str = "registry.example.com/platform/treeswap:0.1.0";
 const CONSUMER: &str = "registry.example.com/platform/gateway:1.0.0";
 
 pub struct Shop {
@@ -30,6 +31,7 @@ pub struct Shop {
     pub consumers: PathBuf,
     git: Option<HttpBackend>,
     away: Arc<AtomicBool>,
+    hold: Arc<Hold>,
     revision: Cell<u64>,
 }
 
@@ -70,6 +72,7 @@ impl Shop {
             consumers: consumers.to_owned(),
             git: None,
             away: Arc::default(),
+            hold: Arc::default(),
             revision: Cell::new(0),
         };
         shop.commit();
@@ -82,8 +85,11 @@ impl Shop {
 
     /// Starts the git server, if it does not run yet.
     pub fn serve(&mut self) {
-        let away = self.away.clone();
-        let hook = move |_: &_| away.load(Ordering::Relaxed).then(Canned::hang_up);
+        let (away, hold) = (self.away.clone(), self.hold.clone());
+        let hook = move |_: &_| {
+            hold.wait();
+            away.load(Ordering::Relaxed).then(Canned::hang_up)
+        };
         let kind = || Kind { hook: Some(Box::new(hook)), ..Kind::default() };
         let directory = self.machine.dir.join("repositories");
         self.git.get_or_insert_with(|| HttpBackend::start_at(GIT, &directory, kind()));
@@ -92,6 +98,22 @@ impl Shop {
     /// From now on the server answers nobody, or everybody again.
     pub fn set_away(&self, away: bool) {
         self.away.store(away, Ordering::Relaxed);
+    }
+
+    /// From now on the server keeps everybody waiting as long as `condition` holds; it is asked at each request, and again
+    /// and again.
+    pub fn hold(&self, condition: impl Fn() -> bool + Send + 'static) {
+        *self.hold.condition.lock().unwrap() = Some(Box::new(condition));
+    }
+
+    /// Keeps nobody waiting any more.
+    pub fn release(&self) {
+        *self.hold.condition.lock().unwrap() = None;
+    }
+
+    /// How many are kept waiting.
+    pub fn held(&self) -> usize {
+        self.hold.waiting.load(Ordering::SeqCst)
     }
 
     /// A revision in which every file that is read holds the same new number; the number.
@@ -163,6 +185,26 @@ impl Shop {
             (reader.open.borrow().next > restarts).then_some(())
         });
         reader
+    }
+}
+
+/// What keeps the git server from answering.
+#[derive(Default)]
+struct Hold {
+    condition: Mutex<Option<Box<dyn Fn() -> bool + Send>>>,
+    waiting: AtomicUsize,
+}
+
+impl Hold {
+    fn wait(&self) {
+        let holds = || self.condition.lock().unwrap().as_ref().is_some_and(|condition| condition());
+        if holds() {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            while holds() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 }
 

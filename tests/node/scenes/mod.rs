@@ -2,7 +2,10 @@
 
 pub mod consumers;
 pub mod crash;
+pub mod cronjob;
+pub mod rights;
 pub mod rollout;
+pub mod set;
 pub mod shared;
 pub mod start;
 pub mod volumes;

@@ -1,0 +1,139 @@
+//! The periodic applier.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::applier::{Applier, MAPS, commit};
+use crate::common::eventually;
+use crate::shop::Shop;
+
+/// A schedule for CronJobs whose runs a scene starts itself.
+pub const SELDOM: &str = "0 0 1 1 *";
+
+/// A run by the schedule; one that loses its node's power between its last write and its record; two at once, begun at
+/// the same moment. Each revision is written once to each ConfigMap.
+pub fn applies(shop: &mut Shop) {
+    shop.serve();
+    let first = commit(shop, &MAPS);
+    let applier = Applier::deploy(shop, "@every 10s");
+    eventually(120, "its time has come", || applier.jobs_of("config-apply").first().cloned());
+    patch(&applier, "config-apply", &json!({ "suspend": true }));
+    for job in applier.jobs_of("config-apply") {
+        applier.ended(&job).well();
+    }
+    assert_eq!(applier.recorded(), Some(first.clone()));
+
+    let second = commit(shop, &MAPS);
+    let (kube, written) = (applier.kube.clone(), second.clone());
+    shop.hold(move || crate::applier::revision(&kube.get("configmap/alpha")).as_ref() == Some(&written));
+    applier.start("second", |_| ());
+    eventually(120, "it has written, and asks the remote once more", || (shop.held() > 0).then_some(()));
+    for (map, _) in MAPS {
+        assert_eq!(applier.revision(map), Some(second.clone()), "{map}");
+    }
+    assert_eq!(applier.recorded(), Some(first.clone()), "the record comes last");
+    shop.machine.cut_power();
+    shop.release();
+    shop.machine.boot();
+    let ended = applier.ended("second").well();
+    assert_eq!(
+        (ended.pods.len(), ended.succeeded),
+        (2, 1),
+        "one lost its node, the next one ended it: {ended:?}"
+    );
+    assert_eq!(applier.recorded(), Some(second.clone()));
+
+    let third = commit(shop, &MAPS);
+    shop.hold(|| true);
+    applier.start("third", |_| ());
+    applier.start("beside", |_| ());
+    eventually(120, "both ask the remote", || (shop.held() >= 2).then_some(()));
+    shop.release();
+    applier.ended("third").well();
+    applier.ended("beside").well();
+    assert_eq!(applier.recorded(), Some(third.clone()));
+
+    let revisions = [first, second, third];
+    for (map, _) in MAPS {
+        eventually(30, "the audit log is complete", || (applier.history(map).len() >= 3).then_some(()));
+        assert_eq!(applier.history(map), revisions, "{map}");
+    }
+    applier.remove();
+}
+
+/// A run that somebody has to look at is not begun again; one whose remote hangs is ended; a run whose time passed while
+/// nobody could start it is let go. Beside each a control: the same without the line that makes the difference.
+pub fn ends(shop: &mut Shop) {
+    shop.serve();
+    commit(shop, &MAPS);
+    let applier = Applier::deploy(shop, SELDOM);
+    // A machine that is so busy that the minute begins meanwhile takes the next one.
+    let due = std::iter::repeat_with(|| idle(&applier)).find(|due| jiff::Timestamp::now() < *due).unwrap();
+
+    // podFailurePolicy: somebody else's ConfigMap is in the way.
+    applier.kube.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: beta}, data: {theirs: '1'}}");
+    applier.start("refused", |_| ());
+    applier.start("blind", |job| job["podFailurePolicy"] = Value::Null);
+    let refused = applier.ended("refused");
+    assert_eq!(
+        (&*refused.reason, refused.pods.len(), refused.pods[0].0),
+        ("PodFailurePolicy", 1, 3),
+        "{refused:?}"
+    );
+    assert!(refused.pods[0].1.contains("hint: --adopt"), "{refused:?}");
+    let blind = applier.ended("blind");
+    assert_eq!((&*blind.reason, blind.pods.len()), ("BackoffLimitExceeded", 2), "{blind:?}");
+    applier.kube.run(&["delete", "configmap", "beta"]);
+
+    // activeDeadlineSeconds: the remote takes the connection and says nothing.
+    shop.hold(|| true);
+    applier.start("hung", |job| job["activeDeadlineSeconds"] = json!(10));
+    applier.start("patient", |job| job["activeDeadlineSeconds"] = Value::Null);
+    let hung = applier.ended("hung");
+    assert_eq!(hung.reason, "DeadlineExceeded", "{hung:?}");
+    let patient = applier.kube.get("job/patient")["status"]["conditions"].clone();
+    assert!(patient.is_null(), "{patient}");
+    shop.release();
+    applier.ended("patient").well();
+
+    // startingDeadlineSeconds: both had their time, and were not allowed to run.
+    let over = due + Duration::from_secs(11);
+    while jiff::Timestamp::now() < over {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    for name in ["missed", "late"] {
+        patch(&applier, name, &json!({ "suspend": false }));
+    }
+    let late = eventually(120, "a run without a deadline is made up for", || {
+        applier.jobs_of("late").first().cloned()
+    });
+    applier.ended(&late).well();
+    assert_eq!(applier.jobs_of("missed"), [""; 0], "one with a deadline is not");
+    patch(&applier, "missed", &json!({ "schedule": "@every 1s", "concurrencyPolicy": "Forbid" }));
+    eventually(120, "its next time has come", || applier.jobs_of("missed").first().cloned());
+    applier.remove();
+}
+
+/// Makes two CronJobs that may not run yet, one with a deadline and one without, whose time is a minute that is about to
+/// begin: when it does.
+fn idle(applier: &Applier) -> jiff::Timestamp {
+    let begin = (jiff::Timestamp::now().as_second() + 20) / 60 * 60 + 60;
+    let due = jiff::Timestamp::from_second(begin).unwrap();
+    let time = due.to_zoned(jiff::tz::TimeZone::UTC);
+    let schedule = format!("{} {} * * *", time.minute(), time.hour());
+    for (name, deadline) in [("missed", json!(10)), ("late", Value::Null)] {
+        let mut cronjob = applier.cronjob.clone();
+        cronjob["metadata"]["name"] = name.into();
+        let spec = &mut cronjob["spec"];
+        (spec["schedule"], spec["timeZone"]) = (schedule.clone().into(), "Etc/UTC".into());
+        (spec["suspend"], spec["startingDeadlineSeconds"]) = (true.into(), deadline);
+        applier.kube.apply(&cronjob.to_string());
+    }
+    due
+}
+
+fn patch(applier: &Applier, cronjob: &str, spec: &Value) {
+    let patch = json!({ "spec": spec }).to_string();
+    applier.kube.run(&["patch", "cronjob", cronjob, "--type=merge", "--patch", &patch]);
+}

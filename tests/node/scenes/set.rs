@@ -1,0 +1,198 @@
+//! Several ConfigMaps that belong together, on one volume.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::applier::{MAPS, commit};
+use crate::common::run::{self, Background, Ran};
+use crate::common::{binary, eventually};
+use crate::kube::Kube;
+use crate::shop::Shop;
+
+/// Two ConfigMaps and the marker on one volume, as README has it, in a Pod whose consumer knows nothing of markers.
+const MOUNTED: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: mounted, labels: {app: mounted}}
+spec:
+  containers:
+    - name: reader
+      image: registry.example.com/platform/gateway:1.0.0
+      args: [/maps, ..data, a, b]
+      volumeMounts: [{name: maps, mountPath: /maps, readOnly: true}]
+      securityContext:
+        {runAsNonRoot: true, runAsUser: 1000, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]},
+         seccompProfile: {type: RuntimeDefault}}
+  volumes:
+    - name: maps
+      projected:
+        sources:
+          - configMap: {name: alpha}
+          - configMap: {name: beta}
+          - configMap:
+              name: treeswap-set-acme
+              items: [{key: alpha, path: .treeswap/alpha}, {key: beta, path: .treeswap/beta}]
+";
+
+/// What is ours to write.
+const ALL: [&str; 4] = ["alpha", "beta", "treeswap-set-acme", "treeswap-ledger-acme"];
+
+/// Somebody who may write some ConfigMaps of a namespace.
+struct Writer<'a> {
+    shop: &'a Shop,
+    kube: Kube,
+    kubeconfig: PathBuf,
+}
+
+impl<'a> Writer<'a> {
+    fn new(shop: &'a Shop, kube: &Kube) -> Self {
+        kube.run(&["create", "serviceaccount", "writer"]);
+        kube.run(&["create", "rolebinding", "writer", "--role=writer", "--serviceaccount=sets:writer"]);
+        let config = std::fs::read_to_string(shop.machine.dir.join("kubeconfig")).unwrap();
+        let mut config: Value = serde_json::from_str(&config).unwrap();
+        config["users"][0]["user"]["token"] = kube.run(&["create", "token", "writer"]).trim().into();
+        let kubeconfig = shop.machine.dir.join("writer");
+        std::fs::write(&kubeconfig, config.to_string()).unwrap();
+        Self { shop, kube: kube.clone(), kubeconfig }
+    }
+
+    /// Lets it write over just these.
+    fn may_update(&self, maps: &[&str]) {
+        let rules = json!([
+            { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "get", "create"] },
+            { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["update"], "resourceNames": maps },
+        ]);
+        let role = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+            "metadata": { "name": "writer" }, "rules": rules });
+        self.kube.apply(&role.to_string());
+        for map in ALL {
+            eventually(60, "the Role is in force", || {
+                let map_named = format!("configmaps/{map}");
+                let asked = ["auth", "can-i", "update", &map_named, "--as=system:serviceaccount:sets:writer"];
+                (self.kube.try_run(&asked).ok() == maps.contains(&map)).then_some(())
+            });
+        }
+    }
+
+    fn apply(&self) -> Ran {
+        let mut command = Command::new(binary());
+        command.args([
+            "apply",
+            "--owner=acme",
+            "--rules-in-tree=core-services/prow/_plugins.yaml",
+            "--ref=main",
+        ]);
+        command.args([
+            "--default-namespace=sets",
+            "--stamp-key=.{name}.stamp",
+            "--repo",
+            &Shop::url(),
+            "--kubeconfig",
+        ]);
+        run::to_end(command.arg(&self.kubeconfig))
+    }
+
+    /// A revision of which beta cannot be written: the number that alpha has now.
+    fn half(&self) -> u64 {
+        self.may_update(&["alpha", "treeswap-set-acme", "treeswap-ledger-acme"]);
+        commit(self.shop, &MAPS[..2]);
+        let ran = self.apply();
+        assert_eq!(ran.status.code(), Some(3), "{}{}", ran.stdout, ran.stderr);
+        self.number()
+    }
+
+    /// The rest of it.
+    fn whole(&self) -> u64 {
+        self.may_update(&ALL);
+        self.apply().expect_ok("apply");
+        self.number()
+    }
+
+    fn number(&self) -> u64 {
+        self.kube.get("configmap/alpha")["data"]["a"].as_str().unwrap().trim().parse().unwrap()
+    }
+}
+
+/// A program that writes down what it loads at each swap of the volume.
+fn loading(shop: &Shop, volume: &Path, name: &str, flag: Option<&str>) -> (Background, PathBuf) {
+    let seen = shop.machine.dir.join(format!("{name}.seen"));
+    let mut command = Command::new(binary());
+    command.arg("watch").args(flag).arg(volume).arg("--");
+    // A set that the kubelet removes while it is read is none.
+    command.args(["sh", "-c", r#"both=$(cd "$TREESWAP_DIR" && cat a b) && echo $both >> "$0""#]).arg(&seen);
+    (Background::start(&mut command, &shop.machine.dir.join(format!("{name}.log"))), seen)
+}
+
+fn lines(seen: &Path) -> Vec<String> {
+    std::fs::read_to_string(seen).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+/// What is written while the kubelet refreshes the volume: `watch --set` runs its program for complete sets only. The
+/// same without the flag, and a consumer in the Pod, take what lies between for a set.
+pub fn complete(shop: &mut Shop) {
+    shop.serve();
+    let shop = &*shop;
+    let kube = shop.kube.namespace("sets", "restricted");
+    let writer = Writer::new(shop, &kube);
+    commit(shop, &MAPS[..2]);
+    let first = writer.whole();
+    kube.apply(MOUNTED);
+    let pod = kube.ready("app=mounted");
+    let reader = shop.follow(&kube, &pod, "reader");
+    let uid = kube.get("pod/mounted")["metadata"]["uid"].as_str().unwrap().to_owned();
+    let volume = shop.machine.dir.join(format!("kubelet/pods/{uid}/volumes/kubernetes.io~projected/maps"));
+    let (reads_sets, sets) = loading(shop, &volume, "sets", Some("--set"));
+    let (reads_swaps, swaps) = loading(shop, &volume, "swaps", None);
+    let until = |seen: &Path, pair: (u64, u64)| {
+        let line = format!("{} {}", pair.0, pair.1);
+        eventually(180, &format!("{line} in {}", seen.display()), || {
+            // The kubelet looks at the volumes of a Pod that has changed at once, not in a minute.
+            let now = format!("at={}", jiff::Timestamp::now().as_nanosecond());
+            kube.run(&["annotate", "pod", "mounted", "--overwrite", &now]);
+            std::thread::sleep(Duration::from_millis(300));
+            lines(seen).contains(&line).then_some(())
+        });
+    };
+    until(&sets, (first, first));
+    until(&swaps, (first, first));
+    let mut expected = vec![format!("{first} {first}")];
+    let mut last = first;
+    for _ in 0..3 {
+        let half = writer.half();
+        until(&swaps, (half, last));
+        assert_eq!(lines(&sets), expected, "what is mixed is no set");
+        last = writer.whole();
+        assert_eq!(last, half);
+        until(&sets, (last, last));
+        expected.push(format!("{last} {last}"));
+        assert_eq!(lines(&sets), expected);
+    }
+
+    // And whenever the kubelet may look.
+    for _ in 0..5 {
+        commit(shop, &MAPS[..2]);
+        writer.apply().expect_ok("apply");
+        kube.run(&["annotate", "pod", "mounted", "--overwrite", &format!("of={}", writer.number())]);
+    }
+    let last = writer.number();
+    until(&sets, (last, last));
+    let mixed = |line: &&String| line.split(' ').next() != line.split(' ').nth(1);
+    assert_eq!(lines(&sets).iter().find(mixed), None);
+    let counts = eventually(60, "the consumer in the Pod has read what is mixed", || {
+        Some(reader.counts()).filter(|counts| counts.torn > 0)
+    });
+    println!(
+        "        {} complete sets; without --set {} of {} were mixed, and {} of {} reads in the Pod",
+        lines(&sets).len(),
+        lines(&swaps).iter().filter(mixed).count(),
+        lines(&swaps).len(),
+        counts.torn,
+        counts.reads
+    );
+    // They hold the volume, which the kubelet has to unmount.
+    drop((reads_sets, reads_swaps));
+    kube.run(&["delete", "pod", "mounted", "--wait=true", "--timeout=120s"]);
+}
