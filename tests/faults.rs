@@ -11,7 +11,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Files, Ran, Sidecar, World, eventually, root, run};
+use common::{Files, Ran, Sidecar, World, eventually, noise, root, run};
 
 fn small(n: usize) -> Files {
     Files::new()
@@ -22,18 +22,10 @@ fn small(n: usize) -> Files {
 }
 
 /// Files that no compression makes small; those of another size have nothing in common with them.
-fn noise(files: usize, bytes: usize) -> Files {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ bytes as u64;
+fn incompressible(files: usize, bytes: usize) -> Files {
     (0..files).fold(small(9), |all, index| {
-        let content: Vec<u8> = (0..bytes)
-            .map(|_| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                state as u8
-            })
-            .collect();
-        all.file(format!("noise/{index}"), content)
+        let seed = (bytes * 100 + index) as u64;
+        all.file(format!("noise/{index}"), noise(seed, bytes))
     })
 }
 
@@ -104,7 +96,7 @@ fn fills_up(options: &str, args: &[&str], too_much: &Files) {
 #[test]
 fn a_full_disk_leaves_what_is_published_and_heals_by_itself() {
     mounting("a_full_disk_leaves_what_is_published_and_heals_by_itself", || {
-        fills_up("size=3m", &[], &noise(12, 400_000));
+        fills_up("size=3m", &[], &incompressible(12, 400_000));
     });
 }
 
@@ -113,7 +105,7 @@ fn a_disk_that_fills_up_while_a_generation_is_written_heals_by_itself() {
     mounting("a_disk_that_fills_up_while_a_generation_is_written_heals_by_itself", || {
         let elsewhere = World::new();
         let mirror = format!("--mirror={}", elsewhere.dir().join("mirror").display());
-        fills_up("size=3m", &[&mirror], &noise(12, 400_000));
+        fills_up("size=3m", &[&mirror], &incompressible(12, 400_000));
     });
 }
 
@@ -122,7 +114,7 @@ fn a_disk_without_inodes_left_heals_by_itself() {
     mounting("a_disk_without_inodes_left_heals_by_itself", || {
         let elsewhere = World::new();
         let mirror = format!("--mirror={}", elsewhere.dir().join("mirror").display());
-        fills_up("nr_inodes=150", &[&mirror], &noise(300, 3));
+        fills_up("nr_inodes=150", &[&mirror], &incompressible(300, 3));
     });
 }
 
@@ -130,11 +122,11 @@ fn a_disk_without_inodes_left_heals_by_itself() {
 /// room beside it for its own objects but not for its files, or not even for those. Each pass is a process of its own, as
 /// where the first failure ends it.
 fn makes_room(pass: impl Fn(&World) -> Ran, published: impl Fn(&World) -> Option<String>) {
-    for next in [noise(7, 200_000), noise(7, 400_001)] {
+    for next in [incompressible(7, 200_000), incompressible(7, 400_001)] {
         let world = world_on("size=6m");
         let before = world.remote.commit(&small(1));
         pass(&world).expect_ok("what fits");
-        world.remote.commit(&noise(9, 400_000));
+        world.remote.commit(&incompressible(9, 400_000));
         for _ in 0..2 {
             pass(&world).expect_failure("too much for the volume");
             assert_eq!(published(&world).as_deref(), Some(before.as_str()));

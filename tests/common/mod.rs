@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub use raw::Raw;
-pub use remote::{Files, Remote};
+pub use remote::{Files, Remote, noise};
 pub use run::Ran;
 pub use sidecar::Sidecar;
 pub use tree::Snapshot;

@@ -39,6 +39,18 @@ impl Files {
     }
 }
 
+/// Bytes that do not compress, from a seed.
+pub fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = 88_172_645_463_325_252_u64 ^ (seed << 20);
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 24) as u8
+    };
+    std::iter::repeat_with(next).take(length).collect()
+}
+
 /// A bare repository.
 pub struct Remote {
     pub path: PathBuf,

@@ -12,7 +12,7 @@ mod program;
 
 use std::path::{Path, PathBuf};
 
-use common::{Files, World, run};
+use common::{Files, World, noise, run};
 use treeswap::mirror::{Depth, Error, Mirror, Objects, Options, Selection, Tip, wire};
 use treeswap::payload::Payload;
 use treeswap::revision::{ObjectId, Ref, Revision};
@@ -113,18 +113,6 @@ fn revision(id: &str) -> Revision {
 fn wide() -> Files {
     (0..400)
         .fold(Files::new(), |files, n| files.file(format!("dir{}/file{n}", n / 10), format!("content {n}\n")))
-}
-
-/// Bytes that do not compress, from a seed.
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = 88_172_645_463_325_252_u64 ^ (seed << 20);
-    let next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 24) as u8
-    };
-    std::iter::repeat_with(next).take(length).collect()
 }
 
 impl Bench {

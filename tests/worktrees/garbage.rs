@@ -1,5 +1,6 @@
 //! What nothing needs any more goes; what anybody needs stays.
 
+use super::common::noise;
 use super::*;
 
 /// Kilobytes that a directory takes, as `du -s` says.
@@ -7,18 +8,6 @@ fn kilobytes(bench: &Bench) -> u64 {
     let said =
         run::to_end(run::clean("du", bench.world.dir()).arg("-s").arg(&bench.world.root)).expect_ok("du");
     said.stdout.split_whitespace().next().unwrap().parse().unwrap()
-}
-
-/// Bytes that do not compress.
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = 88_172_645_463_325_252_u64 ^ (seed << 20);
-    let next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 24) as u8
-    };
-    std::iter::repeat_with(next).take(length).collect()
 }
 
 fn has(bench: &Bench, object: &str) -> bool {
