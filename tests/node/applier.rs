@@ -39,7 +39,8 @@ impl Applier {
     /// schedule.
     pub fn deploy(shop: &Shop, schedule: &str) -> Self {
         let audit = shop.machine.dir.join("audit.log");
-        let begin = std::fs::read(&audit).unwrap().len();
+        let before = std::fs::read(&audit).unwrap();
+        let begin = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let kube = shop.kube.namespace("ci", "restricted");
         let mut applier = Self { kube, cronjob: Value::Null, role: Value::Null, audit, begin };
         let shipped = documents("rbac.yaml").into_iter().chain(documents("cronjob.yaml"));

@@ -77,7 +77,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn apply(&self) -> Ran {
+    fn command(&self) -> Command {
         let mut command = Command::new(binary());
         command.args([
             "apply",
@@ -92,7 +92,12 @@ impl<'a> Writer<'a> {
             &Shop::url(),
             "--kubeconfig",
         ]);
-        run::to_end(command.arg(&self.kubeconfig))
+        command.arg(&self.kubeconfig);
+        command
+    }
+
+    fn apply(&self) -> Ran {
+        run::to_end(&mut self.command())
     }
 
     /// A revision of which beta cannot be written: the number that alpha has now.
@@ -170,6 +175,23 @@ pub fn complete(shop: &mut Shop) {
         expected.push(format!("{last} {last}"));
         assert_eq!(lines(&sets), expected);
     }
+
+    // All is written but the marker: the remote is asked once more before that.
+    let revision = commit(shop, &MAPS[..2]);
+    let (asked, written) = (kube.clone(), revision);
+    shop.hold(move || {
+        let all = ["configmap/alpha", "configmap/beta"].map(|map| crate::applier::revision(&asked.get(map)));
+        all.iter().all(|one| one.as_ref() == Some(&written))
+    });
+    let mut applying = Background::start(&mut writer.command(), &shop.machine.dir.join("applying.log"));
+    eventually(60, "both maps are written", || (shop.held() > 0).then_some(()));
+    last = writer.number();
+    until(&swaps, (last, last));
+    assert_eq!(lines(&sets), expected, "nobody has said yet that it is complete");
+    shop.release();
+    until(&sets, (last, last));
+    let ended = applying.child.wait().unwrap();
+    assert!(ended.success(), "{ended}: {}", applying.log());
 
     // And whenever the kubelet may look.
     for _ in 0..5 {
