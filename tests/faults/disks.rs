@@ -1,0 +1,153 @@
+//! Disks that are full or become read-only, as small memory file systems.
+//!
+//! Each test runs in a mount namespace of its own (see [`mounting`]).
+
+use std::path::Path;
+use std::process::Command;
+
+use super::common::{Files, Ran, World, noise, run};
+use super::{ONCE, ROOT_UID, publish, publish_with, small};
+
+/// Files that no compression makes small; those of another size have nothing in common with them.
+fn incompressible(files: usize, bytes: usize) -> Files {
+    (0..files).fold(small(9), |all, index| {
+        let seed = (bytes * 100 + index) as u64;
+        all.file(format!("noise/{index}"), noise(seed, bytes))
+    })
+}
+
+/// Runs the body in a mount namespace of its own: this binary starts itself again, for the one test, through
+/// `unshare` (with a user namespace where the caller is not root), so that its mounts end with it.
+fn mounting(test: &str, body: impl FnOnce()) {
+    const INSIDE: &str = "TREESWAP_TEST_INSIDE";
+    if std::env::var_os(INSIDE).is_some() {
+        return body();
+    }
+    let mut command = Command::new("unshare");
+    if rustix::process::geteuid().as_raw() != ROOT_UID {
+        command.args(["--user", "--map-root-user"]);
+    }
+    command.args(["--mount", "--propagation=private"]).arg(std::env::current_exe().unwrap());
+    let ran =
+        run::to_end(command.args(["--exact", "--nocapture", &format!("disks::{test}")]).env(INSIDE, "1"));
+    assert!(ran.ok() && ran.stdout.contains("1 passed"), "inside:\n{}\n{}", ran.stdout, ran.stderr);
+}
+
+/// A world whose root lies on a small memory file system.
+fn world_on(options: &str) -> World {
+    let mut world = World::new();
+    let disk = world.dir().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    mount(&["-t", "tmpfs", "-o", options, "tmpfs"], &disk);
+    world.root = disk.join("root");
+    world
+}
+
+fn mount(args: &[&str], at: &Path) {
+    run::to_end(Command::new("mount").args(args).arg(at)).expect_ok("mount");
+}
+
+/// The disk fills up while the next generation comes in; `args` say where the mirror lies.
+fn fills_up(options: &str, args: &[&str], too_much: &Files) {
+    let world = world_on(options);
+    let args = [ONCE, args].concat();
+    let before = publish_with(&world, &args, &small(1));
+    world.remote.commit(too_much);
+    for _ in 0..2 {
+        let ran = world.sync_once(&args).expect_failure("a disk that is full");
+        ran.names(&[world.root.to_str().unwrap()]);
+        world.assert_published(&before);
+    }
+    let after = world.remote.commit(&small(2));
+    world.sync_once(&args).expect_ok("space again");
+    world.assert_published(&after);
+    world.sync_once(&args).expect_ok("a cycle later");
+    world.assert_clean(1);
+}
+
+#[test]
+fn a_full_disk_leaves_what_is_published_and_heals_by_itself() {
+    mounting("a_full_disk_leaves_what_is_published_and_heals_by_itself", || {
+        fills_up("size=3m", &[], &incompressible(12, 400_000));
+    });
+}
+
+#[test]
+fn a_disk_that_fills_up_while_a_generation_is_written_heals_by_itself() {
+    mounting("a_disk_that_fills_up_while_a_generation_is_written_heals_by_itself", || {
+        let elsewhere = World::new();
+        let mirror = format!("--mirror={}", elsewhere.dir().join("mirror").display());
+        fills_up("size=3m", &[&mirror], &incompressible(12, 400_000));
+    });
+}
+
+#[test]
+fn a_disk_without_inodes_left_heals_by_itself() {
+    mounting("a_disk_without_inodes_left_heals_by_itself", || {
+        let elsewhere = World::new();
+        let mirror = format!("--mirror={}", elsewhere.dir().join("mirror").display());
+        fills_up("nr_inodes=150", &[&mirror], &incompressible(300, 3));
+    });
+}
+
+/// A revision comes that the volume has room for only once, in the mirror: it is never published. The next one finds
+/// room beside it for its own objects but not for its files, or not even for those. Each pass is a process of its own, as
+/// where the first failure ends it.
+fn makes_room(pass: impl Fn(&World) -> Ran, published: impl Fn(&World) -> Option<String>) {
+    for next in [incompressible(7, 200_000), incompressible(7, 400_001)] {
+        let world = world_on("size=6m");
+        let before = world.remote.commit(&small(1));
+        pass(&world).expect_ok("what fits");
+        world.remote.commit(&incompressible(9, 400_000));
+        for _ in 0..2 {
+            pass(&world).expect_failure("too much for the volume");
+            assert_eq!(published(&world).as_deref(), Some(before.as_str()));
+        }
+        let after = world.remote.commit(&next);
+        let ran = pass(&world).expect_ok("what would fit without what did not");
+        assert_eq!(published(&world), Some(after), "{}", ran.stderr);
+        assert!(ran.stderr.contains("gave back what was fetched"), "{}", ran.stderr);
+        pass(&world).expect_ok("a cycle later");
+    }
+}
+
+#[test]
+fn a_revision_that_did_not_fit_does_not_keep_the_next_one_out() {
+    mounting("a_revision_that_did_not_fit_does_not_keep_the_next_one_out", || {
+        makes_room(
+            |world| world.sync_once(ONCE),
+            |world| {
+                let commits = world.remote.git(&["rev-list", "main"]);
+                commits.lines().find(|commit| world.differences(commit).is_empty()).map(str::to_owned)
+            },
+        );
+    });
+}
+
+#[test]
+fn nor_does_it_in_git_syncs_layout() {
+    mounting("nor_does_it_in_git_syncs_layout", || {
+        let pass = |world: &World| world.sync_once(&["--layout=git-sync", "--link=link", "--grace=0s"]);
+        makes_room(pass, |world| {
+            let target = std::fs::read_link(world.root.join("link")).ok()?;
+            Some(target.file_name()?.to_str()?.to_owned())
+        });
+    });
+}
+
+#[test]
+fn a_root_that_became_read_only_serves_and_says_so() {
+    mounting("a_root_that_became_read_only_serves_and_says_so", || {
+        let world = world_on("size=16m");
+        let disk = world.dir().join("disk");
+        let before = publish(&world, &small(1));
+        mount(&["-o", "remount,ro"], &disk);
+        let after = world.remote.commit(&small(2));
+        let ran = world.sync_once(ONCE).expect_failure("a read-only root");
+        ran.names(&["Read-only file system", disk.to_str().unwrap()]);
+        world.assert_published(&before);
+        mount(&["-o", "remount,rw"], &disk);
+        world.sync_once(ONCE).expect_ok("writable again");
+        world.assert_published(&after);
+    });
+}
