@@ -18,26 +18,40 @@ const RESTARTS: u32 = 2;
 impl Cluster {
     /// The metadata of every ConfigMap of a namespace, by name: all of them or an error. Content is not transferred.
     pub async fn list(&self, namespace: &str) -> Result<BTreeMap<String, Meta>, Error> {
+        let found = self.listed(&Act::of(Verb::List, Kind::ConfigMap, namespace, "")).await?;
+        Ok(found.into_iter().map(|meta| (meta.name.clone(), meta)).collect())
+    }
+
+    /// The metadata of every ConfigMap of that name, whatever its namespace: all of them or an error. It takes the right
+    /// to list them in the whole cluster, which can be limited to the name.
+    pub async fn everywhere(&self, name: &str) -> Result<Vec<Meta>, Error> {
+        self.listed(&Act::of(Verb::List, Kind::ConfigMap, "", name)).await
+    }
+
+    async fn listed(&self, act: &Act) -> Result<Vec<Meta>, Error> {
         let mut restarts = 0;
         loop {
-            match self.list_once(namespace).await {
+            match self.list_once(act).await {
                 Err(Error { why: Failure::Expired, .. }) if restarts < RESTARTS => restarts += 1,
                 result => return result,
             }
         }
     }
 
-    async fn list_once(&self, namespace: &str) -> Result<BTreeMap<String, Meta>, Error> {
-        let mut found = BTreeMap::new();
+    async fn list_once(&self, act: &Act) -> Result<Vec<Meta>, Error> {
+        let mut found = Vec::new();
         let mut next = String::new();
         loop {
-            let mut request = Request::new(Act::of(Verb::List, Kind::ConfigMap, namespace, ""));
+            let mut request = Request::new(act.clone());
+            if !act.name.is_empty() {
+                request.query("fieldSelector", &format!("metadata.name={}", act.name));
+            }
             request.query("limit", &PAGE.to_string());
             if !next.is_empty() {
                 request.query("continue", &next);
             }
             let page: Listed = self.inner.ask(&request.detail(Detail::MetadataList)).await?;
-            found.extend(page.items.into_iter().map(|meta| (meta.name.clone(), meta)));
+            found.extend(page.items);
             match page.next {
                 Some(token) => next = token,
                 None => return Ok(found),

@@ -96,9 +96,11 @@ impl Request {
         let mut url = url::Url::parse("https://cluster/").expect("a constant URL");
         let one = matches!(verb, Verb::Get | Verb::Update | Verb::Delete).then_some(name.as_str());
         if let Ok(mut path) = url.path_segments_mut() {
+            let within = (!namespace.is_empty()).then_some(["namespaces", namespace]);
             path.clear()
                 .extend(group.split('/'))
-                .extend(["namespaces", namespace, kind.resource()])
+                .extend(within.into_iter().flatten())
+                .extend([kind.resource()])
                 .extend(one);
         }
         url.query_pairs_mut()

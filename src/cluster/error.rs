@@ -81,7 +81,7 @@ pub struct Act {
     pub verb: Verb,
     /// The kind of object.
     pub kind: Kind,
-    /// Its namespace.
+    /// Its namespace; empty for all of them.
     pub namespace: String,
     /// Its name; empty for all of the namespace.
     pub name: String,
@@ -99,9 +99,14 @@ impl fmt::Display for Act {
         let (verb, kind) = (verb.label(), kind.label());
         match name.as_str() {
             "" => write!(f, "{verb} the {kind}s of namespace {namespace}"),
+            _ if namespace.is_empty() => write!(f, "{verb} the {kind}s {name} of all namespaces"),
             _ => write!(f, "{verb} {kind} {namespace}/{name}"),
         }
     }
+}
+
+fn place(namespace: &str) -> String {
+    if namespace.is_empty() { "all namespaces".to_owned() } else { format!("namespace {namespace}") }
 }
 
 /// A request failed.
@@ -149,7 +154,7 @@ pub enum Failure {
         said: String,
     },
     /// 403: no rule grants it.
-    #[error("the right to {verb} {resource} in namespace {namespace} is missing")]
+    #[error("the right to {verb} {resource} in {} is missing", place(namespace))]
     Forbidden {
         /// The verb, as a Role spells it.
         verb: &'static str,
@@ -293,6 +298,9 @@ impl Error {
                 format!("wait until {namespace} is gone and made anew, or take it out of the rules")
             }
             Failure::Quota { .. } => "raise the ResourceQuota, or take maps out of the rules".to_owned(),
+            Failure::Forbidden { verb, resource, namespace } if namespace.is_empty() => {
+                format!("grant our user {verb} on {resource} of that name with a ClusterRole (resourceNames)")
+            }
             Failure::Forbidden { verb, resource, namespace } => format!(
                 "grant our user {verb} on {resource} with a Role in {namespace}{}",
                 match *verb {

@@ -13,14 +13,17 @@
 //! has changed. A newer writer that finds an object already right and skips it can still be overtaken by an older
 //! write; step 5 of the older writer, or the next run, heals that.
 //!
-//! A crash leaves: after 1 to 3 nothing; within 4 some targets written, each whole, found right by the next run; after
-//! 4 a marker that names the old set, so that its readers keep the old one.
+//! Before the first write of 4 the marker names what it did not name yet, as wanted. So a crash leaves: after 1 to 3
+//! nothing; within 4 some targets written, each whole, found right by the next run, or, if the rules do not name them
+//! any more, found in the inventory and pruned; after 4 a marker that names the old set, so that its readers keep the
+//! old one.
 //!
 //! Files: `source` where revisions come from; `survey` step 2; `write` step 4; `worker` one cluster from 1 to 5;
-//! `set` what the marker and the ledger hold; `record` writes them; `report` what is told; `follow` the same at every
+//! `forgotten` namespaces that no rule names any more; `set` what the marker and the ledger hold; `record` writes them; `report` what is told; `follow` the same at every
 //! new revision.
 
 mod follow;
+mod forgotten;
 mod record;
 mod report;
 mod set;
@@ -133,11 +136,18 @@ impl Options {
 pub trait Directory {
     /// The cluster that rules call by this name.
     fn find(&self, name: &str) -> Result<crate::cluster::Cluster, ConfigError>;
+
+    /// Every cluster there is, whether or not rules name it.
+    fn names(&self) -> Vec<String>;
 }
 
 impl Directory for Clusters {
     fn find(&self, name: &str) -> Result<crate::cluster::Cluster, ConfigError> {
         self.get(name).cloned()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.names().map(str::to_owned).collect()
     }
 }
 
@@ -158,9 +168,10 @@ pub async fn deliver<S: Source>(
     let mut failures = Vec::new();
     for round in 1.. {
         let behind = |name: &&str| ended.get(*name).is_none_or(|ended| ended.revision != desired.revision);
-        let names: BTreeSet<String> = desired.clusters().filter(behind).map(str::to_owned).collect();
+        let all = concerned(&desired, clusters, options.prune);
+        let names: BTreeSet<String> = all.iter().filter(|name| behind(&name.as_str())).cloned().collect();
         ended.extend(each(&names, &source, clusters, options, cancel, &desired).await);
-        let settled = desired.clusters().all(|name| ended[name].revision == desired.revision);
+        let settled = all.iter().all(|name| ended[name].revision == desired.revision);
         if settled || cancel.is_cancelled() || round == MOST_ROUNDS {
             break;
         }
@@ -177,6 +188,22 @@ pub async fn deliver<S: Source>(
     report.failures = failures;
     ended.into_values().for_each(|ended| report.add(ended));
     Ok(report)
+}
+
+/// The clusters that something is for and, to prune them, all the others, each by one name.
+fn concerned(desired: &Desired, clusters: &impl Directory, prune: bool) -> BTreeSet<String> {
+    let mut names: BTreeSet<String> = desired.clusters().map(str::to_owned).collect();
+    if !prune {
+        return names;
+    }
+    let known = |name: &String| clusters.find(name).map(|cluster| cluster.name().to_owned()).ok();
+    let mut seen: BTreeSet<String> = names.iter().filter_map(known).collect();
+    for name in clusters.names() {
+        if known(&name).is_some_and(|cluster| seen.insert(cluster)) {
+            names.insert(name);
+        }
+    }
+    names
 }
 
 /// What the remote answers, unless the run ends before.

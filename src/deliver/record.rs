@@ -10,7 +10,7 @@ use super::source::Source;
 use super::survey::Space;
 use super::worker::Worker;
 use super::write::{Writer, Written, pause, retried};
-use crate::cluster::{Error, Failure};
+use crate::cluster::{Error, Failure, Mode};
 use crate::configmap::apply::Ledger;
 use crate::human;
 
@@ -35,10 +35,20 @@ impl<S: Source> Worker<S> {
         for (space, written) in spaces.iter().zip(written) {
             let namespace = &space.namespace;
             let marker = set::marker(space, writer.desired, written);
+            if space.forgotten && marker.entries.is_empty() && marker.damaged.is_empty() {
+                match self.retire(space).await {
+                    Ok(()) => continue,
+                    Err(error) if error.is_unknown() || is_overtaken(&error.why) => {
+                        return Closed::Overtaken(human::one_line(&error));
+                    }
+                    Err(error) => failures.push(human::one_line(&error)),
+                }
+                continue;
+            }
             if marker != space.marker {
                 let meta = space.marker_meta.as_ref();
                 match writer.record(&self.cluster, namespace, "set", meta, marker.data()).await {
-                    Ok(()) => {}
+                    Ok(_) => {}
                     Err(error) if error.is_unknown() || is_overtaken(&error.why) => {
                         return Closed::Overtaken(human::one_line(&error));
                     }
@@ -50,6 +60,32 @@ impl<S: Source> Worker<S> {
             }
         }
         Closed::Done(failures)
+    }
+
+    /// Names in each inventory what is about to be written and is not named there. An end between a write and its record
+    /// leaves nothing that nobody knows of. Where that cannot be recorded now, it is tried again, and told, after the
+    /// writes. `Err`: somebody else recorded something meanwhile.
+    pub(super) async fn announce(&self, writer: &Writer<'_, S>, spaces: &mut [Space]) -> Result<(), String> {
+        for space in spaces {
+            let Some(marker) = set::announced(space) else { continue };
+            let (namespace, meta) = (&space.namespace, space.marker_meta.as_ref());
+            match writer.record(&self.cluster, namespace, "set", meta, marker.data()).await {
+                Ok(meta) => (space.marker, space.marker_meta) = (marker, Some(meta)),
+                Err(error) if error.is_unknown() || is_overtaken(&error.why) => {
+                    return Err(human::one_line(&error));
+                }
+                Err(error) => tracing::debug!(error = human::one_line(&error), "not recorded ahead"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes our records from a namespace that holds nothing of ours any more; last the marker, by which it is found.
+    async fn retire(&self, space: &Space) -> Result<(), Error> {
+        for meta in [&space.ledger_meta, &space.marker_meta].into_iter().flatten() {
+            self.cluster.delete(meta, Mode::Write).await?;
+        }
+        Ok(())
     }
 
     /// Writes the ledger, over whatever a peer has written there meanwhile.
@@ -76,7 +112,7 @@ impl<S: Source> Worker<S> {
                     pause(&self.options, &self.cancel, tries, error.pause()).await;
                     tries += 1;
                 }
-                done => return done,
+                done => return done.map(drop),
             }
             let name = writer.reader.policy.owner.ledger();
             let read = || self.cluster.get(&space.namespace, &name);

@@ -60,14 +60,23 @@ fn entry(item: &Item, digest: &str, old: Option<&Entry>, written: Option<&Writte
         },
         (None, Some(old)) => Entry { wanted: Some(digest.to_owned()), ..old.clone() },
         // Nothing of ours is there; the set is not complete without it all the same.
-        (None, None) => Entry {
-            digest: String::new(),
-            uid: String::new(),
-            version: String::new(),
-            revision: String::new(),
-            wanted: Some(digest.to_owned()),
-        },
+        (None, None) => Entry::wanted(digest),
     })
+}
+
+/// The marker before a batch that writes what it does not name: whoever prunes after a crash has to know of it. `None`:
+/// it names everything.
+pub(super) fn announced(space: &Space) -> Option<Marker> {
+    let mut marker = space.marker.clone();
+    for item in space.items.iter().filter(|item| item.verdict.writes()) {
+        if let Some(wish) = &item.wish
+            && !marker.entries.contains_key(&item.name)
+        {
+            marker.damaged.remove(&item.name);
+            marker.entries.insert(item.name.clone(), Entry::wanted(&wish.digest));
+        }
+    }
+    (marker != space.marker).then_some(marker)
 }
 
 /// The ledger after a batch.

@@ -17,6 +17,8 @@ use crate::configmap::apply::{
 #[derive(Debug)]
 pub(super) struct Space {
     pub(super) namespace: String,
+    /// Nothing is for it any more: it is here for its inventory alone.
+    pub(super) forgotten: bool,
     /// The marker's ConfigMap, if there is one.
     pub(super) marker_meta: Option<Meta>,
     pub(super) marker: Marker,
@@ -108,7 +110,8 @@ impl Reader<'_> {
         if !marker.damaged.is_empty() {
             items.iter_mut().for_each(spare);
         }
-        Ok(Space { namespace: namespace.to_owned(), marker_meta, marker, ledger_meta, ledger, items })
+        let (namespace, forgotten) = (namespace.to_owned(), desired.of(name, namespace).is_none());
+        Ok(Space { namespace, forgotten, marker_meta, marker, ledger_meta, ledger, items })
     }
 
     /// A ConfigMap that holds what we record. One of somebody else is not overwritten.

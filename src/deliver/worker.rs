@@ -27,9 +27,9 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// One cluster's part of a delivery.
 pub(super) struct Worker<S> {
-    name: String,
+    pub(super) name: String,
     pub(super) cluster: Cluster,
-    source: Arc<S>,
+    pub(super) source: Arc<S>,
     pub(super) options: Options,
     pub(super) cancel: CancellationToken,
     notes: Vec<String>,
@@ -37,6 +37,16 @@ pub(super) struct Worker<S> {
     unconfirmed: bool,
     /// Until when a ref that goes back may be a replica that lags.
     doubted: Option<Instant>,
+}
+
+/// A cluster as it was found.
+#[derive(Default)]
+struct Found {
+    spaces: Vec<Space>,
+    /// Namespaces that could not be read, with their targets.
+    refused: BTreeMap<String, Vec<Target>>,
+    /// What else could not be read.
+    failures: Vec<String>,
 }
 
 /// How one pass over the cluster ended.
@@ -113,7 +123,7 @@ impl<S: Source> Worker<S> {
         Ended { revision: desired.revision, targets, notes: self.notes, failures }
     }
 
-    fn note(&mut self, note: String) {
+    pub(super) fn note(&mut self, note: String) {
         let note = format!("cluster {}: {note}", self.name);
         if !self.notes.contains(&note) {
             self.notes.push(note);
@@ -130,15 +140,15 @@ impl<S: Source> Worker<S> {
             found = self.survey(desired, reader) => Some(found),
             () = cancel.cancelled() => None, // what is only read may be left
         };
-        let Some((spaces, blind)) = found else {
+        let Some(Found { spaces, mut refused, failures: unread }) = found else {
             let all = all_failed(desired, &self.name, &Stop::Cancelled.to_string(), &[]).into_iter();
             let all = all.map(|target| Target { outcome: Outcome::Skipped, transient: true, ..target });
             return Pass::Stopped(Stop::Cancelled, all.collect());
         };
-        let mut refused = blind;
         refused.extend(self.refusals(desired, &spaces, &options));
+        refused.extend(self.strange(desired, &spaces).await);
         let mut targets: Vec<Target> = refused.values().flatten().cloned().collect();
-        let spaces: Vec<Space> =
+        let mut spaces: Vec<Space> =
             spaces.into_iter().filter(|space| !refused.contains_key(&space.namespace)).collect();
         let source = Arc::clone(&self.source);
         let writer = Writer { reader, desired, source: &*source, stop: Mutex::new(None) };
@@ -147,14 +157,14 @@ impl<S: Source> Worker<S> {
         {
             let hints = vec![why.hint().to_owned()];
             targets.extend(self.all(&writer, &spaces, Outcome::Refused, &why.to_string(), &hints));
-            return Pass::Settled(targets, Vec::new());
+            return Pass::Settled(targets, unread);
         }
         let works = spaces.iter().any(|space| space.items.iter().any(|item| item.verdict.writes()));
         if works && let Some((outcome, why)) = self.going_back(&writer, &spaces).await {
             let stop = writer.stopped();
             targets.extend(self.all(&writer, &spaces, outcome, &why, &[]));
             return stop.map_or_else(
-                || Pass::Settled(targets.clone(), Vec::new()),
+                || Pass::Settled(targets.clone(), unread),
                 |stop| Pass::Stopped(stop, targets.clone()),
             );
         }
@@ -170,11 +180,15 @@ impl<S: Source> Worker<S> {
                 return Pass::Stopped(stop, targets);
             };
             targets.extend(rehearsed);
-            return Pass::Settled(targets, Vec::new());
+            return Pass::Settled(targets, unread);
         }
         if works && let Err(stop) = writer.ask().await {
             targets.extend(self.all(&writer, &spaces, Outcome::Skipped, &stop.to_string(), &[]));
             return Pass::Stopped(stop, targets);
+        }
+        if works && let Err(why) = self.announce(&writer, &mut spaces).await {
+            targets.extend(self.all(&writer, &spaces, Outcome::Skipped, &why, &[]));
+            return Pass::Again(targets, why);
         }
         let written = future::join_all(spaces.iter().map(|space| self.carry_out(&writer, space))).await;
         let results = |written: &[BTreeMap<String, Written>]| self.results(&writer, &spaces, written);
@@ -195,22 +209,26 @@ impl<S: Source> Worker<S> {
         match (stop, closed) {
             (Some(stop), _) => Pass::Stopped(stop, targets),
             (None, None) => Pass::Stopped(Stop::Cancelled, targets),
-            (None, Some(Closed::Done(failures))) => Pass::Settled(targets, failures),
+            (None, Some(Closed::Done(failures))) => {
+                Pass::Settled(targets, unread.into_iter().chain(failures).collect())
+            }
             (None, Some(Closed::Overtaken(why))) => Pass::Again(targets, why),
         }
     }
 
-    /// Every namespace that something is for. Those that cannot be read fail by themselves.
-    async fn survey(
-        &mut self,
-        desired: &Desired,
-        reader: Reader<'_>,
-    ) -> (Vec<Space>, BTreeMap<String, Vec<Target>>) {
+    /// Every namespace that something is for, and, to prune them, those that nothing is for any more. Those that cannot
+    /// be read fail by themselves.
+    async fn survey(&mut self, desired: &Desired, reader: Reader<'_>) -> Found {
         let name = self.name.clone();
-        let namespaces: Vec<&str> = desired.namespaces(&name).collect();
+        let mut all = Found::default();
+        let mut namespaces: Vec<String> = desired.namespaces(&name).map(str::to_owned).collect();
+        let unneeded = namespaces.is_empty();
+        let unlisted = match self.options.prune {
+            true => self.forgotten(desired, reader).await.map(|forgotten| namespaces.extend(forgotten)).err(),
+            false => None,
+        };
         let found = namespaces.iter().map(|namespace| reader.space(desired, &name, namespace));
         let found = future::join_all(found).await;
-        let (mut spaces, mut blind) = (Vec::new(), BTreeMap::new());
         for (namespace, found) in namespaces.into_iter().zip(found) {
             match found {
                 Ok(space) => {
@@ -220,19 +238,24 @@ impl<S: Source> Worker<S> {
                         let names = names.join(", ");
                         self.note(format!("the inventory {namespace}/{marker} cannot be read at {names}: nothing is deleted there"));
                     }
-                    spaces.push(space);
+                    all.spaces.push(space);
+                }
+                Err(blind) if desired.of(&name, &namespace).is_none() => {
+                    all.failures
+                        .push(format!("cluster {name}: nothing is pruned in {namespace}: {}", blind.why));
                 }
                 Err(Blind { why, hints, transient }) => {
-                    let all = all_failed(desired, &name, &why, &hints).into_iter();
-                    let here = all.filter(|target| target.namespace == namespace);
-                    blind.insert(
-                        namespace.to_owned(),
-                        here.map(|target| Target { transient, ..target }).collect(),
-                    );
+                    let targets = all_failed(desired, &name, &why, &hints).into_iter();
+                    let here = targets.filter(|target| target.namespace == namespace);
+                    let here = here.map(|target| Target { transient, ..target }).collect();
+                    all.refused.insert(namespace, here);
                 }
             }
         }
-        (spaces, blind)
+        if let Some(error) = unlisted {
+            all.failures.extend(self.unlisted(&error, unneeded));
+        }
+        all
     }
 
     /// Namespaces in which nothing may be written, whatever there is to do.
@@ -259,7 +282,8 @@ impl<S: Source> Worker<S> {
             let all = all_failed(desired, &self.name, &why, &[hint.to_owned()]).into_iter();
             let here = all.filter(|target| target.namespace == space.namespace);
             let here = here.map(|target| Target { outcome: Outcome::Refused, ..target });
-            refused.insert(space.namespace.clone(), here.collect());
+            let forgotten = if space.forgotten { self.left(space, &why, hint) } else { Vec::new() };
+            refused.insert(space.namespace.clone(), here.chain(forgotten).collect());
         }
         refused
     }

@@ -264,13 +264,14 @@ impl<S: Source> Writer<'_, S> {
         role: &str,
         meta: Option<&Meta>,
         data: BTreeMap<String, String>,
-    ) -> Result<(), Error> {
+    ) -> Result<Meta, Error> {
         let owner = &self.reader.policy.owner;
         let mut labels = meta.map(|meta| meta.labels.clone()).unwrap_or_default();
         let mut annotations = meta.map(|meta| meta.annotations.clone()).unwrap_or_default();
         labels.extend(owner.labels().map(|(key, value)| (key.to_owned(), value.to_owned())));
         labels.insert(names::ROLE.to_owned(), role.to_owned());
         annotations.insert(names::OWNER_NAME.to_owned(), owner.name().to_owned());
+        annotations.insert(names::CLUSTER.to_owned(), cluster.name().to_owned());
         let draft = Draft {
             namespace: namespace.to_owned(),
             name: if role == "set" { owner.marker() } else { owner.ledger() },
@@ -279,8 +280,8 @@ impl<S: Source> Writer<'_, S> {
             content: crate::configmap::Current { data, ..Default::default() },
         };
         match meta {
-            Some(meta) => cluster.replace(meta, draft, Mode::Write).await.map(drop),
-            None => cluster.create(draft, Mode::Write).await.map(drop),
+            Some(meta) => cluster.replace(meta, draft, Mode::Write).await,
+            None => cluster.create(draft, Mode::Write).await,
         }
     }
 }

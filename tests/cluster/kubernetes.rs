@@ -14,7 +14,7 @@ use socket2::{Domain, Socket, Type};
 use crate::common::{eventually, scratch};
 
 /// Users without any right of their own; each has its name for a token. `admin` may do everything.
-pub const USERS: [&str; 4] = ["narrow", "reader", "writer", "stranger"];
+pub const USERS: [&str; 5] = ["narrow", "reader", "writer", "pruner", "stranger"];
 /// How long a server may take to be ready, in seconds: 4 on an idle machine.
 const READY: u64 = 180;
 

@@ -11,6 +11,7 @@ mod follow;
 mod kubernetes;
 mod objects;
 mod proxy;
+mod prune;
 mod refusals;
 mod rights;
 mod setup;

@@ -175,6 +175,10 @@ fn a_damaged_inventory_deletes_nothing_and_keeps_what_cannot_be_read() {
     let report =
         run(Script::at(&one, revision(2)), &writer(), &Options { prune: true, ..options() }).unwrap();
     assert!(report.notes[0].contains("zzz") && report.notes[0].contains("nothing is deleted"), "{report:?}");
+    assert!(
+        report.notes[1].contains("list the ConfigMaps treeswap-set-team of all namespaces"),
+        "{report:?}"
+    );
     assert!(!kubernetes.configmap(&namespace, "b").is_null());
     assert_eq!(data(&kubernetes.configmap(&namespace, "a"))["1"], "2", "the rest is done");
     let marker = data(&kubernetes.configmap(&namespace, "treeswap-set-team"));

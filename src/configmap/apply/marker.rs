@@ -17,7 +17,7 @@ const MOST: usize = 1_000_000;
 pub struct Entry {
     /// The digest of what it was verified to hold.
     pub digest: String,
-    /// The object that was verified.
+    /// The object that was verified; empty while none was.
     pub uid: String,
     /// The state of it that was verified.
     #[serde(rename = "resourceVersion")]
@@ -50,6 +50,19 @@ pub struct TooLong {
     pub namespace: String,
     /// How large it would be.
     pub bytes: usize,
+}
+
+impl Entry {
+    /// Of what is about to be written, or could not be.
+    pub fn wanted(digest: &str) -> Self {
+        Self {
+            digest: String::new(),
+            uid: String::new(),
+            version: String::new(),
+            revision: String::new(),
+            wanted: Some(digest.to_owned()),
+        }
+    }
 }
 
 impl Marker {

@@ -36,6 +36,9 @@ pub mod names {
     pub const DIGEST: &str = "treeswap.dev/digest";
     /// Annotation: the digest of the rules it was written by.
     pub const RULES: &str = "treeswap.dev/rules";
+    /// Annotation of the marker: the cluster, by the name of its context. Two contexts may lead to one server, and what
+    /// the one wrote is not for the other to forget.
+    pub const CLUSTER: &str = "treeswap.dev/cluster";
     /// Label: `set` for the marker, `ledger` for the ledger.
     pub const ROLE: &str = "treeswap.dev/role";
     /// The label that says which program manages an object.

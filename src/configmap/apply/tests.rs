@@ -340,3 +340,21 @@ fn a_content_that_moves_under_another_key_is_a_move() {
     let order = order(&[&loses.moves, &gains.moves]);
     assert_eq!(order.waves, [vec![1], vec![0]]);
 }
+
+#[test]
+fn what_was_about_to_be_written_is_ours_by_name_and_label_before_its_uid_is_known() {
+    let (wished, pruning) = (wish(&[("a", "1")]), Policy { prune: true, ..policy() });
+    let announced = Entry::wanted(&wished.digest);
+    let judged = |seen: &Seen| pruning.judge(None, Some(seen), Some(&announced), None);
+    assert_eq!(judged(&ours(&wished, R2)).deed, Deed::Delete);
+    let somebodys =
+        judged(&Seen { labels: BTreeMap::new(), annotations: BTreeMap::new(), ..ours(&wished, R2) });
+    assert_eq!(
+        (somebodys.deed, somebodys.why),
+        (Deed::Nothing, Why::NotOurs),
+        "it was made by somebody else"
+    );
+    assert_eq!(judged(&prows(&[("a", "1")])).deed, Deed::Nothing);
+    // Nothing was written yet: it is made as if it had never been named.
+    assert_eq!(pruning.judge(Some(&wished), None, Some(&announced), None).why, Why::Absent);
+}

@@ -236,8 +236,10 @@ impl Policy {
     /// Nothing asks for it any more.
     fn unwished(&self, seen: &Seen, entry: Option<&Entry>, why: Why) -> Verdict {
         let claim = self.claim(seen, entry);
-        // Only the inventory says what may be deleted, and only for the very object that it names.
-        let ours = claim == Claim::Ours && entry.is_some_and(|entry| entry.uid == seen.uid);
+        // Only the inventory says what may be deleted, and only for the very object that it names. Of one that was about
+        // to be written it knows none yet: there our name on the object decides.
+        let ours =
+            claim == Claim::Ours && entry.is_some_and(|entry| entry.uid == seen.uid || entry.uid.is_empty());
         let (deed, why) = match (ours, self.prune) {
             (true, true) => (Deed::Delete, why),
             (true, false) => (Deed::Nothing, why),

@@ -1,0 +1,81 @@
+//! Namespaces that no rule names any more, found by the inventories in them, so that pruning reaches them, too.
+//!
+//! An inventory is found by its name, in the whole cluster, never by a label. Where the right to that is missing the
+//! namespaces that rules name are pruned all the same.
+
+use std::collections::BTreeMap;
+
+use super::report::{Outcome, Target};
+use super::source::Source;
+use super::survey::{Item, Reader, Space};
+use super::worker::Worker;
+use super::write::retried;
+use super::{Options, parsed, unless};
+use crate::cluster::{Error, Failure};
+use crate::configmap::apply::{Claim, Desired, names};
+use crate::human;
+use crate::revision::Relation;
+
+impl<S: Source> Worker<S> {
+    /// Namespaces of this cluster with an inventory of ours that nothing is for any more.
+    pub(super) async fn forgotten(
+        &self,
+        desired: &Desired,
+        reader: Reader<'_>,
+    ) -> Result<Vec<String>, Error> {
+        let owner = &reader.policy.owner;
+        let marker = owner.marker();
+        // Nobody waits for a cluster that nothing is for.
+        let tries = if desired.namespaces(&self.name).next().is_some() { self.options.tries } else { 1 };
+        let options = Options { tries, ..self.options.clone() };
+        let found = retried(&options, &self.cancel, || self.cluster.everywhere(&marker)).await?;
+        let forgotten = found.into_iter().filter(|meta| {
+            owner.claim(&meta.labels, &meta.annotations) == Claim::Ours
+                && meta.annotations.get(names::CLUSTER).is_some_and(|name| name == self.cluster.name())
+                && desired.of(&self.name, &meta.namespace).is_none()
+        });
+        Ok(forgotten.map(|meta| meta.namespace).collect())
+    }
+
+    /// It is not known which namespaces are forgotten: in them nothing is pruned. Returns what makes that a failure.
+    pub(super) fn unlisted(&mut self, error: &Error, unneeded: bool) -> Option<String> {
+        let line = human::one_line(error);
+        if unneeded {
+            self.note(format!(
+                "no rule names it, and whether it holds anything of ours is not known: {line}"
+            ));
+        } else if matches!(error.why, Failure::Forbidden { .. }) {
+            self.note(format!("namespaces that no rule names any more are not pruned: {line}"));
+        } else {
+            return Some(line);
+        }
+        None
+    }
+
+    /// Forgotten namespaces of which the remote knows nothing: it does not have the revision that they are recorded at,
+    /// so another repository may be applied under our owner's name, and what it wrote is not ours to delete.
+    pub(super) async fn strange(&self, desired: &Desired, spaces: &[Space]) -> BTreeMap<String, Vec<Target>> {
+        let mut refused = BTreeMap::new();
+        for space in spaces.iter().filter(|space| space.forgotten) {
+            let Some(recorded) = parsed(&space.marker.revision) else { continue };
+            if recorded == desired.revision || !space.items.iter().any(|item| item.verdict.writes()) {
+                continue;
+            }
+            let relation = unless(&self.cancel, self.source.relation(recorded, desired.revision)).await;
+            if relation.is_ok_and(|relation| relation == Relation::Gone) {
+                let why = format!("it is recorded at {}, which the remote does not have", recorded.short());
+                let hint = "each repository needs an --owner of its own; what is left over all the same has to be \
+                            deleted by hand";
+                refused.insert(space.namespace.clone(), self.left(space, &why, hint));
+            }
+        }
+        refused
+    }
+
+    /// What is in a forgotten namespace, and stays.
+    pub(super) fn left(&self, space: &Space, why: &str, hint: &str) -> Vec<Target> {
+        let items = space.items.iter().filter(|item| item.is_told());
+        let target = |item: &Item| Target::of(&self.name, &space.namespace, &item.name, &item.verdict);
+        items.map(|item| target(item).ended(Outcome::Refused, why, vec![hint.to_owned()])).collect()
+    }
+}

@@ -1,0 +1,224 @@
+//! Namespaces and clusters that no rule names any more: found by their inventories alone, and emptied of what is ours.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+use crate::common::run::Background;
+use crate::common::{Files, Ran, World, eventually, full, run};
+use crate::kubernetes::{Access, Kubernetes, kubeconfig};
+use crate::proxy::{Fault, Proxy};
+
+/// An installation of its own: other tests' inventories have other names.
+struct Installation {
+    world: World,
+    owner: String,
+    namespaces: Vec<String>,
+}
+
+/// What a run is for: each namespace with the cluster that it is in.
+type Places<'a> = &'a [(&'a str, &'a str)];
+
+impl Installation {
+    /// With so many namespaces, and the rights that `deploy/apply` ships for pruning.
+    fn new(count: usize) -> Self {
+        let kubernetes = Kubernetes::shared();
+        let namespaces: Vec<String> = (0..count).map(|_| kubernetes.namespace("prune")).collect();
+        let owner = format!("of-{}", namespaces[0]);
+        let mut rules = crate::rights::shipped();
+        rules[0]["verbs"].as_array_mut().unwrap().push(json!("delete"));
+        namespaces.iter().for_each(|namespace| kubernetes.grant(namespace, "pruner", &rules));
+        let one = Self { world: World::new(), owner, namespaces };
+        one.commit("1");
+        one
+    }
+
+    /// Grants what `deploy/apply/prune.yaml` does, for this owner.
+    fn may_find_inventories(&self) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/apply/prune.yaml");
+        let text = std::fs::read_to_string(path).unwrap().replace("platform-config", &self.owner);
+        let kubernetes = Kubernetes::shared();
+        for document in serde_yaml::Deserializer::from_str(&text) {
+            let mut document = Value::deserialize(document).unwrap();
+            document["metadata"]["name"] = json!(self.owner);
+            if document["kind"] == "ClusterRoleBinding" {
+                document["roleRef"]["name"] = json!(self.owner);
+                document["subjects"] =
+                    json!([{ "kind": "User", "name": "pruner", "apiGroup": "rbac.authorization.k8s.io" }]);
+            }
+            let kind = document["kind"].as_str().unwrap().to_lowercase();
+            let path = format!("/apis/rbac.authorization.k8s.io/v1/{kind}s");
+            kubernetes.must("POST", &path, Some(&document));
+        }
+        let inventory = format!("treeswap-set-{}", self.owner);
+        eventually(60, "the grant is in force", || {
+            kubernetes.may("pruner", "", "list", "", "configmaps", &inventory).then_some(())
+        });
+        assert!(!kubernetes.may("pruner", "", "list", "", "configmaps", ""), "and nothing else is shown");
+    }
+
+    fn commit(&self, value: &str) {
+        self.world.remote.commit(&Files::new().file("map/value", value));
+    }
+
+    fn command(
+        &self,
+        contexts: &[(&str, Access)],
+        places: Places<'_>,
+        more: &[&str],
+    ) -> std::process::Command {
+        let mut clusters: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        places.iter().for_each(|(cluster, namespace)| clusters.entry(cluster).or_default().push(namespace));
+        let maps = json!({ "maps": { "map/*": { "name": "map", "clusters": clusters } } });
+        let rules = self.world.dir().join("rules.yaml");
+        std::fs::write(&rules, maps.to_string()).unwrap();
+        let mut command = self.world.treeswap(&["apply", "--ref=main", "--output=lines", "--repo"]);
+        command.arg(&self.world.remote.path).arg(format!("--owner={}", self.owner)).arg("--rules").arg(rules);
+        command.arg("--kubeconfig").arg(kubeconfig(&self.world.dir().join("kubeconfig"), contexts));
+        command.args(more);
+        command
+    }
+
+    fn apply(&self, places: Places<'_>, more: &[&str]) -> Ran {
+        let access = Kubernetes::shared().access("pruner");
+        let mut names: BTreeSet<&str> = places.iter().map(|(cluster, _)| *cluster).collect();
+        names.extend(["one", "two"]);
+        let contexts: Vec<_> = names.into_iter().map(|name| (name, access.clone())).collect();
+        run::to_end(&mut self.command(&contexts, places, more))
+    }
+
+    /// The names of what is in a namespace.
+    fn names(&self, namespace: &str) -> Vec<String> {
+        Kubernetes::shared().configmaps(namespace).into_keys().collect()
+    }
+
+    fn whole(&self) -> Vec<String> {
+        vec![
+            "map".to_owned(),
+            format!("treeswap-ledger-{}", self.owner),
+            format!("treeswap-set-{}", self.owner),
+        ]
+    }
+}
+
+#[track_caller]
+fn ends(ran: &Ran, code: i32, words: &[&str]) {
+    let all = format!("{}{}", ran.stdout, ran.stderr);
+    assert_eq!(ran.status.code(), Some(code), "{all}");
+    words.iter().for_each(|word| assert!(all.contains(word), "{word:?} is not in\n{all}"));
+}
+
+#[test]
+fn a_namespace_that_no_rule_names_any_more_is_pruned_from_its_inventory() {
+    let one = Installation::new(2);
+    let [a, b] = [one.namespaces[0].as_str(), one.namespaces[1].as_str()];
+    let (both, less): (Places<'_>, Places<'_>) = (&[("one", a), ("one", b)], &[("one", a)]);
+    ends(&one.apply(both, &[]), 0, &["2 created"]);
+    // One that only looks like ours: no inventory names it.
+    let labels = json!({ "treeswap.dev/owner": one.owner, "app.kubernetes.io/managed-by": "treeswap" });
+    let looks = json!({ "metadata": { "labels": labels }, "data": { "mine": "1" } });
+    Kubernetes::shared().put(b, "stray", looks);
+    let before = Kubernetes::shared().versions(b);
+    ends(&one.apply(less, &[]), 0, &["1 right"]);
+    // Without the right to find inventories it says so, and does the rest.
+    let missing = format!("cannot list the ConfigMaps treeswap-set-{} of all namespaces", one.owner);
+    ends(&one.apply(less, &["--prune"]), 0, &["1 right", "not pruned", &missing]);
+    one.may_find_inventories();
+    ends(&one.apply(both, &["--prune"]), 0, &["2 right"]);
+    let deleted = format!("one/{b}/map: to be deleted: no rule names it any more -value");
+    ends(&one.apply(less, &["--prune", "--dry-run"]), 4, &[&deleted, "1 right"]);
+    ends(&one.apply(less, &["--prune", "--max-prune=49"]), 3, &["map: refused", "1 of 2", "--max-prune=100"]);
+    assert_eq!(Kubernetes::shared().versions(b), before, "nothing was written");
+    ends(&one.apply(less, &["--prune"]), 0, &["1 deleted", "1 right"]);
+    assert_eq!(one.names(b), ["stray"]);
+    assert_eq!(one.names(a), one.whole());
+    let before = Kubernetes::shared().versions(a);
+    ends(&one.apply(less, &["--prune"]), 0, &["1 right"]);
+    assert_eq!(Kubernetes::shared().versions(a), before);
+    // It comes back as if it had never been there.
+    ends(&one.apply(both, &["--prune"]), 0, &["1 created", "1 right"]);
+}
+
+#[test]
+fn a_cluster_that_no_rule_names_any_more_is_pruned_and_two_names_of_one_server_do_not_prune_each_other() {
+    let one = Installation::new(2);
+    let [a, b] = [one.namespaces[0].as_str(), one.namespaces[1].as_str()];
+    one.may_find_inventories();
+    ends(&one.apply(&[("one", a), ("two", b)], &["--prune", "--max-prune=100"]), 0, &["2 created"]);
+    ends(&one.apply(&[("one", a), ("two", b)], &["--prune", "--max-prune=100"]), 0, &["2 right"]);
+    // It would lose all that it has.
+    let less: Places<'_> = &[("one", a)];
+    ends(&one.apply(less, &["--prune"]), 3, &[&format!("two/{b}/map: refused"), "1 of 1", "1 right"]);
+    assert_eq!(one.names(b), one.whole());
+    ends(&one.apply(less, &["--prune", "--max-prune=100"]), 0, &["1 deleted", "1 right"]);
+    assert!(one.names(b).is_empty());
+    assert_eq!(one.names(a), one.whole());
+    // One that is gone, and that nothing is for, is no failure.
+    let mut gone = Kubernetes::shared().access("pruner");
+    gone.server = "https://127.0.0.1:1".into(); // nobody listens there
+    let contexts = [("one", Kubernetes::shared().access("pruner")), ("gone", gone)];
+    let ran = run::to_end(&mut one.command(&contexts, less, &["--prune"]));
+    ends(
+        &ran,
+        0,
+        &["1 right", "cluster gone: no rule names it, and whether it holds anything of ours is not known"],
+    );
+}
+
+#[test]
+fn what_another_repository_wrote_under_the_same_owner_is_left() {
+    let one = Installation::new(2);
+    let [a, b] = [one.namespaces[0].as_str(), one.namespaces[1].as_str()];
+    one.may_find_inventories();
+    let other = Installation { world: World::new(), owner: one.owner.clone(), namespaces: Vec::new() };
+    other.commit("of another repository");
+    ends(&other.apply(&[("one", b)], &[]), 0, &["1 created"]);
+    ends(&one.apply(&[("one", a)], &[]), 0, &["1 created"]);
+    let before = Kubernetes::shared().versions(b);
+    let refused = format!("one/{b}/map: refused: it is recorded at");
+    ends(
+        &one.apply(&[("one", a)], &["--prune"]),
+        3,
+        &[&refused, "the remote does not have", "--owner", "1 right"],
+    );
+    assert_eq!(Kubernetes::shared().versions(b), before);
+}
+
+/// The rules change before whoever was killed is run again: nothing of what it made is left behind.
+#[test]
+fn nothing_that_was_made_before_a_kill_is_stranded_when_the_rules_change() {
+    let one = Installation::new(2);
+    let [a, b] = [one.namespaces[0].as_str(), one.namespaces[1].as_str()];
+    one.may_find_inventories();
+    ends(&one.apply(&[("one", a)], &[]), 0, &["1 created"]);
+    let both: Places<'_> = &[("one", a), ("one", b)];
+    let counter = Proxy::start(Kubernetes::shared());
+    let contexts = [("one", counter.access("pruner"))];
+    run::to_end(&mut one.command(&contexts, both, &[])).expect_ok("a run that is not killed");
+    let requests = counter.seen().len();
+    let prune = || one.apply(&[("one", a)], &["--prune"]);
+    ends(&prune(), 0, &["1 deleted"]);
+    let mut made = 0;
+    for at in (0..requests).step_by(if full() { 1 } else { 3 }) {
+        for fault in [Fault::HoldBefore, Fault::HoldAfter] {
+            let proxy = Proxy::start(Kubernetes::shared());
+            proxy.plan("", "/", at, 1, fault);
+            let contexts = [("one", proxy.access("pruner"))];
+            let mut command = one.command(&contexts, both, &["--concurrency=1"]);
+            let mut killed = Background::start(&mut command, &one.world.dir().join("killed.log"));
+            eventually(120, "it is at that request, or done without one", || {
+                (proxy.seen().len() > at || !killed.is_running()).then_some(())
+            });
+            killed.child.kill().unwrap();
+            killed.child.wait().unwrap();
+            drop(proxy);
+            made += usize::from(!Kubernetes::shared().configmap(b, "map").is_null());
+            let ran = prune();
+            assert!(ran.ok(), "killed at {at}: {}{}", ran.stdout, ran.stderr);
+            assert_eq!(one.names(b), Vec::<String>::new(), "killed at {at}: {}", ran.stdout);
+        }
+    }
+    assert!(made > 0, "some were killed after they had made it");
+}
