@@ -79,7 +79,8 @@ pub(super) struct ClusterArgs {
 pub(super) struct Rights {
     /// This installation's name, by which it knows what is its own
     ///
-    /// It must never change. Two installations with different names never touch each other's ConfigMaps.
+    /// It must never change. Two installations with different names never touch each other's ConfigMaps. Each repository and
+    /// set of rules has a name of its own.
     #[arg(long, value_name = "NAME")]
     owner: Option<String>,
 
