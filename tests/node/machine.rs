@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::common::{eventually, run};
 use super::kube::Kube;
@@ -112,9 +112,22 @@ impl Machine {
         while let Some(place) = lost().max() {
             run::to_end(Command::new("umount").args(["--lazy", &place])).expect_ok("umount");
         }
+        self.remove_cgroups();
         std::fs::remove_dir_all(self.dir.join("state")).unwrap();
         for dir in ["/run/containerd", "/run/netns", "/run/runc"] {
             let _ = std::fs::remove_dir_all(dir);
+        }
+    }
+
+    /// Those of the containers that ran: containerd, which would remove them, will know nothing of its containers.
+    fn remove_cgroups(&self) {
+        let tasks =
+            std::fs::read_dir(self.dir.join("containerd/io.containerd.runtime.v2.task/k8s.io")).unwrap();
+        for task in tasks.flatten() {
+            let name = Path::new("k8s.io").join(task.file_name());
+            for hierarchy in std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten() {
+                let _ = std::fs::remove_dir(hierarchy.path().join(&name));
+            }
         }
     }
 
@@ -182,28 +195,30 @@ impl Machine {
     }
 
     /// Packs a static program into an image and brings it in. No registry is asked.
-    pub fn image(&self, name: &str, program: &Path, entrypoint: &str) {
+    pub fn image(&self, name: &str, program: &Path, entrypoint: &[&str]) {
+        let (dir, file) = (program.parent().unwrap(), program.file_name().unwrap().to_str().unwrap());
+        self.pack(name, dir, file, json!({"Entrypoint": entrypoint}));
+    }
+
+    /// The same of anything in a directory; owners and modes are those that it has there.
+    pub fn pack(&self, name: &str, dir: &Path, what: &str, config: Value) {
         let work = tempfile::tempdir_in(&self.dir).unwrap();
         let at = |file: &str| work.path().join(file);
         let tar = |archive: &str, dir: &Path, what: &[&str]| {
             let mut tar = Command::new("tar");
-            run::to_end(tar.arg("-cf").arg(at(archive)).arg("-C").arg(dir).args(what)).expect_ok("tar");
+            tar.arg("--numeric-owner").arg("-cf").arg(at(archive)).arg("-C").arg(dir).args(what);
+            run::to_end(&mut tar).expect_ok("tar");
         };
-        let digest = |file: &str| {
-            let sum = run::to_end(Command::new("sha256sum").arg(at(file))).expect_ok("sha256sum").stdout;
-            sum.split(' ').next().unwrap().to_owned()
-        };
-        let (dir, file) = (program.parent().unwrap(), program.file_name().unwrap().to_str().unwrap());
-        tar("layer.tar", dir, &[file]);
-        let config = format!(
-            r#"{{"architecture":"amd64","os":"linux","config":{{"Entrypoint":{entrypoint}}},
-                "rootfs":{{"type":"layers","diff_ids":["sha256:{}"]}}}}"#,
-            digest("layer.tar")
-        );
-        std::fs::write(at("config.json"), config).unwrap();
-        let manifest =
-            format!(r#"[{{"Config":"config.json","RepoTags":["{name}"],"Layers":["layer.tar"]}}]"#);
-        std::fs::write(at("manifest.json"), manifest).unwrap();
+        tar("layer.tar", dir, &[what]);
+        let sum = run::to_end(Command::new("sha256sum").arg(at("layer.tar"))).expect_ok("sha256sum").stdout;
+        let layer = format!("sha256:{}", sum.split(' ').next().unwrap());
+        let config = json!({
+            "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }, "os": "linux",
+            "config": config, "rootfs": {"type": "layers", "diff_ids": [layer]},
+        });
+        std::fs::write(at("config.json"), config.to_string()).unwrap();
+        let manifest = json!([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]);
+        std::fs::write(at("manifest.json"), manifest.to_string()).unwrap();
         tar("image.tar", work.path(), &["manifest.json", "config.json", "layer.tar"]);
         self.load(&at("image.tar"));
     }
@@ -276,6 +291,7 @@ enforceNodeAllocatable: []
 localStorageCapacityIsolation: true
 makeIPTablesUtilChains: false
 evictionHard: {{}}
+imageGCHighThresholdPercent: 100
 oomScoreAdj: 0
 containerRuntimeEndpoint: unix://{dir}/containerd.sock
 authentication: {{anonymous: {{enabled: true}}, webhook: {{enabled: false}}}}

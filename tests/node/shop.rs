@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::common::http_backend::{Canned, HttpBackend, Kind};
 use super::common::{Files, Remote, eventually, run};
+use super::git_sync;
 use super::kube::{self, Kube};
 use super::machine::{ADDRESS, Machine, PAUSE};
 
@@ -29,6 +30,8 @@ pub struct Shop {
     pub remote: Remote,
     /// Where the consumers written in Go were built.
     pub consumers: PathBuf,
+    /// git-sync's own program, where there is one; its image and ours for its place are then on the node.
+    pub git_sync: Option<PathBuf>,
     git: Option<HttpBackend>,
     away: Arc<AtomicBool>,
     hold: Arc<Hold>,
@@ -36,11 +39,17 @@ pub struct Shop {
 }
 
 impl Shop {
-    pub fn open(dir: &Path, programs: &Path, consumers: &Path, treeswap: &Path) -> Self {
+    pub fn open(
+        dir: &Path,
+        programs: &Path,
+        consumers: &Path,
+        treeswap: &Path,
+        git_sync: Option<PathBuf>,
+    ) -> Self {
         let machine = Machine::up(dir, programs);
         let reader = consumers.join("reader");
-        machine.image(PAUSE, &reader, r#"["/reader", "pause"]"#);
-        machine.image(CONSUMER, &reader, r#"["/reader"]"#);
+        machine.image(PAUSE, &reader, &["/reader", "pause"]);
+        machine.image(CONSUMER, &reader, &["/reader"]);
         // The other services of the examples are the same consumer.
         for name in [
             "scheduler",
@@ -57,11 +66,18 @@ impl Shop {
             run::to_end(&mut machine.ctr(&["images", "tag", CONSUMER, &image])).expect_ok("ctr images tag");
         }
         let top = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let archive = dir.join("treeswap.tar");
-        let mut pack = Command::new(top.join("deploy/image"));
-        let packed = run::to_end(pack.arg(treeswap).arg(&archive).arg(TREESWAP)).expect_ok("deploy/image");
-        print!("{}", packed.stdout);
-        machine.load(&archive);
+        let pack = |image: &str, kind: &str| {
+            let archive = dir.join("image.tar");
+            let mut pack = Command::new(top.join("deploy/image"));
+            let packed = run::to_end(pack.arg(treeswap).arg(&archive).args([image, kind]));
+            print!("{}", packed.expect_ok("deploy/image").stdout);
+            machine.load(&archive);
+        };
+        pack(TREESWAP, "treeswap");
+        if let Some(program) = &git_sync {
+            git_sync::pack(&machine, program);
+            pack(git_sync::DROP_IN, "git-sync");
+        }
         run::to_end(Command::new("cp").arg("-r").arg(top.join("deploy")).arg(dir)).expect_ok("cp");
         std::fs::create_dir(dir.join("repositories")).unwrap();
         let remote = Remote::create(&dir.join("repositories/config.git"));
@@ -70,6 +86,7 @@ impl Shop {
             machine,
             remote,
             consumers: consumers.to_owned(),
+            git_sync,
             git: None,
             away: Arc::default(),
             hold: Arc::default(),
@@ -168,6 +185,12 @@ impl Shop {
         let line =
             tasks.lines().find(|line| line.starts_with(id)).unwrap_or_else(|| panic!("{id} in\n{tasks}"));
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    /// Where the node has a Pod's volume `config`, which is of that kind.
+    pub fn volume(&self, pod: &Value, kind: &str) -> PathBuf {
+        let uid = pod["metadata"]["uid"].as_str().unwrap();
+        self.machine.dir.join(format!("kubelet/pods/{uid}/volumes/kubernetes.io~{kind}/config"))
     }
 
     /// Listens to the consumer in a Pod: from its last start on, and beyond the end of the Pod.
@@ -281,6 +304,13 @@ impl Reader {
             .iter()
             .find(|line| line["Seen"].as_str() == Some(&*revision))
             .and_then(|line| line["At"].as_i64())
+    }
+
+    /// When it first saw a revision or a later one, in nanoseconds since 1970.
+    pub fn saw_from(&self, revision: u64) -> Option<i64> {
+        let lines = self.lines();
+        let of = |line: &Value| line["Seen"].as_str()?.parse::<u64>().ok();
+        lines.iter().find(|line| of(line) >= Some(revision)).and_then(|line| line["At"].as_i64())
     }
 
     #[track_caller]

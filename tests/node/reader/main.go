@@ -1,10 +1,10 @@
 // The consumer whose word the scenarios take: it reads the same set of files again and again in two ways, and counts
 // what went wrong. It knows nothing of treeswap, and reads ConfigMap volumes and git-sync's link as well.
 //
-//	reader DIRECTORY LINK [FILE ...]
+//	reader [--slow=2ms] DIRECTORY LINK [FILE ...]
 //	reader pause                        waits for its end: what holds a Pod's namespaces
 //
-// All files hold the number of their revision. Through the path, slowly: a set with two numbers is `mixed`, which no
+// All files hold the number of their revision. It takes its time between one file and the next. Through the path: a set with two numbers is `mixed`, which no
 // writer can prevent. Through the directory that the link names, opened once and locked: `torn` and `vanished`, which
 // treeswap prevents. `absent`: the link did not lead to a directory. A line of JSON for every revision first seen, and
 // one with the counts every second and at the end.
@@ -12,6 +12,7 @@ package main
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -27,7 +28,7 @@ type counts struct {
 	Started                              int64 // of this process, ns since 1970
 }
 
-const slow = 2 * time.Millisecond // between two files of a set
+var slow = flag.Duration("slow", 2*time.Millisecond, "pause after each file of a set")
 
 func read(directory string, files []string) (values []string, missing bool) {
 	for _, file := range files {
@@ -36,7 +37,7 @@ func read(directory string, files []string) (values []string, missing bool) {
 			return values, true
 		}
 		values = append(values, strings.TrimSpace(string(text)))
-		time.Sleep(slow)
+		time.Sleep(*slow)
 	}
 	return values, false
 }
@@ -53,17 +54,19 @@ func differ(values []string) bool {
 func main() {
 	end := make(chan os.Signal, 1)
 	signal.Notify(end, syscall.SIGTERM, syscall.SIGINT)
-	if os.Args[1] == "pause" {
+	flag.Parse()
+	words := flag.Args()
+	if words[0] == "pause" {
 		<-end
 		return
 	}
-	directory, link := os.Args[1], filepath.Join(os.Args[1], os.Args[2])
+	directory, link := words[0], filepath.Join(words[0], words[1])
 	files := []string{"a", "b", "sub/c"}
-	if len(os.Args) > 3 {
-		files = os.Args[3:]
+	if len(words) > 2 {
+		files = words[2:]
 	}
 	through := directory
-	if os.Args[2] != "..data" {
+	if words[1] != "..data" {
 		through = link // git-sync's files are below its link alone
 	}
 	var now counts
@@ -82,7 +85,7 @@ func main() {
 		held, err := os.Open(link)
 		if err != nil {
 			now.Absent++
-			time.Sleep(slow)
+			time.Sleep(*slow)
 			continue
 		}
 		locked := syscall.Flock(int(held.Fd()), syscall.LOCK_SH|syscall.LOCK_NB) == nil

@@ -1,8 +1,10 @@
 //! What ends programs and machines.
 
-use crate::common::eventually;
+use crate::common::{Files, eventually};
 use crate::kube;
 use crate::shop::{READER, Shop};
+
+const LABEL: &str = "app.kubernetes.io/name=gateway";
 
 /// A container killed, a kubelet killed, a node that loses its power: the consumer's sets stay complete, and the next
 /// revision arrives.
@@ -11,7 +13,7 @@ pub fn survives(shop: &mut Shop) {
     let kube = shop.kube.namespace("crash", "restricted");
     let one = format!("{READER}    - {{op: replace, path: /spec/replicas, value: 1}}\n");
     shop.deploy(&kube, "examples/one-service", "treeswap-sidecar", &[], &one);
-    let pod = kube.ready("app.kubernetes.io/name=gateway");
+    let pod = kube.ready(LABEL);
     let reader = shop.follow(&kube, &pod, "gateway");
     reader.waits_for(shop.commit());
     let found = || kube.get(&format!("pod/{pod}"));
@@ -52,5 +54,50 @@ pub fn survives(shop: &mut Shop) {
     shop.set_away(false);
     again.waits_for(shop.commit());
     again.assert_whole();
-    kube.delete("deployment,pod", "app.kubernetes.io/name=gateway");
+    kube.delete("deployment,pod", LABEL);
+}
+
+/// One Pod whose sidecar may use little memory, with a ceiling for files that does not match it.
+fn cramped() -> String {
+    format!(
+        "{READER}    - {{op: replace, path: /spec/replicas, value: 1}}
+- target: {{kind: Deployment, name: gateway}}
+  patch: |
+    apiVersion: apps/v1
+    kind: Deployment
+    metadata: {{name: gateway}}
+    spec:
+      template:
+        spec:
+          initContainers: [{{name: treeswap, resources: {{limits: {{memory: 64Mi}}}}}}]
+"
+    )
+}
+
+/// A revision brings a file that the sidecar's memory limit has no room for, and the kernel kills the sidecar, again and
+/// again. The application has its complete set throughout, and a later revision without that file is all it takes.
+pub fn out_of_memory(shop: &mut Shop) {
+    shop.serve();
+    let kube = shop.kube.namespace("memory-limit", "restricted");
+    let ceiling = "TREESWAP_MAX_FILE_BYTES=1Gi";
+    shop.deploy(&kube, "examples/one-service", "treeswap-sidecar", &[ceiling], &cramped());
+    let pod = kube.ready(LABEL);
+    let reader = shop.follow(&kube, &pod, "gateway");
+    let before = shop.commit();
+    reader.waits_for(before);
+    let large = shop.commit_with(Files::new().file("large", vec![b'\n'; 256 << 20]));
+    let found = || kube.get(&format!("pod/{pod}"));
+    eventually(180, "the kernel kills the sidecar", || {
+        let found = found();
+        let sidecar = kube::container(&found, "treeswap");
+        let killed = |state: &str| sidecar[state]["terminated"]["reason"] == "OOMKilled";
+        (killed("state") || killed("lastState")).then_some(())
+    });
+    let last = shop.commit();
+    // The kubelet waits longer after each end.
+    reader.waits_for(last);
+    assert_eq!(reader.saw(large), None, "nobody can have seen what was never complete");
+    reader.assert_whole();
+    assert_eq!(kube::container(&found(), "gateway")["restartCount"], 0, "the application is not disturbed");
+    kube.delete("deployment,pod", LABEL);
 }

@@ -3,6 +3,8 @@
 pub mod consumers;
 pub mod crash;
 pub mod cronjob;
+pub mod latency;
+pub mod migrate;
 pub mod rights;
 pub mod rollout;
 pub mod set;

@@ -81,7 +81,8 @@ fn hold(kube: &kube::Kube, pod: &str, held: bool) {
     kube.run(&["patch", "pod", pod, "--type=merge", "--patch", &patch]);
 }
 
-/// Waits until the Pods have ended, and lets go of them.
+/// Waits until the Pods have ended, and lets go of them. Exit code 0 is within the grace period: at its end the kubelet
+/// kills, and the code is 137.
 #[track_caller]
 fn ended_well(kube: &kube::Kube, pods: &[String]) {
     for pod in pods {
@@ -94,6 +95,7 @@ fn ended_well(kube: &kube::Kube, pods: &[String]) {
         hold(kube, pod, false);
         for (name, state) in ["treeswap", "gateway"].iter().zip(ended) {
             assert_eq!(state["exitCode"], 0, "{name} of {pod}: {state}");
+            assert_eq!(state["reason"], "Completed", "{name} of {pod}: {state}");
         }
     }
 }

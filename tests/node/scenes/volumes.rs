@@ -1,5 +1,7 @@
 //! Kinds of volumes, and their limits.
 
+use std::os::unix::fs::MetadataExt as _;
+
 use crate::common::{Files, eventually};
 use crate::kube;
 use crate::shop::{READER, Shop};
@@ -24,27 +26,42 @@ fn patched(volume: &str) -> String {
     )
 }
 
-/// A volume in memory that belongs to a group; its reader is another user, in that group, and cannot write to it.
 pub fn in_memory(shop: &mut Shop) {
-    shop.serve();
-    let kube = shop.kube.namespace("memory", "restricted");
     let volume = "{medium: Memory, sizeLimit: 64Mi}";
-    shop.deploy(
-        &kube,
-        "examples/one-service",
-        "treeswap-sidecar",
-        &["TREESWAP_DURABILITY=none"],
-        &patched(volume),
-    );
+    of_a_group(shop, "memory", volume, &["TREESWAP_DURABILITY=none"]);
+}
+
+pub fn on_disk(shop: &mut Shop) {
+    of_a_group(shop, "disk", "{sizeLimit: 64Mi}", &[]);
+}
+
+/// A volume that belongs to a group; its reader is another user, in that group, and cannot write to it.
+fn of_a_group(shop: &mut Shop, kind: &str, volume: &str, literals: &[&str]) {
+    shop.serve();
+    let kube = shop.kube.namespace(kind, "restricted");
+    shop.deploy(&kube, "examples/one-service", "treeswap-sidecar", literals, &patched(volume));
     let pod = kube.ready(LABEL);
     let found = kube.get(&format!("pod/{pod}"));
-    let mounts = std::fs::read_to_string(format!("/proc/{}/mountinfo", shop.pid(&found, "gateway"))).unwrap();
+    let proc = |container: &str, file: &str| {
+        std::fs::read_to_string(format!("/proc/{}/{file}", shop.pid(&found, container))).unwrap()
+    };
+    let mounts = proc("gateway", "mountinfo");
     let mount = mounts.lines().find(|line| line.split(' ').nth(4) == Some("/config")).unwrap();
-    assert!(mount.split(' ').nth(5).unwrap().starts_with("ro,") && mount.contains(" tmpfs "), "{mount}");
+    assert!(mount.split(' ').nth(5).unwrap().starts_with("ro,"), "{mount}");
+    assert_eq!(mount.contains(" tmpfs "), kind == "memory", "{mount}");
+    let user = |container: &str| {
+        let status = proc(container, "status");
+        let line = status.lines().find(|line| line.starts_with("Uid:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().to_owned()
+    };
+    assert_eq!((user("treeswap"), user("gateway")), ("65532".into(), "1000".into()));
+    let root = shop.volume(&found, "empty-dir");
+    let group = |path: &str| std::fs::metadata(root.join(path)).unwrap().gid();
     let reader = shop.follow(&kube, &pod, "gateway");
     for _ in 0..5 {
         reader.waits_for(shop.commit());
     }
+    assert_eq!([".", "..data", "..data/sub/c"].map(group), [2000; 3], "group of root, generation and file");
     reader.assert_whole();
     kube.delete("deployment,pod", LABEL);
 }
