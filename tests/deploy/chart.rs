@@ -167,6 +167,10 @@ fn an_applier_gets_the_rights_that_its_options_need_wherever_the_rules_lead() {
     let verbs: Vec<&str> =
         list(&of("Role")[1]["rules"][0], "verbs").iter().map(|verb| verb.as_str().unwrap()).collect();
     assert!(verbs.contains(&"delete"), "{verbs:?}");
+    let shipped = super::documents();
+    let inventories = shipped.iter().find(|(_, one)| one["kind"].as_str() == Some("ClusterRole")).unwrap();
+    assert_eq!(of("ClusterRole")[0]["rules"], inventories.1["rules"]);
+    assert_eq!(of("ClusterRoleBinding")[0]["subjects"], of("RoleBinding")[0]["subjects"]);
     let found = ours(&made);
     let args = list(found[0].container, "args");
     assert!(args.iter().any(|arg| arg.as_str() == Some("--kubeconfig-dir=/etc/kubeconfigs")), "{args:?}");
