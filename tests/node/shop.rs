@@ -194,20 +194,22 @@ impl Shop {
     }
 
     /// Listens to the consumer in a Pod: from its last start on, and beyond the end of the Pod.
+    #[track_caller]
     pub fn follow(&self, kube: &Kube, pod: &str, container: &str) -> Reader {
+        eventually(60, &format!("{container} of {pod} has a log"), || self.try_follow(kube, pod, container))
+    }
+
+    /// The same of a Pod that may just be going, its log with it.
+    pub fn try_follow(&self, kube: &Kube, pod: &str, container: &str) -> Option<Reader> {
         let found = kube.get(&format!("pod/{pod}"));
-        let text = |key: &str| {
-            found["metadata"][key].as_str().unwrap_or_else(|| panic!("{pod} is not there")).to_owned()
-        };
-        let logs = format!("/var/log/pods/{}_{pod}_{}/{container}", text("namespace"), text("uid"));
-        let restarts = kube::container(&found, container)["restartCount"].as_u64().unwrap();
+        let text = |key: &str| found["metadata"][key].as_str();
+        let logs = format!("/var/log/pods/{}_{pod}_{}/{container}", text("namespace")?, text("uid")?);
+        let restarts = kube::container(&found, container)["restartCount"].as_u64()?;
         let reader = Reader { pod: pod.to_owned(), logs: logs.into(), open: RefCell::default() };
         reader.open.borrow_mut().next = restarts;
-        eventually(60, &format!("{} has a log of {pod}", reader.logs.display()), || {
-            reader.read();
-            (reader.open.borrow().next > restarts).then_some(())
-        });
-        reader
+        reader.read();
+        let opened = reader.open.borrow().next > restarts;
+        opened.then_some(reader)
     }
 }
 

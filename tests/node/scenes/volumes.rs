@@ -88,7 +88,7 @@ pub fn too_small(shop: &mut Shop) {
         std::thread::sleep(std::time::Duration::from_millis(500));
         let pods = kube.pods(LABEL);
         let pod = pods.iter().find(|pod| kube::is_ready(pod)).map(kube::name)?;
-        let reader = shop.follow(&kube, &pod, "gateway");
+        let reader = shop.try_follow(&kube, &pod, "gateway")?;
         reader.saw(revision).map(|_| reader)
     });
     reader.assert_whole();
