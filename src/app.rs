@@ -1,5 +1,6 @@
 //! Builds everything from valid settings, in reading order, and runs it until its end.
 
+mod beside;
 mod follow;
 
 use std::io::Write;
@@ -109,12 +110,18 @@ fn limit_heaps() {
 #[cfg(not(target_env = "gnu"))]
 fn limit_heaps() {}
 
-/// Runs `treeswap sync`. `lines` is the configuration as it was given, and `warnings` are about it, for the log.
-pub fn sync(settings: Settings, lines: &[Line], warnings: &[String]) -> Result<(), Error> {
-    within(settings, lines, warnings, run)
+/// Runs `treeswap sync`; with rules what is published is applied, too. `lines` is the configuration as it was given, and
+/// `warnings` are about it, for the log.
+pub fn sync(
+    settings: Settings,
+    rules: Option<Rules>,
+    lines: &[Line],
+    warnings: &[String],
+) -> Result<(), Error> {
+    within(settings, lines, warnings, |runtime, settings| run(runtime, settings, rules))
 }
 
-/// Runs `treeswap sync` with rules. Where it is to run once: how that ended.
+/// Runs `treeswap sync` with rules and without a root. Where it is to run once: how that ended.
 pub fn follow(
     settings: Settings,
     rules: &Rules,
@@ -174,7 +181,7 @@ fn add_user() {
     }
 }
 
-fn run(runtime: &Runtime, mut settings: Settings) -> Result<(), Error> {
+fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Result<(), Error> {
     let one_time = settings.sync.one_time;
     let (draining, signals) = {
         let _inside = runtime.enter();
@@ -229,12 +236,24 @@ fn run(runtime: &Runtime, mut settings: Settings) -> Result<(), Error> {
         let observer: hooks::Observer = Arc::new(move |kind, ok, took| counted.hook(kind.label(), ok, took));
         Arc::new(Hooks::start(settings.hooks, &draining, &observer))
     };
+    let (pace, objects) = (settings.sync.pace, mirror.objects());
+    let (told, counted) = (status.clone(), metrics.clone());
     let sync =
         Sync::new(settings.sync.clone(), store, mirror, metrics, status).with_hooks(Arc::clone(&hooks));
+    let beside = rules.map(|rules| beside::Beside::new(rules, objects, &sync, pace, told, counted));
     runtime.block_on(async {
         let asker = asker.get_or_init(|| sync.asker()).clone();
         signals.ask(move |trigger| asker.ask(trigger));
+        let ending = draining.child_token();
+        let beside = beside.map(|beside| tokio::spawn(beside.run(ending.clone())));
         let end = sync.run(draining.clone()).await;
+        ending.cancel();
+        if let Some(Err(error)) = match beside {
+            Some(beside) => Some(beside.await),
+            None => None,
+        } {
+            std::panic::resume_unwind(error.into_panic()); // nobody aborts it
+        }
         if matches!(end, End::Done) {
             return Ok(hooks.completed().await?);
         }

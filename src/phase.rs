@@ -20,6 +20,8 @@ pub enum Trigger {
     Signal,
     /// A webhook asked for it.
     Webhook,
+    /// ConfigMaps are delivered beside a root, and one of the two asked the other.
+    Delivery,
 }
 
 impl Trigger {
@@ -30,6 +32,7 @@ impl Trigger {
             Self::Timer => "timer",
             Self::Signal => "signal",
             Self::Webhook => "webhook",
+            Self::Delivery => "delivery",
         }
     }
 }
@@ -126,6 +129,9 @@ pub struct Status {
     /// What was applied to clusters, where there are rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<Applied>,
+    /// The last delivery of ConfigMaps that ended, where there is a root besides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_delivery: Option<Attempt>,
     /// The others, newest first.
     pub retired: Vec<GenerationStatus>,
     /// The newest attempt that ended.

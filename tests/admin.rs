@@ -314,6 +314,7 @@ fn whatever_comes_from_outside_is_escaped_on_the_page() {
         current: Some(generation(1, HOSTILE)),
         retired: vec![generation(2, HOSTILE)],
         last_attempt: Some(failure.clone()),
+        last_delivery: Some(failure.clone()),
         last_failure: Some(failure),
         consecutive_failures: 1,
         ..serving()
@@ -321,7 +322,11 @@ fn whatever_comes_from_outside_is_escaped_on_the_page() {
     let page = server.get("/status.html");
     assert!(!page.body.contains("<script") && !page.body.contains("\"'>"), "{}", page.body);
     let escaped = "&quot;&#39;&gt;&lt;script&gt;alert(1)&lt;/script&gt;&amp;amp;";
-    assert_eq!(page.body.matches(escaped).count(), 8, "title, remote, ref, root, error, hint, two reasons");
+    assert_eq!(
+        page.body.matches(escaped).count(),
+        10,
+        "title, remote, ref, root, two errors, two hints, two reasons"
+    );
     assert!(page.header("content-security-policy").unwrap().starts_with("default-src 'none'"));
 }
 

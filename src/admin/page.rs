@@ -45,6 +45,11 @@ fn verdict(status: &Status, now: &clock::Now) -> Verdict {
         1 => "the last attempt failed".to_owned(),
         n => format!("the last {n} attempts failed"),
     };
+    let delivery = status.last_delivery.as_ref().filter(|_| status.consecutive_failures == 0);
+    if let Some(error) = delivery.and_then(|delivery| delivery.error.as_ref()).filter(|_| alive(status, now))
+    {
+        return of("warn", "incomplete", format!("What is published is not everywhere: {error}."));
+    }
     if let Some(applied) = status.applied.as_ref().filter(|_| alive(status, now)) {
         return match (applied.open.len(), status.consecutive_failures) {
             (0, 0) => of("good", "up to date", "Every target is as the newest revision has it.".into()),
@@ -144,6 +149,13 @@ fn write_current(page: &mut String, status: &Status, now: Timestamp) -> fmt::Res
             row(page, "Not right", &Text(line).to_string())?;
         }
     }
+    if let Some(delivery) = &status.last_delivery {
+        row(page, "Last delivery", &attempt_line(delivery, now))?;
+        row(page, "Delivery fails", &Text(delivery.error.as_deref().unwrap_or_default()).to_string())?;
+        for hint in &delivery.hints {
+            row(page, "Hint", &Text(hint).to_string())?;
+        }
+    }
     row(page, "Root", &Text(&status.root).to_string())?;
     if let Some(attempt) = &status.last_attempt {
         row(page, "Last attempt", &attempt_line(attempt, now))?;
@@ -177,6 +189,7 @@ fn attempt_line(attempt: &Attempt, now: Timestamp) -> String {
         Trigger::Timer => "by the timer",
         Trigger::Signal => "by a signal",
         Trigger::Webhook => "by a webhook",
+        Trigger::Delivery => "for the ConfigMaps",
     };
     format!("{outcome} {}, {trigger}, in {}", when(attempt.at, now), human::milliseconds(attempt.duration_ms))
 }

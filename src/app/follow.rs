@@ -20,7 +20,7 @@ use crate::telemetry::metrics::{Metrics, ResultLabel, Shown, SourceLabel};
 use crate::{admin, clock, human, shutdown};
 
 /// How long one delivery may take: what `treeswap apply` allows itself.
-const LIMIT: Duration = Duration::from_secs(15 * 60);
+pub(super) const LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// Beyond what the loop promised, before it counts as hanging.
 const SLACK: Duration = Duration::from_secs(60);
@@ -73,7 +73,7 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
     let source = MirrorSource::new(mirror, Arc::clone(&rules.planner)).map_err(system("start a thread"))?;
     let pace = settings.sync.pace;
     let rhythm = Rhythm {
-        period: pace.period,
+        period: Some(pace.period),
         min_interval: pace.min_interval,
         resync: rules.resync,
         backoff: pace.backoff,
@@ -81,8 +81,7 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
         limit: LIMIT,
         once,
     };
-    let mut teller =
-        Teller { status, metrics, began: None, failing: Repeats::default(), shown: Shown::default() };
+    let mut teller = Teller { beside: false, ..Teller::beside(status, metrics) };
     runtime.block_on(async {
         signals.ask(ask);
         let (source, options, clusters) = (Arc::new(source), &rules.options, &rules.clusters);
@@ -101,7 +100,9 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
 }
 
 /// Tells the log, the status and the metrics.
-struct Teller {
+pub(super) struct Teller {
+    /// There is a root, which tells of itself; what is delivered beside it has a place of its own.
+    beside: bool,
     status: watch::Sender<Status>,
     metrics: Metrics,
     began: Option<(Trigger, Timestamp, std::time::Instant)>,
@@ -110,7 +111,19 @@ struct Teller {
 }
 
 impl Teller {
-    fn tell(&mut self, turn: &Turn<'_>) {
+    /// Of what is delivered beside a root.
+    pub(super) fn beside(status: watch::Sender<Status>, metrics: Metrics) -> Self {
+        Self {
+            beside: true,
+            status,
+            metrics,
+            began: None,
+            failing: Repeats::default(),
+            shown: Shown::default(),
+        }
+    }
+
+    pub(super) fn tell(&mut self, turn: &Turn<'_>) {
         match turn {
             Turn::Begins(trigger) => {
                 self.began = Some((*trigger, Timestamp::now(), std::time::Instant::now()));
@@ -119,6 +132,7 @@ impl Teller {
             Turn::Unchanged => self.ended(Outcome::Unchanged, None, Vec::new()),
             Turn::Delivered(report) => self.delivered(report),
             Turn::Failed(error) => self.failed(error),
+            Turn::Waits(_) if self.beside => {}
             Turn::Waits(wait) => {
                 self.promise(*wait);
                 let next = Timestamp::now().checked_add(*wait).ok();
@@ -130,6 +144,9 @@ impl Teller {
 
     /// The loop will be heard of again.
     fn promise(&self, within: Duration) {
+        if self.beside {
+            return;
+        }
         let until = clock::now().boottime.saturating_add(within).saturating_add(SLACK);
         let until = u64::try_from(until.as_millis()).unwrap_or(u64::MAX);
         self.status.send_modify(|status| status.alive_until_ms = until);
@@ -204,6 +221,9 @@ impl Teller {
             let open = wrong.iter().take(MOST_OPEN).cloned().collect();
             let revision = report.revision;
             status.applied = Some(Applied { revision, at, targets, totals, open, clusters });
+            if self.beside {
+                return;
+            }
             // As with a root: once there is something to serve, an outage takes nobody out of service.
             status.ready |= report.is_success();
             status.starting = None;
@@ -222,6 +242,15 @@ impl Teller {
 
     fn ended(&mut self, outcome: Outcome, error: Option<String>, hints: Vec<String>) {
         let Some((trigger, at, since)) = self.began.take() else { return };
+        if outcome != Outcome::Failed {
+            self.failing.forget();
+        }
+        let duration_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let attempt = Attempt { at, trigger, outcome, duration_ms, error, hints };
+        if self.beside {
+            self.status.send_modify(|status| status.last_delivery = Some(attempt));
+            return;
+        }
         let result = match outcome {
             Outcome::Published => "published",
             Outcome::Unchanged => "unchanged",
@@ -233,10 +262,7 @@ impl Teller {
         self.metrics.last_attempt.set(seconds);
         if outcome != Outcome::Failed {
             self.metrics.last_success.set(seconds);
-            self.failing.forget();
         }
-        let duration_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let attempt = Attempt { at, trigger, outcome, duration_ms, error, hints };
         self.status.send_modify(|status| {
             if outcome == Outcome::Failed {
                 status.consecutive_failures += 1;

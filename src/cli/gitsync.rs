@@ -94,7 +94,7 @@ pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
         }
     };
     let result = init(|| {
-        app::sync(settings, &given.lines, &given.warnings)?;
+        app::sync(settings, None, &given.lines, &given.warnings)?;
         Ok(Exit::Done.into())
     });
     result.unwrap_or_else(|error| {

@@ -39,8 +39,19 @@ pub(super) fn run(args: &Args, given: &Given) -> anyhow::Result<ExitCode> {
         let path = Path::new(&args.sync.logging.termination_log);
         app::last_words(path, &human::one_line(error), &error.hints());
     };
-    let Some(mirror) = args.mirror().inspect_err(told)? else {
-        app::sync(given.settings(&args.sync).inspect_err(told)?, &given.lines, &given.warnings)?;
+    let rules = || -> anyhow::Result<app::Rules> {
+        Ok(app::Rules {
+            options: args.rights.options(&args.clusters).inspect_err(told)?,
+            planner: planner(&args.rules, args.rules.read()?, &args.rights, args.rights.shape()?),
+            clusters: args.clusters.load()?,
+            resync: args.resync_period,
+        })
+    };
+    let serve = args.serve().inspect_err(told)?;
+    let Serve::ConfigMaps(mirror) = serve else {
+        let settings = given.settings(&args.sync).inspect_err(told)?;
+        let rules = if serve == Serve::Both { Some(rules()?) } else { None };
+        app::sync(settings, rules, &given.lines, &given.warnings)?;
         return Ok(Exit::Done.into());
     };
     // Nothing is published: what is fetched is all that is kept.
@@ -48,24 +59,31 @@ pub(super) fn run(args: &Args, given: &Given) -> anyhow::Result<ExitCode> {
     let temporary = temporary.context("cannot make a temporary directory; --mirror names one")?;
     let mirror = mirror.unwrap_or_else(|| temporary.path().join("mirror"));
     let settings = given.settings(&args.reading(&mirror)).inspect_err(told)?;
-    let rules = app::Rules {
-        options: args.rights.options(&args.clusters).inspect_err(told)?,
-        planner: planner(&args.rules, args.rules.read()?, &args.rights, args.rights.shape()?),
-        clusters: args.clusters.load()?,
-        resync: args.resync_period,
-    };
-    let report = app::follow(settings, &rules, &given.lines, &given.warnings)?;
+    let report = app::follow(settings, &rules()?, &given.lines, &given.warnings)?;
     Ok(if report.is_none_or(|report| report.is_success()) { Exit::Done } else { Exit::Some }.into())
+}
+
+/// What is kept equal to the ref.
+#[derive(PartialEq, Eq)]
+enum Serve {
+    /// A root.
+    Root,
+    /// ConfigMaps, and where to keep what is fetched for them, if that is said.
+    ConfigMaps(Option<PathBuf>),
+    /// A root, and after it ConfigMaps.
+    Both,
 }
 
 impl Args {
     /// Checks what can be checked without a network.
     pub(super) fn check(&self, given: &Given) -> anyhow::Result<()> {
-        if self.mirror()?.is_none() {
-            given.settings(&self.sync)?;
+        match self.serve()? {
+            Serve::ConfigMaps(_) => drop(given.settings(&self.reading(Path::new(".")))?),
+            Serve::Root | Serve::Both => drop(given.settings(&self.sync)?),
+        }
+        if !self.rules.are_given() {
             return Ok(());
         }
-        given.settings(&self.reading(Path::new(".")))?;
         self.rights.options(&self.clusters)?;
         self.rights.shape()?;
         self.rules.read()?;
@@ -73,16 +91,22 @@ impl Args {
         Ok(())
     }
 
-    /// Where to keep what is fetched, if that is said, for ConfigMaps; `None`: a root is kept instead.
-    fn mirror(&self) -> Result<Option<Option<PathBuf>>, config::Error> {
+    fn serve(&self) -> Result<Serve, config::Error> {
         let named = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
         let (rules, root) = (self.rules.are_given(), named(&self.sync.root.root));
         match (rules, root) {
-            (true, None) => Ok(Some(named(&self.sync.root.mirror))),
-            (false, Some(_)) => Ok(None),
-            (true, Some(_)) => {
-                Err(config::Error::Conflict { one: "--root".into(), other: "rules for ConfigMaps".into() })
+            // A rule may name any file, and what it reads has to be there.
+            (true, _) if !self.sync.source.filter.is_empty() => {
+                Err(config::Error::Conflict { one: "--filter".into(), other: "rules for ConfigMaps".into() })
             }
+            (true, None) => Ok(Serve::ConfigMaps(named(&self.sync.root.mirror))),
+            (false, Some(_)) => Ok(Serve::Root),
+            // Two ends, two exit codes: `treeswap apply` is for the other one.
+            (true, Some(_)) if self.sync.pace.one_time => Err(config::Error::Conflict {
+                one: "--one-time with --root".into(),
+                other: "rules for ConfigMaps".into(),
+            }),
+            (true, Some(_)) => Ok(Serve::Both),
             (false, None) => {
                 let (one, other) = ("sync".into(), "--root, or --rules for ConfigMaps".into());
                 Err(config::Error::Needs { one, other })

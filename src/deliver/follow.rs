@@ -22,8 +22,8 @@ const SPREAD: f64 = 0.2;
 /// How often, and how patiently.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rhythm {
-    /// From one question to the next.
-    pub period: Duration,
+    /// From one question to the next; none where somebody else looks, and asks when there is something new.
+    pub period: Option<Duration>,
     /// Two deliveries begin at least so far apart; the newest revision wins.
     pub min_interval: Duration,
     /// From one look at everything to the next, a fifth of it more or less.
@@ -91,11 +91,13 @@ pub async fn follow<S: Source>(
         if rhythm.once && done.is_some() {
             return done;
         }
-        let wait = match known.failures {
-            0 => rhythm.period,
-            failures => rhythm.backoff.delay(failures),
+        let wait = match (known.failures, rhythm.period) {
+            (0, Some(period)) => jittered(period, rhythm.jitter, dice()),
+            (0, None) => {
+                known.verify.map_or(rhythm.resync, |at| at.saturating_duration_since(Instant::now()))
+            }
+            (failures, _) => jittered(rhythm.backoff.delay(failures), rhythm.jitter, dice()),
         };
-        let wait = jittered(wait, rhythm.jitter, dice());
         tell(Turn::Waits(wait));
         trigger = tokio::select! {
             () = draining.cancelled() => break,

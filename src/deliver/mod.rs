@@ -42,7 +42,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use follow::{Rhythm, Turn, follow};
 pub use report::{Outcome, Report, Target};
-pub use source::{MirrorSource, Planner, Source, SourceError, TreeSource};
+pub use source::{MirrorSource, Planner, Plans, Relations, Source, SourceError, TreeSource};
 
 use crate::cluster::{Clusters, ConfigError};
 use crate::configmap::apply::{Adopt, Desired, Floor, Owner, Pace, Policy};

@@ -65,17 +65,45 @@ enum Question {
     Relation(Revision, Revision, Answer<Relation>),
 }
 
-/// A remote repository, followed through a mirror that a thread of its own holds.
-pub struct MirrorSource {
-    asks: mpsc::UnboundedSender<Question>,
+/// What revisions that a mirror holds ask for; that of the last one is kept.
+pub struct Plans {
     objects: Objects,
     planner: Arc<Planner>,
     planned: Mutex<Option<Arc<Desired>>>,
 }
 
+impl Plans {
+    /// Of a mirror's objects.
+    pub fn new(objects: Objects, planner: Arc<Planner>) -> Self {
+        Self { objects, planner, planned: Mutex::new(None) }
+    }
+
+    /// What a revision asks for.
+    ///
+    /// # Errors
+    /// When the mirror does not hold it, or it cannot be planned.
+    pub async fn of(&self, revision: Revision) -> Result<Arc<Desired>, SourceError> {
+        let mut planned = self.planned.lock().await;
+        if let Some(desired) = planned.as_ref().filter(|desired| desired.revision == revision) {
+            return Ok(Arc::clone(desired));
+        }
+        let (objects, planner) = (self.objects.clone(), Arc::clone(&self.planner));
+        let made = tokio::task::spawn_blocking(move || planner(&objects, revision)).await;
+        let desired = Arc::new(made.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?);
+        *planned = Some(Arc::clone(&desired));
+        Ok(desired)
+    }
+}
+
+/// A remote repository, followed through a mirror that a thread of its own holds.
+pub struct MirrorSource {
+    asks: mpsc::UnboundedSender<Question>,
+    plans: Plans,
+}
+
 impl std::fmt::Debug for MirrorSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MirrorSource").field("objects", &self.objects).finish_non_exhaustive()
+        f.debug_struct("MirrorSource").field("objects", &self.plans.objects).finish_non_exhaustive()
     }
 }
 
@@ -88,7 +116,7 @@ impl MirrorSource {
         let serve = move || runtime.block_on(Remote::new(mirror).serve(asked));
         // It ends with the last handle, or with the process: it holds nothing that a kill could harm.
         std::thread::Builder::new().name("remote".into()).spawn(serve)?;
-        Ok(Self { asks, objects, planner, planned: Mutex::new(None) })
+        Ok(Self { asks, plans: Plans::new(objects, planner) })
     }
 
     /// Puts a question to the remote.
@@ -110,18 +138,46 @@ const HELD: usize = 3;
 /// Pairs of revisions whose relation is remembered.
 const MOST_RELATIONS: usize = 1_000;
 
+/// How revisions stand to each other, as far as it was asked: each cluster asks the same.
+#[derive(Default, Debug)]
+pub struct Relations(HashMap<(Revision, Revision), Relation>);
+
+impl Relations {
+    /// How the second one stands to the first, from what `answer` said of them before, or says now.
+    ///
+    /// # Errors
+    /// Those of the answer.
+    pub async fn of(
+        &mut self,
+        pair: (Revision, Revision),
+        answer: impl Future<Output = Result<Relation, SourceError>>,
+    ) -> Result<Relation, SourceError> {
+        if let Some(relation) = self.0.get(&pair) {
+            return Ok(*relation);
+        }
+        let relation = answer.await?;
+        // What a replica lacks now it may have in a moment.
+        if relation != Relation::Gone {
+            if self.0.len() >= MOST_RELATIONS {
+                self.0.clear();
+            }
+            self.0.insert(pair, relation);
+        }
+        Ok(relation)
+    }
+}
+
 /// Who holds the mirror.
 struct Remote {
     mirror: Mirror,
-    /// Each cluster asks the same.
-    relations: HashMap<(Revision, Revision), Relation>,
+    relations: Relations,
     /// What may still be read, newest first.
     held: Vec<Revision>,
 }
 
 impl Remote {
     fn new(mirror: Mirror) -> Self {
-        Self { mirror, relations: HashMap::new(), held: Vec::new() }
+        Self { mirror, relations: Relations::default(), held: Vec::new() }
     }
 
     async fn serve(mut self, mut asked: mpsc::UnboundedReceiver<Question>) {
@@ -169,19 +225,9 @@ impl Remote {
     }
 
     async fn relation(&mut self, recorded: Revision, named: Revision) -> Result<Relation, SourceError> {
-        if let Some(relation) = self.relations.get(&(recorded, named)) {
-            return Ok(*relation);
-        }
-        let found = self.mirror.relation(recorded, named).await;
-        let relation = found.map_err(|error| SourceError::of_mirror(&error))?;
-        // What a replica lacks now it may have in a moment.
-        if relation != Relation::Gone {
-            if self.relations.len() >= MOST_RELATIONS {
-                self.relations.clear();
-            }
-            self.relations.insert((recorded, named), relation);
-        }
-        Ok(relation)
+        let found = self.mirror.relation(recorded, named);
+        let answer = async { found.await.map_err(|error| SourceError::of_mirror(&error)) };
+        self.relations.of((recorded, named), answer).await
     }
 }
 
@@ -191,15 +237,7 @@ impl Source for MirrorSource {
     }
 
     async fn desired(&self, revision: Revision) -> Result<Arc<Desired>, SourceError> {
-        let mut planned = self.planned.lock().await;
-        if let Some(desired) = planned.as_ref().filter(|desired| desired.revision == revision) {
-            return Ok(Arc::clone(desired));
-        }
-        let (objects, planner) = (self.objects.clone(), Arc::clone(&self.planner));
-        let made = tokio::task::spawn_blocking(move || planner(&objects, revision)).await;
-        let desired = Arc::new(made.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?);
-        *planned = Some(Arc::clone(&desired));
-        Ok(desired)
+        self.plans.of(revision).await
     }
 
     async fn relation(&self, recorded: Revision, named: Revision) -> Result<Relation, SourceError> {

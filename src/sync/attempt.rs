@@ -94,6 +94,8 @@ pub(super) struct Worker {
     view: View,
     /// The tip that is published, and the generation that holds it.
     settled: Option<(Known, Name)>,
+    /// The commit that the ref names, if the last attempt found that the root has it.
+    named: Option<Revision>,
     /// What was current until the root was found without it.
     lost: Option<Revision>,
     /// The tip that was refused, what was said, and the hints.
@@ -138,6 +140,7 @@ impl Worker {
             unverified: current.is_some_and(|record| record.is_known() || by_commit),
             view,
             settled: None,
+            named: None,
             lost: None,
             refused: None,
             choosing: None,
@@ -148,6 +151,11 @@ impl Worker {
             by_commit,
             untidy: false,
         }
+    }
+
+    /// The mirror, for whoever works beside the root.
+    pub(super) fn mirror(&self) -> Arc<Mutex<Mirror>> {
+        Arc::clone(&self.mirror)
     }
 
     pub(super) fn hooks(&mut self, hooks: Arc<Hooks>) {
@@ -179,6 +187,7 @@ impl Worker {
 
     /// Steps 2 to 8.
     async fn follow(&mut self, bounds: &Bounds, choice: &Choice, may_publish: bool) -> Result<Done, Error> {
+        let before = self.named.take();
         let tip = self.resolve(bounds).await?; // 2
         let known = Known { object: tip.object, selection: choice.digest.clone() };
         if self.is_current(&tip, &known) {
@@ -189,6 +198,9 @@ impl Worker {
                 }
                 false => None,
             };
+            // A tag's commit is known once it was fetched.
+            let settled = self.settled.as_ref().is_some_and(|(settled, _)| *settled == known);
+            self.named = before.filter(|_| settled).or(Some(Revision(tip.peeled.unwrap_or(tip.object))));
             self.settle(known);
             return Ok(published.map_or(Done::Unchanged, Done::published)); // 3
         }
@@ -200,6 +212,7 @@ impl Worker {
         }
         match self.advance(bounds, &tip, choice).await {
             Ok(done) => {
+                self.named = self.readable;
                 self.settle(known);
                 self.refused = None;
                 Ok(done)
@@ -426,5 +439,9 @@ impl Work for Worker {
 
     fn view(&self) -> &View {
         &self.view
+    }
+
+    fn named(&self) -> Option<Revision> {
+        self.named
     }
 }

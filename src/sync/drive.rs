@@ -11,10 +11,12 @@ use tracing::Instrument;
 use super::attempt::{Done, View};
 use super::bounds::Bounds;
 use super::error::Error;
+use super::newest::Tell;
 use super::report::Report;
 use crate::phase::machine::{Machine, Phase};
 use crate::phase::{Status, Trigger};
 use crate::retry;
+use crate::revision::Revision;
 use crate::store::Published;
 
 /// Between attempts the root is mended no more often than this.
@@ -56,6 +58,10 @@ pub(super) trait Work {
     fn next_mend(&self) -> Option<Duration>;
     /// What was last seen of the root.
     fn view(&self) -> &View;
+    /// What the last attempt found the ref to name, if the root has it.
+    fn named(&self) -> Option<Revision> {
+        None
+    }
     /// Before the process ends by itself: waits for what must not be left to a next start that may never come.
     fn finish(&mut self, bounds: &Bounds) -> impl Future<Output = ()>;
     /// Stops what runs in the background.
@@ -68,6 +74,8 @@ pub(super) struct Drive<'a, W> {
     pub(super) report: &'a mut Report,
     pub(super) machine: Machine,
     pub(super) asked: &'a mut mpsc::Receiver<Trigger>,
+    /// Who works beside the root.
+    pub(super) rounds: Tell,
     pub(super) draining: CancellationToken,
     /// Hard limit on one attempt.
     pub(super) timeout: Duration,
@@ -152,6 +160,7 @@ impl<W: Work> Drive<'_, W> {
     async fn attempt(&mut self) -> Option<End> {
         let bounds = self.bounds();
         let hold = self.machine.hold(self.now()).filter(|_| !self.one_time);
+        self.rounds.begun();
         let result = {
             let attempt = self.work.attempt(&bounds, hold.is_none());
             tokio::pin!(attempt);
@@ -174,8 +183,10 @@ impl<W: Work> Drive<'_, W> {
             Ok(Done::Held) => self.machine.held(hold.unwrap_or(now)),
             Err(error) => self.machine.fail(now, error.failure(), retry::dice()),
         }
+        self.rounds.ended(&result, self.work.named());
         if self.park && result.is_ok() {
             self.machine.park();
+            self.rounds.parked();
         }
         let failures = self.machine.failures();
         let keep = self.report.ended(&result, bounds.stage(), self.work.view(), failures).await;

@@ -23,13 +23,14 @@
 //! pause that grows ([`crate::phase::machine`]).
 //!
 //! Files: `drive` the loop; `attempt` the steps; `job` staging; `bounds` deadlines; `spare`; `report` status, log, files;
-//! `tell` hooks; `error`.
+//! `tell` hooks; `newest` who works beside the root; `error`.
 
 mod attempt;
 mod bounds;
 mod drive;
 mod error;
 mod job;
+mod newest;
 mod report;
 mod spare;
 mod tell;
@@ -54,6 +55,7 @@ use drive::Work as _;
 
 pub use drive::End;
 pub use error::{Error, Stage};
+pub use newest::{History, Newest, Unanswered};
 
 /// What makes a sync.
 #[derive(Clone, Debug)]
@@ -157,6 +159,7 @@ pub struct Sync {
     machine: Machine,
     asked: mpsc::Receiver<Trigger>,
     asker: Asker,
+    rounds: newest::Tell,
     options: Arc<Options>,
 }
 
@@ -184,7 +187,8 @@ impl Sync {
             report::Report::new(Arc::clone(&options), remote, metrics.clone(), worker.view(), status);
         let (send, asked) = mpsc::channel(1);
         let asker = Asker { send, metrics };
-        Self { worker, report, machine, asked, asker, options }
+        let rounds = newest::Tell::default();
+        Self { worker, report, machine, asked, asker, rounds, options }
     }
 
     /// Tells these hooks.
@@ -199,6 +203,16 @@ impl Sync {
         self.asker.clone()
     }
 
+    /// Asks this sync which revision is newest.
+    pub fn newest(&self) -> Newest {
+        self.rounds.newest(self.asker())
+    }
+
+    /// Tells how revisions stand to each other, from this sync's mirror and remote.
+    pub fn history(&self) -> History {
+        History { mirror: self.worker.mirror(), limit: self.options.sync_timeout }
+    }
+
     /// Runs until it is done, gives up, or the process drains.
     pub async fn run(mut self, draining: CancellationToken) -> End {
         let drive = drive::Drive {
@@ -206,6 +220,7 @@ impl Sync {
             report: &mut self.report,
             machine: self.machine,
             asked: &mut self.asked,
+            rounds: self.rounds,
             draining,
             timeout: self.options.sync_timeout,
             one_time: self.options.one_time,

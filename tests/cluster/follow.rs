@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::apply::{MAPS, Stage};
-use crate::common::eventually;
 use crate::common::run::{self, Background};
+use crate::common::{Files, eventually};
 use crate::kubernetes::{Access, Kubernetes, kubeconfig};
 use crate::proxy::Fault;
 
@@ -150,12 +150,138 @@ fn once_ends_with_the_result_and_what_is_missing_is_named() {
     let both = run::to_end(&mut command(&stage, &contexts, &["--one-time", &root]));
     assert_eq!(both.status.code(), Some(2), "{}{}", both.stdout, both.stderr);
     assert!(
-        both.complaint().contains("--root and rules for ConfigMaps exclude each other"),
+        both.complaint().contains("--one-time with --root and rules for ConfigMaps exclude each other"),
         "{}",
         both.stderr
     );
+    let filtered = run::to_end(&mut command(&stage, &contexts, &["--filter=blob:none"]));
+    assert_eq!(filtered.status.code(), Some(2), "{}", filtered.stderr);
+    assert!(filtered.complaint().contains("--filter and rules for ConfigMaps"), "{}", filtered.stderr);
     let repo = format!("--repo={}", stage.world.remote.path.display());
     let neither = run::to_end(&mut stage.world.treeswap(&["sync", &repo]));
     assert_eq!(neither.status.code(), Some(2), "{}", neither.stderr);
     assert!(neither.complaint().contains("sync needs --root, or --rules"), "{}", neither.stderr);
+}
+
+/// A `sync` that keeps a root, too.
+fn with_root(stage: &Stage, contexts: &[(&str, Access)], more: &[&str]) -> Running {
+    let root = format!("--root={}", stage.world.root.display());
+    Running::start(stage, contexts, &[&[root.as_str()], more].concat())
+}
+
+/// What the root serves of a map.
+fn published(stage: &Stage, map: &str) -> Option<String> {
+    std::fs::read_to_string(stage.world.root.join("..data").join(map).join("value")).ok()
+}
+
+fn every(value: &str) -> BTreeMap<String, String> {
+    MAPS.map(|name| (name.to_owned(), value.to_owned())).into()
+}
+
+#[test]
+fn beside_a_root_each_revision_is_published_and_then_applied_and_drift_is_put_right() {
+    let stage = Stage::new();
+    let contexts = [("test", stage.proxy.access("writer"))];
+    let gate = stage.world.dir().join("gate");
+    let hook = format!("--pre-publish-exechook-command={}", gate.display());
+    let script = "#!/bin/sh\ntouch \"$0.asked\"\nwhile [ -e \"$0.closed\" ]; do sleep 0.05; done\n";
+    run::executable(&gate, script);
+    let pace = [
+        "--period=200ms",
+        "--min-interval=100ms",
+        "--resync-period=3s",
+        "--pre-publish-gate",
+        "--on-rewind=hold",
+        &hook,
+    ];
+    let mut running = with_root(&stage, &contexts, &pace);
+    eventually(60, "the first revision is applied", || (stage.values() == every("1")).then_some(()));
+    for value in ["2", "3"] {
+        let (asked, closed) = (gate.with_extension("asked"), gate.with_extension("closed"));
+        std::fs::write(&closed, "").unwrap();
+        std::fs::remove_file(&asked).unwrap();
+        stage.commit(value);
+        eventually(60, "the gate is asked", || asked.exists().then_some(()));
+        assert_ne!(published(&stage, "alpha").as_deref(), Some(value));
+        assert_ne!(stage.values(), every(value), "nothing is applied that is not published");
+        std::fs::remove_file(&closed).unwrap();
+        eventually(60, "the revision is applied", || (stage.values() == every(value)).then_some(()));
+        assert_eq!(published(&stage, "alpha").as_deref(), Some(value));
+    }
+    let kubernetes = Kubernetes::shared();
+    let mut map = kubernetes.configmap(&stage.namespace, "beta");
+    map["data"]["value"] = json!("by hand");
+    kubernetes.put(&stage.namespace, "beta", map);
+    eventually(60, "drift is put right and counted", || {
+        (running.status()?["applied"]["totals"]["repaired"] == 1).then_some(())
+    });
+    stage.assert_all("3");
+    let status = running.status().unwrap();
+    assert_eq!(status["applied"]["revision"], status["current"]["revision"]);
+    assert_eq!(status["last_delivery"]["error"], Value::Null, "{status}");
+    let ended = running.process.terminate();
+    assert!(ended.success() && running.process.log().contains("drained"), "{ended}");
+}
+
+#[test]
+fn beside_a_root_targets_that_fail_hold_no_publication_up() {
+    let stage = Stage::new();
+    let (address, _held) = crate::common::refusing();
+    let mut gone = Kubernetes::shared().access("writer");
+    gone.server = format!("https://{address}");
+    let contexts = [("gone", gone), ("test", stage.proxy.access("writer"))];
+    let pace = ["--period=200ms", "--min-interval=0s", "--max-backoff=1s"];
+    let mut running = with_root(&stage, &contexts, &pace);
+    eventually(120, "the cluster that is there is served", || (stage.values() == every("1")).then_some(()));
+    stage.proxy.plan("PUT", "configmaps/", 0, 1_000_000, Fault::Answer(503, Some("0"), ""));
+    for value in ["2", "3", "4", "5"] {
+        stage.commit(value);
+        eventually(60, "it is published", || {
+            (published(&stage, "alpha").as_deref() == Some(value)).then_some(())
+        });
+    }
+    assert_eq!(stage.values(), every("1"));
+    eventually(120, "what fails is named, and the root is not what fails", || {
+        let status = running.status()?;
+        let open = status["applied"]["open"].to_string();
+        let told =
+            open.contains("test/") && open.contains("gone/") && status["last_delivery"]["error"].is_string();
+        (told && status["ready"] == true && status["consecutive_failures"] == 0).then_some(())
+    });
+    let page = running.ask("GET /status.html").unwrap();
+    assert!(page.contains("<dt>Delivery fails</dt>"), "{page}");
+    stage.proxy.heal();
+    eventually(120, "the newest one is applied", || (stage.values() == every("5")).then_some(()));
+    // It is in the middle of its tries with the cluster that is gone.
+    let ended = running.process.terminate();
+    assert!(ended.success() && running.process.log().contains("drained"), "{ended}");
+}
+
+#[test]
+fn beside_a_root_what_either_refuses_is_told_and_the_next_revision_mends_it() {
+    let stage = Stage::new();
+    let contexts = [("test", stage.proxy.access("writer"))];
+    let running = with_root(&stage, &contexts, &["--period=200ms", "--min-interval=0s", "--max-backoff=1s"]);
+    eventually(60, "the first revision is applied", || (stage.values() == every("1")).then_some(()));
+    // A key that no ConfigMap takes: the root has no such rule.
+    let files =
+        |value: &str| MAPS.into_iter().fold(Files::new(), |all, map| all.file(format!("{map}/value"), value));
+    stage.world.remote.commit(&files("2").file("alpha/not a key", ""));
+    eventually(60, "the ConfigMaps are refused by name", || {
+        let status = running.status()?;
+        let error = status["last_delivery"]["error"].as_str()?.to_owned();
+        (error.contains("not a key") && status["consecutive_failures"] == 0).then_some(())
+    });
+    assert_eq!(published(&stage, "alpha").as_deref(), Some("2"));
+    assert_eq!(stage.values(), every("1"));
+    // A link out of the tree: the root refuses it, and what the root refuses is applied nowhere.
+    stage.world.remote.commit(&files("3").link("out", "/etc/passwd"));
+    eventually(60, "the revision is refused", || {
+        let status = running.status()?;
+        (status["last_failure"]["error"].as_str()?.contains("out")).then_some(())
+    });
+    assert_eq!((published(&stage, "alpha").as_deref(), stage.values()), (Some("2"), every("1")));
+    stage.commit("4");
+    eventually(60, "the next one is published and applied", || (stage.values() == every("4")).then_some(()));
+    assert_eq!(published(&stage, "alpha").as_deref(), Some("4"));
 }

@@ -181,6 +181,7 @@ async fn drive(double: &mut Double, options: Options, asks: &[(Duration, Trigger
         report: &mut report,
         machine,
         asked,
+        rounds: Tell::default(),
         draining,
         timeout,
         one_time,
