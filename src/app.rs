@@ -2,6 +2,7 @@
 
 mod beside;
 mod follow;
+mod ledger;
 
 use std::io::Write;
 use std::path::Path;
@@ -26,6 +27,8 @@ use crate::telemetry::metrics::Metrics;
 use crate::{admin, deliver, human, mirror, shutdown, sync, telemetry, user};
 
 pub use follow::Rules;
+
+use follow::Teller;
 
 /// How often a root that somebody else holds is tried again.
 const LOCK_PAUSE: Duration = Duration::from_millis(200);
@@ -237,10 +240,19 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
         Arc::new(Hooks::start(settings.hooks, &draining, &observer))
     };
     let (pace, objects) = (settings.sync.pace, mirror.objects());
+    let ledger = rules.as_ref().map(|_| store.ledger()).transpose()?.map(ledger::Keeper::of);
     let (told, counted) = (status.clone(), metrics.clone());
     let sync =
         Sync::new(settings.sync.clone(), store, mirror, metrics, status).with_hooks(Arc::clone(&hooks));
-    let beside = rules.map(|rules| beside::Beside::new(rules, objects, &sync, pace, told, counted));
+    let beside = rules.map(|rules| {
+        beside::Beside::new(
+            rules,
+            objects,
+            &sync,
+            pace,
+            Teller::beside(told, counted, ledger.unwrap_or_default()),
+        )
+    });
     runtime.block_on(async {
         let asker = asker.get_or_init(|| sync.asker()).clone();
         signals.ask(move |trigger| asker.ask(trigger));

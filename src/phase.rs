@@ -105,6 +105,28 @@ pub struct Applied {
     pub clusters: std::collections::BTreeMap<String, Timestamp>,
 }
 
+/// The last attempt at one ConfigMap in one place.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TargetStatus {
+    /// The cluster, as the rules call it.
+    pub cluster: String,
+    /// The namespace.
+    pub namespace: String,
+    /// The ConfigMap.
+    pub name: String,
+    /// The revision that was to be there.
+    pub revision: String,
+    /// The digest that was to be there; empty for a deletion.
+    pub digest: String,
+    /// When.
+    pub at: Timestamp,
+    /// How it ended, in one word.
+    pub outcome: String,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
 /// Everything an operator may ask about a running sync. One record feeds `/status`, the page and the log.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
@@ -132,6 +154,9 @@ pub struct Status {
     /// The last delivery of ConfigMaps that ended, where there is a root besides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_delivery: Option<Attempt>,
+    /// The last attempt at each target. A root has it in a file of its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<TargetStatus>,
     /// The others, newest first.
     pub retired: Vec<GenerationStatus>,
     /// The newest attempt that ended.

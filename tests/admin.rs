@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
 use treeswap::admin::{Error, Listener, MAX_CONNECTIONS, Options, State};
 use treeswap::generation::Name;
-use treeswap::phase::{Attempt, GenerationStatus, Outcome, Status, Trigger};
+use treeswap::phase::{Attempt, GenerationStatus, Outcome, Status, TargetStatus, Trigger};
 use treeswap::revision::{ObjectId, Revision};
 
 const SECRET: &str = "correct horse battery staple";
@@ -315,6 +315,16 @@ fn whatever_comes_from_outside_is_escaped_on_the_page() {
         retired: vec![generation(2, HOSTILE)],
         last_attempt: Some(failure.clone()),
         last_delivery: Some(failure.clone()),
+        targets: vec![TargetStatus {
+            cluster: HOSTILE.into(),
+            namespace: "ci".into(),
+            name: "plugins".into(),
+            revision: "1".repeat(40),
+            digest: "2".repeat(64),
+            at: Timestamp::UNIX_EPOCH,
+            outcome: "failed".into(),
+            error: Some(HOSTILE.into()),
+        }],
         last_failure: Some(failure),
         consecutive_failures: 1,
         ..serving()
@@ -324,8 +334,8 @@ fn whatever_comes_from_outside_is_escaped_on_the_page() {
     let escaped = "&quot;&#39;&gt;&lt;script&gt;alert(1)&lt;/script&gt;&amp;amp;";
     assert_eq!(
         page.body.matches(escaped).count(),
-        10,
-        "title, remote, ref, root, two errors, two hints, two reasons"
+        12,
+        "title, remote, ref, root, errors, hints, reasons, and of a target cluster and error"
     );
     assert!(page.header("content-security-policy").unwrap().starts_with("default-src 'none'"));
 }

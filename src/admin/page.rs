@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::routes::alive;
 use crate::clock;
 use crate::human;
-use crate::phase::{Attempt, GenerationStatus, Outcome, Status, Trigger};
+use crate::phase::{Attempt, GenerationStatus, Outcome, Status, TargetStatus, Trigger};
 
 /// Text that is safe between tags and inside quoted attributes.
 struct Text<T>(T);
@@ -108,6 +108,7 @@ fn write_page(page: &mut String, status: &Status, now: &clock::Now) -> fmt::Resu
     }
     write_current(page, status, now.wall)?;
     write_generations(page, status, now.wall)?;
+    write_targets(page, status, now.wall)?;
     if !failing {
         write_failure(page, status, now.wall)?;
     }
@@ -229,6 +230,49 @@ fn write_generations(page: &mut String, status: &Status, now: Timestamp) -> fmt:
     }
     page.push_str("</tbody>\n</table></div>\n</section>\n");
     Ok(())
+}
+
+/// Targets that a page lists.
+const MOST_TARGETS: usize = 200;
+
+/// What failed comes first.
+fn write_targets(page: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
+    if status.targets.is_empty() {
+        return Ok(());
+    }
+    let mut targets: Vec<&TargetStatus> = status.targets.iter().collect();
+    targets.sort_by_key(|target| target.error.is_none());
+    page.push_str(
+        "<section>\n<h2>Targets</h2>\n<div class=\"wide\"><table>\n<thead><tr><th>ConfigMap</th><th>Revision</th>\
+         <th>Digest</th><th>Last attempt</th><th>Outcome</th></tr></thead>\n<tbody>\n",
+    );
+    for target in targets.iter().take(MOST_TARGETS) {
+        let error = target.error.as_ref().map(|error| format!(": {}", Text(error))).unwrap_or_default();
+        writeln!(
+            page,
+            "<tr><td class=\"code\">{}/{}/{}</td><td class=\"code\" title=\"{revision}\">{}</td><td class=\"code\">{}</td>\
+             <td>{}</td><td>{}{error}</td></tr>",
+            Text(&target.cluster),
+            Text(&target.namespace),
+            Text(&target.name),
+            Text(short(&target.revision)),
+            Text(short(&target.digest)),
+            when(target.at, now),
+            Text(&target.outcome),
+            revision = Text(&target.revision),
+        )?;
+    }
+    page.push_str("</tbody>\n</table></div>\n");
+    if let Some(more) = targets.len().checked_sub(MOST_TARGETS).filter(|more| *more > 0) {
+        writeln!(page, "<p class=\"quiet\">and {} more, in the JSON</p>", grouped(more as u64))?;
+    }
+    page.push_str("</section>\n");
+    Ok(())
+}
+
+/// As much of an id or a digest as tells it from others.
+fn short(text: &str) -> &str {
+    text.get(..12).unwrap_or(text)
 }
 
 fn write_generation(

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::Rules;
@@ -14,11 +14,10 @@ use super::follow::{LIMIT, Teller};
 use crate::configmap::apply::Desired;
 use crate::deliver::{self, Plans, Relations, Rhythm, Source, SourceError, Turn};
 use crate::mirror::Objects;
+use crate::phase::Trigger;
 use crate::phase::machine::Pace;
-use crate::phase::{Status, Trigger};
 use crate::revision::{Relation, Revision};
 use crate::sync::{History, Newest, Sync, Unanswered};
-use crate::telemetry::metrics::Metrics;
 
 /// What the root has, as a delivery's source.
 struct Published {
@@ -59,14 +58,7 @@ pub(super) struct Beside {
 }
 
 impl Beside {
-    pub(super) fn new(
-        rules: Rules,
-        objects: Objects,
-        sync: &Sync,
-        pace: Pace,
-        status: watch::Sender<Status>,
-        metrics: Metrics,
-    ) -> Self {
+    pub(super) fn new(rules: Rules, objects: Objects, sync: &Sync, pace: Pace, teller: Teller) -> Self {
         let (newest, history) = (sync.newest(), sync.history());
         let plans = Plans::new(objects, Arc::clone(&rules.planner));
         let rhythm = Rhythm {
@@ -80,7 +72,7 @@ impl Beside {
         };
         let source =
             Arc::new(Published { newest: newest.clone(), history, plans, relations: Mutex::default() });
-        Self { rules, source, newest, rhythm, teller: Teller::beside(status, metrics) }
+        Self { rules, source, newest, rhythm, teller }
     }
 
     /// Delivers until the end is asked for.

@@ -9,6 +9,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
 
+use super::ledger::Keeper;
 use super::{Error, Signals, registry, serve, starting, system};
 use crate::cluster::Clusters;
 use crate::config::Settings;
@@ -81,7 +82,7 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
         limit: LIMIT,
         once,
     };
-    let mut teller = Teller { beside: false, ..Teller::beside(status, metrics) };
+    let mut teller = Teller { beside: false, ..Teller::beside(status, metrics, Keeper::default()) };
     runtime.block_on(async {
         signals.ask(ask);
         let (source, options, clusters) = (Arc::new(source), &rules.options, &rules.clusters);
@@ -108,11 +109,12 @@ pub(super) struct Teller {
     began: Option<(Trigger, Timestamp, std::time::Instant)>,
     failing: Repeats,
     shown: Shown,
+    ledger: Keeper,
 }
 
 impl Teller {
     /// Of what is delivered beside a root.
-    pub(super) fn beside(status: watch::Sender<Status>, metrics: Metrics) -> Self {
+    pub(super) fn beside(status: watch::Sender<Status>, metrics: Metrics, ledger: Keeper) -> Self {
         Self {
             beside: true,
             status,
@@ -120,6 +122,7 @@ impl Teller {
             began: None,
             failing: Repeats::default(),
             shown: Shown::default(),
+            ledger,
         }
     }
 
@@ -188,6 +191,8 @@ impl Teller {
             }
         }
         report.notes.iter().for_each(|note| warn!("{note}"));
+        // A file is written, and others of this thread need not wait for it.
+        tokio::task::block_in_place(|| self.ledger.note(report));
         self.show(report, &wrong);
         let outcome = match (wrong.is_empty(), report.differs()) {
             (false, _) => Outcome::Failed,
@@ -220,6 +225,7 @@ impl Teller {
             }
             let open = wrong.iter().take(MOST_OPEN).cloned().collect();
             let revision = report.revision;
+            status.targets = self.ledger.targets();
             status.applied = Some(Applied { revision, at, targets, totals, open, clusters });
             if self.beside {
                 return;

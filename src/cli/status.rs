@@ -10,6 +10,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::clock;
+use crate::configmap::Place;
+use crate::configmap::apply::{Book, Record as Attempted};
 use crate::generation::{Name, Record};
 use crate::human;
 use crate::phase::{Attempt, Outcome, Status};
@@ -67,6 +69,18 @@ struct Report<'a> {
     generations: Vec<Generation<'a>>,
     /// What a sync recorded last: when it published, failed, or recovered.
     sync: Option<&'a Status>,
+    /// What was attempted in clusters, where there are rules.
+    targets: Vec<Target<'a>>,
+}
+
+/// One ConfigMap in one place.
+#[derive(Serialize)]
+struct Target<'a> {
+    cluster: &'a str,
+    namespace: &'a str,
+    name: &'a str,
+    #[serde(flatten)]
+    record: &'a Attempted,
 }
 
 #[derive(Serialize)]
@@ -109,7 +123,14 @@ impl<'a> Report<'a> {
                 .map(|one| Generation::new(one, &found.root, locks))
                 .collect(),
             sync: found.status.as_ref(),
+            targets: found.ledger.iter().flat_map(Book::records).map(Target::new).collect(),
         }
+    }
+}
+
+impl<'a> Target<'a> {
+    fn new((place, name, record): (&'a Place, &'a str, &'a Attempted)) -> Self {
+        Self { cluster: &place.cluster, namespace: &place.namespace, name, record }
     }
 }
 
@@ -209,6 +230,10 @@ fn table(report: &Report<'_>, now: Timestamp) -> String {
         text.push('\n');
         text.push_str(&generations(&report.generations, now));
     }
+    if !report.targets.is_empty() {
+        text.push('\n');
+        text.push_str(&targets(&report.targets, now));
+    }
     text
 }
 
@@ -236,19 +261,39 @@ fn generations(all: &[Generation<'_>], now: Timestamp) -> String {
             one.reason(now),
         ]);
     }
+    // Numbers to the right.
+    aligned(&rows, |column| (3..5).contains(&column))
+}
+
+/// One line a target.
+fn targets(all: &[Target<'_>], now: Timestamp) -> String {
+    let mut rows = vec![["CONFIGMAP", "REVISION", "DIGEST", "LAST ATTEMPT", "OUTCOME"].map(str::to_owned)];
+    let short = |text: &str| text.get(..12).unwrap_or(text).to_owned();
+    for Target { cluster, namespace, name, record } in all {
+        let error = record.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+        rows.push([
+            format!("{cluster}/{namespace}/{name}"),
+            short(&record.revision),
+            short(&record.digest),
+            human::relative(record.at, now),
+            format!("{}{error}", record.outcome),
+        ]);
+    }
+    aligned(&rows, |_| false)
+}
+
+/// Columns as wide as what is in them; the last one is as it is.
+fn aligned<const N: usize>(rows: &[[String; N]], to_the_right: impl Fn(usize) -> bool) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..5).map(width).collect();
+    let widths: Vec<usize> = (0..N).map(width).collect();
     let mut text = String::new();
-    for [name, revision, published, entries, size, is] in &rows {
-        let row = format!(
-            "{name:<a$}  {revision:<b$}  {published:<c$}  {entries:>d$}  {size:>e$}  {is}",
-            a = widths[0],
-            b = widths[1],
-            c = widths[2],
-            d = widths[3],
-            e = widths[4]
-        );
-        text.push_str(row.trim_end());
+    for row in rows {
+        let cells =
+            row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match to_the_right(column) {
+                true => format!("{cell:>width$}"),
+                false => format!("{cell:<width$}"),
+            });
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
         text.push('\n');
     }
     text

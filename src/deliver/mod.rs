@@ -22,6 +22,7 @@
 //! `forgotten` namespaces that no rule names any more; `set` what the marker and the ledger hold; `record` writes them; `report` what is told; `follow` the same at every
 //! new revision.
 
+mod book;
 mod follow;
 mod forgotten;
 mod record;
@@ -40,6 +41,7 @@ use jiff::Timestamp;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+pub use book::noted;
 pub use follow::{Rhythm, Turn, follow};
 pub use report::{Outcome, Report, Target};
 pub use source::{MirrorSource, Planner, Plans, Relations, Source, SourceError, TreeSource};

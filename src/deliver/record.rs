@@ -100,7 +100,7 @@ impl<S: Source> Worker<S> {
         let mut tries = 1;
         loop {
             let here = targets.iter().filter(|target| target.namespace == space.namespace);
-            let ledger = set::ledger(&before, writer.desired, here, now);
+            let ledger = set::ledger(&before, &writer.desired.revision.to_string(), here, now);
             if ledger == before {
                 return Ok(());
             }

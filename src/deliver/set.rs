@@ -82,7 +82,7 @@ pub(super) fn announced(space: &Space) -> Option<Marker> {
 /// The ledger after a batch.
 pub(super) fn ledger<'t>(
     before: &Ledger,
-    desired: &Desired,
+    revision: &str,
     targets: impl Iterator<Item = &'t Target>,
     now: Timestamp,
 ) -> Ledger {
@@ -94,16 +94,20 @@ pub(super) fn ledger<'t>(
         if quiet && !failing {
             continue;
         }
-        let record = Record {
-            revision: desired.revision.to_string(),
-            digest: target.digest.clone(),
-            at: now,
-            outcome: target.outcome.word().to_owned(),
-            attempts: target.attempts,
-            error: (!target.outcome.is_success()).then(|| target.why.clone()),
-            repairs: Vec::new(),
-        };
-        ledger.note(&target.name, record, target.outcome == Outcome::Repaired);
+        ledger.note(&target.name, record(target, revision, now), target.outcome == Outcome::Repaired);
     }
     ledger
+}
+
+/// What is recorded of one target.
+pub(super) fn record(target: &Target, revision: &str, now: Timestamp) -> Record {
+    Record {
+        revision: revision.to_owned(),
+        digest: target.digest.clone(),
+        at: now,
+        outcome: target.outcome.word().to_owned(),
+        attempts: target.attempts,
+        error: (!target.outcome.is_success()).then(|| target.why.clone()),
+        repairs: Vec::new(),
+    }
 }

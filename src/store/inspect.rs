@@ -4,11 +4,13 @@
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
+use crate::configmap::apply::Book;
 use crate::fsx::{self, Link};
 use crate::generation::{Name, Record, WORKTREES};
 use crate::phase::Status;
 use crate::store::error::Error;
-use crate::store::layout::{LINK, PRIVATE, STATE, STATUS};
+use crate::store::layout::{LEDGER, LINK, PRIVATE, STATE, STATUS};
+use crate::store::ledger::LEDGER_LIMIT;
 use crate::store::reap::is_pinned;
 use crate::store::state::{Loaded, State};
 
@@ -28,6 +30,8 @@ pub struct Inspection {
     pub generations: Vec<Inspected>,
     /// The last status record that a running sync wrote, if it can be read.
     pub status: Option<Status>,
+    /// What was attempted in clusters, if it can be read.
+    pub ledger: Option<Book>,
 }
 
 /// One generation in the root.
@@ -64,10 +68,9 @@ pub fn inspect(root: &Path) -> Result<Inspection, Error> {
     if private.is_none() && link == Link::Absent {
         return Err(Error::NoRoot { path });
     }
-    let status = private.and_then(|private| {
-        let text = fsx::read_file(private, STATUS, STATUS_LIMIT).ok()??;
-        serde_json::from_slice(&text).ok()
-    });
+    let read = |name, limit| fsx::read_file(private.as_ref()?, name, limit).ok()?;
+    let status = read(STATUS, STATUS_LIMIT).and_then(|text| serde_json::from_slice(&text).ok());
+    let ledger = read(LEDGER, LEDGER_LIMIT).and_then(|text| Book::read(&text).ok());
     let (home, form): (_, fn(&str) -> Option<Name>) = match git_sync {
         Some(_) => (path.join(WORKTREES), Name::committed),
         None => (path.clone(), Name::dated),
@@ -94,7 +97,7 @@ pub fn inspect(root: &Path) -> Result<Inspection, Error> {
             name,
         })
         .collect();
-    Ok(Inspection { root: path, current, link_problem, generations, status })
+    Ok(Inspection { root: path, current, link_problem, generations, status, ledger })
 }
 
 /// What the link names, by the base name of its target: where it leads from here, another mount may decide.

@@ -10,6 +10,7 @@
 //!     lock            0600, flock: one writer
 //!     state           records of the generations (JSON)
 //!     status.json     the last status record, for `treeswap status`
+//!     ledger.json     what was attempted in clusters, where there are rules
 //!     staging/        generations being written
 //!     spare/          a private copy of the current generation, for the next one
 //!     trash/          what is being deleted
@@ -58,6 +59,8 @@ pub(crate) const LOCK: &str = "lock";
 pub(crate) const STATE: &str = "state";
 /// The last status record.
 pub(crate) const STATUS: &str = "status.json";
+/// What was attempted in clusters.
+pub(crate) const LEDGER: &str = "ledger.json";
 /// Generations being written.
 pub(crate) const STAGING: &str = "staging";
 /// The spare.

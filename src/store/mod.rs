@@ -12,6 +12,7 @@
 
 mod inspect;
 mod keeper;
+mod ledger;
 mod link;
 mod links;
 mod lock;
@@ -43,7 +44,7 @@ use crate::fsx::{self, Flush};
 use crate::generation::{Name, Record};
 use crate::retention;
 use keeper::Keeper;
-use layout::{Layout, STAGING, STATUS};
+use layout::{LEDGER, Layout, STAGING, STATUS};
 use links::Names;
 use lock::WriterLock;
 use state::{Loaded, State};
@@ -52,6 +53,7 @@ use trash::Trash;
 pub use error::Error;
 pub use inspect::{Inspected, Inspection, inspect};
 pub use keeper::SpareTask;
+pub use ledger::LedgerFile;
 pub use probe::Probes;
 pub use publish::Ready;
 pub use staged::Staged;
@@ -239,6 +241,12 @@ impl Store {
     pub fn write_status(&self, status: &[u8]) -> Result<(), Error> {
         fsx::replace_file(&self.layout.private, STATUS, status, 0o644, Flush::Lazy)
             .map_err(Error::io("write", self.layout.private_at(STATUS)))
+    }
+
+    /// The ledger of what is delivered from this root. It may be written without the store, by one of us at a time.
+    pub fn ledger(&self) -> Result<LedgerFile, Error> {
+        let (private, path) = (self.layout.private.try_clone(), self.layout.private_at(LEDGER));
+        Ok(LedgerFile { private: private.map_err(Error::io("open", &path))?, path })
     }
 
     /// Waits until the background has tried to delete everything in the trash. False when `cancel` came first.

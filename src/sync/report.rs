@@ -76,10 +76,10 @@ impl Report {
         report
     }
 
-    /// The status as it is now.
+    /// The status as it is now, for the root, which has the targets in its ledger.
     pub(super) fn status(&self, view: &View) -> Status {
         self.status.send_modify(|status| show(status, view));
-        self.status.borrow().clone()
+        Status { targets: Vec::new(), ..self.status.borrow().clone() }
     }
 
     /// The loop works on something, and will be heard of again.

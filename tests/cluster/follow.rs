@@ -221,6 +221,29 @@ fn beside_a_root_each_revision_is_published_and_then_applied_and_drift_is_put_ri
     assert_eq!(status["last_delivery"]["error"], Value::Null, "{status}");
     let ended = running.process.terminate();
     assert!(ended.success() && running.process.log().contains("drained"), "{ended}");
+    // What was attempted is on record in the root, and a new process goes on with that.
+    let told = |targets: &Value| -> BTreeMap<String, Value> {
+        let targets = targets.as_array().into_iter().flatten();
+        targets.map(|target| (target["name"].as_str().unwrap().to_owned(), target.clone())).collect()
+    };
+    let recorded = || {
+        let root = stage.world.root.to_str().unwrap();
+        let ran = run::to_end(&mut stage.world.treeswap(&["status", "--json", root])).expect_ok("status");
+        told(&serde_json::from_str::<Value>(&ran.stdout).unwrap()["targets"])
+    };
+    let before = recorded();
+    assert_eq!(before.keys().map(String::as_str).collect::<Vec<_>>(), MAPS);
+    let revision = &status["current"]["revision"];
+    assert!(before.values().all(|target| target["revision"] == *revision && target["error"].is_null()));
+    assert_eq!(before["beta"]["outcome"], "repaired");
+    assert_eq!(before["alpha"]["outcome"], "replaced");
+    let again = with_root(&stage, &contexts, &["--period=200ms"]);
+    let known = eventually(60, "the first delivery", || {
+        let status = again.status()?;
+        (status["applied"]["targets"]["right"] == MAPS.len()).then(|| told(&status["targets"]))
+    });
+    assert!(MAPS.iter().all(|name| known[*name]["at"] == before[*name]["at"]), "{known:?}");
+    assert_eq!(recorded(), before);
 }
 
 #[test]
@@ -250,6 +273,7 @@ fn beside_a_root_targets_that_fail_hold_no_publication_up() {
     });
     let page = running.ask("GET /status.html").unwrap();
     assert!(page.contains("<dt>Delivery fails</dt>"), "{page}");
+    assert!(page.contains("<h2>Targets</h2>"), "{page}");
     stage.proxy.heal();
     eventually(120, "the newest one is applied", || (stage.values() == every("5")).then_some(()));
     // It is in the middle of its tries with the cluster that is gone.

@@ -1,5 +1,7 @@
 //! What `treeswap status` shows, and to whom.
 
+use treeswap::configmap::apply::{Book, Record};
+
 use super::*;
 
 #[test]
@@ -61,4 +63,42 @@ fn the_status_of_a_root_without_a_generation_is_a_failure_in_words() {
     }
     let elsewhere = writer.dir.path().to_str().unwrap();
     treeswap(&["status", elsewhere]).expect_failure("no root");
+}
+
+#[test]
+fn the_status_shows_what_was_attempted_in_clusters_and_a_damaged_ledger_is_kept() {
+    let writer = Writer::started();
+    let root = writer.root().to_str().unwrap();
+    let ledger = writer.store.ledger().unwrap();
+    assert_eq!(ledger.read().unwrap(), (Book::default(), None));
+    let record = |outcome: &str, error: Option<&str>| Record {
+        revision: "1".repeat(40),
+        digest: "2".repeat(64),
+        at: "2026-11-20T15:04:05Z".parse().unwrap(),
+        outcome: outcome.into(),
+        attempts: 3,
+        error: error.map(str::to_owned),
+        repairs: Vec::new(),
+    };
+    let mut book = Book::default();
+    book.ledger("prod", "ci").records.insert("plugins".into(), record("failed", Some("the server is busy")));
+    book.ledger("default", "ci").records.insert("jobs".into(), record("replaced", None));
+    ledger.write(&book).unwrap();
+    assert_eq!(ledger.read().unwrap(), (book, None));
+    let table = treeswap(&["status", root]).expect_ok("status").stdout;
+    let line = |name: &str| table.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+    assert!(line("prod/ci/plugins").ends_with("failed: the server is busy"), "{table}");
+    assert!(line("default/ci/jobs").contains("111111111111  222222222222"), "{table}");
+    assert!(line("default/ci/jobs").ends_with("replaced"), "{table}");
+    let json = treeswap(&["status", "--json", root]).expect_ok("status").stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["targets"][1]["error"], "the server is busy");
+    assert_eq!(json["targets"][0]["name"], "jobs");
+    assert_eq!(json["targets"][0]["attempts"], 3);
+    let file = writer.root().join("..treeswap/ledger.json");
+    fs::write(&file, "{\"prod\": 1").unwrap();
+    let (empty, why) = ledger.read().unwrap();
+    assert_eq!(empty, Book::default());
+    assert!(why.unwrap().contains("cannot be understood"));
+    assert_eq!(fs::read_to_string(file.with_extension("json.damaged")).unwrap(), "{\"prod\": 1");
 }

@@ -4,8 +4,9 @@
 //!
 //! Files: `owner` whose a ConfigMap is; `wish` what it should be; `verdict` what to do with one; `order` which write
 //! comes before which; `floor` how much may be taken away at once; `marker` the inventory of what we wrote, which a
-//! consumer reads, too; `ledger` what was attempted and how it ended.
+//! consumer reads, too; `ledger` what was attempted and how it ended, `book` those of many places.
 
+mod book;
 mod floor;
 mod ledger;
 mod marker;
@@ -16,6 +17,7 @@ mod tests;
 mod verdict;
 mod wish;
 
+pub use book::Book;
 pub use floor::{Emptied, Floor};
 pub use ledger::{Ledger, Pace, Record};
 pub use marker::{Entry, Marker, TooLong};
