@@ -105,7 +105,7 @@ pub(super) struct Rights {
     ///
     /// `hold` writes nothing unless the history of the commit is known to contain the one that is recorded. A ref that
     /// goes back is asked again for 30 seconds before it is believed: it may be a replica that lags.
-    #[arg(long, value_name = "WHAT", default_value = "apply", value_parser = PossibleValuesParser::new(["apply", "hold"]))]
+    #[arg(long, hide_short_help = true, value_name = "WHAT", default_value = "apply", value_parser = PossibleValuesParser::new(["apply", "hold"]))]
     on_rewind: String,
 
     /// Delete an immutable ConfigMap and make it again when its content has to change
