@@ -162,7 +162,7 @@ impl Applier {
 
     /// Takes everything away again, the Pods included.
     pub fn remove(self) {
-        let kinds = "cronjob,job,pod,configmap,role,rolebinding";
+        let kinds = "cronjob,job,pod,configmap,lease,role,rolebinding";
         self.kube.run(&["delete", kinds, "--all", "--wait=true", "--cascade=foreground", "--timeout=120s"]);
     }
 }
