@@ -18,13 +18,16 @@
 //! any more, found in the inventory and pruned; after 4 a marker that names the old set, so that its readers keep the
 //! old one.
 //!
+//! Where step 2 finds something to do, several instances may take turns before step 3 (`lease`); nothing rests on that.
+//!
 //! Files: `source` where revisions come from; `survey` step 2; `write` step 4; `worker` one cluster from 1 to 5;
-//! `forgotten` namespaces that no rule names any more; `set` what the marker and the ledger hold; `record` writes them; `report` what is told; `follow` the same at every
-//! new revision.
+//! `forgotten` namespaces that no rule names any more; `lease` turns; `set` what the marker and the ledger hold;
+//! `record` writes them; `report` what is told; `follow` the same at every new revision.
 
 mod book;
 mod follow;
 mod forgotten;
+mod lease;
 mod record;
 mod report;
 mod set;
@@ -43,6 +46,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use book::noted;
 pub use follow::{Rhythm, Turn, follow};
+pub use lease::Leases;
 pub use report::{Outcome, Report, Target};
 pub use source::{MirrorSource, Planner, Plans, Relations, Source, SourceError, TreeSource};
 
@@ -97,6 +101,8 @@ pub struct Options {
     pub concurrency: usize,
     /// How often a target may be repaired.
     pub pace: Pace,
+    /// How instances take turns, if they do.
+    pub leases: Option<Leases>,
 }
 
 impl Options {
@@ -116,6 +122,7 @@ impl Options {
             backoff: Backoff { first: Duration::from_millis(200), ceiling: Duration::from_secs(10) },
             concurrency: 8,
             pace: Pace::default(),
+            leases: None,
         }
     }
 

@@ -8,6 +8,7 @@ use futures_util::{StreamExt as _, future, stream};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::lease::Turns;
 use super::record::Closed;
 use super::report::{Ended, Outcome, Target, all_failed};
 use super::source::Source;
@@ -32,6 +33,7 @@ pub(super) struct Worker<S> {
     pub(super) source: Arc<S>,
     pub(super) options: Options,
     pub(super) cancel: CancellationToken,
+    pub(super) turns: Turns,
     notes: Vec<String>,
     /// Something was written, and the ref was not asked since.
     unconfirmed: bool,
@@ -56,6 +58,8 @@ enum Pass {
     Stopped(Stop, Vec<Target>),
     /// Somebody else recorded what they did meanwhile: theirs has to be looked at.
     Again(Vec<Target>, String),
+    /// Somebody may have written since the survey.
+    Stale,
 }
 
 impl<S: Source> Worker<S> {
@@ -66,16 +70,25 @@ impl<S: Source> Worker<S> {
         options: Options,
         cancel: CancellationToken,
     ) -> Self {
-        Self { name, cluster, source, options, cancel, notes: Vec::new(), unconfirmed: false, doubted: None }
+        let turns = Turns::new(options.leases.clone(), options.owner.clone(), cancel.clone());
+        let notes = Vec::new();
+        Self { name, cluster, source, options, cancel, turns, notes, unconfirmed: false, doubted: None }
     }
 
     /// Until every target has a definite result.
-    pub(super) async fn run(mut self, mut desired: Arc<Desired>) -> Ended {
+    pub(super) async fn run(mut self, desired: Arc<Desired>) -> Ended {
+        let ended = self.settle(desired).await;
+        self.turns.let_go(&self.cluster).await;
+        ended
+    }
+
+    async fn settle(&mut self, mut desired: Arc<Desired>) -> Ended {
         let (mut restarts, mut failures) = (0, 0);
         loop {
             let (stop, targets) = match self.pass(&desired).await {
                 Pass::Settled(targets, failures) => return self.ended(&desired, targets, failures),
                 Pass::Stopped(stop, targets) => (stop, targets),
+                Pass::Stale => continue,
                 Pass::Again(targets, why) if restarts >= MOST_RESTARTS => {
                     return self.ended(&desired, targets, vec![why]);
                 }
@@ -115,12 +128,13 @@ impl<S: Source> Worker<S> {
                     vec![why],
                 );
             }
+            self.turns.let_go(&self.cluster).await; // nobody else has to wait for our remote
             pause(&self.options, &self.cancel, failures, None).await;
         }
     }
 
-    fn ended(self, desired: &Desired, targets: Vec<Target>, failures: Vec<String>) -> Ended {
-        Ended { revision: desired.revision, targets, notes: self.notes, failures }
+    fn ended(&mut self, desired: &Desired, targets: Vec<Target>, failures: Vec<String>) -> Ended {
+        Ended { revision: desired.revision, targets, notes: std::mem::take(&mut self.notes), failures }
     }
 
     pub(super) fn note(&mut self, note: String) {
@@ -181,6 +195,9 @@ impl<S: Source> Worker<S> {
             };
             targets.extend(rehearsed);
             return Pass::Settled(targets, unread);
+        }
+        if works && !self.may_write(&spaces).await {
+            return Pass::Stale;
         }
         if works && let Err(stop) = writer.ask().await {
             targets.extend(self.all(&writer, &spaces, Outcome::Skipped, &stop.to_string(), &[]));

@@ -29,7 +29,7 @@ pub(super) enum Stop {
 }
 
 /// How long the answer to a write is waited for after we were told to end.
-const LAST_ANSWER: Duration = Duration::from_secs(1);
+pub(super) const LAST_ANSWER: Duration = Duration::from_secs(1);
 
 /// Over so long after we were told to end.
 pub(super) async fn late(cancel: &CancellationToken, after: Duration) {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::common::run::Background;
 use crate::common::{Files, Ran, World, eventually, run};
-use crate::kubernetes::{Access, Kubernetes, kubeconfig};
+use crate::kubernetes::{Access, Audited, Kubernetes, kubeconfig};
 use crate::proxy::{Fault, Proxy};
 
 /// Three maps of one key each in a namespace of their own, behind a proxy, to be applied with the rights of
@@ -25,9 +25,14 @@ pub const MAPS: [&str; 3] = ["alpha", "beta", "gamma"];
 
 impl Stage {
     pub fn new() -> Self {
+        Self::with(&crate::rights::shipped())
+    }
+
+    /// With other rights.
+    pub fn with(rules: &Value) -> Self {
         let kubernetes = Kubernetes::shared();
         let namespace = kubernetes.namespace("apply");
-        kubernetes.grant(&namespace, "writer", &crate::rights::shipped());
+        kubernetes.grant(&namespace, "writer", rules);
         let stage = Self { world: World::new(), proxy: Proxy::start(kubernetes), namespace };
         stage.commit("1");
         stage
@@ -75,6 +80,12 @@ impl Stage {
     pub fn assert_all(&self, value: &str) {
         let wanted = MAPS.map(|name| (name.to_owned(), value.to_owned()));
         assert_eq!(self.values(), BTreeMap::from(wanted));
+    }
+
+    /// What the rights' holder asked of the server so far.
+    pub fn requests(&self) -> Vec<Audited> {
+        let all = Kubernetes::shared().requests(&self.namespace).into_iter();
+        all.filter(|request| request.user == "writer").collect()
     }
 
     /// Effective writes of each of the three so far.
@@ -184,7 +195,8 @@ fn a_server_that_dies_in_the_middle_is_waited_for() {
         assert_eq!(kubernetes.configmap(&stage.namespace, name)["data"]["value"], "1", "{name}");
     }
     let created = kubernetes.requests(&stage.namespace).into_iter();
-    let created = created.filter(|request| request.verb == "create" && request.is_write()).count();
+    let created = created.filter(|request| request.verb == "create" && request.is_write());
+    let created = created.filter(|request| request.resource == "configmaps").count();
     assert!(created <= MAPS.len() + 2, "each once, the marker and the ledger with them: {created}");
 }
 
@@ -320,7 +332,7 @@ fn a_remote_that_goes_away_in_the_middle_ends_the_writing() {
     let code = process.terminate().code();
     println!("| remote down in mid-batch | exit {} | |", code.unwrap_or(-1));
     assert!(matches!(code, Some(1 | 3)), "{code:?}\n{}", process.log());
-    assert!(stage.values().is_empty() && stage.proxy.count("POST", "") == 0, "nothing was written");
+    assert!(stage.values().is_empty() && stage.proxy.count("POST", "configmaps") == 0, "nothing was written");
     std::fs::rename(&away, &stage.world.remote.path).unwrap();
     row("the next run", &stage.apply(&[]), 0, &["3 created"]);
     stage.assert_all("1");

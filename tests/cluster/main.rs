@@ -15,6 +15,7 @@ mod prune;
 mod refusals;
 mod rights;
 mod setup;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -39,11 +39,16 @@ fn the_shipped_role_is_enough_and_no_verb_of_it_is_unused() {
     let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
     let token = kubernetes.must("POST", &path, Some(&json!({ "spec": {} })))["status"]["token"].clone();
     let user = format!("system:serviceaccount:{namespace}:{account}");
-    let granted: BTreeSet<String> = shipped()[0]["verbs"].as_array().unwrap().iter().map(text).collect();
-    crate::common::eventually(60, "the grant is in force", || {
-        let may = |verb: &String| kubernetes.may(&user, &namespace, verb, "", "configmaps", "");
-        granted.iter().all(may).then_some(())
-    });
+    let mut granted = BTreeSet::new();
+    for rule in shipped().as_array().unwrap() {
+        let (group, resource) = (text(&rule["apiGroups"][0]), text(&rule["resources"][0]));
+        for verb in rule["verbs"].as_array().unwrap().iter().map(text) {
+            crate::common::eventually(60, "the grant is in force", || {
+                kubernetes.may(&user, &namespace, &verb, &group, &resource, "").then_some(())
+            });
+            granted.insert((resource.clone(), verb));
+        }
+    }
 
     let world = World::new();
     let rules = world.dir().join("plugins.yaml");
@@ -59,12 +64,12 @@ fn the_shipped_role_is_enough_and_no_verb_of_it_is_unused() {
         assert_eq!(kubernetes.configmap(&namespace, "map")["data"]["key"], value);
     }
     let requests = kubernetes.requests(&namespace);
-    let used: BTreeSet<String> = requests
+    let used: BTreeSet<(String, String)> = requests
         .iter()
         .filter(|request| request.user == user)
         .map(|request| {
-            assert!(request.resource == "configmaps" && request.status != 403, "{request:?}");
-            request.verb.clone()
+            assert!(request.status != 403, "{request:?}");
+            (request.resource.clone(), request.verb.clone())
         })
         .collect();
     assert_eq!(used, granted);
@@ -118,6 +123,34 @@ fn without_any_one_verb_of_it_a_run_says_which_is_missing() {
                     );
                 }
             }
+        }
+    }
+}
+
+/// Turns are a courtesy: whatever right to Leases is missing, everything is applied, and it is said once.
+#[test]
+fn without_a_right_to_leases_everything_is_applied_and_it_is_said_once() {
+    let leases = shipped()[1]["verbs"].as_array().unwrap().clone();
+    for missing in [None].into_iter().chain(leases.iter().map(Some)) {
+        let mut rules = shipped();
+        match missing {
+            Some(missing) => {
+                rules[1]["verbs"] = leases.iter().filter(|verb| *verb != missing).cloned().collect();
+            }
+            None => drop(rules.as_array_mut().unwrap().remove(1)),
+        }
+        let stage = Stage::with(&rules);
+        for round in ["1", "2"] {
+            stage.commit(round);
+            let ran = stage.apply(&["--lease-duration=1s"]).expect_ok("apply without a right to Leases");
+            stage.assert_all(round);
+            let said = ran.stderr.lines().filter(|line| line.contains("no Lease keeps other instances"));
+            let said: Vec<&str> = said.collect();
+            let verb = missing.map_or("get", |verb| verb.as_str().unwrap());
+            // The first run makes the Lease; without the right to update, the next one cannot take it.
+            let times = usize::from(!(verb == "update" && round == "1"));
+            assert_eq!(said.len(), times, "without {verb}: {}", ran.stderr);
+            assert!(said.iter().all(|line| line.contains(&format!("right to {verb} leases"))), "{said:?}");
         }
     }
 }

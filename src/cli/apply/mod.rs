@@ -18,7 +18,7 @@ use super::{Exit, hints};
 use crate::cluster::{self, Clusters};
 use crate::configmap::apply::{Adopt, Desired, Floor, Owner, Shape, VersionKey};
 use crate::configmap::{Plan, RuleSet};
-use crate::deliver::{self, MirrorSource, OnRewind, Planner, Report, SourceError, TreeSource};
+use crate::deliver::{self, Leases, MirrorSource, OnRewind, Planner, Report, SourceError, TreeSource};
 use crate::mirror::Mirror;
 use crate::revision::{ObjectId, Revision};
 use crate::{config, human, shutdown};
@@ -72,6 +72,13 @@ pub(super) struct ClusterArgs {
     /// How long one request may take
     #[arg(long, hide_short_help = true, value_name = "DURATION", default_value = "30s", value_parser = config::duration)]
     request_timeout: Duration,
+
+    /// How long another instance that is writing may be silent before it is waited for no longer; 0s takes no Leases
+    ///
+    /// Instances with the same owner take turns by a Lease in each namespace, asked for only when there is something to
+    /// write. Nothing rests on it: without the right to Leases more writes meet those of others and are tried again.
+    #[arg(long, hide_short_help = true, value_name = "DURATION", default_value = "15s", value_parser = config::duration)]
+    lease_duration: Duration,
 }
 
 /// What may be done.
@@ -279,8 +286,11 @@ fn desired(
 
 impl Args {
     fn options(&self) -> Result<deliver::Options, config::Error> {
-        let Once { force, dry_run, .. } = self.once;
-        Ok(deliver::Options { force, dry_run, ..self.rights.options(&self.clusters)? })
+        let Once { force, dry_run, timeout, .. } = self.once;
+        let options = self.rights.options(&self.clusters)?;
+        // Whoever waited for others has most of its time left for the work.
+        let leases = options.leases.clone().map(|leases| leases.patient_for(timeout / 4));
+        Ok(deliver::Options { force, dry_run, leases, ..options })
     }
 }
 
@@ -341,6 +351,7 @@ impl Rights {
             recreate: self.recreate_immutable,
             on_rewind: if self.on_rewind == "hold" { OnRewind::Hold } else { OnRewind::Apply },
             concurrency: clusters.concurrency.into(),
+            leases: (!clusters.lease_duration.is_zero()).then(|| Leases::new(clusters.lease_duration)),
             ..deliver::Options::new(owner)
         })
     }

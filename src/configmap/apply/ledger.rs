@@ -123,6 +123,7 @@ impl Ledger {
     /// Records an attempt, or that nothing had to be attempted: the latter only ends an error.
     pub fn note(&mut self, name: &str, mut record: Record, repaired: bool) {
         let old = self.records.get(name);
+        let sent = record.attempts > 0;
         if let Some(old) = old {
             record.repairs.clone_from(&old.repairs);
             if old.digest == record.digest && old.revision == record.revision {
@@ -132,13 +133,17 @@ impl Ledger {
         if repaired {
             record.repairs.push(record.at);
         }
-        let same =
-            |old: &Record| Record { at: record.at, attempts: record.attempts, ..old.clone() } == record;
-        // The same failure again, without anything having been sent, is no news and no reason to write.
-        if old.is_some_and(|old| same(&old.shortened()) && old.attempts == record.attempts) {
+        let record = record.shortened();
+        let same = |old: &Record| {
+            let Record { revision, at, attempts, .. } = record.clone();
+            Record { revision, at, attempts, ..old.clone() } == record
+        };
+        // The same failure again, without anything having been sent, is no news and no reason to write: neither at the
+        // same revision nor at one that asks for the same.
+        if !sent && old.is_some_and(|old| same(&old.shortened())) {
             return;
         }
-        self.records.insert(name.to_owned(), record.shortened());
+        self.records.insert(name.to_owned(), record);
     }
 }
 
@@ -171,9 +176,22 @@ mod tests {
         let before = ledger.clone();
         ledger.note("a", record(3, Some("no route"), 0), false);
         assert_eq!(ledger, before, "nothing was sent");
+        ledger.note("a", Record { revision: "s".into(), ..record(3, Some("no route"), 0) }, false);
+        assert_eq!(ledger, before, "another revision that asks for the same");
         ledger.note("a", record(4, None, 1), true);
         assert_eq!((ledger.records["a"].attempts, ledger.records["a"].repairs.len()), (3, 1));
         assert_eq!(Ledger::read(&ledger.data()), ledger);
+    }
+
+    #[test]
+    fn a_long_error_is_no_news_the_second_time() {
+        let mut ledger = Ledger::default();
+        let long = "é".repeat(1_000);
+        ledger.note("a", record(1, Some(&long), 0), false);
+        let before = Ledger::read(&ledger.data());
+        assert_eq!(before, ledger);
+        ledger.note("a", record(2, Some(&long), 0), false);
+        assert_eq!(ledger, before);
     }
 
     #[test]

@@ -4,10 +4,12 @@
 //!
 //! Files: `owner` whose a ConfigMap is; `wish` what it should be; `verdict` what to do with one; `order` which write
 //! comes before which; `floor` how much may be taken away at once; `marker` the inventory of what we wrote, which a
-//! consumer reads, too; `ledger` what was attempted and how it ended, `book` those of many places.
+//! consumer reads, too; `ledger` what was attempted and how it ended, `book` those of many places; `lease` whose turn it
+//! is to write.
 
 mod book;
 mod floor;
+mod lease;
 mod ledger;
 mod marker;
 mod order;
@@ -19,6 +21,7 @@ mod wish;
 
 pub use book::Book;
 pub use floor::{Emptied, Floor};
+pub use lease::{Holding, Standing, Watch};
 pub use ledger::{Ledger, Pace, Record};
 pub use marker::{Entry, Marker, TooLong};
 pub use order::{Moves, Order, order};

@@ -102,6 +102,11 @@ impl Owner {
         format!("treeswap-ledger-{}", self.label)
     }
 
+    /// What the Lease of a namespace is called.
+    pub fn lease(&self) -> String {
+        format!("treeswap-{}", self.label)
+    }
+
     /// Whose a ConfigMap is, by its labels and annotations.
     pub fn claim(&self, labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, String>) -> Claim {
         match (annotations.get(names::OWNER_NAME), labels.get(names::OWNER)) {

@@ -1,0 +1,121 @@
+//! Whose turn it is to write a namespace, by a Lease that its cluster keeps. It keeps instances out of each other's way,
+//! and makes no write right: that is for the versions that were read and the ref that was asked.
+//!
+//! No clock of another machine has a say. How long a holder has been silent counts from the moment when *we* saw the
+//! Lease change, on a clock that nobody can set; so whoever comes later waits the whole time once more, and a holder
+//! that was killed holds a waiter up for the Lease's duration and one pause between two looks, no longer.
+
+use std::time::Duration;
+
+/// A Lease as it was read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Holding {
+    /// Who has it; nobody after it was let go.
+    pub holder: Option<String>,
+    /// How long its holder says that it may be silent.
+    pub duration: Option<Duration>,
+    /// Differs after every write, by whomever.
+    pub version: String,
+}
+
+/// What follows from it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// Nobody has it.
+    Free,
+    /// We have it: the answer that said so was lost.
+    Ours,
+    /// Its holder works, as far as can be known.
+    Taken(String),
+    /// Its holder has been silent for longer than it may.
+    Silent(String),
+}
+
+impl Standing {
+    /// Whether it can be taken.
+    pub fn is_open(&self) -> bool {
+        !matches!(self, Self::Taken(_))
+    }
+}
+
+/// What one who waits has seen of a Lease.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Watch {
+    last: Option<(String, Duration)>,
+}
+
+impl Watch {
+    /// One look, at `now` on a clock that only runs forward. `us` is who looks; `most` is the longest silence that is
+    /// borne, whatever a holder says of itself.
+    pub fn look(&mut self, found: Option<&Holding>, us: &str, most: Duration, now: Duration) -> Standing {
+        let Some((Holding { duration, version, .. }, holder)) =
+            found.and_then(|found| Some((found, found.holder.clone()?)))
+        else {
+            self.last = None;
+            return Standing::Free;
+        };
+        if holder == us {
+            return Standing::Ours;
+        }
+        let since = match &self.last {
+            Some((last, since)) if last == version => *since,
+            _ => now,
+        };
+        self.last = Some((version.clone(), since));
+        let silence = duration.unwrap_or(most).min(most);
+        match now.saturating_sub(since) >= silence {
+            true => Standing::Silent(holder),
+            false => Standing::Taken(holder),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: fn(u64) -> Duration = Duration::from_secs;
+
+    fn held(version: &str, seconds: u64) -> Holding {
+        Holding { holder: Some("a".into()), duration: Some(S(seconds)), version: version.into() }
+    }
+
+    #[test]
+    fn silence_counts_from_the_change_that_we_saw() {
+        let mut watch = Watch::default();
+        let mut at = |now, version: &str| watch.look(Some(&held(version, 15)), "b", S(15), S(now));
+        let taken = Standing::Taken("a".into());
+        assert_eq!(at(100, "1"), taken, "however long ago it was written");
+        assert_eq!(at(114, "1"), taken);
+        assert_eq!(at(114, "2"), taken, "it was renewed");
+        assert_eq!(at(128, "2"), taken);
+        assert_eq!(at(129, "2"), Standing::Silent("a".into()));
+        assert_eq!(at(130, "3"), taken, "it, or another one, is there again");
+    }
+
+    #[test]
+    fn the_shorter_of_two_durations_is_borne() {
+        for (theirs, ours) in [(15, 3_600), (3_600, 15)] {
+            let mut watch = Watch::default();
+            watch.look(Some(&held("1", theirs)), "b", S(ours), S(0));
+            let standing = watch.look(Some(&held("1", theirs)), "b", S(ours), S(15));
+            assert_eq!(standing, Standing::Silent("a".into()), "{theirs} {ours}");
+        }
+        let mut watch = Watch::default();
+        let unsaid = Holding { duration: None, ..held("1", 0) };
+        assert_eq!(watch.look(Some(&unsaid), "b", S(15), S(0)), Standing::Taken("a".into()));
+        assert_eq!(watch.look(Some(&unsaid), "b", S(15), S(15)), Standing::Silent("a".into()));
+    }
+
+    #[test]
+    fn what_nobody_has_is_free_and_what_is_ours_stays_so() {
+        let mut watch = Watch::default();
+        let let_go = Holding { holder: None, ..held("2", 15) };
+        assert_eq!(watch.look(None, "b", S(15), S(0)), Standing::Free);
+        assert_eq!(watch.look(Some(&held("1", 15)), "b", S(15), S(1)), Standing::Taken("a".into()));
+        assert_eq!(watch.look(Some(&let_go), "b", S(15), S(2)), Standing::Free);
+        assert_eq!(watch.look(Some(&held("3", 15)), "a", S(15), S(99)), Standing::Ours);
+        assert!(Standing::Free.is_open() && Standing::Silent("a".into()).is_open());
+        assert!(!Standing::Taken("a".into()).is_open());
+    }
+}
