@@ -1,20 +1,17 @@
-//! Real rule files over generated trees: what lands in the clusters is what Prow's bootstrapper would have put there,
-//! a second run writes nothing, and a commit writes exactly what it touches. What is expected is computed here, from the
-//! rule file's text alone.
+//! Real rule files over generated repositories, by `treeswap apply`: what lands in the clusters is what Prow's
+//! bootstrapper would have put there, a second run writes nothing, and a commit writes exactly what it touches. What is
+//! expected is computed here, from the rule file's text alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
-use treeswap::configmap::{self, Dialect, Overlaps, Pattern, Policies};
-use treeswap::deliver::{Options, Outcome, Report, deliver};
+use treeswap::configmap::{Dialect, Pattern};
 
-use crate::kubernetes::{Kubernetes, text};
-use crate::script::{Plans, Script, desired, load, options, revision, runtime};
+use crate::common::{Files, World, run};
+use crate::kubernetes::{Kubernetes, kubeconfig, text};
 
 /// A rule, as far as the expectation needs it.
 struct Rule {
@@ -131,13 +128,31 @@ impl Maps {
         self.namespaces.iter().flat_map(of).collect()
     }
 
-    fn deliver(&self, plans: &Arc<Plans>, number: u8, options: &Options) -> Report {
+    /// The rules and the kubeconfig as `treeswap apply` takes them.
+    fn write(&self, dir: &Path) -> [PathBuf; 2] {
+        let rules = dir.join("plugins.yaml");
+        std::fs::write(&rules, &self.yaml).unwrap();
         let access = || Kubernetes::shared().access("admin");
         let contexts: Vec<_> = self.clusters.iter().map(|name| (name.as_str(), access())).collect();
-        let clusters = load(&contexts);
-        let source = Arc::new(Script::at(plans, revision(number)));
-        runtime().block_on(deliver(source, &clusters, options, &CancellationToken::new())).unwrap()
+        [rules, kubeconfig(&dir.join("kubeconfig"), &contexts)]
     }
+}
+
+/// The targets of one run by their outcome, whose exit code is as promised.
+fn apply(world: &World, [rules, kubeconfig]: &[PathBuf; 2], dry: bool) -> BTreeMap<String, usize> {
+    let mut command =
+        world.treeswap(&["apply", "--owner=team", "--ref=main", "--overlaps=first", "-o", "json"]);
+    command.arg("--rules").arg(rules).arg("--kubeconfig").arg(kubeconfig);
+    command.arg("--repo").arg(&world.remote.path).args(dry.then_some("--dry-run"));
+    let ran = run::to_end(&mut command);
+    let code = if dry { 4 } else { 0 };
+    assert_eq!(ran.status.code(), Some(code), "{}\n{}", ran.stdout, ran.stderr);
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let mut outcomes = BTreeMap::new();
+    for target in report["targets"].as_array().unwrap() {
+        *outcomes.entry(text(&target["outcome"])).or_default() += 1;
+    }
+    outcomes
 }
 
 /// What a reader finds under a key.
@@ -163,19 +178,18 @@ fn shows(file: &str) {
     let sole: Vec<&String> = tree.keys().filter(|path| maps.sole(path).is_some()).collect();
     let changed: Vec<String> = (0..5).map(|at| sole[at * sole.len() / 5].clone()).collect();
     changed.iter().for_each(|path| drop(touched.insert(path.clone(), "changed\n".into())));
-    let policies = Policies { overlaps: Overlaps::First, ..Policies::default() };
-    let plan = |number, tree| {
-        let options = configmap::Options { policies, ..configmap::Options::default() };
-        (revision(number), desired(revision(number), &maps.yaml, "default", tree, options))
+    let world = World::new();
+    let access = maps.write(world.dir());
+    let commit = |tree: &BTreeMap<String, String>| {
+        let file = |files: Files, (path, text): (&String, &String)| files.file(path, text.as_str());
+        world.remote.commit(&tree.iter().fold(Files::new(), file))
     };
-    let plans: Arc<Plans> = Arc::new([plan(1, &tree), plan(2, &touched)].into());
-
-    let report = maps.deliver(&plans, 1, &Options { dry_run: true, ..options() });
-    assert!(report.targets.iter().all(|target| target.outcome == Outcome::Created), "{report:?}");
+    commit(&tree);
+    let planned = apply(&world, &access, true);
+    assert!(planned.keys().eq(["created"]), "{planned:?}");
     assert!(maps.versions().is_empty(), "a plan writes nothing");
-    let report = maps.deliver(&plans, 1, &options());
-    assert!(report.is_success(), "{report:?}");
-    let targets = report.targets.len();
+    assert_eq!(apply(&world, &access, false), planned);
+    let targets = planned["created"];
 
     let objects: BTreeMap<&String, BTreeMap<String, Value>> =
         maps.namespaces.iter().map(|namespace| (namespace, kubernetes.configmaps(namespace))).collect();
@@ -192,12 +206,11 @@ fn shows(file: &str) {
     assert!(compared >= sole.len(), "{compared}");
 
     let before = maps.versions();
-    let report = maps.deliver(&plans, 1, &options());
-    assert!(report.targets.iter().all(|target| target.outcome == Outcome::Right), "{report:?}");
+    assert_eq!(apply(&world, &access, false), BTreeMap::from([("right".to_owned(), targets)]));
     assert_eq!(maps.versions(), before, "a second run writes nothing");
 
-    let report = maps.deliver(&plans, 2, &options());
-    assert!(report.is_success(), "{report:?}");
+    commit(&touched);
+    let replaced = apply(&world, &access, false);
     let after = maps.versions();
     let written: BTreeSet<&(String, String)> =
         after.iter().filter(|(at, version)| before.get(*at) != Some(*version)).map(|(at, _)| at).collect();
@@ -211,6 +224,7 @@ fn shows(file: &str) {
     });
     let expected: BTreeSet<(String, String)> = affected.iter().cloned().chain(records).collect();
     assert_eq!(written, expected.iter().collect(), "exactly what the commit touches, and the records of it");
+    assert_eq!(replaced["replaced"], affected.len(), "{replaced:?}");
     println!(
         "{file}: {} rules, {} files, {targets} targets, {} of them written by a commit",
         maps.rules.len(),
