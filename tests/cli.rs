@@ -92,6 +92,8 @@ fn what_is_missing_is_named_with_its_variable() {
     complains(&treeswap(&world, &["sync", "--repo=/x"], &[]), 2, &["sync needs --root, or --rules"]);
     let apply = treeswap(&world, &["apply", "--rules=x"], &[]);
     complains(&apply, 2, &["--owner is required"]);
+    let apply = treeswap(&world, &["apply", "--repo=/x", "--owner=x"], &[]);
+    complains(&apply, 2, &["treeswap: --rules or --rules-in-tree is required"]);
     assert!(!apply.stderr.contains("$TREESWAP_OWNER"), "it has no variables: {}", apply.stderr);
     complains(&treeswap(&world, &["synchronise"], &[]), 2, &["unknown command \"synchronise\""]);
     let nothing = treeswap(&world, &[], &[]);

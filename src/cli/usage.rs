@@ -109,8 +109,11 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
     (line, hints)
 }
 
-/// `--ref <REF>` is `--ref` to a person.
+/// `--ref <REF>` is `--ref` to a person, and `<--a <A>|--b <B>>`, of which one is needed, `--a or --b`.
 fn flag_of(text: &str) -> String {
+    if let Some(one_of) = text.strip_prefix('<') {
+        return one_of.split('|').map(flag_of).collect::<Vec<_>>().join(" or ");
+    }
     text.split([' ', '=', '[']).next().unwrap_or_default().to_owned()
 }
 
