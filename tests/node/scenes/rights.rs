@@ -9,9 +9,12 @@ use crate::applier::{Applier, MAPS, commit, rights};
 use crate::common::eventually;
 use crate::shop::Shop;
 
+/// What turns are taken by.
+const LEASE: &str = "treeswap-platform-config";
+
 /// With the shipped Role a run is refused nothing, and asks for each right that the Role grants and for no other. Without
-/// one of them a run that needs it fails, is not begun again, and says which one it is; what can be done without `list`
-/// is done.
+/// one of them a run that needs it fails, is not begun again, and says which one it is; without `list` everything is
+/// done, and without a right to Leases too, which is only said, once.
 pub fn narrow(shop: &mut Shop) {
     shop.serve();
     let alpha = MAPS[0];
@@ -39,13 +42,31 @@ pub fn narrow(shop: &mut Shop) {
             }
         }
         applier.grant(&role);
-        // Something to write over, and something to make.
+        let turns = resource != "configmaps";
+        if turns {
+            // None to read; none, so that one is made; or one to take, as somebody may have made it beforehand.
+            applier.kube.run(&["delete", "lease", LEASE, "--ignore-not-found"]);
+            if verb == "update" {
+                let made = format!(
+                    "{{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {{name: {LEASE}}}}}"
+                );
+                applier.kube.apply(&made);
+            }
+        }
+        // ConfigMaps to write over, and one to make.
         let made = format!("made-{number}");
         let revision = commit(shop, &[alpha, (&made, "b")]);
-        let ended = applier.run(&format!("without-{number}"));
-        if verb == "list" || resource != "configmaps" {
+        let job = format!("without-{number}");
+        let ended = applier.run(&job);
+        let missing = format!("the right to {verb} {resource} in namespace ci is missing");
+        if turns || verb == "list" {
             assert_eq!(ended.well().succeeded, 1);
-            assert_eq!(applier.revision(alpha.0), Some(revision));
+            for map in [alpha.0, &made] {
+                assert_eq!(applier.revision(map).as_ref(), Some(&revision), "{verb} {resource}: {map}");
+            }
+            let said = alone(&applier, &job);
+            assert_eq!(said.len(), usize::from(turns), "{verb} {resource}: {said:?}");
+            assert!(said.iter().all(|line| line.contains(&missing)), "{verb} {resource}: {said:?}");
             continue;
         }
         assert_eq!(
@@ -53,12 +74,20 @@ pub fn narrow(shop: &mut Shop) {
             ("PodFailurePolicy", 1, 3),
             "{ended:?}"
         );
-        let missing = format!("the right to {verb} {resource} in namespace ci is missing");
         assert!(ended.pods[0].1.contains(&missing), "{verb}: {ended:?}");
         let hint = format!("hint: grant our user {verb} on {resource} with a Role in ci");
         assert!(ended.pods[0].1.contains(&hint), "{verb}: {ended:?}");
     }
     applier.grant(&json!(applier.role));
+    commit(shop, &[alpha]);
     applier.run("again").well();
+    assert_eq!(alone(&applier, "again"), [""; 0]);
     applier.remove();
+}
+
+/// What a Job that ended says about taking no turns.
+fn alone(applier: &Applier, job: &str) -> Vec<String> {
+    let log = applier.kube.run(&["logs", &format!("job/{job}")]);
+    let lines = log.lines().filter(|line| line.contains("no Lease keeps other instances"));
+    lines.map(str::to_owned).collect()
 }
