@@ -196,9 +196,12 @@ fn nothing_that_was_made_before_a_kill_is_stranded_when_the_rules_change() {
     let both: Places<'_> = &[("one", a), ("one", b)];
     let counter = Proxy::start(Kubernetes::shared());
     let contexts = [("one", counter.access("pruner"))];
-    run::to_end(&mut one.command(&contexts, both, &[])).expect_ok("a run that is not killed");
+    // Whoever is killed with the Lease would have the next one wait, and the points move.
+    let alone = "--lease-duration=0s";
+    run::to_end(&mut one.command(&contexts, both, &[alone, "--concurrency=1"]))
+        .expect_ok("a run that is not killed");
     let requests = counter.seen().len();
-    let prune = || one.apply(&[("one", a)], &["--prune"]);
+    let prune = || one.apply(&[("one", a)], &[alone, "--prune"]);
     ends(&prune(), 0, &["1 deleted"]);
     let mut made = 0;
     for at in (0..requests).step_by(if full() { 1 } else { 3 }) {
@@ -206,7 +209,7 @@ fn nothing_that_was_made_before_a_kill_is_stranded_when_the_rules_change() {
             let proxy = Proxy::start(Kubernetes::shared());
             proxy.plan("", "/", at, 1, fault);
             let contexts = [("one", proxy.access("pruner"))];
-            let mut command = one.command(&contexts, both, &["--concurrency=1"]);
+            let mut command = one.command(&contexts, both, &[alone, "--concurrency=1"]);
             let mut killed = Background::start(&mut command, &one.world.dir().join("killed.log"));
             eventually(120, "it is at that request, or done without one", || {
                 (proxy.seen().len() > at || !killed.is_running()).then_some(())
