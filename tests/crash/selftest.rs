@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::common::{World, run};
+use super::common::{World, eventually, run};
 use super::tracer::{Act, Trace};
 
 const SCRIPT: &str = "
@@ -101,6 +101,9 @@ fn threads_and_grandchildren_die_with_the_tree() {
     let traced = Trace::at(&world.root, 3, Act::Kill).run(command, world.dir()).unwrap();
     assert_eq!(traced.seen.last().unwrap().call, "mkdir", "{traced:?}");
     let pid = std::fs::read_to_string(world.root.join("pid")).unwrap();
-    let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
-    assert!(state.is_empty() || state.contains(") Z "), "still there: {state}");
+    // Who is killed runs no further, and is there until a busy machine finds the time to take it away.
+    eventually(30, "the grandchild, which sleeps for longer, is gone", || {
+        let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        (state.is_empty() || state.contains(") Z ")).then_some(())
+    });
 }
