@@ -297,7 +297,7 @@ fn a_second_instance_is_refused_and_can_wait() {
     let mut third = run::Background::start(&mut world.sync(&["--one-time", "--lock-wait=1m"]), &log);
     eventually(20, "it waits", || third.log().contains("waiting").then_some(()));
     assert!(first.terminate().success());
-    assert!(third.child.wait().unwrap().success(), "{}", third.log());
+    assert!(third.ended().success(), "{}", third.log());
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn a_second_signal_aborts() {
         for signal in [Signal::STOP, Signal::TERM, Signal::INT, Signal::CONT] {
             rustix::process::kill_process(pid, signal).unwrap();
         }
-        let status = sync.child.wait().unwrap();
+        let status = sync.ended();
         codes.push(status.code());
         if matches!(status.code(), Some(130 | 143)) {
             return;
@@ -416,7 +416,7 @@ fn as_pid_1_it_passes_signals_on_reaps_orphans_and_ends_as_its_child_does() {
         rustix::process::Signal::TERM,
     )
     .unwrap();
-    let status = sync.child.wait().unwrap();
+    let status = sync.ended();
     assert_eq!(status.code(), Some(0), "{}", sync.log());
     assert!(sync.log().contains("drained"), "{}", sync.log());
 }

@@ -146,7 +146,7 @@ fn it_gives_up_after_as_many_failures_as_it_was_told() {
         [(["--max-failures=3", "--init-max-failures=3"], 3), (["--max-failures=0", "--depth=1"], 1)]
     {
         let mut sync = start(&world, &[&flags[..], &["--period=10ms", "--log-level=debug"]].concat());
-        assert_eq!(sync.child.wait().unwrap().code(), Some(1));
+        assert_eq!(sync.ended().code(), Some(1));
         assert_eq!(count(&sync.log()), failures, "{}", sync.log());
         let last =
             sync.log().lines().find(|line| line.starts_with("treeswap: ")).unwrap_or_default().to_owned();

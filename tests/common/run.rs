@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 /// A program that ended.
 #[derive(Debug)]
@@ -104,6 +105,22 @@ pub fn to_end(command: &mut Command) -> Ran {
     }
 }
 
+/// Waits for the end of a process that is about to end: a test that hangs would say nothing.
+#[track_caller]
+pub fn ended(child: &mut Child) -> ExitStatus {
+    let end = Instant::now() + Duration::from_secs(120);
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if Instant::now() > end {
+            let _ = child.kill();
+            panic!("process {} still runs", child.id());
+        }
+        std::thread::sleep(Duration::from_millis(3));
+    }
+}
+
 /// A program in the background; killed when dropped. What it says goes to a file, so that it never blocks.
 pub struct Background {
     pub child: Child,
@@ -132,7 +149,13 @@ impl Background {
     pub fn terminate(&mut self) -> ExitStatus {
         let pid = rustix::process::Pid::from_child(&self.child);
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        self.child.wait().unwrap()
+        self.ended()
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub fn ended(&mut self) -> ExitStatus {
+        ended(&mut self.child)
     }
 
     pub fn is_running(&mut self) -> bool {

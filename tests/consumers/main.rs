@@ -16,7 +16,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -206,6 +206,11 @@ impl Talker {
         let mut text = String::new();
         self.output.read_to_string(&mut text).unwrap();
         text
+    }
+
+    #[track_caller]
+    fn ended(&mut self) -> ExitStatus {
+        run::ended(&mut self.child)
     }
 
     fn signal(&self, signal: Signal) {

@@ -15,7 +15,7 @@ fn holds_one_generation(writer: &mut Writer, what: &str, command: &[String]) {
     }
     consumer.say("go on");
     assert_eq!(consumer.rest(), "1\n1\n1\n", "{what}: it did not read the whole generation it had pinned");
-    assert!(consumer.child.wait().unwrap().success(), "{what}");
+    assert!(consumer.ended().success(), "{what}");
     writer.reaps(&first, &format!("{what}: nobody pins it any more"));
 }
 
@@ -72,7 +72,7 @@ fn a_pin_ends_with_a_killed_holder() {
     writer.publish(2);
     assert!(writer.reap().is_empty());
     consumer.signal(Signal::KILL);
-    consumer.child.wait().unwrap();
+    consumer.ended();
     writer.reaps(&first, "its holder was killed");
 }
 
@@ -121,7 +121,7 @@ fn the_pinned_command_takes_the_place_of_treeswap_so_that_signals_reach_it() {
     let mut consumer = Talker::start(&words);
     assert_eq!(consumer.line(), consumer.child.id().to_string());
     consumer.signal(Signal::TERM);
-    assert_eq!(consumer.child.wait().unwrap().signal(), Some(15));
+    assert_eq!(consumer.ended().signal(), Some(15));
 }
 
 #[test]

@@ -139,7 +139,7 @@ fn a_failing_command_is_reported_and_the_next_swap_runs_it_again() {
     watching.until("2");
     assert!(watching.complaints().contains("exit status: 3"), "{}", watching.complaints());
     let mut strict = Watching::start(&writer, &[NO_POLL, "--exit-on-failure"], "exit 3");
-    assert_eq!(strict.talker.child.wait().unwrap().code(), Some(3));
+    assert_eq!(strict.talker.ended().code(), Some(3));
     let absent = writer.root().to_str().unwrap();
     assert_eq!(treeswap(&["watch", absent, "--", "/no/such/command"]).status.code(), Some(127));
 }
@@ -153,7 +153,7 @@ fn sigterm_reaches_the_command_and_then_ends_the_watch() {
     watching.until("up");
     watching.talker.signal(Signal::TERM);
     watching.talker.say("so that a shell that waits in read looks at its signals");
-    assert_eq!(watching.talker.child.wait().unwrap().code(), Some(0));
+    assert_eq!(watching.talker.ended().code(), Some(0));
     assert_eq!(watching.log(), ["up", "told"]);
 }
 
@@ -169,7 +169,7 @@ fn a_second_sigterm_kills_a_command_that_does_not_listen() {
         watching.talker.signal(Signal::TERM);
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert_eq!(watching.talker.child.wait().unwrap().code(), Some(0));
+    assert_eq!(watching.talker.ended().code(), Some(0));
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn an_idle_watch_ends_at_sigterm_also_where_nothing_is_published() {
             std::thread::sleep(Duration::from_millis(3));
         }
         watching.talker.signal(Signal::TERM);
-        assert_eq!(watching.talker.child.wait().unwrap().code(), Some(0));
+        assert_eq!(watching.talker.ended().code(), Some(0));
     }
 }
 

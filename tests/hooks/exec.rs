@@ -228,7 +228,7 @@ fn sigterm_lets_a_program_that_is_nearly_done_finish() {
     eventually(30, "the hook runs", || hook.runs().first().cloned());
     kill_process(Pid::from_child(&sidecar.process.child), Signal::TERM).unwrap();
     std::fs::write(world.dir().join("told"), "").unwrap();
-    assert_eq!(sidecar.process.child.wait().unwrap().code(), Some(0));
+    assert_eq!(sidecar.process.ended().code(), Some(0));
     assert!(world.dir().join("finished").exists());
 }
 
