@@ -20,9 +20,9 @@
 //!
 //! Where step 2 finds something to do, several instances may take turns before step 3 (`lease`); nothing rests on that.
 //!
-//! Files: `source` where revisions come from; `survey` step 2; `write` step 4; `worker` one cluster from 1 to 5;
-//! `forgotten` namespaces that no rule names any more; `lease` turns; `set` what the marker and the ledger hold;
-//! `record` writes them; `report` what is told; `follow` the same at every new revision.
+//! Files: `source` where revisions come from; `survey` step 2; `rewind` a ref that went back; `write` step 4; `worker`
+//! one cluster from 1 to 5; `forgotten` namespaces that no rule names any more; `lease` turns; `set` what the marker and
+//! the ledger hold; `record` writes them; `report` what is told; `follow` the same at every new revision.
 
 mod book;
 mod follow;
@@ -30,6 +30,7 @@ mod forgotten;
 mod lease;
 mod record;
 mod report;
+mod rewind;
 mod set;
 mod source;
 mod survey;
