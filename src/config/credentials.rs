@@ -2,37 +2,16 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
-
 use super::args;
-use super::env::{Hidden, Origin, Origins, Variable};
+use super::check::Check;
+use super::env::Origins;
 use super::error::Error;
+use super::json::{Json, NO_JSON, parse};
+use super::origin::{Hidden, Origin, Variable};
 use super::personality::Personality;
-use super::settings::Check;
 use super::values::boolean;
 use crate::mirror::wire::{App, Credential, Issuance};
 use crate::secret;
-
-/// The JSON of `--credential`, as git-sync has it.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Json {
-    #[serde(default)]
-    url: String,
-    #[serde(default)]
-    username: String,
-    #[serde(default)]
-    password: String,
-    #[serde(default)]
-    password_file: String,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum OneOrMany {
-    One(Json),
-    Many(Vec<Json>),
-}
 
 /// Where git-sync looks for cookies.
 const COOKIES: &str = "/etc/git-secret/cookie_file";
@@ -73,24 +52,6 @@ pub(super) fn named(
         return Err(Error::Conflict { one: username, other: "a user in the URL of --repo".into() });
     }
     Ok(vec![Credential { url: None, username: Some(given.username.clone()), password: password.1 }])
-}
-
-/// Whether the text is JSON of credentials, as far as the form goes. Empty is none.
-pub(super) fn is_well_formed(text: &str) -> Result<(), String> {
-    parse(text).map(drop).ok_or_else(|| NO_JSON.to_owned())
-}
-
-const NO_JSON: &str =
-    "it is not JSON of the form {\"url\":…, \"username\":…, \"password-file\":…}, or a list of such";
-
-fn parse(text: &str) -> Option<Vec<Json>> {
-    if text.trim().is_empty() {
-        return Some(Vec::new());
-    }
-    match serde_json::from_str(text).ok()? {
-        OneOrMany::One(one) => Some(vec![one]),
-        OneOrMany::Many(many) => Some(many),
-    }
 }
 
 /// Those of every `--credential`.

@@ -144,8 +144,8 @@ pub(super) fn apply(entries: &[Entry], remote: &str) -> Result<Effect, Error> {
                 effect.headers.extend(header(key, value, to)?);
             }
             ("http", "sslverify") if concerns => effect.unverified = !truth(key, value)?,
-            ("http", "sslcainfo") if concerns => effect.ca_file = super::settings::path(value),
-            ("http", "cookiefile") if concerns => effect.cookie_file = super::settings::path(value),
+            ("http", "sslcainfo") if concerns => effect.ca_file = super::values::path(value),
+            ("http", "cookiefile") if concerns => effect.cookie_file = super::values::path(value),
             ("http", "proxy") if concerns => {
                 effect.proxy = match value.as_str() {
                     "" => Proxy::None,

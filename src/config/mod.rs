@@ -1,24 +1,30 @@
 //! Flags and variables, made valid in one step: nothing is bound, opened or written before [`Settings`] exist.
 //!
-//! Files: `args` the raw side (clap); `env` variables and where a value came from; `values` how single values are
-//! written; `personality` defaults, ours and git-sync's; `gitsync` its command line; `git_config` git's own settings; `credentials`; `hooks`; `settings` the valid side, made of each module's own options; `print` the effective
-//! configuration with secrets replaced; `error`.
+//! Files, from the ground up: `values` how single values are written; `origin` where one came from; `personality`
+//! defaults, ours and git-sync's; `json` the form of `--credential`; `gitsync` git-sync's command line; `env` variables;
+//! `args` the raw side (clap); `check` how a value is refused; `credentials`, `git_config`, `hooks` their parts of the
+//! valid side; `settings` all of it, made of each module's own options; `print` the effective configuration with
+//! secrets replaced; `error`.
 
 mod args;
+mod check;
 mod credentials;
 mod env;
 mod error;
 mod git_config;
 pub mod gitsync;
 mod hooks;
+mod json;
+mod origin;
 mod personality;
 mod print;
 mod settings;
 mod values;
 
 pub use args::{Args, Credentials};
-pub use env::{Hidden, Origin, Origins, attach, warnings};
+pub use env::{Origins, attach, warnings};
 pub use error::Error;
+pub use origin::{Hidden, Origin};
 pub use personality::Personality;
 pub use print::{Line, lines};
 pub use settings::Settings;

@@ -3,7 +3,8 @@
 
 use clap::{ArgMatches, Command};
 
-use super::env::{Origin, Origins};
+use super::env::Origins;
+use super::origin::Origin;
 use crate::secret;
 
 /// One flag with what it is set to.

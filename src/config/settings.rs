@@ -5,12 +5,14 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use super::args::{self, Args};
+use super::check::Check;
 use super::credentials;
-use super::env::{Hidden, Origin, Origins};
+use super::env::Origins;
 use super::error::Error;
 use super::git_config;
+use super::origin::{Hidden, Origin};
 use super::personality::Personality;
-use super::values;
+use super::values::{self, path};
 use crate::mirror::wire;
 use crate::payload::{Limits, Symlinks};
 use crate::phase::machine::{Pace, Patience};
@@ -125,11 +127,6 @@ impl Settings {
     }
 }
 
-/// A path, unless it is empty.
-pub(super) fn path(text: &str) -> Option<PathBuf> {
-    (!text.is_empty()).then(|| PathBuf::from(text))
-}
-
 /// Relative paths are taken from the working directory once, at start.
 fn absolute(text: &str) -> PathBuf {
     // It only fails for an empty path and for a working directory that is gone; the first use names it then.
@@ -150,38 +147,7 @@ fn cleaned(path: &Path) -> PathBuf {
     })
 }
 
-pub(super) struct Check<'a> {
-    pub(super) args: &'a Args,
-    pub(super) origins: &'a Origins,
-}
-
 impl Check<'_> {
-    pub(super) fn wrong(&self, flag: &str, value: impl ToString, why: impl Into<String>) -> Error {
-        Error::Value { name: self.origins.name(flag), value: value.to_string(), why: why.into() }
-    }
-
-    fn value<T>(&self, flag: &str, text: &str, read: fn(&str) -> Result<T, String>) -> Result<T, Error> {
-        read(text).map_err(|why| self.wrong(flag, text, why))
-    }
-
-    fn count(&self, flag: &str, value: i64, least: u32) -> Result<u32, Error> {
-        u32::try_from(value).ok().filter(|&value| value >= least).ok_or_else(|| {
-            self.wrong(flag, value, format!("it is at least {least} and at most {}", u32::MAX))
-        })
-    }
-
-    fn ceiling(&self, flag: &str, bytes: u64) -> Result<u64, Error> {
-        if bytes == 0 { Err(self.wrong(flag, bytes, "it is at least 1")) } else { Ok(bytes) }
-    }
-
-    pub(super) fn at_least(&self, flag: &str, value: Duration, least: Duration) -> Result<Duration, Error> {
-        if value < least {
-            let why = format!("it is at least {}", values::print_duration(least));
-            return Err(self.wrong(flag, values::print_duration(value), why));
-        }
-        Ok(value)
-    }
-
     fn root(&self) -> Result<PathBuf, Error> {
         let text = &self.args.root.root;
         if text.is_empty() { Err(self.wrong("root", text, "it is empty")) } else { Ok(absolute(text)) }

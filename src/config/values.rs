@@ -1,6 +1,7 @@
 //! How single values are written: Go's durations, booleans and integers, as git-sync reads them, and byte counts as
 //! Kubernetes writes them.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Reads what Go's `time.ParseDuration` reads (`300ms`, `1.5h`, `2m30s`, `0`), except that a negative one is refused.
@@ -142,6 +143,11 @@ pub(super) fn signal(text: &str) -> Result<Option<i32>, String> {
         let names: Vec<_> = SIGNALS.iter().map(|(name, _)| format!("SIG{name}")).collect();
         format!("a sync can be asked for by {} (or by nothing, if empty)", names.join(", "))
     })
+}
+
+/// A path, unless it is empty.
+pub(super) fn path(text: &str) -> Option<PathBuf> {
+    (!text.is_empty()).then(|| PathBuf::from(text))
 }
 
 #[cfg(test)]

@@ -21,8 +21,8 @@ use std::ffi::OsString;
 
 use clap::Command;
 
-use super::env::{Hidden, Origin, Variable};
 use super::error::Error;
+use super::origin::{Hidden, Origin, Variable};
 use super::values::duration;
 use crate::secret::Secret;
 use pflag::Known;

@@ -59,7 +59,7 @@ impl Kind {
                 _ => Err("it is not a number".to_owned()),
             },
             Self::Duration => duration(unsigned).map(drop),
-            Self::Json => super::super::credentials::is_well_formed(text),
+            Self::Json => super::super::json::is_well_formed(text),
             Self::Cookies if text.starts_with('/') => Ok(()),
             Self::Cookies => boolean(text).map(drop),
         }

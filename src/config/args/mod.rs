@@ -1,5 +1,7 @@
 //! The flags of `sync` and `check` as they are written: the raw side. [`super::settings`] makes them valid.
 
+mod hooks;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -28,7 +30,7 @@ pub struct Args {
     pub pace: Pace,
     /// What is run and told.
     #[command(flatten)]
-    pub hooks: super::hooks::Hooks,
+    pub hooks: hooks::Hooks,
     /// git, for those who configured it.
     #[command(flatten)]
     pub git: Git,
