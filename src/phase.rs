@@ -5,6 +5,7 @@ pub mod machine;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::clock;
 use crate::generation::Name;
 use crate::revision::Revision;
 
@@ -169,4 +170,11 @@ pub struct Status {
     pub consecutive_failures: u64,
     /// When the next attempt is due.
     pub next_attempt: Option<Timestamp>,
+}
+
+impl Status {
+    /// Whether the loop has been heard of when it promised to be.
+    pub fn is_alive(&self, now: &clock::Now) -> bool {
+        now.boottime.as_millis() <= u128::from(self.alive_until_ms)
+    }
 }

@@ -5,7 +5,6 @@ use std::fmt::{self, Write};
 
 use jiff::Timestamp;
 
-use super::routes::alive;
 use crate::clock;
 use crate::human;
 use crate::phase::{Attempt, GenerationStatus, Outcome, Status, TargetStatus, Trigger};
@@ -46,11 +45,12 @@ fn verdict(status: &Status, now: &clock::Now) -> Verdict {
         n => format!("the last {n} attempts failed"),
     };
     let delivery = status.last_delivery.as_ref().filter(|_| status.consecutive_failures == 0);
-    if let Some(error) = delivery.and_then(|delivery| delivery.error.as_ref()).filter(|_| alive(status, now))
+    if let Some(error) =
+        delivery.and_then(|delivery| delivery.error.as_ref()).filter(|_| status.is_alive(now))
     {
         return of("warn", "incomplete", format!("What is published is not everywhere: {error}."));
     }
-    if let Some(applied) = status.applied.as_ref().filter(|_| alive(status, now)) {
+    if let Some(applied) = status.applied.as_ref().filter(|_| status.is_alive(now)) {
         return match (applied.open.len(), status.consecutive_failures) {
             (0, 0) => of("good", "up to date", "Every target is as the newest revision has it.".into()),
             (0, _) => {
@@ -63,7 +63,7 @@ fn verdict(status: &Status, now: &clock::Now) -> Verdict {
         };
     }
     match (&status.current, status.consecutive_failures) {
-        _ if !alive(status, now) => {
+        _ if !status.is_alive(now) => {
             of("bad", "hangs", "The sync loop has not been heard of as promised.".into())
         }
         (Some(_), 0) => {

@@ -68,13 +68,8 @@ impl Shared {
     }
 }
 
-/// Whether the loop has been heard of when it promised to be.
-pub(super) fn alive(status: &Status, now: &clock::Now) -> bool {
-    now.boottime.as_millis() <= u128::from(status.alive_until_ms)
-}
-
 async fn livez(Extract(shared): Extract<Arc<Shared>>) -> Response {
-    if alive(&shared.status(), &clock::now()) {
+    if shared.status().is_alive(&clock::now()) {
         answer(StatusCode::OK, TEXT, "alive\n")
     } else {
         answer(
@@ -118,7 +113,7 @@ fn checks(status: &Status, ready: bool) -> String {
         0 => "[+]remote ok (informs only)\n".to_owned(),
         n => format!("[-]remote failed {n} times in a row (informs only)\n"),
     };
-    let alive = alive(status, &clock::now());
+    let alive = status.is_alive(&clock::now());
     let verdict = if ready { "readyz check passed\n" } else { "readyz check failed\n" };
     line(ready, "generation", missing(status))
         + &line(alive, "loop", "it hangs (informs only; see /livez)")

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::fault::{SHOWN, more};
-use super::payload::{KeyFault, Over};
-use super::plan::Planned;
+use super::payload::{KeyFault, sized};
 use super::tree::BadLink;
 use crate::human;
 use crate::payload::escaped;
@@ -85,22 +84,6 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// A ConfigMap that is over a ceiling, with its largest keys.
-    pub(super) fn oversize(planned: &Planned, over: Over) -> Self {
-        let file = |key: &String| planned.files.get(key).cloned().unwrap_or_default();
-        let largest = planned.payload.largest().into_iter().map(|(key, size)| {
-            let path = file(&key);
-            (key, size, path)
-        });
-        Self::Oversize {
-            name: planned.name.clone(),
-            what: over.what,
-            bytes: over.bytes,
-            limit: over.limit,
-            largest: largest.collect(),
-        }
-    }
-
     /// Whether it is only said, whatever the policies are.
     pub fn is_harmless(&self) -> bool {
         matches!(self, Self::Denied { .. } | Self::NoFile { .. })
@@ -126,11 +109,6 @@ impl Finding {
             Self::NameTaken { .. } | Self::Denied { .. } | Self::NoFile { .. } => return None,
         })
     }
-}
-
-/// A key and the size of its value. Keys may be as long as 253 bytes.
-pub(super) fn sized(key: &str, bytes: usize) -> String {
-    format!("{} {}", human::middle(key), human::bytes(bytes as u64))
 }
 
 fn list<T>(items: &[T], show: impl Fn(&T) -> String) -> String {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use aws_lc_rs::digest;
 use flate2::{Compression, GzBuilder};
 
-use super::finding::sized;
+use crate::human;
 
 /// What all values of a ConfigMap may take together; key names are not counted. Kubernetes' `MaxSecretSize`, which the
 /// validation of ConfigMaps uses.
@@ -257,4 +257,9 @@ impl Payload {
         sizes.truncate(5);
         sizes
     }
+}
+
+/// A key and the size of its value. Keys may be as long as 253 bytes.
+pub(super) fn sized(key: &str, bytes: usize) -> String {
+    format!("{} {}", human::middle(key), human::bytes(bytes as u64))
 }

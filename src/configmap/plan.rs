@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::finding::{Finding, Refused};
 use super::grow;
-use super::payload::{Payload, Value, check_key, partition};
+use super::payload::{Over, Payload, Value, check_key, partition};
 use super::rules::{Names, Place, RuleSet};
 use super::tree::Tree;
 
@@ -117,6 +117,24 @@ pub struct Planned {
     pub fed: bool,
     /// Whether the key `VERSION` is the stamp.
     pub stamped: bool,
+}
+
+impl Planned {
+    /// That it is over a ceiling, with its largest keys.
+    pub(super) fn oversize(&self, over: Over) -> Finding {
+        let file = |key: &String| self.files.get(key).cloned().unwrap_or_default();
+        let largest = self.payload.largest().into_iter().map(|(key, size)| {
+            let path = file(&key);
+            (key, size, path)
+        });
+        Finding::Oversize {
+            name: self.name.clone(),
+            what: over.what,
+            bytes: over.bytes,
+            limit: over.limit,
+            largest: largest.collect(),
+        }
+    }
 }
 
 /// The desired state.
@@ -382,7 +400,7 @@ impl Planner<'_> {
 
     fn oversize(&mut self, planned: &Planned, refuse: bool) {
         let Some(over) = planned.payload.over() else { return };
-        self.found(Finding::oversize(planned, over), refuse);
+        self.found(planned.oversize(over), refuse);
     }
 
     /// A name that grew out of one ConfigMap must not be another's.

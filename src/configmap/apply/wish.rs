@@ -120,7 +120,7 @@ impl Wish {
             // It counts, and no rule for growing knows of it.
             let payload = planned.payload.with_text(key, "0".repeat(64));
             if let Some(over) = payload.over() {
-                return Err(Finding::oversize(&Planned { payload, ..planned.clone() }, over));
+                return Err(Planned { payload, ..planned.clone() }.oversize(over));
             }
         }
         let digest = payload.digest(false);
