@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use super::common::{Files, eventually};
-use super::kube::{self, Kube};
+use super::common::Files;
+use super::kube::{self, Kube, eventually};
 use super::shop::{Shop, TREESWAP};
 
-/// Who it is to the API server.
-pub const ACCOUNT: &str = "system:serviceaccount:ci:config-apply";
+/// The namespace that the manifests are written for.
+pub const SHIPPED: &str = "ci";
 /// The ConfigMaps that the rules of [`commit`] ask for, and the file each is made of.
 pub const MAPS: [(&str, &str); 3] = [("alpha", "a"), ("beta", "b"), ("gamma", "sub/c")];
 /// Where the shipped arguments look for the rules.
-const RULES: &str = "core-services/prow/_plugins.yaml";
+pub const RULES: &str = "core-services/prow/_plugins.yaml";
 
 /// A revision with rules for these ConfigMaps, in which each of them has changed; its commit.
 pub fn commit(shop: &Shop, maps: &[(&str, &str)]) -> String {
@@ -29,22 +29,23 @@ pub struct Applier {
     /// The CronJob and the Role, as they were applied.
     pub cronjob: Value,
     pub role: Value,
+    /// Who it is to the API server.
+    account: String,
     audit: PathBuf,
-    /// How long the audit log was before.
-    begin: usize,
 }
 
 impl Applier {
-    /// Applies the manifests, with what a user has to say (the repository, and what the image is called) and this
-    /// schedule.
-    pub fn deploy(shop: &Shop, schedule: &str) -> Self {
-        let audit = shop.machine.dir.join("audit.log");
-        let before = std::fs::read(&audit).unwrap();
-        let begin = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        let kube = shop.kube.namespace("ci", "restricted");
-        let mut applier = Self { kube, cronjob: Value::Null, role: Value::Null, audit, begin };
-        let shipped = documents("rbac.yaml").into_iter().chain(documents("cronjob.yaml"));
-        for mut document in shipped {
+    /// Applies the manifests, with what a user has to say (the repository, what the image is called, another namespace)
+    /// and this schedule.
+    pub fn deploy(shop: &Shop, namespace: &str, schedule: &str) -> Self {
+        let mut applier = Self {
+            kube: shop.kube.namespace(namespace, "restricted"),
+            cronjob: Value::Null,
+            role: Value::Null,
+            account: format!("system:serviceaccount:{namespace}:config-apply"),
+            audit: shop.machine.dir.join("audit.log"),
+        };
+        for mut document in ["rbac.yaml", "cronjob.yaml"].iter().flat_map(|name| documents(name, namespace)) {
             match document["kind"].as_str() {
                 Some("CronJob") => {
                     document["spec"]["schedule"] = schedule.into();
@@ -52,7 +53,7 @@ impl Applier {
                     pod["containers"][0]["image"] = TREESWAP.into();
                     let repo = pod["containers"][0]["args"].as_array_mut().unwrap().iter_mut();
                     let mut repo = repo.filter(|arg| arg.as_str().unwrap().starts_with("--repo="));
-                    *repo.next().unwrap() = format!("--repo={}", Shop::url()).into();
+                    *repo.next().unwrap() = format!("--repo={}", shop.url()).into();
                     applier.cronjob = document;
                     continue; // once its rights are there
                 }
@@ -73,8 +74,8 @@ impl Applier {
         let granted = rights(role);
         for (resource, verb) in rights(&self.role) {
             let may = granted.contains(&(resource.clone(), verb.clone()));
-            eventually(60, "the Role is in force", || {
-                let asked = ["auth", "can-i", &verb, &resource, &format!("--as={ACCOUNT}")];
+            eventually("the Role is in force", || {
+                let asked = ["auth", "can-i", &verb, &resource, &format!("--as={}", self.account)];
                 (self.kube.try_run(&asked).ok() == may).then_some(())
             });
         }
@@ -92,8 +93,7 @@ impl Applier {
     /// Waits for the end of a Job.
     #[track_caller]
     pub fn ended(&self, name: &str) -> Ended {
-        let (job, reason) = eventually(180, &format!("the Job {name} ends"), || {
-            std::thread::sleep(std::time::Duration::from_millis(100));
+        let (job, reason) = eventually(&format!("the Job {name} ends"), || {
             let job = self.kube.get(&format!("job/{name}"));
             let conditions = job["status"]["conditions"].as_array()?.iter();
             let mut ends = conditions.filter(|one| one["status"] == "True");
@@ -137,13 +137,13 @@ impl Applier {
         marker["data"]["_revision"].as_str().map(str::to_owned)
     }
 
-    /// Everything that the applier asked the API server for since it was deployed, as the audit log has it.
+    /// Everything that the applier asked the API server for, as the audit log has it.
     pub fn requests(&self) -> Vec<Value> {
         let log = std::fs::read(&self.audit).unwrap();
-        let log = String::from_utf8_lossy(&log[self.begin..]).into_owned();
+        let log = String::from_utf8_lossy(&log).into_owned();
         let whole = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         let events = whole.map(|line| serde_json::from_str::<Value>(line).unwrap());
-        events.filter(|event| event["user"]["username"] == ACCOUNT).collect()
+        events.filter(|event| event["user"]["username"] == *self.account).collect()
     }
 
     /// The revisions that were written to each ConfigMap, in their order.
@@ -185,10 +185,13 @@ impl Ended {
     }
 }
 
-/// The documents of a manifest in `deploy/apply`.
-fn documents(name: &str) -> Vec<Value> {
+/// The documents of a manifest in `deploy/apply`, for this namespace.
+fn documents(name: &str, namespace: &str) -> Vec<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/apply").join(name);
-    let text = std::fs::read_to_string(path).unwrap();
+    let mut text = std::fs::read_to_string(path).unwrap();
+    for before in ["namespace: ", "--default-namespace="] {
+        text = text.replace(&format!("{before}{SHIPPED}\n"), &format!("{before}{namespace}\n"));
+    }
     serde_yaml::Deserializer::from_str(&text).map(|one| Value::deserialize(one).unwrap()).collect()
 }
 
@@ -211,12 +214,12 @@ pub fn resources(rule: &Value) -> Vec<String> {
     each.map(|resource| named(resource.as_str().unwrap(), group)).collect()
 }
 
-/// The right that a request needs; for what is no object of the namespace, where it went.
-pub fn right(request: &Value) -> (String, String) {
+/// The right in the namespace that a request needs; for what is no object there, where it went.
+pub fn right(request: &Value, namespace: &str) -> (String, String) {
     let object = &request["objectRef"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let resource = match object["namespace"].as_str() {
-        Some("ci") => named(&text(&object["resource"]), &text(&object["apiGroup"])),
+        Some(its) if its == namespace => named(&text(&object["resource"]), &text(&object["apiGroup"])),
         _ => text(&request["requestURI"]),
     };
     (resource, text(&request["verb"]))

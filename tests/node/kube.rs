@@ -3,10 +3,27 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
-use super::common::{Ran, eventually, run};
+use super::common::{self, Ran, run};
+use super::machine::limited;
+
+/// How long we wait at most for what a cluster comes to by itself, with several scenes on one busy machine.
+const PATIENCE: u64 = 300;
+
+/// Waits for what the cluster comes to. Each look costs a process or two, and others want the machine, too.
+#[track_caller]
+pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    common::eventually(PATIENCE, what, || {
+        let seen = look();
+        if seen.is_none() {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        seen
+    })
+}
 
 /// The cluster, through its own client.
 #[derive(Clone)]
@@ -28,14 +45,14 @@ impl Kube {
              {{pod-security.kubernetes.io/enforce: {level}}}}}}}"
         ));
         let kube = Self { namespace: name.to_owned(), ..self.clone() };
-        eventually(60, "Pods may be made", || {
+        eventually("Pods may be made", || {
             kube.try_run(&["get", "serviceaccount", "default"]).ok().then_some(())
         });
         kube
     }
 
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = limited(&self.program);
         // Where it is given again, the last one counts.
         command.env("KUBECONFIG", &self.config).arg("--namespace").arg(&self.namespace).args(arguments);
         command.stdin(Stdio::null());
@@ -118,12 +135,9 @@ impl Kube {
     /// Waits until exactly so many Pods with the label are there and ready; their names.
     #[track_caller]
     pub fn all_ready(&self, label: &str, count: usize) -> Vec<String> {
-        eventually(180, &format!("{count} Pods with {label} are ready"), || {
+        eventually(&format!("{count} Pods with {label} are ready"), || {
             let pods = self.pods(label);
             let ready = pods.len() == count && pods.iter().all(is_ready);
-            if !ready {
-                std::thread::sleep(std::time::Duration::from_millis(200));
-            }
             ready.then(|| pods.iter().map(name).collect())
         })
     }

@@ -4,10 +4,12 @@
 //! cleans up: when we end, everything is gone.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 
 use serde_json::{Value, json};
 
@@ -30,7 +32,7 @@ const NODE: [&str; 2] = ["containerd", "kubelet"];
 pub struct Machine {
     pub dir: PathBuf,
     programs: PathBuf,
-    running: Vec<(&'static str, Child)>,
+    running: Mutex<Vec<(&'static str, Child)>>,
     /// The mounts that were there before the node was.
     before: BTreeSet<String>,
 }
@@ -40,7 +42,7 @@ impl Machine {
     pub fn up(dir: &Path, programs: &Path) -> Self {
         let before = mounts().into_iter().map(|(id, _)| id).collect();
         let (dir, programs) = (dir.to_owned(), programs.to_owned());
-        let mut machine = Self { dir, programs, running: Vec::new(), before };
+        let machine = Self { dir, programs, running: Mutex::default(), before };
         network();
         machine.write_configuration();
         for name in CONTROL_PLANE {
@@ -60,7 +62,7 @@ impl Machine {
     }
 
     /// Starts what a machine starts when it is switched on, and waits until the node is ready.
-    pub fn boot(&mut self) {
+    pub fn boot(&self) {
         self.start("containerd");
         let mut version = self.ctr(&["version"]);
         self.eventually("containerd answers", || run::to_end(&mut version).ok());
@@ -74,9 +76,9 @@ impl Machine {
 
     /// Waits, but not for a program that has ended.
     #[track_caller]
-    fn eventually(&mut self, what: &str, mut is_so: impl FnMut() -> bool) {
+    fn eventually(&self, what: &str, mut is_so: impl FnMut() -> bool) {
         eventually(180, what, || {
-            for (name, child) in &mut self.running {
+            for (name, child) in &mut *self.running.lock().unwrap() {
                 let log = self.dir.join(format!("{name}.log"));
                 let ended = child.try_wait().unwrap();
                 assert!(ended.is_none(), "{name} ended:\n{}", last_words(&log));
@@ -86,7 +88,7 @@ impl Machine {
     }
 
     /// Everything on the node but the API server's programs ends at once, as when its power is cut.
-    pub fn cut_power(&mut self) {
+    pub fn cut_power(&self) {
         for name in ["kubelet", "containerd"] {
             self.kill(name);
         }
@@ -132,21 +134,23 @@ impl Machine {
     }
 
     /// SIGKILL, as an operator's accident; `start` brings it back.
-    pub fn kill(&mut self, name: &str) {
-        let at = self.running.iter().position(|(running, _)| *running == name).expect("it runs");
-        let (_, mut child) = self.running.remove(at);
+    pub fn kill(&self, name: &str) {
+        let mut running = self.running.lock().unwrap();
+        let at = running.iter().position(|(running, _)| *running == name).expect("it runs");
+        let (_, mut child) = running.remove(at);
         let _ = child.kill();
         let _ = child.wait();
     }
 
     /// Starts one of the programs; its words go to `DIR/NAME.log`.
-    pub fn start(&mut self, name: &'static str) {
+    pub fn start(&self, name: &'static str) {
         assert!(CONTROL_PLANE.contains(&name) || NODE.contains(&name));
         let log =
             File::options().create(true).append(true).open(self.dir.join(format!("{name}.log"))).unwrap();
         let mut command = self.command(name);
         command.current_dir(&self.dir).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        self.running.push((name, command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"))));
+        let child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
+        self.running.lock().unwrap().push((name, child));
     }
 
     fn command(&self, name: &str) -> Command {
@@ -184,7 +188,7 @@ impl Machine {
 
     /// containerd's own client.
     pub fn ctr(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new("ctr");
+        let mut command = limited("ctr");
         command.arg("-a").arg(self.dir.join("containerd.sock")).args(["-n", "k8s.io"]).args(arguments);
         command
     }
@@ -300,6 +304,13 @@ authorization: {{mode: AlwaysAllow}}
             ),
         );
     }
+}
+
+/// A program that is ended when it has not come to its end long after it should have.
+pub fn limited(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=10", "300"]).arg(program);
+    command
 }
 
 /// What holds a Pod's namespaces.

@@ -12,61 +12,91 @@ mod scenes;
 mod shop;
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::sync::Mutex;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
-use shop::Shop;
+use scenes::{
+    chart, consumers, crash, cronjob, latency, migrate, rights, rollout, set, shared, start, volumes,
+};
+use shop::{Node, Programs, Shop};
 
-type Scene = (&'static str, fn(&mut Shop));
+/// With whom a scene is played.
+#[derive(Clone, Copy, PartialEq)]
+enum With {
+    /// Others at the same time: nothing it does reaches further than its namespace and its repository.
+    Others,
+    /// The same, where there is git-sync's own program, which TREESWAP_TEST_GIT_SYNC names.
+    GitSync,
+    /// Nobody: the node's kubelet is killed, or its power cut.
+    Nobody,
+}
+use With::{GitSync, Nobody, Others};
 
-const SCENES: [Scene; 14] = [
+type Scene = (With, &'static str, fn(&Shop));
+
+/// Those that take long begin first.
+const SCENES: [Scene; 17] = [
     (
-        "an application starts after the first publication, and describe says what it waits for",
-        scenes::start::waits,
-    ),
-    ("ten services share a node's directory, and a second writer is refused", scenes::shared::reads),
-    ("a killed container, kubelet and node leave the consumer with complete sets", scenes::crash::survives),
-    (
-        "a file larger than the memory limit gets the sidecar killed, and the next revision heals it",
-        scenes::crash::out_of_memory,
-    ),
-    ("a rolling update under load ends every sidecar with exit code 0", scenes::rollout::drains),
-    (
-        "Go, Python and shell programs load from a ConfigMap volume and from treeswap's",
-        scenes::consumers::load,
-    ),
-    ("a volume in memory, of a group, read by another user", scenes::volumes::in_memory),
-    ("a volume on the disk, of a group, read by another user", scenes::volumes::on_disk),
-    (
-        "a volume too small for a revision gets its Pod evicted, and the next one recovers",
-        scenes::volumes::too_small,
-    ),
-    (
-        "the applier's CronJob writes each revision once, through a power cut and beside another",
-        scenes::cronjob::applies,
-    ),
-    ("the applier's CronJob ends what cannot go on, and lets go of what it missed", scenes::cronjob::ends),
-    (
-        "the applier uses every right that it is given, and names the one that is missing",
-        scenes::rights::narrow,
-    ),
-    (
-        "a reader of several ConfigMaps takes complete sets only, and without the marker mixed ones too",
-        scenes::set::complete,
-    ),
-    (
+        Others,
         "commits become visible through treeswap, a ConfigMap volume and git-sync",
-        scenes::latency::side_by_side,
+        latency::side_by_side,
+    ),
+    (Others, "the applier's CronJob ends what cannot go on, and lets go of what it missed", cronjob::ends),
+    (
+        Others,
+        "a volume too small for a revision gets its Pod evicted, and the next one recovers",
+        volumes::too_small,
+    ),
+    (
+        Others,
+        "the applier uses every right that it is given, and names the one that is missing",
+        rights::narrow,
+    ),
+    (
+        Others,
+        "a file larger than the memory limit gets the sidecar killed, and the next revision heals it",
+        crash::out_of_memory,
+    ),
+    (
+        Others,
+        "a reader of several ConfigMaps takes complete sets only, and without the marker mixed ones too",
+        set::complete,
+    ),
+    (Others, "a rolling update under load ends every sidecar with exit code 0", rollout::drains),
+    (
+        GitSync,
+        "git-sync's image in a Deployment becomes treeswap's, and git-sync's again",
+        migrate::deployment,
+    ),
+    (GitSync, "git-sync's image in a running Pod becomes treeswap's, and git-sync's again", migrate::pod),
+    (Others, "ten services share a node's directory, and a second writer is refused", shared::reads),
+    (Others, "Helm installs the chart, and leaves nothing when it takes it away", chart::installed),
+    (Others, "a volume on the disk, of a group, read by another user", volumes::on_disk),
+    (Others, "a volume in memory, of a group, read by another user", volumes::in_memory),
+    (
+        Others,
+        "Go, Python and shell programs load from a ConfigMap volume and from treeswap's",
+        consumers::load,
+    ),
+    (
+        Others,
+        "an application starts after the first publication, and describe says what it waits for",
+        start::waits,
+    ),
+    (Nobody, "a killed container, kubelet and node leave the consumer with complete sets", crash::survives),
+    (
+        Nobody,
+        "the applier's CronJob writes each revision once, through a power cut and beside another",
+        cronjob::applies,
     ),
 ];
 
-/// These need git-sync's own program, which TREESWAP_TEST_GIT_SYNC names.
-const WITH_GIT_SYNC: [Scene; 2] = [
-    ("git-sync's image in a running Pod becomes treeswap's, and git-sync's again", scenes::migrate::pod),
-    (
-        "git-sync's image in a Deployment becomes treeswap's, and git-sync's again",
-        scenes::migrate::deployment,
-    ),
-];
+/// So many at the same time: they wait more than they compute.
+const SIDE_BY_SIDE: usize = 4;
+
+/// No scene takes half as long, on a machine busy with other things.
+const LIMIT: Duration = Duration::from_secs(600);
 
 fn variable(name: &str) -> PathBuf {
     std::env::var_os(name).unwrap_or_else(|| panic!("${name} is not set: run tests/cluster/run")).into()
@@ -75,63 +105,105 @@ fn variable(name: &str) -> PathBuf {
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     if words.iter().any(|word| word == "list") {
-        SCENES.iter().chain(&WITH_GIT_SYNC).for_each(|(name, _)| println!("{name}"));
+        SCENES.iter().for_each(|(_, name, _)| println!("{name}"));
         return;
     }
-    let wanted = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
     let git_sync = std::env::var_os("TREESWAP_TEST_GIT_SYNC").map(PathBuf::from);
-    let chosen =
-        |scenes: &'static [Scene]| scenes.iter().filter(|(name, _)| wanted(name)).collect::<Vec<_>>();
-    let (mut scenes, mut left_out) = (chosen(&SCENES), chosen(&WITH_GIT_SYNC));
-    if git_sync.is_some() {
-        scenes.append(&mut left_out);
-    }
+    let wanted =
+        |(_, name, _): &&Scene| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
+    let (scenes, left_out): (Vec<&Scene>, Vec<&Scene>) =
+        SCENES.iter().filter(wanted).partition(|(with, ..)| *with != GitSync || git_sync.is_some());
     assert!(
         !scenes.is_empty(),
         "no scenario's name contains one of {words:?}, or TREESWAP_TEST_GIT_SYNC is not set"
     );
 
     let begun = Instant::now();
-    let mut shop = Shop::open(
-        &variable("TREESWAP_NODE_DIR"),
-        &variable("TREESWAP_NODE_PROGRAMS"),
-        &variable("TREESWAP_NODE_CONSUMERS"),
-        &variable("TREESWAP_TEST_STATIC"),
-        git_sync,
-    );
+    let up = || {
+        let programs = Programs {
+            kubernetes: variable("TREESWAP_NODE_PROGRAMS"),
+            helm: variable("TREESWAP_NODE_HELM"),
+            consumers: variable("TREESWAP_NODE_CONSUMERS"),
+            treeswap: variable("TREESWAP_TEST_STATIC"),
+            git_sync,
+        };
+        Node::up(&variable("TREESWAP_NODE_DIR"), programs)
+    };
+    let node: Node = within_limit("the node comes up", up).unwrap_or_else(|why| {
+        println!("FAILED: the node comes up: {why}");
+        std::process::exit(1);
+    });
     println!("the node is up after {:.1} s", begun.elapsed().as_secs_f64());
-    for (name, play) in scenes {
-        let begun = Instant::now();
-        let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| play(&mut shop)));
-        let seconds = begun.elapsed().as_secs_f64();
-        match played {
-            Ok(()) => println!("ok      {seconds:6.1} s  {name}"),
-            Err(_) => {
-                println!("FAILED  {seconds:6.1} s  {name}");
-                explain(&shop);
-                std::process::exit(1);
-            }
-        }
-    }
-    for (name, _) in left_out {
+    let (alone, beside): (Vec<_>, Vec<_>) = scenes.into_iter().partition(|(with, ..)| *with == Nobody);
+    play(&node, beside, SIDE_BY_SIDE);
+    play(&node, alone, 1);
+    for (_, name, _) in left_out {
         println!("left out: TREESWAP_TEST_GIT_SYNC names no git-sync  {name}");
     }
     println!("everything held; {:.0} s with the node", begun.elapsed().as_secs_f64());
+    // Whatever still runs ends with us.
+    std::process::exit(0);
+}
+
+/// Plays the scenes, so many at a time, and ends everything at the first that fails.
+fn play(node: &Node, scenes: Vec<&'static Scene>, at_a_time: usize) {
+    let next = Mutex::new(scenes.into_iter());
+    let take = || next.lock().unwrap().next();
+    std::thread::scope(|scope| {
+        for _ in 0..at_a_time {
+            scope.spawn(|| {
+                while let Some((_, name, scene)) = take() {
+                    let (begun, shop) = (Instant::now(), node.shop());
+                    let ended = within_limit(name, move || {
+                        scene(&shop);
+                        shop.said()
+                    });
+                    let seconds = begun.elapsed().as_secs_f64();
+                    match ended {
+                        Ok(said) => print!("ok      {seconds:6.1} s  {name}\n{said}"),
+                        Err(why) => {
+                            let _last = next.lock().unwrap(); // one is enough
+                            println!("FAILED  {seconds:6.1} s  {name}: {why}");
+                            explain(node);
+                            std::process::exit(1);
+                        }
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// Does something in a thread of that name; or says why there is no result.
+fn within_limit<T: Send + 'static>(
+    name: &str,
+    act: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, String> {
+    let (result, results) = channel();
+    let act = move || {
+        let _ = result.send(act());
+    };
+    std::thread::Builder::new().name(name.to_owned()).spawn(act).expect("a thread starts");
+    results.recv_timeout(LIMIT).map_err(|error| match error {
+        RecvTimeoutError::Disconnected => "the reason is above".to_owned(),
+        RecvTimeoutError::Timeout => format!("no end after {LIMIT:?}"),
+    })
 }
 
 /// What a person would look at first.
-fn explain(shop: &Shop) {
+fn explain(node: &Node) {
+    let kube = node.machine.kube();
     for what in [
         &["get", "pods", "--all-namespaces", "--output=wide"][..],
         &["get", "events", "--all-namespaces", "--sort-by=.lastTimestamp"],
     ] {
-        eprintln!("{}", shop.kube.try_run(what).stdout);
+        eprintln!("{}", kube.try_run(what).stdout);
     }
-    for (namespace, pod, container) in shop.kube.containers() {
+    for (namespace, pod, container) in kube.containers() {
         let said = ["logs", "--namespace", &namespace, &pod, "--container", &container, "--tail=8"];
-        eprintln!("--- {namespace} {pod} {container}\n{}", shop.kube.try_run(&said).stdout);
+        eprintln!("--- {namespace} {pod} {container}\n{}", kube.try_run(&said).stdout);
     }
     for log in ["kubelet.log", "containerd.log"] {
-        eprintln!("--- {log}\n{}", machine::last_words(&shop.machine.dir.join(log)));
+        eprintln!("--- {log}\n{}", machine::last_words(&node.machine.dir.join(log)));
     }
 }

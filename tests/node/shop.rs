@@ -1,53 +1,55 @@
-//! What the scenarios share: a node, a git server on it, images, and the user's own kustomization on top of `deploy/`.
+//! What the scenes share, a node with images on it, and what each has for itself: a repository with its git server, and
+//! the user's own kustomization on top of `deploy/`. So scenes can be played side by side.
 
 use std::cell::{Cell, RefCell};
+use std::fmt::Display;
 use std::fs::File;
 use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::common::http_backend::{Canned, HttpBackend, Kind};
-use super::common::{Files, Remote, eventually, run};
+use super::common::{Files, Remote, run};
 use super::git_sync;
-use super::kube::{self, Kube};
+use super::kube::{self, Kube, eventually};
 use super::machine::{ADDRESS, Machine, PAUSE};
 
-/// Where the git server listens.
-const GIT: SocketAddr = SocketAddr::new(ADDRESS, 3000);
 /// The images that the examples name, so that they are deployed as they are.
 pub const TREESWAP: &str = "registry.example.com/platform/treeswap:0.1.0";
 const CONSUMER: &str = "registry.example.com/platform/gateway:1.0.0";
 
-pub struct Shop {
-    pub machine: Machine,
-    pub kube: Kube,
-    pub remote: Remote,
+/// The programs that scenes start or deploy.
+#[derive(Clone)]
+pub struct Programs {
+    /// Where `tests/cluster/build --node` put Kubernetes'.
+    pub kubernetes: PathBuf,
+    pub helm: PathBuf,
     /// Where the consumers written in Go were built.
     pub consumers: PathBuf,
-    /// git-sync's own program, where there is one; its image and ours for its place are then on the node.
+    /// treeswap, linked statically.
+    pub treeswap: PathBuf,
+    /// git-sync's own, where there is one; its image and ours for its place are then on the node.
     pub git_sync: Option<PathBuf>,
-    git: Option<HttpBackend>,
-    away: Arc<AtomicBool>,
-    hold: Arc<Hold>,
-    revision: Cell<u64>,
 }
 
-impl Shop {
-    pub fn open(
-        dir: &Path,
-        programs: &Path,
-        consumers: &Path,
-        treeswap: &Path,
-        git_sync: Option<PathBuf>,
-    ) -> Self {
-        let machine = Machine::up(dir, programs);
-        let reader = consumers.join("reader");
+/// A node with every image that scenes deploy.
+pub struct Node {
+    pub machine: Arc<Machine>,
+    programs: Programs,
+    /// How many scenes were begun.
+    begun: AtomicU16,
+}
+
+impl Node {
+    pub fn up(dir: &Path, programs: Programs) -> Self {
+        let machine = Machine::up(dir, &programs.kubernetes);
+        let reader = programs.consumers.join("reader");
         machine.image(PAUSE, &reader, &["/reader", "pause"]);
         machine.image(CONSUMER, &reader, &["/reader"]);
         // The other services of the examples are the same consumer.
@@ -65,51 +67,91 @@ impl Shop {
             let image = CONSUMER.replace("gateway", name);
             run::to_end(&mut machine.ctr(&["images", "tag", CONSUMER, &image])).expect_ok("ctr images tag");
         }
-        let top = Path::new(env!("CARGO_MANIFEST_DIR"));
         let pack = |image: &str, kind: &str| {
             let archive = dir.join("image.tar");
-            let mut pack = Command::new(top.join("deploy/image"));
-            let packed = run::to_end(pack.arg(treeswap).arg(&archive).args([image, kind]));
+            let mut pack = Command::new(shipped().join("image"));
+            let packed = run::to_end(pack.arg(&programs.treeswap).arg(&archive).args([image, kind]));
             print!("{}", packed.expect_ok("deploy/image").stdout);
             machine.load(&archive);
         };
         pack(TREESWAP, "treeswap");
-        if let Some(program) = &git_sync {
+        if let Some(program) = &programs.git_sync {
             git_sync::pack(&machine, program);
             pack(git_sync::DROP_IN, "git-sync");
         }
-        run::to_end(Command::new("cp").arg("-r").arg(top.join("deploy")).arg(dir)).expect_ok("cp");
-        std::fs::create_dir(dir.join("repositories")).unwrap();
-        let remote = Remote::create(&dir.join("repositories/config.git"));
-        let shop = Self {
-            kube: machine.kube(),
-            machine,
-            remote,
-            consumers: consumers.to_owned(),
-            git_sync,
-            git: None,
+        Self { machine: Arc::new(machine), programs, begun: AtomicU16::new(0) }
+    }
+
+    /// What the next scene gets.
+    pub fn shop(&self) -> Shop {
+        let number = self.begun.fetch_add(1, Ordering::Relaxed);
+        let dir = self.machine.dir.join(format!("scene-{number}"));
+        std::fs::create_dir_all(dir.join("repositories")).unwrap();
+        run::to_end(Command::new("cp").arg("-r").arg(shipped()).arg(&dir)).expect_ok("cp");
+        let shop = Shop {
+            machine: self.machine.clone(),
+            kube: self.machine.kube(),
+            remote: Remote::create(&dir.join("repositories/config.git")),
+            programs: self.programs.clone(),
+            dir,
+            address: (ADDRESS, 3000 + number).into(),
+            git: RefCell::default(),
             away: Arc::default(),
             hold: Arc::default(),
             revision: Cell::new(0),
+            said: RefCell::default(),
         };
         shop.commit();
         shop
     }
+}
 
-    pub fn url() -> String {
-        format!("http://{GIT}/config.git")
+/// `deploy/`, as it is shipped.
+fn shipped() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy")
+}
+
+/// What one scene has.
+pub struct Shop {
+    pub machine: Arc<Machine>,
+    pub kube: Kube,
+    pub remote: Remote,
+    pub programs: Programs,
+    /// For whatever it writes.
+    pub dir: PathBuf,
+    /// Where its git server listens.
+    address: SocketAddr,
+    git: RefCell<Option<HttpBackend>>,
+    away: Arc<AtomicBool>,
+    hold: Arc<Hold>,
+    revision: Cell<u64>,
+    said: RefCell<String>,
+}
+
+impl Shop {
+    pub fn url(&self) -> String {
+        format!("http://{}/config.git", self.address)
+    }
+
+    /// A line for people, printed with how the scene ended.
+    pub fn say(&self, line: impl Display) {
+        *self.said.borrow_mut() += &format!("        {line}\n");
+    }
+
+    pub fn said(&self) -> String {
+        self.said.take()
     }
 
     /// Starts the git server, if it does not run yet.
-    pub fn serve(&mut self) {
+    pub fn serve(&self) {
         let (away, hold) = (self.away.clone(), self.hold.clone());
         let hook = move |_: &_| {
             hold.wait();
             away.load(Ordering::Relaxed).then(Canned::hang_up)
         };
         let kind = || Kind { hook: Some(Box::new(hook)), ..Kind::default() };
-        let directory = self.machine.dir.join("repositories");
-        self.git.get_or_insert_with(|| HttpBackend::start_at(GIT, &directory, kind()));
+        let start = || HttpBackend::start_at(self.address, &self.dir.join("repositories"), kind());
+        self.git.borrow_mut().get_or_insert_with(start);
     }
 
     /// From now on the server answers nobody, or everybody again.
@@ -138,6 +180,11 @@ impl Shop {
         self.commit_with(Files::new())
     }
 
+    /// The number of the newest revision.
+    pub fn newest(&self) -> u64 {
+        self.revision.get()
+    }
+
     /// The same, with more files.
     pub fn commit_with(&self, mut files: Files) -> u64 {
         let number = self.revision.get() + 1;
@@ -160,13 +207,13 @@ impl Shop {
     }
 
     fn user_kustomization(&self, example: &str, map: &str, literals: &[&str], patches: &str) -> PathBuf {
-        let dir = self.machine.dir.join("deploy/kustomize/user");
+        let dir = self.dir.join("deploy/kustomize/user");
         std::fs::create_dir_all(&dir).unwrap();
         let mut text = format!(
             "resources: [../{example}]\nconfigMapGenerator:\n- name: {map}\n  behavior: merge\n  literals:\n"
         );
         let quick =
-            [&format!("TREESWAP_REPO={}", Self::url()), "TREESWAP_PERIOD=1s", "TREESWAP_MIN_INTERVAL=0s"];
+            [&format!("TREESWAP_REPO={}", self.url()), "TREESWAP_PERIOD=1s", "TREESWAP_MIN_INTERVAL=0s"];
         for literal in quick.iter().chain(literals) {
             text += &format!("  - {literal}\n");
         }
@@ -187,16 +234,16 @@ impl Shop {
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
-    /// Where the node has a Pod's volume `config`, which is of that kind.
-    pub fn volume(&self, pod: &Value, kind: &str) -> PathBuf {
+    /// Where the node has a Pod's volume of that kind and name.
+    pub fn volume(&self, pod: &Value, kind: &str, name: &str) -> PathBuf {
         let uid = pod["metadata"]["uid"].as_str().unwrap();
-        self.machine.dir.join(format!("kubelet/pods/{uid}/volumes/kubernetes.io~{kind}/config"))
+        self.machine.dir.join(format!("kubelet/pods/{uid}/volumes/kubernetes.io~{kind}/{name}"))
     }
 
     /// Listens to the consumer in a Pod: from its last start on, and beyond the end of the Pod.
     #[track_caller]
     pub fn follow(&self, kube: &Kube, pod: &str, container: &str) -> Reader {
-        eventually(60, &format!("{container} of {pod} has a log"), || self.try_follow(kube, pod, container))
+        eventually(&format!("{container} of {pod} has a log"), || self.try_follow(kube, pod, container))
     }
 
     /// The same of a Pod that may just be going, its log with it.
@@ -225,7 +272,8 @@ impl Hold {
         let holds = || self.condition.lock().unwrap().as_ref().is_some_and(|condition| condition());
         if holds() {
             self.waiting.fetch_add(1, Ordering::SeqCst);
-            while holds() {
+            let end = Instant::now() + Duration::from_secs(300);
+            while holds() && Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(50));
             }
             self.waiting.fetch_sub(1, Ordering::SeqCst);
@@ -244,6 +292,42 @@ pub const READER: &str = r#"
         {runAsNonRoot: true, runAsUser: 1000, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]},
          seccompProfile: {type: RuntimeDefault}}
 "#;
+
+/// [`READER`] in one Pod, with this merged into the specification of its template.
+pub fn one_reader(spec: &str) -> String {
+    format!(
+        "{READER}    - {{op: replace, path: /spec/replicas, value: 1}}
+- target: {{kind: Deployment, name: gateway}}
+  patch: |
+    apiVersion: apps/v1
+    kind: Deployment
+    metadata: {{name: gateway}}
+    spec: {{template: {{spec: {{{spec}}}}}}}
+"
+    )
+}
+
+/// A Pod that has its name as a label, whose only container is the consumer that counts, with these arguments and this
+/// volume below /files.
+pub fn reading_pod(name: &str, arguments: &str, volume: &str) -> String {
+    format!(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{app: {name}}}}}
+spec:
+  containers:
+    - name: reader
+      image: {CONSUMER}
+      args: [/files, {arguments}]
+      volumeMounts: [{{name: files, mountPath: /files, readOnly: true}}]
+      securityContext:
+        {{runAsNonRoot: true, runAsUser: 1000, allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}},
+         seccompProfile: {{type: RuntimeDefault}}}}
+  volumes: [{{name: files, {volume}}}]
+"
+    )
+}
 
 /// What a consumer said. Read from the files that the container runtime writes, because they are written while there is
 /// no kubelet, and held open, because the kubelet removes them with the Pod.
@@ -317,7 +401,7 @@ impl Reader {
 
     #[track_caller]
     pub fn waits_for(&self, revision: u64) -> i64 {
-        eventually(120, &format!("{} sees revision {revision}: {:?}", self.pod, self.counts()), || {
+        eventually(&format!("{} sees revision {revision}: {:?}", self.pod, self.counts()), || {
             self.saw(revision)
         })
     }
@@ -325,7 +409,7 @@ impl Reader {
     /// Fails the scenario unless every set it read through the directory was complete and the link always led there.
     #[track_caller]
     pub fn assert_whole(&self) -> Counts {
-        let counts = eventually(60, &format!("{} has read", self.pod), || {
+        let counts = eventually(&format!("{} has read", self.pod), || {
             Some(self.counts()).filter(|counts| counts.reads > 0)
         });
         let wrong = (counts.torn, counts.vanished, counts.absent);

@@ -4,25 +4,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::common::eventually;
 use crate::common::run::Background;
-use crate::shop::{READER, Shop};
+use crate::kube::eventually;
+use crate::shop::{Shop, one_reader, reading_pod};
 
-/// A Pod with the same three files in a ConfigMap volume.
-const MOUNTED: &str = "
-apiVersion: v1
-kind: Pod
-metadata: {name: mounted, labels: {app: mounted}}
-spec:
-  containers:
-    - name: gateway
-      image: registry.example.com/platform/gateway:1.0.0
-      args: [/config, ..data]
-      volumeMounts: [{name: config, mountPath: /config, readOnly: true}]
-  volumes:
-    - name: config
-      configMap: {name: files, items: [{key: a, path: a}, {key: b, path: b}, {key: c, path: sub/c}]}
-";
+/// The volume of a Pod with the same three files from a ConfigMap.
+const MAPPED: &str =
+    "configMap: {name: files, items: [{key: a, path: a}, {key: b, path: b}, {key: c, path: sub/c}]}";
 
 fn files(revision: u64) -> String {
     format!(
@@ -41,35 +29,31 @@ fn programs(consumers: &Path) -> Vec<(&'static str, Command)> {
 }
 
 /// The same programs on both volumes load the first revision and the second.
-pub fn load(shop: &mut Shop) {
+pub fn load(shop: &Shop) {
     shop.serve();
     let kube = shop.kube.namespace("consumers", "privileged");
     let first = shop.commit();
     kube.apply(&files(first));
-    kube.apply(MOUNTED);
-    let one = format!("{READER}    - {{op: replace, path: /spec/replicas, value: 1}}\n");
-    shop.deploy(&kube, "examples/one-service", "treeswap-sidecar", &[], &one);
-    let pods = [
-        ("configmap", kube.ready("app=mounted")),
-        ("empty-dir", kube.ready("app.kubernetes.io/name=gateway")),
-    ];
-    let [kubelet, treeswap] = [0, 1].map(|at| shop.follow(&kube, &pods[at].1, "gateway"));
+    kube.apply(&reading_pod("mounted", "..data", MAPPED));
+    shop.deploy(&kube, "examples/one-service", "treeswap-sidecar", &[], &one_reader(""));
+    let ours = kube.ready("app.kubernetes.io/name=gateway");
+    let theirs = kube.ready("app=mounted");
+    let treeswap = shop.follow(&kube, &ours, "gateway");
+    let kubelet = shop.follow(&kube, &theirs, "reader");
+    let volumes = [("configmap", "files", &theirs), ("empty-dir", "config", &ours)];
     let mut loading = Vec::new();
-    for (kind, pod) in &pods {
-        let volume = shop.volume(&kube.get(&format!("pod/{pod}")), kind);
-        for (language, mut program) in programs(&shop.consumers) {
-            let log = shop.machine.dir.join(format!("{language}-{kind}.log"));
-            loading.push((language, *kind, Background::start(program.arg(&volume), &log)));
+    for (kind, name, pod) in volumes {
+        let volume = shop.volume(&kube.get(&format!("pod/{pod}")), kind, name);
+        for (language, mut program) in programs(&shop.programs.consumers) {
+            let log = shop.dir.join(format!("{language}-{kind}.log"));
+            loading.push((language, kind, Background::start(program.arg(&volume), &log)));
         }
     }
     let loaded = |revision: u64| {
         for (language, kind, program) in &loading {
             let line = format!("loaded {revision} {revision} {revision}\n");
             let what = format!("the {language} program on the {kind} volume says {line}");
-            eventually(180, &what, || {
-                std::thread::sleep(Duration::from_millis(20));
-                program.log().contains(&line).then_some(())
-            });
+            eventually(&what, || program.log().contains(&line).then_some(()));
         }
     };
     loaded(first);
@@ -77,7 +61,7 @@ pub fn load(shop: &mut Shop) {
     kube.apply(&files(second));
     treeswap.waits_for(second);
     let mut looks = 0..;
-    eventually(180, "the kubelet brings the second revision", || {
+    eventually("the kubelet brings the second revision", || {
         // It looks at a Pod's volumes about once a minute, and when the Pod's object changes.
         let look = format!("example.com/look={}", looks.next()?);
         kube.run(&["annotate", "--overwrite", "pod/mounted", &look]);

@@ -1,18 +1,17 @@
 //! What ends programs and machines.
 
-use crate::common::{Files, eventually};
-use crate::kube;
-use crate::shop::{READER, Shop};
+use crate::common::Files;
+use crate::kube::{self, eventually};
+use crate::shop::{Shop, one_reader};
 
 const LABEL: &str = "app.kubernetes.io/name=gateway";
 
 /// A container killed, a kubelet killed, a node that loses its power: the consumer's sets stay complete, and the next
 /// revision arrives.
-pub fn survives(shop: &mut Shop) {
+pub fn survives(shop: &Shop) {
     shop.serve();
     let kube = shop.kube.namespace("crash", "restricted");
-    let one = format!("{READER}    - {{op: replace, path: /spec/replicas, value: 1}}\n");
-    shop.deploy(&kube, "examples/one-service", "treeswap-sidecar", &[], &one);
+    shop.deploy(&kube, "examples/one-service", "treeswap-sidecar", &[], &one_reader(""));
     let pod = kube.ready(LABEL);
     let reader = shop.follow(&kube, &pod, "gateway");
     reader.waits_for(shop.commit());
@@ -24,7 +23,7 @@ pub fn survives(shop: &mut Shop) {
         let revision = shop.commit();
         let pid = rustix::process::Pid::from_raw(shop.pid(&found(), "treeswap") as i32).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-        eventually(180, "the kubelet starts it again", || {
+        eventually("the kubelet starts it again", || {
             (restarts("treeswap") == killed && kube::is_ready(&found())).then_some(())
         });
         reader.waits_for(revision);
@@ -44,11 +43,9 @@ pub fn survives(shop: &mut Shop) {
     shop.set_away(true);
     shop.machine.cut_power();
     shop.machine.boot();
-    eventually(180, "the Pod is back", || {
-        (restarts("gateway") == 1 && kube::is_ready(&found())).then_some(())
-    });
+    eventually("the Pod is back", || (restarts("gateway") == 1 && kube::is_ready(&found())).then_some(()));
     let again = shop.follow(&kube, &pod, "gateway");
-    eventually(60, "the consumer reads again", || (again.counts().reads > 20).then_some(()));
+    eventually("the consumer reads again", || (again.counts().reads > 20).then_some(()));
     again.assert_whole();
     assert!(again.saw(last).is_some(), "what was published before is there: {:?}", again.counts());
     shop.set_away(false);
@@ -57,37 +54,22 @@ pub fn survives(shop: &mut Shop) {
     kube.delete("deployment,pod", LABEL);
 }
 
-/// One Pod whose sidecar may use little memory, with a ceiling for files that does not match it.
-fn cramped() -> String {
-    format!(
-        "{READER}    - {{op: replace, path: /spec/replicas, value: 1}}
-- target: {{kind: Deployment, name: gateway}}
-  patch: |
-    apiVersion: apps/v1
-    kind: Deployment
-    metadata: {{name: gateway}}
-    spec:
-      template:
-        spec:
-          initContainers: [{{name: treeswap, resources: {{limits: {{memory: 64Mi}}}}}}]
-"
-    )
-}
-
 /// A revision brings a file that the sidecar's memory limit has no room for, and the kernel kills the sidecar, again and
 /// again. The application has its complete set throughout, and a later revision without that file is all it takes.
-pub fn out_of_memory(shop: &mut Shop) {
+pub fn out_of_memory(shop: &Shop) {
     shop.serve();
     let kube = shop.kube.namespace("memory-limit", "restricted");
+    // A ceiling for files that does not match the limit for memory.
     let ceiling = "TREESWAP_MAX_FILE_BYTES=1Gi";
-    shop.deploy(&kube, "examples/one-service", "treeswap-sidecar", &[ceiling], &cramped());
+    let cramped = one_reader("initContainers: [{name: treeswap, resources: {limits: {memory: 64Mi}}}]");
+    shop.deploy(&kube, "examples/one-service", "treeswap-sidecar", &[ceiling], &cramped);
     let pod = kube.ready(LABEL);
     let reader = shop.follow(&kube, &pod, "gateway");
     let before = shop.commit();
     reader.waits_for(before);
     let large = shop.commit_with(Files::new().file("large", vec![b'\n'; 256 << 20]));
     let found = || kube.get(&format!("pod/{pod}"));
-    eventually(180, "the kernel kills the sidecar", || {
+    eventually("the kernel kills the sidecar", || {
         let found = found();
         let sidecar = kube::container(&found, "treeswap");
         let killed = |state: &str| sidecar[state]["terminated"]["reason"] == "OOMKilled";

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::applier::{Applier, MAPS, commit};
-use crate::common::eventually;
+use crate::applier::{Applier, MAPS, SHIPPED, commit};
+use crate::kube::eventually;
 use crate::shop::Shop;
 
 /// A schedule for CronJobs whose runs a scene starts itself.
@@ -13,11 +13,11 @@ pub const SELDOM: &str = "0 0 1 1 *";
 
 /// A run by the schedule; one that loses its node's power between its last write and its record; two at once, begun at
 /// the same moment. Each revision is written once to each ConfigMap.
-pub fn applies(shop: &mut Shop) {
+pub fn applies(shop: &Shop) {
     shop.serve();
     let first = commit(shop, &MAPS);
-    let applier = Applier::deploy(shop, "@every 10s");
-    eventually(120, "its time has come", || applier.jobs_of("config-apply").first().cloned());
+    let applier = Applier::deploy(shop, SHIPPED, "@every 10s");
+    eventually("its time has come", || applier.jobs_of("config-apply").first().cloned());
     patch(&applier, "config-apply", &json!({ "suspend": true }));
     for job in applier.jobs_of("config-apply") {
         applier.ended(&job).well();
@@ -28,7 +28,7 @@ pub fn applies(shop: &mut Shop) {
     let (kube, written) = (applier.kube.clone(), second.clone());
     shop.hold(move || crate::applier::revision(&kube.get("configmap/alpha")).as_ref() == Some(&written));
     applier.start("second", |_| ());
-    eventually(120, "it has written, and asks the remote once more", || (shop.held() > 0).then_some(()));
+    eventually("it has written, and asks the remote once more", || (shop.held() > 0).then_some(()));
     for (map, _) in MAPS {
         assert_eq!(applier.revision(map), Some(second.clone()), "{map}");
     }
@@ -48,7 +48,7 @@ pub fn applies(shop: &mut Shop) {
     shop.hold(|| true);
     applier.start("third", |_| ());
     applier.start("beside", |_| ());
-    eventually(120, "both ask the remote", || (shop.held() >= 2).then_some(()));
+    eventually("both ask the remote", || (shop.held() >= 2).then_some(()));
     shop.release();
     applier.ended("third").well();
     applier.ended("beside").well();
@@ -56,7 +56,7 @@ pub fn applies(shop: &mut Shop) {
 
     let revisions = [first, second, third];
     for (map, _) in MAPS {
-        eventually(30, "the audit log is complete", || (applier.history(map).len() >= 3).then_some(()));
+        eventually("the audit log is complete", || (applier.history(map).len() >= 3).then_some(()));
         assert_eq!(applier.history(map), revisions, "{map}");
     }
     applier.remove();
@@ -64,10 +64,10 @@ pub fn applies(shop: &mut Shop) {
 
 /// A run that somebody has to look at is not begun again; one whose remote hangs is ended; a run whose time passed while
 /// nobody could start it is let go. Beside each a control: the same without the line that makes the difference.
-pub fn ends(shop: &mut Shop) {
+pub fn ends(shop: &Shop) {
     shop.serve();
     commit(shop, &MAPS);
-    let applier = Applier::deploy(shop, SELDOM);
+    let applier = Applier::deploy(shop, "ends", SELDOM);
     // A machine that is so busy that the minute begins meanwhile takes the next one.
     let due = std::iter::repeat_with(|| idle(&applier)).find(|due| jiff::Timestamp::now() < *due).unwrap();
 
@@ -105,13 +105,12 @@ pub fn ends(shop: &mut Shop) {
     for name in ["missed", "late"] {
         patch(&applier, name, &json!({ "suspend": false }));
     }
-    let late = eventually(120, "a run without a deadline is made up for", || {
-        applier.jobs_of("late").first().cloned()
-    });
+    let late =
+        eventually("a run without a deadline is made up for", || applier.jobs_of("late").first().cloned());
     applier.ended(&late).well();
     assert_eq!(applier.jobs_of("missed"), [""; 0], "one with a deadline is not");
     patch(&applier, "missed", &json!({ "schedule": "@every 1s", "concurrencyPolicy": "Forbid" }));
-    eventually(120, "its next time has come", || applier.jobs_of("missed").first().cloned());
+    eventually("its next time has come", || applier.jobs_of("missed").first().cloned());
     applier.remove();
 }
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::common::eventually;
 use crate::git_sync::ORIGINAL;
 use crate::kube::Kube;
+use crate::kube::eventually;
 use crate::shop::{Counts, Reader, Shop};
 
 /// So many commits, so far apart; the kubelet looks at a volume about once a minute.
@@ -24,7 +24,7 @@ const MAPPED: &str = "{name: config, configMap: {name: files, items: \
     [{key: a, path: a}, {key: b, path: b}, {key: c, path: sub/c}]}}";
 
 fn ways(shop: &Shop) -> Vec<Way> {
-    let url = Shop::url();
+    let url = shop.url();
     let mut ways = vec![
         Way {
             name: "treeswap",
@@ -42,7 +42,7 @@ fn ways(shop: &Shop) -> Vec<Way> {
         },
         Way { name: "configmap", writers: " []".into(), volume: MAPPED, link: "..data" },
     ];
-    if shop.git_sync.is_some() {
+    if shop.programs.git_sync.is_some() {
         let container = |name: &str, more: &str| {
             format!(
                 "
@@ -89,8 +89,7 @@ spec:
 }
 
 /// What brings the same files into the ConfigMap: treeswap, in a Pod of its own.
-fn applier() -> String {
-    let url = Shop::url();
+fn applier(url: &str) -> String {
     format!(
         "
 apiVersion: v1
@@ -127,16 +126,16 @@ spec:
 
 /// The same commits on every way: the table that says when a Pod saw them and what a slow reader got. Only what
 /// treeswap promises must hold; times are for people.
-pub fn side_by_side(shop: &mut Shop) {
+pub fn side_by_side(shop: &Shop) {
     shop.serve();
     let kube = shop.kube.namespace("latency", "baseline");
     let first = shop.commit(); // before anybody looks: revisions are told apart by their order
-    deploy_applier(&kube);
+    deploy_applier(shop, &kube);
     let ways = ways(shop);
     ways.iter().for_each(|way| kube.apply(&pod(way)));
     let readers: Vec<_> = ways.iter().map(|way| follow(shop, &kube, way.name)).collect();
     for reader in readers.iter().flatten() {
-        eventually(180, "every consumer has seen a revision", || reader.saw_from(first));
+        eventually("every consumer has seen a revision", || reader.saw_from(first));
     }
 
     let before: Vec<_> = readers.iter().map(|[_, slow]| slow.counts()).collect();
@@ -146,16 +145,16 @@ pub fn side_by_side(shop: &mut Shop) {
         commits.push((shop.commit(), begun));
         std::thread::sleep(PAUSE);
     }
-    println!(
-        "        {COMMITS} commits, one every {PAUSE:?}; asked for every 1s; three files, read slowly at 20ms each\n\
+    shop.say(format_args!(
+        "{COMMITS} commits, one every {PAUSE:?}; asked for every 1s; three files, read slowly at 20ms each\n\
          \x20                   seconds from commit to visible        sets read  torn or gone, per million:\n\
          \x20                     least    median      most                        by path   by directory"
-    );
+    ));
     for ((way, [quick, slow]), before) in ways.iter().zip(&readers).zip(before) {
-        row(way.name, &seconds(way.name, quick, &commits), &before, &slow.counts());
+        row(shop, way.name, &seconds(way.name, quick, &commits), &before, &slow.counts());
     }
-    if shop.git_sync.is_none() {
-        println!("        git-sync     left out: TREESWAP_TEST_GIT_SYNC names no git-sync");
+    if shop.programs.git_sync.is_none() {
+        shop.say("git-sync     left out: TREESWAP_TEST_GIT_SYNC names no git-sync");
     }
     for reader in &readers[0] {
         reader.assert_whole();
@@ -163,7 +162,7 @@ pub fn side_by_side(shop: &mut Shop) {
     kube.run(&["delete", "pod", "--all", "--wait=true", "--timeout=120s"]);
 }
 
-fn deploy_applier(kube: &Kube) {
+fn deploy_applier(shop: &Shop, kube: &Kube) {
     for what in [
         &["serviceaccount", "applier"][..],
         &["role", "applier", "--verb=list,get,create,update", "--resource=configmaps"],
@@ -171,8 +170,8 @@ fn deploy_applier(kube: &Kube) {
     ] {
         kube.run(&[&["create"], what].concat());
     }
-    kube.apply(&applier());
-    eventually(180, "the ConfigMap is there", || (!kube.get("configmap/files").is_null()).then_some(()));
+    kube.apply(&applier(&shop.url()));
+    eventually("the ConfigMap is there", || (!kube.get("configmap/files").is_null()).then_some(()));
 }
 
 fn follow(shop: &Shop, kube: &Kube, name: &str) -> [Reader; 2] {
@@ -186,7 +185,7 @@ fn seconds(name: &str, reader: &Reader, commits: &[(u64, i64)]) -> Vec<f64> {
         .iter()
         .map(|(number, begun)| {
             let what = format!("{name} shows revision {number} or a later one");
-            let seen = eventually(300, &what, || reader.saw_from(*number));
+            let seen = eventually(&what, || reader.saw_from(*number));
             (seen - begun) as f64 / 1e9
         })
         .collect();
@@ -194,15 +193,15 @@ fn seconds(name: &str, reader: &Reader, commits: &[(u64, i64)]) -> Vec<f64> {
     seconds
 }
 
-fn row(name: &str, seconds: &[f64], before: &Counts, after: &Counts) {
+fn row(shop: &Shop, name: &str, seconds: &[f64], before: &Counts, after: &Counts) {
     let read = (after.reads - before.reads) as f64;
     let million = |of: fn(&Counts) -> u64| (of(after) - of(before)) as f64 / read * 1e6;
-    println!(
-        "        {name:<12} {:>10.2} {:>9.2} {:>9.2} {read:>16} {:>14.0} {:>14.0}",
+    shop.say(format_args!(
+        "{name:<12} {:>10.2} {:>9.2} {:>9.2} {read:>16} {:>14.0} {:>14.0}",
         seconds[0],
         seconds[seconds.len() / 2],
         seconds[seconds.len() - 1],
         million(|counts| counts.mixed),
         million(|counts| counts.torn + counts.vanished),
-    );
+    ));
 }

@@ -3,16 +3,15 @@
 use std::os::unix::fs::chown;
 use std::path::Path;
 
-use crate::common::eventually;
 use crate::git_sync::{DROP_IN, ORIGINAL};
+use crate::kube::eventually;
 use crate::kube::{self, Kube};
-use crate::shop::{Reader, Shop};
+use crate::shop::{Reader, Shop, reading_pod};
 
 /// A Pod as git-sync's users have it: arguments only, the first revision by an init container.
-fn pod_of_git_sync() -> String {
+fn pod_of_git_sync(url: &str) -> String {
     let arguments = format!(
-        "--repo={}, --link=current, --period=1s, --stale-worktree-timeout=1m, '--git-config=safe.directory:*'",
-        Shop::url()
+        "--repo={url}, --link=current, --period=1s, --stale-worktree-timeout=1m, '--git-config=safe.directory:*'"
     );
     format!(
         "
@@ -41,18 +40,18 @@ spec:
 
 /// The container's image is set again and again in one Pod: volume and application stay, and the application has a
 /// complete revision at every moment.
-pub fn pod(shop: &mut Shop) {
+pub fn pod(shop: &Shop) {
     shop.serve();
     let kube = shop.kube.namespace("migrate-pod", "baseline");
-    kube.apply(&pod_of_git_sync());
+    kube.apply(&pod_of_git_sync(&shop.url()));
     let found = || kube.get("pod/migrant");
-    eventually(180, "the Pod is ready", || kube::is_ready(&found()).then_some(()));
+    eventually("the Pod is ready", || kube::is_ready(&found()).then_some(()));
     let reader = shop.follow(&kube, "migrant", "gateway");
     reader.waits_for(shop.commit());
     let uid = found()["metadata"]["uid"].clone();
     for (restarts, image) in (1..).zip([DROP_IN, ORIGINAL, DROP_IN]) {
         kube.run(&["set", "image", "pod/migrant", &format!("git-sync={image}")]);
-        eventually(180, &format!("{image} runs"), || {
+        eventually(&format!("{image} runs"), || {
             let found = found();
             let it = kube::container(&found, "git-sync");
             (it["image"] == image && it["restartCount"] == restarts && !it["state"]["running"].is_null())
@@ -62,14 +61,14 @@ pub fn pod(shop: &mut Shop) {
     }
     assert_eq!(found()["metadata"]["uid"], uid, "it is the same Pod");
     assert_eq!(kube::container(&found(), "gateway")["restartCount"], 0, "the application is not disturbed");
-    say(&reader);
+    say(shop, &reader);
     kube.run(&["delete", "pod/migrant", "--wait=true", "--timeout=120s"]);
 }
 
 /// The same directory of the node throughout: a Deployment that keeps it, and a Pod of its own that reads it. The
 /// command is named, as many manifests have it.
-fn deployment_of_git_sync(directory: &Path) -> String {
-    let (url, directory) = (Shop::url(), directory.display());
+fn deployment_of_git_sync(url: &str, directory: &Path) -> String {
+    let directory = directory.display();
     format!(
         "
 apiVersion: apps/v1
@@ -98,42 +97,25 @@ spec:
     )
 }
 
-fn consumer_of(directory: &Path) -> String {
-    format!(
-        "
-apiVersion: v1
-kind: Pod
-metadata: {{name: consumer, labels: {{app: consumer}}}}
-spec:
-  containers:
-    - name: gateway
-      image: registry.example.com/platform/gateway:1.0.0
-      args: [/git, current]
-      volumeMounts: [{{name: git, mountPath: /git, readOnly: true}}]
-  volumes: [{{name: git, hostPath: {{path: {}, type: Directory}}}}]
-",
-        directory.display()
-    )
-}
-
 /// A Deployment with `Recreate` and a directory of the node, whose image is set: between the old Pod's end and the new
 /// one's start nobody keeps the directory, and the consumer notices nothing.
-pub fn deployment(shop: &mut Shop) {
+pub fn deployment(shop: &Shop) {
     shop.serve();
-    let directory = shop.machine.dir.join("git");
+    let directory = shop.dir.join("git");
     std::fs::create_dir(&directory).unwrap();
     chown(&directory, Some(65533), Some(65533)).unwrap();
     let kube = shop.kube.namespace("migrate-deployment", "privileged");
-    kube.apply(&deployment_of_git_sync(&directory));
-    eventually(180, "git-sync has published", || std::fs::read_link(directory.join("current")).ok());
-    kube.apply(&consumer_of(&directory));
-    let reader = shop.follow(&kube, &kube.ready("app=consumer"), "gateway");
+    kube.apply(&deployment_of_git_sync(&shop.url(), &directory));
+    eventually("git-sync has published", || std::fs::read_link(directory.join("current")).ok());
+    let volume = format!("hostPath: {{path: {}, type: Directory}}", directory.display());
+    kube.apply(&reading_pod("consumer", "current", &volume));
+    let reader = shop.follow(&kube, &kube.ready("app=consumer"), "reader");
     reader.waits_for(shop.commit());
     for image in [DROP_IN, ORIGINAL, DROP_IN] {
         replace(&kube, image);
         goes_on(shop, &reader);
     }
-    say(&reader);
+    say(shop, &reader);
     kube.run(&["delete", "deployment,pod", "--all", "--wait=true", "--cascade=foreground", "--timeout=120s"]);
 }
 
@@ -152,6 +134,6 @@ fn goes_on(shop: &Shop, reader: &Reader) {
     reader.assert_whole();
 }
 
-fn say(reader: &Reader) {
-    println!("        to treeswap, back to git-sync, to treeswap: {:?}", reader.assert_whole());
+fn say(shop: &Shop, reader: &Reader) {
+    shop.say(format_args!("to treeswap, back to git-sync, to treeswap: {:?}", reader.assert_whole()));
 }

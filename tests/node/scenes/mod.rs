@@ -1,5 +1,6 @@
 //! The scenarios, one file per subject.
 
+pub mod chart;
 pub mod consumers;
 pub mod crash;
 pub mod cronjob;

@@ -6,28 +6,30 @@ use serde_json::json;
 
 use super::cronjob::SELDOM;
 use crate::applier::{Applier, MAPS, commit, rights};
-use crate::common::eventually;
+use crate::kube::eventually;
 use crate::shop::Shop;
 
+const NAMESPACE: &str = "rights";
 /// What turns are taken by.
 const LEASE: &str = "treeswap-platform-config";
 
 /// With the shipped Role a run is refused nothing, and asks for each right that the Role grants and for no other. Without
 /// one of them a run that needs it fails, is not begun again, and says which one it is; without `list` everything is
 /// done, and without a right to Leases too, which is only said, once.
-pub fn narrow(shop: &mut Shop) {
+pub fn narrow(shop: &Shop) {
     shop.serve();
     let alpha = MAPS[0];
     commit(shop, &[alpha]);
-    let applier = Applier::deploy(shop, SELDOM);
+    let applier = Applier::deploy(shop, NAMESPACE, SELDOM);
     applier.run("creates").well();
     commit(shop, &[alpha]);
     applier.run("updates").well();
 
     let granted: BTreeSet<_> = rights(&applier.role).into_iter().collect();
-    let asked = eventually(30, "the audit log is complete", || {
+    let asked = eventually("the audit log is complete", || {
         let requests = applier.requests();
-        let asked: BTreeSet<_> = requests.iter().map(crate::applier::right).collect();
+        let asked: BTreeSet<_> =
+            requests.iter().map(|request| crate::applier::right(request, NAMESPACE)).collect();
         let refused = requests.iter().find(|request| request["responseStatus"]["code"] == 403);
         assert!(refused.is_none(), "{refused:?}");
         (asked.len() >= granted.len()).then_some(asked)
@@ -58,7 +60,7 @@ pub fn narrow(shop: &mut Shop) {
         let revision = commit(shop, &[alpha, (&made, "b")]);
         let job = format!("without-{number}");
         let ended = applier.run(&job);
-        let missing = format!("the right to {verb} {resource} in namespace ci is missing");
+        let missing = format!("the right to {verb} {resource} in namespace {NAMESPACE} is missing");
         if turns || verb == "list" {
             assert_eq!(ended.well().succeeded, 1);
             for map in [alpha.0, &made] {
@@ -75,7 +77,7 @@ pub fn narrow(shop: &mut Shop) {
             "{ended:?}"
         );
         assert!(ended.pods[0].1.contains(&missing), "{verb}: {ended:?}");
-        let hint = format!("hint: grant our user {verb} on {resource} with a Role in ci");
+        let hint = format!("hint: grant our user {verb} on {resource} with a Role in {NAMESPACE}");
         assert!(ended.pods[0].1.contains(&hint), "{verb}: {ended:?}");
     }
     applier.grant(&json!(applier.role));

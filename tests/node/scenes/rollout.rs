@@ -2,13 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::eventually;
-use crate::kube;
+use crate::kube::{self, eventually};
 use crate::shop::{READER, Shop};
 
 /// An eviction and a rolling update while a revision arrives every half second: every consumer, old and new, sees
 /// complete sets from its first look to its last, and every sidecar ends with exit code 0 in its grace period.
-pub fn drains(shop: &mut Shop) {
+pub fn drains(shop: &Shop) {
     shop.serve();
     let kube = shop.kube.namespace("rollout", "restricted");
     shop.deploy(&kube, "examples/one-service", "treeswap-sidecar", &[], READER);
@@ -17,7 +16,6 @@ pub fn drains(shop: &mut Shop) {
     let mut readers: Vec<_> = old.iter().map(|pod| shop.follow(&kube, pod, "gateway")).collect();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let shop = &*shop;
         // Commits go on in this thread's stead; Shop's counter is not shared between threads.
         let remote = &shop.remote;
         let numbers = 1_000_000..;
@@ -53,17 +51,17 @@ pub fn drains(shop: &mut Shop) {
         let new = kube.all_ready(label, 2);
         readers.extend(new.iter().map(|pod| shop.follow(&kube, pod, "gateway")));
         for reader in &readers {
-            eventually(60, "every consumer has read", || (reader.counts().reads > 20).then_some(()));
+            eventually("every consumer has read", || (reader.counts().reads > 20).then_some(()));
         }
     });
     let counts: Vec<_> = readers.iter().map(|reader| reader.assert_whole()).collect();
     let sum = |of: fn(&crate::shop::Counts) -> u64| counts.iter().map(of).sum::<u64>();
-    println!(
-        "        {} Pods read {} sets: 0 torn, 0 vanished, 0 absent; through the path {} were mixed",
+    shop.say(format_args!(
+        "{} Pods read {} sets: 0 torn, 0 vanished, 0 absent; through the path {} were mixed",
         counts.len(),
         sum(|one| one.reads),
         sum(|one| one.mixed)
-    );
+    ));
     kube.delete("deployment,pod", label);
 }
 
@@ -86,7 +84,7 @@ fn hold(kube: &kube::Kube, pod: &str, held: bool) {
 #[track_caller]
 fn ended_well(kube: &kube::Kube, pods: &[String]) {
     for pod in pods {
-        let ended = eventually(120, &format!("{pod} has ended"), || {
+        let ended = eventually(&format!("{pod} has ended"), || {
             let found = kube.get(&format!("pod/{pod}"));
             let all = ["treeswap", "gateway"]
                 .map(|name| kube::container(&found, name)["state"]["terminated"].clone());

@@ -2,40 +2,21 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::applier::{MAPS, commit};
+use crate::applier::{MAPS, RULES, commit};
+use crate::common::binary;
 use crate::common::run::{self, Background, Ran};
-use crate::common::{binary, eventually};
-use crate::kube::Kube;
-use crate::shop::Shop;
+use crate::kube::{Kube, eventually};
+use crate::shop::{Shop, reading_pod};
 
-/// Two ConfigMaps and the marker on one volume, as README has it, in a Pod whose consumer knows nothing of markers.
-const MOUNTED: &str = "
-apiVersion: v1
-kind: Pod
-metadata: {name: mounted, labels: {app: mounted}}
-spec:
-  containers:
-    - name: reader
-      image: registry.example.com/platform/gateway:1.0.0
-      args: [/maps, ..data, a, b]
-      volumeMounts: [{name: maps, mountPath: /maps, readOnly: true}]
-      securityContext:
-        {runAsNonRoot: true, runAsUser: 1000, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]},
-         seccompProfile: {type: RuntimeDefault}}
-  volumes:
-    - name: maps
-      projected:
-        sources:
-          - configMap: {name: alpha}
-          - configMap: {name: beta}
-          - configMap:
-              name: treeswap-set-acme
-              items: [{key: alpha, path: .treeswap/alpha}, {key: beta, path: .treeswap/beta}]
-";
+/// Two ConfigMaps and the marker on one volume, as README has it.
+const MAPS_AND_MARKER: &str = "projected: {sources: [
+    {configMap: {name: alpha}},
+    {configMap: {name: beta}},
+    {configMap: {name: treeswap-set-acme,
+                 items: [{key: alpha, path: .treeswap/alpha}, {key: beta, path: .treeswap/beta}]}}]}";
 
 /// What is ours to write.
 const ALL: [&str; 4] = ["alpha", "beta", "treeswap-set-acme", "treeswap-ledger-acme"];
@@ -54,7 +35,7 @@ impl<'a> Writer<'a> {
         let config = std::fs::read_to_string(shop.machine.dir.join("kubeconfig")).unwrap();
         let mut config: Value = serde_json::from_str(&config).unwrap();
         config["users"][0]["user"]["token"] = kube.run(&["create", "token", "writer"]).trim().into();
-        let kubeconfig = shop.machine.dir.join("writer");
+        let kubeconfig = shop.dir.join("writer");
         std::fs::write(&kubeconfig, config.to_string()).unwrap();
         Self { shop, kube: kube.clone(), kubeconfig }
     }
@@ -69,7 +50,7 @@ impl<'a> Writer<'a> {
             "metadata": { "name": "writer" }, "rules": rules });
         self.kube.apply(&role.to_string());
         for map in ALL {
-            eventually(60, "the Role is in force", || {
+            eventually("the Role is in force", || {
                 let map_named = format!("configmaps/{map}");
                 let asked = ["auth", "can-i", "update", &map_named, "--as=system:serviceaccount:sets:writer"];
                 (self.kube.try_run(&asked).ok() == maps.contains(&map)).then_some(())
@@ -79,17 +60,12 @@ impl<'a> Writer<'a> {
 
     fn command(&self) -> Command {
         let mut command = Command::new(binary());
-        command.args([
-            "apply",
-            "--owner=acme",
-            "--rules-in-tree=core-services/prow/_plugins.yaml",
-            "--ref=main",
-        ]);
+        command.args(["apply", "--owner=acme", &format!("--rules-in-tree={RULES}"), "--ref=main"]);
         command.args([
             "--default-namespace=sets",
             "--stamp-key=.{name}.stamp",
             "--repo",
-            &Shop::url(),
+            &self.shop.url(),
             "--kubeconfig",
         ]);
         command.arg(&self.kubeconfig);
@@ -123,12 +99,12 @@ impl<'a> Writer<'a> {
 
 /// A program that writes down what it loads at each swap of the volume.
 fn loading(shop: &Shop, volume: &Path, name: &str, flag: Option<&str>) -> (Background, PathBuf) {
-    let seen = shop.machine.dir.join(format!("{name}.seen"));
+    let seen = shop.dir.join(format!("{name}.seen"));
     let mut command = Command::new(binary());
     command.arg("watch").args(flag).arg(volume).arg("--");
     // A set that the kubelet removes while it is read is none.
     command.args(["sh", "-c", r#"both=$(cd "$TREESWAP_DIR" && cat a b) && echo $both >> "$0""#]).arg(&seen);
-    (Background::start(&mut command, &shop.machine.dir.join(format!("{name}.log"))), seen)
+    (Background::start(&mut command, &shop.dir.join(format!("{name}.log"))), seen)
 }
 
 fn lines(seen: &Path) -> Vec<String> {
@@ -137,27 +113,25 @@ fn lines(seen: &Path) -> Vec<String> {
 
 /// What is written while the kubelet refreshes the volume: `watch --set` runs its program for complete sets only. The
 /// same without the flag, and a consumer in the Pod, take what lies between for a set.
-pub fn complete(shop: &mut Shop) {
+pub fn complete(shop: &Shop) {
     shop.serve();
-    let shop = &*shop;
     let kube = shop.kube.namespace("sets", "restricted");
     let writer = Writer::new(shop, &kube);
     commit(shop, &MAPS[..2]);
     let first = writer.whole();
-    kube.apply(MOUNTED);
+    // Its consumer knows nothing of markers.
+    kube.apply(&reading_pod("mounted", "..data, a, b", MAPS_AND_MARKER));
     let pod = kube.ready("app=mounted");
     let reader = shop.follow(&kube, &pod, "reader");
-    let uid = kube.get("pod/mounted")["metadata"]["uid"].as_str().unwrap().to_owned();
-    let volume = shop.machine.dir.join(format!("kubelet/pods/{uid}/volumes/kubernetes.io~projected/maps"));
+    let volume = shop.volume(&kube.get("pod/mounted"), "projected", "files");
     let (reads_sets, sets) = loading(shop, &volume, "sets", Some("--set"));
     let (reads_swaps, swaps) = loading(shop, &volume, "swaps", None);
     let until = |seen: &Path, pair: (u64, u64)| {
         let line = format!("{} {}", pair.0, pair.1);
-        eventually(180, &format!("{line} in {}", seen.display()), || {
+        eventually(&format!("{line} in {}", seen.display()), || {
             // The kubelet looks at the volumes of a Pod that has changed at once, not in a minute.
             let now = format!("at={}", jiff::Timestamp::now().as_nanosecond());
             kube.run(&["annotate", "pod", "mounted", "--overwrite", &now]);
-            std::thread::sleep(Duration::from_millis(300));
             lines(seen).contains(&line).then_some(())
         });
     };
@@ -183,14 +157,14 @@ pub fn complete(shop: &mut Shop) {
         let all = ["configmap/alpha", "configmap/beta"].map(|map| crate::applier::revision(&asked.get(map)));
         all.iter().all(|one| one.as_ref() == Some(&written))
     });
-    let mut applying = Background::start(&mut writer.command(), &shop.machine.dir.join("applying.log"));
-    eventually(60, "both maps are written", || (shop.held() > 0).then_some(()));
+    let mut applying = Background::start(&mut writer.command(), &shop.dir.join("applying.log"));
+    eventually("both maps are written", || (shop.held() > 0).then_some(()));
     last = writer.number();
     until(&swaps, (last, last));
     assert_eq!(lines(&sets), expected, "nobody has said yet that it is complete");
     shop.release();
     until(&sets, (last, last));
-    let ended = applying.child.wait().unwrap();
+    let ended = applying.ended();
     assert!(ended.success(), "{ended}: {}", applying.log());
 
     // And whenever the kubelet may look.
@@ -203,17 +177,17 @@ pub fn complete(shop: &mut Shop) {
     until(&sets, (last, last));
     let mixed = |line: &&String| line.split(' ').next() != line.split(' ').nth(1);
     assert_eq!(lines(&sets).iter().find(mixed), None);
-    let counts = eventually(60, "the consumer in the Pod has read what is mixed", || {
+    let counts = eventually("the consumer in the Pod has read what is mixed", || {
         Some(reader.counts()).filter(|counts| counts.torn > 0)
     });
-    println!(
-        "        {} complete sets; without --set {} of {} were mixed, and {} of {} reads in the Pod",
+    shop.say(format_args!(
+        "{} complete sets; without --set {} of {} were mixed, and {} of {} reads in the Pod",
         lines(&sets).len(),
         lines(&swaps).iter().filter(mixed).count(),
         lines(&swaps).len(),
         counts.torn,
         counts.reads
-    );
+    ));
     // They hold the volume, which the kubelet has to unmount.
     drop((reads_sets, reads_swaps));
     kube.run(&["delete", "pod", "mounted", "--wait=true", "--timeout=120s"]);

@@ -1,7 +1,6 @@
 //! One treeswap for a node, and what else shares a directory.
 
-use crate::common::eventually;
-use crate::kube;
+use crate::kube::{self, eventually};
 use crate::shop::Shop;
 
 const CONSUMERS: &str = "
@@ -11,30 +10,34 @@ const CONSUMERS: &str = "
 ";
 
 /// A second writer for the directory that the node's treeswap keeps.
-const INTRUDER: &str = "
+fn intruder(url: &str) -> String {
+    format!(
+        "
 apiVersion: v1
 kind: Pod
-metadata: {name: intruder}
+metadata: {{name: intruder}}
 spec:
   containers:
     - name: treeswap
       image: registry.example.com/platform/treeswap:0.1.0
-      args: [sync, '--repo=http://10.77.0.2:3000/config.git', --root=/config]
+      args: [sync, '--repo={url}', --root=/config]
       terminationMessagePolicy: FallbackToLogsOnError
-      securityContext: {runAsUser: 0}
-      volumeMounts: [{name: config, mountPath: /config}]
-  volumes: [{name: config, hostPath: {path: /var/lib/treeswap/config}}]
-";
+      securityContext: {{runAsUser: 0}}
+      volumeMounts: [{{name: config, mountPath: /config}}]
+  volumes: [{{name: config, hostPath: {{path: /var/lib/treeswap/config}}}}]
+"
+    )
+}
 
 /// Ten services read what one treeswap keeps; they start after the first revision, see every later one complete, and
 /// go on while it is replaced. A second writer is refused and says who the first is.
-pub fn reads(shop: &mut Shop) {
+pub fn reads(shop: &Shop) {
     shop.serve();
     shop.set_away(true);
     let kube = shop.kube.namespace("shared", "privileged");
     shop.deploy(&kube, "examples/ten-services", "treeswap-node", &[], CONSUMERS);
     let (node, services) = ("app.kubernetes.io/name=treeswap-node", "app.kubernetes.io/name!=treeswap-node");
-    eventually(120, "the services wait", || {
+    eventually("the services wait", || {
         let pods = kube.pods(services);
         let waits =
             |pod: &serde_json::Value| !kube::container(pod, "wait-for-config")["state"]["running"].is_null();
@@ -49,8 +52,8 @@ pub fn reads(shop: &mut Shop) {
         reader.waits_for(revision);
     });
 
-    kube.apply(INTRUDER);
-    eventually(120, "the second writer is refused", || {
+    kube.apply(&intruder(&shop.url()));
+    eventually("the second writer is refused", || {
         let pod = kube.get("pod/intruder");
         let container = kube::container(&pod, "treeswap");
         let ended = ["state", "lastState"].map(|state| container[state]["terminated"]["message"].to_string());

@@ -1,21 +1,20 @@
 //! The start of a Pod.
 
-use crate::common::eventually;
-use crate::kube;
+use crate::kube::{self, eventually};
 use crate::shop::{READER, Shop};
 
 /// The application container never starts before the first publication. Meanwhile `kubectl describe` shows why, and
 /// nobody has to do anything once the remote is there.
-pub fn waits(shop: &mut Shop) {
+pub fn waits(shop: &Shop) {
     let kube = shop.kube.namespace("start", "restricted");
     // Nothing listens where the repository should be.
     shop.deploy(&kube, "examples/one-service", "treeswap-sidecar", &[], READER);
     let label = "app.kubernetes.io/name=gateway";
-    let pod = eventually(120, "describe shows the reason", || {
+    let pod = eventually("describe shows the reason", || {
         let pod = kube.pods(label).first().map(kube::name)?;
         let shown = kube.describe(&pod);
         let reason = shown.lines().any(|line| line.contains("Startup probe failed"))
-            && shown.contains("cannot connect to http://10.77.0.2:3000/config.git: Connection refused");
+            && shown.contains(&format!("cannot connect to {}: Connection refused", shop.url()));
         reason.then_some(pod)
     });
     let waiting = kube.get(&format!("pod/{pod}"));
@@ -49,7 +48,7 @@ pub fn waits(shop: &mut Shop) {
         // The kubelet's times are in whole seconds.
         assert!(started.as_second() >= published.as_second(), "started {started}, published {published}");
         let reader = shop.follow(&kube, pod, "gateway");
-        eventually(60, "the consumer has read", || (reader.counts().reads > 20).then_some(()));
+        eventually("the consumer has read", || (reader.counts().reads > 20).then_some(()));
         reader.assert_whole();
     }
     kube.delete("deployment,pod", label);
