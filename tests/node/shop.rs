@@ -111,6 +111,17 @@ fn shipped() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy")
 }
 
+/// The repository that README's examples follow.
+const EXAMPLE: &str = "https://git.example.com/platform/config.git";
+
+/// The block of code in README that begins with this line.
+fn readme(first: &str) -> String {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let begin = text.find(&format!("\n{first}")).unwrap_or_else(|| panic!("README has no {first}"));
+    let (block, _) = text[begin..].split_once("\n```").expect("a block ends");
+    block.to_owned()
+}
+
 /// What one scene has.
 pub struct Shop {
     pub machine: Arc<Machine>,
@@ -204,6 +215,24 @@ impl Shop {
     pub fn deploy(&self, kube: &Kube, example: &str, map: &str, literals: &[&str], patches: &str) {
         let user = self.user_kustomization(example, map, literals, patches);
         kube.apply(&kube.kustomize(&user));
+    }
+
+    /// The same by the kustomization that README shows, word for word but for where things are, and these patches.
+    pub fn deploy_by_readme(&self, kube: &Kube, patches: &str) {
+        let shown = self.shown("# kustomization.yaml").replace("path/to/treeswap", "../../..");
+        let dir = self.dir.join("deploy/kustomize/user");
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("kustomization.yaml"), format!("{shown}\npatches:\n{patches}")).unwrap();
+        let deployment = shipped().join("kustomize/examples/one-service/deployment.yaml");
+        std::fs::copy(deployment, dir.join("deployment.yaml")).unwrap();
+        kube.apply(&kube.kustomize(&dir));
+    }
+
+    /// A block of code in README, for our repository.
+    pub fn shown(&self, first: &str) -> String {
+        let block = readme(first);
+        assert!(block.contains(EXAMPLE), "{block}");
+        block.replace(EXAMPLE, &self.url())
     }
 
     fn user_kustomization(&self, example: &str, map: &str, literals: &[&str], patches: &str) -> PathBuf {

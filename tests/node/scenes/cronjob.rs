@@ -88,6 +88,10 @@ pub fn ends(shop: &Shop) {
 
     // activeDeadlineSeconds: the remote takes the connection and says nothing.
     shop.hold(|| true);
+    assert!(
+        applier.cronjob["spec"]["jobTemplate"]["spec"]["activeDeadlineSeconds"].is_u64(),
+        "it is shipped"
+    );
     applier.start("hung", |job| job["activeDeadlineSeconds"] = json!(10));
     applier.start("patient", |job| job["activeDeadlineSeconds"] = Value::Null);
     let hung = applier.ended("hung");
@@ -125,6 +129,7 @@ fn idle(applier: &Applier) -> jiff::Timestamp {
         let mut cronjob = applier.cronjob.clone();
         cronjob["metadata"]["name"] = name.into();
         let spec = &mut cronjob["spec"];
+        assert!(spec["startingDeadlineSeconds"].is_u64(), "it is shipped");
         (spec["schedule"], spec["timeZone"]) = (schedule.clone().into(), "Etc/UTC".into());
         (spec["suspend"], spec["startingDeadlineSeconds"]) = (true.into(), deadline);
         applier.kube.apply(&cronjob.to_string());

@@ -3,12 +3,12 @@
 use crate::kube::{self, eventually};
 use crate::shop::{READER, Shop};
 
-/// The application container never starts before the first publication. Meanwhile `kubectl describe` shows why, and
+/// What README shows, as a newcomer does it: the application container never starts before the first publication. Meanwhile `kubectl describe` shows why, and
 /// nobody has to do anything once the remote is there.
 pub fn waits(shop: &Shop) {
     let kube = shop.kube.namespace("start", "restricted");
     // Nothing listens where the repository should be.
-    shop.deploy(&kube, "examples/one-service", "treeswap-sidecar", &[], READER);
+    shop.deploy_by_readme(&kube, READER);
     let label = "app.kubernetes.io/name=gateway";
     let pod = eventually("describe shows the reason", || {
         let pod = kube.pods(label).first().map(kube::name)?;
