@@ -1,6 +1,6 @@
 //! `treeswap sync` with rules: every new revision's ConfigMaps, brought to their clusters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -167,10 +167,10 @@ impl Teller {
             .chain(report.failures.iter().cloned())
             .collect();
         for target in report.targets.iter().filter(|target| target.outcome.is_write()) {
-            let keys = target.added.len() + target.changed.len() + target.removed.len();
+            let changed_keys = target.added.len() + target.changed.len() + target.removed.len();
             let (outcome, place) =
                 (target.outcome.word(), format!("{}/{}", target.cluster, target.namespace));
-            info!(keys, "{place}/{}: {outcome}: {}", target.name, target.why);
+            info!(changed_keys, "{place}/{}: {outcome}: {}", target.name, target.why);
         }
         for target in report.targets.iter().filter(|target| !target.outcome.is_success()) {
             self.metrics.error("apply", if target.transient { "transient" } else { "permanent" });
@@ -178,6 +178,9 @@ impl Teller {
         report.failures.iter().for_each(|_| self.metrics.error("apply", "transient"));
         let ended = report.targets.iter().map(|target| (target.cluster.as_str(), target.outcome.word()));
         self.metrics.delivered(ended, &mut self.shown);
+        let hints = report.targets.iter().filter(|target| !target.outcome.is_success());
+        let hints: BTreeSet<String> = hints.flat_map(|target| target.hints.clone()).collect();
+        let hints: Vec<String> = hints.into_iter().collect();
         let revision = report.revision;
         let summary = format!("revision {}: {}", revision.short(), words.join(", "));
         match (wrong.first(), report.differs()) {
@@ -186,6 +189,7 @@ impl Teller {
             (Some(_), _) => {
                 if let Some(times) = self.failing.say(&wrong.join("\n")) {
                     wrong.iter().take(MOST_OPEN).for_each(|line| error!("{line}"));
+                    hints.iter().for_each(|hint| info!("hint: {hint}"));
                     warn!(%revision, "{summary}{}", unsaid(times));
                 }
             }
@@ -199,11 +203,7 @@ impl Teller {
             (true, true) => Outcome::Published,
             (true, false) => Outcome::Unchanged,
         };
-        let hints = report.targets.iter().flat_map(|target| target.hints.clone());
-        let hints: Vec<String> = hints.collect::<std::collections::BTreeSet<_>>().into_iter().collect();
-        let first = wrong.first().cloned();
-        let hints = if first.is_some() { hints } else { Vec::new() };
-        self.ended(outcome, first, hints);
+        self.ended(outcome, wrong.first().cloned(), hints);
     }
 
     fn show(&self, report: &Report, wrong: &[String]) {

@@ -250,7 +250,7 @@ impl Connection {
         config.connect_timeout = Some(self.limit / 2);
         config.read_timeout = None;
         config.write_timeout = None;
-        let server = config.cluster_url.authority().map_or_else(String::new, ToString::to_string);
+        let server = address(&config.cluster_url);
         let client = Client::try_from(config).map_err(|error| self.unusable(&error))?;
         *made += 1;
         Ok(live.insert(Live { client, server, until, number: *made }).clone())
@@ -265,5 +265,25 @@ impl Connection {
         if guard.1.as_ref().is_some_and(|live| live.number == number) {
             guard.1 = None;
         }
+    }
+}
+
+/// A server as it is named to people: with the port that its URL leaves out, and without a name and password in it.
+fn address(url: &http::Uri) -> String {
+    let scheme = url.scheme_str().unwrap_or("https");
+    let port = url.port_u16().unwrap_or(if scheme == "http" { 80 } else { 443 });
+    format!("{scheme}://{}:{port}", url.host().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_its_port_and_no_credentials() {
+        let shown = |url: &str| address(&url.parse().unwrap());
+        assert_eq!(shown("https://api.example.com/"), "https://api.example.com:443");
+        assert_eq!(shown("http://user:s3cret@10.0.0.1/k8s/x"), "http://10.0.0.1:80");
+        assert_eq!(shown("https://[::1]:6443"), "https://[::1]:6443");
     }
 }

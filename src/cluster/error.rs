@@ -235,7 +235,7 @@ pub enum Failure {
     /// No connection: nothing was sent.
     #[error("cannot connect to {server}: {why}")]
     Unreachable {
-        /// The server's address.
+        /// The server's URL, with its port.
         server: String,
         /// Why.
         why: String,
@@ -328,6 +328,11 @@ impl Error {
             Failure::Unreachable { transient: false, .. } => {
                 "check `certificate-authority-data` and `server` in the kubeconfig".to_owned()
             }
+            Failure::Unreachable { server, .. } => format!(
+                "is the API server of {} up, is {server} its address (`server` in the kubeconfig), and do name \
+                 service, firewall and proxy let us through?",
+                self.cluster
+            ),
             Failure::Config(config) => return config.hints(),
             _ => return Vec::new(),
         };

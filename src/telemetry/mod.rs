@@ -71,8 +71,10 @@ impl Options {
 /// Sends the lines of this process to stderr from now on. A second call changes nothing.
 pub fn start(options: &Options) {
     let terminal = std::io::stderr().is_terminal();
+    // Whatever it complains of we report ourselves, with the cluster's name and once; who wants it names it.
+    let filter = EnvFilter::new(format!("kube_client=off,{}", options.filter));
     let lines = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(&options.filter))
+        .with_env_filter(filter)
         .with_writer(std::io::stderr)
         // It would say on stderr that stderr cannot be written, and panic. Whoever reads the log may go; syncing goes on.
         .log_internal_errors(false)

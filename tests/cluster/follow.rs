@@ -163,6 +163,23 @@ fn once_ends_with_the_result_and_what_is_missing_is_named() {
     assert!(neither.complaint().contains("sync needs --root, or --rules"), "{}", neither.stderr);
 }
 
+#[test]
+fn a_server_that_is_not_there_is_named_once_with_its_port_and_what_to_check() {
+    let stage = Stage::new();
+    let (address, _held) = crate::common::refusing();
+    let gone = Access { server: format!("https://{address}"), ..Kubernetes::shared().access("writer") };
+    let once = run::to_end(&mut command(&stage, &[("gone", gone)], &["--one-time", "--log-format=plain"]));
+    assert_eq!(once.status.code(), Some(3), "{}{}", once.stdout, once.stderr);
+    let named = |what: &str| once.stderr.lines().filter(|line| line.contains(what)).count();
+    let connects = format!(
+        "cluster gone: cannot get ConfigMap {}/treeswap-set-test: cannot connect to https://{address}: ",
+        stage.namespace
+    );
+    assert_eq!(named(&connects), MAPS.len(), "for each target: {}", once.stderr);
+    assert_eq!(named("hint: is the API server of gone up"), 1, "{}", once.stderr);
+    assert_eq!(named("client error"), 0, "each try in the client's own words: {}", once.stderr);
+}
+
 /// A `sync` that keeps a root, too.
 fn with_root(stage: &Stage, contexts: &[(&str, Access)], more: &[&str]) -> Running {
     let root = format!("--root={}", stage.world.root.display());
@@ -308,4 +325,35 @@ fn beside_a_root_what_either_refuses_is_told_and_the_next_revision_mends_it() {
     stage.commit("4");
     eventually(60, "the next one is published and applied", || (stage.values() == every("4")).then_some(()));
     assert_eq!(published(&stage, "alpha").as_deref(), Some("4"));
+}
+
+/// The server asks for more patience than anybody who ends has.
+#[test]
+fn beside_a_root_an_end_while_every_write_is_put_off_comes_soon_with_an_answer_for_each() {
+    let stage = Stage::new();
+    let contexts = [("test", stage.proxy.access("writer"))];
+    let mut running = with_root(&stage, &contexts, &["--period=200ms", "--min-interval=0s"]);
+    eventually(60, "the first revision is applied", || (stage.values() == every("1")).then_some(()));
+    eventually(60, "and told", || (running.status()?["applied"]["targets"]["created"] == 3).then_some(()));
+    stage.proxy.plan("PUT", "configmaps/", 0, 1_000_000, Fault::Answer(503, Some("3600"), ""));
+    stage.commit("2");
+    eventually(60, "all are put off", || {
+        let put_off = |map| stage.proxy.count("PUT", &format!("configmaps/{map}")) > 0;
+        MAPS.into_iter().all(put_off).then_some(())
+    });
+    let began = std::time::Instant::now();
+    let status = running.process.terminate();
+    let took = began.elapsed();
+    println!("SIGTERM while every write is put off for an hour: over after {took:?}");
+    let log = running.process.log();
+    assert!(status.success(), "{status}\n{log}");
+    for map in MAPS {
+        let answer = format!("test/{}/{map}: ", stage.namespace);
+        let answers: Vec<&str> = log.lines().filter(|line| line.contains(&answer)).collect();
+        let definite = |line: &&&str| line.contains("failed: ") || line.contains("skipped: ");
+        let told = answers.iter().filter(definite).count();
+        assert_eq!(told, 1, "{map}: {answers:?}\n{log}");
+    }
+    assert_eq!(stage.values(), every("1"));
+    assert_eq!(published(&stage, "alpha").as_deref(), Some("2"), "the root is served all the same");
 }

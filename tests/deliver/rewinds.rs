@@ -111,6 +111,13 @@ fn followed(report: &Report, words: &str) {
     assert!(report.notes.iter().any(|note| note.contains(words)), "{report:?}");
 }
 
+/// An advance like any other: nothing is said of it.
+#[track_caller]
+fn advanced(stage: &Stage, report: &Report, content: &str) {
+    assert_eq!((only(report).outcome, stage.content().as_str()), (Outcome::Replaced, content), "{report:?}");
+    assert!(report.notes.is_empty(), "{report:?}");
+}
+
 #[test]
 fn a_forced_ref_is_held_or_followed_and_told() {
     let stage = Stage::new();
@@ -135,8 +142,7 @@ fn an_advance_over_commits_that_nobody_fetched_is_known_as_one() {
         stage.commit(text);
     }
     let report = stage.deliver("remote", &holding());
-    assert_eq!((only(&report).outcome, stage.content().as_str()), (Outcome::Replaced, "four"));
-    assert!(report.notes.is_empty(), "{report:?}");
+    advanced(&stage, &report, "four");
 }
 
 #[test]
@@ -191,8 +197,7 @@ fn a_ref_that_lags_for_ten_seconds_never_brings_old_content_back() {
         stage.world.remote.reset(&report.revision.to_string());
         stage.commit("four");
     });
-    assert_eq!((only(&report).outcome, stage.content().as_str()), (Outcome::Replaced, "four"));
-    assert!(report.notes.is_empty(), "{report:?}");
+    advanced(&stage, &report, "four");
     assert_eq!(Kubernetes::shared().writes(&stage.namespace)["job-config"], 2);
 }
 
@@ -241,8 +246,7 @@ fn without_filters_only_what_a_commit_says_itself_is_known_and_that_stops_nobody
     held(&stage.deliver("remote", &holding()), "it is not known whether");
     assert_eq!(stage.content(), "two");
     let report = stage.deliver("remote", &options());
-    assert_eq!((only(&report).outcome, stage.content().as_str()), (Outcome::Replaced, "four"));
-    assert!(report.notes.is_empty(), "{report:?}");
+    advanced(&stage, &report, "four");
 }
 
 #[test]

@@ -25,11 +25,10 @@ impl Worker {
         tip: &Tip,
         wanted: &Selection,
     ) -> Result<Revision, Error> {
-        match self.try_to_fetch(bounds, tip, wanted).await {
-            Err(error) if error.is_full() && self.make_room(bounds, Stage::Fetch, None).await => {
-                self.try_to_fetch(bounds, tip, wanted).await
-            }
-            ended => ended,
+        let fetched = self.try_to_fetch(bounds, tip, wanted).await;
+        match self.has_room_again(fetched.as_ref().err(), bounds, Stage::Fetch, None).await {
+            true => self.try_to_fetch(bounds, tip, wanted).await,
+            false => fetched,
         }
     }
 
@@ -54,11 +53,10 @@ impl Worker {
         choice: &Choice,
         base: Option<mirror::Base>,
     ) -> Result<Published, Error> {
-        match self.try_to_put(bounds, revision, choice, base).await {
-            Err(error) if error.is_full() && self.make_room(bounds, Stage::Export, Some(revision)).await => {
-                self.try_to_put(bounds, revision, choice, base).await
-            }
-            ended => ended,
+        let published = self.try_to_put(bounds, revision, choice, base).await;
+        match self.has_room_again(published.as_ref().err(), bounds, Stage::Export, Some(revision)).await {
+            true => self.try_to_put(bounds, revision, choice, base).await,
+            false => published,
         }
     }
 
@@ -119,6 +117,17 @@ impl Worker {
         self.note_reaped(gone, &self.view.plan);
         self.view.generations = generations;
         Ok(published)
+    }
+
+    /// Whether it failed for want of room, and there is room now.
+    async fn has_room_again(
+        &mut self,
+        failed: Option<&Error>,
+        bounds: &Bounds,
+        stage: Stage,
+        coming: Option<Revision>,
+    ) -> bool {
+        failed.is_some_and(Error::is_full) && self.make_room(bounds, stage, coming).await
     }
 
     /// Gives back what the mirror holds of revisions that were never published, but for the one that is coming. `true`:
