@@ -52,22 +52,46 @@ impl<S: Source> Worker<S> {
         None
     }
 
-    /// Forgotten namespaces of which the remote knows nothing: it does not have the revision that they are recorded at,
-    /// so another repository may be applied under our owner's name, and what it wrote is not ours to delete.
+    /// Forgotten namespaces that somebody else may use our owner's name for, and what they wrote is not ours to delete:
+    /// those of which the remote knows nothing, because it does not have the revision that they are recorded at; and
+    /// those that were written by rules which these did not come from.
     pub(super) async fn strange(&self, desired: &Desired, spaces: &[Space]) -> BTreeMap<String, Vec<Target>> {
         let mut refused = BTreeMap::new();
-        for space in spaces.iter().filter(|space| space.forgotten) {
-            let Some(recorded) = parsed(&space.marker.revision) else { continue };
-            if recorded == desired.revision || !space.items.iter().any(|item| item.verdict.writes()) {
-                continue;
-            }
-            let relation = unless(&self.cancel, self.source.relation(recorded, desired.revision)).await;
-            if relation.is_ok_and(|relation| relation == Relation::Gone) {
-                let why = format!("it is recorded at {}, which the remote does not have", recorded.short());
+        let (forgotten, served): (Vec<&Space>, Vec<&Space>) =
+            spaces.iter().partition(|space| space.forgotten);
+        for space in
+            forgotten.into_iter().filter(|space| space.items.iter().any(|item| item.verdict.writes()))
+        {
+            let recorded = parsed(&space.marker.revision).filter(|one| *one != desired.revision);
+            let gone = match recorded {
+                Some(recorded) => {
+                    let relation =
+                        unless(&self.cancel, self.source.relation(recorded, desired.revision)).await;
+                    relation.is_ok_and(|relation| relation == Relation::Gone).then_some(recorded)
+                }
+                None => None,
+            };
+            // Where nothing is served there is nothing to compare with; that is all there is, and the floor's to stop.
+            let kin = served.is_empty()
+                || space.marker.is_kin(&desired.rules, served.iter().map(|space| &space.marker));
+            let (why, hint) = if let Some(gone) = gone {
+                let why = format!("it is recorded at {}, which the remote does not have", gone.short());
                 let hint = "each repository needs an --owner of its own; what is left over all the same has to be \
                             deleted by hand";
-                refused.insert(space.namespace.clone(), self.left(space, &why, hint));
-            }
+                (why, hint)
+            } else if !kin && self.options.floor.percent < 100 {
+                let owner = self.options.owner.name();
+                let why = format!(
+                    "another rule set uses the owner {owner}: this was written by rules that these did not come from"
+                );
+                (
+                    why,
+                    "give each rule set an --owner of its own; if there is but one, --max-prune=100 insists",
+                )
+            } else {
+                continue;
+            };
+            refused.insert(space.namespace.clone(), self.left(space, &why, hint));
         }
         refused
     }

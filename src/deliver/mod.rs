@@ -135,6 +135,7 @@ impl Options {
             prune: self.prune,
             recreate: self.recreate,
             revision: desired.revision.to_string(),
+            rules: desired.rules.clone(),
             shape: desired.shape.clone(),
             pace: self.pace,
             now: Timestamp::now(),

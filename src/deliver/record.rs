@@ -35,7 +35,7 @@ impl<S: Source> Worker<S> {
         for (space, written) in spaces.iter().zip(written) {
             let namespace = &space.namespace;
             let marker = set::marker(space, writer.desired, written);
-            if space.forgotten && marker.entries.is_empty() && marker.damaged.is_empty() {
+            if set::is_over(space, &marker) {
                 match self.retire(space).await {
                     Ok(()) => continue,
                     Err(error) if error.is_unknown() || is_overtaken(&error.why) => {

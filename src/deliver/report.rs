@@ -110,6 +110,12 @@ pub struct Target {
     pub attempts: u32,
     /// The digest it should have; empty where nothing asks for it.
     pub digest: String,
+    /// Whether a write of it counts as one that is not to happen often.
+    #[serde(skip)]
+    pub counted: bool,
+    /// The rules by which it was written before, where these are others and the reason for a write.
+    #[serde(skip)]
+    pub over: Option<String>,
 }
 
 /// What became of a delivery.
@@ -165,6 +171,8 @@ impl Target {
             transient,
             attempts: 0,
             digest: String::new(),
+            counted: verdict.is_counted(),
+            over: verdict.over.clone(),
         }
     }
 
@@ -183,6 +191,8 @@ impl Target {
             transient: false,
             attempts: 0,
             digest: String::new(),
+            counted: false,
+            over: None,
         }
     }
 

@@ -26,12 +26,8 @@ pub(super) fn marker(space: &Space, desired: &Desired, written: &BTreeMap<String
         };
         entries.extend(entry.map(|entry| (item.name.clone(), entry)));
     }
-    let mut marker = Marker {
-        revision: space.marker.revision.clone(),
-        rules: desired.rules.clone(),
-        entries,
-        damaged: space.marker.damaged.clone(),
-    };
+    let mut marker = Marker { entries, ..space.marker.clone() };
+    marker.turn_to(&desired.rules);
     marker.damaged.retain(|name, _| !marker.entries.contains_key(name));
     if marker != space.marker {
         marker.revision = desired.revision.to_string();
@@ -64,6 +60,17 @@ fn entry(item: &Item, digest: &str, old: Option<&Entry>, written: Option<&Writte
     })
 }
 
+/// Whether what was found differs from what is recorded, so that recording writes although nothing else does.
+pub(super) fn is_unrecorded(space: &Space, desired: &Desired) -> bool {
+    let marker = marker(space, desired, &BTreeMap::new());
+    marker != space.marker || is_over(space, &marker)
+}
+
+/// Whether a namespace that nothing is for any more holds nothing of ours any more.
+pub(super) fn is_over(space: &Space, marker: &Marker) -> bool {
+    space.forgotten && marker.entries.is_empty() && marker.damaged.is_empty()
+}
+
 /// The marker before a batch that writes what it does not name: whoever prunes after a crash has to know of it. `None`:
 /// it names everything.
 pub(super) fn announced(space: &Space) -> Option<Marker> {
@@ -94,7 +101,8 @@ pub(super) fn ledger<'t>(
         if quiet && !failing {
             continue;
         }
-        ledger.note(&target.name, record(target, revision, now), target.outcome == Outcome::Repaired);
+        let counted = target.counted && target.outcome.is_write();
+        ledger.note(&target.name, record(target, revision, now), counted);
     }
     ledger
 }
@@ -109,5 +117,6 @@ pub(super) fn record(target: &Target, revision: &str, now: Timestamp) -> Record 
         attempts: target.attempts,
         error: (!target.outcome.is_success()).then(|| target.why.clone()),
         repairs: Vec::new(),
+        over: target.over.clone(),
     }
 }

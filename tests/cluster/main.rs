@@ -10,6 +10,7 @@ mod fleet;
 mod follow;
 mod kubernetes;
 mod objects;
+mod options;
 mod proxy;
 mod prune;
 mod refusals;

@@ -186,6 +186,31 @@ fn what_another_repository_wrote_under_the_same_owner_is_left() {
     assert_eq!(Kubernetes::shared().versions(b), before);
 }
 
+#[test]
+fn two_rule_sets_of_one_repository_under_one_owner_do_not_prune_each_other() {
+    let one = Installation::new(3);
+    let [a, b, c] = [0, 1, 2].map(|at| one.namespaces[at].as_str());
+    one.may_find_inventories();
+    ends(&one.apply(&[("one", a), ("one", c)], &["--prune"]), 0, &["2 created"]);
+    let before = [a, c].map(|namespace| Kubernetes::shared().versions(namespace));
+    // Another one, which is new there; and then the first one again.
+    let said = format!("refused: another rule set uses the owner {}:", one.owner);
+    let hint = "hint: give each rule set an --owner of its own";
+    let refused = [format!("one/{a}/map: {said}"), format!("one/{c}/map: {said}")];
+    ends(&one.apply(&[("one", b)], &["--prune"]), 3, &[&refused[0], &refused[1], hint, "1 created"]);
+    let first: Places<'_> = &[("one", a), ("one", c)];
+    let refused = format!("one/{b}/map: {said}");
+    ends(&one.apply(first, &["--prune", "--dry-run"]), 3, &[&refused, hint, "2 right"]);
+    ends(&one.apply(first, &["--prune"]), 3, &[&refused, hint, "2 right"]);
+    assert_eq!([a, c].map(|namespace| Kubernetes::shared().versions(namespace)), before);
+    assert_eq!(one.names(b), one.whole());
+    // Rules that changed know what they came from.
+    let deleted = format!("one/{c}/map: to be deleted: no rule names it any more");
+    ends(&one.apply(&[("one", a)], &["--prune", "--dry-run"]), 3, &[&deleted, &refused]);
+    // Who means it says so.
+    ends(&one.apply(first, &["--prune", "--max-prune=100"]), 0, &["1 deleted", "2 right"]);
+}
+
 /// The rules change before whoever was killed is run again: nothing of what it made is left behind.
 #[test]
 fn nothing_that_was_made_before_a_kill_is_stranded_when_the_rules_change() {

@@ -80,7 +80,7 @@ fn marker(names: &[&str], n: usize) -> Data {
         ((*name).to_owned(), entry)
     };
     let entries = names.iter().map(entry).collect();
-    Marker { revision: format!("{n:040x}"), rules: "r".into(), entries, damaged: BTreeMap::new() }.data()
+    Marker { revision: format!("{n:040x}"), rules: "r".into(), entries, ..Marker::default() }.data()
 }
 
 /// A volume that shows the maps `a` and `b`, and the marker's lines for them, at these revisions.

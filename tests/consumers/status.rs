@@ -79,6 +79,7 @@ fn the_status_shows_what_was_attempted_in_clusters_and_a_damaged_ledger_is_kept(
         attempts: 3,
         error: error.map(str::to_owned),
         repairs: Vec::new(),
+        over: None,
     };
     let mut book = Book::default();
     book.ledger("prod", "ci").records.insert("plugins".into(), record("failed", Some("the server is busy")));

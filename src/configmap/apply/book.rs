@@ -63,6 +63,7 @@ mod tests {
             attempts: 2,
             error: Some("no route".into()),
             repairs: Vec::new(),
+            over: None,
         };
         let mut book = Book::default();
         book.ledger("c", "n").records.insert("a".into(), record.clone());

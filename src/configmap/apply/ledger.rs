@@ -30,9 +30,12 @@ pub struct Record {
     /// Why it failed, shortened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// When it was last repaired after somebody else wrote it, oldest first.
+    /// When it was last repaired after somebody else wrote it, or written back, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repairs: Vec<Timestamp>,
+    /// The rules by which it had been written, where the last write was for that they are others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<String>,
 }
 
 /// How often a target may be repaired.
@@ -120,17 +123,21 @@ impl Ledger {
         data
     }
 
-    /// Records an attempt, or that nothing had to be attempted: the latter only ends an error.
-    pub fn note(&mut self, name: &str, mut record: Record, repaired: bool) {
+    /// Records an attempt, or that nothing had to be attempted: the latter only ends an error. `counted`: it is one of
+    /// those that happen less often where they happen too often.
+    pub fn note(&mut self, name: &str, mut record: Record, counted: bool) {
         let old = self.records.get(name);
         let sent = record.attempts > 0;
         if let Some(old) = old {
             record.repairs.clone_from(&old.repairs);
+            if !sent {
+                record.over.clone_from(&old.over);
+            }
             if old.digest == record.digest && old.revision == record.revision {
                 record.attempts += old.attempts;
             }
         }
-        if repaired {
+        if counted {
             record.repairs.push(record.at);
         }
         let record = record.shortened();
@@ -164,6 +171,7 @@ mod tests {
             attempts,
             error: error.map(str::to_owned),
             repairs: Vec::new(),
+            over: None,
         }
     }
 

@@ -7,8 +7,10 @@ use serde::{Deserialize, Serialize};
 
 /// The key of the set's revision. Keys with `_` are no names of ConfigMaps.
 const REVISION: &str = "_revision";
-/// The key of the rules' digest.
+/// The key of the rules' digest, and of those before it, newest first.
 const RULES: &str = "_rules";
+/// So many of those before are kept.
+const MOST_BEFORE: usize = 16;
 /// What the marker may hold: a ConfigMap's limit, less something for the keys.
 const MOST: usize = 1_000_000;
 
@@ -36,6 +38,8 @@ pub struct Marker {
     pub revision: String,
     /// Digest of the rules and the shape it was written by.
     pub rules: String,
+    /// Those before, newest first.
+    pub before: Vec<String>,
     /// By the names of the ConfigMaps.
     pub entries: BTreeMap<String, Entry>,
     /// What could not be read, as it stands there. It is kept as it is, and while there is any, nothing is deleted.
@@ -72,7 +76,11 @@ impl Marker {
         for (key, text) in data {
             match key.as_str() {
                 REVISION => marker.revision.clone_from(text),
-                RULES => marker.rules.clone_from(text),
+                RULES => {
+                    let mut rules = text.split_whitespace().map(str::to_owned);
+                    marker.rules = rules.next().unwrap_or_default();
+                    marker.before = rules.collect();
+                }
                 name => match serde_json::from_str(text) {
                     Ok(entry) => drop(marker.entries.insert(name.to_owned(), entry)),
                     Err(_) => drop(marker.damaged.insert(name.to_owned(), text.clone())),
@@ -91,8 +99,29 @@ impl Marker {
         let mut data: BTreeMap<String, String> = self.damaged.clone();
         data.extend(self.entries.iter().map(entry));
         data.insert(REVISION.to_owned(), self.revision.clone());
-        data.insert(RULES.to_owned(), self.rules.clone());
+        let rules = std::iter::once(&self.rules).chain(&self.before);
+        data.insert(RULES.to_owned(), rules.map(String::as_str).collect::<Vec<_>>().join(" "));
         data
+    }
+
+    /// From now on it is written by these rules.
+    pub fn turn_to(&mut self, rules: &str) {
+        if self.rules == rules {
+            return;
+        }
+        let last = std::mem::replace(&mut self.rules, rules.to_owned());
+        self.before.retain(|one| one != rules && *one != last);
+        if !last.is_empty() {
+            self.before.insert(0, last);
+        }
+        self.before.truncate(MOST_BEFORE);
+    }
+
+    /// Whether it was written by these rules or by some that they came from, as far as the markers of the namespaces
+    /// say that these rules are for. Of one that was never completed nobody else can say that it is theirs.
+    pub fn is_kin<'m>(&self, rules: &str, served: impl IntoIterator<Item = &'m Self>) -> bool {
+        let of = |marker: &Self| marker.rules == self.rules || marker.before.contains(&self.rules);
+        self.rules.is_empty() || self.rules == rules || served.into_iter().any(of)
     }
 
     /// Whether every ConfigMap of the set is what it should be.
@@ -127,7 +156,13 @@ mod tests {
     #[test]
     fn it_is_read_as_it_was_written() {
         let entries = [("a".to_owned(), entry(None)), ("b.c".to_owned(), entry(Some("e")))].into();
-        let marker = Marker { revision: "r".into(), rules: "x".into(), entries, damaged: BTreeMap::new() };
+        let marker = Marker {
+            revision: "r".into(),
+            rules: "x".into(),
+            before: vec!["w".into(), "v".into()],
+            entries,
+            damaged: BTreeMap::new(),
+        };
         assert_eq!(Marker::read(&marker.data()), marker);
         assert!(!marker.is_complete());
         assert_eq!(Marker::read(&BTreeMap::new()), Marker::default());
@@ -150,5 +185,21 @@ mod tests {
         let names: Vec<String> = (0..5_000).map(|at| format!("a-name-of-a-usual-length-{at}")).collect();
         assert!(Marker::check("ci", names[..2_000].iter()).is_ok());
         assert!(Marker::check("ci", names.iter()).unwrap_err().bytes > MOST);
+    }
+
+    #[test]
+    fn rules_know_what_they_came_from_and_no_others() {
+        let mut ours = Marker::default();
+        let by = |rules: &str| Marker { rules: rules.into(), ..Marker::default() };
+        for rules in ["a", "b", "b", "c", "a"] {
+            ours.turn_to(rules);
+        }
+        assert_eq!((ours.rules.as_str(), ours.before.join(" ").as_str()), ("a", "c b"));
+        for (theirs, kin) in [("a", true), ("b", true), ("new", true), ("", true), ("d", false)] {
+            assert_eq!(by(theirs).is_kin("new", [&ours]), kin, "{theirs:?}");
+        }
+        assert!(!by("a").is_kin("new", []), "a rule set that has nothing there yet");
+        (0..100).for_each(|number| ours.turn_to(&number.to_string()));
+        assert_eq!(ours.before.len(), MOST_BEFORE);
     }
 }

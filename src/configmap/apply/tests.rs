@@ -32,6 +32,7 @@ fn policy() -> Policy {
         prune: false,
         recreate: false,
         revision: R2.into(),
+        rules: "rules".into(),
         shape: Shape { version_key: VersionKey::Changed, stamp_key: None },
         pace: Pace::default(),
         now: Timestamp::from_second(1_000_000).unwrap(),
@@ -82,8 +83,43 @@ fn what_is_right_is_left_alone_whatever_the_revision() {
     assert_eq!((verdict.deed, verdict.why, verdict.revision.as_str()), (Deed::Nothing, Why::Right, R1));
     let every = Policy { shape: Shape { version_key: VersionKey::Every, stamp_key: None }, ..policy() };
     let verdict = every.judge(Some(&wish), Some(&seen), None, None);
-    assert_eq!((verdict.deed, verdict.revision.as_str()), (Deed::Replace, R2));
+    assert_eq!((verdict.deed, verdict.why, verdict.revision.as_str()), (Deed::Replace, Why::Changed, R2));
     assert_eq!(keys(&verdict.difference.changed), ["VERSION"]);
+    let known = entry(&wish, &seen, R1);
+    assert_eq!(every.judge(Some(&wish), Some(&seen), Some(&known), None).why, Why::Changed);
+}
+
+#[test]
+fn what_nobody_touched_and_other_rules_want_otherwise_is_no_drift() {
+    let wish = wish(&[("a", "1")]);
+    let stamped = Wish { stamp: Some("stamp".into()), ..wish.clone() };
+    let seen = ours(&wish, R1);
+    let known = entry(&wish, &seen, R1);
+    let now = Policy { rules: "with a stamp".into(), ..policy() };
+    let verdict = now.judge(Some(&stamped), Some(&seen), Some(&known), None);
+    assert_eq!((&verdict.deed, verdict.why), (&Deed::Replace, Why::OtherRules));
+    assert!(!verdict.repairs() && !verdict.is_counted());
+    assert_eq!((keys(&verdict.difference.added), verdict.over.as_deref()), (vec!["stamp"], Some("rules")));
+    let touched = Seen { version: "8".into(), ..seen.clone() };
+    assert_eq!(now.judge(Some(&stamped), Some(&touched), Some(&known), None).why, Why::Drift);
+    // It is told when it goes back, and refused where it does so again and again.
+    let record = |repairs: usize| Record {
+        revision: R1.into(),
+        digest: wish.digest.clone(),
+        at: now.now,
+        outcome: "replaced".into(),
+        attempts: 1,
+        error: None,
+        repairs: vec![now.now; repairs],
+        over: Some("with a stamp".into()),
+    };
+    let verdict = now.judge(Some(&stamped), Some(&seen), Some(&known), Some(&record(2)));
+    assert_eq!((&verdict.deed, verdict.why), (&Deed::Replace, Why::TurnedBack));
+    assert!(!verdict.repairs() && verdict.is_counted());
+    let verdict = now.judge(Some(&stamped), Some(&seen), Some(&known), Some(&record(3)));
+    assert_eq!(verdict.deed, Deed::Refuse(Refusal::TurnedBack(3)));
+    let third = Policy { rules: "yet others".into(), ..policy() };
+    assert_eq!(third.judge(Some(&stamped), Some(&seen), Some(&known), Some(&record(3))).deed, Deed::Replace);
 }
 
 #[test]
@@ -125,8 +161,8 @@ fn a_change_is_stamped_with_the_revision_and_keeps_no_key_too_many() {
 #[test]
 fn foreign_writes_are_drift_and_put_right_with_the_revision_on_record() {
     let wish = wish(&[("a", "1"), ("b", "1")]);
-    let there = ours(&wish, R1);
-    let entry = entry(&wish, &there, R1);
+    let entry = entry(&wish, &ours(&wish, R1), R1);
+    let there = Seen { version: "8".into(), ..ours(&wish, R1) };
     let mut older = there.clone();
     older.current.data.insert("a".into(), "0".into());
     let mut unstamped = there.clone();
@@ -160,7 +196,8 @@ fn a_newer_writer_of_ours_is_no_drift() {
     let entry = entry(&old, &ours(&old, R1), R1);
     let verdict = policy().judge(Some(&old), Some(&ours(&new, R1)), Some(&entry), None);
     assert_eq!(verdict.why, Why::Changed);
-    let verdict = policy().judge(Some(&old), Some(&ours(&new, R2)), Some(&entry), None);
+    let others = Policy { rules: "others".into(), ..policy() };
+    let verdict = others.judge(Some(&old), Some(&ours(&new, R2)), Some(&entry), None);
     assert_eq!(verdict.why, Why::OtherRules, "one revision, two payloads");
 }
 
@@ -247,6 +284,7 @@ fn a_contested_target_waits_and_an_ordinary_change_does_not() {
         attempts: 3,
         error: None,
         repairs,
+        over: None,
     };
     let verdict = policy().judge(Some(&wish), Some(&drifted), None, Some(&record));
     assert_eq!(verdict.deed, Deed::Refuse(Refusal::Contested(3)));

@@ -45,6 +45,8 @@ pub struct Policy {
     pub recreate: bool,
     /// The revision that the wishes are from.
     pub revision: String,
+    /// Digest of the rules and the shape that the wishes are by.
+    pub rules: String,
     /// What is written besides payloads.
     pub shape: Shape,
     /// How often a target may be repaired before that happens at a slower pace.
@@ -83,8 +85,11 @@ pub enum Why {
     Changed,
     /// Somebody else wrote it since we did.
     Drift,
-    /// An installation with our owner's name and other rules writes it, too.
+    /// We wrote it, by other rules or options.
     OtherRules,
+    /// The same, and it had been written by these before: they change back and forth, or two installations have our
+    /// owner's name.
+    TurnedBack,
     /// It was somebody else's and becomes ours.
     Adopted,
     /// No file feeds it any more.
@@ -116,6 +121,11 @@ pub enum Refusal {
     /// Repaired too often.
     #[error("it is contested: it was repaired {0} times and written again by somebody else")]
     Contested(usize),
+    /// Written back too often.
+    #[error(
+        "it is contested: {0} times rules or options of this owner changed back to what they had been before"
+    )]
+    TurnedBack(usize),
 }
 
 impl Refusal {
@@ -138,6 +148,9 @@ impl Refusal {
             Self::Deleting => "the next run makes it again",
             Self::Contested(_) => {
                 "find out who else writes it (managedFields tell); it is repaired again, but at a slower pace"
+            }
+            Self::TurnedBack(_) => {
+                "give each installation an --owner of its own; if there is but one, it is written again at a slower pace"
             }
         }
     }
@@ -163,6 +176,8 @@ pub struct Verdict {
     pub difference: Difference,
     /// What leaves it and what comes into it, for the order of writing.
     pub moves: Moves,
+    /// The rules by which it was written, where these are others and the reason.
+    pub over: Option<String>,
 }
 
 impl Verdict {
@@ -174,6 +189,7 @@ impl Verdict {
             revision: String::new(),
             difference: Difference::default(),
             moves: Moves::default(),
+            over: None,
         }
     }
 
@@ -189,7 +205,12 @@ impl Verdict {
 
     /// Whether it puts right what somebody else did.
     pub fn repairs(&self) -> bool {
-        matches!(self.why, Why::Vanished | Why::Drift | Why::OtherRules)
+        matches!(self.why, Why::Vanished | Why::Drift)
+    }
+
+    /// Whether, where it happens often, it is to happen less often.
+    pub fn is_counted(&self) -> bool {
+        self.repairs() || self.why == Why::TurnedBack
     }
 
     /// Whether it leaves less of a ConfigMap than an empty one.
@@ -286,7 +307,17 @@ impl Policy {
         let said = self.said(wish, seen, entry);
         let revision = self.stamp(said);
         let difference = self.difference(wish, seen, &revision);
-        let why = self.why(wish, seen, &claim, said.is_some());
+        let as_stamped = said.is_some_and(|said| self.difference(wish, seen, said).is_empty());
+        let over = seen.annotations.get(names::RULES).filter(|rules| **rules != self.rules);
+        let why = match self.origin(wish, seen, entry, said.is_some(), as_stamped) {
+            _ if claim != Claim::Ours => Why::Adopted,
+            _ if !wish.fed => Why::Unfed,
+            Why::OtherRules if over.is_none() => Why::Changed,
+            Why::OtherRules if record.is_some_and(|record| record.over.as_ref() == Some(&self.rules)) => {
+                Why::TurnedBack
+            }
+            why => why,
+        };
         let deed = match refusal {
             Some(refusal) => Deed::Refuse(refusal),
             None if difference.is_empty() && self.named(wish, seen) => Deed::Nothing,
@@ -295,8 +326,9 @@ impl Policy {
             None => Deed::Replace,
         };
         let why = if deed == Deed::Nothing { Why::Right } else { why };
+        let over = over.filter(|_| matches!(why, Why::OtherRules | Why::TurnedBack)).cloned();
         let moves = Moves::new(&difference, Some(&wish.payload), Some(&seen.current));
-        self.paced(Verdict { deed, why, claim, revision, difference, moves }, record)
+        self.paced(Verdict { deed, why, claim, revision, difference, moves, over }, record)
     }
 
     /// Whose it is. One that we recorded and that lost its labels is still ours.
@@ -346,17 +378,20 @@ impl Policy {
         difference
     }
 
-    fn why(&self, wish: &Wish, seen: &Seen, claim: &Claim, said: bool) -> Why {
+    /// Whose doing it is that one of ours differs. `said`: this very payload is on record for it; `as_stamped`: and it
+    /// holds that, stamped with the revision on record.
+    fn origin(&self, wish: &Wish, seen: &Seen, entry: Option<&Entry>, said: bool, as_stamped: bool) -> Why {
+        // As we left it: what differs is what is asked of it.
+        let untouched = entry.is_some_and(|entry| entry.uid == seen.uid && entry.version == seen.version);
         let annotation = |name: &str| seen.annotations.get(name).map(String::as_str);
         let same_revision = annotation(names::REVISION) == Some(&self.revision);
-        let other_rules =
-            same_revision && annotation(names::DIGEST).is_some_and(|digest| digest != wish.digest);
-        match claim {
-            Claim::Ours if !wish.fed => Why::Unfed,
-            Claim::Ours if said => Why::Drift,
-            Claim::Ours if other_rules => Why::OtherRules,
-            Claim::Ours => Why::Changed,
-            _ => Why::Adopted,
+        let other_payload = annotation(names::DIGEST).is_some_and(|digest| *digest != wish.digest);
+        match said {
+            true if untouched => Why::OtherRules,
+            true if as_stamped && self.named(wish, seen) => Why::Changed, // but for the revision in it
+            true => Why::Drift,
+            false if same_revision && other_payload => Why::OtherRules,
+            false => Why::Changed,
         }
     }
 
@@ -372,8 +407,11 @@ impl Policy {
     /// A repair waits where there were too many.
     fn paced(&self, mut verdict: Verdict, record: Option<&Record>) -> Verdict {
         let contested = record.and_then(|record| self.pace.contested(&record.repairs, self.now));
-        if let (Some(repairs), true) = (contested, verdict.writes() && verdict.repairs()) {
-            verdict.deed = Deed::Refuse(Refusal::Contested(repairs));
+        if let (Some(times), true) = (contested, verdict.writes() && verdict.is_counted()) {
+            verdict.deed = Deed::Refuse(match verdict.why {
+                Why::TurnedBack => Refusal::TurnedBack(times),
+                _ => Refusal::Contested(times),
+            });
         }
         verdict
     }
@@ -387,7 +425,8 @@ impl fmt::Display for Why {
             Self::Vanished => "somebody deleted it",
             Self::Changed => "it changed",
             Self::Drift => "somebody else wrote it",
-            Self::OtherRules => "the same owner with other rules writes it, too",
+            Self::OtherRules => "the rules or options changed",
+            Self::TurnedBack => "the rules or options changed back",
             Self::Adopted => "it becomes ours",
             Self::Unfed => "no file feeds it any more",
             Self::NoRule => "no rule names it any more",
