@@ -21,13 +21,15 @@
 //! Where step 2 finds something to do, several instances may take turns before step 3 (`lease`); nothing rests on that.
 //!
 //! Files: `source` where revisions come from; `survey` step 2; `rewind` a ref that went back; `write` step 4; `worker`
-//! one cluster from 1 to 5; `forgotten` namespaces that no rule names any more; `lease` turns; `set` what the marker and
-//! the ledger hold; `record` writes them; `report` what is told; `follow` the same at every new revision.
+//! one cluster from 1 to 5; `forgotten` namespaces that no rule names any more; `lease` turns, `pool`
+//! places in a fleet, `hold` one Lease of either; `set` what the marker and the ledger hold; `record` writes them; `report` what is told; `follow` the same at every new revision.
 
 mod book;
 mod follow;
 mod forgotten;
+mod hold;
 mod lease;
+mod pool;
 mod record;
 mod report;
 mod rewind;
@@ -48,6 +50,7 @@ use tokio_util::sync::CancellationToken;
 pub use book::noted;
 pub use follow::{Rhythm, Turn, follow};
 pub use lease::Leases;
+pub use pool::{BadPlaces, Places};
 pub use report::{Outcome, Report, Target};
 pub use source::{MirrorSource, Planner, Plans, Relations, Source, SourceError, TreeSource};
 
@@ -57,6 +60,7 @@ use crate::human;
 use crate::retry::Backoff;
 pub use crate::revision::Relation;
 use crate::revision::Revision;
+use pool::Pool;
 use report::Ended;
 use worker::Worker;
 
@@ -177,11 +181,12 @@ pub async fn deliver<S: Source>(
     let mut desired = unless(cancel, newest()).await?;
     let mut ended: BTreeMap<String, Ended> = BTreeMap::new();
     let mut failures = Vec::new();
+    let pool = Pool::of(options.leases.as_ref(), clusters, cancel).map(Arc::new);
     for round in 1.. {
         let behind = |name: &&str| ended.get(*name).is_none_or(|ended| ended.revision != desired.revision);
         let all = concerned(&desired, clusters, options.prune);
         let names: BTreeSet<String> = all.iter().filter(|name| behind(&name.as_str())).cloned().collect();
-        ended.extend(each(&names, &source, clusters, options, cancel, &desired).await);
+        ended.extend(each(&names, &source, clusters, options, cancel, &desired, pool.as_ref()).await);
         let settled = all.iter().all(|name| ended[name].revision == desired.revision);
         if settled || cancel.is_cancelled() || round == MOST_ROUNDS {
             break;
@@ -241,6 +246,7 @@ async fn each<S: Source>(
     options: &Options,
     cancel: &CancellationToken,
     desired: &Arc<Desired>,
+    pool: Option<&Arc<Pool>>,
 ) -> BTreeMap<String, Ended> {
     let mut running = JoinSet::new();
     let mut ended = BTreeMap::new();
@@ -259,7 +265,14 @@ async fn each<S: Source>(
             ended.insert(name.clone(), Ended::failed(desired, name, &why, &[]));
             continue;
         }
-        let worker = Worker::new(name.clone(), cluster, Arc::clone(source), options.clone(), cancel.clone());
+        let worker = Worker::new(
+            name.clone(),
+            cluster,
+            Arc::clone(source),
+            options.clone(),
+            cancel.clone(),
+            pool.cloned(),
+        );
         let (name, desired) = (name.clone(), Arc::clone(desired));
         running.spawn(async move { (name, worker.run(desired).await) });
     }

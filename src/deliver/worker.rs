@@ -9,8 +9,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::lease::Turns;
+use super::pool::Pool;
 use super::record::Closed;
 use super::report::{Ended, Outcome, Target, all_failed};
+use super::set;
 use super::source::Source;
 use super::survey::{Blind, Item, Reader, Space};
 use super::write::{Stop, Writer, Written, late, pause};
@@ -31,7 +33,11 @@ pub(super) struct Worker<S> {
     pub(super) options: Options,
     pub(super) cancel: CancellationToken,
     pub(super) turns: Turns,
-    notes: Vec<String>,
+    /// Where only so many of a fleet work at once.
+    pub(super) pool: Option<Arc<Pool>>,
+    /// We work by it.
+    pub(super) pooled: bool,
+    pub(super) notes: Vec<String>,
     /// Something was written, and the ref was not asked since.
     unconfirmed: bool,
     /// Until when a ref that goes back may be a replica that lags.
@@ -66,17 +72,24 @@ impl<S: Source> Worker<S> {
         source: Arc<S>,
         options: Options,
         cancel: CancellationToken,
+        pool: Option<Arc<Pool>>,
     ) -> Self {
-        let turns = Turns::new(options.leases.clone(), options.owner.clone(), cancel.clone());
-        let notes = Vec::new();
-        Self { name, cluster, source, options, cancel, turns, notes, unconfirmed: false, doubted: None }
+        let turns = Turns::new(options.leases.clone(), &options.owner, cancel.clone());
+        let (notes, pooled, unconfirmed, doubted) = (Vec::new(), false, false, None);
+        Self { name, cluster, source, options, cancel, turns, pool, pooled, notes, unconfirmed, doubted }
     }
 
     /// Until every target has a definite result.
     pub(super) async fn run(mut self, desired: Arc<Desired>) -> Ended {
         let ended = self.settle(desired).await;
-        self.turns.let_go(&self.cluster).await;
+        self.let_go().await;
         ended
+    }
+
+    /// Nobody has to wait for us any more.
+    async fn let_go(&mut self) {
+        self.turns.let_go().await;
+        self.leave_pool().await;
     }
 
     async fn settle(&mut self, mut desired: Arc<Desired>) -> Ended {
@@ -125,7 +138,7 @@ impl<S: Source> Worker<S> {
                     vec![why],
                 );
             }
-            self.turns.let_go(&self.cluster).await; // nobody else has to wait for our remote
+            self.let_go().await; // nobody else has to wait for our remote
             pause(&self.options, &self.cancel, failures, None).await;
         }
     }
@@ -193,7 +206,12 @@ impl<S: Source> Worker<S> {
             targets.extend(rehearsed);
             return Pass::Settled(targets, unread);
         }
-        if works && !self.may_write(&spaces).await {
+        // What is not recorded yet may be just what a peer is about to record.
+        let busy = |space: &&Space| {
+            space.items.iter().any(|item| item.verdict.writes()) || set::is_unrecorded(space, desired)
+        };
+        let busy: Vec<&str> = spaces.iter().filter(busy).map(|space| space.namespace.as_str()).collect();
+        if !busy.is_empty() && !self.may_write(&busy).await {
             return Pass::Stale;
         }
         if works && let Err(stop) = writer.ask().await {

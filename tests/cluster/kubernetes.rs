@@ -358,7 +358,8 @@ pub struct Audited {
     pub agent: String,
     pub uri: String,
     pub status: u64,
-    received: String,
+    /// When it arrived; the texts of two are in the order of their moments.
+    pub received: String,
 }
 
 impl Audited {

@@ -11,6 +11,7 @@ mod follow;
 mod kubernetes;
 mod objects;
 mod options;
+mod pool;
 mod proxy;
 mod prune;
 mod refusals;

@@ -7,6 +7,7 @@ use crate::apply::Stage;
 use crate::common::eventually;
 use crate::common::run::Background;
 use crate::kubernetes::{Kubernetes, text};
+use crate::proxy::Fault;
 
 /// The Lease of a stage as somebody else writes it, whoever has it.
 fn put(stage: &Stage, holder: &str, seconds: u32) -> Value {
@@ -76,6 +77,30 @@ fn who_waited_finds_nothing_left_to_do_and_does_not_even_take_the_lease() {
     assert!(status.success(), "{}", waits.log());
     assert_eq!(stage.writes(), [1, 1, 1]);
     assert_eq!(stage.proxy.count("PUT", "leases"), 0);
+}
+
+/// Between a holder's last ConfigMap and its marker there is nothing left to write but the marker, which is the holder's.
+#[test]
+fn who_comes_while_the_marker_is_being_written_leaves_it_to_the_holder() {
+    let stage = Stage::new();
+    stage.apply(&[]).expect_ok("the first run");
+    let marker = "configmaps/treeswap-set-test";
+    let before = stage.proxy.count("PUT", marker);
+    stage.commit("2");
+    stage.proxy.next("PUT", marker, Fault::HoldBefore);
+    let patient = ["--lease-duration=1h", "--timeout=10h", "--request-timeout=1h"];
+    let mut command = stage.command(&[("test", stage.proxy.access("writer"))], &patient);
+    let mut holder = Background::start(&mut command, &stage.world.dir().join("holder.log"));
+    eventually(120, "its marker is on its way", || (stage.proxy.count("PUT", marker) > before).then_some(()));
+    stage.assert_all("2");
+    let mut waits = waiting(&stage, &patient);
+    stage.proxy.release();
+    for one in [&mut holder, &mut waits] {
+        let status = eventually(120, "it ends", || one.child.try_wait().unwrap());
+        assert!(status.success(), "{}", one.log());
+    }
+    assert_eq!(stage.proxy.count("PUT", marker), before + 1, "written once");
+    assert_eq!(stage.writes(), [2, 2, 2]);
 }
 
 #[test]

@@ -18,7 +18,9 @@ use super::{Exit, hints};
 use crate::cluster::{self, Clusters};
 use crate::configmap::apply::{Adopt, Desired, Floor, Owner, Shape, VersionKey};
 use crate::configmap::{Plan, RuleSet};
-use crate::deliver::{self, Leases, MirrorSource, OnRewind, Planner, Report, SourceError, TreeSource};
+use crate::deliver::{
+    self, Leases, MirrorSource, OnRewind, Places, Planner, Report, SourceError, TreeSource,
+};
 use crate::mirror::Mirror;
 use crate::revision::{ObjectId, Revision};
 use crate::{config, human, shutdown};
@@ -79,6 +81,15 @@ pub(super) struct ClusterArgs {
     /// write. Nothing rests on it: without the right to Leases more writes meet those of others and are tried again.
     #[arg(long, hide_short_help = true, value_name = "DURATION", default_value = "15s", value_parser = config::duration)]
     lease_duration: Duration,
+
+    /// Write only while holding one of COUNT Leases: a cap on how many of a fleet write at once
+    ///
+    /// For many instances, whatever their owners, that one push sets to work at the same moment. Who has something to
+    /// write takes any of NAME-0, NAME-1 and so on in that namespace of the cluster `default`, and lets it go after its
+    /// work. Nothing rests on it: without the right to Leases, or when all stay taken for a quarter of the time, the work
+    /// goes on without, and that is said once.
+    #[arg(long, hide_short_help = true, value_name = "NAMESPACE/NAME:COUNT")]
+    lease_pool: Option<Places>,
 }
 
 /// What may be done.
@@ -304,6 +315,18 @@ impl ClusterArgs {
         Ok(clusters)
     }
 
+    /// How turns are taken.
+    fn leases(&self) -> Result<Option<Leases>, config::Error> {
+        match (self.lease_duration.is_zero(), &self.lease_pool) {
+            (true, None) => Ok(None),
+            (true, Some(_)) => {
+                let (one, other) = ("--lease-pool".into(), "--lease-duration=0s".into());
+                Err(config::Error::Conflict { one, other })
+            }
+            (false, pool) => Ok(Some(Leases::new(self.lease_duration).pooled(pool.clone()))),
+        }
+    }
+
     fn options(&self) -> cluster::Options {
         let pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() && !self.no_in_cluster_config;
         let nothing = self.kubeconfig.is_empty() && self.kubeconfig_dir.is_none() && !pod;
@@ -351,7 +374,7 @@ impl Rights {
             recreate: self.recreate_immutable,
             on_rewind: if self.on_rewind == "hold" { OnRewind::Hold } else { OnRewind::Apply },
             concurrency: clusters.concurrency.into(),
-            leases: (!clusters.lease_duration.is_zero()).then(|| Leases::new(clusters.lease_duration)),
+            leases: clusters.leases()?,
             ..deliver::Options::new(owner)
         })
     }

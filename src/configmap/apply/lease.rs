@@ -70,6 +70,35 @@ impl Watch {
     }
 }
 
+/// What one who wants any place of a pool does next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Take this one, under the version that was looked at.
+    Take(usize),
+    /// All that can be used are taken: look again after a pause.
+    Wait,
+    /// None can be used: go on without.
+    Nowhere,
+}
+
+/// Which place of a pool to take, of those that can be used, beginning with `first`: one that is ours already, else one
+/// that nobody has, else one whose holder is silent. Who begins where the others do meets them.
+pub fn choose(standings: &[Option<&Standing>], first: usize) -> Place {
+    let rank = |standing: &Standing| match standing {
+        Standing::Ours => Some(0),
+        Standing::Free => Some(1),
+        Standing::Silent(_) => Some(2),
+        Standing::Taken(_) => None,
+    };
+    let around = (0..standings.len()).map(|step| (first + step) % standings.len());
+    let open = around.filter_map(|at| Some((rank(standings[at]?)?, at)));
+    match open.min_by_key(|(rank, _)| *rank) {
+        Some((_, at)) => Place::Take(at),
+        None if standings.iter().any(Option::is_some) => Place::Wait,
+        None => Place::Nowhere,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,5 +146,26 @@ mod tests {
         assert_eq!(watch.look(Some(&held("3", 15)), "a", S(15), S(99)), Standing::Ours);
         assert!(Standing::Free.is_open() && Standing::Silent("a".into()).is_open());
         assert!(!Standing::Taken("a".into()).is_open());
+    }
+
+    #[test]
+    fn any_place_of_a_pool_will_do_and_a_free_one_is_better_than_a_silent_ones() {
+        let (free, ours) = (Standing::Free, Standing::Ours);
+        let (taken, silent) = (Standing::Taken("a".into()), Standing::Silent("b".into()));
+        let [free, ours, taken, silent] = [&free, &ours, &taken, &silent].map(Some);
+        for (standings, first, expected) in [
+            (vec![free, free, free], 1, Place::Take(1)),
+            (vec![free, taken, taken], 1, Place::Take(0)),
+            (vec![taken, silent, taken], 2, Place::Take(1)),
+            (vec![silent, taken, free], 0, Place::Take(2)),
+            (vec![free, free, ours], 0, Place::Take(2)),
+            (vec![taken, taken], 1, Place::Wait),
+            (vec![None, taken], 0, Place::Wait),
+            (vec![None, free], 0, Place::Take(1)),
+            (vec![None, None], 1, Place::Nowhere),
+            (Vec::new(), 0, Place::Nowhere),
+        ] {
+            assert_eq!(choose(&standings, first), expected, "{standings:?} from {first}");
+        }
     }
 }

@@ -21,7 +21,7 @@ mod wish;
 
 pub use book::Book;
 pub use floor::{Emptied, Floor};
-pub use lease::{Holding, Standing, Watch};
+pub use lease::{Holding, Place, Standing, Watch, choose};
 pub use ledger::{Ledger, Pace, Record};
 pub use marker::{Entry, Marker, TooLong};
 pub use order::{Moves, Order, order};
