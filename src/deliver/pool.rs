@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
+use std::time::Duration;
 
 use futures_util::future;
 use tokio::sync::Mutex;
@@ -139,8 +140,8 @@ impl Pool {
         }
     }
 
-    /// A worker is done.
-    async fn leave(&self) {
+    /// A worker is done: whoever waits for a place may have ours when it was the last.
+    pub(super) async fn leave(&self) {
         let mut inside = self.inside.lock().await;
         inside.workers = inside.workers.saturating_sub(1);
         if inside.workers == 0
@@ -192,7 +193,8 @@ impl Pool {
                 }
             }
             if self.leases.is_over(began) {
-                return Err(format!("all were taken for {:?}", began.elapsed()));
+                let waited = Duration::from_secs(began.elapsed().as_secs());
+                return Err(format!("all were taken for {waited:?}"));
             }
             if pause == 1 {
                 info!("others work by the Leases {}: a place is waited for", self.places);
@@ -212,13 +214,6 @@ impl<S: Source> Worker<S> {
         if let Some(pool) = self.pool.clone().filter(|_| !self.pooled) {
             self.pooled = true;
             self.notes.extend(pool.enter().await);
-        }
-    }
-
-    /// Whoever waits for a place may have ours.
-    pub(super) async fn leave_pool(&mut self) {
-        if let Some(pool) = self.pool.clone().filter(|_| std::mem::take(&mut self.pooled)) {
-            pool.leave().await;
         }
     }
 }

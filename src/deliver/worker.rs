@@ -88,8 +88,13 @@ impl<S: Source> Worker<S> {
 
     /// Nobody has to wait for us any more.
     async fn let_go(&mut self) {
-        self.turns.let_go().await;
-        self.leave_pool().await;
+        let pool = self.pool.clone().filter(|_| std::mem::take(&mut self.pooled));
+        future::join(self.turns.let_go(), async {
+            if let Some(pool) = pool {
+                pool.leave().await;
+            }
+        })
+        .await;
     }
 
     async fn settle(&mut self, mut desired: Arc<Desired>) -> Ended {

@@ -167,6 +167,29 @@ fn a_holder_that_is_killed_keeps_its_place_from_nobody_for_long() {
 }
 
 #[test]
+fn one_place_is_enough_for_all_clusters_of_a_process() {
+    let pool = Pool::new(1);
+    let (one, two) = (Stage::new(), Stage::new());
+    let access = || one.proxy.access("writer");
+    let more = [pool.flag.as_str(), "--request-timeout=1h", "--timeout=10h", "--lease-duration=2m"];
+    let mut command = one.command(&[("test", access()), ("two", access())], &more);
+    let map = |name: &str, cluster: &str, stage: &Stage| json!({ "name": name, "clusters": { cluster: [stage.namespace] } });
+    let maps = json!({ "alpha/*": map("alpha", "test", &one), "beta/*": map("beta", "two", &two) });
+    std::fs::write(one.rules(&[]), json!({ "config_updater": { "maps": maps } }).to_string()).unwrap();
+    let paths = [&one, &two].map(|stage| format!("/namespaces/{}/configmaps", stage.namespace));
+    paths.iter().for_each(|path| one.proxy.next("POST", path, Fault::HoldBefore));
+    let mut process = Background::start(&mut command, &one.world.dir().join("pooled.log"));
+    for path in &paths {
+        eventually(120, "both are at work", || (one.proxy.count("POST", path) > 0).then_some(()));
+    }
+    one.proxy.release();
+    succeeds(&mut process);
+    assert_eq!((one.values().len(), two.values().len()), (1, 1), "{}", process.log());
+    let writes = pool.requests().into_iter().filter(Audited::is_write);
+    assert_eq!(writes.map(|request| request.verb).collect::<Vec<_>>(), ["create", "update"]);
+}
+
+#[test]
 fn where_no_place_can_be_had_the_work_is_done_and_it_is_said_once() {
     let stage = Stage::new();
     let fails = |ran: &Ran, why: &str| {
