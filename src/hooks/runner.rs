@@ -108,7 +108,8 @@ impl Far {
         loop {
             // Taken out: nothing stays pinned for a hook that has nothing to do.
             let (newest, closed) = self.slot.with(|newest, closed| (newest.take(), *closed));
-            let next = newest.or_else(|| failed.take());
+            let older = failed.take(); // whatever failed before the newest came is never run again
+            let next = newest.or(older);
             if self.stop.is_cancelled() {
                 return self.unrun(next);
             }

@@ -201,6 +201,35 @@ fn what_was_replaced_while_the_program_ran_is_skipped_and_its_generation_stays_w
     eventually(30, "nothing pins it any more", || (!pinned.exists()).then_some(()));
 }
 
+/// As in git-sync: what the program succeeded for last is current again, so that there is nothing to run it for.
+#[test]
+fn what_failed_and_was_taken_back_is_not_run_again() {
+    let world = World::new();
+    let first = world.remote.commit(&files("first"));
+    let failing = world.dir().join("fail");
+    let then = format!(
+        "grep -q second file || exit 0; while [ ! -e {} ]; do sleep 0.05; done; exit 1",
+        failing.display()
+    );
+    let hook = Hook::new(&world, "hook", "$GITSYNC_HASH", &then);
+    let more =
+        [&*hook.flag("exechook"), "--exechook-backoff=1s", "--exechook-timeout=1h", "--min-interval=0s"];
+    let sidecar = Sidecar::start(&world, &more);
+    let done = "treeswap_hooks_total{hook=\"exechook\",result=\"success\"} 1";
+    eventually(60, "the first is done", || sidecar.ask("/metrics")?.contains(done).then_some(()));
+    let second = world.remote.commit(&files("second"));
+    eventually(60, "the second runs", || (hook.runs().len() == 2).then_some(()));
+    world.remote.reset(&first);
+    sidecar.publishes(&world, &first);
+    std::fs::write(&failing, "").unwrap();
+    let failed = "treeswap_hooks_total{hook=\"exechook\",result=\"error\"} 1";
+    eventually(60, "the second failed", || sidecar.ask("/metrics")?.contains(failed).then_some(()));
+    std::thread::sleep(Duration::from_millis(1_500)); // the backoff
+    let third = world.remote.commit(&files("third"));
+    eventually(60, "the third runs", || hook.runs().contains(&third).then_some(()));
+    assert_eq!(hook.runs(), [first, second, third]);
+}
+
 #[test]
 fn sigterm_ends_what_runs_within_five_seconds() {
     for then in ["sleep 1000", "trap '' TERM; while :; do sleep 1; done", "sleep 1000 & wait"] {
