@@ -34,6 +34,14 @@ pub enum Error {
         /// Why, in words that follow a colon.
         why: String,
     },
+    /// The root was published in the other layout.
+    #[error("refusing the root {}: it was made with --layout={made}", path.display())]
+    OtherLayout {
+        /// The root.
+        path: PathBuf,
+        /// Its layout.
+        made: &'static str,
+    },
     /// The link cannot be where it is wanted.
     #[error("refusing the link {}: {why}", path.display())]
     BadLink {
@@ -157,6 +165,7 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Refused { .. }
+            | Self::OtherLayout { .. }
             | Self::BadLink { .. }
             | Self::NoRoot { .. }
             | Self::Foreign { .. }
@@ -180,6 +189,9 @@ impl Error {
             Self::NoRoot { .. } => "name the directory that `treeswap sync` has as --root",
             Self::Refused { .. } => {
                 "give --root a directory of its own, for example an emptyDir's mount path"
+            }
+            Self::OtherLayout { .. } => {
+                "keep its --layout, or give the other one a directory of its own; nothing was touched"
             }
             Self::BadLink { .. } => {
                 "choose another --link, or move what is there out of its way; nothing was touched"

@@ -46,6 +46,7 @@ use crate::generation::{Name, WORKTREES};
 use crate::store::Style;
 use crate::store::error::{Error, some_names};
 use crate::store::link::{Swapped, clean};
+use crate::store::state::{Loaded, State};
 
 /// The link that consumers open, in our own layout.
 pub(crate) const LINK: &str = "..data";
@@ -103,6 +104,12 @@ impl Layout {
         let is_git_sync = *style != Style::Kubelet;
         let path = resolve(&if is_git_sync { clean(asked) } else { asked.to_owned() })?;
         let root = fsx::open_dir_at_path(&path).map_err(Error::io("open", &path))?;
+        // Before anything is made in it. Whoever has the lock looks again, and says what cannot be read.
+        if let Ok(private) = fsx::open_dir(&root, PRIVATE)
+            && let Ok(Loaded::Known(state)) = State::load_from(private)
+        {
+            refuse_the_other(&path, &state, is_git_sync)?;
+        }
         let (link, home) = match style {
             Style::Kubelet => {
                 refuse_foreign(&path, &root)?;
@@ -258,6 +265,15 @@ fn unusable(path: &Path) -> Option<&'static str> {
     } else {
         None
     }
+}
+
+/// Refuses a root whose generations are of the other layout.
+pub(crate) fn refuse_the_other(path: &Path, state: &State, is_git_sync: bool) -> Result<(), Error> {
+    if state.generations.is_empty() || state.link.is_some() == is_git_sync {
+        return Ok(());
+    }
+    let made = if is_git_sync { "kubelet" } else { "git-sync" };
+    Err(Error::OtherLayout { path: path.to_owned(), made })
 }
 
 /// Refuses a root that has no directory of ours and holds anything but what a kubelet's or our own publication leaves.

@@ -172,10 +172,7 @@ impl Store {
                 State::default()
             }
         };
-        if !state.generations.is_empty() && state.link.is_some() != layout.is_git_sync {
-            let why = "its generations are of the other layout (see --layout)".to_owned();
-            return Err(Error::Refused { path: layout.path.clone(), why });
-        }
+        layout::refuse_the_other(&layout.path, &state, layout.is_git_sync)?;
         let link = layout.is_git_sync.then(|| layout.link.recorded(&layout.path));
         let unsaved = std::mem::replace(&mut state.link, link.clone()) != link;
         if layout.is_git_sync && options.spare == Spare::Link {

@@ -91,6 +91,26 @@ fn mend(store: &mut Store) -> Recovered {
 }
 
 #[test]
+fn a_root_of_the_other_layout_is_refused_and_untouched() {
+    let tree = files("a", "1");
+    let theirs = Root { link: PathBuf::new(), ..Root::new() };
+    drop(theirs.world.with(&tree));
+    let before = theirs.world.names();
+    let asked = Root { link: theirs.at("below/live"), ..theirs };
+    let error = asked.try_open().unwrap_err();
+    assert!(error.to_string().ends_with("it was made with --layout=kubelet"), "{error}");
+    assert!(!error.is_transient() && !error.hints().is_empty(), "{error}");
+    assert_eq!(asked.world.names(), before);
+    let ours = Root::new();
+    let mut store = ours.open();
+    publish(&mut store, &tree);
+    drop(store);
+    let error = Store::open(ours.world.options()).unwrap_err();
+    assert!(error.to_string().ends_with("it was made with --layout=git-sync"), "{error}");
+    ours.assert_serves(&tree);
+}
+
+#[test]
 fn a_generation_is_named_by_its_commit_and_the_one_before_has_its_grace_period() {
     let (root, one, two) = (Root::new(), varied("1"), varied("2"));
     let mut store = root.open();
@@ -422,14 +442,6 @@ fn a_file_among_the_generations_goes_after_a_grace_period() {
     assert_eq!(mend(&mut store).done.len(), 1);
     assert!(!file.exists());
     root.assert_serves(&files("a", "1"));
-}
-
-#[test]
-fn a_root_does_not_change_its_layout() {
-    let root = Root::new();
-    publish(&mut root.open(), &files("a", "1"));
-    let error = Store::open(root.world.options()).unwrap_err();
-    assert!(error.to_string().contains("other layout"), "{error}");
 }
 
 #[test]
