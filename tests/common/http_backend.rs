@@ -126,7 +126,9 @@ impl HttpBackend {
 
     /// The requests that were answered so far.
     pub fn hits(&self) -> Vec<Hit> {
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(120);
         while self.hits.busy.load(Ordering::SeqCst) > 0 {
+            assert!(std::time::Instant::now() < end, "a request is answered without an end");
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         self.hits.done.lock().unwrap().clone()

@@ -95,9 +95,20 @@ pub fn copy(from: &Path, to: &Path) {
     to_end(Command::new("install").args(["-m", "755"]).arg(from).arg(to)).expect_ok("install");
 }
 
-/// Runs the command to its end and keeps what it said.
+/// Runs the command to its end and keeps what it said. Whatever holds its output is waited for, too, but not for ever:
+/// a test that hangs would say nothing.
+#[track_caller]
 pub fn to_end(command: &mut Command) -> Ran {
-    let out = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = spawned.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let pid = rustix::process::Pid::from_child(&child);
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(child.wait_with_output()));
+    let Ok(out) = told.recv_timeout(Duration::from_secs(600)) else {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        panic!("{command:?} still runs, or what it started holds its output");
+    };
+    let out = out.unwrap_or_else(|error| panic!("{command:?}: {error}"));
     Ran {
         status: out.status,
         stdout: String::from_utf8_lossy(&out.stdout).into_owned(),

@@ -68,6 +68,7 @@ impl Sidecar {
     /// A request without a body; the answer with its head.
     pub fn request(&self, method: &str, path: &str) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        stream.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
         write!(stream, "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;

@@ -12,13 +12,14 @@ mod watches;
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use treeswap::clock;
 use treeswap::generation::Name;
@@ -187,13 +188,34 @@ impl Talker {
         Self { child, input, output }
     }
 
+    /// What it says next; nothing at its end. A test that hangs would say nothing itself.
+    #[track_caller]
+    fn piece(&mut self) -> &[u8] {
+        if self.output.buffer().is_empty() {
+            let limit = Timespec { tv_sec: 120, tv_nsec: 0 };
+            let mut said = [PollFd::new(self.output.get_ref(), PollFlags::IN)];
+            assert_eq!(poll(&mut said, Some(&limit)), Ok(1), "it neither says anything nor ends");
+        }
+        self.output.fill_buf().unwrap()
+    }
+
     /// The next line it says.
     #[track_caller]
     fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        assert!(line.ends_with('\n'), "it ended without a word more: {line:?}, {:?}", self.child.wait());
-        line.trim_end().to_owned()
+        let mut line = Vec::new();
+        while !line.ends_with(b"\n") {
+            let piece = self.piece();
+            assert!(
+                !piece.is_empty(),
+                "it ended after {:?}: {:?}",
+                String::from_utf8_lossy(&line),
+                self.ended()
+            );
+            let length = piece.iter().position(|byte| *byte == b'\n').map_or(piece.len(), |at| at + 1);
+            line.extend_from_slice(&piece[..length]);
+            self.output.consume(length);
+        }
+        String::from_utf8(line).unwrap().trim_end().to_owned()
     }
 
     fn say(&mut self, line: &str) {
@@ -201,11 +223,19 @@ impl Talker {
     }
 
     /// Everything else it says, to its end.
+    #[track_caller]
     fn rest(&mut self) -> String {
         self.input = None;
-        let mut text = String::new();
-        self.output.read_to_string(&mut text).unwrap();
-        text
+        let mut text = Vec::new();
+        loop {
+            let piece = self.piece();
+            if piece.is_empty() {
+                return String::from_utf8(text).unwrap();
+            }
+            text.extend_from_slice(piece);
+            let length = piece.len();
+            self.output.consume(length);
+        }
     }
 
     #[track_caller]
