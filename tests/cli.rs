@@ -95,7 +95,16 @@ fn what_is_missing_is_named_with_its_variable() {
     let apply = treeswap(&world, &["apply", "--repo=/x", "--owner=x"], &[]);
     complains(&apply, 2, &["treeswap: --rules or --rules-in-tree is required"]);
     assert!(!apply.stderr.contains("$TREESWAP_OWNER"), "it has no variables: {}", apply.stderr);
+    complains(&treeswap(&world, &["status"], &[]), 2, &["treeswap: ROOT is required\n"]);
+    let after = "hint: the command to run goes after `--`: treeswap watch PATH -- CMD\n";
+    complains(&treeswap(&world, &["watch"], &[]), 2, &["treeswap: PATH and CMD are required\n", after]);
+    complains(&treeswap(&world, &["watch", "/x", "echo"], &[]), 2, &["unknown argument echo\n", after]);
     complains(&treeswap(&world, &["synchronise"], &[]), 2, &["unknown command \"synchronise\""]);
+    for wrong in ["--wait=5", "--wait=", "--wait=1 hour"] {
+        complains(&treeswap(&world, &["pin", wrong, "/x", "--", "true"], &[]), 2, &["--wait", "2m30s"]);
+    }
+    let bare = treeswap(&world, &["sync", "--period"], &[]);
+    assert_eq!(bare.stderr, "treeswap: --period needs a value\n", "and no list of nothing");
     let nothing = treeswap(&world, &[], &[]);
     assert_eq!(nothing.status.code(), Some(2));
     assert!(nothing.stderr.contains("Usage: treeswap <COMMAND>"), "{}", nothing.stderr);

@@ -6,14 +6,18 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use crate::store::pin::{Options, Pin, Protection};
+use crate::config;
+use crate::store::pin::{Error, Options, Pin, Protection};
 
 /// The variable that holds the pinned directory.
 pub const VARIABLE: &str = "TREESWAP_DIR";
+
+/// How long one of several possible links is waited for before it is looked which it is.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// What a shell says when a command is there but cannot be run, and when there is none.
 const CANNOT_RUN: u8 = 126;
@@ -38,7 +42,7 @@ pub struct Args {
     pub link: bool,
 
     /// Wait so long for the first generation
-    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = config::duration)]
     pub wait: Duration,
 
     /// The command and its arguments
@@ -51,7 +55,7 @@ pub struct Args {
 /// # Errors
 /// When there is nothing to pin, or no descriptor for it.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let pin = Pin::take_link(link_of(&args.path, args.link), &Options { wait: args.wait })?;
+    let pin = take(&args)?;
     if let Some(warning) = warning(&pin) {
         say!("treeswap: {warning}");
     }
@@ -60,6 +64,18 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let _ = inherited.into_raw_fd(); // stays open across exec(2); that is the pin
     let error = command.exec();
     Ok(cannot_run(&args.command[0], &error))
+}
+
+/// Pins, waiting as long as was asked. What is not there yet may turn out to be a root or a link.
+fn take(args: &Args) -> Result<Pin, Error> {
+    let began = Instant::now();
+    loop {
+        let left = args.wait.saturating_sub(began.elapsed());
+        match Pin::take_link(link_of(&args.path, args.link), &Options { wait: left.min(LOOK) }) {
+            Err(error) if error.is_absence() && !left.is_zero() => {}
+            taken => return taken,
+        }
+    }
 }
 
 /// Says why a command could not be run, and returns a shell's code for it.
@@ -105,12 +121,6 @@ pub(super) fn warning(pin: &Pin) -> Option<String> {
     Some(format!("{} is not pinned, only its grace period protects it: {why}", pin.location().display()))
 }
 
-/// Reads `30s`, `1m30s`, `500ms`.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let parsed: jiff::SignedDuration = text.parse().map_err(|error| format!("{error}"))?;
-    Duration::try_from(parsed).map_err(|_| "it is negative".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,11 +131,5 @@ mod tests {
         assert_eq!(filled("{}"), "/r/..1");
         assert_eq!(filled("--from={}/a:{}/b"), "--from=/r/..1/a:/r/..1/b");
         assert_eq!(filled("{x}{"), "{x}{");
-    }
-
-    #[test]
-    fn durations_are_never_negative() {
-        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
-        assert!(duration("-5s").is_err() && duration("90").is_err());
     }
 }

@@ -62,7 +62,10 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
                     hints = vec![(*instead).to_owned()];
                     format!("--{flag} is a flag of git-sync that `treeswap sync` does not have")
                 }
-                None => format!("unknown argument {name}"),
+                None => {
+                    hints.extend(runs_a_command(arguments).filter(|_| !name.starts_with('-')));
+                    format!("unknown argument {name}")
+                }
             }
         }
         ErrorKind::MissingRequiredArgument => {
@@ -74,13 +77,16 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
             if !matches!(command, Some("apply" | "render")) {
                 hints.extend(names.iter().filter_map(|name| variable_hint(name)));
             }
+            hints.extend(runs_a_command(arguments));
             format!("{} {} required", names.join(" and "), if names.len() == 1 { "is" } else { "are" })
         }
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
             let (flag, value) = (flag_of(&name), value.unwrap_or_default());
             let source = from_where(&flag, arguments);
             let why = std::error::Error::source(error).map(|why| format!(": {why}")).unwrap_or_default();
-            if let Some(ContextValue::Strings(valid)) = error.get(ContextKind::ValidValue) {
+            if let Some(ContextValue::Strings(valid)) = error.get(ContextKind::ValidValue)
+                && !valid.is_empty()
+            {
                 hints.insert(0, format!("it is one of {}", valid.join(", ")));
             }
             match value.as_str() {
@@ -109,10 +115,14 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
     (line, hints)
 }
 
-/// `--ref <REF>` is `--ref` to a person, and `<--a <A>|--b <B>>`, of which one is needed, `--a or --b`.
+/// `--ref <REF>` is `--ref` to a person, `<ROOT>` is ROOT, and `<--a <A>|--b <B>>`, of which one is needed,
+/// `--a or --b`.
 fn flag_of(text: &str) -> String {
     if let Some(one_of) = text.strip_prefix('<') {
-        return one_of.split('|').map(flag_of).collect::<Vec<_>>().join(" or ");
+        return match one_of.split_once('>') {
+            Some((name, _)) if !name.starts_with('-') => name.to_owned(),
+            _ => one_of.split('|').map(flag_of).collect::<Vec<_>>().join(" or "),
+        };
     }
     text.split([' ', '=', '[']).next().unwrap_or_default().to_owned()
 }
@@ -135,6 +145,12 @@ fn from_where(flag: &str, arguments: &[OsString]) -> String {
     let names = [variable("TREESWAP_", flag), variable("GITSYNC_", theirs)];
     let set = names.iter().find(|name| std::env::var_os(name).is_some());
     set.map_or_else(|| flag.to_owned(), |name| format!("${name}"))
+}
+
+/// How the commands are called that run another one.
+fn runs_a_command(arguments: &[OsString]) -> Option<String> {
+    let command = arguments.get(1)?.to_str().filter(|command| matches!(*command, "pin" | "watch"))?;
+    Some(format!("the command to run goes after `--`: treeswap {command} PATH -- CMD"))
 }
 
 fn variable_hint(flag: &str) -> Option<String> {

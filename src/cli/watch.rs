@@ -13,11 +13,12 @@ use std::time::Duration;
 use anyhow::Context;
 use rustix::process::{Pid, Signal};
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
+use tokio::sync::watch::Receiver;
 
 use super::pin;
 use crate::configmap::set::{Gap, Stamps};
 use crate::store::pin::{Error, Options, Pin};
-use crate::watch::{self, Watcher, set};
+use crate::watch::{self, Change, Watcher, set};
 
 /// Pause before trying again to pin what could not be pinned.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -53,7 +54,7 @@ pub struct Args {
     pub set: Option<Stamps>,
 
     /// Look at the link so often, also without an event
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = pin::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = crate::config::duration)]
     pub poll: Duration,
 
     /// End with the command's exit code when it fails
@@ -75,14 +76,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
-    let link = pin::link_of(&args.path, args.link);
+    let mut link = pin::link_of(&args.path, args.link);
     let mut stop = Stop::new()?;
-    let watcher = Watcher::new(&link, &watch::Options { poll: args.poll });
-    if let Some(limitation) = watcher.limitation() {
-        say!("treeswap: swaps are found by looking every {:?}: {limitation}", args.poll);
-        limitation.hints().iter().for_each(|hint| say!("hint: {hint}"));
-    }
-    let mut swaps = watcher.in_background().context("cannot start the watching thread")?;
+    let mut swaps = swaps_of(&link, args.poll)?;
     let mut served: Option<Pin> = None;
     let mut skip = args.skip_first;
     let mut waits = false;
@@ -129,6 +125,13 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
                     say!("treeswap: {error}; waiting for it");
                 }
                 skip = false; // the first one to come is a swap
+                again = true;
+                let now = pin::link_of(&args.path, args.link);
+                if now != link {
+                    swaps = swaps_of(&now, args.poll)?; // what is there now is itself a link
+                    link = now;
+                    continue;
+                }
             }
             (Err(error), _) if error.is_transient() || served.is_some() => {
                 say!("treeswap: {:#}; trying again", anyhow::Error::new(error));
@@ -142,6 +145,16 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
             () = stop.signalled() => return Ok(ExitCode::SUCCESS),
         }
     }
+}
+
+/// The swaps of a link, from now on.
+fn swaps_of(link: &Path, poll: Duration) -> anyhow::Result<Receiver<Option<Change>>> {
+    let watcher = Watcher::new(link, &watch::Options { poll });
+    if let Some(limitation) = watcher.limitation() {
+        say!("treeswap: swaps are found by looking every {poll:?}: {limitation}");
+        limitation.hints().iter().for_each(|hint| say!("hint: {hint}"));
+    }
+    watcher.in_background().context("cannot start the watching thread")
 }
 
 /// Why the newest generation is no complete set, a line each, where sets are asked for.

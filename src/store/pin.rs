@@ -44,7 +44,7 @@ use rustix::io::Errno;
 
 use crate::clock;
 use crate::fsx::{self, Link};
-use crate::generation::Name;
+use crate::generation::{Name, WORKTREES};
 use crate::store::layout::LINK;
 
 /// Tries for the lock while somebody holds it exclusively; with the pauses between them about a quarter of a second.
@@ -126,7 +126,7 @@ impl Pin {
     /// As [`Pin::take`]; and when the link names something that is no generation, whose lock would protect nothing.
     pub fn take_link(link: impl AsRef<Path>, options: &Options) -> Result<Self, Error> {
         let link = link.as_ref();
-        let until = clock::now().boottime + options.wait;
+        let until = clock::now().boottime.saturating_add(options.wait);
         loop {
             match settle(link) {
                 Err(error) if error.is_absence() && clock::now().boottime < until => {
@@ -242,7 +242,7 @@ fn round(link: &Path, home: &Path, insist: bool) -> Result<Round, Error> {
     let opened = rustix::fs::open(link, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let target = match fsx::read_link(CWD, link) {
         Ok(Link::To(target)) => PathBuf::from(target),
-        Ok(Link::Absent) => return Err(Error::NoGeneration { link: link.to_owned() }),
+        Ok(Link::Absent) => return Err(Error::absent(link, home)),
         Ok(Link::Other(_)) => return Err(Error::NotALink { link: link.to_owned() }),
         Err(source) => return Err(Error::Io { act: "read the link", path: link.to_owned(), source }),
     };
@@ -321,6 +321,12 @@ pub enum Error {
         /// The link that would name it.
         link: PathBuf,
     },
+    /// The root is there, and nothing in it will ever have the link's name.
+    #[error("{} is a root in git-sync's layout, which has no {LINK}", root.display())]
+    OtherLayout {
+        /// The root.
+        root: PathBuf,
+    },
     /// What stands there is no link.
     #[error("{} is not a symbolic link", link.display())]
     NotALink {
@@ -355,6 +361,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// Nothing has the link's name, in this directory.
+    fn absent(link: &Path, home: &Path) -> Self {
+        if link.file_name() == Some(LINK.as_ref()) && home.join(WORKTREES).is_dir() {
+            return Self::OtherLayout { root: home.to_owned() };
+        }
+        Self::NoGeneration { link: link.to_owned() }
+    }
+
     /// Whether trying again may help without a person.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::NoGeneration { .. } | Self::Restless { .. })
@@ -366,6 +380,7 @@ impl Error {
             Self::NoGeneration { .. } => {
                 "is this the root, and has the first sync ended? `treeswap status` tells; `treeswap pin --wait 1m` waits for it"
             }
+            Self::OtherLayout { .. } => "name its link instead: ROOT/LINK",
             Self::NotALink { .. } => "name the root, or the link that names its current generation",
             Self::NotAGeneration { .. } => "pin the root itself, not a link or a directory in it",
             Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
@@ -377,7 +392,7 @@ impl Error {
     }
 
     /// Nothing is there yet: the only error that is worth waiting for.
-    fn is_absence(&self) -> bool {
+    pub(crate) fn is_absence(&self) -> bool {
         match self {
             Self::NoGeneration { .. } => true,
             Self::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,

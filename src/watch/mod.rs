@@ -25,10 +25,13 @@ pub use set::{Set, SetReader};
 
 use crate::clock;
 
+/// The shortest pause between two looks: without any, a whole processor would be looking.
+const SHORTEST_POLL: Duration = Duration::from_millis(10);
+
 /// How a link is watched.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The link is looked at so often even without an event.
+    /// The link is looked at so often even without an event; at most every 10 milliseconds.
     pub poll: Duration,
 }
 
@@ -85,7 +88,7 @@ impl Watcher {
         let mut events = Events::new(&link);
         events.arm();
         let seen = look(&link);
-        Self { link, poll: options.poll, seen, events }
+        Self { link, poll: options.poll.max(SHORTEST_POLL), seen, events }
     }
 
     /// Why there are no events and swaps are found by polling only, if so.
@@ -357,6 +360,13 @@ mod tests {
         swap(root.path(), "g0");
         receiver.changed().await.unwrap();
         assert_eq!(receiver.borrow_and_update().as_ref().unwrap().target, Path::new("g0"));
+    }
+
+    #[test]
+    fn there_is_a_pause_between_two_looks_whatever_is_asked_for() {
+        let root = tempfile::tempdir().unwrap();
+        let watcher = Watcher::new(root.path().join("..data"), &Options { poll: Duration::ZERO });
+        assert_eq!(watcher.poll, SHORTEST_POLL);
     }
 
     #[test]

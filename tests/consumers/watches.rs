@@ -184,11 +184,47 @@ fn an_idle_watch_ends_at_sigterm_also_where_nothing_is_published() {
             let threads = text.lines().find_map(|line| line.strip_prefix("Threads:")).unwrap();
             threads.trim().parse::<u32>().unwrap()
         };
+        let end = Instant::now() + Duration::from_secs(60);
         while threads() < 2 {
+            assert!(Instant::now() < end, "{}", watching.complaints());
             std::thread::sleep(Duration::from_millis(3));
         }
         watching.talker.signal(Signal::TERM);
         assert_eq!(watching.talker.ended().code(), Some(0));
+    }
+}
+
+/// In git-sync's layout it is the link that is watched, and a consumer may well start before there is one.
+#[test]
+fn what_is_not_there_yet_may_turn_out_to_be_a_link() {
+    let mut writer = Writer::new();
+    let link = writer.dir.path().join("link");
+    let (log, note) = (writer.dir.path().join("log"), format!("{NOTE}; read -r _"));
+    let watching = Watching::over(&link, log, &[NO_POLL], &note, &[]);
+    let program = env!("CARGO_BIN_EXE_treeswap");
+    let words =
+        [program, "pin", "--wait=1h", link.to_str().unwrap(), "--", "sh", "-c", "cat $TREESWAP_DIR/a"];
+    let mut pinning = Talker::start(&words.map(str::to_owned));
+    let end = Instant::now() + Duration::from_secs(60);
+    while !watching.complaints().contains("waiting for it") {
+        assert!(Instant::now() < end, "it does not wait: {}", watching.complaints());
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    let generation = writer.publish(1);
+    std::os::unix::fs::symlink(writer.root().join(generation.as_str()), &link).unwrap();
+    watching.until("1");
+    assert_eq!(pinning.line(), "1");
+}
+
+#[test]
+fn the_root_of_git_syncs_layout_is_not_waited_for_but_its_link_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join(".worktrees")).unwrap();
+    for command in [&["pin", "--wait=1h"][..], &["watch"]] {
+        let ran = treeswap(&[command, &[dir.path().to_str().unwrap(), "--", "true"]].concat());
+        assert_eq!(ran.status.code(), Some(1), "{}", ran.stderr);
+        assert!(ran.complaint().contains("is a root in git-sync's layout"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("hint: name its link instead: ROOT/LINK"), "{}", ran.stderr);
     }
 }
 

@@ -133,3 +133,11 @@ fn pins_hold_one_generation_while_another_thread_swaps_and_reaps() {
     }
     writer.join().unwrap();
 }
+
+#[test]
+fn whoever_waits_for_ever_is_told_what_cannot_be_waited_for() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("..data"), "").unwrap();
+    let error = Pin::take(root.path(), &Options { wait: Duration::MAX }).unwrap_err();
+    assert!(matches!(error, Error::NotALink { .. }), "{error}");
+}
