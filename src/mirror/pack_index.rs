@@ -21,38 +21,42 @@ const HEADER: usize = 8 + 256 * 4;
 
 /// The ids in an index, in their order. Read whole: 32 bytes an object.
 pub(super) fn ids(path: &Path) -> io::Result<Vec<ObjectId>> {
-    let raw = fs_err::read(path)?;
-    parse(&raw).ok_or_else(|| {
-        io::Error::new(io::ErrorKind::InvalidData, format!("{} is no index of a pack", path.display()))
-    })
+    parse(&fs_err::read(path)?).ok_or_else(|| malformed(path))
 }
 
 /// The objects that an index names, with the room that they take in its pack.
 pub(super) fn entries(path: &Path) -> io::Result<Vec<Entry>> {
     let raw = fs_err::read(path)?;
     let end = fs_err::metadata(path.with_extension("pack"))?.len().saturating_sub(AROUND.1);
-    sizes(&raw, end).ok_or_else(|| {
-        io::Error::new(io::ErrorKind::InvalidData, format!("{} is no index of a pack", path.display()))
-    })
+    sizes(&raw, end).ok_or_else(|| malformed(path))
+}
+
+/// Where in its pack each object lies that an index names, in the order of their ids.
+pub(super) fn places(path: &Path) -> io::Result<Vec<(ObjectId, u64)>> {
+    offsets(&fs_err::read(path)?).ok_or_else(|| malformed(path))
+}
+
+fn malformed(path: &Path) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{} is no index of a pack", path.display()))
 }
 
 /// Offsets lie behind the ids and a checksum for each; one with the highest bit set is the place of a longer one.
-fn sizes(raw: &[u8], end: u64) -> Option<Vec<Entry>> {
+fn offsets(raw: &[u8]) -> Option<Vec<(ObjectId, u64)>> {
     let ids = parse(raw)?;
     let short = raw.get(HEADER + ids.len() * 24..)?;
     let (short, long) = (short.get(..ids.len() * 4)?, short.get(ids.len() * 4..)?);
-    let mut found = Vec::with_capacity(ids.len());
-    for (id, offset) in ids.into_iter().zip(short.as_chunks::<4>().0) {
-        let offset = u32::from_be_bytes(*offset);
-        let offset = match offset & 0x8000_0000 {
-            0 => u64::from(offset),
-            _ => {
-                let at = (offset & 0x7fff_ffff) as usize * 8;
-                u64::from_be_bytes(*long.get(at..)?.first_chunk()?)
-            }
-        };
-        found.push((offset, id));
-    }
+    let offset = |raw: &[u8; 4]| match u32::from_be_bytes(*raw) {
+        far if far & 0x8000_0000 != 0 => {
+            let at = (far & 0x7fff_ffff) as usize * 8;
+            Some(u64::from_be_bytes(*long.get(at..)?.first_chunk()?))
+        }
+        near => Some(u64::from(near)),
+    };
+    ids.into_iter().zip(short.as_chunks::<4>().0).map(|(id, raw)| Some((id, offset(raw)?))).collect()
+}
+
+fn sizes(raw: &[u8], end: u64) -> Option<Vec<Entry>> {
+    let mut found: Vec<_> = offsets(raw)?.into_iter().map(|(id, offset)| (offset, id)).collect();
     found.sort_unstable();
     let ends = found.iter().skip(1).map(|(offset, _)| *offset).chain([end.max(AROUND.0)]);
     Some(ends.zip(&found).map(|(end, (at, id))| Entry { id: *id, bytes: end.saturating_sub(*at) }).collect())

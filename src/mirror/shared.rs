@@ -80,6 +80,18 @@ impl Shared {
         self.store()?.with(&more)
     }
 
+    /// The indexes of the packs that [`Self::all`] reads, as far as they can be listed.
+    pub(super) fn pack_indexes(&self) -> Vec<PathBuf> {
+        let mut dirs = vec![self.dir.join("objects")];
+        if self.asked != Submodules::Off {
+            dirs.extend(modules::object_dirs(&self.dir).unwrap_or_default());
+        }
+        let listed =
+            dirs.iter().filter_map(|dir| fs_err::read_dir(dir.join("pack")).ok()).flatten().flatten();
+        let paths = listed.map(|entry| entry.path());
+        paths.filter(|path| path.extension().is_some_and(|suffix| suffix == "idx")).collect()
+    }
+
     /// Takes part in reading.
     pub(super) fn lease(&self) -> Lease {
         let _door = self.door();

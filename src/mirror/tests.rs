@@ -355,6 +355,43 @@ fn a_closure_is_checked_down_to_the_last_blob() {
     assert!(check(None).is_err());
 }
 
+#[test]
+fn blobs_are_read_as_they_lie_in_their_pack() {
+    let fixture = Fixture::new();
+    let paths: Vec<_> = (0..40).map(|n| (format!("d{}/f{n}", n % 7), format!("content {}", n / 2))).collect();
+    let paths: Vec<_> = paths.iter().map(|(path, content)| (path.as_str(), content.as_str())).collect();
+    let payload = fixture.objects().payload(fixture.commit_of(&model(&paths)), &everything()).unwrap();
+    let order = |what: &str| {
+        let order = fixture.objects().blobs().unwrap().order(&payload.entries);
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        assert!(sorted.into_iter().eq(0..40), "{what}: each is in it once");
+        order
+    };
+    assert!(order("no pack").into_iter().eq(0..40), "then they come as they stand");
+
+    let store = fixture.shared.store().unwrap();
+    let mut builder = store.builder().unwrap();
+    for n in (0..15).rev() {
+        builder.insert_object(super::odb::oid(&fixture_id(format!("content {n}").as_bytes())), None).unwrap();
+    }
+    let packs = fixture.layout.dir().join("objects/pack");
+    builder.write(&packs, 0o444).unwrap();
+    let index = packs.join(format!("pack-{}.idx", builder.name().unwrap().unwrap()));
+    let places: std::collections::HashMap<_, _> =
+        super::pack_index::places(&index).unwrap().into_iter().collect();
+    assert_eq!(places.len(), 15);
+    let found = order("a pack").into_iter().map(|at| {
+        let place = places.get(&payload.entries[at as usize].id);
+        (place.copied().unwrap_or(u64::MAX), at)
+    });
+    assert!(found.is_sorted(), "and what no pack has, last");
+
+    std::fs::remove_file(&index).unwrap();
+    std::fs::write(&index, "no index").unwrap();
+    assert!(order("a broken index").into_iter().eq(0..40));
+}
+
 fn fixture_id(content: &[u8]) -> ObjectId {
     let id = git2::Oid::hash_object(git2::ObjectType::Blob, content).unwrap();
     ObjectId(id.as_bytes().try_into().unwrap())

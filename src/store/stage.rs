@@ -207,6 +207,27 @@ fn shares(payload: &Payload) -> Vec<(usize, &[Entry])> {
     shares
 }
 
+/// Shares in the order that suits the source, as far as whole shares can be: what git stores as a difference is put
+/// together from others, and a source remembers only the latest of those.
+fn ordered<'p>(payload: &'p Payload, order: &[u32]) -> Vec<(usize, &'p [Entry])> {
+    let mut ranks = vec![u32::MAX; payload.entries.len()];
+    for (rank, at) in (0..).zip(order) {
+        if let Some(of) = ranks.get_mut(*at as usize) {
+            *of = rank;
+        }
+    }
+    let mut rest = &ranks[..];
+    let mut ranked: Vec<_> = (shares(payload).into_iter())
+        .map(|share| {
+            let (mine, others) = rest.split_at(share.1.len()); // shares are the entries, cut
+            rest = others;
+            (mine.iter().copied().min(), share)
+        })
+        .collect();
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.into_iter().map(|(_, share)| share).collect()
+}
+
 /// Writes everything but links, with several threads; the first failure stops them all.
 fn write_files(
     top: BorrowedFd<'_>,
@@ -216,7 +237,7 @@ fn write_files(
     modes: Modes,
     cancel: &CancellationToken,
 ) -> Result<(), Error> {
-    let shares = shares(payload);
+    let shares = ordered(payload, &blobs.order(&payload.entries));
     let next = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);
     let failed = Mutex::new(None);

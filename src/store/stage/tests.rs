@@ -41,6 +41,27 @@ fn what_is_written_is_the_payload_with_exact_modes() {
 }
 
 #[test]
+fn directories_come_in_the_order_that_suits_the_source() {
+    let all = tree(&[
+        ("a/1", Kind::File, ""),
+        ("a/2", Kind::File, ""),
+        ("b/3", Kind::File, ""),
+        ("c/4", Kind::File, ""),
+    ]);
+    let payload = checked(&all);
+    let names = |order: &[u32]| -> Vec<_> {
+        let shares = ordered(&payload, order).into_iter().flat_map(|(_, entries)| entries);
+        shares.map(|entry| String::from_utf8(entry.name.to_vec()).unwrap()).collect()
+    };
+    assert_eq!(names(&[3, 1, 2, 0]), ["4", "1", "2", "3"]);
+    for told in [&[][..], &[7, 0], &[2, 2, 2]] {
+        let mut names = names(told);
+        names.sort();
+        assert_eq!(names, ["1", "2", "3", "4"], "it is an advice: nothing is lost by a wrong one");
+    }
+}
+
+#[test]
 fn an_empty_tree_is_an_empty_directory() {
     let dir = tempfile::tempdir().unwrap();
     write_to(dir.path(), &checked(&Tree::new()), &Blobs::default(), &OPTIONS).unwrap();
