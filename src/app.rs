@@ -194,38 +194,19 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
     // Bound before anything else is touched: a taken port is found at once.
     let listener = settings.admin.clone().map(|options| runtime.block_on(admin::Listener::bind(options)));
     let listener = listener.transpose()?;
-    // It answers before there is anything to show: opening the root may take as long as --lock-wait allows.
     let metrics = Metrics::default();
     let (status, shown) = watch::channel(starting("the root is being opened".to_owned()));
     let asker = Arc::new(OnceLock::<Asker>::new());
     if let Some(listener) = listener {
-        info!("listening at {}", listener.address());
-        let asker = Arc::clone(&asker);
-        // What is asked for before the loop runs is what it begins with anyway.
-        let trigger: Arc<dyn Fn(Trigger) + Send + std::marker::Sync> =
-            Arc::new(move |trigger| asker.get().into_iter().for_each(|asker| asker.ask(trigger)));
-        let registry = registry(&metrics, settings.metrics);
-        let more = settings.git_sync_metrics.then(|| {
-            let mut registry = Registry::default();
-            metrics.git_sync.register(&mut registry);
-            Arc::new(Mutex::new(registry))
-        });
-        let state = admin::State { status: shown.clone(), registry, more, trigger };
-        runtime.spawn(serve(listener, state, draining.clone()));
+        answer(runtime, listener, &settings, &metrics, (&shown, &asker), &draining);
     }
     let (store, recovered) = match open(settings.store.clone(), settings.lock_wait, &draining, &status)? {
         Some(opened) => opened,
         None => return if one_time { Err(Error::Interrupted) } else { Ok(()) },
     };
-    for line in &recovered.done {
-        info!("recovered: {line}");
-    }
-    for line in &recovered.foreign {
-        warn!("not ours, left alone: {line}");
-    }
-    for line in &recovered.warnings {
-        warn!("{line}");
-    }
+    recovered.done.iter().for_each(|line| info!("recovered: {line}"));
+    recovered.foreign.iter().for_each(|line| warn!("not ours, left alone: {line}"));
+    recovered.warnings.iter().for_each(|line| warn!("{line}"));
     status.send_replace(starting("the mirror is being opened".to_owned()));
     let counted = metrics.git_sync.clone();
     settings.mirror.wire.issued = match settings.mirror.wire.issuance {
@@ -283,6 +264,30 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
             }
         }
     })
+}
+
+/// Answers before there is anything to show: opening the root may take as long as --lock-wait allows.
+fn answer(
+    runtime: &Runtime,
+    listener: admin::Listener,
+    settings: &Settings,
+    metrics: &Metrics,
+    (shown, asker): (&watch::Receiver<Status>, &Arc<OnceLock<Asker>>),
+    draining: &CancellationToken,
+) {
+    info!("listening at {}", listener.address());
+    let asker = Arc::clone(asker);
+    // What is asked for before the loop runs is what it begins with anyway.
+    let trigger: Arc<dyn Fn(Trigger) + Send + std::marker::Sync> =
+        Arc::new(move |trigger| asker.get().into_iter().for_each(|asker| asker.ask(trigger)));
+    let more = settings.git_sync_metrics.then(|| {
+        let mut registry = Registry::default();
+        metrics.git_sync.register(&mut registry);
+        Arc::new(Mutex::new(registry))
+    });
+    let registry = registry(metrics, settings.metrics);
+    let state = admin::State { status: shown.clone(), registry, more, trigger };
+    runtime.spawn(serve(listener, state, draining.clone()));
 }
 
 /// The status before there is a loop, which cannot hang yet.
