@@ -191,11 +191,6 @@ impl Shop {
         self.commit_with(Files::new())
     }
 
-    /// The number of the newest revision.
-    pub fn newest(&self) -> u64 {
-        self.revision.get()
-    }
-
     /// The same, with more files.
     pub fn commit_with(&self, mut files: Files) -> u64 {
         let number = self.revision.get() + 1;
@@ -209,6 +204,11 @@ impl Shop {
         }
         self.remote.commit(&files);
         number
+    }
+
+    /// The number of the newest revision.
+    pub fn newest(&self) -> u64 {
+        self.revision.get()
     }
 
     /// Deploys an example with a user's kustomization on top: the repository, a quick pace, `literals`, and `patches`.
