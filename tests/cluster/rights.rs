@@ -142,7 +142,7 @@ fn without_a_right_to_leases_everything_is_applied_and_it_is_said_once() {
         let stage = Stage::with(&rules);
         for round in ["1", "2"] {
             stage.commit(round);
-            let ran = stage.apply(&["--lease-duration=1s"]).expect_ok("apply without a right to Leases");
+            let ran = stage.apply(&[]).expect_ok("apply without a right to Leases");
             stage.assert_all(round);
             let said = ran.stderr.lines().filter(|line| line.contains("no Lease keeps other instances"));
             let said: Vec<&str> = said.collect();
