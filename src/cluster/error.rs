@@ -447,7 +447,7 @@ impl ConfigError {
                 format!("a cluster has the name of its context: {}", known.join(", "))
             }
             Self::None => {
-                "name a kubeconfig, a directory of them, or say that this runs in a cluster".to_owned()
+                "give --kubeconfig, --kubeconfig-dir or $KUBECONFIG; a Pod has its own cluster".to_owned()
             }
             Self::Twice { .. } => "rename one of them: rules name clusters by their contexts".to_owned(),
             Self::InCluster { .. } => {
