@@ -3,6 +3,7 @@
 //! The client is made when it is first needed, and made anew (kubeconfig, plugin, certificates, all of it read again)
 //! when its credentials run out, when the server does not accept them, or when a connection fails.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,6 @@ use tokio::time::timeout;
 
 use super::answer::{self, Answer, Expect};
 use super::error::{Act, Error, Failure, Kind, Verb};
-use super::kubeconfig::Origin;
 use super::object::Meta;
 use super::{ConfigError, FIELD_MANAGER, Mode, Options, plugin};
 
@@ -136,6 +136,13 @@ struct Live {
     until: Option<Timestamp>,
     /// Counts the clients made, so that a late answer does not throw away a newer client than the one it came from.
     number: u64,
+}
+
+/// Where a cluster's address and credentials are read from, each time a connection needs them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Origin {
+    InCluster,
+    Context { path: PathBuf, name: String },
 }
 
 /// One cluster.

@@ -8,19 +8,12 @@ use std::sync::Arc;
 use hyper_util::client::proxy::matcher::Matcher;
 use kube::config::{Config, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError, LoadDataError};
 
-use super::connection::Connection;
+use super::connection::{Connection, Origin};
 use super::{Cluster, ConfigError, Options};
 
 /// The name that always means the cluster we run in or, elsewhere, the current context. A context of that name has no
 /// other meaning.
 pub const DEFAULT: &str = "default";
-
-/// Where a cluster's address and credentials are read from, each time a connection needs them.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Origin {
-    InCluster,
-    Context { path: PathBuf, name: String },
-}
 
 /// The clusters that [`Options`] name. None of them has been spoken to yet.
 #[derive(Debug, Default)]

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use super::pauses::retried;
 use super::report::{Outcome, Target};
 use super::source::Source;
 use super::survey::{Item, Reader, Space};
 use super::worker::Worker;
-use super::write::retried;
 use super::{Options, parsed, unless};
 use crate::cluster::{Error, Failure};
 use crate::configmap::apply::{Claim, Desired, names};

@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
-use super::write::{LAST_ANSWER, Stop, late};
+use super::pauses::{LAST_ANSWER, late};
+use super::write::Stop;
 use crate::cluster::{Cluster, Error, Failure, Lease, LeaseDraft, Verb};
 use crate::configmap::apply::{Holding, Standing, Watch};
 use crate::human;

@@ -21,14 +21,16 @@
 //! Where step 2 finds something to do, several instances may take turns before step 3 (`lease`); nothing rests on that.
 //!
 //! Files: `source` where revisions come from; `survey` step 2; `rewind` a ref that went back; `write` step 4; `worker`
-//! one cluster from 1 to 5; `forgotten` namespaces that no rule names any more; `lease` turns, `pool`
-//! places in a fleet, `hold` one Lease of either; `set` what the marker and the ledger hold; `record` writes them; `report` what is told; `follow` the same at every new revision.
+//! one cluster from 1 to 5; `forgotten` namespaces that no rule names any more; `lease` turns, `pool` places in a fleet,
+//! `hold` one Lease of either; `set` what the marker and the ledger hold; `record` writes them; `pauses` how long is
+//! waited; `report` what is told; `follow` the same at every new revision.
 
 mod book;
 mod follow;
 mod forgotten;
 mod hold;
 mod lease;
+mod pauses;
 mod pool;
 mod record;
 mod report;

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use super::pauses::{pause, retried};
 use super::report::Target;
 use super::set;
 use super::source::Source;
 use super::survey::Space;
 use super::worker::Worker;
-use super::write::{Writer, Written, pause, retried};
+use super::write::{Writer, Written};
 use crate::cluster::{Error, Failure, Mode};
 use crate::configmap::apply::Ledger;
 use crate::human;

@@ -7,7 +7,7 @@ use futures_util::{StreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 
 use super::Options;
-use super::write::retried;
+use super::pauses::retried;
 use crate::cluster::{Cluster, ConfigMap, Error, Meta};
 use crate::configmap::apply::{
     Claim, Deed, Desired, Ledger, Marker, Policy, Seen, Verdict, Why, Wish, unseen,

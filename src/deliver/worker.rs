@@ -9,13 +9,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::lease::Turns;
+use super::pauses::{late, pause};
 use super::pool::Pool;
 use super::record::Closed;
 use super::report::{Ended, Outcome, Target, all_failed};
 use super::set;
 use super::source::Source;
 use super::survey::{Blind, Item, Reader, Space};
-use super::write::{Stop, Writer, Written, late, pause};
+use super::write::{Stop, Writer, Written};
 use super::{Options, short, unless};
 use crate::cluster::Cluster;
 use crate::configmap::apply::{Deed, Desired, Marker, Moves, order};
