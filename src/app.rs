@@ -1,14 +1,18 @@
 //! Builds everything from valid settings, in reading order, and runs it until its end.
 
-mod beside;
-mod follow;
+mod delayed_trigger;
 mod ledger;
+mod memory;
+mod missing;
+mod root_and_rules;
+mod rules_only;
 
 use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -16,21 +20,23 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use crate::config::{Line, Origin, Settings};
+use crate::config::{Line, Origin, Settings, signal_name};
 use crate::hooks::{self, Hooks};
 use crate::mirror::Mirror;
 use crate::mirror::wire::{Issuance, Issued};
-use crate::phase::{Status, Trigger};
+use crate::phase::{HookStatus, Status, Trigger};
 use crate::store::{self, Store};
-use crate::sync::{Asker, End, Sync};
+use crate::sync::{End, Sync, TriggerSender};
 use crate::telemetry::metrics::Metrics;
-use crate::{admin, deliver, human, mirror, shutdown, sync, telemetry, user};
+use crate::{admin, deliver, detached_io, human, mirror, secret, shutdown, sync, telemetry, user};
 
-pub use follow::Rules;
+pub use missing::missing;
+pub use rules_only::Rules;
 
-use follow::Teller;
+use delayed_trigger::{TriggerFn, spread};
+use rules_only::DeliveryReporter;
 
-/// How often a root that somebody else holds is tried again.
+/// How often a root that another writer holds is tried again.
 const LOCK_PAUSE: Duration = Duration::from_millis(200);
 
 /// How long a thread for what blocks stays without work.
@@ -82,7 +88,19 @@ pub enum Error {
 }
 
 impl Error {
-    /// What a person can do, a line each.
+    /// What git-sync says where it ends so.
+    pub fn ending(&self) -> telemetry::Ending<'_> {
+        use store::Error::{Io, Refused};
+        match self {
+            Self::Store(
+                Refused { path, .. } | Io { act: "make the root" | "resolve the root", path, .. },
+            ) => telemetry::Ending::NoRoot(path),
+            Self::Admin(admin::Error::Bind { bind, .. }) => telemetry::Ending::NoListener(bind),
+            _ => telemetry::Ending::Other,
+        }
+    }
+
+    /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         match self {
             Self::Store(error) => error.hints(),
@@ -91,7 +109,13 @@ impl Error {
             Self::Source(error) => error.hints.clone(),
             Self::GaveUp { last, .. } => last.hints(),
             Self::Hook(error) => error.hints(),
-            Self::Interrupted | Self::System { .. } => Vec::new(),
+            Self::Interrupted => vec!["nothing was published; the next start begins anew".to_owned()],
+            Self::System { .. } => {
+                vec![
+                    "the system is short of threads, memory or descriptors: raise the container's limits"
+                        .to_owned(),
+                ]
+            }
         }
     }
 }
@@ -113,8 +137,8 @@ fn limit_heaps() {
 #[cfg(not(target_env = "gnu"))]
 fn limit_heaps() {}
 
-/// Runs `treeswap sync`; with rules what is published is applied, too. `lines` is the configuration as it was given, and
-/// `warnings` are about it, for the log.
+/// Runs `treeswap sync`; with rules what is published is applied, too. `lines` is the configuration as it was given,
+/// and `warnings` are about it, for the log.
 pub fn sync(
     settings: Settings,
     rules: Option<Rules>,
@@ -131,22 +155,23 @@ pub fn follow(
     lines: &[Line],
     warnings: &[String],
 ) -> Result<Option<deliver::Report>, Error> {
-    within(settings, lines, warnings, |runtime, settings| follow::run(runtime, settings, rules))
+    within(settings, lines, warnings, |runtime, settings| rules_only::run(runtime, settings, rules))
 }
 
 /// The process around it: memory, log, modes of what is made, threads, last words.
 fn within<T>(
-    settings: Settings,
+    mut settings: Settings,
     lines: &[Line],
     warnings: &[String],
     run: impl FnOnce(&Runtime, Settings) -> Result<T, Error>,
 ) -> Result<T, Error> {
     limit_heaps();
     telemetry::start(&settings.telemetry);
-    let given: Vec<String> =
-        lines.iter().filter(|line| line.origin != Origin::Default).map(ToString::to_string).collect();
-    info!(version = telemetry::VERSION, settings = given.join(" "), "treeswap {}", telemetry::VERSION);
-    for warning in warnings.iter().chain(&settings.remarks) {
+    say_start(lines);
+    // git-sync has no such ceilings, and who replaces it has what it had room for.
+    let bounded = if settings.git_sync_metrics { None } else { memory::bound(&mut settings) };
+    let missing = missing(&settings);
+    for warning in warnings.iter().chain(&settings.remarks).chain(&missing).chain(&bounded) {
         warn!("{warning}");
     }
     if settings.add_user {
@@ -158,6 +183,7 @@ fn within<T>(
     } else {
         0o022
     }));
+    let root = settings.store.root.clone();
     let termination_log = settings.termination_log.clone();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2) // one for the loop's own waits, one for the listener; work that blocks has its own threads
@@ -169,12 +195,24 @@ fn within<T>(
     let ended = run(&runtime, settings);
     runtime.shutdown_timeout(LINGER);
     if let (Err(error), Some(path)) = (&ended, termination_log) {
-        last_words(&path, &human::one_line(error), &error.hints());
+        write_termination_log(&root, &path, &human::one_line(error), &error.hints());
     }
     ended
 }
 
-/// Harmless if it cannot be done: nothing of ours needs it.
+fn say_start(lines: &[Line]) {
+    let given: Vec<String> =
+        lines.iter().filter(|line| line.origin != Origin::Default).map(ToString::to_string).collect();
+    info!(
+        name: "start", target: telemetry::GIT_SYNC, version = telemetry::VERSION, pid = std::process::id(),
+        uid = rustix::process::geteuid().as_raw(), gid = rustix::process::getegid().as_raw(),
+        home = std::env::var("HOME").unwrap_or_default(), flags = serde_json::Value::from(&given[..]).to_string(),
+        "starting"
+    );
+    info!(version = telemetry::VERSION, settings = given.join(" "), "treeswap {}", telemetry::VERSION);
+}
+
+/// Harmless if it cannot be done: treeswap itself does not need it.
 fn add_user() {
     let home = std::env::var("HOME").unwrap_or_default();
     match user::add(Path::new("/etc/passwd"), &home) {
@@ -196,9 +234,17 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
     let listener = listener.transpose()?;
     let metrics = Metrics::default();
     let (status, shown) = watch::channel(starting("the root is being opened".to_owned()));
-    let asker = Arc::new(OnceLock::<Asker>::new());
+    let asker = Arc::new(OnceLock::<TriggerSender>::new());
+    // Webhooks and signals share one, so that both at one moment are one attempt. What is asked for before the loop
+    // runs is what it begins with anyway.
+    let later = Arc::clone(&asker);
+    let ask = move |trigger| later.get().into_iter().for_each(|asker| asker.ask(trigger));
+    let ask = spread(runtime.handle(), settings.trigger_spread, &metrics, Arc::new(ask));
     if let Some(listener) = listener {
-        answer(runtime, listener, &settings, &metrics, (&shown, &asker), &draining);
+        answer(runtime, listener, &settings, &metrics, (&shown, &ask), &draining);
+    }
+    if settings.telemetry.is_watched() {
+        runtime.spawn(show_first(shown.clone()));
     }
     let (store, recovered) = match open(settings.store.clone(), settings.lock_wait, &draining, &status)? {
         Some(opened) => opened,
@@ -214,29 +260,32 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
         _ => Issued::to(move |well| counted.askpass(well)),
     };
     let mirror = Mirror::open(settings.mirror.clone())?;
+    metrics.expect_hooks(settings.hooks.kinds().map(hooks::Kind::label));
+    status.send_modify(|status| status.expect_hooks(settings.hooks.kinds().map(hooks::Kind::label)));
+    let socket = store.socket();
     let hooks = {
         let _inside = runtime.enter();
-        let counted = metrics.clone();
-        let observer: hooks::Observer = Arc::new(move |kind, ok, took| counted.hook(kind.label(), ok, took));
+        let observer = observer(&metrics, &status);
         Arc::new(Hooks::start(settings.hooks, &draining, &observer))
     };
-    let (pace, objects) = (settings.sync.pace, mirror.objects());
-    let ledger = rules.as_ref().map(|_| store.ledger()).transpose()?.map(ledger::Keeper::of);
-    let (told, counted) = (status.clone(), metrics.clone());
+    let pace = settings.sync.pace;
+    let objects = mirror.objects();
+    let remote = mirror.remote();
+    let ledger = rules.as_ref().map(|_| store.ledger()).transpose()?.map(ledger::LedgerKeeper::with_file);
+    let told = status.clone();
+    let counted = metrics.clone();
     let sync =
         Sync::new(settings.sync.clone(), store, mirror, metrics, status).with_hooks(Arc::clone(&hooks));
     let beside = rules.map(|rules| {
-        beside::Beside::new(
-            rules,
-            objects,
-            &sync,
-            pace,
-            Teller::beside(told, counted, ledger.unwrap_or_default()),
-        )
+        let rules = Rules { options: rules.options.naming(&remote), ..rules };
+        let teller = DeliveryReporter::with_root(told, counted, ledger.unwrap_or_default(), &rules.clusters);
+        root_and_rules::Beside::new(rules, objects, &sync, pace, teller)
     });
-    runtime.block_on(async {
-        let asker = asker.get_or_init(|| sync.asker()).clone();
-        signals.ask(move |trigger| asker.ask(trigger));
+    let ended = CancellationToken::new();
+    let live = runtime.spawn(admin::live::serve(socket, shown.clone(), ended.clone()));
+    let result = runtime.block_on(async {
+        asker.get_or_init(|| sync.asker());
+        signals.ask(move |trigger| ask(trigger));
         let ending = draining.child_token();
         let beside = beside.map(|beside| tokio::spawn(beside.run(ending.clone())));
         let end = sync.run(draining.clone()).await;
@@ -245,10 +294,12 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
             Some(beside) => Some(beside.await),
             None => None,
         } {
-            std::panic::resume_unwind(error.into_panic()); // nobody aborts it
+            std::panic::resume_unwind(error.into_panic()); // it is never aborted
         }
         if matches!(end, End::Done) {
-            return Ok(hooks.completed().await?);
+            let completed = hooks.completed().await;
+            info!(name: "once", target: telemetry::GIT_SYNC, status = i32::from(completed.is_err()), "ended");
+            return Ok(completed?);
         }
         hooks.stop().await;
         match end {
@@ -263,6 +314,50 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
                 Err(Error::GaveUp { failures, last })
             }
         }
+    });
+    ended.cancel();
+    let _ = runtime.block_on(live); // it removes its socket; nobody aborts it
+    result
+}
+
+/// Shows how far the first attempts are, until there is something to read or the reports end.
+async fn show_first(mut status: watch::Receiver<Status>) {
+    let mut bar = None;
+    loop {
+        {
+            let status = status.borrow_and_update();
+            match &status.progress {
+                _ if status.ready => return,
+                Some(progress) => {
+                    let bar = bar.get_or_insert_with(telemetry::Bar::show);
+                    bar.say(&progress.what, progress.fetched_bytes);
+                }
+                None => bar = None, // it ended
+            }
+        }
+        if status.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Brings the runs of hooks to the metrics and the status.
+fn observer(metrics: &Metrics, status: &watch::Sender<Status>) -> hooks::Observer {
+    let metrics = metrics.clone();
+    let status = status.clone();
+    Arc::new(move |ran| {
+        let hook = ran.kind.label();
+        metrics.hook(hook, ran.error.is_none(), ran.took);
+        let ended = HookStatus {
+            hook: hook.to_owned(),
+            revision: Some(ran.revision),
+            at: Some(Timestamp::now()),
+            duration_ms: u64::try_from(ran.took.as_millis()).unwrap_or(u64::MAX),
+            error: ran.error.map(str::to_owned),
+            hints: ran.hints.to_vec(),
+            ..HookStatus::default()
+        };
+        status.send_modify(|status| status.hook(ended));
     })
 }
 
@@ -272,21 +367,21 @@ fn answer(
     listener: admin::Listener,
     settings: &Settings,
     metrics: &Metrics,
-    (shown, asker): (&watch::Receiver<Status>, &Arc<OnceLock<Asker>>),
+    (shown, ask): (&watch::Receiver<Status>, &TriggerFn),
     draining: &CancellationToken,
 ) {
-    info!("listening at {}", listener.address());
-    let asker = Arc::clone(asker);
-    // What is asked for before the loop runs is what it begins with anyway.
-    let trigger: Arc<dyn Fn(Trigger) + Send + std::marker::Sync> =
-        Arc::new(move |trigger| asker.get().into_iter().for_each(|asker| asker.ask(trigger)));
+    let serves =
+        [("metrics", settings.metrics), ("pprof", settings.admin.as_ref().is_some_and(|admin| admin.pprof))];
+    let serves = serves.iter().filter(|(_, served)| *served).map(|(what, _)| format!(" {what}"));
+    let serves = format!("liveness{}", serves.collect::<String>());
+    info!(name: "listening", endpoint = %listener.address(), serves, "listening at {}", listener.address());
     let more = settings.git_sync_metrics.then(|| {
         let mut registry = Registry::default();
         metrics.git_sync.register(&mut registry);
         Arc::new(Mutex::new(registry))
     });
     let registry = registry(metrics, settings.metrics);
-    let state = admin::State { status: shown.clone(), registry, more, trigger };
+    let state = admin::State { status: shown.clone(), registry, more, trigger: Arc::clone(ask) };
     runtime.spawn(serve(listener, state, draining.clone()));
 }
 
@@ -332,7 +427,7 @@ fn registry(metrics: &Metrics, shown: bool) -> Arc<Mutex<Registry>> {
 /// A listener that fails takes nothing else down: what is published matters more.
 async fn serve(listener: admin::Listener, state: admin::State, draining: CancellationToken) {
     if let Err(error) = listener.serve(state, draining).await {
-        error!(error = human::one_line(&error), "the listener ended; syncing goes on");
+        error!(name: "listener_ended", error = human::one_line(&error), "the listener ended; syncing goes on");
     }
 }
 
@@ -346,17 +441,21 @@ impl Signals {
     fn listen(asks: Option<i32>) -> std::io::Result<Self> {
         let hangup = SignalKind::hangup().as_raw_value();
         let numbers = std::iter::once(hangup).chain(asks.filter(|number| *number != hangup));
+        if let Some(number) = asks {
+            debug!(name: "listens_for", target: telemetry::GIT_SYNC, signal = signal_name(number), "listens");
+        }
         let streams = numbers.map(|number| Ok((number, signal(SignalKind::from_raw(number))?)));
         Ok(Self { asks, streams: streams.collect::<std::io::Result<_>>()? })
     }
 
     fn ask(self, ask: impl Fn(Trigger) + Clone + Send + 'static) {
         for (number, mut arrivals) in self.streams {
-            let (asks, ask) = (self.asks == Some(number), ask.clone());
+            let asks = self.asks == Some(number);
+            let ask = ask.clone();
             tokio::spawn(async move {
                 while arrivals.recv().await.is_some() {
                     if asks {
-                        debug!(signal = number, "a signal asks for a sync");
+                        debug!(name: "signal", signal = signal_name(number), "a signal asks for a sync");
                         ask(Trigger::Signal);
                     }
                 }
@@ -366,15 +465,67 @@ impl Signals {
 }
 
 /// The kubelet shows this file's content as the reason why a container ended. It makes the file itself; where there is
-/// none, nobody would read it.
-pub fn last_words(path: &Path, error: &str, hints: &[String]) {
-    let opened = fs_err::OpenOptions::new().write(true).truncate(true).open(path);
-    let written = opened.and_then(|mut file| {
-        writeln!(file, "treeswap: {error}")?;
-        hints.iter().try_for_each(|hint| writeln!(file, "hint: {hint}"))
+/// none, it would not be read. Nothing is written in the root, whatever the configuration says.
+pub fn write_termination_log(root: &Path, path: &Path, error: &str, hints: &[String]) {
+    let mut text = format!("treeswap: {}\n", secret::redacted(error));
+    hints.iter().for_each(|hint| text.push_str(&format!("hint: {}\n", secret::redacted(hint))));
+    let root = root.to_owned();
+    let written = detached_io::patiently(path, move |path| {
+        let mut file = store::open_outside(&root, path)?;
+        file.write_all(text.as_bytes())
     });
     match written {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => debug!(%error, "no last words"),
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::human::reads_well;
+
+    #[test]
+    fn every_variant_is_one_line_and_says_what_to_do() {
+        let io = || std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+        let hook = hooks::Error {
+            kind: hooks::Kind::Exec,
+            revision: crate::revision::Revision(crate::revision::ObjectId([0xab; 20])),
+            why: hooks::Failure::Drained,
+        };
+        let listener = [
+            admin::Error::Address("x".into()),
+            admin::Error::Bind { bind: ":1".into(), source: io() },
+            admin::Error::Bind { bind: ":1".into(), source: std::io::ErrorKind::AddrInUse.into() },
+            admin::Error::Accept { address: ([127, 0, 0, 1], 1).into(), source: io() },
+        ];
+        let each = [
+            Error::Store(store::Error::Cancelled),
+            Error::Mirror(mirror::Error::Cancelled),
+            Error::Source(deliver::SourceError {
+                what: "x".into(),
+                hints: vec!["y".into()],
+                transient: true,
+            }),
+            Error::GaveUp { failures: 2, last: sync::Error::Interrupted },
+            Error::Interrupted,
+            Error::Hook(hook),
+            Error::System { act: "start the runtime", source: io() },
+        ];
+        for error in each.into_iter().chain(listener.map(Error::Admin)) {
+            match &error {
+                Error::Admin(
+                    admin::Error::Address(_) | admin::Error::Bind { .. } | admin::Error::Accept { .. },
+                )
+                | Error::Store(_)
+                | Error::Mirror(_)
+                | Error::Source(_)
+                | Error::GaveUp { .. }
+                | Error::Interrupted
+                | Error::Hook(_)
+                | Error::System { .. } => {}
+            }
+            reads_well(&error, &error.hints());
+        }
     }
 }

@@ -3,11 +3,14 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Now;
 use crate::revision::{ObjectId, Revision};
+
+/// The link that names the current generation in the kubelet's layout, relative to the root.
+pub const LINK: &str = "..data";
 
 /// Where generations are in git-sync's layout, relative to the root.
 pub const WORKTREES: &str = ".worktrees";
@@ -29,20 +32,27 @@ pub struct Name(String);
 pub struct NotAName(String);
 
 impl Name {
-    /// The name for a generation made at `wall`. A new generation always sorts after `latest`, whatever the clock did:
-    /// consumers that compare resolved paths must see a new one.
-    pub fn new(wall: Timestamp, latest: Option<&Self>) -> Self {
-        let mut at = wall;
-        loop {
-            let name = Self(at.strftime("..%Y_%m_%d_%H_%M_%S.%9f").to_string());
-            match latest {
-                Some(latest) if name <= *latest => {
-                    let last = latest.timestamp().unwrap_or(at);
-                    at = last.max(at) + jiff::SignedDuration::from_nanos(1);
-                }
-                _ => return name,
-            }
-        }
+    /// The name for a generation made at `wall`. It sorts after every one of `others` that is a real time, whatever the
+    /// clock did: consumers that compare resolved paths must see a new one. A name that is no real time (`..9999_99_…`)
+    /// was not made by a writer that keeps that order, and does not count.
+    pub fn new<'n>(wall: Timestamp, others: impl IntoIterator<Item = &'n Self>) -> Self {
+        let next = others.into_iter().filter_map(Self::successor).max();
+        let name = Self::at(wall);
+        next.filter(|next| *next > name).unwrap_or(name)
+    }
+
+    fn at(at: Timestamp) -> Self {
+        Self(at.strftime("..%Y_%m_%d_%H_%M_%S.%9f").to_string())
+    }
+
+    /// The next name that can be made: a nanosecond later, or where a kubelet's fraction is not one of a second, in the
+    /// next second. None where the name is no time, or the last one there is.
+    fn successor(&self) -> Option<Self> {
+        let later = |at: Option<Timestamp>, by| Some(Self::at(at?.checked_add(by).ok()?));
+        let (seconds, _) = self.0.rsplit_once('.')?;
+        let nanosecond = later(self.timestamp(), SignedDuration::from_nanos(1));
+        let second = || later(timestamp("..%Y_%m_%d_%H_%M_%S", seconds), SignedDuration::from_secs(1));
+        nanosecond.filter(|next| next > self).or_else(second).filter(|next| next > self)
     }
 
     /// The name of a revision's generation in git-sync's layout.
@@ -92,12 +102,13 @@ impl Name {
 
     /// When it was made, if the name holds a real time with nanoseconds (a kubelet's fraction is random).
     pub fn timestamp(&self) -> Option<Timestamp> {
-        jiff::civil::DateTime::strptime("..%Y_%m_%d_%H_%M_%S.%f", &self.0)
-            .ok()?
-            .to_zoned(jiff::tz::TimeZone::UTC)
-            .ok()
-            .map(|zoned| zoned.timestamp())
+        timestamp("..%Y_%m_%d_%H_%M_%S.%f", &self.0)
     }
+}
+
+fn timestamp(format: &str, text: &str) -> Option<Timestamp> {
+    let at = jiff::civil::DateTime::strptime(format, text).ok()?;
+    Some(at.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
 }
 
 fn is_timestamp(text: &str) -> bool {
@@ -168,18 +179,19 @@ impl Retired {
 
 /// What is known about one generation; kept in the root's state file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Record {
+pub struct GenerationRecord {
     /// Its directory.
     pub name: Name,
     /// The revision it holds.
     pub revision: Revision,
     /// The revision's tree.
     pub tree: ObjectId,
-    /// A digest of the choices that shape content besides the tree (sparse patterns, symlink policy): another one, another generation.
+    /// A digest of the choices that shape content besides the tree (sparse patterns, symlink policy): another one,
+    /// another generation.
     pub selection: String,
     /// Files, links and directories in it.
     pub entries: u64,
-    /// Sum of its files' sizes, in bytes.
+    /// Sum of its files' sizes, in bytes; on disk it takes more.
     pub bytes: u64,
     /// When it was published.
     pub published: Timestamp,
@@ -191,7 +203,7 @@ pub struct Record {
     pub retired: Option<Retired>,
 }
 
-impl Record {
+impl GenerationRecord {
     /// The record of a generation that was found without one: which revision it holds is not known, so that no
     /// revision equals it and the next attempt publishes anew.
     pub fn unknown(name: Name, entries: u64, bytes: u64, now: &Now) -> Self {
@@ -212,7 +224,7 @@ impl Record {
 
     /// The same record where it is no longer known what the generation holds.
     #[must_use]
-    pub fn doubted(self) -> Self {
+    pub fn untrusted(self) -> Self {
         Self {
             tree: ObjectId([0; 20]),
             selection: String::new(),
@@ -246,11 +258,31 @@ mod tests {
     fn names_grow_even_when_the_clock_steps_back() {
         let late: Timestamp = "2026-11-20T15:04:05.123456789Z".parse().unwrap();
         let early: Timestamp = "2001-01-01T00:00:00Z".parse().unwrap();
-        let first = Name::new(late, None);
+        let first = Name::new(late, []);
         assert_eq!(first.as_str(), "..2026_11_20_15_04_05.123456789");
-        let second = Name::new(early, Some(&first));
-        assert!(second > first, "{second} does not sort after {first}");
+        let second = Name::new(early, [&first]);
+        assert_eq!(second.as_str(), "..2026_11_20_15_04_05.123456790");
         assert_eq!(Name::parse(second.as_str()), Some(second));
+    }
+
+    #[test]
+    fn a_new_name_follows_every_real_time_and_is_found_at_once_whatever_else_is_there() {
+        let clock: Timestamp = "2026-11-20T15:04:05.5Z".parse().unwrap();
+        for (there, expected) in [
+            ("..2026_11_20_15_04_06.3", "..2026_11_20_15_04_06.300000001"),
+            ("..2026_11_20_15_04_05.9876543210", "..2026_11_20_15_04_06.000000000"), // a kubelet's fraction
+            ("..2031_12_31_23_59_59.999999999", "..2032_01_01_00_00_00.000000000"),
+            // No times, or the last one: they do not count.
+            ("..2027_02_30_00_00_00.1", "..2026_11_20_15_04_05.500000000"),
+            ("..2027_99_99_99_99_99.1", "..2026_11_20_15_04_05.500000000"),
+            ("..9999_12_31_23_59_59.999999999", "..2026_11_20_15_04_05.500000000"),
+            ("..9999_12_30_22_00_00.999999999", "..2026_11_20_15_04_05.500000000"),
+            ("..9999_99_99_99_99_99.9999999999", "..2026_11_20_15_04_05.500000000"),
+        ] {
+            let there = Name::parse(there).unwrap();
+            let earlier = Name::parse("..2026_11_20_15_04_04.1").unwrap();
+            assert_eq!(Name::new(clock, [&there, &earlier]).as_str(), expected, "beside {there}");
+        }
     }
 
     #[test]

@@ -28,6 +28,21 @@ pub fn milliseconds(ms: u64) -> String {
     if ms < 1_000 { format!("{ms} ms") } else { format!("{}.{} s", ms / 1_000, ms % 1_000 / 100) }
 }
 
+/// A duration as Go prints it, for those who read git-sync's log: `300ms`, `1m30s`, `1h0m0s`.
+pub fn go_duration(duration: std::time::Duration) -> String {
+    let seconds = duration.as_secs();
+    let millis = duration.as_secs_f64() * 1_000.0;
+    let rest = f64::from(u32::try_from(seconds % 60).unwrap_or_default())
+        + f64::from(duration.subsec_nanos()) / 1_000_000_000.0;
+    match (seconds / 3_600, seconds / 60 % 60, seconds) {
+        (0, 0, 0) if duration.is_zero() => "0s".to_owned(),
+        (0, 0, 0) => format!("{millis}ms"),
+        (0, 0, _) => format!("{rest}s"),
+        (0, minutes, _) => format!("{minutes}m{rest}s"),
+        (hours, minutes, _) => format!("{hours}h{minutes}m{rest}s"),
+    }
+}
+
 /// A name that may be long, without its middle where it is.
 pub fn middle(text: &str) -> String {
     const END: usize = 24;
@@ -38,6 +53,28 @@ pub fn middle(text: &str) -> String {
     let head: String = text.chars().take(END).collect();
     let tail: String = text.chars().skip(count - END).collect();
     format!("{head}…{tail}")
+}
+
+/// Foreign text, on one line and of bounded length: what moves a terminal's cursor, turns its writing
+/// around, or shows nothing is replaced.
+pub fn sanitize(text: &str, most: usize) -> String {
+    let shown = |c: char| {
+        let hidden = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
+        if hidden || c.is_control() { char::REPLACEMENT_CHARACTER } else { c }
+    };
+    let mut text = text.chars().map(shown);
+    let mut short: String = text.by_ref().take(most).collect();
+    if text.next().is_some() {
+        short.pop();
+        short.push('…');
+    }
+    short
+}
+
+/// A moment as a clock shows it: `2026-11-20 15:04:05 UTC`.
+pub fn clock_time(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
 /// A size: `512 B`, `9.9 KiB`, `402 MiB`.
@@ -55,6 +92,14 @@ pub fn bytes(bytes: u64) -> String {
     if value < 9.95 { format!("{value:.1} {}", UNITS[unit]) } else { format!("{value:.0} {}", UNITS[unit]) }
 }
 
+/// A size that is compared with another: where both read the same, the bytes themselves are said, too.
+pub fn bytes_beside(size: u64, other: u64) -> String {
+    match bytes(size) {
+        text if size != other && size >= 1024 && text == bytes(other) => format!("{text} ({size} bytes)"),
+        text => text,
+    }
+}
+
 /// An error and what caused it, on one line. A source that the text above it already ends with is not said twice.
 pub fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
@@ -70,14 +115,46 @@ pub fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
     text.replace(['\n', '\r'], " ")
 }
 
+/// What each of our errors has to be like, whatever it holds; for the tests of each enum.
+#[cfg(test)]
+pub(crate) fn reads_well(error: &(dyn std::error::Error + 'static), hints: &[String]) {
+    let line = one_line(error);
+    for noise in ["class=", "code=", "Some(", "None", "Os {", "Error {", "kind:", "\\\"", "\n", "  "] {
+        assert!(!line.contains(noise), "{noise:?} in {line:?}");
+        assert!(hints.iter().all(|hint| !hint.contains(noise)), "{noise:?} in {hints:?}");
+    }
+    assert!(!hints.is_empty(), "nothing says what to do about {line:?}");
+    assert!(
+        !line.split_whitespace().any(|word| word.len() > 7 && word.bytes().all(|c| c.is_ascii_digit())),
+        "{line}"
+    );
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn text_of_others_cannot_move_a_cursor_or_grow() {
+        assert_eq!(sanitize("plain, ä 漢 🦀", 40), "plain, ä 漢 🦀");
+        assert_eq!(sanitize("a\u{1b}[2Jb\nc\u{202e}d\u{200b}e\u{9b}f", 40), "a�[2Jb�c�d�e�f");
+        assert_eq!(sanitize("abcdef", 6), "abcdef");
+        assert_eq!(sanitize("abcdefg", 6), "abcde…");
+    }
+
+    #[test]
+    fn durations_are_as_go_prints_them() {
+        let shown = |ms| go_duration(std::time::Duration::from_millis(ms));
+        let shown = [0, 10, 1_000, 1_500, 30_000, 90_000, 3_600_000, 5_025_250].map(shown);
+        assert_eq!(shown, ["0s", "10ms", "1s", "1.5s", "30s", "1m30s", "1h0m0s", "1h23m45.25s"]);
+    }
+
+    #[test]
     fn quantities_read_well() {
         let sizes = [0, 1023, 1024, 10_188, 10_240, 1_048_000, 5 << 30].map(bytes);
         assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "9.9 KiB", "10 KiB", "1.0 MiB", "5.0 GiB"]);
+        assert_eq!(bytes_beside((64 << 20) + 1, 64 << 20), "64 MiB (67108865 bytes)");
+        assert_eq!([bytes_beside(3 << 20, 64 << 20), bytes_beside(7, 7)], ["3.0 MiB", "7 B"]);
         assert_eq!([3, 119, 120, 7_300, 200_000].map(distance), ["3 s", "119 s", "2 min", "2 h", "2 days"]);
         assert_eq!(middle(&"a".repeat(48)).len(), 48);
         assert_eq!(

@@ -3,44 +3,83 @@
 //!
 //! # Floors
 //!
-//! Arrows only point down; modules on one floor do not know each other (the top floor is a chain). `tests/floors.rs`
+//! Arrows only point down; modules on one floor do not know each other (the top floor is a chain). `tests/floors`
 //! fails on an upward or sideways one.
 //!
 //! ```text
 //! 5 edges     main -> cli -> app -> config
 //! 4 drivers   sync   deliver (a revision's ConfigMaps to many clusters)
+//!   inputs    desired (a tree and rules to what clusters should hold)
 //! 3 adapters  mirror (only git2, and git's wire protocol)   store (the root)
-//!             cluster (only kube)   hooks   watch (only notify)   admin (HTTP)   telemetry
+//!             cluster (only kube)   hooks   watch (only notify)   pin   admin (HTTP)   telemetry
 //! 2 rules     phase (sync's states)   retention (keep or reap, and why)   configmap (rules and trees to ConfigMaps)
-//! 1 terms     revision   generation   payload
-//! 0 ground    fsx   clock   human   repeats   retry   secret   shutdown   tls   user
+//! 1 terms     revision   generation   payload   marker (the inventory of a namespace, and complete sets)
+//! 0 ground    secret   tls
+//!             descendants   detached_io   fsx   clock   human   repeats   retry   shutdown   user
 //! ```
+//!
+//! # Features
+//!
+//! `program`, on by default, is the program `treeswap` and all that it needs. A consumer of a directory that treeswap keeps
+//! needs little of it: with `default-features = false` the library is [`pin`], which holds a generation while it is read,
+//! and [`watch`], which waits for swaps and for complete sets of ConfigMaps, with [`marker`] and [`generation`] behind
+//! them.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+#[cfg(feature = "program")]
 pub mod admin;
+#[cfg(feature = "program")]
 pub mod app;
+#[cfg(feature = "program")]
 pub mod cli;
 pub mod clock;
+#[cfg(feature = "program")]
 pub mod cluster;
+#[cfg(feature = "program")]
 pub mod config;
+#[cfg(feature = "program")]
 pub mod configmap;
+#[cfg(feature = "program")]
 pub mod deliver;
+#[cfg(feature = "program")]
+mod descendants;
+#[cfg(feature = "program")]
+pub mod desired;
+#[cfg(feature = "program")]
+mod detached_io;
 pub mod fsx;
 pub mod generation;
+#[cfg(feature = "program")]
 pub mod hooks;
+#[cfg(feature = "program")]
 pub mod human;
+pub mod marker;
+#[cfg(feature = "program")]
 pub mod mirror;
+#[cfg(feature = "program")]
 pub mod payload;
+#[cfg(feature = "program")]
 pub mod phase;
+pub mod pin;
+#[cfg(feature = "program")]
 mod repeats;
+#[cfg(feature = "program")]
 pub mod retention;
+#[cfg(feature = "program")]
 pub mod retry;
 pub mod revision;
+#[cfg(feature = "program")]
 pub mod secret;
+#[cfg(feature = "program")]
 pub mod shutdown;
+#[cfg(feature = "program")]
 pub mod store;
+#[cfg(feature = "program")]
 pub mod sync;
+#[cfg(feature = "program")]
 pub mod telemetry;
+#[cfg(feature = "program")]
 pub mod tls;
+#[cfg(feature = "program")]
 pub mod user;
 pub mod watch;

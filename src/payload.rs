@@ -1,9 +1,9 @@
 //! The checked set of paths that goes into a generation, with every path rule in one place.
 //!
-//! A [`Payload`] is made by [`Builder`], which applies all the rules before anything is written: whoever holds a
-//! `Payload` may write it without asking again. A [`Delta`] is made by [`DeltaBuilder`] under the same rules. The mirror
-//! feeds the builders from git trees; the store writes the result, reading contents through a [`BlobSource`]. Neither
-//! knows the other.
+//! A [`Payload`] is made by [`Builder`], which applies all the rules before anything is written: code that holds a
+//! `Payload` may write it without asking again. A [`Delta`] is made by [`DeltaBuilder`] under the same rules. The
+//! mirror feeds the builders from git trees; the store writes the result, reading contents through a [`BlobSource`].
+//! Neither knows the other.
 //!
 //! `rules` says what a name, a mode, a link and a size may be, and how a refusal reads; `builder` and `delta` collect
 //! entries under those rules.
@@ -37,13 +37,13 @@ pub enum Kind {
     Submodule,
 }
 
-/// One file, link or submodule of a payload. Directories are in [`Payload::dirs`].
-#[derive(Clone, Debug)]
+/// One file, link or submodule of a payload: 40 bytes, because a payload may have a million of them. Its name is
+/// [`Payload::name`].
+#[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// Index into [`Payload::dirs`] of the directory that holds it.
+    /// The directory that holds it, by its number in the payload; 0 is the top.
     pub dir: u32,
-    /// One path component, as bytes.
-    pub name: Box<[u8]>,
+    name: Name,
     /// What it becomes.
     pub kind: Kind,
     /// The blob (the commit, for a submodule).
@@ -52,15 +52,50 @@ pub struct Entry {
     pub size: u64,
 }
 
-/// A revision's complete, checked content.
+/// A directory of a payload. Its path is spelled by its parents' names.
+#[derive(Clone, Copy, Debug, Default)]
+struct Dir {
+    parent: u32,
+    name: Name,
+}
+
+/// Where a name lies among all names of a payload.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, packed(2))]
+struct Name {
+    start: u32,
+    len: u16,
+}
+
+/// All names of a payload, one behind the other.
+#[derive(Clone, Debug, Default)]
+struct Names(Vec<u8>);
+
+impl Names {
+    /// Adds one; `None` where the numbers end.
+    fn add(&mut self, name: &[u8]) -> Option<Name> {
+        let placed = Name { start: u32::try_from(self.0.len()).ok()?, len: u16::try_from(name.len()).ok()? };
+        self.0.extend_from_slice(name);
+        Some(placed)
+    }
+
+    fn get(&self, name: Name) -> &[u8] {
+        let start = name.start as usize;
+        &self.0[start..start + usize::from(name.len)]
+    }
+}
+
+/// A revision's complete, checked content. It holds each name once and no path, so that a deep tree costs no more than
+/// a flat one: 40 bytes and the name for each entry, 12 and the name for each directory.
 #[derive(Clone, Debug)]
 pub struct Payload {
     /// The revision it was read from.
     pub revision: Revision,
     /// The revision's tree. Two revisions with one tree are one payload.
     pub tree: ObjectId,
-    /// Directories, relative, parents before children; index 0 is the top, an empty path.
-    pub dirs: Vec<Box<[u8]>>,
+    /// Parents before children; index 0 is the top.
+    dirs: Vec<Dir>,
+    names: Names,
     /// Everything that is not a directory, sorted by directory and name.
     pub entries: Vec<Entry>,
     /// Sum of the blobs' sizes, in bytes.
@@ -73,9 +108,47 @@ impl Payload {
         (self.entries.len() + self.dirs.len()).saturating_sub(1) as u64
     }
 
+    /// How many directories there are, the top included. They are numbered, parents before children; 0 is the top.
+    pub fn dir_count(&self) -> usize {
+        self.dirs.len()
+    }
+
+    /// A directory's path, relative to the top, which is empty itself.
+    pub fn dir_path(&self, dir: u32) -> Vec<u8> {
+        let mut names = Vec::new();
+        let mut at = dir;
+        while at != 0 {
+            let Dir { parent, name } = self.dirs[at as usize];
+            names.push(self.names.get(name));
+            at = parent;
+        }
+        names.reverse();
+        names.join(&b'/')
+    }
+
+    /// The number of the directory that holds a directory; the top holds itself.
+    pub fn dir_parent(&self, dir: u32) -> u32 {
+        self.dirs[dir as usize].parent
+    }
+
+    /// The last component of a directory's path; empty for the top.
+    pub fn dir_name(&self, dir: u32) -> &[u8] {
+        self.names.get(self.dirs[dir as usize].name)
+    }
+
+    /// All directories' paths, parents before children, the top left out.
+    pub fn dir_paths(&self) -> impl Iterator<Item = Vec<u8>> {
+        (1..).take(self.dirs.len().saturating_sub(1)).map(|dir| self.dir_path(dir))
+    }
+
+    /// An entry's name: one path component, as bytes.
+    pub fn name(&self, entry: &Entry) -> &[u8] {
+        self.names.get(entry.name)
+    }
+
     /// An entry's path, relative to the top.
     pub fn path_of(&self, entry: &Entry) -> Vec<u8> {
-        join(&self.dirs[entry.dir as usize], &entry.name)
+        join(&self.dir_path(entry.dir), self.name(entry))
     }
 }
 
@@ -85,7 +158,8 @@ pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 /// What one revision changes against another, path by path: what to remove, then what to make.
-/// Applied to a private copy of the old payload it yields the new one.
+/// Applied to a private copy of the old payload it yields the new one. It is small: where more changes than is worth a
+/// list of paths, there is none ([`DeltaBuilder::finish`]).
 #[derive(Clone, Debug)]
 pub struct Delta {
     /// Files, links and submodule directories to unlink (a changed entry is here and in `payload.entries`).
@@ -148,7 +222,7 @@ pub enum Symlinks {
     Keep,
 }
 
-/// Reads blobs for whoever writes a payload. One reader a thread.
+/// Reads blobs for the writers of a payload. One reader a thread.
 pub trait BlobSource: Sync {
     /// A reader of its own for the calling thread.
     fn reader(&self) -> Result<Box<dyn BlobReader + '_>, BlobError>;
@@ -161,6 +235,9 @@ pub trait BlobSource: Sync {
 
 /// One thread's way to the blobs.
 pub trait BlobReader {
+    /// Bytes of the blob. It is not read for that.
+    fn size(&mut self, id: &ObjectId) -> Result<u64, BlobError>;
+
     /// Hands the whole content of the blob to `sink`, once.
     fn read(&mut self, id: &ObjectId, sink: &mut dyn FnMut(&[u8]) -> io::Result<()>)
     -> Result<(), BlobError>;

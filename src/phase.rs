@@ -6,7 +6,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
+use crate::fsx::Holder;
 use crate::generation::Name;
+use crate::human;
 use crate::revision::Revision;
 
 /// Why an attempt started.
@@ -68,6 +70,55 @@ pub struct Attempt {
     pub hints: Vec<String>,
 }
 
+/// What a commit says of itself. Its author chose the words: control characters are replaced, and lengths are bounded.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Commit {
+    /// The first line of its message.
+    pub subject: String,
+    /// Its author's name.
+    pub author: String,
+    /// When it was written, by its author's clock.
+    pub date: Option<Timestamp>,
+}
+
+/// One hook, and how its last run ended.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct HookStatus {
+    /// exechook, pre-publish-exechook, webhook.
+    pub hook: String,
+    /// What it was last run for.
+    pub revision: Option<Revision>,
+    /// When that run ended.
+    pub at: Option<Timestamp>,
+    /// How long it took, in milliseconds.
+    pub duration_ms: u64,
+    /// Why it failed, one line; none after a success.
+    pub error: Option<String>,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hints: Vec<String>,
+    /// Failures in a row; 0 after a success.
+    pub consecutive_failures: u64,
+    /// When the first of them ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failing_since: Option<Timestamp>,
+    /// When a run succeeded last, in this process.
+    pub last_success: Option<Timestamp>,
+}
+
+/// The attempt that runs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Progress {
+    /// When it began.
+    pub since: Timestamp,
+    /// The stage it is in: mend, select, resolve, fetch, export, gate, publish.
+    pub stage: String,
+    /// What it does there, in words.
+    pub what: String,
+    /// Bytes of packs that this attempt received so far.
+    pub fetched_bytes: u64,
+}
+
 /// One generation as the status shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GenerationStatus {
@@ -75,6 +126,9 @@ pub struct GenerationStatus {
     pub name: Name,
     /// What it holds.
     pub revision: Revision,
+    /// What that commit says of itself, where the mirror has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<Commit>,
     /// Files, links and directories.
     pub entries: u64,
     /// Bytes of its files.
@@ -83,8 +137,11 @@ pub struct GenerationStatus {
     pub published: Timestamp,
     /// When it stopped being current.
     pub retired: Option<Timestamp>,
-    /// Whether somebody holds a pin on it.
+    /// Whether a reader holds a pin on it.
     pub pinned: bool,
+    /// Processes that hold the pin, where they can be seen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<Holder>,
     /// Why it is still here, in words ("current", "in its grace period for another 12s", "pinned").
     pub reason: String,
 }
@@ -96,7 +153,8 @@ pub struct Applied {
     pub revision: Revision,
     /// When it ended.
     pub at: Timestamp,
-    /// Targets by how they ended: right, created, replaced, repaired (somebody else had written), failed, and so on.
+    /// Targets by how they ended: right, created, replaced, repaired (another writer had changed it), failed, and so
+    /// on.
     pub targets: std::collections::BTreeMap<String, u64>,
     /// Since the process started, the same.
     pub totals: std::collections::BTreeMap<String, u64>,
@@ -126,6 +184,15 @@ pub struct TargetStatus {
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.command {
+            Some(command) => write!(f, "{} ({})", human::sanitize(command, 32), self.pid),
+            None => write!(f, "process {}", self.pid),
+        }
+    }
 }
 
 /// Everything an operator may ask about a running sync. One record feeds `/status`, the page and the log.
@@ -164,15 +231,50 @@ pub struct Status {
     pub last_attempt: Option<Attempt>,
     /// When the last attempt that did not fail ended.
     pub last_success: Option<Timestamp>,
-    /// The newest failure, kept after a success so that a person can still read it.
+    /// The newest failure, kept after a success so that an operator can still read it.
     pub last_failure: Option<Attempt>,
     /// Failures in a row; 0 after a success.
     pub consecutive_failures: u64,
+    /// When the first of them ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failing_since: Option<Timestamp>,
     /// When the next attempt is due.
     pub next_attempt: Option<Timestamp>,
+    /// The attempt that runs, once it takes longer than a moment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+    /// The hooks that there are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<HookStatus>,
+    /// When this was recorded in the root; none of what a process says itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<Timestamp>,
+    /// When the process ended, if it could still record that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Timestamp>,
 }
 
 impl Status {
+    /// These hooks will be run.
+    pub fn expect_hooks(&mut self, hooks: impl Iterator<Item = &'static str>) {
+        let named = |hook: &'static str| HookStatus { hook: hook.to_owned(), ..HookStatus::default() };
+        self.hooks = hooks.map(named).collect();
+    }
+
+    /// A hook was run; an error is a line and hints.
+    pub fn hook(&mut self, ran: HookStatus) {
+        let Some(hook) = self.hooks.iter_mut().find(|hook| hook.hook == ran.hook) else { return };
+        *hook = match ran.error {
+            None => HookStatus { last_success: ran.at, ..ran },
+            Some(_) => HookStatus {
+                consecutive_failures: hook.consecutive_failures + 1,
+                failing_since: hook.failing_since.or(ran.at),
+                last_success: hook.last_success,
+                ..ran
+            },
+        };
+    }
+
     /// Whether the loop has been heard of when it promised to be.
     pub fn is_alive(&self, now: &clock::Now) -> bool {
         now.boottime.as_millis() <= u128::from(self.alive_until_ms)

@@ -13,10 +13,10 @@ const CEILING: Duration = Duration::from_secs(600);
 
 /// What was said last, and when it may be said again.
 #[derive(Debug, Default)]
-pub(crate) struct Repeats(Option<Said>);
+pub(crate) struct Repeats(Option<LastLogged>);
 
 #[derive(Debug)]
-struct Said {
+struct LastLogged {
     text: String,
     again: Instant,
     interval: Duration,
@@ -25,7 +25,7 @@ struct Said {
 
 impl Repeats {
     /// Whether to say it now: then, how often it was left unsaid since it was said last.
-    pub(crate) fn say(&mut self, text: &str) -> Option<u64> {
+    pub(crate) fn should_log(&mut self, text: &str) -> Option<u64> {
         let now = Instant::now();
         match &mut self.0 {
             Some(said) if said.text == text && now < said.again => {
@@ -38,8 +38,9 @@ impl Repeats {
                 Some(std::mem::take(&mut said.unsaid))
             }
             _ => {
-                let (text, again) = (text.to_owned(), now + FIRST);
-                self.0 = Some(Said { text, again, interval: FIRST, unsaid: 0 });
+                let text = text.to_owned();
+                let again = now + FIRST;
+                self.0 = Some(LastLogged { text, again, interval: FIRST, unsaid: 0 });
                 Some(0)
             }
         }
@@ -52,7 +53,7 @@ impl Repeats {
 }
 
 /// For the end of a line: how often the same was left unsaid.
-pub(crate) fn unsaid(times: u64) -> String {
+pub(crate) fn suppressed(times: u64) -> String {
     if times == 0 { String::new() } else { format!(" (and {times} times since this was last said)") }
 }
 
@@ -63,9 +64,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_day_of_the_same_failure_is_said_ever_less_often_but_never_for_more_than_ten_minutes() {
         let mut repeats = Repeats::default();
-        let (mut said, mut unsaid) = (Vec::new(), 0);
+        let mut said = Vec::new();
+        let mut unsaid = 0;
         for minute in 0..24 * 60 {
-            if let Some(times) = repeats.say("no route to host") {
+            if let Some(times) = repeats.should_log("no route to host") {
                 said.push(minute);
                 unsaid += times;
             }
@@ -79,11 +81,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_new_is_said_at_once() {
         let mut repeats = Repeats::default();
-        assert_eq!(repeats.say("one"), Some(0));
-        assert_eq!(repeats.say("one"), None);
-        assert_eq!(repeats.say("another"), Some(0));
-        assert_eq!(repeats.say("one"), Some(0));
+        assert_eq!(repeats.should_log("one"), Some(0));
+        assert_eq!(repeats.should_log("one"), None);
+        assert_eq!(repeats.should_log("another"), Some(0));
+        assert_eq!(repeats.should_log("one"), Some(0));
         repeats.forget();
-        assert_eq!(repeats.say("one"), Some(0), "it had ended");
+        assert_eq!(repeats.should_log("one"), Some(0), "it had ended");
     }
 }

@@ -1,4 +1,4 @@
-//! How long to wait before trying again: a backoff as a value, and jitter. Pure; the dice are an argument.
+//! How long to wait before trying again: a backoff as a value, and jitter. Pure; the random number is an argument.
 
 use std::time::Duration;
 
@@ -20,14 +20,14 @@ impl Backoff {
 }
 
 /// Moves a wait by up to `fraction` of itself in either direction, so that many instances that started together do not
-/// stay together. `dice` is uniform in 0..1: 0 makes the wait shortest, 1 longest.
-pub fn jittered(wait: Duration, fraction: f64, dice: f64) -> Duration {
-    let factor = 1.0 + fraction.clamp(0.0, 1.0) * (2.0 * dice.clamp(0.0, 1.0) - 1.0);
+/// stay together. `random` is uniform in 0..1: 0 makes the wait shortest, 1 longest.
+pub fn jittered(wait: Duration, fraction: f64, random: f64) -> Duration {
+    let factor = 1.0 + fraction.clamp(0.0, 1.0) * (2.0 * random.clamp(0.0, 1.0) - 1.0);
     Duration::try_from_secs_f64(wait.as_secs_f64() * factor).unwrap_or(wait)
 }
 
-/// A throw of the dice for [`jittered`]. Good enough to spread load; no use for secrets.
-pub fn dice() -> f64 {
+/// A random number in 0..1 for [`jittered`]. Good enough to spread load; no use for secrets.
+pub fn random_fraction() -> f64 {
     use std::hash::{BuildHasher, Hasher};
     // Each RandomState has a key of its own, seeded by the kernel once per thread.
     let bits = std::collections::hash_map::RandomState::new().build_hasher().finish();
@@ -58,12 +58,12 @@ mod tests {
     }
 
     #[test]
-    fn the_dice_are_spread_over_their_range() {
+    fn random_fractions_are_spread_over_their_range() {
         let mut tenths = [0u32; 10];
         for _ in 0..1_000 {
-            let dice = dice();
-            assert!((0.0..1.0).contains(&dice), "{dice}");
-            tenths[(dice * 10.0) as usize] += 1;
+            let random = random_fraction();
+            assert!((0.0..1.0).contains(&random), "{random}");
+            tenths[(random * 10.0) as usize] += 1;
         }
         assert!(tenths.iter().all(|&count| count > 30), "{tenths:?}");
     }

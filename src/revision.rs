@@ -1,4 +1,4 @@
-//! What a person asked for, and what it resolved to.
+//! What the command line asks for, and what it resolved to.
 //!
 //! A [`Ref`] is what was asked: a branch, a tag, `HEAD`, any full ref name, or a full commit id. A [`Revision`] is
 //! the full commit id it resolved to. They are different types so that one is never taken for the other.
@@ -16,11 +16,11 @@ pub enum Relation {
     /// It is an ancestor of the recorded one: the ref went back, or a replica lags.
     Behind,
     /// Neither: the ref was forced elsewhere.
-    Aside,
+    Diverged,
     /// The remote does not have the recorded one, so it is no advance: a replica lags, or history was rewritten and
     /// cleaned up since.
-    Gone,
-    /// The history that would tell is not to be had. That never means that it is an advance.
+    UnknownToRemote,
+    /// The history that would show it cannot be had. That never means that it is an advance.
     Unknown,
 }
 
@@ -37,7 +37,8 @@ impl ObjectId {
         }
         let mut id = [0u8; 20];
         for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
-            let (high, low) = ((pair[0] as char).to_digit(16)?, (pair[1] as char).to_digit(16)?);
+            let high = (pair[0] as char).to_digit(16)?;
+            let low = (pair[1] as char).to_digit(16)?;
             *byte = (high * 16 + low) as u8; // two hexadecimal digits never exceed 255
         }
         Some(Self(id))

@@ -4,6 +4,7 @@
 use std::error::Error as StdError;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -13,6 +14,13 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, OtherError, RootCertStore, SignatureScheme,
 };
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+use crate::detached_io;
+use crate::secret::quoted;
+
+/// How long the CA file may take to be read.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A client's configuration. No file is read yet.
 pub fn config(ca_file: Option<PathBuf>) -> Result<ClientConfig, rustls::Error> {
@@ -56,7 +64,7 @@ impl ServerCertVerifier for Verifier {
         if self.blindly {
             return Ok(ServerCertVerified::assertion());
         }
-        let roots = roots(self.ca_file.as_deref()).map_err(|problem| OtherError(Arc::new(problem)))?;
+        let roots = in_time(self.ca_file.clone()).map_err(|problem| OtherError(Arc::new(problem)))?;
         WebPkiServerVerifier::builder_with_provider(Arc::new(roots), self.provider.clone())
             .build()
             .map_err(|error| OtherError(Arc::new(error)))?
@@ -91,10 +99,24 @@ impl ServerCertVerifier for Verifier {
 enum RootsProblem {
     #[error("the CA file {} cannot be read: {source}", path.display())]
     Unreadable { path: PathBuf, source: rustls::pki_types::pem::Error },
+    #[error("the CA file {} could not be read within {PATIENCE:?}", path.display())]
+    Late { path: PathBuf },
     #[error("the CA file {} holds no PEM certificate", path.display())]
     Empty { path: PathBuf },
     #[error("this system has no CA certificates, and no CA file was given")]
     None,
+}
+
+/// The roots, read by a thread that may hang with the CA file's file system; this one waits no longer than
+/// [`PATIENCE`].
+fn in_time(ca_file: Option<PathBuf>) -> Result<RootCertStore, RootsProblem> {
+    let Some(path) = ca_file else { return roots(None) };
+    let own = path.clone();
+    let read = || detached_io::wait(&path, PATIENCE, move || roots(Some(&own)));
+    // rustls has no other way to wait: whatever else this thread of the runtime has to do goes to another one.
+    let of_many = Handle::try_current().is_ok_and(|it| it.runtime_flavor() == RuntimeFlavor::MultiThread);
+    let read = if of_many { tokio::task::block_in_place(read) } else { read() };
+    read.unwrap_or(Err(RootsProblem::Late { path }))
 }
 
 /// The system's roots (`SSL_CERT_FILE`, `SSL_CERT_DIR`, or where distributions keep them) and the CA file's.
@@ -114,8 +136,28 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, RootsProblem> {
     if roots.is_empty() { Err(RootsProblem::None) } else { Ok(roots) }
 }
 
-/// The TLS problem among an error's causes, in words, and whether it may pass by itself.
-pub fn problem(error: &(dyn StdError + 'static)) -> Option<(String, bool)> {
+/// What is wrong with a TLS connection.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Problem {
+    /// In words.
+    pub text: String,
+    /// Whether it may pass by itself.
+    pub transient: bool,
+    /// What an operator can do.
+    pub hint: &'static str,
+}
+
+const AUTHORITY: &str = "a private certificate authority is trusted with --ca-file";
+const DATES: &str = "renew the certificate there; if it is valid, set this machine's clock";
+const NAME: &str = "use the name that the certificate has, or give the server a certificate for this one";
+const CERTIFICATE: &str = "give the server another certificate";
+const NO_TLS: &str =
+    "check scheme and port: http:// and git:// are without TLS, and https is usually on port 443";
+const HANDSHAKE: &str =
+    "look at the server's TLS settings and log, and at what is in between; TLS 1.2 or 1.3 is needed";
+
+/// The TLS problem among an error's causes.
+pub fn problem(error: &(dyn StdError + 'static)) -> Option<Problem> {
     let mut cause = Some(error);
     while let Some(error) = cause {
         // An io::Error made of another error names that error's source as its own.
@@ -132,46 +174,61 @@ pub fn problem(error: &(dyn StdError + 'static)) -> Option<(String, bool)> {
     None
 }
 
-fn words(error: &rustls::Error) -> (String, bool) {
+fn words(error: &rustls::Error) -> Problem {
     let date = |time: &UnixTime| {
         i64::try_from(time.as_secs())
             .ok()
             .and_then(|seconds| jiff::Timestamp::from_second(seconds).ok())
             .map_or_else(String::new, |time| time.to_string())
     };
-    let text = match error {
+    let (text, hint) = match error {
         rustls::Error::InvalidCertificate(certificate) => match certificate {
-            CertificateError::UnknownIssuer => "its certificate has an unknown issuer".into(),
-            CertificateError::BadSignature => {
-                "its certificate is not signed by the authority of that name that we trust, but with another key".into()
-            }
-            CertificateError::Expired => "its certificate has expired".into(),
-            CertificateError::ExpiredContext { not_after, .. } => {
-                format!("its certificate expired on {}", date(not_after))
-            }
-            CertificateError::NotValidYet => "its certificate is not valid yet".into(),
-            CertificateError::NotValidYetContext { not_before, .. } => {
-                format!("its certificate is not valid before {}", date(not_before))
-            }
-            CertificateError::NotValidForName => "its certificate has another name".into(),
-            CertificateError::NotValidForNameContext { expected, presented } => format!(
-                "its certificate is not for the name {} but for {}",
-                expected.to_str(),
-                if presented.is_empty() { "none".into() } else { presented.join(", ") }
+            CertificateError::UnknownIssuer => ("its certificate has an unknown issuer".into(), AUTHORITY),
+            CertificateError::BadSignature => (
+                "its certificate is not signed by the authority of that name that we trust, but with another key"
+                    .into(),
+                AUTHORITY,
             ),
-            CertificateError::Revoked => "its certificate was revoked".into(),
-            CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
-                "its certificate is that of a certificate authority, not of a server (make it with \
-                 basicConstraints=CA:FALSE)"
-                    .into()
+            CertificateError::Expired => ("its certificate has expired".into(), DATES),
+            CertificateError::ExpiredContext { not_after, .. } => {
+                (format!("its certificate expired on {}", date(not_after)), DATES)
             }
-            other => format!("its certificate is not acceptable: {other}"),
+            CertificateError::NotValidYet => ("its certificate is not valid yet".into(), DATES),
+            CertificateError::NotValidYetContext { not_before, .. } => {
+                (format!("its certificate is not valid before {}", date(not_before)), DATES)
+            }
+            CertificateError::NotValidForName => ("its certificate has another name".into(), NAME),
+            CertificateError::NotValidForNameContext { expected, presented } => {
+                (format!("its certificate is not for the name {} but for {}", expected.to_str(), names(presented)), NAME)
+            }
+            CertificateError::Revoked => ("its certificate was revoked".into(), CERTIFICATE),
+            CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+                let text = "its certificate is that of a certificate authority, not of a server (make it with \
+                            basicConstraints=CA:FALSE)";
+                (text.into(), CERTIFICATE)
+            }
+            other => (format!("its certificate is not acceptable: {other}"), CERTIFICATE),
         },
-        rustls::Error::Other(other) => return (other.to_string(), false),
-        rustls::Error::InvalidMessage(_) => return ("what answers there does not speak TLS".into(), true),
-        other => return (other.to_string(), true),
+        rustls::Error::Other(other) => (other.to_string(), AUTHORITY), // our roots
+        rustls::Error::InvalidMessage(_) => {
+            let text = "what answers there does not speak TLS".to_owned();
+            return Problem { text, transient: true, hint: NO_TLS };
+        }
+        other => return Problem { text: other.to_string(), transient: true, hint: HANDSHAKE },
     };
-    (text, false)
+    Problem { text, transient: false, hint }
+}
+
+/// What a certificate is for; rustls writes `DnsName("example.com")`.
+fn names(presented: &[String]) -> String {
+    let bare = |name: &String| {
+        let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+        inner.unwrap_or(name).trim_matches('"').to_owned()
+    };
+    match presented {
+        [] => "none".to_owned(),
+        names => quoted(&names.iter().map(bare).collect::<Vec<_>>().join(", ")).into_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -189,18 +246,19 @@ mod tests {
 
     #[test]
     fn the_words_name_the_problem_and_its_hosts() {
-        let expected = ServerName::try_from("git.example.com").unwrap();
-        let presented = vec!["DnsName(\"other.example.com\")".to_owned()];
+        let expected = ServerName::try_from("git.quark.test").unwrap();
+        let presented = vec!["DnsName(\"other.quark.test\")".to_owned()];
         let error = rustls::Error::InvalidCertificate(CertificateError::NotValidForNameContext {
             expected,
             presented,
         });
         let wrapped = std::io::Error::other(error);
-        let (text, transient) = problem(&wrapped).unwrap();
-        assert!(
-            text.contains("git.example.com") && text.contains("other.example.com") && !transient,
-            "{text}"
-        );
+        let found = problem(&wrapped).unwrap();
+        let text = "its certificate is not for the name git.quark.test but for other.quark.test";
+        assert_eq!((found.text.as_str(), found.transient, found.hint), (text, false, NAME));
+        let plain = rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType);
+        let found = problem(&std::io::Error::other(plain)).unwrap();
+        assert!(found.transient && !found.hint.contains("--ca-file"), "{found:?}");
         assert!(problem(&std::io::Error::other("x")).is_none());
     }
 }

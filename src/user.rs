@@ -10,7 +10,7 @@ const NAME: &str = "git-sync";
 /// Adds a line unless there is one for the user; whether it was added.
 ///
 /// # Errors
-/// When the file cannot be read or written: most images keep it from whoever is not root, and nothing is lost by that.
+/// When the file cannot be read or written: most images keep it from users other than root, and nothing is lost by that.
 pub fn add(passwd: &Path, home: &str) -> std::io::Result<bool> {
     let user = rustix::process::geteuid().as_raw().to_string();
     let group = rustix::process::getegid().as_raw();

@@ -15,7 +15,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
 use treeswap::admin::{Error, Listener, MAX_CONNECTIONS, Options, State};
 use treeswap::generation::Name;
-use treeswap::phase::{Attempt, GenerationStatus, Outcome, Status, TargetStatus, Trigger};
+use treeswap::phase::{
+    Attempt, Commit, GenerationStatus, HookStatus, Outcome, Progress, Status, TargetStatus, Trigger,
+};
 use treeswap::revision::{ObjectId, Revision};
 
 const SECRET: &str = "correct horse battery staple";
@@ -194,11 +196,21 @@ fn generation(n: u8, reason: &str) -> GenerationStatus {
     GenerationStatus {
         name: Name::parse(&format!("..2026_11_20_15_04_05.00000000{n}")).unwrap(),
         revision: Revision(ObjectId([n; 20])),
+        commit: Some(Commit {
+            subject: format!("Change {n} {}", if reason.contains('<') { reason } else { "" })
+                .trim_end()
+                .into(),
+            author: format!("Ada Lovelace {}", if reason.contains('<') { reason } else { "" })
+                .trim_end()
+                .into(),
+            date: Some("2026-11-20T15:00:00Z".parse().unwrap()),
+        }),
         entries: 1234,
         bytes: 5 << 20,
         published: "2026-11-20T15:04:05Z".parse::<Timestamp>().unwrap(),
         retired: None,
         pinned: n > 1,
+        holders: Vec::new(),
         reason: reason.into(),
     }
 }
@@ -296,6 +308,90 @@ fn the_status_is_the_record_as_json_and_a_page_for_browsers() {
 }
 
 #[test]
+fn accept_decides_about_page_or_json_by_quality_and_then_by_name() {
+    let server = Server::start();
+    server.status.send_replace(serving());
+    for (accept, page) in [
+        ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", true),
+        ("text/html, */*", true),
+        ("text/*", true),
+        ("TEXT/HTML", true),
+        ("application/json;q=0.5, text/html;q=0.7", true),
+        ("*/*", false),
+        ("application/json", false),
+        ("application/json, text/html", false),
+        ("application/json, text/html;q=0.9", false),
+        ("text/html;q=0", false),
+        ("text/html;q=0, */*", false),
+        ("*/*, text/html;q=0.1", false),
+        ("text/plain", false),
+        ("", false),
+    ] {
+        let answer = server.ask("GET", "/status", &[("accept", accept)], b"");
+        let kind = if page { "text/html; charset=utf-8" } else { "application/json" };
+        assert_eq!(answer.header("content-type"), Some(kind), "{accept:?}");
+        assert_eq!(answer.header("vary"), Some("accept"), "caches need to know");
+    }
+    let page = server.browse("/");
+    let link = page.body.split("<a href=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+    let json = server.browse(link);
+    assert_eq!(json.header("content-type"), Some("application/json"), "{link} in a browser");
+    serde_json::from_str::<Status>(&json.body).unwrap();
+}
+
+#[test]
+fn the_page_says_who_holds_a_pin_what_fails_and_what_runs() {
+    let server = Server::start();
+    let root = tempfile::tempdir().unwrap();
+    let pinned = root.path().join(generation(2, "").name.as_str());
+    std::fs::create_dir(&pinned).unwrap();
+    let held = std::fs::File::open(&pinned).unwrap();
+    held.lock_shared().unwrap();
+    let failing = HookStatus {
+        hook: "exechook".into(),
+        at: Some("2026-11-20T15:04:05Z".parse().unwrap()),
+        error: Some("it ended with 7".into()),
+        hints: vec!["look at its output".into()],
+        consecutive_failures: 12,
+        failing_since: Some("2026-11-20T14:00:00Z".parse().unwrap()),
+        ..HookStatus::default()
+    };
+    let progress = Progress {
+        since: Timestamp::now(),
+        stage: "fetch".into(),
+        what: "fetching objects".into(),
+        fetched_bytes: 3 << 20,
+    };
+    server.status.send_replace(Status {
+        root: root.path().display().to_string(),
+        hooks: vec![failing, HookStatus { hook: "webhook".into(), ..HookStatus::default() }],
+        progress: Some(progress),
+        ..serving()
+    });
+    let page = server.browse("/status").body;
+    let me = format!("({})", std::process::id());
+    for shown in [
+        "a hook fails",
+        "<h1>",
+        "role=\"status\"",
+        "<th scope=\"col\">Directory</th>",
+        "Change 1",
+        "by Ada Lovelace",
+        "it ended with 7",
+        "look at its output",
+        "12 in a row",
+        "not yet",
+        "fetching objects, 3.0 MiB received",
+        &me,
+    ] {
+        assert!(page.contains(shown), "{shown} is not on the page:\n{page}");
+    }
+    let json: Status = serde_json::from_str(&server.get("/status").body).unwrap();
+    assert_eq!(json.retired[0].holders[0].pid, std::process::id());
+    assert_eq!(json.hooks[0].consecutive_failures, 12);
+}
+
+#[test]
 fn whatever_comes_from_outside_is_escaped_on_the_page() {
     const HOSTILE: &str = "\"'><script>alert(1)</script>&amp;";
     let server = Server::start();
@@ -315,6 +411,20 @@ fn whatever_comes_from_outside_is_escaped_on_the_page() {
         retired: vec![generation(2, HOSTILE)],
         last_attempt: Some(failure.clone()),
         last_delivery: Some(failure.clone()),
+        hooks: vec![HookStatus {
+            hook: HOSTILE.into(),
+            at: Some(Timestamp::UNIX_EPOCH),
+            error: Some(HOSTILE.into()),
+            hints: vec![HOSTILE.into()],
+            consecutive_failures: 1,
+            ..HookStatus::default()
+        }],
+        progress: Some(Progress {
+            since: Timestamp::UNIX_EPOCH,
+            stage: HOSTILE.into(),
+            what: HOSTILE.into(),
+            fetched_bytes: 1,
+        }),
         targets: vec![TargetStatus {
             cluster: HOSTILE.into(),
             namespace: "ci".into(),
@@ -334,8 +444,8 @@ fn whatever_comes_from_outside_is_escaped_on_the_page() {
     let escaped = "&quot;&#39;&gt;&lt;script&gt;alert(1)&lt;/script&gt;&amp;amp;";
     assert_eq!(
         page.body.matches(escaped).count(),
-        12,
-        "title, remote, ref, root, errors, hints, reasons, and of a target cluster and error"
+        21,
+        "title, remote, ref, root, errors, hints, reasons, commits, a hook, what runs, and of a target cluster and error"
     );
     assert!(page.header("content-security-policy").unwrap().starts_with("default-src 'none'"));
 }
@@ -379,7 +489,7 @@ fn genuine_senders_of_every_kind_are_answered_at_once_and_cause_a_look_each() {
     let bearer = format!("Bearer {SECRET}");
     let senders: [&[(&str, &str)]; 5] = [
         &[("x-hub-signature-256", &github(SECRET)), ("x-github-event", "push"), ("x-github-delivery", "1")],
-        &[("x-gitlab-token", SECRET), ("x-gitlab-event-uuid", "2")],
+        &[("x-gitlab-token", SECRET), ("idempotency-key", "2")],
         &[("authorization", &bearer)],
         &[("authorization", &bearer), ("x-github-event", "ping")],
         &[("authorization", &bearer.replace("Bearer", "bearer"))],
@@ -459,8 +569,23 @@ fn a_replay_causes_no_second_look_even_under_another_delivery_id() {
         assert_eq!(answer.code, 200, "{}", answer.body);
     }
     assert_eq!(server.looks(), 1);
-    let token = [("x-gitlab-token", SECRET), ("x-gitlab-event-uuid", "b")];
+    let token = [("x-gitlab-token", SECRET), ("idempotency-key", "b")];
     assert_eq!([server.post(&token).code, server.post(&token).code], [202, 200]);
+}
+
+/// GitLab's event id names the chain of webhooks that began with one event; what each delivery is known by, and what its
+/// retries repeat, is the idempotency key.
+#[test]
+fn gitlabs_deliveries_of_one_chain_of_events_each_cause_a_look_and_a_retry_does_not() {
+    let server = Server::with_secrets(&[SECRET]);
+    let post = |key: &str| {
+        let event = ("x-gitlab-event-uuid", "13792a34-cac6-4fda-95a8-c58e00a3954e");
+        server.post(&[("x-gitlab-token", SECRET), event, ("idempotency-key", key)]).code
+    };
+    assert_eq!(["a", "b", "a"].map(post), [202, 202, 200]);
+    // Before GitLab 17.4 there is no key, and nothing to know a retry by.
+    let bare = [("x-gitlab-token", SECRET), ("x-gitlab-event-uuid", "c")];
+    assert_eq!([server.post(&bare).code, server.post(&bare).code], [202, 202]);
 }
 
 #[test]
@@ -582,7 +707,8 @@ async fn unhurried(request: &str) -> Vec<u8> {
     answer
 }
 
-#[tokio::test(start_paused = true)]
+// In real time, 10 seconds: a paused clock would run on while a thread reads the file of secrets.
+#[tokio::test]
 async fn a_body_that_does_not_come_in_time_is_given_up() {
     let signed = github(SECRET);
     let request = format!(

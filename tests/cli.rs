@@ -56,6 +56,11 @@ fn wrong_values_end_with_one_line_that_names_the_flag() {
         (&["--log-level=verbose"], &["--log-level", "debug"]),
         (&["--max-tree-entries=0"], &["--max-tree-entries"]),
         (&["--link=current"], &["--link needs --layout=git-sync"]),
+        (&["--owner=acme"], &["--owner needs --rules or --rules-in-tree"]),
+        (&["--prune"], &["--prune needs --rules or --rules-in-tree"]),
+        (&["--kubeconfig=/x"], &["--kubeconfig needs --rules"]),
+        (&["--overlaps=first"], &["--overlaps needs --rules"]),
+        (&["--resync-period=5m"], &["--resync-period needs --rules"]),
         (&["--git-gc=never"], &["--git-gc", "auto, always, aggressive, off"]),
         (&["--http-pprof"], &["--http-pprof needs --http-bind"]),
         (&["--submodules=some"], &["--submodules", "\"some\""]),
@@ -71,6 +76,11 @@ fn wrong_values_end_with_one_line_that_names_the_flag() {
         (&["-one-time"], &["unknown argument"]),
         (&["main"], &["unknown argument main"]),
         (&["--period"], &["--period needs a value"]),
+        (&["--one-time", "true"], &["unknown argument true", "hint: write --one-time=true"]),
+        (&["--max-prune=50%"], &["\"50%\"", "--max-prune", "from 0 to 100", "without a percent sign"]),
+        (&["--max-prune=150"], &["\"150\"", "from 0 to 100"]),
+        (&["--concurrency=0"], &["--concurrency", "from 1 to"]),
+        (&["--webhook-url=localhost:9090/x"], &["--webhook-url", "must begin with http:// or https://"]),
     ];
     for (args, words) in cases {
         let base: Vec<&str> = match args[0].split('=').next() {
@@ -89,6 +99,13 @@ fn what_is_missing_is_named_with_its_variable() {
     let world = World::new();
     complains(&treeswap(&world, &["sync", "--root=/x"], &[]), 2, &["--repo is required", "$TREESWAP_REPO"]);
     complains(&treeswap(&world, &["sync"], &[]), 2, &["--repo is required"]);
+    for flag in
+        ["--grace=3m", "--touch-file=..t", "--exechook-command=x", "--submodules=shallow", "--max-failures=3"]
+    {
+        let name = flag.split_once('=').unwrap().0;
+        let args = ["sync", "--repo=/x", "--rules-in-tree=x", "--owner=o", flag];
+        complains(&treeswap(&world, &args, &[]), 2, &[&format!("{name} needs --root")]);
+    }
     complains(&treeswap(&world, &["sync", "--repo=/x"], &[]), 2, &["sync needs --root, or --rules"]);
     let apply = treeswap(&world, &["apply", "--rules=x"], &[]);
     complains(&apply, 2, &["--owner is required"]);
@@ -207,7 +224,13 @@ fn check_prints_what_sync_would_run_with_and_no_secret() {
     let args = ["check", "--repo=https://me:hunter2@git.example.com/x.git", "--root=/config"];
     let json = r#"[{"url":"https://other.example.com","username":"it","password":"hunter2"}]"#;
     let ran = treeswap(&world, &args, &[("TREESWAP_CREDENTIAL", json)]).expect_ok("check");
-    assert!(!ran.stdout.contains("hunter2"), "{}", ran.stdout);
+    assert!(!ran.stdout.contains("hunter2") && !ran.stderr.contains("hunter2"), "{}", ran.stdout);
+    assert!(ran.stderr.contains("warning: the password in --repo's URL can be read by"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.ends_with("treeswap: the configuration is valid; no network was asked\n"),
+        "{}",
+        ran.stderr
+    );
     assert!(ran.stdout.contains("--repo=https://git.example.com/x.git "), "{}", ran.stdout);
     assert!(ran.stdout.contains("--credential=[secret] "), "{}", ran.stdout);
     assert!(!world.root.exists() && !std::path::Path::new("/config/..treeswap").exists());
@@ -231,7 +254,7 @@ fn unknown_variables_are_warned_about_and_service_links_are_not() {
         ("TREESWAP_PORT_9375_TCP_PROTO", "tcp"),
     ];
     let ran = treeswap(&world, &[&["check"], &SYNC[1..]].concat(), &variables).expect_ok("only a warning");
-    let warned: Vec<&str> = ran.stderr.lines().collect();
+    let warned: Vec<&str> = ran.stderr.lines().filter(|line| line.contains("warning")).collect();
     assert_eq!(warned.len(), 3, "{}", ran.stderr);
     for name in ["TREESWAP_PEROID", "GITSYNC_HASH", "GITSYNC_REPO"] {
         assert!(ran.stderr.contains(name), "{}", ran.stderr);
@@ -241,7 +264,7 @@ fn unknown_variables_are_warned_about_and_service_links_are_not() {
 #[test]
 fn help_version_completions_and_manual_come_from_one_tree() {
     let world = World::new();
-    let help = treeswap(&world, &["sync", "--help"], &[]).expect_ok("--help").stdout;
+    let help = treeswap(&world, &["sync", "--help=all"], &[]).expect_ok("--help=all").stdout;
     let headings = ["Source", "Credentials", "Root", "Retention", "Pace", "Server", "Logging", "Limits"];
     for heading in headings {
         assert!(help.contains(&format!("\n{heading}:\n")), "no heading {heading}");
@@ -255,12 +278,116 @@ fn help_version_completions_and_manual_come_from_one_tree() {
         let script = treeswap(&world, &["completions", shell], &[]).expect_ok(shell).stdout;
         assert!(script.contains("min-interval"), "{shell}");
     }
-    let manual = treeswap(&world, &["man"], &[]).expect_ok("man").stdout;
-    assert!(manual.starts_with(".ie") && manual.contains("\\-\\-min\\-interval"), "{manual}");
+    let manual = treeswap(&world, &["man", "sync"], &[]).expect_ok("man sync").stdout;
     // Every flag that the help shows is in the manual.
     for flag in help.lines().filter_map(|line| line.trim_start().strip_prefix("--")) {
         let flag = flag.split([' ', '[', '=']).next().unwrap().replace('-', "\\-");
         assert!(manual.contains(&flag), "--{flag} is not in the manual");
+    }
+}
+
+/// The options that a help shows, besides `--help`.
+fn options(help: &str) -> Vec<&str> {
+    let lines = help.lines().filter_map(|line| line.trim_start().strip_prefix("--"));
+    lines.map(|flag| flag.split([' ', '[', '=']).next().unwrap()).collect()
+}
+
+#[test]
+fn the_help_of_sync_has_what_people_need_and_all_of_it_where_that_is_asked_for() {
+    let world = World::new();
+    let help = |word: &str| treeswap(&world, &["sync", word], &[]).expect_ok(word).stdout;
+    let (short, usual, all) = (help("-h"), help("--help"), help("--help=all"));
+    assert_eq!(options(&short), options(&usual));
+    assert!((18..=22).contains(&options(&usual).len()), "{usual}");
+    assert!(usual.contains("--help=all") && usual.contains("[env: TREESWAP_MAX_PIN]"), "{usual}");
+    let all = options(&all);
+    assert!(all.len() > 80 && options(&usual).iter().all(|flag| all.contains(flag)), "{all:?}");
+    // What belongs to another program is passed on.
+    let passed = treeswap(&world, &["pin", "/nonexistent", "--", "x", "--help=all"], &[]);
+    assert!(!passed.stdout.contains("Usage"), "{}", passed.stdout);
+}
+
+#[test]
+fn the_manual_has_a_page_for_each_command_with_the_customary_sections() {
+    let world = World::new();
+    let dir = world.dir().join("man1");
+    treeswap(&world, &["man", "--dir", dir.to_str().unwrap()], &[]).expect_ok("man --dir");
+    let help = treeswap(&world, &["--help"], &[]).expect_ok("--help").stdout;
+    let list = help.split("Commands:").nth(1).unwrap().split("Options:").next().unwrap();
+    let commands: Vec<&str> = list.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), commands.len() + 1);
+    for name in std::iter::once("").chain(commands) {
+        let (file, page) = if name.is_empty() {
+            ("treeswap.1".to_owned(), vec!["man"])
+        } else {
+            (format!("treeswap-{name}.1"), vec!["man", name])
+        };
+        let text = std::fs::read_to_string(dir.join(&file)).unwrap();
+        assert_eq!(treeswap(&world, &page, &[]).expect_ok("man").stdout, text);
+        let sections: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix(".SH ")).collect();
+        let sections: Vec<&str> = sections.iter().map(|section| section.trim_matches('"')).collect();
+        for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "EXIT STATUS", "SEE ALSO"] {
+            assert!(sections.contains(&section), "{file} has no {section}: {sections:?}");
+        }
+        if ["", "sync", "apply", "git-sync"].contains(&name) {
+            for section in ["OPTIONS", "ENVIRONMENT", "FILES"] {
+                assert!(sections.contains(&section), "{file} has no {section}: {sections:?}");
+            }
+        }
+        assert_eq!(sections.first(), Some(&"NAME"));
+        assert_eq!(sections.last(), Some(&"SEE ALSO"));
+    }
+    let unknown = treeswap(&world, &["man", "nope"], &[]);
+    assert!(unknown.complaint().contains("there is no command nope"), "{}", unknown.stderr);
+}
+
+/// A terminal: what programs have, and what a person sees.
+#[expect(unsafe_code, reason = "openpty(3) has no safe form")]
+fn terminal() -> (std::fs::File, std::fs::File) {
+    use std::os::fd::FromRawFd;
+    let (mut person, mut program) = (-1, -1);
+    let (no_name, as_it_is) = (std::ptr::null_mut(), std::ptr::null());
+    // SAFETY: both descriptors are written, and then owned by one file each.
+    unsafe {
+        let size = libc::winsize { ws_row: 40, ws_col: 70, ws_xpixel: 0, ws_ypixel: 0 };
+        assert_eq!(libc::openpty(&mut person, &mut program, no_name, as_it_is, &size), 0);
+        (std::fs::File::from_raw_fd(person), std::fs::File::from_raw_fd(program))
+    }
+}
+
+#[test]
+fn on_a_terminal_a_line_says_how_far_the_first_fetch_is_and_git_syncs_help_is_as_wide_as_it() {
+    use std::io::Read;
+    let world = World::new();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (mut person, program) = terminal();
+    let (send, seen) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut piece = [0; 4096];
+        while let Ok(length @ 1..) = person.read(&mut piece) {
+            let _ = send.send(String::from_utf8_lossy(&piece[..length]).into_owned());
+        }
+    });
+    let shows = |words: &[&str]| {
+        let (mut text, limit) = (String::new(), std::time::Duration::from_secs(30));
+        while !words.iter().all(|word| text.contains(word)) {
+            text += &seen.recv_timeout(limit).unwrap_or_else(|_| panic!("{words:?} are not in {text:?}"));
+        }
+        text
+    };
+    let repo = format!("--repo=git://{}/x", silent.local_addr().unwrap());
+    let mut command = world.treeswap(&["sync", &repo, "--root"]);
+    command.arg(&world.root).env("TERM", "xterm").stderr(program.try_clone().unwrap());
+    let mut child = command.spawn().unwrap();
+    shows(&["asking the remote", "(3s)"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut command = world.treeswap(&["git-sync", "--help"]);
+    command.stdout(program).spawn().unwrap().wait().unwrap();
+    let text = shows(&["Usage: treeswap git-sync", "$TREESWAP_MAX_PIN."]);
+    let (_, usage) = text.split_once("Usage: ").unwrap();
+    for line in usage.lines() {
+        assert!(line.trim_end().chars().count() <= 70, "{line:?}");
     }
 }
 
@@ -350,6 +477,60 @@ fn the_last_error_goes_to_the_termination_log_if_there_is_one() {
     assert!(words.contains("\nhint: "), "{words}");
 }
 
+/// Every line is JSON, and why it ended is said once: also what is wrong before there is a log.
+#[test]
+fn json_means_every_line_the_last_one_included() {
+    let world = World::new();
+    let mut command = world.treeswap(&["sync", "--log-format=json"]);
+    for (more, code, error) in [
+        (&["--repo=https://h/x", "--root=/x", "--nope"][..], 2, "unknown argument --nope"),
+        (&["--repo=https://h/x", "--root=/x", "--period=1ms"], 2, "--period"),
+        (&["--one-time", "--ref=nope"], 1, "couldn't find remote ref nope"),
+    ] {
+        let ran = match code {
+            2 => treeswap(&world, &[&["sync", "--log-format", "json"], more].concat(), &[]),
+            _ => {
+                command.arg("--repo").arg(&world.remote.path).arg("--root").arg(&world.root).args(more);
+                run::to_end(&mut command)
+            }
+        };
+        assert_eq!(ran.status.code(), Some(code), "{}", ran.stderr);
+        let parsed = |line: &str| {
+            serde_json::from_str::<serde_json::Value>(line).unwrap_or_else(|_| panic!("no JSON: {line}"))
+        };
+        let lines: Vec<_> = ran.stderr.lines().map(parsed).collect();
+        let last = lines.last().unwrap();
+        assert_eq!((&last["level"], &last["message"]), (&"ERROR".into(), &"treeswap ends".into()));
+        assert!(last["error"].as_str().unwrap().contains(error), "{last}");
+        let said = lines.iter().filter(|line| line.to_string().contains(error)).count();
+        assert_eq!(said, 1, "{}", ran.stderr);
+    }
+    // A run of `apply`, wrong in its command line, in its values, and in what they name.
+    for (args, code, error) in [
+        (&["--no-such-flag"][..], 2, "--no-such-flag"),
+        (&["--rules=r", "--owner=o", "--max-prune=200"], 2, "--max-prune"),
+        (&["--rules=/nonexistent/rules.yaml", "--owner=o", "--tree=."], 2, "/nonexistent/rules.yaml"),
+        (&["--rules-in-tree=r", "--owner=o", "--tree=."], 2, "no cluster is configured"),
+    ] {
+        let ran = treeswap(&world, &[&["apply", "--log-format=json"], args].concat(), &[]);
+        assert_eq!((ran.status.code(), ran.stdout.as_str()), (Some(code), ""), "{}", ran.stderr);
+        let lines: Vec<serde_json::Value> =
+            ran.stderr.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+        assert_eq!(lines.len(), 1, "{}", ran.stderr);
+        assert_eq!(lines[0]["level"], "ERROR");
+        assert!(lines[0]["error"].as_str().unwrap().contains(error), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn once_with_nothing_new_says_that_the_remote_agrees() {
+    let world = World::new();
+    world.remote.commit(&files("one"));
+    world.sync_once(&[]).expect_ok("the first");
+    let again = world.sync_once(&[]).expect_ok("the second");
+    assert!(again.stderr.contains("the remote agrees: main is "), "{}", again.stderr);
+}
+
 #[test]
 fn the_error_file_holds_the_last_error_until_a_success_and_the_touch_file_is_touched() {
     let world = World::new();
@@ -359,7 +540,10 @@ fn the_error_file_holds_the_last_error_until_a_success_and_the_touch_file_is_tou
     world.sync_once(&flags).expect_failure("an empty repository");
     let text = std::fs::read_to_string(&error).unwrap();
     let read: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(read["Msg"], "sync failed");
+    assert_eq!(
+        (&read["Msg"], &read["Args"]["failCount"]),
+        (&"too many failures, aborting".into(), &1.into())
+    );
     assert!(read["Err"].as_str().unwrap().contains("main") && read["Args"].is_object(), "{text}");
     assert!(!touched.exists());
     world.remote.commit(&files("one"));
@@ -430,6 +614,26 @@ fn as_pid_1_it_passes_signals_on_reaps_orphans_and_ends_as_its_child_does() {
     assert!(sync.log().contains("drained"), "{}", sync.log());
 }
 
+#[test]
+fn pin_as_pid_1_ends_at_a_signal_while_it_waits() {
+    let world = World::new();
+    let mut command = run::clean("unshare", &world.dir().join("home"));
+    command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
+    if !rustix::process::geteuid().is_root() {
+        command.args(["--user", "--map-root-user"]);
+    }
+    command.arg(common::binary()).args(["pin", "--wait=1h"]).arg(&world.root).args(["--", "true"]);
+    let mut pin = run::Background::start(&mut command, &world.dir().join("pin.log"));
+    let parent = pin.pid();
+    let init = eventually(20, "PID 1", || children(parent).into_iter().find(|pid| is_treeswap(*pid)));
+    let init = rustix::process::Pid::from_raw(init as i32).unwrap();
+    eventually(20, "its end", || {
+        let _ = rustix::process::kill_process(init, rustix::process::Signal::TERM); // the first may come too early
+        (!pin.is_running()).then_some(())
+    });
+    assert_eq!(pin.ended().code(), Some(143), "{}", pin.log());
+}
+
 /// The children of a process, zombies included.
 fn children(pid: u32) -> Vec<u32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
@@ -438,4 +642,54 @@ fn children(pid: u32) -> Vec<u32> {
 
 fn is_treeswap(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "treeswap")
+}
+
+/// A named pipe that nobody writes to hangs as a file on a network that is gone does.
+#[test]
+fn a_file_that_hangs_is_named_and_ends_no_command() {
+    let world = World::new();
+    let fifo = |name: &str| {
+        let path = world.dir().join(name);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        path.display().to_string()
+    };
+    let (sparse, rules) = (fifo("sparse"), fifo("rules"));
+    let (kubeconfig, words) = (fifo("kubeconfig"), fifo("words"));
+    let map = world.dir().join("plugins.yaml");
+    std::fs::write(&map, "config_updater: {maps: {file: {name: map}}}").unwrap();
+    let map = format!("--rules={}", map.display());
+    let root = format!("--root={}", world.root.display());
+    let apply = ["apply", "--owner=test", "--repo=http://127.0.0.1:1/x"];
+    let sync = ["sync", "--one-time", "--repo=http://127.0.0.1:1/x", &root];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let sparse = format!("--sparse-checkout-file={sparse}");
+            let ran = treeswap(
+                &world,
+                &["check", "--repo=http://127.0.0.1:1/x", "--root=/nonexistent", &sparse],
+                &[],
+            );
+            assert_eq!(ran.status.code(), Some(0), "{}", ran.stderr);
+            assert!(
+                ran.stderr.contains(&sparse) && ran.stderr.contains("no answer within 5s"),
+                "{}",
+                ran.stderr
+            );
+        });
+        scope.spawn(|| {
+            let ran = treeswap(&world, &[&apply[..], &[&format!("--rules={rules}")]].concat(), &[]);
+            assert!(ran.stderr.contains(&rules) && ran.stderr.contains("no answer"), "{}", ran.stderr);
+            assert_ne!(ran.status.code(), Some(0));
+        });
+        scope.spawn(|| {
+            let file = format!("--kubeconfig={kubeconfig}");
+            let ran = treeswap(&world, &[&apply[..], &[&map, &file]].concat(), &[]);
+            assert!(ran.stderr.contains(&kubeconfig) && ran.stderr.contains("no answer"), "{}", ran.stderr);
+            assert_ne!(ran.status.code(), Some(0));
+        });
+        scope.spawn(|| {
+            let ran = treeswap(&world, &[&sync[..], &[&format!("--termination-log={words}")]].concat(), &[]);
+            assert_eq!(ran.status.code(), Some(1), "{}", ran.stderr);
+        });
+    });
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use common::{Files, Sidecar, World, eventually, full};
 use rustix::fs::{Mode, OFlags};
-use treeswap::store::pin::{Options, Pin};
+use treeswap::pin::{Options, Pin};
 
 /// Readers of a phase.
 const READERS: u64 = 4;

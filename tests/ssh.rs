@@ -12,7 +12,7 @@ use common::sshd::{self, Sshd, keygen};
 use common::{Files, World, run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use treeswap::mirror::wire::Timeouts;
-use treeswap::mirror::wire::ssh::{Error, KnownHosts, Options, Session, Target, Why, quote};
+use treeswap::mirror::wire::ssh::{Error, KnownHosts, Options, Session, Target, UntrustedReason, quote};
 
 /// A world with an sshd in it, one key that it lets in, and a file that knows its host key.
 struct Place {
@@ -59,7 +59,7 @@ impl Place {
     }
 
     /// Why the server isn't trusted; the error's line must name what it showed.
-    async fn distrusted(&self, host_key: &str) -> (Why, String) {
+    async fn distrusted(&self, host_key: &str) -> (UntrustedReason, String) {
         let error = self.connect().await.expect_err("connected to a server that must not be trusted");
         let listing = run::to_end(
             run::clean("ssh-keygen", self.world.dir()).arg("-lf").arg(self.sshd.host_key(host_key)),
@@ -255,7 +255,7 @@ async fn an_unknown_host_is_refused_before_anything_is_offered() {
     let place = Place::new(&["ed25519"]);
     place.knows(Sshd::line("somebody.else", &place.sshd.host_key("ed25519")));
     let (why, hints) = place.distrusted("ed25519").await;
-    assert!(matches!(why, Why::Unknown { .. }), "{why:?}");
+    assert!(matches!(why, UntrustedReason::Unknown { .. }), "{why:?}");
     let scan = format!("ssh-keyscan -p {} 127.0.0.1 >> {}", place.sshd.port, place.known_hosts.display());
     assert!(hints.contains(&scan), "{hints}");
     let log = place.sshd.log();
@@ -278,7 +278,10 @@ async fn a_changed_host_key_is_refused_with_both_fingerprints() {
     place.connect().await.unwrap();
     place.sshd.change_host_key("ed25519");
     let (why, hints) = place.distrusted("ed25519").await;
-    assert!(matches!(&why, Why::Changed { line: 1, known } if known.starts_with("SHA256:")), "{why:?}");
+    assert!(
+        matches!(&why, UntrustedReason::Changed { line: 1, known } if known.starts_with("SHA256:")),
+        "{why:?}"
+    );
     assert!(hints.contains("listening in"), "{hints}");
     // The file is read anew, so that mending it is enough.
     place.knows(place.sshd.known("ed25519"));
@@ -291,7 +294,7 @@ async fn a_revoked_host_key_is_refused() {
     let known = place.sshd.known("ed25519");
     place.knows(format!("{known}{}", Sshd::line("@revoked *", &place.sshd.host_key("ed25519"))));
     let (why, _) = place.distrusted("ed25519").await;
-    assert_eq!(why, Why::Revoked { line: 2 });
+    assert_eq!(why, UntrustedReason::Revoked { line: 2 });
 }
 
 #[tokio::test]
@@ -313,7 +316,7 @@ async fn the_kind_of_host_key_that_the_file_holds_is_asked_for() {
     }
     place.sshd.configure(&["ecdsa"], "");
     let (why, _) = place.distrusted("ecdsa").await;
-    assert!(matches!(&why, Why::OtherKind { known } if known.contains("ssh-rsa")), "{why:?}");
+    assert!(matches!(&why, UntrustedReason::OtherKind { known } if known.contains("ssh-rsa")), "{why:?}");
 }
 
 #[tokio::test]
@@ -332,7 +335,7 @@ async fn a_host_certificate_is_trusted_by_its_authority() {
     };
 
     let (why, _) = place.distrusted("ed25519").await;
-    assert!(matches!(why, Why::Unknown { .. }), "a bare key: {why:?}");
+    assert!(matches!(why, UntrustedReason::Unknown { .. }), "a bare key: {why:?}");
     sign(&["-h", "-n", "127.0.0.1"]);
     place.connect().await.unwrap();
     for (args, words) in [
@@ -342,7 +345,10 @@ async fn a_host_certificate_is_trusted_by_its_authority() {
     ] {
         sign(args);
         let (why, _) = place.distrusted("ed25519").await;
-        assert!(matches!(&why, Why::Certificate { fault } if fault.contains(words)), "{words}: {why:?}");
+        assert!(
+            matches!(&why, UntrustedReason::Certificate { fault } if fault.contains(words)),
+            "{words}: {why:?}"
+        );
     }
 }
 

@@ -5,19 +5,19 @@
 //! - GitHub's `X-Hub-Signature-256: sha256=<hex>`, HMAC-SHA256 over the raw body;
 //! - Gitea's and Forgejo's `X-Gitea-Signature` / `X-Forgejo-Signature: <hex>`, the same without the prefix;
 //! - GitLab's `X-Gitlab-Token: <secret>`;
-//! - `Authorization: Bearer <secret>`, for a person or a script.
+//! - `Authorization: Bearer <secret>`, for a user or a script.
 //!
 //! Every active secret is tried, so that one can be rotated while senders still use the old one. Comparisons take the
 //! same time wherever, and in whatever length, the two differ. The body passes through the HMAC as it arrives: nothing
-//! of it is kept, so that large bodies cost no memory. What it says is never looked at, because whoever could make us
-//! act on it could choose what we do; a hook only means "look now", and a ping is a look, too.
+//! of it is kept, so that large bodies cost no memory. What it says is never looked at, because anyone who could make
+//! us act on it could choose what we do; a hook only means "look now", and a ping is a look, too.
 //!
 //! A delivery seen before is answered without a look. A replay under a new delivery id (ids are not signed) is known
 //! by its signature; and past both, all that a replay can buy is one more question to the remote.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aws_lc_rs::hmac;
@@ -30,7 +30,8 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
 use super::proof::{Claims, Key, read_keys};
-use crate::clock;
+use crate::repeats::{Repeats, suppressed};
+use crate::{clock, detached_io};
 
 /// A body may be so long. GitHub caps its payloads at 25 MB, but a push of twenty commits has some tens of kilobytes.
 const MAX_BODY: u64 = 1 << 20;
@@ -38,8 +39,8 @@ const MAX_BODY: u64 = 1 << 20;
 /// A body must be complete after so long.
 const BODY_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Bodies read at one time. When one more comes the oldest is cut: a genuine one is small and done in milliseconds, so that
-/// slow ones cannot keep it out.
+/// Bodies read at one time. When one more comes the oldest is cut: a genuine one is small and done in milliseconds, so
+/// that slow ones cannot keep it out.
 const MAX_BODIES: usize = 64;
 
 /// Accepted requests per second, and how many may come at once.
@@ -47,13 +48,13 @@ const RATE: f64 = 5.0;
 const BURST: f64 = 20.0;
 
 /// Traces of deliveries remembered (an id and a signature each: 1,024 deliveries), and for how long: through a
-/// sender's retries, yet so short that a person who presses "redeliver" later gets the look they want.
+/// sender's retries, yet so short that a user who presses "redeliver" later gets the look they want.
 const REMEMBERED: usize = 2048;
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 
 /// How a request ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Verdict {
+pub(super) enum WebhookOutcome {
     /// Genuine and new: look at the remote.
     Accepted,
     /// Genuine, but seen before.
@@ -72,7 +73,7 @@ pub(super) enum Verdict {
     Incomplete,
 }
 
-impl Verdict {
+impl WebhookOutcome {
     /// Status code and one line for the sender's log of deliveries.
     pub(super) fn answer(self) -> (StatusCode, &'static str) {
         match self {
@@ -90,6 +91,18 @@ impl Verdict {
             Self::Incomplete => (StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time\n"),
         }
     }
+
+    /// All of them, for what counts them.
+    const ALL: [Self; 8] = [
+        Self::Accepted,
+        Self::Replayed,
+        Self::Limited,
+        Self::Refused,
+        Self::Closed,
+        Self::NoSecret,
+        Self::TooLarge,
+        Self::Incomplete,
+    ];
 
     fn label(self) -> &'static str {
         match self {
@@ -109,74 +122,112 @@ pub(super) struct Gate {
     secrets: Vec<PathBuf>,
     bodies: Bodies,
     memory: Mutex<Memory>,
-    reading: Arc<tokio::sync::Mutex<()>>,
-    answered: Family<[(&'static str, &'static str); 1], Counter>,
+    said: Mutex<RejectionLog>,
+    answered: Answered,
 }
+
+type Answered = Family<[(&'static str, &'static str); 1], Counter>;
 
 impl Gate {
     pub(super) fn new(secrets: Vec<PathBuf>, registry: &mut Registry) -> Self {
-        let answered = Family::default();
+        let answered: Answered = Family::default();
+        for decision in WebhookOutcome::ALL {
+            drop(answered.get_or_create(&[("result", decision.label())]));
+        }
         registry.register("webhooks", "Requests to POST /sync, by how they ended", answered.clone());
         let memory = Mutex::new(Memory::new(clock::now().boottime));
-        Self { secrets, bodies: Bodies::default(), memory, reading: Arc::default(), answered }
+        Self { secrets, bodies: Bodies::default(), memory, said: Mutex::default(), answered }
     }
 
     /// Judges one request and counts it.
-    pub(super) async fn judge(&self, headers: &HeaderMap, body: Body) -> Verdict {
-        let verdict = self.try_judge(headers, body).await.unwrap_or_else(|verdict| verdict);
-        self.answered.get_or_create(&[("result", verdict.label())]).inc();
-        verdict
+    pub(super) async fn check_request(&self, headers: &HeaderMap, body: Body) -> WebhookOutcome {
+        let decision = self.try_check_request(headers, body).await.unwrap_or_else(|decision| decision);
+        self.answered.get_or_create(&[("result", decision.label())]).inc();
+        self.log_rejection(decision);
+        decision
     }
 
-    async fn try_judge(&self, headers: &HeaderMap, body: Body) -> Result<Verdict, Verdict> {
+    /// A refusal is logged as often as a failure that lasts, each kind by itself: who may connect can send as many as
+    /// they like, of all kinds in turn.
+    fn log_rejection(&self, decision: WebhookOutcome) {
+        if matches!(decision, WebhookOutcome::Accepted | WebhookOutcome::Replayed) {
+            return;
+        }
+        let mut said = lock(&self.said);
+        let why = match (decision, said.secrets.take()) {
+            (WebhookOutcome::NoSecret, Some(why)) => why,
+            _ => decision.answer().1.trim_end().to_owned(),
+        };
+        if let Some(times) = said.refused.entry(decision.label()).or_default().should_log(decision.label()) {
+            tracing::warn!(
+                result = decision.label(),
+                "a webhook was turned away: {why}{}",
+                suppressed(times)
+            );
+        }
+    }
+
+    async fn try_check_request(
+        &self,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<WebhookOutcome, WebhookOutcome> {
         if self.secrets.is_empty() {
-            return Err(Verdict::Closed);
+            return Err(WebhookOutcome::Closed);
         }
         let claims = Claims::read(headers);
         if claims.is_empty() {
-            return Err(Verdict::Refused);
+            return Err(WebhookOutcome::Refused);
         }
         if body.size_hint().lower() > MAX_BODY {
-            return Err(Verdict::TooLarge);
+            return Err(WebhookOutcome::TooLarge);
         }
         let keys = self.keys().await?;
         if !claims.may_be_valid(&keys) {
-            return Err(Verdict::Refused);
+            return Err(WebhookOutcome::Refused);
         }
         let place = self.bodies.enter();
         let tags = tokio::select! {
             tags = digest(&keys, body) => tags?,
-            () = tokio::time::sleep(BODY_DEADLINE) => return Err(Verdict::Incomplete),
-            () = place.cut.cancelled() => return Err(Verdict::Incomplete),
+            () = tokio::time::sleep(BODY_DEADLINE) => return Err(WebhookOutcome::Incomplete),
+            () = place.cut.cancelled() => return Err(WebhookOutcome::Incomplete),
         };
         if !claims.valid(&keys, &tags) {
-            return Err(Verdict::Refused);
+            return Err(WebhookOutcome::Refused);
         }
         Ok(lock(&self.memory).admit(claims.traces(), clock::now().boottime))
     }
 
     /// The active secrets, as they are in the files now.
-    async fn keys(&self) -> Result<Vec<Key>, Verdict> {
+    async fn keys(&self) -> Result<Vec<Key>, WebhookOutcome> {
         let files = self.secrets.clone();
-        // One at a time, and in time: a file system that hangs must not take thread after thread from the sync.
-        let read = async {
-            let turn = Arc::clone(&self.reading).lock_owned().await;
-            tokio::task::spawn_blocking(move || (read_keys(&files), turn).0).await
-        };
-        let read = tokio::time::timeout(BODY_DEADLINE, read).await.map_err(|_| Verdict::NoSecret)?;
+        let first = files.first().cloned().unwrap_or_default();
+        let read = detached_io::run(&first, move || read_keys(&files));
+        let read = tokio::time::timeout(BODY_DEADLINE, read).await;
+        let late = |_| self.no_secret("its secret could not be read in time".to_owned());
+        let read = read.map_err(late)?;
         match read {
-            Ok(Ok(keys)) if !keys.is_empty() => Ok(keys),
-            Ok(Ok(_)) => {
-                tracing::warn!(files = ?self.secrets, "a webhook was refused: the secret files hold no secret");
-                Err(Verdict::NoSecret)
-            }
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "a webhook was refused: its secret cannot be read");
-                Err(Verdict::NoSecret)
-            }
-            Err(_) => Err(Verdict::NoSecret),
+            Some(Ok(keys)) if !keys.is_empty() => Ok(keys),
+            Some(Ok(_)) => Err(self.no_secret("the secret files hold no secret".to_owned())),
+            Some(Err(error)) => Err(self.no_secret(format!("its secret cannot be read: {error}"))),
+            None => Err(WebhookOutcome::NoSecret),
         }
     }
+}
+
+impl Gate {
+    fn no_secret(&self, why: String) -> WebhookOutcome {
+        lock(&self.said).secrets = Some(why);
+        WebhookOutcome::NoSecret
+    }
+}
+
+/// What the log holds of requests that were turned away.
+#[derive(Default)]
+struct RejectionLog {
+    refused: HashMap<&'static str, Repeats>,
+    /// What is wrong with the secrets, until it is said.
+    secrets: Option<String>,
 }
 
 /// What the mutexes guard is whole after every step, so that a panic elsewhere spoils nothing.
@@ -195,43 +246,44 @@ struct Queue {
 }
 
 /// A body's place among them; left when dropped.
-struct Place<'b> {
+struct BodySlot<'b> {
     bodies: &'b Bodies,
     number: u64,
     cut: CancellationToken,
 }
 
 impl Bodies {
-    fn enter(&self) -> Place<'_> {
+    fn enter(&self) -> BodySlot<'_> {
         let mut queue = lock(&self.0);
         if queue.places.len() >= MAX_BODIES
             && let Some((_, oldest)) = queue.places.pop_front()
         {
             oldest.cancel();
         }
-        let (number, cut) = (queue.next, CancellationToken::new());
+        let number = queue.next;
+        let cut = CancellationToken::new();
         queue.next += 1;
         queue.places.push_back((number, cut.clone()));
-        Place { bodies: self, number, cut }
+        BodySlot { bodies: self, number, cut }
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for BodySlot<'_> {
     fn drop(&mut self) {
         lock(&self.bodies.0).places.retain(|(number, _)| *number != self.number);
     }
 }
 
 /// The body's tag under every key.
-async fn digest(keys: &[Key], body: Body) -> Result<Vec<hmac::Tag>, Verdict> {
+async fn digest(keys: &[Key], body: Body) -> Result<Vec<hmac::Tag>, WebhookOutcome> {
     let mut contexts: Vec<_> = keys.iter().map(|key| key.context()).collect();
     let mut length = 0;
     let mut chunks = body.into_data_stream();
     while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|_| Verdict::Incomplete)?;
+        let chunk = chunk.map_err(|_| WebhookOutcome::Incomplete)?;
         length += chunk.len() as u64;
         if length > MAX_BODY {
-            return Err(Verdict::TooLarge);
+            return Err(WebhookOutcome::TooLarge);
         }
         contexts.iter_mut().for_each(|context| context.update(&chunk));
     }
@@ -252,17 +304,17 @@ impl Memory {
     }
 
     /// Lets a genuine request in, unless it was seen before or there are too many.
-    fn admit(&mut self, traces: Vec<String>, now: Duration) -> Verdict {
+    fn admit(&mut self, traces: Vec<String>, now: Duration) -> WebhookOutcome {
         while self.order.front().is_some_and(|(at, _)| now.saturating_sub(*at) >= REMEMBERED_FOR) {
             self.forget_oldest();
         }
         if traces.iter().any(|trace| self.seen.contains(trace)) {
-            return Verdict::Replayed;
+            return WebhookOutcome::Replayed;
         }
         self.tokens = (self.tokens + now.saturating_sub(self.filled).as_secs_f64() * RATE).min(BURST);
         self.filled = now;
         if self.tokens < 1.0 {
-            return Verdict::Limited;
+            return WebhookOutcome::Limited;
         }
         self.tokens -= 1.0;
         for trace in traces {
@@ -273,7 +325,7 @@ impl Memory {
         while self.order.len() > REMEMBERED {
             self.forget_oldest();
         }
-        Verdict::Accepted
+        WebhookOutcome::Accepted
     }
 
     fn forget_oldest(&mut self) {
@@ -295,9 +347,9 @@ mod tests {
     fn the_bucket_lets_a_burst_through_and_refills() {
         let mut memory = Memory::new(at(0));
         let admitted =
-            (0..100).filter(|n| memory.admit(vec![n.to_string()], at(0)) == Verdict::Accepted).count();
+            (0..100).filter(|n| memory.admit(vec![n.to_string()], at(0)) == WebhookOutcome::Accepted).count();
         assert_eq!(admitted, 20);
-        assert_eq!(memory.admit(vec!["late".into()], at(1)), Verdict::Accepted);
+        assert_eq!(memory.admit(vec!["late".into()], at(1)), WebhookOutcome::Accepted);
     }
 
     #[test]
@@ -306,21 +358,21 @@ mod tests {
         for n in 0..20 {
             memory.admit(vec![n.to_string()], at(0));
         }
-        assert_eq!(memory.admit(vec!["x".into()], at(0)), Verdict::Limited);
-        assert_eq!(memory.admit(vec!["x".into()], at(1)), Verdict::Accepted, "its sender tries again");
+        assert_eq!(memory.admit(vec!["x".into()], at(0)), WebhookOutcome::Limited);
+        assert_eq!(memory.admit(vec!["x".into()], at(1)), WebhookOutcome::Accepted, "its sender tries again");
     }
 
     #[test]
     fn deliveries_are_forgotten_after_ten_minutes_or_when_there_are_too_many() {
         let mut memory = Memory::new(at(0));
         memory.admit(vec!["first".into()], at(0));
-        assert_eq!(memory.admit(vec!["first".into()], at(599)), Verdict::Replayed);
-        assert_eq!(memory.admit(vec!["first".into()], at(600)), Verdict::Accepted);
+        assert_eq!(memory.admit(vec!["first".into()], at(599)), WebhookOutcome::Replayed);
+        assert_eq!(memory.admit(vec!["first".into()], at(600)), WebhookOutcome::Accepted);
         for n in 0..REMEMBERED as u64 {
             memory.admit(vec![n.to_string()], at(601 + n / 5)); // as fast as the bucket fills
         }
         assert_eq!(memory.seen.len(), memory.order.len());
         assert!(memory.order.len() <= REMEMBERED);
-        assert_eq!(memory.admit(vec!["first".into()], at(1000)), Verdict::Accepted);
+        assert_eq!(memory.admit(vec!["first".into()], at(1000)), WebhookOutcome::Accepted);
     }
 }

@@ -6,32 +6,37 @@
 //! | `GET /readyz`, `/healthz` | 503 until the first generation is published, then 200 for ever; `?verbose` lists the checks |
 //! | `GET /` | the same codes, as git-sync's users probe it; a browser gets the page |
 //! | `GET /metrics` | OpenMetrics text |
-//! | `GET /status` | the status as JSON; a browser gets the page, which is also at `/status.html` |
+//! | `GET /status` | the status as JSON; a browser gets the page (`Accept` decides) |
+//! | `GET /status.json`, `/status.html` | the one or the other, whatever `Accept` says |
 //! | `GET /debug/pprof/` | with `--http-pprof`: 200 and a line that says why there is nothing |
 //! | `POST /sync` | 202 at once, and an attempt follows; signed (see [`hook`](self)) or refused |
 //!
-//! As git-sync ([`Front::GitSync`]) every other path answers as `/` does, and so does `/metrics` unless it was asked for.
+//! As git-sync ([`Front::GitSync`]) every other path answers as `/` does, and so does `/metrics` unless it was asked
+//! for.
+//!
+//! A process that may read the root asks its writer through a socket there instead: see [`live`].
 //!
 //! # What it promises
 //!
 //! A probe is answered quickly whatever others do: a request's head must be complete after [`HEAD_DEADLINE`], there
-//! are never more than [`MAX_CONNECTIONS`], and when one more comes the oldest is cut, so that whoever holds
+//! are never more than [`MAX_CONNECTIONS`], and when one more comes the oldest is cut, so that a client that holds
 //! connections open harms only those who came before. Everything shown is escaped. No route changes anything but
 //! `POST /sync`, and that one can only ask for a look at the remote: its body is checked, never read for content.
 //!
 //! # What it doesn't do
 //!
-//! TLS and users: whoever may connect may read the status, which holds no secret. Bind it to an address that only
-//! those can reach, or put a proxy before it.
+//! TLS and users: every client that can connect may read the status, which holds no secret. Bind it to an address that
+//! only those can reach, or put a proxy before it.
 
 mod hook;
+pub mod live;
 mod page;
 mod proof;
 mod routes;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -45,6 +50,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::phase::{Status, Trigger};
+use crate::{detached_io, human};
 
 /// Time for the head of a request, from the moment the connection waits for one; so it also ends idle connections.
 pub const HEAD_DEADLINE: Duration = Duration::from_secs(10);
@@ -65,7 +71,8 @@ const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 /// What makes a listener.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Where to listen: `:8080`, `127.0.0.1:8080`, `[::1]:8080`. Without a host: every address, IPv6 where there is any.
+    /// Where to listen: `:8080`, `127.0.0.1:8080`, `[::1]:8080`. Without a host: every address, IPv6 where there is
+    /// any.
     pub bind: String,
     /// Files with the secrets that open `POST /sync`, one secret a line (two while one is being rotated); read anew at
     /// each request. None: the route is closed.
@@ -140,7 +147,7 @@ impl Listener {
     /// Answers until `shutdown` is cancelled; requests under way are then finished, within a second.
     ///
     /// # Errors
-    /// When the socket itself fails; trouble with a single connection, or a want of descriptors, is no reason to end.
+    /// When the socket itself fails; a failure of a single connection, or a want of descriptors, is no reason to end.
     pub async fn serve(self, state: State, shutdown: CancellationToken) -> Result<(), Error> {
         let router = routes::router(state, &self.options);
         let mut connections = Connections::default();
@@ -256,7 +263,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What a person can do, a line each.
+    /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         match self {
             Self::Address(_) => vec!["write :8080, 127.0.0.1:8080 or [::1]:8080".to_owned()],
@@ -267,12 +274,25 @@ impl Error {
                 Some(Errno::ACCESS) => {
                     vec!["ports below 1024 need privileges; choose a higher one".to_owned()]
                 }
-                _ => Vec::new(),
+                _ => vec!["--http-bind names an address of this machine, or only a port: :8080".to_owned()],
             },
-            Self::Accept { .. } => Vec::new(),
+            Self::Accept { .. } => {
+                vec!["syncing goes on without probes and metrics; a restart listens again".to_owned()]
+            }
         }
     }
 }
+/// Why a file has no usable secret for `POST /sync` here and now. Blocking, within seconds.
+pub fn no_secret_in(file: &Path) -> Option<String> {
+    let own = file.to_owned();
+    match detached_io::wait(file, Duration::from_secs(2), move || proof::read_keys(&[own])) {
+        Some(Ok(keys)) if keys.is_empty() => Some(format!("{} is empty", file.display())),
+        Some(Ok(_)) => None,
+        Some(Err(error)) => Some(format!("{} cannot be read: {}", file.display(), human::one_line(&error))),
+        None => Some(format!("{} could not be read in time", file.display())),
+    }
+}
+
 /// Whether a text has the form of an address to listen at. Whether it can be had, only [`Listener::bind`] finds out.
 pub fn is_address(text: &str) -> bool {
     port(text).is_some()

@@ -1,4 +1,4 @@
-//! The status as one page that a person reads at a glance. No script, nothing loaded from elsewhere; whatever comes
+//! The status as one page that an operator reads at a glance. No script, nothing loaded from elsewhere; whatever comes
 //! from outside passes through [`Text`], which escapes it.
 
 use std::fmt::{self, Write};
@@ -6,8 +6,8 @@ use std::fmt::{self, Write};
 use jiff::Timestamp;
 
 use crate::clock;
-use crate::human;
-use crate::phase::{Attempt, GenerationStatus, Outcome, Status, TargetStatus, Trigger};
+use crate::human::{self, clock_time};
+use crate::phase::{Attempt, Commit, GenerationStatus, HookStatus, Outcome, Status, TargetStatus, Trigger};
 
 /// Text that is safe between tags and inside quoted attributes.
 struct Text<T>(T);
@@ -32,14 +32,14 @@ impl<T: fmt::Display> fmt::Display for Text<T> {
 }
 
 /// The whole situation in a word, a sentence and a colour.
-struct Verdict {
+struct Headline {
     class: &'static str,
     word: &'static str,
     sentence: String,
 }
 
-fn verdict(status: &Status, now: &clock::Now) -> Verdict {
-    let of = |class, word, sentence| Verdict { class, word, sentence };
+fn headline(status: &Status, now: &clock::Now) -> Headline {
+    let of = |class, word, sentence| Headline { class, word, sentence };
     let failures = match status.consecutive_failures {
         1 => "the last attempt failed".to_owned(),
         n => format!("the last {n} attempts failed"),
@@ -66,6 +66,14 @@ fn verdict(status: &Status, now: &clock::Now) -> Verdict {
         _ if !status.is_alive(now) => {
             of("bad", "hangs", "The sync loop has not been heard of as promised.".into())
         }
+        (Some(_), 0) if status.hooks.iter().any(|hook| hook.consecutive_failures > 0) => {
+            let failing = status.hooks.iter().filter(|hook| hook.consecutive_failures > 0);
+            let names: Vec<&str> = failing.map(|hook| hook.hook.as_str()).collect();
+            let (names, verb) = (names.join(" and the "), if names.len() == 1 { "fails" } else { "fail" });
+            let sentence =
+                format!("The newest revision that was found is being served, but the {names} {verb}.");
+            of("warn", "a hook fails", sentence)
+        }
         (Some(_), 0) => {
             of("good", "up to date", "The newest revision that was found is being served.".into())
         }
@@ -89,7 +97,7 @@ pub(super) fn render(status: &Status, now: &clock::Now) -> String {
 }
 
 fn write_page(page: &mut String, status: &Status, now: &clock::Now) -> fmt::Result {
-    let Verdict { class, word, sentence } = verdict(status, now);
+    let Headline { class, word, sentence } = headline(status, now);
     let title = if status.remote.is_empty() { "treeswap" } else { status.remote.as_str() };
     write!(
         page,
@@ -98,24 +106,21 @@ fn write_page(page: &mut String, status: &Status, now: &clock::Now) -> fmt::Resu
          <meta name=\"color-scheme\" content=\"light dark\">\n\
          <meta http-equiv=\"refresh\" content=\"10\">\n\
          <title>{word}: {title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n\
-         <header class=\"{class}\">\n<p class=\"state\"><span class=\"dot\"></span>{word}</p>\n<p>{sentence}</p>\n</header>\n",
+         <header class=\"{class}\">\n<div role=\"status\">\n<h1><span class=\"dot\"></span>{word}</h1>\n<p>{sentence}</p>\n\
+         </div>\n</header>\n",
         title = Text(title),
         sentence = Text(&sentence),
     )?;
-    let failing = status.consecutive_failures > 0;
-    if failing {
-        write_failure(page, status, now.wall)?;
-    }
+    write_failures(page, status, now.wall)?;
     write_current(page, status, now.wall)?;
     write_generations(page, status, now.wall)?;
+    write_hooks(page, status, now.wall)?;
     write_targets(page, status, now.wall)?;
-    if !failing {
-        write_failure(page, status, now.wall)?;
-    }
+    write_past_failure(page, status, now.wall)?;
     write!(
         page,
-        "<footer>treeswap {version}, as of {at}. The page renews itself every ten seconds; \
-         the same as <a href=\"/status\">JSON</a>, and <a href=\"/metrics\">metrics</a>.</footer>\n</main>\n</body>\n</html>\n",
+        "<footer>treeswap {version}, as of {at}. The page renews itself every ten seconds. The same as \
+         <a href=\"/status.json\">JSON</a>; <a href=\"/metrics\">metrics</a>.</footer>\n</main>\n</body>\n</html>\n",
         version = env!("CARGO_PKG_VERSION"),
         at = clock_time(now.wall),
     )
@@ -126,11 +131,21 @@ fn write_current(page: &mut String, status: &Status, now: Timestamp) -> fmt::Res
     if let Some(current) = &status.current {
         write!(
             page,
-            "<p class=\"label\">Current revision</p>\n<p class=\"revision\">{}</p>\n",
+            "<h2 class=\"label\">Current revision</h2>\n<p class=\"revision\">{}</p>\n",
             current.revision.0
         )?;
+        if let Some(commit) = &current.commit {
+            writeln!(page, "<p class=\"commit\">{}</p>", headline_sentence(commit, now))?;
+        }
     }
     page.push_str("<dl>\n");
+    if let Some(progress) = &status.progress {
+        let fetched = match progress.fetched_bytes {
+            0 => String::new(),
+            bytes => format!(", {} received", human::bytes(bytes)),
+        };
+        row(page, "Now", &format!("{}{fetched}; begun {}", Text(&progress.what), when(progress.since, now)))?;
+    }
     if let Some(current) = &status.current {
         row(page, "Published", &when(current.published, now))?;
         row(
@@ -152,10 +167,6 @@ fn write_current(page: &mut String, status: &Status, now: Timestamp) -> fmt::Res
     }
     if let Some(delivery) = &status.last_delivery {
         row(page, "Last delivery", &attempt_line(delivery, now))?;
-        row(page, "Delivery fails", &Text(delivery.error.as_deref().unwrap_or_default()).to_string())?;
-        for hint in &delivery.hints {
-            row(page, "Hint", &Text(hint).to_string())?;
-        }
     }
     row(page, "Root", &Text(&status.root).to_string())?;
     if let Some(attempt) = &status.last_attempt {
@@ -195,25 +206,131 @@ fn attempt_line(attempt: &Attempt, now: Timestamp) -> String {
     format!("{outcome} {}, {trigger}, in {}", when(attempt.at, now), human::milliseconds(attempt.duration_ms))
 }
 
-/// The newest failure: loud while it lasts, quiet once it is over.
-fn write_failure(page: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
-    let Some(failure) = &status.last_failure else { return Ok(()) };
-    let over = status.consecutive_failures == 0;
-    let (class, title) =
-        if over { ("past", "Last failure, since overcome") } else { ("present", "What fails") };
-    write!(
-        page,
-        "<section class=\"failure {class}\">\n<h2>{title}</h2>\n<p class=\"error\">{}</p>\n",
-        Text(failure.error.as_deref().unwrap_or("no reason was recorded"))
-    )?;
-    if !failure.hints.is_empty() {
+/// What a commit says of itself.
+fn headline_sentence(commit: &Commit, now: Timestamp) -> String {
+    let date = commit.date.map(|date| format!(", {}", when(date, now))).unwrap_or_default();
+    format!("{} <span class=\"quiet\">by {}{date}</span>", Text(&commit.subject), Text(&commit.author))
+}
+
+/// Something that fails now.
+struct Source<'a> {
+    name: &'a str,
+    error: Option<&'a str>,
+    hints: &'a [String],
+    at: Option<Timestamp>,
+    times: u64,
+    since: Option<Timestamp>,
+}
+
+fn sources(status: &Status) -> Vec<Source<'_>> {
+    let sync =
+        status.last_failure.as_ref().filter(|_| status.consecutive_failures > 0).map(|failure| Source {
+            name: "Sync",
+            error: failure.error.as_deref(),
+            hints: &failure.hints,
+            at: Some(failure.at),
+            times: status.consecutive_failures,
+            since: status.failing_since,
+        });
+    let delivery = status.last_delivery.as_ref().filter(|last| last.error.is_some()).map(|failure| Source {
+        name: "Delivery of ConfigMaps",
+        error: failure.error.as_deref(),
+        hints: &failure.hints,
+        at: Some(failure.at),
+        times: 1,
+        since: None,
+    });
+    let hooks = status.hooks.iter().filter(|hook| hook.consecutive_failures > 0).map(|hook| Source {
+        name: &hook.hook,
+        error: hook.error.as_deref(),
+        hints: &hook.hints,
+        at: hook.at,
+        times: hook.consecutive_failures,
+        since: hook.failing_since,
+    });
+    sync.into_iter().chain(delivery).chain(hooks).collect()
+}
+
+/// Whatever fails now, loudly.
+fn write_failures(page: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
+    let sources = sources(status);
+    if sources.is_empty() {
+        return Ok(());
+    }
+    page.push_str("<section class=\"failure present\">\n<h2>What fails</h2>\n");
+    for Source { name, error, hints, at, times, since } in sources {
+        writeln!(page, "<h3>{}</h3>", Text(name))?;
+        write_error(page, error, hints)?;
+        let since = since.filter(|_| times > 1).map(|since| format!(", the first {}", when(since, now)));
+        let at = at.map(|at| when(at, now)).unwrap_or_default();
+        let since = since.unwrap_or_default();
+        let often =
+            if times == 1 { String::new() } else { format!("{} in a row{since}, the last ", grouped(times)) };
+        writeln!(page, "<p class=\"quiet\">{often}{at}</p>")?;
+    }
+    page.push_str("</section>\n");
+    Ok(())
+}
+
+fn write_error(page: &mut String, error: Option<&str>, hints: &[String]) -> fmt::Result {
+    writeln!(page, "<p class=\"error\">{}</p>", Text(error.unwrap_or("no reason was recorded")))?;
+    if !hints.is_empty() {
         page.push_str("<ul>\n");
-        for hint in &failure.hints {
+        for hint in hints {
             writeln!(page, "<li>{}</li>", Text(hint))?;
         }
         page.push_str("</ul>\n");
     }
-    write!(page, "<p class=\"quiet\">{}</p>\n</section>\n", when(failure.at, now))
+    Ok(())
+}
+
+/// The newest failure that is over, quietly.
+fn write_past_failure(page: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
+    let Some(failure) = status.last_failure.as_ref().filter(|_| status.consecutive_failures == 0) else {
+        return Ok(());
+    };
+    page.push_str("<section class=\"failure\">\n<h2>Last failure, since overcome</h2>\n");
+    write_error(page, failure.error.as_deref(), &failure.hints)?;
+    writeln!(page, "<p class=\"quiet\">{}</p>\n</section>", when(failure.at, now))
+}
+
+/// Opens a section with a table; the last columns but one may be numbers.
+fn open_table(page: &mut String, title: &str, columns: &[(&str, bool)]) -> fmt::Result {
+    write!(page, "<section>\n<h2>{title}</h2>\n<table>\n<thead><tr>")?;
+    for (name, number) in columns {
+        let class = if *number { " class=\"number\"" } else { "" };
+        write!(page, "<th scope=\"col\"{class}>{name}</th>")?;
+    }
+    page.push_str("</tr></thead>\n<tbody>\n");
+    Ok(())
+}
+
+fn write_hooks(page: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
+    if status.hooks.is_empty() {
+        return Ok(());
+    }
+    open_table(page, "Hooks", &[("Hook", false), ("Last run", false), ("For", false), ("Outcome", false)])?;
+    for HookStatus { hook, revision, at, duration_ms, error, consecutive_failures, .. } in &status.hooks {
+        let (ran, outcome) = match at {
+            None => ("not yet".to_owned(), String::new()),
+            Some(at) => (
+                format!("{}, in {}", when(*at, now), human::milliseconds(*duration_ms)),
+                match error {
+                    None => "done".to_owned(),
+                    Some(_) => format!("<span class=\"bad\">failed, {consecutive_failures} in a row</span>"),
+                },
+            ),
+        };
+        let revision = revision.map(|revision| revision.short()).unwrap_or_default();
+        writeln!(
+            page,
+            "<tr><th scope=\"row\">{}</th><td data-label=\"Last run\"><span>{ran}</span></td>\
+             <td data-label=\"For\" class=\"code\">{revision}</td><td data-label=\"Outcome\">{outcome}</td></tr>",
+            Text(hook)
+        )?;
+    }
+    page.push_str("</tbody>\n</table>\n</section>\n");
+    Ok(())
 }
 
 fn write_generations(page: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
@@ -221,14 +338,19 @@ fn write_generations(page: &mut String, status: &Status, now: Timestamp) -> fmt:
     if all.peek().is_none() {
         return Ok(());
     }
-    page.push_str(
-        "<section>\n<h2>Generations</h2>\n<div class=\"wide\"><table>\n<thead><tr><th>Revision</th><th>Directory</th>\
-         <th>Published</th><th class=\"number\">Entries</th><th class=\"number\">Size</th><th>Kept because it is</th></tr></thead>\n<tbody>\n",
-    );
+    let columns = [
+        ("Revision", false),
+        ("Directory", false),
+        ("Published", false),
+        ("Entries", true),
+        ("Size", true),
+        ("Kept because it is", false),
+    ];
+    open_table(page, "Generations", &columns)?;
     for (at, generation) in all.enumerate() {
         write_generation(page, generation, at == 0 && status.current.is_some(), now)?;
     }
-    page.push_str("</tbody>\n</table></div>\n</section>\n");
+    page.push_str("</tbody>\n</table>\n</section>\n");
     Ok(())
 }
 
@@ -242,16 +364,14 @@ fn write_targets(page: &mut String, status: &Status, now: Timestamp) -> fmt::Res
     }
     let mut targets: Vec<&TargetStatus> = status.targets.iter().collect();
     targets.sort_by_key(|target| target.error.is_none());
-    page.push_str(
-        "<section>\n<h2>Targets</h2>\n<div class=\"wide\"><table>\n<thead><tr><th>ConfigMap</th><th>Revision</th>\
-         <th>Digest</th><th>Last attempt</th><th>Outcome</th></tr></thead>\n<tbody>\n",
-    );
+    let columns = ["ConfigMap", "Revision", "Digest", "Last attempt", "Outcome"].map(|name| (name, false));
+    open_table(page, "Targets", &columns)?;
     for target in targets.iter().take(MOST_TARGETS) {
         let error = target.error.as_ref().map(|error| format!(": {}", Text(error))).unwrap_or_default();
         writeln!(
             page,
-            "<tr><td class=\"code\">{}/{}/{}</td><td class=\"code\" title=\"{revision}\">{}</td><td class=\"code\">{}</td>\
-             <td>{}</td><td>{}{error}</td></tr>",
+            "<tr><th scope=\"row\" class=\"code\">{}/{}/{}</th><td data-label=\"Revision\" class=\"code\" title=\"{revision}\">{}</td>\
+             <td data-label=\"Digest\" class=\"code\">{}</td><td data-label=\"Last attempt\">{}</td><td data-label=\"Outcome\"><span>{}{error}</span></td></tr>",
             Text(&target.cluster),
             Text(&target.namespace),
             Text(&target.name),
@@ -262,7 +382,7 @@ fn write_targets(page: &mut String, status: &Status, now: Timestamp) -> fmt::Res
             revision = Text(&target.revision),
         )?;
     }
-    page.push_str("</tbody>\n</table></div>\n");
+    page.push_str("</tbody>\n</table>\n");
     if let Some(more) = targets.len().checked_sub(MOST_TARGETS).filter(|more| *more > 0) {
         writeln!(page, "<p class=\"quiet\">and {} more, in the JSON</p>", grouped(more as u64))?;
     }
@@ -270,7 +390,7 @@ fn write_targets(page: &mut String, status: &Status, now: Timestamp) -> fmt::Res
     Ok(())
 }
 
-/// As much of an id or a digest as tells it from others.
+/// As much of an id or a digest as is unique.
 fn short(text: &str) -> &str {
     text.get(..12).unwrap_or(text)
 }
@@ -283,12 +403,24 @@ fn write_generation(
 ) -> fmt::Result {
     let unsaid = generation.pinned && !generation.reason.contains("pinned");
     let pinned = if unsaid { " <span class=\"tag\">pinned</span>" } else { "" };
+    let holders: Vec<String> = generation.holders.iter().map(ToString::to_string).collect();
+    let holders = if holders.is_empty() {
+        String::new()
+    } else {
+        format!(" <span class=\"quiet\">by {}</span>", Text(holders.join(", ")))
+    };
+    let commit = generation
+        .commit
+        .as_ref()
+        .map(|commit| format!("<br><span class=\"quiet\">{}</span>", Text(&commit.subject)));
     let retired =
         generation.retired.map(|at| format!(" <span class=\"quiet\">retired {}</span>", when(at, now)));
     writeln!(
         page,
-        "<tr{class}><td class=\"code\" title=\"{full}\">{short}</td><td class=\"code\">{name}</td><td>{published}</td>\
-         <td class=\"number\">{entries}</td><td class=\"number\">{size}</td><td>{reason}{pinned}{retired}</td></tr>",
+        "<tr{class}><th scope=\"row\" title=\"{full}\"><span class=\"code\">{short}</span>{commit}</th>\
+         <td data-label=\"Directory\" class=\"code\">{name}</td><td data-label=\"Published\">{published}</td>\
+         <td data-label=\"Entries\" class=\"number\">{entries}</td><td data-label=\"Size\" class=\"number\">{size}</td>\
+         <td data-label=\"Kept because it is\"><span>{reason}{pinned}{holders}{retired}</span></td></tr>",
         class = if current { " class=\"current\"" } else { "" },
         full = generation.revision.0,
         short = generation.revision.short(),
@@ -298,16 +430,13 @@ fn write_generation(
         size = human::bytes(generation.bytes),
         reason = Text(&generation.reason),
         retired = retired.unwrap_or_default(),
+        commit = commit.unwrap_or_default(),
     )
 }
 
 /// A moment, relative to now, with the exact time on hover.
 fn when(at: Timestamp, now: Timestamp) -> String {
     format!("<time datetime=\"{at}\" title=\"{}\">{}</time>", clock_time(at), human::relative(at, now))
-}
-
-fn clock_time(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
 fn count(n: u64, one: &str, many: &str) -> String {
@@ -345,8 +474,8 @@ mod tests {
     fn every_state_has_its_word() {
         let now = clock::now();
         let alive = Status { alive_until_ms: u64::MAX, ..Status::default() };
-        assert_eq!(verdict(&Status::default(), &now).word, "hangs");
-        assert_eq!(verdict(&alive, &now).word, "starting");
-        assert_eq!(verdict(&Status { consecutive_failures: 2, ..alive }, &now).word, "not serving");
+        assert_eq!(headline(&Status::default(), &now).word, "hangs");
+        assert_eq!(headline(&alive, &now).word, "starting");
+        assert_eq!(headline(&Status { consecutive_failures: 2, ..alive }, &now).word, "not serving");
     }
 }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use aws_lc_rs::hmac;
 use axum::http::{HeaderMap, HeaderValue, header};
 
+use crate::secret::Secret;
+
 /// A secrets file is read up to here; more is no secret.
 const MAX_SECRET_FILE: u64 = 64 << 10;
 
@@ -39,11 +41,12 @@ pub(super) fn read_keys(files: &[PathBuf]) -> std::io::Result<Vec<Key>> {
         let mut content = Vec::new();
         fs_err::File::open(path)?.take(MAX_SECRET_FILE).read_to_end(&mut content)?;
         keys.extend(
-            content
-                .split(|byte| *byte == b'\n')
-                .map(<[u8]>::trim_ascii)
-                .filter(|line| !line.is_empty())
-                .map(Key::new),
+            content.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty()).map(
+                |line| {
+                    Secret::new(String::from_utf8_lossy(line)); // known from now on
+                    Key::new(line)
+                },
+            ),
         );
     }
     Ok(keys)
@@ -69,8 +72,9 @@ impl Claims {
             let (scheme, token) = value.split_at_checked(7)?;
             scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
         });
-        let deliveries =
-            ["x-github-delivery", "x-gitea-delivery", "x-forgejo-delivery", "x-gitlab-event-uuid"];
+        // GitLab's X-Gitlab-Event-UUID is no id of a delivery: webhooks that an earlier webhook set off carry that one's
+        // (its recursion detection). A retry is known by the idempotency key.
+        let deliveries = ["x-github-delivery", "x-gitea-delivery", "x-forgejo-delivery", "idempotency-key"];
         Self {
             signatures: std::iter::once(hub).chain(gitea).flatten().filter_map(hex).collect(),
             tokens: [once("x-gitlab-token"), bearer].into_iter().flatten().map(<[u8]>::to_vec).collect(),
@@ -117,7 +121,8 @@ fn hex(text: &[u8]) -> Option<[u8; 32]> {
         return None;
     }
     for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
-        let (high, low) = ((pair[0] as char).to_digit(16)?, (pair[1] as char).to_digit(16)?);
+        let high = (pair[0] as char).to_digit(16)?;
+        let low = (pair[1] as char).to_digit(16)?;
         *byte = (high * 16 + low) as u8; // two hexadecimal digits never exceed 255
     }
     Some(bytes)

@@ -1,20 +1,23 @@
 //! The routes: from the newest status to an answer.
 
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{Request, State as Extract};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 
-use super::hook::{Gate, Verdict};
+use super::hook::{Gate, WebhookOutcome};
 use super::{Front, Options, State, page};
 use crate::clock;
+use crate::fsx;
 use crate::phase::{Status, Trigger};
+use crate::secret;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
@@ -39,11 +42,13 @@ pub(super) fn router(state: State, options: &Options) -> Router {
         .route("/readyz", get(readyz))
         .route("/healthz", get(readyz))
         .route("/status", get(status))
+        .route("/status.json", get(status_json))
         .route("/status.html", get(status_page))
         .route("/sync", post(sync));
-    let router = match options.pprof {
-        true => router.route("/debug/pprof/", get(pprof)).route("/debug/pprof/{*profile}", get(pprof)),
-        false => router,
+    let router = if options.pprof {
+        router.route("/debug/pprof/", get(pprof)).route("/debug/pprof/{*profile}", get(pprof))
+    } else {
+        router
     };
     let not_found = async || answer(StatusCode::NOT_FOUND, TEXT, "not found\n");
     let router = match options.front {
@@ -105,20 +110,19 @@ fn readiness(ready: bool) -> StatusCode {
 
 /// One line a check, in the manner of kube-apiserver. Only the generation decides; the others inform.
 fn checks(status: &Status, ready: bool) -> String {
-    let line = |good: bool, name: &str, bad: &str| match good {
-        true => format!("[+]{name} ok\n"),
-        false => format!("[-]{name} failed: {bad}\n"),
+    let line = |good: bool, name: &str, bad: &str| {
+        if good { format!("[+]{name} ok\n") } else { format!("[-]{name} failed: {bad}\n") }
     };
     let remote = match status.consecutive_failures {
         0 => "[+]remote ok (informs only)\n".to_owned(),
         n => format!("[-]remote failed {n} times in a row (informs only)\n"),
     };
     let alive = status.is_alive(&clock::now());
-    let verdict = if ready { "readyz check passed\n" } else { "readyz check failed\n" };
+    let decision = if ready { "readyz check passed\n" } else { "readyz check failed\n" };
     line(ready, "generation", missing(status))
         + &line(alive, "loop", "it hangs (informs only; see /livez)")
         + &remote
-        + verdict
+        + decision
 }
 
 /// For git-sync's users, who probe `/`: 503 before the first sync, then 200 and nothing.
@@ -126,39 +130,99 @@ async fn front(Extract(shared): Extract<Arc<Shared>>, headers: HeaderMap) -> Res
     let status = shared.status();
     let ready = shared.ready(&status);
     match (wants_html(&headers), ready) {
-        (true, _) => answer(readiness(ready), HTML, page::render(&status, &clock::now())),
+        (true, _) => {
+            let status = with_holders(status).await;
+            varying(answer(readiness(ready), HTML, page::render(&status, &clock::now())))
+        }
         (false, true) => answer(StatusCode::OK, TEXT, ""),
         (false, false) => answer(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{}\n", missing(&status))),
     }
 }
 
-/// For whoever checks that it is there: the profiles themselves are the Go runtime's.
+/// For probes that check that it is there: the profiles themselves are the Go runtime's.
 async fn pprof() -> Response {
     let text = "treeswap is no Go program and has no profiles; /metrics and /status say what it does\n";
     answer(StatusCode::OK, TEXT, text)
 }
 
 async fn status(Extract(shared): Extract<Arc<Shared>>, headers: HeaderMap) -> Response {
-    let status = shared.status();
-    if wants_html(&headers) {
-        return answer(StatusCode::OK, HTML, page::render(&status, &clock::now()));
-    }
-    match serde_json::to_string_pretty(&status) {
+    varying(if wants_html(&headers) {
+        status_page(Extract(shared)).await
+    } else {
+        status_json(Extract(shared)).await
+    })
+}
+
+async fn status_json(Extract(shared): Extract<Arc<Shared>>) -> Response {
+    match serde_json::to_string_pretty(&with_holders(shared.status()).await) {
         Ok(json) => answer(StatusCode::OK, JSON, json + "\n"),
         Err(error) => answer(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
     }
 }
 
 async fn status_page(Extract(shared): Extract<Arc<Shared>>) -> Response {
-    answer(StatusCode::OK, HTML, page::render(&shared.status(), &clock::now()))
+    answer(StatusCode::OK, HTML, page::render(&with_holders(shared.status()).await, &clock::now()))
 }
 
-/// Browsers name `text/html`; curl, probes and scripts don't.
+/// Looks up the processes that hold pins, if any.
+async fn with_holders(mut status: Status) -> Status {
+    if !status.retired.iter().any(|generation| generation.pinned) {
+        return status;
+    }
+    let look = move || {
+        let root = PathBuf::from(&status.root);
+        for generation in status.retired.iter_mut().filter(|generation| generation.pinned) {
+            if let Ok(dir) = fs_err::metadata(root.join(generation.name.place())) {
+                generation.holders = fsx::lock_holders(dir.dev(), dir.ino());
+            }
+        }
+        status
+    };
+    tokio::task::spawn_blocking(look).await.unwrap_or_default()
+}
+
+/// What is asked for decides about the answer.
+fn varying(mut response: Response) -> Response {
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    response
+}
+
+/// Whether a page is preferred to JSON, by quality, then by how exactly it is named (RFC 9110, 12.5.1). Browsers name
+/// `text/html`; curl takes everything, probes and scripts say nothing, and all get JSON.
 fn wants_html(headers: &HeaderMap) -> bool {
-    headers
-        .get(header::ACCEPT)
-        .and_then(|accept| accept.to_str().ok())
-        .is_some_and(|accept| accept.split(',').any(|kind| kind.trim_start().starts_with("text/html")))
+    let accept = headers.get_all(header::ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
+    let ranges: Vec<Range<'_>> = accept.flat_map(|accept| accept.split(',')).map(Range::read).collect();
+    let html = weight(&ranges, "text", "html");
+    html.0 > 0.0 && html > weight(&ranges, "application", "json")
+}
+
+/// One media range of an `Accept`.
+struct Range<'a> {
+    kind: &'a str,
+    subkind: &'a str,
+    quality: f32,
+}
+
+impl<'a> Range<'a> {
+    fn read(text: &'a str) -> Self {
+        let mut parts = text.split(';').map(str::trim);
+        let (kind, subkind) = parts.next().and_then(|range| range.split_once('/')).unwrap_or_default();
+        let quality = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
+        let quality = quality.map_or(1.0, |quality| quality.parse().unwrap_or(0.0));
+        Self { kind, subkind, quality }
+    }
+}
+
+/// The quality of the most exact range that fits, and how exact it is.
+fn weight(ranges: &[Range<'_>], kind: &str, subkind: &str) -> (f32, u8) {
+    let exact = |range: &Range<'_>| match () {
+        () if range.kind.eq_ignore_ascii_case(kind) && range.subkind.eq_ignore_ascii_case(subkind) => Some(3),
+        () if range.kind.eq_ignore_ascii_case(kind) && range.subkind == "*" => Some(2),
+        () if range.kind == "*" && range.subkind == "*" => Some(1),
+        () => None,
+    };
+    let fitting = ranges.iter().filter_map(|range| Some((exact(range)?, range.quality)));
+    fitting.max_by_key(|(exact, _)| *exact).map_or((0.0, 0), |(exact, quality)| (quality, exact))
 }
 
 async fn metrics(Extract(shared): Extract<Arc<Shared>>) -> Response {
@@ -175,20 +239,20 @@ async fn metrics(Extract(shared): Extract<Arc<Shared>>) -> Response {
 
 async fn sync(Extract(shared): Extract<Arc<Shared>>, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let verdict = shared.gate.judge(&head.headers, body).await;
-    if verdict == Verdict::Accepted {
+    let decision = shared.gate.check_request(&head.headers, body).await;
+    if decision == WebhookOutcome::Accepted {
         (shared.state.trigger)(Trigger::Webhook);
     }
-    let (code, text) = verdict.answer();
+    let (code, text) = decision.answer();
     let mut response = answer(code, TEXT, text);
-    if matches!(verdict, Verdict::Limited | Verdict::NoSecret) {
+    if matches!(decision, WebhookOutcome::Limited | WebhookOutcome::NoSecret) {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     response
 }
 
-/// Every answer: never cached, never sniffed, and a page that may load and run nothing.
-fn answer(code: StatusCode, kind: &'static str, body: impl Into<Body>) -> Response {
+/// Every answer: without secrets, never cached, never sniffed, and a page that may load and run nothing.
+fn answer(code: StatusCode, kind: &'static str, body: impl AsRef<str>) -> Response {
     let headers = [
         (header::CONTENT_TYPE, kind),
         (header::CACHE_CONTROL, "no-store"),
@@ -199,5 +263,5 @@ fn answer(code: StatusCode, kind: &'static str, body: impl Into<Body>) -> Respon
         ),
         (header::REFERRER_POLICY, "no-referrer"),
     ];
-    (code, headers, body.into()).into_response()
+    (code, headers, secret::redacted(body.as_ref()).into_owned()).into_response()
 }

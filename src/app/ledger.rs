@@ -3,30 +3,30 @@
 use jiff::Timestamp;
 use tracing::warn;
 
-use crate::configmap::apply::Book;
+use crate::configmap::apply::LedgerSet;
 use crate::deliver::{self, Report};
 use crate::human;
 use crate::phase::TargetStatus;
-use crate::repeats::{Repeats, unsaid};
+use crate::repeats::{Repeats, suppressed};
 use crate::store::LedgerFile;
 
 /// Who keeps it.
 #[derive(Default)]
-pub(super) struct Keeper {
-    book: Book,
+pub(super) struct LedgerKeeper {
+    ledgers: LedgerSet,
     file: Option<LedgerFile>,
-    /// The file does not hold `book`.
+    /// The file does not hold `ledgers`.
     unsaved: bool,
     failing: Repeats,
 }
 
-impl Keeper {
-    /// Goes on with a file. One that cannot be read is not written either: nobody knows what would be lost.
-    pub(super) fn of(file: LedgerFile) -> Self {
+impl LedgerKeeper {
+    /// Goes on with a file. One that cannot be read is not written either: something might be lost.
+    pub(super) fn with_file(file: LedgerFile) -> Self {
         match file.read() {
-            Ok((book, damage)) => {
+            Ok((ledgers, damage)) => {
                 damage.iter().for_each(|why| warn!("{why}"));
-                Self { book, file: Some(file), ..Self::default() }
+                Self { ledgers, file: Some(file), ..Self::default() }
             }
             Err(error) => {
                 warn!(error = human::one_line(&error), "the ledger is not kept in the root");
@@ -37,23 +37,23 @@ impl Keeper {
 
     /// Takes in what a delivery came to. Blocking, where there is a file.
     pub(super) fn note(&mut self, report: &Report) {
-        self.keep(deliver::noted(&self.book, report, Timestamp::now()));
+        self.keep(deliver::noted(&self.ledgers, report, Timestamp::now()));
     }
 
-    fn keep(&mut self, book: Book) {
-        if book == self.book && !self.unsaved {
+    fn keep(&mut self, ledgers: LedgerSet) {
+        if ledgers == self.ledgers && !self.unsaved {
             return;
         }
-        self.book = book;
+        self.ledgers = ledgers;
         let Some(file) = &self.file else { return };
-        let written = file.write(&self.book);
+        let written = file.write(&self.ledgers);
         self.unsaved = written.is_err();
         match written {
             Ok(()) => self.failing.forget(),
             Err(error) => {
                 let error = human::one_line(&error);
-                if let Some(times) = self.failing.say(&error) {
-                    warn!("{error}{}", unsaid(times));
+                if let Some(times) = self.failing.should_log(&error) {
+                    warn!("{error}{}", suppressed(times));
                 }
             }
         }
@@ -61,20 +61,23 @@ impl Keeper {
 
     /// Each target's last attempt.
     pub(super) fn targets(&self) -> Vec<TargetStatus> {
-        let target =
-            |(place, name, record): (&crate::configmap::Place, &str, &crate::configmap::apply::Record)| {
-                TargetStatus {
-                    cluster: place.cluster.clone(),
-                    namespace: place.namespace.clone(),
-                    name: name.to_owned(),
-                    revision: record.revision.clone(),
-                    digest: record.digest.clone(),
-                    at: record.at,
-                    outcome: record.outcome.clone(),
-                    error: record.error.clone(),
-                }
-            };
-        self.book.records().map(target).collect()
+        let target = |(place, name, record): (
+            &crate::configmap::ClusterNamespace,
+            &str,
+            &crate::configmap::apply::LastAttempt,
+        )| {
+            TargetStatus {
+                cluster: place.cluster.clone(),
+                namespace: place.namespace.clone(),
+                name: name.to_owned(),
+                revision: record.revision.clone(),
+                digest: record.digest.clone(),
+                at: record.at,
+                outcome: record.outcome.clone(),
+                error: record.error.clone(),
+            }
+        };
+        self.ledgers.records().map(target).collect()
     }
 }
 
@@ -89,6 +92,7 @@ mod tests {
     #[test]
     fn what_could_not_be_written_is_written_with_the_next_delivery_though_nothing_changed() {
         let root = tempfile::tempdir().unwrap();
+        let gone = tempfile::tempdir().unwrap();
         let retention = retention::Options {
             grace: Duration::ZERO,
             max_pin: Duration::ZERO,
@@ -98,21 +102,24 @@ mod tests {
         let options = Options {
             root: root.path().to_owned(),
             style: Style::Kubelet,
+            own: std::collections::BTreeSet::new(),
             durability: Durability::None,
             spare: Spare::Off,
             group_write: false,
             writers: 1,
             retention,
         };
+        let elsewhere = Options { root: gone.path().to_owned(), ..options.clone() };
+        let nowhere = Store::open(elsewhere).unwrap().0.ledger().unwrap();
+        drop(gone);
         let (store, _) = Store::open(options).unwrap();
-        let mut keeper = Keeper::of(store.ledger().unwrap());
-        let in_the_way = root.path().join("..treeswap/ledger.json");
-        std::fs::create_dir(&in_the_way).unwrap();
-        let mut book = Book::default();
-        book.ledger("default", "ci");
-        keeper.keep(book.clone());
-        std::fs::remove_dir(&in_the_way).unwrap();
-        keeper.keep(book.clone());
-        assert_eq!(store.ledger().unwrap().read().unwrap(), (book, None));
+        let mut keeper = LedgerKeeper::with_file(store.ledger().unwrap());
+        let there = keeper.file.replace(nowhere);
+        let mut ledgers = LedgerSet::default();
+        ledgers.ledger("default", "ci");
+        keeper.keep(ledgers.clone());
+        keeper.file = there;
+        keeper.keep(ledgers.clone());
+        assert_eq!(store.ledger().unwrap().read().unwrap(), (ledgers, None));
     }
 }

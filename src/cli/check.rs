@@ -6,19 +6,19 @@ use std::process::ExitCode;
 use std::path::{Path, PathBuf};
 
 use super::Exit;
-use super::flags::{self, Given};
+use super::flags::{self, FlagOrigins};
 use super::sync::Args;
 use crate::config::{self, Origin};
+use crate::{app, detached_io, secret};
 
 /// Validates, and prints the effective configuration: flags that `sync` takes, and where each came from.
-pub(super) fn run(args: &Args, given: &Given) -> anyhow::Result<ExitCode> {
-    args.check(given)?;
-    for warning in &given.warnings {
-        say!("treeswap: warning: {warning}");
-    }
+pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> {
+    let settings = args.check(given)?;
+    given.warnings.iter().for_each(super::warn);
     for (flag, path) in absent(&args.sync) {
-        say!("treeswap: warning: --{flag}={} cannot be read: {}", path.0.display(), path.1);
+        super::warn(format_args!("--{flag}={} cannot be read: {}", path.0.display(), path.1));
     }
+    settings.remarks.iter().cloned().chain(app::missing(&settings)).for_each(super::warn);
     let width = given.lines.iter().map(|line| line.to_string().chars().count()).max().unwrap_or_default();
     let mut text = String::new();
     for line in &given.lines {
@@ -36,7 +36,8 @@ pub(super) fn run(args: &Args, given: &Given) -> anyhow::Result<ExitCode> {
         text.push_str(&format!("# {what} is {name}\n"));
     }
     // A reader that closes the pipe early (`| head`) has seen what it wanted.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    let _ = std::io::stdout().lock().write_all(secret::redacted(&text).as_bytes());
+    say!("treeswap: the configuration is valid; no network was asked");
     Ok(Exit::Done.into())
 }
 
@@ -50,7 +51,7 @@ fn absent(args: &config::Args) -> Vec<(&'static str, (PathBuf, std::io::Error))>
         ("sparse-checkout-file", named(&args.source.sparse_checkout_file)),
     ];
     let one = one.into_iter().filter_map(|(flag, path)| Some((flag, path?)));
-    let secrets = args.server.webhook_secret_file.iter().map(|path| ("webhook-secret-file", path.clone()));
-    let unreadable = |path: &Path| std::fs::File::open(path).err();
-    one.chain(secrets).filter_map(|(flag, path)| Some((flag, (path.clone(), unreadable(&path)?)))).collect()
+    let unreadable =
+        |path: &Path| detached_io::patiently(path, |path| std::fs::File::open(path).map(drop)).err();
+    one.filter_map(|(flag, path)| Some((flag, (path.clone(), unreadable(&path)?)))).collect()
 }

@@ -1,4 +1,4 @@
-//! `treeswap completions` and `treeswap man`: from the same tree as the help.
+//! `treeswap completions`: from the same tree as the help.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -17,18 +17,6 @@ pub(super) fn completions(args: Args, mut tree: clap::Command) -> anyhow::Result
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut tree, "treeswap", &mut script);
     print(&script)
-}
-
-/// Prints the manual: the program's page, then one for each command.
-pub(super) fn man(tree: &clap::Command) -> anyhow::Result<ExitCode> {
-    let mut tree = tree.clone();
-    tree.build();
-    let mut pages = Vec::new();
-    clap_mangen::Man::new(tree.clone()).render(&mut pages)?;
-    for command in tree.get_subcommands().filter(|command| !command.is_hide_set()) {
-        clap_mangen::Man::new(command.clone()).render(&mut pages)?;
-    }
-    print(&pages)
 }
 
 fn print(bytes: &[u8]) -> anyhow::Result<ExitCode> {

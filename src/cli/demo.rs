@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 
 use crate::mirror::author::{Author, Content};
-use crate::store::pin::{self, Pin};
+use crate::pin::{self, Pin};
 
 /// A path of the example with its content and whether it is executable.
 type File = (&'static str, &'static str, bool);
@@ -146,9 +146,12 @@ impl Stage {
     fn commit(&self, release: usize, extra: &[(&str, Content<'_>)]) -> anyhow::Result<()> {
         let mut paths: Vec<(&str, Content<'_>)> = RELEASES[release - 1]
             .iter()
-            .map(|(path, text, executable)| match executable {
-                true => (*path, Content::Executable(text.as_bytes())),
-                false => (*path, Content::File(text.as_bytes())),
+            .map(|(path, text, executable)| {
+                if *executable {
+                    (*path, Content::Executable(text.as_bytes()))
+                } else {
+                    (*path, Content::File(text.as_bytes()))
+                }
             })
             .collect();
         paths.extend_from_slice(extra);
@@ -249,7 +252,7 @@ impl Stage {
     fn say(&self, words: &str) {
         if self.aloud {
             println!("\n{words}");
-            std::thread::sleep(Duration::from_millis(700)); // a person reads along
+            std::thread::sleep(Duration::from_millis(700)); // to be read along
         }
     }
 

@@ -2,16 +2,17 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args as _, FromArgMatches};
 
-use super::flags::Given;
+use super::flags::FlagOrigins;
 use super::{Exit, init, manual, usage, version};
 use crate::config::gitsync::{self, Action, Call, Fault};
 use crate::config::{self, Personality};
-use crate::{app, human};
+use crate::store::{OwnFile, Style};
+use crate::{app, detached_io, human, secret, telemetry};
 
 /// What `git-sync` exits with where `treeswap` says 2: a configuration that makes no sense.
 const WRONG: Exit = Exit::Failed;
@@ -22,7 +23,7 @@ pub(super) fn is_called(program: &OsString) -> bool {
 }
 
 /// The flags of `sync`, with git-sync's defaults.
-fn flags() -> clap::Command {
+pub(super) fn flags() -> clap::Command {
     let bare = config::Args::augment_args(clap::Command::new("git-sync").no_binary_name(true));
     config::attach(bare, Personality::GitSync, &|name| std::env::var_os(name).is_some())
 }
@@ -33,7 +34,7 @@ pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
     let call = match read(&flags, arguments) {
         Ok(call) => call,
         Err(fault @ Fault::Arguments(_)) => {
-            return unreadable(&fault.to_string(), &[], &manual::usage(name, &flags));
+            return unreadable(&fault.to_string(), &[], &manual::usage(name, &flags, manual::width()));
         }
         Err(fault @ Fault::Environment(_)) => {
             say!("FATAL: {fault}");
@@ -43,7 +44,7 @@ pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
     let shown = match call.action {
         Action::Run => None,
         Action::Version => Some(format!("{}\n", version())),
-        Action::Help => Some(manual::usage(name, &flags)),
+        Action::Help => Some(manual::usage(name, &flags, manual::width())),
         Action::Manual => Some(manual::manual(&flags)),
     };
     if let Some(text) = shown {
@@ -55,14 +56,13 @@ pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
     }
     let error_file = error_file(&call);
     let refuse = |message: &str, hints: &[String], flags: &clap::Command| {
-        say!("{message}\n{}\n{message}", manual::usage(name, flags).trim_end());
+        say!("{message}\n{}\n{message}", manual::usage(name, flags, manual::width()).trim_end());
         say_hints(hints);
-        if let Some(path) = &error_file {
+        if let Some(file) = &error_file {
             // As in git-sync: the bare text. Where it cannot be written, stderr has it.
-            let _ = path
-                .parent()
-                .map_or(Ok(()), std::fs::create_dir_all)
-                .and_then(|()| std::fs::write(path, message));
+            let own = file.clone();
+            let text = secret::redacted(message).into_owned();
+            let _ = detached_io::patiently(file.path(), move |_| own.write(text.as_bytes()));
         }
     };
     if let Some(error) = &call.wrong {
@@ -74,38 +74,61 @@ pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
         Ok(matches) => matches,
         Err(error) => {
             let (line, hints) = usage::explain(&error, arguments);
-            return unreadable(&line, &hints, &manual::usage(name, &flags));
+            return unreadable(&line, &hints, &manual::usage(name, &flags, manual::width()));
         }
     };
     let args = match config::Args::from_arg_matches(&matches) {
         Ok(args) => args,
         Err(error) => {
-            return unreadable(&error.to_string(), &[], &manual::usage(name, &flags));
+            return unreadable(&error.to_string(), &[], &manual::usage(name, &flags, manual::width()));
         }
     };
-    let given = Given::of_git_sync(call, &flags, &matches);
+    let given = FlagOrigins::of_git_sync(call, &flags, &matches);
     let settings = match given.settings(&args) {
         Ok(settings) => settings,
         Err(error) => {
             let line = human::one_line(&error);
             refuse(&line, &error.hints(), &flags);
-            app::last_words(Path::new(&args.logging.termination_log), &line, &error.hints());
+            app::write_termination_log(
+                Path::new(&args.root.root),
+                Path::new(&args.logging.termination_log),
+                &line,
+                &error.hints(),
+            );
             return WRONG.into();
         }
     };
+    let format = settings.telemetry.format();
     let result = init(|| {
         app::sync(settings, None, &given.lines, &given.warnings)?;
         Ok(Exit::Done.into())
     });
     result.unwrap_or_else(|error| {
-        let hints = super::hints(&error).join("; ");
-        tracing::error!(error = human::one_line(error.as_ref()), hints, "git-sync ends");
+        failed(&error, format, error_file.as_ref());
         Exit::Failed.into()
     })
 }
 
-/// Refuses a command line that cannot be read, on git-sync's streams: what is wrong and the usage on stderr, and what is
-/// wrong again on stdout, where whoever keeps only that finds it.
+/// Says why it ends, and keeps it in the error file where that does not have it yet.
+fn failed(error: &anyhow::Error, format: telemetry::Format, error_file: Option<&OwnFile>) {
+    let app = error.downcast_ref::<app::Error>();
+    let ending = app.map_or(telemetry::Ending::Other, app::Error::ending);
+    let line = human::one_line(error.as_ref());
+    let hints = super::hints(error);
+    let gave_up = matches!(app, Some(app::Error::GaveUp { .. }));
+    // That it gave up is in the log already, in git-sync's words if that is how it is written.
+    if !(gave_up && format == telemetry::Format::GitSync) {
+        super::say_why(None, ending, &line, &hints);
+    }
+    if let (Some(file), false) = (error_file, matches!(ending, telemetry::Ending::Other)) {
+        let text =
+            serde_json::json!({"Msg": ending.message(), "Err": line, "Args": {"hints": hints}}).to_string();
+        let _ = file.write(secret::redacted(&text).as_bytes()); // where it cannot be written, stderr has it
+    }
+}
+
+/// Refuses a command line that cannot be read, on git-sync's streams: what is wrong and the usage on stderr, and what
+/// is wrong again on stdout, where it is found by those who keep only that.
 fn unreadable(message: &str, hints: &[String], usage: &str) -> ExitCode {
     say!("{message}\n{}", usage.trim_end());
     say_hints(hints);
@@ -120,7 +143,7 @@ fn say_hints(hints: &[String]) {
 }
 
 fn print(text: &str) {
-    let _ = std::io::stdout().lock().write_all(text.as_bytes()); // who closes the pipe early has seen enough
+    let _ = std::io::stdout().lock().write_all(secret::redacted(text).as_bytes()); // who closes the pipe early has seen enough
 }
 
 fn read(flags: &clap::Command, arguments: &[OsString]) -> Result<Call, Fault> {
@@ -131,8 +154,18 @@ fn read(flags: &clap::Command, arguments: &[OsString]) -> Result<Call, Fault> {
 }
 
 /// Where errors go besides stderr, once the root is known.
-fn error_file(call: &Call) -> Option<PathBuf> {
-    let file = call.get("error-file").filter(|file| !file.is_empty())?;
-    let root = call.get("root").filter(|root| !root.is_empty())?;
-    Some(std::path::absolute(root).unwrap_or_else(|_| root.into()).join(file))
+fn error_file(call: &Call) -> Option<OwnFile> {
+    let given = |flag: &str| call.get(flag).filter(|text| !text.is_empty());
+    let file = given("error-file")?;
+    let root = given("root")?;
+    let root = std::path::absolute(root).unwrap_or_else(|_| root.into());
+    let style = match given("layout") {
+        Some("kubelet") => Style::Kubelet,
+        _ => {
+            let text = |flag: &str| given(flag).unwrap_or_default();
+            let link = Some(config::link_name(text("link"), text("repo"))).filter(|link| !link.is_empty());
+            Style::GitSync { link: root.join(link.unwrap_or("..treeswap")) } // no link: any name that is taken anyway
+        }
+    };
+    OwnFile::new(&root, &style, Path::new(file)).ok()
 }

@@ -1,29 +1,29 @@
-//! What `render` and `apply` share: the rules, the tree they are applied to, and the way from both to a plan.
+//! What `render` and `apply` share: the flags for rules and for the tree that they are applied to.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use anyhow::Context;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use super::flags::Given;
-use super::source;
+use super::flags::FlagOrigins;
 use crate::config;
-use crate::configmap::{
-    self, BadLink, Collisions, Contents, Dialect, IllegalKeys, Links, Overlaps, Oversize, Plan, Policies,
-    RuleSet, Tree,
-};
-use crate::mirror::{self, Objects};
-use crate::revision::Revision;
+use crate::configmap::apply::ExtraKeys;
+use crate::configmap::{Collisions, Dialect, IllegalKeys, Links, Overlaps, Oversize, Policies};
+use crate::desired::{self, Planner, Rules};
+use crate::detached_io;
+use crate::mirror::{self, Mirror, Objects};
+use crate::revision::{ObjectId, Revision};
 
 /// Rules and a tree.
 #[derive(Clone, Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("which").args(["rules", "rules_in_tree"]).required(true))]
 pub(super) struct Input {
-    /// A directory with the tree; `.git` in it is passed over
+    /// A directory with the tree; `.git` in it is ignored
     #[arg(long, value_name = "DIR")]
     pub(super) tree: Option<PathBuf>,
 
-    /// The tree is from this repository: a URL, host:path, or a local path
+    /// Repository of the tree: a URL, host:path, or a local path
     #[arg(long, value_name = "URL")]
     pub(super) repo: Option<String>,
 
@@ -53,11 +53,11 @@ pub(super) struct RuleArgs {
     #[arg(long, value_name = "PATH", conflicts_with = "rules")]
     rules_in_tree: Option<String>,
 
-    /// What an empty namespace stands for: Prow's prowjob_namespace
+    /// Namespace of rules that leave it empty: Prow's prowjob_namespace
     #[arg(long, value_name = "NAME", default_value = "default")]
     default_namespace: String,
 
-    /// The repository's ORGANISATION/NAME, for rules that ask
+    /// ORGANISATION/NAME of the tree, for rules with a list of repositories
     #[arg(long, value_name = "NAME")]
     repository: Option<String>,
 
@@ -72,62 +72,41 @@ pub(super) struct RuleArgs {
 /// Whether to go on.
 #[derive(Clone, Debug, clap::Args)]
 struct Policy {
-    /// A file that several rules claim goes to none, to the first, or to the one that says most of its path
-    #[arg(long, value_name = "POLICY", default_value = "refuse", value_parser = PossibleValuesParser::new(["refuse", "first", "specific"]))]
-    overlaps: String,
+    /// A file that several rules match: refuse it, or give it to the first rule or to the most specific one
+    #[arg(long, value_name = "POLICY", default_value = "refuse", value_parser = word::<Overlaps>(Overlaps::WORDS))]
+    overlaps: Overlaps,
 
-    /// Of several files with one key, none or the last in the order of paths
-    #[arg(long, value_name = "POLICY", default_value = "refuse", value_parser = PossibleValuesParser::new(["refuse", "last"]))]
-    collisions: String,
+    /// Several files with the same key: refuse them, or use the last one by path
+    #[arg(long, value_name = "POLICY", default_value = "refuse", value_parser = word::<Collisions>(Collisions::WORDS))]
+    collisions: Collisions,
 
-    /// A file whose name is no legal key
-    #[arg(long, value_name = "POLICY", default_value = "refuse", value_parser = PossibleValuesParser::new(["refuse", "skip"]))]
-    illegal_keys: String,
+    /// A file whose name is not a valid key: refuse, or skip it
+    #[arg(long, value_name = "POLICY", default_value = "refuse", value_parser = word::<IllegalKeys>(IllegalKeys::WORDS))]
+    illegal_keys: IllegalKeys,
 
-    /// A link to nothing, to a directory, or out of the tree
-    #[arg(long, value_name = "POLICY", default_value = "refuse", value_parser = PossibleValuesParser::new(["refuse", "skip"]))]
-    links: String,
+    /// A link that dangles, or leads to a directory or out of the tree: refuse, or skip it
+    #[arg(long, value_name = "POLICY", default_value = "refuse", value_parser = word::<Links>(Links::WORDS))]
+    links: Links,
 
-    /// A ConfigMap over 1 MiB: split it over more of them, or leave it out
-    #[arg(long, value_name = "POLICY", default_value = "refuse", value_parser = PossibleValuesParser::new(["refuse", "grow", "skip"]))]
-    oversize: String,
+    /// A ConfigMap over 1 MiB: refuse it, split it (grow), or skip it
+    #[arg(long, value_name = "POLICY", default_value = "refuse", value_parser = word::<Oversize>(Oversize::WORDS))]
+    oversize: Oversize,
 
-    /// Fields of the rules that Prow does not know, or no longer
+    /// Fields of the rules that Prow does not have: refuse, or ignore them
     #[arg(long, value_name = "POLICY", default_value = "refuse", value_parser = PossibleValuesParser::new(["refuse", "ignore"]))]
     unknown_fields: String,
 }
 
-impl Policy {
-    fn policies(&self) -> Policies {
-        Policies {
-            overlaps: match self.overlaps.as_str() {
-                "first" => Overlaps::First,
-                "specific" => Overlaps::Specific,
-                _ => Overlaps::Refuse,
-            },
-            collisions: match self.collisions.as_str() {
-                "last" => Collisions::Last,
-                _ => Collisions::Refuse,
-            },
-            illegal_keys: match self.illegal_keys.as_str() {
-                "skip" => IllegalKeys::Skip,
-                _ => IllegalKeys::Refuse,
-            },
-            links: match self.links.as_str() {
-                "skip" => Links::Skip,
-                _ => Links::Refuse,
-            },
-            oversize: match self.oversize.as_str() {
-                "grow" => Oversize::Grow,
-                "skip" => Oversize::Skip,
-                _ => Oversize::Refuse,
-            },
-        }
-    }
+/// One of a policy's words.
+fn word<T>(words: &'static [&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err = String> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(words).try_map(|word| word.parse())
 }
 
 /// Where the tree is.
-pub(super) enum Place<'a> {
+pub(super) enum TreeLocation<'a> {
     Directory(&'a Path),
     Repository(&'a str),
 }
@@ -141,7 +120,11 @@ pub(super) struct Fetched {
 
 impl Input {
     /// Where the tree is, for the command of this name.
-    pub(super) fn place(&self, command: &str) -> Result<Place<'_>, config::Error> {
+    pub(super) fn place(
+        &self,
+        command: &str,
+        given: &FlagOrigins,
+    ) -> Result<TreeLocation<'_>, config::Error> {
         match (&self.tree, &self.repo) {
             (Some(_), Some(_)) => {
                 Err(config::Error::Conflict { one: "--tree".into(), other: "--repo".into() })
@@ -149,21 +132,39 @@ impl Input {
             (None, None) => {
                 Err(config::Error::Needs { one: command.to_owned(), other: "--tree or --repo".into() })
             }
-            (Some(directory), None) => Ok(Place::Directory(directory)),
-            (None, Some(repo)) => Ok(Place::Repository(repo)),
+            (Some(directory), None) => {
+                let of_repo =
+                    |flag: &str, heading: &str| matches!(flag, "ref" | "mirror") || heading == "Credentials";
+                given.without("--repo", of_repo)?;
+                Ok(TreeLocation::Directory(directory))
+            }
+            (None, Some(repo)) => Ok(TreeLocation::Repository(repo)),
         }
     }
 
+    /// What `sync` would read a repository with.
+    pub(super) fn settings(
+        &self,
+        given: &FlagOrigins,
+        repo: &str,
+        mirror: &Path,
+    ) -> Result<config::Settings, config::Error> {
+        given.settings(&config::Args::reading(repo, &self.asked, self.credentials.clone(), mirror))
+    }
+
     /// How to reach a repository and where to keep what is fetched.
-    pub(super) fn fetched(&self, given: &Given, command: &str, repo: &str) -> anyhow::Result<Fetched> {
+    pub(super) fn fetched(&self, given: &FlagOrigins, command: &str, repo: &str) -> anyhow::Result<Fetched> {
         let temporary = tempfile::Builder::new()
             .prefix(&format!("treeswap-{command}-"))
             .tempdir()
             .context("cannot make a temporary directory")?;
         let kept = self.mirror.as_deref();
         let mirror = kept.map_or_else(|| temporary.path().join("mirror"), Path::to_owned);
-        let reading = config::Args::reading(repo, &self.asked, self.credentials.clone(), &mirror);
-        let options = given.settings(&reading)?.mirror;
+        let settings = self.settings(given, repo, &mirror)?;
+        for remark in &settings.remarks {
+            say!("treeswap: warning: {remark}");
+        }
+        let options = settings.mirror;
         Ok(Fetched { options, _temporary: temporary })
     }
 }
@@ -174,89 +175,64 @@ impl RuleArgs {
         self.rules.is_some() || self.rules_in_tree.is_some()
     }
 
-    /// The rules, if they are a file of their own, read and warned of.
-    pub(super) fn read(&self) -> anyhow::Result<Option<RuleSet>> {
-        let Some(path) = &self.rules else { return Ok(None) };
-        let file = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| config::Error::Value {
-            name: "--rules".into(),
-            value: file.clone(),
-            why: error.to_string(),
-        })?;
-        let rules = self.parse(&file, &text)?;
-        for warning in &rules.warnings {
-            say!("treeswap: warning: {warning}");
-        }
-        Ok(Some(rules))
+    /// Reads the rules, if they are a file of their own, and makes plans by them.
+    pub(super) fn planner(&self, shape: ExtraKeys) -> anyhow::Result<Planner> {
+        let options = self.options(shape);
+        let rules = match (&self.rules, &self.rules_in_tree) {
+            (Some(path), _) => Rules::Given(options.read(&path.display().to_string(), &text_of(path)?)?),
+            (None, path) => Rules::InTree(path.clone().unwrap_or_default()),
+        };
+        Ok(Planner::new(options, rules))
     }
 
-    fn parse(&self, file: &str, text: &str) -> anyhow::Result<RuleSet> {
-        let setting = configmap::Setting {
-            file,
-            default_namespace: &self.default_namespace,
+    fn options(&self, shape: ExtraKeys) -> desired::Options {
+        let Policy { overlaps, collisions, illegal_keys, links, oversize, .. } = self.policies;
+        desired::Options {
+            default_namespace: self.default_namespace.clone(),
             dialect: self.dialect.parse().unwrap_or_default(),
             ignore_unknown: self.policies.unknown_fields == "ignore",
-        };
-        Ok(RuleSet::read(text, &setting, &|name| std::env::var(name).ok())?)
-    }
-
-    fn options(&self, stamp: Option<String>) -> configmap::Options {
-        configmap::Options { repository: self.repository.clone(), stamp, policies: self.policies.policies() }
-    }
-
-    /// What else decides what a payload is, besides the rules and the tree.
-    pub(super) fn decides(&self) -> String {
-        format!("{:?} {:?} {:?} {}", self.policies, self.repository, self.dialect, self.default_namespace)
-    }
-
-    /// The plan of a directory. `rules` are those of [`RuleArgs::read`].
-    pub(super) fn local(
-        &self,
-        rules: Option<RuleSet>,
-        directory: &Path,
-        stamp: Option<String>,
-    ) -> anyhow::Result<(RuleSet, Plan)> {
-        let rules = match (rules, &self.rules_in_tree) {
-            (Some(rules), _) => rules,
-            (None, path) => {
-                let path = directory.join(path.as_deref().unwrap_or_default());
-                self.parse(&path.display().to_string(), &fs_err::read_to_string(&path)?)?
-            }
-        };
-        let (tree, mut files) = source::walk(directory, &rules.patterns)?;
-        let plan = configmap::plan(&rules, &tree, &mut files, &self.options(stamp))?;
-        Ok((rules, plan))
-    }
-
-    /// The plan of a revision.
-    pub(super) fn remote(
-        &self,
-        rules: Option<RuleSet>,
-        objects: &Objects,
-        revision: Revision,
-        stamp: Option<String>,
-    ) -> anyhow::Result<(RuleSet, Plan)> {
-        let (tree, ids) = source::tree_of(objects, revision)?;
-        let blobs = objects.blobs()?;
-        let mut contents = source::Blobs::new(ids, blobs.as_ref())?;
-        let rules = match (rules, self.rules_in_tree.as_deref()) {
-            (Some(rules), _) => rules,
-            (None, path) => self.parse(path.unwrap_or_default(), &text_of(&tree, &mut contents, path)?)?,
-        };
-        let plan = configmap::plan(&rules, &tree, &mut contents, &self.options(stamp))?;
-        Ok((rules, plan))
+            repository: self.repository.clone(),
+            policies: Policies { overlaps, collisions, illegal_keys, links, oversize },
+            shape,
+            warn: |warning| super::warn(warning),
+        }
     }
 }
 
-/// The rules' text in the tree.
-fn text_of(tree: &Tree, contents: &mut dyn Contents, path: Option<&str>) -> anyhow::Result<String> {
-    let path = path.unwrap_or_default();
-    let unreadable =
-        |why: String| config::Error::Value { name: "--rules-in-tree".into(), value: path.to_owned(), why };
-    let file = tree.resolve(path.as_bytes()).map_err(|why| match why {
-        BadLink::Dangling => unreadable("the tree has no such file".to_owned()),
-        why => unreadable(format!("in the tree it is {why}")),
+/// The commit id of `--revision`, which `one` needs.
+pub(super) fn revision(text: Option<&str>, one: &str) -> Result<Revision, config::Error> {
+    let Some(text) = text else {
+        let one = one.to_owned();
+        let other = "--revision, the commit id that it is of".into();
+        return Err(config::Error::Needs { one, other });
+    };
+    let id = ObjectId::from_hex(text).ok_or_else(|| config::Error::Value {
+        name: "--revision".into(),
+        value: text.to_owned(),
+        why: "a full commit id has 40 hexadecimal digits".into(),
     })?;
-    let bytes = contents.read(file).map_err(|error| unreadable(error.to_string()))?;
-    Ok(String::from_utf8(bytes).map_err(|_| unreadable("it is no text".to_owned()))?)
+    Ok(Revision(id))
+}
+
+fn text_of(rules: &Path) -> Result<String, config::Error> {
+    let unreadable = |error: std::io::Error| config::Error::Value {
+        name: "--rules".into(),
+        value: rules.display().to_string(),
+        why: error.to_string(),
+    };
+    detached_io::patiently(rules, |path| std::fs::read_to_string(path)).map_err(unreadable)
+}
+
+/// Fetches what a ref names.
+pub(super) fn fetch(options: mirror::Options) -> anyhow::Result<(Objects, Revision)> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let mut mirror = Mirror::open(options)?;
+    let revision = runtime.block_on(async {
+        let tip = mirror.resolve().await?;
+        mirror.fetch(&tip, &[]).await
+    })?;
+    Ok((mirror.objects(), revision))
 }

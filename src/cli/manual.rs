@@ -1,5 +1,7 @@
 //! What `git-sync --help` and `--man` print: git-sync's flags by name, in the words that `sync --help` has for them.
 
+use std::os::fd::AsFd;
+
 use clap::{Arg, Command};
 
 use crate::config::gitsync::{FLAGS, Flag, Kind};
@@ -7,8 +9,19 @@ use crate::config::gitsync::{FLAGS, Flag, Kind};
 /// The column where meanings begin.
 const MEANING: usize = 44;
 
-/// How wide a line of the manual is.
+/// How wide a line of the manual is, and of the usage where nothing says how wide the terminal is.
 const WIDTH: usize = 100;
+
+/// The terminal's width that the usage is for. Longer lines are hard to read.
+pub(super) fn width() -> usize {
+    let columns = |size: rustix::termios::Winsize| usize::from(size.ws_col);
+    let of = |stream: &dyn AsFd| rustix::termios::tcgetwinsize(stream.as_fd()).map(columns).ok();
+    let found = of(&std::io::stdout()).or_else(|| of(&std::io::stderr())).filter(|columns| *columns > 0);
+    found.unwrap_or(WIDTH).clamp(NARROW, 120)
+}
+
+/// Below this, lines are as long as they have to be.
+const NARROW: usize = 40;
 
 const ENVIRONMENT: &str = "\
 Every flag has a variable, except --git-config-add: --max-failures is $GITSYNC_MAX_FAILURES. The flag wins.
@@ -17,7 +30,8 @@ Of treeswap's own flags the variable is $TREESWAP_…: --max-pin is $TREESWAP_MA
 ";
 
 /// The text of `--help`.
-pub(super) fn usage(name: &str, sync: &Command) -> String {
+pub(super) fn usage(name: &str, sync: &Command, width: usize) -> String {
+    let row = |name: &str, word: &str, meaning: &str| row(name, word, meaning, width);
     let mut text = format!("Usage: {name} [FLAGS...]\n\nFlags:\n");
     for flag in FLAGS {
         let short = if flag.name == "verbose" { "-v, " } else { "" };
@@ -33,7 +47,8 @@ pub(super) fn usage(name: &str, sync: &Command) -> String {
         let meaning = arg.get_help().map(ToString::to_string).unwrap_or_default();
         text += &row(&format!("--{name}"), word(arg), &with_default(meaning, name, sync));
     }
-    text + "\nEnvironment variables:\n" + ENVIRONMENT
+    text += "\nEnvironment variables:\n";
+    ENVIRONMENT.lines().fold(text, |text, line| text + &wrapped(line, "", width))
 }
 
 /// The text of `--man`.
@@ -60,30 +75,37 @@ pub(super) fn manual(sync: &Command) -> String {
     text + EPILOGUE
 }
 
-fn row(name: &str, word: &str, meaning: &str) -> String {
+/// The meaning in a column of its own, or below where that leaves too little of the line.
+fn row(name: &str, word: &str, meaning: &str, width: usize) -> String {
     let indent = if name.starts_with("--") { "      " } else { "  " };
     let left = format!("{indent}{name} {word}");
-    format!("{left:MEANING$} {meaning}\n")
+    let left = left.trim_end();
+    let column = if width >= MEANING + 40 { MEANING } else { 10 };
+    let meaning = wrapped(meaning, &" ".repeat(column + 1), width);
+    if left.len() <= column {
+        format!("{left}{}", meaning.get(left.len()..).unwrap_or_default())
+    } else {
+        format!("{left}\n{meaning}")
+    }
 }
 
 fn entry(heading: &str, paragraphs: &[String]) -> String {
     let mut text = format!("\n    {heading}\n");
     for line in paragraphs.iter().flat_map(|paragraph| paragraph.lines()).filter(|line| !line.is_empty()) {
-        text += &wrapped(line);
+        text += &wrapped(line, "        ", WIDTH);
     }
     text
 }
 
-fn wrapped(line: &str) -> String {
-    const INDENT: &str = "        ";
-    let mut text = String::from(INDENT);
-    let mut used = INDENT.len();
+fn wrapped(line: &str, indent: &str, width: usize) -> String {
+    let mut text = String::from(indent);
+    let mut used = indent.len();
     for word in line.split(' ') {
         let length = word.chars().count();
-        if used > INDENT.len() && used + 1 + length > WIDTH {
-            text = text + "\n" + INDENT;
-            used = INDENT.len();
-        } else if used > INDENT.len() {
+        if used > indent.len() && used + 1 + length > width {
+            text = text + "\n" + indent;
+            used = indent.len();
+        } else if used > indent.len() {
             text.push(' ');
             used += 1;
         }
@@ -175,3 +197,22 @@ EXIT CODES
     0 done, or ended by SIGTERM or SIGINT; 1 failed, or the configuration is wrong; 2 the command line cannot be read;
     128+N ended by a second signal N.
 ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usage_is_as_wide_as_the_terminal_and_says_the_same_at_every_width() {
+        let sync = crate::cli::gitsync::flags();
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let wide = usage("git-sync", &sync, 120);
+        for width in [NARROW, 60, 80, 100, 120] {
+            let text = usage("git-sync", &sync, width);
+            assert_eq!(words(&text), words(&wide));
+            for line in text.lines().filter(|line| line.chars().count() > width) {
+                assert!(width < 60 && line.split_whitespace().count() <= 3, "{width}: {line}"); // one long word
+            }
+        }
+    }
+}

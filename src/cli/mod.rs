@@ -2,23 +2,35 @@
 //!
 //! An error is one line, `treeswap: <what>: <because>`, and lines `hint: <what to do>` under it.
 
-/// A line on stderr. Unlike `eprintln!` it does not panic where nobody reads that any more.
+/// A line on stderr, without secrets. Unlike `eprintln!` it does not panic where stderr is closed.
 macro_rules! say {
     ($($text:tt)*) => {{
         use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($text)*);
+        let line = format!($($text)*);
+        let _ = writeln!(std::io::stderr(), "{}", $crate::secret::redacted(&line));
     }};
 }
 
+/// A warning: a line of the log where there is one, else for people.
+fn warn(warning: impl std::fmt::Display) {
+    if tracing::dispatcher::has_been_set() {
+        tracing::warn!("{warning}");
+    } else {
+        say!("treeswap: warning: {warning}");
+    }
+}
+
 mod apply;
+#[cfg(test)]
+mod chart;
 mod check;
 mod complete;
 mod flags;
 mod gitsync;
 mod input;
+mod man;
 mod manual;
 mod render;
-mod source;
 mod sync;
 mod usage;
 
@@ -32,7 +44,9 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::{app, cluster, config, configmap, deliver, human, mirror, shutdown, store, telemetry};
+use crate::{
+    app, cluster, config, configmap, deliver, desired, human, mirror, secret, shutdown, store, telemetry,
+};
 
 /// What the process ends with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +69,16 @@ impl From<Exit> for ExitCode {
         Self::from(exit as u8)
     }
 }
+
+/// What a process ends with, and when.
+const EXIT_CODES: [(&str, &str); 6] = [
+    ("0", "done"),
+    ("1", "failed"),
+    ("2", "usage or configuration"),
+    ("3", "some targets failed"),
+    ("4", "differences found"),
+    ("128+N", "ended by a second signal N"),
+];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -98,8 +122,8 @@ enum Command {
     Demo(demo::Args),
     /// Print a completion script for a shell
     Completions(complete::Args),
-    /// Print the manual in roff, for man(1)
-    Man,
+    /// Print a page of the manual in roff, for man(1): the program's, or a command's
+    Man(man::Args),
 }
 
 /// Arguments that are read by other rules than ours.
@@ -117,36 +141,75 @@ fn version() -> &'static str {
     }
 }
 
+/// How much of the options a help shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Help {
+    /// `-h`: those that people need, a line each.
+    Short,
+    /// `--help`: the same in full.
+    Usual,
+    /// `--help=all`: all of them, in full.
+    All,
+}
+
+impl Help {
+    /// What is asked for. clap's own option takes no value, so that it is taken off.
+    fn asked(arguments: &mut [OsString]) -> Self {
+        let own = arguments.iter().position(|argument| argument == "--").unwrap_or(arguments.len());
+        let own = &mut arguments[..own];
+        if let Some(all) = own.iter_mut().find(|argument| *argument == "--help=all") {
+            *all = "--help".into();
+            return Self::All;
+        }
+        match (own.iter().any(|argument| argument == "-h"), own.iter().any(|argument| argument == "--help")) {
+            (true, _) => Self::Short,
+            (_, true) => Self::Usual,
+            _ => Self::All,
+        }
+    }
+}
+
 /// The tree with each flag's variable. The short help does without their names: there, every flag has its one line.
-fn tree(short: bool) -> clap::Command {
+fn tree(help: Help) -> clap::Command {
+    let short = help == Help::Short;
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let with_variables = |command| {
-        let command = config::attach(command, config::Personality::Treeswap, &is_set).after_help(
+        let rest = if help == Help::All { "" } else { " --help=all has the rest, and ConfigMaps." };
+        let command = config::attach(command, config::Personality::Treeswap, &is_set).after_help(format!(
             "Every flag has a variable: --max-pin is $TREESWAP_MAX_PIN. Flags that git-sync has are also read from \
-             $GITSYNC_…\nThe flag wins over the variable, ours over git-sync's. --help has the rest, and ConfigMaps.",
-        );
+             $GITSYNC_…\nThe flag wins over the variable, ours over git-sync's.{rest}",
+        ));
         // Absent where there are rules instead; which of the two it is, is checked with everything else.
         let command =
             command.mut_arg("root", |arg| arg.required(false).default_value("").hide_default_value(true));
         let rare = |arg: &clap::Arg| {
-            let headings = ["Policies", "Clusters", "What may be done", "ConfigMaps"];
-            arg.get_help_heading().is_some_and(|heading| headings.contains(&heading))
+            arg.get_help_heading().is_some_and(|heading| sync::OF_RULES.contains(&heading))
                 || arg.is_hide_short_help_set()
         };
         let brief = |arg: clap::Arg| {
             let hidden = rare(&arg);
             arg.hide_env(true).hide_possible_values(true).hide_short_help(hidden)
         };
-        if short { command.mut_args(brief) } else { command }
+        match help {
+            Help::Short => command.mut_args(brief),
+            Help::Usual => command.mut_args(|arg| {
+                let hidden = rare(&arg);
+                arg.hide_long_help(hidden)
+            }),
+            Help::All => command,
+        }
     };
-    let with_rules = |command: clap::Command| match short {
-        true => command.mut_args(|arg| {
-            let rare = matches!(arg.get_help_heading(), Some("Policies" | "Credentials"));
-            let hidden = rare || arg.is_hide_short_help_set();
-            let takes_value = arg.get_action().takes_values();
-            arg.hide_possible_values(takes_value).hide_short_help(hidden)
-        }),
-        false => command,
+    let with_rules = |command: clap::Command| {
+        if short {
+            command.mut_args(|arg| {
+                let rare = matches!(arg.get_help_heading(), Some("Policies" | "Credentials"));
+                let hidden = rare || arg.is_hide_short_help_set();
+                let takes_value = arg.get_action().takes_values();
+                arg.hide_possible_values(takes_value).hide_short_help(hidden)
+            })
+        } else {
+            command
+        }
     };
     Cli::command()
         .mut_subcommand("sync", with_variables)
@@ -161,7 +224,9 @@ pub fn main() -> ExitCode {
     if let Some(code) = mirror::child_main(std::env::args_os().skip(1)) {
         return ExitCode::from(code);
     }
-    let arguments: Vec<OsString> = std::env::args_os().collect();
+    secret::learn(std::env::args_os().skip(1), std::env::vars_os());
+    std::panic::set_hook(Box::new(panicked));
+    let arguments = spelled_out(std::env::args_os().collect());
     match &arguments[..] {
         [program, rest @ ..] if gitsync::is_called(program) => gitsync::run("git-sync", rest),
         [_, command, rest @ ..] if command == "git-sync" => gitsync::run("treeswap git-sync", rest),
@@ -169,28 +234,59 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: Vec<OsString>) -> ExitCode {
-    let mut tree = tree(arguments.iter().any(|argument| argument == "-h"));
+/// `treeswap help COMMAND` and `treeswap version`, as other programs have them, in our form.
+fn spelled_out(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    match arguments.get(1).and_then(|command| command.to_str()) {
+        Some("help") => {
+            arguments.remove(1);
+            arguments.push("--help".into());
+        }
+        Some("version") => arguments[1] = "--version".into(),
+        _ => {}
+    }
+    arguments
+}
+
+/// As std does it, but without secrets.
+fn panicked(panic: &std::panic::PanicHookInfo<'_>) {
+    let thread = std::thread::current();
+    let backtrace = std::backtrace::Backtrace::capture(); // where RUST_BACKTRACE asks for one
+    say!("thread {:?} {panic}\n{backtrace}", thread.name().unwrap_or_default());
+}
+
+fn run(mut arguments: Vec<OsString>) -> ExitCode {
+    let mut tree = tree(Help::asked(&mut arguments));
     let parsed = tree.try_get_matches_from_mut(&arguments);
     let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let (cli, matches) = match parsed {
         Ok(parsed) => parsed,
-        Err(error) => return usage::show(&error, &arguments),
+        Err(error) => return usage::show(&error, &arguments, asked_format(&arguments)),
     };
     let result = match cli.command {
-        Command::Sync(args) => init(|| sync::run(&args, &flags::Given::of(&tree, &matches))),
-        Command::Check(args) => check::run(&args, &flags::Given::of(&tree, &matches)),
-        Command::Apply(args) => init(|| apply::run(&args, &flags::Given::of(&tree, &matches))),
-        Command::Render(args) => render::run(&args, &flags::Given::of(&tree, &matches)),
+        Command::Sync(args) => init(|| sync::run(&args, &flags::FlagOrigins::of(&tree, &matches))),
+        Command::Check(args) => check::run(&args, &flags::FlagOrigins::of(&tree, &matches)),
+        Command::Apply(args) => init(|| apply::run(&args, &flags::FlagOrigins::of(&tree, &matches))),
+        Command::Render(args) => render::run(&args, &flags::FlagOrigins::of(&tree, &matches)),
         Command::GitSync(args) => return gitsync::run("treeswap git-sync", &args.arguments),
         Command::Pin(args) => pin::run(args),
         Command::Watch(args) => init(|| watch::run(args)),
         Command::Status(args) => status::run(args),
         Command::Demo(args) => demo::run(&args).map(|()| Exit::Done.into()),
         Command::Completions(args) => complete::completions(args, tree),
-        Command::Man => complete::man(&tree),
+        Command::Man(args) => man::run(&args, &tree),
     };
-    result.unwrap_or_else(|error| report(&error))
+    result.unwrap_or_else(|error| report(&error, asked_format(&arguments)))
+}
+
+/// JSON, where flag or variable ask for it: what is wrong with a command line is to be read by the same programs as the
+/// log that it keeps from beginning.
+fn asked_format(arguments: &[OsString]) -> Option<telemetry::Format> {
+    let texts: Vec<_> = arguments.iter().filter_map(|argument| argument.to_str()).collect();
+    let joined = texts.iter().rev().find_map(|text| text.strip_prefix("--log-format="));
+    let apart = || texts.windows(2).rev().find_map(|pair| (pair[0] == "--log-format").then_some(pair[1]));
+    let variable = std::env::var("TREESWAP_LOG_FORMAT").ok();
+    let asked = joined.or_else(apart).or(variable.as_deref());
+    (asked == Some("json")).then_some(telemetry::Format::Json)
 }
 
 /// Runs a command that stays, as the child of an init where this process is PID 1.
@@ -202,18 +298,20 @@ fn init(command: impl FnOnce() -> anyhow::Result<ExitCode>) -> anyhow::Result<Ex
     }
 }
 
-/// Prints an error and its hints.
-fn report(error: &anyhow::Error) -> ExitCode {
-    say!("treeswap: {}", human::one_line(error.as_ref()));
-    for hint in hints(error) {
-        say!("hint: {hint}");
-    }
+/// Says an error and its hints, to people or in the log.
+fn report(error: &anyhow::Error, asked: Option<telemetry::Format>) -> ExitCode {
+    say_why(asked, telemetry::Ending::Other, &human::one_line(error.as_ref()), &hints(error));
     let usage = error.is::<config::Error>()
         || error.is::<configmap::RulesError>()
-        || error.is::<cluster::ConfigError>();
-    match usage {
-        true => Exit::Usage.into(),
-        false => Exit::Failed.into(),
+        || error.is::<cluster::ConfigError>()
+        || error.downcast_ref().is_some_and(desired::Error::is_in_rules);
+    if usage { Exit::Usage.into() } else { Exit::Failed.into() }
+}
+
+fn say_why(asked: Option<telemetry::Format>, ending: telemetry::Ending<'_>, line: &str, hints: &[String]) {
+    if !telemetry::ends(asked, ending, line, hints) {
+        say!("treeswap: {line}");
+        hints.iter().for_each(|hint| say!("hint: {hint}"));
     }
 }
 
@@ -223,10 +321,10 @@ fn hints(error: &anyhow::Error) -> Vec<String> {
         let app = cause.downcast_ref::<app::Error>().map(app::Error::hints);
         let config = || cause.downcast_ref::<config::Error>().map(config::Error::hints);
         let store = || cause.downcast_ref::<store::Error>().map(store::Error::hints);
-        let pin = || cause.downcast_ref::<store::pin::Error>().map(store::pin::Error::hints);
+        let pin = || cause.downcast_ref::<crate::pin::Error>().map(crate::pin::Error::hints);
         let mirror = || cause.downcast_ref::<mirror::Error>().map(mirror::Error::hints);
         let rules = || cause.downcast_ref::<configmap::RulesError>().map(configmap::RulesError::hints);
-        let plan = || cause.downcast_ref::<configmap::Refused>().map(configmap::Refused::hints);
+        let plan = || cause.downcast_ref::<desired::Error>().map(desired::Error::hints);
         let source = || cause.downcast_ref::<deliver::SourceError>().map(|error| error.hints.clone());
         let cluster = || cause.downcast_ref::<cluster::ConfigError>().map(cluster::ConfigError::hints);
         app.or_else(config)
@@ -247,13 +345,19 @@ mod tests {
 
     #[test]
     fn the_tree_is_sound() {
-        tree(false).debug_assert();
+        tree(Help::All).debug_assert();
     }
 
-    /// What `-h` shows fits a screen of 50 lines; the rest is in `--help`.
+    #[test]
+    fn the_help_and_the_manual_have_the_same_exit_codes() {
+        let listed: Vec<String> = EXIT_CODES.iter().map(|(code, text)| format!("{code} {text}")).collect();
+        assert!(EXAMPLES.ends_with(&format!("Exit codes: {}.", listed.join(", "))), "{EXAMPLES}");
+    }
+
+    /// What `-h` shows fits a screen of 50 lines; the rest is in `--help=all`.
     #[test]
     fn short_help_fits_a_screen() {
-        let mut tree = tree(true);
+        let mut tree = tree(Help::Short);
         tree.build();
         assert!(tree.render_help().to_string().lines().count() <= 40);
         for command in tree.get_subcommands_mut() {
@@ -264,7 +368,7 @@ mod tests {
 
     #[test]
     fn every_flag_of_sync_has_a_heading_a_help_text_and_a_variable() {
-        let mut tree = tree(false);
+        let mut tree = tree(Help::All);
         tree.build();
         let sync = tree.find_subcommand("sync").unwrap();
         let flags = sync.get_arguments().filter(|arg| !arg.is_hide_set());

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use crate::config;
-use crate::store::pin::{Error, Options, Pin, Protection};
+use crate::pin::{Error, Options, Pin, Protection};
+use crate::{config, shutdown};
 
 /// The variable that holds the pinned directory.
 pub const VARIABLE: &str = "TREESWAP_DIR";
@@ -55,6 +55,7 @@ pub struct Args {
 /// # Errors
 /// When there is nothing to pin, or no descriptor for it.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    shutdown::init::heed_signals().context("cannot listen for signals")?;
     let pin = take(&args)?;
     if let Some(warning) = warning(&pin) {
         say!("treeswap: {warning}");
@@ -84,14 +85,14 @@ pub(super) fn cannot_run(program: &OsStr, error: &std::io::Error) -> ExitCode {
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN })
 }
 
-/// The link that `path` means: itself, if it is told to be or looks like one; else the one in the root.
+/// The link that `path` means: itself, if a flag says so or it looks like one; else the one in the root.
 pub(super) fn link_of(path: &Path, is_link: bool) -> PathBuf {
     let inner = path.join("..data");
     let looks_like_one = || inner.symlink_metadata().is_err() && path.is_symlink();
     if is_link || looks_like_one() { path.to_owned() } else { inner }
 }
 
-/// The command, told where the pinned generation is.
+/// The command, with the pinned generation in its environment.
 pub(super) fn command(words: &[OsString], pin: &Pin) -> Command {
     let place = pin.location().as_os_str();
     let mut command = Command::new(&words[0]);
@@ -101,7 +102,8 @@ pub(super) fn command(words: &[OsString], pin: &Pin) -> Command {
 
 /// Puts the place wherever `{}` stands, as find(1) does.
 fn filled(word: &OsStr, place: &OsStr) -> OsString {
-    let (mut rest, mut text) = (word.as_bytes(), Vec::new());
+    let mut rest = word.as_bytes();
+    let mut text = Vec::new();
     while let Some(at) = rest.windows(2).position(|pair| pair == b"{}") {
         text.extend_from_slice(&rest[..at]);
         text.extend_from_slice(place.as_bytes());
@@ -111,7 +113,7 @@ fn filled(word: &OsStr, place: &OsStr) -> OsString {
     OsString::from_vec(text)
 }
 
-/// What a person should know about a pin that does not hold.
+/// The warning about a pin that does not hold.
 pub(super) fn warning(pin: &Pin) -> Option<String> {
     let why = match pin.protection() {
         Protection::Locked => return None,

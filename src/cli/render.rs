@@ -8,12 +8,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use clap::builder::PossibleValuesParser;
 
-use super::flags::Given;
+use super::Exit;
+use super::flags::FlagOrigins;
 use super::input::{self, Input};
-use super::{Exit, source};
 use crate::config;
-use crate::configmap::{self, Place, Plan, Planned};
+use crate::configmap::apply::ExtraKeys;
+use crate::configmap::{self, ClusterNamespace, Plan, Planned};
+use crate::desired::{Commit, Directory};
 
 /// Options of `treeswap render`.
 #[derive(Debug, clap::Args)]
@@ -22,54 +25,65 @@ pub(super) struct Args {
     input: Input,
 
     /// Write a file per ConfigMap, DIR/CLUSTER/NAMESPACE/NAME.yaml, instead of one stream
-    #[arg(long, value_name = "DIR")]
+    #[arg(help_heading = "Output", long, value_name = "DIR")]
     output: Option<PathBuf>,
 
     /// Only what is for this cluster
-    #[arg(long, value_name = "NAME")]
+    #[arg(help_heading = "Output", long, value_name = "NAME")]
     cluster: Option<String>,
 
-    /// Stamp every ConfigMap with a key VERSION: this text, or the commit id of --repo
-    #[arg(long, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = "")]
-    version_key: Option<String>,
+    /// Add a key VERSION with the commit id: every, or off
+    ///
+    /// Without a value: every. `changed`, which `apply` has, depends on what a cluster holds.
+    #[arg(help_heading = "Output", long, value_name = "WHEN", default_value = "off", value_parser = PossibleValuesParser::new(["off", "every"]), num_args = 0..=1, require_equals = true, default_missing_value = "every")]
+    version_key: String,
+
+    /// The commit id that --tree is of, for --version-key
+    #[arg(help_heading = "Output", long, value_name = "ID")]
+    revision: Option<String>,
 }
 
 /// Renders.
-pub(super) fn run(args: &Args, given: &Given) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> {
     if let Some(directory) = &args.output {
         vacant(directory)?;
     }
-    let rules = args.input.rules.read()?;
-    let (_, plan) = match args.input.place("render")? {
-        input::Place::Directory(directory) => args.input.rules.local(rules, directory, stamp(args, None)?)?,
-        input::Place::Repository(repo) => {
+    let planner = args.input.rules.planner(ExtraKeys::default())?;
+    let plan = match args.input.place("render", given)? {
+        input::TreeLocation::Directory(directory) => planner.plan(&Directory(directory), args.stamp()?)?,
+        input::TreeLocation::Repository(repo) => {
+            if args.revision.is_some() {
+                let one = "--revision".into();
+                let other = "--repo".into();
+                return Err(config::Error::Conflict { one, other }.into());
+            }
             let fetched = args.input.fetched(given, "render", repo)?;
-            let (objects, revision) = source::fetch(fetched.options.clone())?;
-            args.input.rules.remote(rules, &objects, revision, stamp(args, Some(revision.to_string()))?)?
+            let (objects, revision) = input::fetch(fetched.options.clone())?;
+            let stamp = (args.version_key != "off").then(|| revision.to_string());
+            planner.plan(&Commit::new(&objects, revision), stamp)?
         }
     };
-    let plan = plan.accepted()?;
-    for finding in &plan.noted {
-        say!("treeswap: warning: {finding}");
-    }
     write(args, &chosen(args, &plan)?)?;
     Ok(Exit::Done.into())
 }
 
-fn stamp(args: &Args, revision: Option<String>) -> Result<Option<String>, config::Error> {
-    match (&args.version_key, revision) {
-        (None, _) => Ok(None),
-        (Some(text), Some(revision)) if text.is_empty() => Ok(Some(revision)),
-        (Some(text), _) if !text.is_empty() => Ok(Some(text.clone())),
-        _ => {
-            let (one, other) = ("--version-key without a text".into(), "--repo".into());
-            Err(config::Error::Needs { one, other })
+impl Args {
+    /// What VERSION is where the tree is a directory.
+    fn stamp(&self) -> Result<Option<String>, config::Error> {
+        match (self.version_key.as_str(), &self.revision) {
+            ("off", None) => Ok(None),
+            ("off", Some(_)) => {
+                Err(config::Error::Needs { one: "--revision".into(), other: "--version-key".into() })
+            }
+            (_, text) => {
+                input::revision(text.as_deref(), "--version-key with --tree").map(|id| Some(id.to_string()))
+            }
         }
     }
 }
 
 /// What is asked for, in the order of cluster, namespace and name.
-fn chosen<'p>(args: &Args, plan: &'p Plan) -> anyhow::Result<Vec<(&'p Place, &'p Planned)>> {
+fn chosen<'p>(args: &Args, plan: &'p Plan) -> anyhow::Result<Vec<(&'p ClusterNamespace, &'p Planned)>> {
     let fed = plan.configmaps.iter().filter(|planned| planned.fed);
     let mut all: Vec<_> = fed.flat_map(|p| p.places.iter().map(move |place| (place, p))).collect();
     all.sort_by(|(place_a, a), (place_b, b)| (place_a, &a.name).cmp(&(place_b, &b.name)));
@@ -91,7 +105,7 @@ fn chosen<'p>(args: &Args, plan: &'p Plan) -> anyhow::Result<Vec<(&'p Place, &'p
     Ok(all)
 }
 
-fn write(args: &Args, chosen: &[(&Place, &Planned)]) -> anyhow::Result<()> {
+fn write(args: &Args, chosen: &[(&ClusterNamespace, &Planned)]) -> anyhow::Result<()> {
     let Some(directory) = &args.output else {
         let mut out = std::io::BufWriter::new(std::io::stdout().lock());
         for (place, planned) in chosen {
@@ -100,7 +114,7 @@ fn write(args: &Args, chosen: &[(&Place, &Planned)]) -> anyhow::Result<()> {
         }
         return out.flush().context("cannot write to stdout");
     };
-    // Beside it and then into its place, so that nobody applies half of them.
+    // Beside it and then into its place, so that no half of them is applied.
     let directory = std::path::absolute(directory).context("the working directory is gone")?;
     let parent = directory.parent().unwrap_or(&directory);
     fs_err::create_dir_all(parent)?;

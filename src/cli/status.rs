@@ -1,25 +1,36 @@
-//! `treeswap status`: what is in a root, for people as a table, for programs as JSON. Reads only, without the lock; works
-//! for any user who may read the root, and through a read-only mount.
+//! `treeswap status`: what is in a root, and how its writer is, for people as a table, for programs as JSON. Reads
+//! only, without the lock; works for any user who may read the root, and through a read-only mount.
+//!
+//! A writer that runs is asked ([`live`]); what it recorded last is shown only where none does, and so it is called.
 
 use std::fmt::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::admin::live::{self, Writer};
 use crate::clock;
-use crate::configmap::Place;
-use crate::configmap::apply::{Book, Record as Attempted};
-use crate::generation::{Name, Record};
-use crate::human;
-use crate::phase::{Attempt, Outcome, Status};
+use crate::config::{duration, print_duration};
+use crate::configmap::ClusterNamespace;
+use crate::configmap::apply::{LastAttempt as Attempted, LedgerSet};
+use crate::fsx::{self, Holder};
+use crate::generation::{GenerationRecord, Name};
+use crate::human::{self, sanitize};
+use crate::phase::{Attempt, Commit, HookStatus, Outcome, Status};
 use crate::store::{self, Inspected, Inspection};
+
+/// A writer that runs answers within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Arguments of `treeswap status`.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Exit codes: 0 a generation is published; 1 none is, or the root cannot be read.")]
+#[command(
+    after_help = "Exit codes: 0 a generation is published, and with --max-age the last success is no older; 1 not so, or the root cannot be read."
+)]
 pub struct Args {
     /// The root
     #[arg(value_name = "ROOT")]
@@ -28,6 +39,14 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+
+    /// Fail where the last success is older than this: the writer was killed, hangs or cannot reach its remote
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub max_age: Option<Duration>,
+
+    /// Print nothing but, on failure, why: for a probe
+    #[arg(long, short, conflicts_with = "json")]
+    pub quiet: bool,
 }
 
 /// Prints the status.
@@ -36,18 +55,21 @@ pub struct Args {
 /// When the root cannot be read.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let found = store::inspect(&args.root)?;
-    let locks = fs_err::read_to_string("/proc/locks").unwrap_or_default();
-    let report = Report::new(&found, &locks);
-    let text = match args.json {
-        true => serde_json::to_string_pretty(&report)? + "\n",
-        false => table(&report, clock::now().wall),
-    };
-    print(&text)?;
-    if found.current.is_some() {
-        return Ok(ExitCode::SUCCESS);
+    let report = Report::new(&found, live::ask(&found.socket, PATIENCE));
+    let now = clock::now().wall;
+    let failed = report.failure(args.max_age, now);
+    // Where nothing is published the two lines say all there is.
+    let bare = failed.is_some() && report.generations.is_empty() && report.targets.is_empty();
+    if args.json {
+        print(&(serde_json::to_string_pretty(&report)? + "\n"))?;
+    } else if !args.quiet && !bare {
+        print(&table(&report, now))?;
     }
-    let why = found.link_problem.as_deref().unwrap_or("nothing was published yet");
-    say!("treeswap: no generation is published in {}: {why}", found.root.display());
+    let Some(failed) = failed else { return Ok(ExitCode::SUCCESS) };
+    say!("treeswap: {failed}");
+    if let Some(next) = report.next() {
+        say!("{next}");
+    }
     Ok(ExitCode::FAILURE)
 }
 
@@ -67,8 +89,14 @@ struct Report<'a> {
     current: Option<&'a Name>,
     problem: Option<&'a str>,
     generations: Vec<Generation<'a>>,
-    /// What a sync recorded last: when it published, failed, or recovered.
-    sync: Option<&'a Status>,
+    /// How the writer is: running, hangs, silent, absent or unknown.
+    writer: &'static str,
+    /// Why that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+    /// What the writer says; without one, what it recorded last: when it published, failed or recovered, and every five
+    /// minutes.
+    sync: Option<Status>,
     /// What was attempted in clusters, where there are rules.
     targets: Vec<Target<'a>>,
 }
@@ -89,6 +117,8 @@ struct Generation<'a> {
     current: bool,
     pinned: bool,
     holders: Vec<Holder>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    commit: Option<Commit>,
     #[serde(flatten)]
     record: Option<Facts<'a>>,
 }
@@ -100,52 +130,147 @@ struct Facts<'a> {
     tree: &'a crate::revision::ObjectId,
     entries: u64,
     bytes: u64,
+    disk_bytes: Option<u64>,
     published: Timestamp,
     retired: Option<Timestamp>,
 }
 
-/// A process that holds a pin, where the kernel lets us see it: it must be in our pid namespace.
-#[derive(Serialize, PartialEq, Eq, Debug)]
-struct Holder {
-    pid: u32,
-    command: Option<String>,
-}
-
 impl<'a> Report<'a> {
-    fn new(found: &'a Inspection, locks: &str) -> Self {
+    fn new(found: &'a Inspection, writer: Writer) -> Self {
+        let recorded = || found.status.clone();
+        let (writer, why, sync) = match writer {
+            Writer::Answers(answer) if answer.alive => ("running", None, Some(answer.status)),
+            Writer::Answers(answer) => ("hangs", None, Some(answer.status)),
+            Writer::Silent => ("silent", None, recorded()),
+            Writer::Absent => ("absent", None, recorded()),
+            Writer::Unknown(why) => ("unknown", Some(why), recorded()),
+        };
+        let commits = sync.iter().flat_map(|sync| sync.current.iter().chain(&sync.retired));
+        let commits: Vec<(Name, Commit)> =
+            commits.filter_map(|one| Some((one.name.clone(), one.commit.clone()?))).collect();
+        let commit =
+            |name: &Name| commits.iter().find(|(of, _)| of == name).map(|(_, commit)| commit.clone());
+        let generations = found.generations.iter();
         Self {
             root: &found.root,
             current: found.current.as_ref(),
             problem: found.link_problem.as_deref(),
-            generations: found
-                .generations
-                .iter()
-                .map(|one| Generation::new(one, &found.root, locks))
+            generations: generations
+                .map(|one| Generation::new(one, &found.root, commit(&one.name)))
                 .collect(),
-            sync: found.status.as_ref(),
-            targets: found.ledger.iter().flat_map(Book::records).map(Target::new).collect(),
+            writer,
+            why,
+            sync,
+            targets: found.ledger.iter().flat_map(LedgerSet::records).map(Target::new).collect(),
+        }
+    }
+
+    /// Why the exit code is not 0. The same words as long as it is the same problem: Kubernetes counts events that are
+    /// alike, and drops those that never are.
+    fn failure(&self, max_age: Option<Duration>, now: Timestamp) -> Option<String> {
+        self.what_failed(max_age, now).map(|what| plain(&what))
+    }
+
+    fn what_failed(&self, max_age: Option<Duration>, now: Timestamp) -> Option<String> {
+        let root = self.root.display();
+        if self.current.is_none() {
+            let problem = match self.problem {
+                Some(problem) if !self.generations.is_empty() => format!(": {problem}"),
+                _ => String::new(),
+            };
+            return Some(format!("no generation is published in {root}{problem}; {}", self.state()));
+        }
+        let max_age = max_age?;
+        let last = self.sync.as_ref().and_then(|sync| sync.last_success);
+        let age = last.map(|at| Duration::try_from(now.duration_since(at)).unwrap_or_default());
+        let what = match (age, last) {
+            (Some(age), _) if age <= max_age => return None,
+            (_, Some(last)) => format!("the last success was at {}", human::clock_time(last)),
+            (_, None) => "no success is on record".to_owned(),
+        };
+        Some(format!(
+            "{root} had no success within --max-age={}: {what}; {}",
+            print_duration(max_age),
+            self.state()
+        ))
+    }
+
+    /// The writer, and what it does, without anything that changes by the second.
+    fn state(&self) -> String {
+        let failing = self.sync.as_ref().filter(|sync| sync.consecutive_failures > 0);
+        let error = failing.and_then(|sync| sync.last_failure.as_ref()?.error.as_deref());
+        let since = failing.and_then(|sync| sync.failing_since);
+        let since = since.map(|at| format!(" since {}", human::clock_time(at))).unwrap_or_default();
+        let fails = error.map(|error| format!("fails{since}: {error}"));
+        let writer = self.writer_line();
+        match (self.writer, fails) {
+            ("running", Some(fails)) => format!("the sync {fails}"),
+            ("running", None) => match self.sync.as_ref().and_then(|sync| sync.progress.as_ref()) {
+                Some(progress) => format!("an attempt runs since {}", human::clock_time(progress.since)),
+                None => "no attempt has failed".to_owned(),
+            },
+            (_, Some(fails)) => format!("{writer}; its sync {fails}"),
+            (_, None) => writer,
+        }
+    }
+
+    /// What follows, and what to do: the second line.
+    fn next(&self) -> Option<String> {
+        let sync = self.sync.as_ref()?;
+        let failure = sync.last_failure.as_ref().filter(|_| sync.consecutive_failures > 0);
+        let next = sync.next_attempt.filter(|_| self.writer == "running");
+        let next = next.map(|at| format!("the next attempt is due at {}", human::clock_time(at)));
+        let hints =
+            failure.into_iter().flat_map(|failure| &failure.hints).map(|hint| format!("hint: {hint}"));
+        let all: Vec<String> = hints.chain(next).collect();
+        (!all.is_empty()).then(|| plain(&all.join("; ")))
+    }
+
+    fn writer_line(&self) -> String {
+        let at = |at: Option<Timestamp>| at.map(human::clock_time);
+        match (self.writer, &self.sync) {
+            ("running", _) => "running".to_owned(),
+            ("hangs", _) => "its loop hangs: it has not been heard of as promised".to_owned(),
+            ("silent", _) => {
+                "a writer is there and does not answer: it is stopped, or the machine is busy".to_owned()
+            }
+            ("unknown", _) => {
+                let why = self.why.as_deref().unwrap_or_default();
+                format!("whether a writer is running cannot be found out: {why}")
+            }
+            (_, None) => "no writer is running, and none has left a record".to_owned(),
+            (_, Some(sync)) => match (at(sync.ended), at(sync.recorded)) {
+                (Some(ended), _) => format!("no writer is running since {ended}"),
+                (None, Some(recorded)) => {
+                    format!(
+                        "no writer is running, and the last one did not say that it ends; heard of at {recorded}"
+                    )
+                }
+                (None, None) => "no writer is running".to_owned(),
+            },
         }
     }
 }
 
 impl<'a> Target<'a> {
-    fn new((place, name, record): (&'a Place, &'a str, &'a Attempted)) -> Self {
+    fn new((place, name, record): (&'a ClusterNamespace, &'a str, &'a Attempted)) -> Self {
         Self { cluster: &place.cluster, namespace: &place.namespace, name, record }
     }
 }
 
 impl<'a> Generation<'a> {
-    fn new(found: &'a Inspected, root: &Path, locks: &str) -> Self {
-        let facts = |record: &'a Record| Facts {
+    fn new(found: &'a Inspected, root: &Path, commit: Option<Commit>) -> Self {
+        let facts = |record: &'a GenerationRecord| Facts {
             revision: &record.revision,
             tree: &record.tree,
             entries: record.entries,
             bytes: record.bytes,
+            disk_bytes: found.disk_bytes,
             published: record.published,
             retired: record.retired.as_ref().map(|retired| retired.at),
         };
         let holders = match fs_err::metadata(root.join(found.name.place())) {
-            Ok(dir) if found.pinned => holders(locks, dir.dev(), dir.ino()),
+            Ok(dir) if found.pinned => fsx::lock_holders(dir.dev(), dir.ino()),
             _ => Vec::new(),
         };
         Self {
@@ -153,6 +278,7 @@ impl<'a> Generation<'a> {
             current: found.current,
             pinned: found.pinned,
             holders,
+            commit,
             record: found.record.as_ref().map(facts),
         }
     }
@@ -178,53 +304,23 @@ impl<'a> Generation<'a> {
     }
 }
 
-impl std::fmt::Display for Holder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.command {
-            Some(command) => write!(f, "{command} ({})", self.pid),
-            None => write!(f, "process {}", self.pid),
-        }
-    }
-}
-
-/// The flock holders of an inode, from the text of /proc/locks: `1: FLOCK ADVISORY READ 4711 08:01:12345 0 EOF`, device
-/// in hexadecimal. Waiting ones (`->`) hold nothing.
-fn holders(locks: &str, dev: u64, ino: u64) -> Vec<Holder> {
-    let wanted = format!("{:02x}:{:02x}:{ino}", rustix::fs::major(dev), rustix::fs::minor(dev));
-    let pid = |line: &str| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let [_, "FLOCK", _, _, pid, inode, ..] = fields[..] else { return None };
-        (inode == wanted).then(|| pid.parse::<u32>().ok()).flatten().filter(|pid| *pid > 0)
-    };
-    locks.lines().filter_map(pid).map(|pid| Holder { pid, command: command_of(pid) }).collect()
-}
-
-fn command_of(pid: u32) -> Option<String> {
-    fs_err::read_to_string(format!("/proc/{pid}/comm")).ok().map(|name| name.trim_end().to_owned())
-}
-
 /// The report for people.
 fn table(report: &Report<'_>, now: Timestamp) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
         if !value.is_empty() {
-            let _ = writeln!(text, "{name:<14}{value}"); // writing to a String never fails
+            let _ = writeln!(text, "{:<13} {}", plain(name), plain(value)); // writing to a String never fails
         }
     };
     line("root", &report.root.display().to_string());
-    let revision = report.generations.iter().find(|one| one.current).and_then(|one| one.record.as_ref());
+    let current = report.generations.iter().find(|one| one.current);
+    let revision = current.and_then(|one| one.record.as_ref());
     line("revision", &revision.map(|record| record.revision.0.to_string()).unwrap_or_default());
+    line("commit", &current.and_then(|one| one.commit.as_ref()).map(said).unwrap_or_default());
     line("problem", report.problem.unwrap_or_default());
-    if let Some(sync) = report.sync {
-        line("remote", &format!("{} {}", sync.remote, sync.asked));
-        // Attempts that found nothing new are not recorded: they write nothing.
-        line("last news", &sync.last_attempt.as_ref().map(|last| attempt(last, now)).unwrap_or_default());
-        if sync.consecutive_failures > 0 {
-            line("failures", &format!("{} in a row", sync.consecutive_failures));
-            let failure = sync.last_failure.as_ref();
-            line("error", failure.and_then(|failure| failure.error.as_deref()).unwrap_or_default());
-            failure.iter().flat_map(|failure| &failure.hints).for_each(|hint| line("hint", hint));
-        }
+    line("writer", &report.writer_line());
+    if let Some(sync) = &report.sync {
+        sync_lines(sync, report.writer == "running" || report.writer == "hangs", now, &mut line);
     }
     if !report.generations.is_empty() {
         text.push('\n');
@@ -235,6 +331,58 @@ fn table(report: &Report<'_>, now: Timestamp) -> String {
         text.push_str(&targets(&report.targets, now));
     }
     text
+}
+
+/// What the writer says, or recorded.
+fn sync_lines(sync: &Status, live: bool, now: Timestamp, line: &mut impl FnMut(&str, &str)) {
+    let when = |at: Timestamp| format!("{} ({})", human::relative(at, now), human::clock_time(at));
+    line("remote", &format!("{} {}", sync.remote, sync.asked));
+    if let Some(progress) = &sync.progress {
+        let fetched = match progress.fetched_bytes {
+            0 => String::new(),
+            bytes => format!(", {} received", human::bytes(bytes)),
+        };
+        line("now", &format!("{}{fetched}, since {}", progress.what, when(progress.since)));
+    }
+    // Attempts that found nothing new are not recorded: they write nothing.
+    let name = if live { "last attempt" } else { "last news" };
+    line(name, &sync.last_attempt.as_ref().map(|last| attempt(last, now)).unwrap_or_default());
+    line("last success", &sync.last_success.map_or_else(|| "never".to_owned(), when));
+    if let Some(next) = sync.next_attempt.filter(|_| live) {
+        line("next attempt", &when(next));
+    }
+    if sync.consecutive_failures > 0 {
+        let since = sync.failing_since.map(|at| format!(", since {}", when(at))).unwrap_or_default();
+        line("failures", &format!("{} in a row{since}", sync.consecutive_failures));
+        let failure = sync.last_failure.as_ref();
+        line("error", failure.and_then(|failure| failure.error.as_deref()).unwrap_or_default());
+        failure.iter().flat_map(|failure| &failure.hints).for_each(|hint| line("hint", hint));
+    }
+    for hook in &sync.hooks {
+        line(&hook.hook, &hook_line(hook, now));
+        hook.hints.iter().for_each(|hint| line("hint", hint));
+    }
+}
+
+fn hook_line(hook: &HookStatus, now: Timestamp) -> String {
+    let Some(at) = hook.at else { return "not run yet".to_owned() };
+    let took = human::milliseconds(hook.duration_ms);
+    let when = human::relative(at, now);
+    let revision = hook.revision.map(|revision| revision.short()).unwrap_or_default();
+    match &hook.error {
+        None => format!("done for {revision} {when}, in {took}"),
+        Some(error) => {
+            let since = hook.failing_since.map(human::clock_time).unwrap_or_default();
+            let times = hook.consecutive_failures;
+            format!("failed {times} in a row since {since}, last {when} for {revision}: {error}")
+        }
+    }
+}
+
+/// A commit on one line.
+fn said(commit: &Commit) -> String {
+    let date = commit.date.map(|date| date.strftime(", %Y-%m-%d").to_string()).unwrap_or_default();
+    format!("{} ({}{date})", sanitize(&commit.subject, 120), sanitize(&commit.author, 60))
 }
 
 fn attempt(attempt: &Attempt, now: Timestamp) -> String {
@@ -257,7 +405,7 @@ fn generations(all: &[Generation<'_>], now: Timestamp) -> String {
             fact(&|record| record.revision.short()),
             fact(&|record| human::relative(record.published, now)),
             fact(&|record| record.entries.to_string()),
-            fact(&|record| human::bytes(record.bytes)),
+            fact(&|record| human::bytes(record.disk_bytes.unwrap_or(record.bytes))),
             one.reason(now),
         ]);
     }
@@ -282,17 +430,21 @@ fn targets(all: &[Target<'_>], now: Timestamp) -> String {
     aligned(&rows, |_| false)
 }
 
+/// What is shown comes from files, or from who answers at a socket: it was made harmless when it was written, by us.
+fn plain(text: &str) -> String {
+    sanitize(text, usize::MAX)
+}
+
 /// Columns as wide as what is in them; the last one is as it is.
 fn aligned<const N: usize>(rows: &[[String; N]], to_the_right: impl Fn(usize) -> bool) -> String {
+    let rows: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(|cell| plain(cell))).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..N).map(width).collect();
     let mut text = String::new();
-    for row in rows {
-        let cells =
-            row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match to_the_right(column) {
-                true => format!("{cell:>width$}"),
-                false => format!("{cell:<width$}"),
-            });
+    for row in &rows {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+            if to_the_right(column) { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
         text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
         text.push('\n');
     }
@@ -302,15 +454,117 @@ fn aligned<const N: usize>(rows: &[[String; N]], to_the_right: impl Fn(usize) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::phase::Trigger;
+
+    fn inspection() -> Inspection {
+        Inspection {
+            root: "/config".into(),
+            current: None,
+            link_problem: Some("there is no ..data".into()),
+            generations: Vec::new(),
+            status: None,
+            socket: "/config/..treeswap/status.sock".into(),
+            ledger: None,
+        }
+    }
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).unwrap()
+    }
+
+    fn failing(error: &str) -> Status {
+        let failure = Attempt {
+            at: at(200),
+            trigger: Trigger::Timer,
+            outcome: Outcome::Failed,
+            duration_ms: 1,
+            error: Some(error.into()),
+            hints: vec!["look at the token".into()],
+        };
+        Status {
+            last_attempt: Some(failure.clone()),
+            last_failure: Some(failure),
+            consecutive_failures: 38,
+            failing_since: Some(at(100)),
+            next_attempt: Some(at(300)),
+            recorded: Some(at(250)),
+            ..Status::default()
+        }
+    }
 
     #[test]
-    fn holders_are_those_of_the_very_inode_and_not_who_waits() {
-        let dev = rustix::fs::makedev(0xfd, 0x101);
-        let locks = "1: FLOCK  ADVISORY  READ 2147483000 fd:101:42 0 EOF\n\
-                     1: -> FLOCK  ADVISORY  WRITE 7 fd:101:42 0 EOF\n\
-                     2: FLOCK  ADVISORY  READ 8 fd:101:43 0 EOF\n\
-                     3: POSIX  ADVISORY  READ 9 fd:101:42 0 EOF\n\
-                     4: FLOCK  ADVISORY  READ -1 fd:101:42 0 EOF\n";
-        assert_eq!(holders(locks, dev, 42), [Holder { pid: 2_147_483_000, command: None }]);
+    fn a_probe_sees_two_lines_that_change_with_the_trouble_and_not_with_the_time() {
+        let found = inspection();
+        let said = failing("the server answered 401");
+        let live = live::LiveStatus { alive: true, status: said.clone() };
+        let report = Report::new(&found, Writer::Answers(Box::new(live)));
+        let failure = report.failure(None, at(260)).unwrap();
+        assert_eq!(
+            failure,
+            "no generation is published in /config; the sync fails since 1970-01-01 00:01:40 UTC: the server answered 401"
+        );
+        assert_eq!(Some(failure), report.failure(None, at(9_000)));
+        let next = report.next().unwrap();
+        assert_eq!(next, "hint: look at the token; the next attempt is due at 1970-01-01 00:05:00 UTC");
+        let found = Inspection { status: Some(said), ..inspection() };
+        let killed = Report::new(&found, Writer::Absent).failure(None, at(260)).unwrap();
+        assert!(killed.contains("heard of at 1970-01-01 00:04:10 UTC; its sync fails"), "{killed}");
+    }
+
+    #[test]
+    fn age_is_that_of_the_last_success_whoever_says_it() {
+        let name = Name::parse("..2026_11_20_15_04_05.000000001").unwrap();
+        let status = Status { last_success: Some(at(1_000)), ended: Some(at(1_001)), ..Status::default() };
+        let found = Inspection { current: Some(name), status: Some(status), ..inspection() };
+        let report = Report::new(&found, Writer::Absent);
+        assert_eq!(report.failure(None, at(1_000_000)), None, "it is published, and no more was asked for");
+        let hour = Some(Duration::from_secs(3_600));
+        assert_eq!(report.failure(hour, at(4_600)), None);
+        let old = report.failure(hour, at(4_601)).unwrap();
+        assert!(old.contains("--max-age=1h") && old.contains("no writer is running since"), "{old}");
+        let found = Inspection { status: None, ..found };
+        assert!(
+            Report::new(&found, Writer::Silent)
+                .failure(hour, at(0))
+                .unwrap()
+                .contains("no success is on record")
+        );
+    }
+
+    #[test]
+    fn what_a_record_holds_moves_no_terminals_cursor() {
+        let evil = "\u{1b}[2J\u{202e}";
+        let mut status = failing(evil);
+        status.remote = evil.into();
+        status.last_failure.as_mut().unwrap().hints = vec![evil.into()];
+        status.hooks = vec![HookStatus {
+            hook: "exechook".into(),
+            at: Some(at(1)),
+            error: Some(evil.into()),
+            hints: vec![evil.into()],
+            ..HookStatus::default()
+        }];
+        let found = Inspection {
+            status: Some(status),
+            link_problem: Some(evil.into()),
+            root: evil.into(),
+            ..inspection()
+        };
+        let mut report = Report::new(&found, Writer::Unknown(evil.into()));
+        let record = Attempted {
+            revision: evil.into(),
+            digest: evil.into(),
+            outcome: evil.into(),
+            error: Some(evil.into()),
+            at: at(1),
+            attempts: 1,
+            repairs: Vec::new(),
+            over: None,
+        };
+        report.targets.push(Target { cluster: evil, namespace: evil, name: evil, record: &record });
+        let text =
+            [table(&report, at(2)), report.failure(None, at(2)).unwrap(), report.next().unwrap()].concat();
+        assert!(text.contains("[2J"), "{text}");
+        assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text:?}");
     }
 }

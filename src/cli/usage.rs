@@ -7,6 +7,7 @@ use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::Exit;
+use crate::telemetry::{Ending, Format};
 
 /// Flags of git-sync, v3's included, that `sync` does not have, and what to do instead.
 const UNSERVED: &[(&str, &str)] = &[
@@ -24,7 +25,7 @@ const UNSERVED: &[(&str, &str)] = &[
 ];
 
 /// Prints help and version as clap does, and everything else as our own errors.
-pub(super) fn show(error: &Error, arguments: &[OsString]) -> ExitCode {
+pub(super) fn show(error: &Error, arguments: &[OsString], format: Option<Format>) -> ExitCode {
     if !error.use_stderr() {
         let _ = error.print(); // stdout may be closed; nothing is left to say then
         return Exit::Done.into();
@@ -34,14 +35,11 @@ pub(super) fn show(error: &Error, arguments: &[OsString]) -> ExitCode {
         return Exit::Usage.into();
     }
     let (line, hints) = explain(error, arguments);
-    say!("treeswap: {line}");
-    for hint in hints {
-        say!("hint: {hint}");
-    }
+    super::say_why(format, Ending::Other, &line, &hints);
     Exit::Usage.into()
 }
 
-/// A variable of ours that holds no text: clap only says that there is one.
+/// One of our variables that holds no text: clap only says that there is one.
 fn unreadable_variable() -> Option<String> {
     let ours = |name: &String| name.starts_with("TREESWAP_") || name.starts_with("GITSYNC_");
     let broken = std::env::vars_os().filter(|(_, value)| value.to_str().is_none());
@@ -64,6 +62,7 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
                 }
                 None => {
                     hints.extend(runs_a_command(arguments).filter(|_| !name.starts_with('-')));
+                    hints.extend(detached(&name, arguments));
                     format!("unknown argument {name}")
                 }
             }
@@ -81,7 +80,8 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
             format!("{} {} required", names.join(" and "), if names.len() == 1 { "is" } else { "are" })
         }
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
-            let (flag, value) = (flag_of(&name), value.unwrap_or_default());
+            let flag = flag_of(&name);
+            let value = value.unwrap_or_default();
             let source = from_where(&flag, arguments);
             let why = std::error::Error::source(error).map(|why| format!(": {why}")).unwrap_or_default();
             if let Some(ContextValue::Strings(valid)) = error.get(ContextKind::ValidValue)
@@ -103,7 +103,17 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
             hints.push("`treeswap --help` lists the commands".to_owned());
             format!("unknown command {command:?}")
         }
-        ErrorKind::ArgumentConflict => format!("{} is given twice", flag_of(&name)),
+        ErrorKind::ArgumentConflict => {
+            let prior = text(ContextKind::PriorArg).map(|prior| flag_of(&prior));
+            match prior.filter(|prior| *prior != flag_of(&name)) {
+                Some(prior) => {
+                    let one = flag_of(&name);
+                    hints.push(format!("leave out {one} or {prior}"));
+                    format!("{one} and {prior} exclude each other")
+                }
+                None => format!("{} is given twice", flag_of(&name)),
+            }
+        }
         ErrorKind::TooManyValues
         | ErrorKind::NoEquals
         | ErrorKind::WrongNumberOfValues
@@ -115,7 +125,7 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
     (line, hints)
 }
 
-/// `--ref <REF>` is `--ref` to a person, `<ROOT>` is ROOT, and `<--a <A>|--b <B>>`, of which one is needed,
+/// `--ref <REF>` is `--ref` to a user, `<ROOT>` is ROOT, and `<--a <A>|--b <B>>`, of which one is needed,
 /// `--a or --b`.
 fn flag_of(text: &str) -> String {
     if let Some(one_of) = text.strip_prefix('<') {
@@ -151,6 +161,14 @@ fn from_where(flag: &str, arguments: &[OsString]) -> String {
 fn runs_a_command(arguments: &[OsString]) -> Option<String> {
     let command = arguments.get(1)?.to_str().filter(|command| matches!(*command, "pin" | "watch"))?;
     Some(format!("the command to run goes after `--`: treeswap {command} PATH -- CMD"))
+}
+
+/// A switch takes a value only behind `=`: `--one-time true` are two arguments.
+fn detached(value: &str, arguments: &[OsString]) -> Option<String> {
+    let at = arguments.iter().position(|argument| argument == value)?;
+    let flag = arguments.get(at.checked_sub(1)?)?.to_str()?;
+    let is_switch = flag.starts_with("--") && !flag.contains('=') && flag.len() > 2;
+    (is_switch && crate::config::boolean(value).is_ok()).then(|| format!("write {flag}={value}"))
 }
 
 fn variable_hint(flag: &str) -> Option<String> {

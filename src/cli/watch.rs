@@ -16,8 +16,8 @@ use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::sync::watch::Receiver;
 
 use super::pin;
-use crate::configmap::set::{Gap, Stamps};
-use crate::store::pin::{Error, Options, Pin};
+use crate::marker::set::{Gap, Stamps};
+use crate::pin::{Error, Options, Pin};
 use crate::watch::{self, Change, Watcher, set};
 
 /// Pause before trying again to pin what could not be pinned.
@@ -77,7 +77,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
     let mut link = pin::link_of(&args.path, args.link);
-    let mut stop = Stop::new()?;
+    let mut stop = EndSignals::new()?;
     let mut swaps = swaps_of(&link, args.poll)?;
     let mut served: Option<Pin> = None;
     let mut skip = args.skip_first;
@@ -177,7 +177,7 @@ enum Next {
 }
 
 /// Runs the command for one generation, passing signals on.
-async fn run_for(args: &Args, generation: &Pin, stop: &mut Stop) -> anyhow::Result<Next> {
+async fn run_for(args: &Args, generation: &Pin, stop: &mut EndSignals) -> anyhow::Result<Next> {
     let inherited = generation.inheritable().context("cannot hand the pin to the command")?;
     let mut command = tokio::process::Command::from(pin::command(&args.command, generation));
     let spawned = command.spawn();
@@ -222,12 +222,12 @@ fn code_of(status: ExitStatus) -> ExitCode {
 }
 
 /// The signals that end the watch.
-struct Stop {
+struct EndSignals {
     terminate: Signals,
     interrupt: Signals,
 }
 
-impl Stop {
+impl EndSignals {
     fn new() -> anyhow::Result<Self> {
         let listen = |kind| signal(kind).context("cannot listen for signals");
         Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })

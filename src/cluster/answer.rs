@@ -127,13 +127,13 @@ struct Cause {
 
 /// An answer, whatever it is.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct HttpResponse {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Vec<u8>,
 }
 
-impl Answer {
+impl HttpResponse {
     /// What was asked for, or why not.
     pub(super) fn read<T: DeserializeOwned + Expect>(
         self,
@@ -170,6 +170,7 @@ impl Answer {
             403 if caused("NamespaceTerminating") => Failure::NamespaceTerminating { namespace },
             403 if mentions("exceeded quota") => Failure::Quota { said: text },
             403 if mentions("User \"") || said.message.is_empty() => Failure::Forbidden {
+                user: user_of(&said.message),
                 verb: act.verb.label(),
                 resource: match act.kind.group() {
                     "" => act.kind.resource(),
@@ -234,6 +235,14 @@ impl Status {
     }
 }
 
+/// Who has no right, of `... is forbidden: User "system:serviceaccount:ci:config-apply" cannot update ...`.
+fn user_of(message: &str) -> String {
+    let quoted = message.split_once("User ").map_or("", |(_, rest)| rest);
+    // Go's %q, which is JSON for every name that a person gave.
+    let mut values = serde_json::Deserializer::from_str(quoted).into_iter::<String>();
+    values.next().and_then(Result::ok).map_or_else(String::new, |user| shown(&user))
+}
+
 /// `Invalid value: "...": why` and its relatives, as the server's validation words them, down to `why`.
 fn without_value(message: &str) -> &str {
     let kinds = ["Invalid value: ", "Unsupported value: ", "Duplicate value: ", "Not found: "];
@@ -253,7 +262,7 @@ fn without_value(message: &str) -> &str {
 
 /// One line of what a server said.
 fn shown(text: &str) -> String {
-    let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut line: String = crate::secret::quoted(text).split_whitespace().collect::<Vec<_>>().join(" ");
     if let Some((end, _)) = line.char_indices().nth(SHOWN) {
         line.truncate(end);
         line.push('…');
@@ -262,7 +271,7 @@ fn shown(text: &str) -> String {
 }
 
 /// The body, which must be complete and no longer than `most` bytes.
-pub(super) async fn whole(mut body: Body, most: usize) -> Result<Vec<u8>, Failure> {
+pub(super) async fn read_body(mut body: Body, most: usize) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         let frame = frame.map_err(|error| Failure::Cut { why: deepest(&error) })?;
@@ -277,13 +286,13 @@ pub(super) async fn whole(mut body: Body, most: usize) -> Result<Vec<u8>, Failur
 }
 
 /// Why there is no answer: no connection (nothing was sent), or one that broke (who knows).
-pub(super) fn broken(error: &kube::Error, server: &str) -> Failure {
+pub(super) fn connection_failure(error: &kube::Error, server: &str) -> Failure {
     let tls = tls::problem(error);
-    let why = tls.as_ref().map_or_else(|| deepest(error), |(why, _)| format!("TLS: {why}"));
+    let why = tls.as_ref().map_or_else(|| deepest(error), |problem| format!("TLS: {}", problem.text));
     let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(error) = cause {
         if error.downcast_ref::<hyper_util::client::legacy::Error>().is_some_and(|error| error.is_connect()) {
-            let transient = tls.is_none_or(|(_, transient)| transient);
+            let transient = tls.is_none_or(|problem| problem.transient);
             return Failure::Unreachable { server: server.to_owned(), why, transient };
         }
         cause = error.source();
@@ -318,9 +327,9 @@ mod tests {
 
     const LONGEST: Duration = Duration::from_secs(60);
 
-    fn answered(status: u16, body: &serde_json::Value) -> Answer {
+    fn answered(status: u16, body: &serde_json::Value) -> HttpResponse {
         let status = StatusCode::from_u16(status).unwrap();
-        Answer { status, headers: HeaderMap::new(), body: body.to_string().into_bytes() }
+        HttpResponse { status, headers: HeaderMap::new(), body: body.to_string().into_bytes() }
     }
 
     fn put() -> Act {
@@ -358,6 +367,28 @@ mod tests {
     }
 
     #[test]
+    fn who_lacks_a_right_is_named_and_so_is_all_that_it_takes() {
+        let message = "configmaps \"jobs\" is forbidden: User \"system:serviceaccount:ci:config-apply\" cannot update \
+                       resource \"configmaps\" in API group \"\" in the namespace \"ci\"";
+        let of = |message: &str| {
+            let why = answered(403, &serde_json::json!({ "message": message })).failure(&put(), LONGEST);
+            let error = super::super::Error { cluster: "c".into(), act: Box::new(put()), why };
+            (error.why.to_string(), error.hints().concat())
+        };
+        let (why, hint) = of(message);
+        let user = "system:serviceaccount:ci:config-apply";
+        assert_eq!(why, format!("the right to update configmaps in namespace ci is missing for {user}"));
+        assert!(
+            hint.starts_with(&format!("grant {user} get, list, create and update on configmaps")),
+            "{hint}"
+        );
+        let (why, hint) = of("");
+        assert_eq!(why, "the right to update configmaps in namespace ci is missing");
+        assert!(hint.starts_with("grant our user get"), "{hint}");
+        assert_eq!(user_of("User \"unended"), "");
+    }
+
+    #[test]
     fn what_a_server_says_is_one_short_line() {
         assert_eq!(shown(" a\n b\u{1b}[0m "), "a b\\u{1b}[0m");
         assert!(shown(&"ä".repeat(1_000)).len() < 2 * SHOWN + 4);
@@ -368,7 +399,8 @@ mod tests {
         for body in
             ["<html>hello</html>", r#"{"kind":"ConfigMap"}"#, r#"{"kind":"Secret","metadata":{}}"#, ""]
         {
-            let answer = Answer { status: StatusCode::OK, headers: HeaderMap::new(), body: body.into() };
+            let answer =
+                HttpResponse { status: StatusCode::OK, headers: HeaderMap::new(), body: body.into() };
             let failure = answer.read::<Partial>(&put(), LONGEST).unwrap_err();
             assert!(matches!(failure, Failure::Strange { .. }), "{body}: {failure:?}");
         }
@@ -376,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_proxys_answer_counts_by_its_status() {
-        let answer = |status| Answer {
+        let answer = |status| HttpResponse {
             status: StatusCode::from_u16(status).unwrap(),
             headers: HeaderMap::new(),
             body: b"<html>502</html>".to_vec(),

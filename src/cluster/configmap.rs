@@ -22,8 +22,8 @@ impl Cluster {
         Ok(found.into_iter().map(|meta| (meta.name.clone(), meta)).collect())
     }
 
-    /// The metadata of every ConfigMap of that name, whatever its namespace: all of them or an error. It takes the right
-    /// to list them in the whole cluster, which can be limited to the name.
+    /// The metadata of every ConfigMap of that name, whatever its namespace: all of them or an error. It takes the
+    /// right to list them in the whole cluster, which can be limited to the name.
     pub async fn everywhere(&self, name: &str) -> Result<Vec<Meta>, Error> {
         self.listed(&Act::of(Verb::List, Kind::ConfigMap, "", name)).await
     }
@@ -87,10 +87,12 @@ impl Cluster {
     pub async fn get(&self, namespace: &str, name: &str) -> Result<Option<ConfigMap>, Error> {
         let request = Request::new(Act::of(Verb::Get, Kind::ConfigMap, namespace, name));
         let found: Option<KubeConfigMap> = self.inner.find(&request).await?;
-        found.map(|object| ConfigMap::read(object).ok_or_else(|| self.inner.strange(&request))).transpose()
+        found
+            .map(|object| ConfigMap::read(object).ok_or_else(|| self.inner.malformed_response(&request)))
+            .transpose()
     }
 
-    /// Creates it: [`Failure::Exists`] if somebody else did. Returns what the server made of it.
+    /// Creates it: [`Failure::Exists`] if another writer did. Returns what the server made of it.
     pub async fn create(&self, draft: Draft, mode: Mode) -> Result<Meta, Error> {
         let request = Request::new(Act::of(Verb::Create, Kind::ConfigMap, &draft.namespace, &draft.name));
         let request = request.mode(mode).detail(Detail::Metadata).body(&draft.into_kube(None));

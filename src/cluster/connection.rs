@@ -3,21 +3,29 @@
 //! The client is made when it is first needed, and made anew (kubeconfig, plugin, certificates, all of it read again)
 //! when its credentials run out, when the server does not accept them, or when a connection fails.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::http;
 use jiff::{SignedDuration, Timestamp};
 use kube::client::{Body, Client};
+use kube::config::Config;
+use secrecy::ExposeSecret;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;
 
-use super::answer::{self, Answer, Expect};
+use crate::detached_io;
+use crate::secret::{self, Secret};
+
+use super::answer::{self, Expect, HttpResponse};
 use super::error::{Act, Error, Failure, Kind, Verb};
 use super::object::Meta;
 use super::{ConfigError, FIELD_MANAGER, Mode, Options, plugin};
@@ -25,8 +33,15 @@ use super::{ConfigError, FIELD_MANAGER, Mode, Options, plugin};
 /// Credentials are renewed this long before they run out, as client-go does.
 const MARGIN: SignedDuration = SignedDuration::from_secs(60);
 
+/// A token from a file is read anew after as long as client-go takes until it does.
+const REREAD: SignedDuration = SignedDuration::from_secs(60);
+
 /// The most of an answer that is taken: a page of metadata, each with as much as annotations may hold (256 KiB).
 const MOST: usize = 160 << 20;
+
+/// Requests about Leases in flight, beside [`Options::concurrency`] for the data: as many as renew those of 1,000
+/// namespaces within 5 seconds where each takes 200 ms, with room to spare. A Lease is a few hundred bytes.
+const MOST_LEASES: usize = 64;
 
 /// How much of an object the answer should hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,6 +151,8 @@ struct Live {
     until: Option<Timestamp>,
     /// Counts the clients made, so that a late answer does not throw away a newer client than the one it came from.
     number: u64,
+    /// Held so that they stay known: a server may repeat them.
+    _secrets: Arc<[Secret]>,
 }
 
 /// Where a cluster's address and credentials are read from, each time a connection needs them.
@@ -151,7 +168,8 @@ pub(super) struct Connection {
     origin: Origin,
     limit: Duration,
     longest_pause: Duration,
-    slots: Arc<Semaphore>,
+    slots: Semaphore,
+    lease_slots: Semaphore,
     live: Mutex<(u64, Option<Live>)>,
 }
 
@@ -171,7 +189,8 @@ impl Connection {
             origin,
             limit: options.timeout,
             longest_pause: options.longest_pause,
-            slots: Arc::new(Semaphore::new(options.concurrency.max(1))),
+            slots: Semaphore::new(options.concurrency.max(1)),
+            lease_slots: Semaphore::new(MOST_LEASES),
             live: Mutex::default(),
         }
     }
@@ -187,7 +206,12 @@ impl Connection {
     /// Sends a request and reads its answer as what was asked for.
     pub(super) async fn ask<T: DeserializeOwned + Expect>(&self, request: &Request) -> Result<T, Error> {
         let failed = |why| self.failed(request, why);
-        let _slot = self.slots.acquire().await; // an error would say that it was closed, which nobody does
+        // A Lease that is not renewed in time is lost, so it does not wait for the data that it is there for.
+        let slots = match request.act.kind {
+            Kind::ConfigMap => &self.slots,
+            Kind::Lease => &self.lease_slots,
+        };
+        let _slot = slots.acquire().await; // an error would say that it was closed, which does not happen
         let mut answer = self.send(request).await.map_err(failed)?;
         if answer.status == http::StatusCode::UNAUTHORIZED {
             // It had no effect, and the credentials may have been exchanged since they were read.
@@ -209,7 +233,7 @@ impl Connection {
     }
 
     /// The server said yes and sent something else.
-    pub(super) fn strange(&self, request: &Request) -> Error {
+    pub(super) fn malformed_response(&self, request: &Request) -> Error {
         self.failed(request, Failure::Strange { expected: request.act.kind.label() })
     }
 
@@ -218,15 +242,15 @@ impl Connection {
     }
 
     /// One request, one answer, whatever it is.
-    async fn send(&self, request: &Request) -> Result<Answer, Failure> {
+    async fn send(&self, request: &Request) -> Result<HttpResponse, Failure> {
         let live =
             timeout(self.limit, self.live()).await.map_err(|_| Failure::Silent { after: self.limit })??;
         let exchange = async {
             let response = live.client.send(request.to_http(self.limit)).await;
-            let response = response.map_err(|error| answer::broken(&error, &live.server))?;
+            let response = response.map_err(|error| answer::connection_failure(&error, &live.server))?;
             let (head, body) = response.into_parts();
-            let body = answer::whole(body, MOST).await?;
-            Ok(Answer { status: head.status, headers: head.headers, body })
+            let body = answer::read_body(body, MOST).await?;
+            Ok(HttpResponse { status: head.status, headers: head.headers, body })
         };
         let result =
             timeout(self.limit, exchange).await.unwrap_or(Err(Failure::Silent { after: self.limit }));
@@ -249,18 +273,34 @@ impl Connection {
         if let Some(live) = live.as_mut().filter(holds) {
             return Ok(live.clone());
         }
-        let mut config = self.origin.config().await?;
-        let until = plugin::resolve(&mut config.auth_info, self.limit / 2).await?;
+        let mut config = self.config().await?;
+        let mut until = plugin::resolve(&mut config.auth_info, self.limit / 2).await?;
+        if config.auth_info.token_file.is_some() {
+            until = until.or(Some(Timestamp::now() + REREAD + MARGIN));
+        }
         // What may have taken effect is the caller's to judge, after reading.
         config.default_retry = false;
-        // Half, so that a server that is not there is told from one that is slow.
+        // Half, so that a server that is not there is not taken for one that is slow.
         config.connect_timeout = Some(self.limit / 2);
         config.read_timeout = None;
         config.write_timeout = None;
         let server = address(&config.cluster_url);
+        let secrets = secrets(&config);
         let client = Client::try_from(config).map_err(|error| self.unusable(&error))?;
         *made += 1;
-        Ok(live.insert(Live { client, server, until, number: *made }).clone())
+        Ok(live.insert(Live { client, server, until, number: *made, _secrets: secrets.into() }).clone())
+    }
+
+    /// Files only, but on a file system that may hang.
+    async fn config(&self) -> Result<Config, Failure> {
+        let origin = self.origin.clone();
+        let runtime = Handle::current();
+        let path = match &self.origin {
+            Origin::InCluster => Path::new("/var/run/secrets/kubernetes.io"),
+            Origin::Context { path, .. } => path,
+        };
+        let config = detached_io::run(path, move || runtime.block_on(origin.config())).await;
+        Ok(config.ok_or(Failure::Silent { after: self.limit })??)
     }
 
     fn unusable(&self, error: &kube::Error) -> ConfigError {
@@ -273,6 +313,24 @@ impl Connection {
             guard.1 = None;
         }
     }
+}
+
+/// What the client sends, or signs with, and must not be printed.
+fn secrets(config: &Config) -> Vec<Secret> {
+    let user = &config.auth_info;
+    let given = [&user.token, &user.password, &user.client_key_data];
+    let given = given.into_iter().flatten().map(|value| Secret::new(value.expose_secret()));
+    let mut secrets: Vec<Secret> = given.collect();
+    let key = user.client_key_data.as_ref().and_then(|key| STANDARD.decode(key.expose_secret()).ok());
+    secrets.extend(key.and_then(|key| String::from_utf8(key).ok()).map(Secret::new));
+    if let (Some(name), Some(password)) = (&user.username, &user.password) {
+        let password = Secret::new(password.expose_secret());
+        secrets.extend([secret::basic(name, &password), Secret::new(name)]);
+    }
+    if let Some(proxy) = &config.proxy_url {
+        secret::know_urls(&proxy.to_string());
+    }
+    secrets
 }
 
 /// A server as it is named to people: with the port that its URL leaves out, and without a name and password in it.

@@ -1,4 +1,4 @@
-//! What can go wrong with a cluster, whether trying again helps, and what a person can do.
+//! What can go wrong with a cluster, whether trying again helps, and what an operator can do.
 
 use std::fmt;
 use std::io;
@@ -96,7 +96,8 @@ impl Act {
 impl fmt::Display for Act {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { verb, kind, namespace, name } = self;
-        let (verb, kind) = (verb.label(), kind.label());
+        let verb = verb.label();
+        let kind = kind.label();
         match name.as_str() {
             "" => write!(f, "{verb} the {kind}s of namespace {namespace}"),
             _ if namespace.is_empty() => write!(f, "{verb} the {kind}s {name} of all namespaces"),
@@ -105,8 +106,17 @@ impl fmt::Display for Act {
     }
 }
 
+/// Whom to grant something.
+fn named(user: &str) -> &str {
+    if user.is_empty() { "our user" } else { user }
+}
+
 fn place(namespace: &str) -> String {
     if namespace.is_empty() { "all namespaces".to_owned() } else { format!("namespace {namespace}") }
+}
+
+fn of_user(user: &str) -> String {
+    if user.is_empty() { String::new() } else { format!(" for {user}") }
 }
 
 /// A request failed.
@@ -127,7 +137,7 @@ pub struct Error {
 #[non_exhaustive]
 pub enum Failure {
     /// 409: the object was written, deleted or made anew since it was read; or something it depends on was.
-    #[error("it was changed by somebody else in the meantime")]
+    #[error("it was changed by another writer in the meantime")]
     Conflict,
     /// 409: there is one of that name already.
     #[error("it exists already")]
@@ -154,8 +164,10 @@ pub enum Failure {
         said: String,
     },
     /// 403: no rule grants it.
-    #[error("the right to {verb} {resource} in {} is missing", place(namespace))]
+    #[error("the right to {verb} {resource} in {} is missing{}", place(namespace), of_user(user))]
     Forbidden {
+        /// Who lacks it, as the server calls us; empty if it does not say.
+        user: String,
         /// The verb, as a Role spells it.
         verb: &'static str,
         /// The resource, as a Role spells it, with its group.
@@ -257,7 +269,7 @@ impl Error {
         unknown && self.act.verb.is_write()
     }
 
-    /// Whether the same may succeed later, after reading again, without a person's help.
+    /// Whether the same may succeed later, after reading again, without an operator's help.
     pub fn is_transient(&self) -> bool {
         match &self.why {
             Failure::Conflict
@@ -285,7 +297,7 @@ impl Error {
         }
     }
 
-    /// What a person can do, a line each.
+    /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         let Act { kind, name, .. } = &*self.act;
         let hint = match &self.why {
@@ -298,15 +310,24 @@ impl Error {
                 format!("wait until {namespace} is gone and made anew, or take it out of the rules")
             }
             Failure::Quota { .. } => "raise the ResourceQuota, or take maps out of the rules".to_owned(),
-            Failure::Forbidden { verb, resource, namespace } if namespace.is_empty() => {
-                format!("grant our user {verb} on {resource} of that name with a ClusterRole (resourceNames)")
-            }
-            Failure::Forbidden { verb, resource, namespace } => format!(
-                "grant our user {verb} on {resource} with a Role in {namespace}{}",
-                match *verb {
-                    "create" => " (a right on the namespace: names cannot limit it)",
-                    "list" => " (names cannot limit it; without it each object is read by its name)",
-                    _ => "",
+            Failure::Forbidden { user, verb, resource, namespace } if namespace.is_empty() => format!(
+                "grant {} {verb} on {resource} of that name with a ClusterRole (resourceNames) and a \
+                 ClusterRoleBinding, as deploy/apply/prune.yaml does",
+                named(user)
+            ),
+            // All that it takes: who grants them one by one sees the next one missing a minute later.
+            Failure::Forbidden { user, verb, resource, namespace } => format!(
+                "grant {} {} on {resource} with a Role and a RoleBinding in {namespace}, as deploy/apply/rbac.yaml \
+                 does{}; it is noticed within a minute or two",
+                named(user),
+                match (kind, *verb) {
+                    (Kind::Lease, _) => "get, create and update",
+                    (Kind::ConfigMap, "delete") => "get, list, create, update and delete",
+                    (Kind::ConfigMap, _) => "get, list, create and update",
+                },
+                match (kind, *verb) {
+                    (Kind::Lease, _) | (_, "delete") => "",
+                    _ => " (--prune and --recreate-immutable take delete, too)",
                 }
             ),
             Failure::Unauthorized => {
@@ -334,7 +355,18 @@ impl Error {
                 self.cluster
             ),
             Failure::Config(config) => return config.hints(),
-            _ => return Vec::new(),
+            Failure::Conflict | Failure::Exists | Failure::Absent => {
+                format!("nothing, unless it lasts: who else writes or deletes {name}?")
+            }
+            Failure::Refused { .. } => {
+                "ask who runs that admission policy or webhook, or change what it objects to".to_owned()
+            }
+            Failure::Invalid { .. } => "correct the rule or the file that gives these fields".to_owned(),
+            Failure::Busy { .. } | Failure::Expired | Failure::Cut { .. } | Failure::Server { .. } => {
+                "nothing, unless it lasts: then look at the API server".to_owned()
+            }
+            Failure::Silent { .. } => "nothing, unless it lasts: then look at the API server".to_owned(),
+            Failure::Status { .. } => "look at the API server, and at proxies in between".to_owned(),
         };
         vec![hint]
     }
@@ -371,7 +403,7 @@ pub enum ConfigError {
         /// The other.
         second: PathBuf,
     },
-    /// Nobody knows that cluster.
+    /// No kubeconfig has that cluster.
     #[error("there is no cluster {name}")]
     Unknown {
         /// The name asked for.
@@ -434,12 +466,12 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// Whether the same may succeed later without a person's help.
+    /// Whether the same may succeed later without an operator's help.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::PluginEnded { .. } | Self::PluginSilent { .. })
     }
 
-    /// What a person can do, a line each.
+    /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         let hint = match self {
             Self::Unknown { known, .. } if known.is_empty() => "no kubeconfig names any".to_owned(),
@@ -456,8 +488,134 @@ impl ConfigError {
             Self::PluginStart { source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 "the program must be in our image and in PATH; a ServiceAccount's token needs none".to_owned()
             }
-            _ => return Vec::new(),
+            Self::Read { .. } => "it must be readable by the user that treeswap runs as".to_owned(),
+            Self::Malformed { .. } => {
+                "compare it with what `kubectl config view --raw` prints where kubectl works".to_owned()
+            }
+            Self::Context { .. } => "correct that entry of the kubeconfig, or remove the context".to_owned(),
+            Self::PluginStart { .. } => "it must be executable for the user that treeswap runs as".to_owned(),
+            Self::PluginEnded { command, .. }
+            | Self::PluginSilent { command, .. }
+            | Self::PluginAnswer { command, .. } => {
+                format!("run {command} by hand as the same user, and see what it says")
+            }
         };
         vec![hint]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::human::reads_well;
+
+    #[test]
+    fn every_failure_is_one_line_and_says_what_to_do() {
+        let text = || "x".to_owned();
+        let forbidden = |namespace: &str| Failure::Forbidden {
+            user: text(),
+            verb: "get",
+            resource: "configmaps",
+            namespace: namespace.into(),
+        };
+        let unreachable =
+            |transient| Failure::Unreachable { server: text(), why: "refused".into(), transient };
+        let after = Duration::from_secs(30);
+        let each = || {
+            [
+                Failure::Conflict,
+                Failure::Exists,
+                Failure::Absent,
+                Failure::NamespaceAbsent { namespace: text() },
+                Failure::NamespaceTerminating { namespace: text() },
+                Failure::Quota { said: text() },
+                forbidden(""),
+                forbidden("prod"),
+                Failure::Refused { said: text() },
+                Failure::Unauthorized,
+                Failure::TooLarge { said: text() },
+                Failure::Immutable,
+                Failure::Invalid { said: text() },
+                Failure::Busy { status: 429, pause: None },
+                Failure::Expired,
+                Failure::Silent { after },
+                Failure::Cut { why: text() },
+                Failure::Server { status: 500, said: text() },
+                Failure::Strange { expected: "ConfigMap" },
+                Failure::Status { status: 418, said: text() },
+                unreachable(true),
+                unreachable(false),
+                Failure::Config(ConfigError::None),
+            ]
+        };
+        for kind in [Kind::ConfigMap, Kind::Lease] {
+            for why in each() {
+                match &why {
+                    Failure::Conflict
+                    | Failure::Exists
+                    | Failure::Absent
+                    | Failure::NamespaceAbsent { .. }
+                    | Failure::NamespaceTerminating { .. }
+                    | Failure::Quota { .. }
+                    | Failure::Forbidden { .. }
+                    | Failure::Refused { .. }
+                    | Failure::Unauthorized
+                    | Failure::TooLarge { .. }
+                    | Failure::Immutable
+                    | Failure::Invalid { .. }
+                    | Failure::Busy { .. }
+                    | Failure::Expired
+                    | Failure::Silent { .. }
+                    | Failure::Cut { .. }
+                    | Failure::Server { .. }
+                    | Failure::Strange { .. }
+                    | Failure::Status { .. }
+                    | Failure::Unreachable { .. }
+                    | Failure::Config(_) => {}
+                }
+                let act = Box::new(Act::of(Verb::Update, kind, "prod", "plugins"));
+                let error = Error { cluster: "build01".into(), act, why };
+                reads_well(&error, &error.hints());
+            }
+        }
+    }
+
+    #[test]
+    fn everything_wrong_with_a_kubeconfig_is_one_line_and_says_what_to_do() {
+        let path = || PathBuf::from("/kubeconfig");
+        let text = || "x".to_owned();
+        let start = |kind: io::ErrorKind| ConfigError::PluginStart { command: text(), source: kind.into() };
+        let status: ExitStatus = std::os::unix::process::ExitStatusExt::from_raw(0x100);
+        let each = [
+            ConfigError::Read { path: path(), source: io::ErrorKind::NotFound.into() },
+            ConfigError::Malformed { path: path(), line: Some(3) },
+            ConfigError::Twice { name: text(), first: path(), second: path() },
+            ConfigError::Unknown { name: text(), known: Vec::new() },
+            ConfigError::Unknown { name: text(), known: vec![text()] },
+            ConfigError::None,
+            ConfigError::Context { name: text(), path: path(), why: text() },
+            ConfigError::InCluster { why: text() },
+            start(io::ErrorKind::NotFound),
+            start(io::ErrorKind::PermissionDenied),
+            ConfigError::PluginEnded { command: text(), status },
+            ConfigError::PluginSilent { command: text(), after: Duration::from_secs(3) },
+            ConfigError::PluginAnswer { command: text(), why: "it has no token" },
+        ];
+        for error in each {
+            match error {
+                ConfigError::Read { .. }
+                | ConfigError::Malformed { .. }
+                | ConfigError::Twice { .. }
+                | ConfigError::Unknown { .. }
+                | ConfigError::None
+                | ConfigError::Context { .. }
+                | ConfigError::InCluster { .. }
+                | ConfigError::PluginStart { .. }
+                | ConfigError::PluginEnded { .. }
+                | ConfigError::PluginSilent { .. }
+                | ConfigError::PluginAnswer { .. } => {}
+            }
+            reads_well(&error, &error.hints());
+        }
     }
 }

@@ -2,11 +2,19 @@
 //! cluster; `default` is the one we run in or, elsewhere, the current context of the last file.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use hyper_util::client::proxy::matcher::Matcher;
-use kube::config::{Config, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError, LoadDataError};
+use kube::config::{
+    AuthInfo, Config, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError, LoadDataError,
+};
+use secrecy::SecretString;
+
+use crate::detached_io;
 
 use super::connection::{Connection, Origin};
 use super::{Cluster, ConfigError, Options};
@@ -30,10 +38,10 @@ impl Clusters {
         let mut clusters = Self::default();
         let mut origins: BTreeMap<String, PathBuf> = BTreeMap::new();
         let mut current = None;
-        let directory = options.kubeconfig_dir.as_deref().map(files).transpose()?.unwrap_or_default();
+        let directory = options.kubeconfig_dir.as_deref().map(files_in_time).transpose()?.unwrap_or_default();
         let named = options.kubeconfigs.iter().map(|path| (path, true));
         for (path, named) in named.chain(directory.iter().map(|path| (path, false))) {
-            let kubeconfig = match read(path) {
+            let kubeconfig = match read_in_time(path) {
                 Ok(kubeconfig) => kubeconfig,
                 Err(error) if named => return Err(error),
                 Err(error) => {
@@ -89,12 +97,21 @@ impl Clusters {
     }
 }
 
+fn files_in_time(dir: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+    detached_io::patiently(dir, files).map_err(|source| ConfigError::Read { path: dir.to_owned(), source })
+}
+
+fn read_in_time(path: &Path) -> Result<Kubeconfig, ConfigError> {
+    let own = path.to_owned();
+    let late = || ConfigError::Read { path: path.to_owned(), source: detached_io::late() };
+    detached_io::wait(path, detached_io::PATIENCE, move || read(&own)).unwrap_or_else(|| Err(late()))
+}
+
 /// The files of a directory, sorted. Links count as what they name: a mounted Secret is made of them.
-fn files(dir: &Path) -> Result<Vec<PathBuf>, ConfigError> {
-    let failed = |source| ConfigError::Read { path: dir.to_owned(), source };
+fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    for entry in fs_err::read_dir(dir).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
         let path = entry.path();
         if !entry.file_name().as_encoded_bytes().starts_with(b"..") && path.is_file() {
             files.push(path);
@@ -120,7 +137,11 @@ impl Origin {
     /// Address and credentials as they are now. Blocking, but for a moment: files only.
     pub(super) async fn config(&self) -> Result<Config, ConfigError> {
         let (path, name) = match self {
-            Self::InCluster => return Config::incluster().map_err(|error| in_cluster(&error)),
+            Self::InCluster => {
+                let mut config = Config::incluster().map_err(|error| in_cluster(&error))?;
+                read_files(&mut config.auth_info).map_err(|why| self.unusable(why))?;
+                return Ok(config);
+            }
             Self::Context { path, name } => (path, name),
         };
         let kubeconfig = read(path)?;
@@ -138,6 +159,7 @@ impl Origin {
             let why = "`auth-provider` is no longer supported by Kubernetes' clients; use `exec`";
             return Err(unusable(why.to_owned()));
         }
+        read_files(&mut config.auth_info).map_err(unusable)?;
         Ok(config)
     }
 
@@ -150,6 +172,30 @@ impl Origin {
             }
         }
     }
+}
+
+/// Puts what a user's files hold in their place, as kube would later, on a thread that others need.
+fn read_files(user: &mut AuthInfo) -> Result<(), String> {
+    fn given<T>(
+        what: &str,
+        value: &mut Option<T>,
+        file: Option<&String>,
+        wrap: impl Fn(Vec<u8>) -> Option<T>,
+    ) -> Result<(), String> {
+        let Some(file) = file.filter(|_| value.is_none()) else { return Ok(()) };
+        let bytes =
+            std::fs::read(file).map_err(|error| format!("its {what} cannot be read from {file}: {error}"))?;
+        *value = Some(wrap(bytes).ok_or_else(|| format!("its {what} in {file} is not text"))?);
+        Ok(())
+    }
+    let text = |bytes| Some(SecretString::from(String::from_utf8(bytes).ok()?.trim_end()));
+    let base64 = |bytes| Some(STANDARD.encode(bytes));
+    let AuthInfo { client_certificate: certificate, client_key: key, token_file, .. } = user.clone();
+    given("token", &mut user.token, token_file.as_ref(), text)?;
+    given("client certificate", &mut user.client_certificate_data, certificate.as_ref(), base64)?;
+    given("client key", &mut user.client_key_data, key.as_ref(), |bytes| {
+        base64(bytes).map(SecretString::from)
+    })
 }
 
 /// Whether the file names a proxy for a context's cluster.

@@ -15,7 +15,7 @@ impl Cluster {
         found.map(|object| self.lease_of(&request, object)).transpose()
     }
 
-    /// Creates a Lease: [`super::Failure::Exists`] if somebody else did.
+    /// Creates a Lease: [`super::Failure::Exists`] if another writer did.
     pub async fn create_lease(&self, draft: LeaseDraft) -> Result<Lease, Error> {
         let request = Request::new(Act::of(Verb::Create, Kind::Lease, &draft.namespace, &draft.name));
         let request = request.body(&draft.into_kube(None));
@@ -31,6 +31,6 @@ impl Cluster {
     }
 
     fn lease_of(&self, request: &Request, object: KubeLease) -> Result<Lease, Error> {
-        Lease::read(object).ok_or_else(|| self.inner.strange(request))
+        Lease::read(object).ok_or_else(|| self.inner.malformed_response(request))
     }
 }

@@ -43,12 +43,12 @@ pub struct Options {
     pub kubeconfig_dir: Option<PathBuf>,
     /// The cluster this process runs in, with the service account of its Pod.
     pub in_cluster: bool,
-    /// How long one request may take, from the connection to the end of its answer. The server is told, too, so that it
+    /// How long one request may take, from the connection to the end of its answer. The server gets it, too, so that it
     /// does not carry out later what we have given up.
     pub timeout: Duration,
     /// The longest pause a server can ask us to make (`Retry-After`).
     pub longest_pause: Duration,
-    /// Requests in flight to one cluster.
+    /// Requests in flight to one cluster, those about Leases not among them.
     pub concurrency: usize,
 }
 

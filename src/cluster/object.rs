@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Owne
 
 use crate::configmap::Current;
 
-/// What the server says about an object without its content. Whoever writes proves with it what was read.
+/// What the server says about an object without its content. A write proves with it what was read.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Meta {
     /// Its namespace.
@@ -108,7 +108,7 @@ impl Draft {
 pub struct Lease {
     /// About it.
     pub meta: Meta,
-    /// Who holds it; nobody when absent or empty.
+    /// Its holder; it is free when absent or empty.
     pub holder: Option<String>,
     /// How long the holder may be silent, in seconds.
     pub duration: Option<i32>,
@@ -145,7 +145,7 @@ pub struct LeaseDraft {
     pub labels: BTreeMap<String, String>,
     /// Every annotation it will have.
     pub annotations: BTreeMap<String, String>,
-    /// Who holds it; absent to let go of it.
+    /// Its holder; absent to release it.
     pub holder: Option<String>,
     /// How long the holder may be silent, in seconds: at least 1.
     pub duration: i32,

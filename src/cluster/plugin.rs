@@ -12,11 +12,14 @@ use secrecy::SecretString;
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::descendants::Descendants;
+use crate::secret;
+
 use super::ConfigError;
 
 /// What the program prints.
 #[derive(Deserialize)]
-struct Answer {
+struct ExecCredential {
     kind: String,
     status: Option<Status>,
 }
@@ -37,7 +40,7 @@ pub(super) async fn resolve(user: &mut AuthInfo, limit: Duration) -> Result<Opti
     let Some(exec) = user.exec.take().filter(|_| !inline) else { return Ok(None) };
     let command = exec.command.clone().unwrap_or_default();
     let unusable = |why| ConfigError::PluginAnswer { command: command.clone(), why };
-    let answer: Answer = serde_json::from_slice(&run(&exec, &command, limit).await?)
+    let answer: ExecCredential = serde_json::from_slice(&run(&exec, &command, limit).await?)
         .map_err(|_| unusable("it is not JSON of that kind"))?;
     if answer.kind != "ExecCredential" {
         return Err(unusable("its `kind` is another"));
@@ -59,7 +62,7 @@ pub(super) async fn resolve(user: &mut AuthInfo, limit: Duration) -> Result<Opti
 async fn run(exec: &ExecConfig, command: &str, limit: Duration) -> Result<Vec<u8>, ConfigError> {
     let start = |source| ConfigError::PluginStart { command: command.to_owned(), source };
     if exec.interactive_mode == Some(ExecInteractiveMode::Always) {
-        return Err(start(std::io::Error::other("it wants to ask a person (`interactiveMode: Always`)")));
+        return Err(start(std::io::Error::other("it needs a terminal (`interactiveMode: Always`)")));
     }
     let mut spec = json!({ "interactive": false });
     if let Some(cluster) = &exec.cluster {
@@ -76,12 +79,18 @@ async fn run(exec: &ExecConfig, command: &str, limit: Duration) -> Result<Vec<u8
     for name in exec.drop_env.iter().flatten() {
         program.env_remove(name);
     }
-    program.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
-    let child = program.spawn().map_err(start)?;
-    let output = tokio::time::timeout(limit, child.wait_with_output())
+    for (name, _) in std::env::vars_os().filter(|(name, value)| secret::in_variable(name, value)) {
+        program.env_remove(name);
+    }
+    program.stdin(Stdio::null()).stdout(Stdio::piped());
+    let (child, all) = Descendants::start(program).map_err(start)?;
+    let mut output = Box::pin(child.wait_with_output());
+    let all = all; // dropped before the child is
+    let output = tokio::time::timeout(limit, &mut output)
         .await
         .map_err(|_| ConfigError::PluginSilent { command: command.to_owned(), after: limit })?
         .map_err(start)?;
+    all.release();
     if !output.status.success() {
         return Err(ConfigError::PluginEnded { command: command.to_owned(), status: output.status });
     }

@@ -8,7 +8,7 @@ use super::args::Args;
 use super::env::Origins;
 use super::error::Error;
 use super::values;
-use crate::secret::redact_path;
+use crate::secret::{self, redact_path};
 
 /// What was given, on its way to become valid.
 pub(super) struct Check<'a> {
@@ -28,6 +28,14 @@ impl Check<'_> {
         read: fn(&str) -> Result<T, String>,
     ) -> Result<T, Error> {
         read(text).map_err(|why| self.wrong(flag, text, why))
+    }
+
+    pub(super) fn one_of<T: Copy>(&self, flag: &str, text: &str, choices: &[(&str, T)]) -> Result<T, Error> {
+        let found = choices.iter().find(|(choice, _)| *choice == text);
+        found.map(|(_, value)| *value).ok_or_else(|| {
+            let names: Vec<&str> = choices.iter().map(|(choice, _)| *choice).collect();
+            self.wrong(flag, text, format!("it is one of {}", names.join(", ")))
+        })
     }
 
     pub(super) fn count(&self, flag: &str, value: i64, least: u32) -> Result<u32, Error> {
@@ -50,10 +58,35 @@ impl Check<'_> {
 
     /// A URL that may hold a secret.
     pub(super) fn http_url(&self, flag: &str, text: &str) -> Result<Url, Error> {
+        secret::know_url(text);
         let url = Url::parse(text).ok();
         url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host()).ok_or_else(|| {
             let shown = redact_path(text);
-            self.wrong(flag, shown, "it is not an http or https URL")
+            self.wrong(flag, shown, "it must begin with http:// or https://, and name a host")
         })
+    }
+}
+
+/// Whether there is a password, or a user name that looks like a token, in a URL.
+pub(super) fn holds_password(repo: &str) -> bool {
+    let Ok(url) = Url::parse(repo) else { return false };
+    let is_http = matches!(url.scheme(), "http" | "https");
+    url.password().is_some() || (is_http && secret::shown_user(url.username()) == secret::REDACTED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_in_a_url_is_recognised() {
+        for with in
+            ["https://me:pw@h/x", "ssh://git:pw@h/x", "https://ghp_16C7e42F292c6912E7710c838347Ae178B4a@h/x"]
+        {
+            assert!(holds_password(with), "{with}");
+        }
+        for without in ["https://h/x", "https://git@h/x", "ssh://git@h/x", "git@h:x", "/srv/a@b:c", ""] {
+            assert!(!holds_password(without), "{without}");
+        }
     }
 }

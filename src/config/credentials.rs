@@ -29,7 +29,8 @@ pub(super) fn named(
             hint: "put it into a file (--password-file), or into $TREESWAP_PASSWORD",
         });
     }
-    let (username, file) = (origins.name("username"), origins.name("password-file"));
+    let username = origins.name("username");
+    let file = origins.name("password-file");
     let password = match (password, given.password_file.as_str()) {
         (None, "") if given.username.is_empty() => return Ok(Vec::new()),
         (None, "") => {
@@ -95,7 +96,7 @@ fn has_userinfo(remote: &str) -> bool {
 }
 
 impl Check<'_> {
-    /// Who issues a credential, if anybody.
+    /// The issuer of a credential, if there is one.
     pub(super) fn issuance(&self, hidden: &Hidden) -> Result<Option<Issuance>, Error> {
         let askpass = match self.args.credentials.askpass_url.as_str() {
             "" => None,
@@ -114,8 +115,10 @@ impl Check<'_> {
     fn github(&self, hidden: &Hidden) -> Result<Option<App>, Error> {
         let given = &self.args.credentials;
         let name = |flag: &str| self.origins.name(flag);
-        let (application, client) = ("github-app-application-id", "github-app-client-id");
-        let (installation, key) = ("github-app-installation-id", "github-app-private-key-file");
+        let application = "github-app-application-id";
+        let client = "github-app-client-id";
+        let installation = "github-app-installation-id";
+        let key = "github-app-private-key-file";
         let (id, issuer) = match (given.github_app_application_id, given.github_app_client_id.as_str()) {
             (0, "") => {
                 let alone = [

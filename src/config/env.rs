@@ -1,4 +1,4 @@
-//! Variables: which one a flag reads, where a value came from, and names that nobody reads.
+//! Variables: which one a flag reads, where a value came from, and names that are not read.
 //!
 //! A flag wins over `TREESWAP_<NAME>`, that over `GITSYNC_<NAME>` (for flags that git-sync has too), that over the
 //! default. An unknown variable with one of these prefixes is worth a warning and no more: the kubelet itself sets
@@ -64,8 +64,8 @@ impl Origins {
     }
 }
 
-/// Gives every flag of a command its variable, and the defaults of a personality. Which of the two prefixes the variable
-/// has depends on what is set; as git-sync, git-sync's own are read by [`super::gitsync`].
+/// Gives every flag of a command its variable, and the defaults of a personality. Which of the two prefixes the
+/// variable has depends on what is set; as git-sync, git-sync's own are read by [`super::gitsync`].
 pub fn attach(command: Command, personality: Personality, is_set: &dyn Fn(&str) -> bool) -> Command {
     let command = match personality {
         Personality::Treeswap => command,
@@ -95,7 +95,7 @@ fn variables(flag: &str) -> (String, Option<String>) {
     (variable("TREESWAP", flag), theirs)
 }
 
-/// A line for every variable that looks as if it were ours and that nobody reads.
+/// A line for every variable that looks as if it were ours and that is not read.
 pub fn warnings(
     command: &Command,
     personality: Personality,

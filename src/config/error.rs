@@ -31,6 +31,18 @@ pub enum Error {
         #[source]
         source: Box<crate::mirror::wire::Error>,
     },
+    /// A path that leads through what a commit can shape, or through what is ours.
+    #[error("invalid value {value:?} for {name}: {why}")]
+    Place {
+        /// The flag or variable.
+        name: String,
+        /// What was given.
+        value: String,
+        /// What is wrong with it.
+        why: String,
+        /// Where it can be.
+        hint: &'static str,
+    },
     /// Two things were given where one belongs.
     #[error("{one} and {other} exclude each other")]
     Conflict {
@@ -74,14 +86,55 @@ pub enum Error {
 }
 
 impl Error {
-    /// What a person can do, a line each.
+    /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         match self {
-            Self::Password { hint, .. } | Self::Unsupported { hint, .. } => vec![(*hint).to_owned()],
+            Self::Password { hint, .. } | Self::Unsupported { hint, .. } | Self::Place { hint, .. } => {
+                vec![(*hint).to_owned()]
+            }
             Self::Required { hint, .. } => vec![hint.clone()],
             Self::Remote { source, .. } => source.hints(),
-            Self::Value { .. } | Self::HiddenValue { .. } | Self::Conflict { .. } | Self::Needs { .. } => {
-                Vec::new()
+            // The line itself says what is right.
+            Self::Value { .. } | Self::HiddenValue { .. } => Vec::new(),
+            Self::Conflict { one, other } => vec![format!("leave out {one} or {other}")],
+            Self::Needs { other, .. } => vec![format!("add {other}")],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::human::{one_line, reads_well};
+
+    #[test]
+    fn every_variant_is_one_line_that_says_what_is_right_or_has_a_hint() {
+        let text = || "--ref".to_owned();
+        let source =
+            || Box::new(crate::mirror::wire::Error::BadRemote { remote: text(), why: "it has no host" });
+        let each = [
+            Error::Value { name: text(), value: text(), why: "it is empty".into() },
+            Error::HiddenValue { name: text(), why: "it is no JSON".into() },
+            Error::Remote { name: text(), source: source() },
+            Error::Place { name: text(), value: text(), why: "a commit could".into(), hint: "elsewhere" },
+            Error::Conflict { one: text(), other: text() },
+            Error::Needs { one: text(), other: text() },
+            Error::Required { name: text(), hint: text() },
+            Error::Password { what: "a password", hint: "use a file" },
+            Error::Unsupported { name: text(), hint: "leave it out" },
+        ];
+        for error in each {
+            match error {
+                Error::Value { .. } | Error::HiddenValue { .. } => {
+                    assert!(one_line(&error).contains(": it is "), "{error}");
+                }
+                Error::Remote { .. }
+                | Error::Place { .. }
+                | Error::Conflict { .. }
+                | Error::Needs { .. }
+                | Error::Required { .. }
+                | Error::Password { .. }
+                | Error::Unsupported { .. } => reads_well(&error, &error.hints()),
             }
         }
     }

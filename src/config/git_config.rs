@@ -1,14 +1,19 @@
-//! Settings of git, as git-sync's users give them: `--git-config`, `--git-config-add`, and the variables that git itself
-//! reads. What is about reaching the remote is applied; what we have no use for is passed over; the rest is named, and
-//! never its value: an `http.extraHeader` is a password as often as not. Pure.
+//! Settings of git, as git-sync's users give them: `--git-config`, `--git-config-add`, and the variables that git
+//! itself reads. `table` says which are applied; the others are named, each with what to give instead, and never with
+//! its value: an `http.extraHeader` is a password as often as not. Pure.
 
+mod table;
+
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use url::Url;
 
 use super::error::Error;
-use crate::mirror::wire::{ExtraHeader, Proxy};
-use crate::secret::Secret;
+use table::{Setting, Use};
+
+use crate::mirror::wire::{Closeness, ExtraHeader, Proxy, Scope};
+use crate::secret::{self, Secret};
 
 /// One setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,7 +26,8 @@ pub(super) struct Entry {
 /// quoted, or goes up to the first comma that is not escaped. `\n`, `\t`, `\"`, `\,` and `\\` are escapes in what is
 /// quoted and in values.
 pub(super) fn parse(text: &str) -> Result<Vec<Entry>, String> {
-    let (mut entries, mut rest) = (Vec::new(), text);
+    let mut entries = Vec::new();
+    let mut rest = text;
     while !rest.is_empty() {
         let (key, after) = match rest.strip_prefix('"') {
             Some(quoted) => quoted_text(quoted)?,
@@ -64,7 +70,7 @@ fn plain_text(text: &str) -> Result<(String, &str), String> {
     })
 }
 
-/// Up to a character that is not escaped, which is passed over; none if it never comes.
+/// Up to a character that is not escaped, which is skipped; none if it never comes.
 fn scan(text: &str, end: char) -> Result<Option<(String, &str)>, String> {
     let mut escaped = false;
     for (at, c) in text.char_indices() {
@@ -98,7 +104,7 @@ fn unescaped(text: &str) -> Result<String, String> {
 /// What the settings come to.
 #[derive(Debug, Default)]
 pub(super) struct Effect {
-    /// Headers to send.
+    /// Headers to send, and where those before are taken back.
     pub(super) headers: Vec<ExtraHeader>,
     /// Whether a server's certificate is not to be checked.
     pub(super) unverified: bool,
@@ -112,60 +118,102 @@ pub(super) struct Effect {
     pub(super) local_submodules: bool,
     /// The remote under the name that it is to be reached by.
     pub(super) remote: String,
-    /// Keys that are git's and have no effect here.
-    pub(super) unused: Vec<String>,
+    /// Settings without effect.
+    unused: BTreeMap<String, Unused>,
 }
 
-/// Sections that git needs and we don't: what they are about does not exist here, or is bounded by flags of ours.
-const POINTLESS: [&str; 8] = ["safe", "credential", "gc", "core", "advice", "init", "user", "pack"];
+/// A setting without effect.
+#[derive(Debug)]
+struct Unused {
+    /// As people may see it.
+    key: String,
+    /// What becomes of it, or what is wrong with it.
+    becomes: Result<Use, &'static str>,
+}
 
-/// Applies settings to the way to a remote. Later ones win.
+impl Effect {
+    /// A line for each setting without effect. `by_git`: git itself asks and fetches, with all settings.
+    pub(super) fn remarks(&self, by_git: bool) -> impl Iterator<Item = String> {
+        self.unused.values().filter_map(move |Unused { key, becomes }| {
+            let why = becomes.map_or_else(Some, |becomes| table::instead(becomes, by_git))?;
+            Some(format!("git's {key} has no effect here: {why}"))
+        })
+    }
+
+    fn unused(&mut self, key: &str, becomes: Result<Use, &'static str>) {
+        let unused = Unused { key: shown(key), becomes };
+        self.unused.entry(key.to_ascii_lowercase()).or_insert(unused);
+    }
+}
+
+/// Applies settings to the way to a remote. As in git the one whose key names the remote most closely wins, and the
+/// later one of two that are alike.
 pub(super) fn apply(entries: &[Entry], remote: &str) -> Result<Effect, Error> {
     let mut effect = Effect { remote: rewritten(entries, remote), ..Effect::default() };
     let url = Url::parse(&effect.remote).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+    let mut closest: BTreeMap<(String, String), Closeness> = BTreeMap::new();
     for Entry { key, value } in entries {
+        know(key, value);
         let (section, below, name) = split(key)?;
-        let concerns = match (&url, below) {
-            (_, None) => true,
-            (Some(url), Some(prefix)) => is_below(url, prefix),
-            (None, Some(_)) => false,
+        let becomes = table::of(&section, below, &name);
+        let Use::Applied(setting, _) = becomes else {
+            effect.unused(key, Ok(becomes));
+            continue;
         };
-        match (section.as_str(), name.as_str()) {
-            ("http", "extraheader") if value.is_empty() => effect.headers.clear(),
-            ("http", "extraheader") => {
-                let to = match (&url, below) {
-                    (_, Some(prefix)) => {
-                        Some(Url::parse(prefix).map_err(|_| wrong(key, "the URL in the key is none"))?)
-                    }
-                    // git sends it to every host; here to the one that is followed.
-                    (Some(url), None) => Some(origin(url)),
-                    (None, None) => None,
-                };
-                effect.headers.extend(header(key, value, to)?);
-            }
-            ("http", "sslverify") if concerns => effect.unverified = !truth(key, value)?,
-            ("http", "sslcainfo") if concerns => effect.ca_file = super::values::path(value),
-            ("http", "cookiefile") if concerns => effect.cookie_file = super::values::path(value),
-            ("http", "proxy") if concerns => {
+        let scope = below.filter(|_| section == "http").map(Scope::parse);
+        if setting == Setting::ExtraHeader {
+            let scope = match (&url, scope) {
+                (_, Some(scope)) => {
+                    scope.ok_or_else(|| wrong(key, "the URL in the key is none"))?.without_user(url.as_ref())
+                }
+                // git sends it to every host; here to the one that is followed.
+                (url, None) => url.as_ref().map(Scope::origin),
+            };
+            effect.headers.extend(header(key, value, scope)?);
+            continue;
+        }
+        if scope == Some(None) {
+            effect.unused(key, Err("the URL in it is none"));
+            continue;
+        }
+        let closeness = match (scope.flatten(), below) {
+            (Some(scope), _) => url.as_ref().and_then(|url| scope.closeness(url)),
+            (None, Some(_)) if setting == Setting::Allow => Some((1, 0, false)), // protocol.file.allow
+            (None, _) => Some(Closeness::default()),
+        };
+        let before = closest.entry((section.clone(), name.clone())).or_default();
+        let Some(close) = closeness.filter(|close| *close >= *before) else { continue };
+        *before = close;
+        match setting {
+            Setting::SslVerify => effect.unverified = !truth(key, value)?,
+            Setting::SslCaInfo => effect.ca_file = super::values::path(value),
+            Setting::CookieFile => effect.cookie_file = super::values::path(value),
+            Setting::Proxy => {
                 effect.proxy = match value.as_str() {
                     "" => Proxy::None,
-                    text => Proxy::To(Secret::new(text)),
+                    text => Proxy::To(Secret::holder(text)), // a URL: its credential is known, its host no secret
                 };
             }
-            ("http", "sslverify" | "sslcainfo" | "cookiefile" | "proxy") => {}
-            ("protocol", "allow") => {
-                if below.is_none_or(|protocol| protocol == "file") {
-                    effect.local_submodules = value == "always";
-                }
-            }
-            ("url", "insteadof") => {}
-            (section, _) if POINTLESS.contains(&section) => {}
-            _ => effect.unused.push(key.clone()),
+            Setting::Allow => effect.local_submodules = value == "always",
+            Setting::InsteadOf | Setting::ExtraHeader => {} // `remote`, and above
         }
     }
-    effect.unused.sort();
-    effect.unused.dedup();
     Ok(effect)
+}
+
+/// Makes known what may be secret in a setting: what URLs hold, and what a program is to print as a credential.
+fn know(key: &str, value: &str) {
+    secret::know_urls(key);
+    secret::know_urls(value);
+    if !key.contains("://") {
+        key.split('.').for_each(secret::know_name);
+    }
+    let key = key.to_ascii_lowercase();
+    if key.ends_with("extraheader") {
+        secret::know_header(value.split_once(':').map_or(value, |(_, value)| value.trim()));
+    } else if key.starts_with("credential.") && value.starts_with('!') {
+        value.split(['=', ' ', '"', '\'', ';', '\n']).for_each(secret::know);
+    }
 }
 
 /// Section and name in lower case, and what stands between them, as it is.
@@ -189,36 +237,38 @@ fn truth(key: &str, value: &str) -> Result<bool, Error> {
     }
 }
 
-/// `Name: value`, for what is at a URL or below it. It is judged even where it is sent nowhere.
-fn header(key: &str, value: &str, to: Option<Url>) -> Result<Option<ExtraHeader>, Error> {
+/// `Name: value`, or nothing, which takes back those before. It is judged even where it is sent nowhere.
+fn header(key: &str, value: &str, scope: Option<Scope>) -> Result<Option<ExtraHeader>, Error> {
+    if value.is_empty() {
+        return Ok(scope.map(ExtraHeader::none));
+    }
     let (name, value) = value.split_once(':').ok_or_else(|| wrong(key, "a header is NAME: VALUE"))?;
-    let Some(url) = to else { return Ok(None) };
-    let header = ExtraHeader::new(url, name.trim(), value.trim());
+    let Some(scope) = scope else { return Ok(None) };
+    let header = ExtraHeader::new(scope, name.trim(), value.trim());
     header.map(Some).ok_or_else(|| wrong(key, "a header is NAME: VALUE"))
 }
 
-fn origin(url: &Url) -> Url {
-    let mut origin = url.clone();
-    origin.set_path("/");
-    origin.set_query(None);
-    origin
-}
-
 fn wrong(key: &str, why: &str) -> Error {
-    Error::HiddenValue { name: format!("git's {key}"), why: why.to_owned() }
+    Error::HiddenValue { name: format!("git's {}", shown(key)), why: why.to_owned() }
 }
 
-/// Whether a URL is the one given, or below it.
-fn is_below(url: &Url, prefix: &str) -> bool {
-    let Ok(given) = Url::parse(prefix) else { return false };
-    let path = given.path().trim_end_matches('/');
-    let rest = url.path().strip_prefix(path);
-    given.origin() == url.origin() && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+/// A key as people may see it: a secret may be where a name belongs, and a URL may hold one.
+fn shown(key: &str) -> String {
+    let name = |text: &str| if secret::is_name(text) { text.to_owned() } else { secret::REDACTED.to_owned() };
+    let Some((section, rest)) = key.split_once('.') else { return name(key) };
+    match rest.rsplit_once('.') {
+        None => format!("{}.{}", name(section), name(rest)),
+        Some((below, last)) => {
+            let below = if below.contains("://") { secret::redact_path(below) } else { name(below) };
+            format!("{}.{below}.{}", name(section), name(last))
+        }
+    }
 }
 
-/// The remote after `url.<base>.insteadOf`: the longest beginning that fits is replaced, once.
+/// The remote after `url.<base>.insteadOf`: the longest beginning that fits is replaced, once; of equal ones
+/// the first, as in git.
 fn rewritten(entries: &[Entry], remote: &str) -> String {
-    let rules = entries.iter().filter_map(|Entry { key, value }| {
+    let rules = entries.iter().rev().filter_map(|Entry { key, value }| {
         let (section, base, name) = split(key).ok()?;
         let rest = remote.strip_prefix(value.as_str()).filter(|_| !value.is_empty())?;
         (section == "url" && name == "insteadof").then_some((value.len(), base?, rest))
@@ -242,9 +292,11 @@ pub(super) struct SshCommand {
     pub(super) unused: Vec<String>,
 }
 
-/// Reads the words of the variable; quotes are left to shells.
+/// Reads the words of the variable; quotes are left to shells. As in ssh_config(5) the first value of an option counts.
 pub(super) fn ssh_command(text: &str) -> SshCommand {
     let mut found = SshCommand::default();
+    let mut hosts = None;
+    let mut checking = None;
     let mut words = text.split_whitespace().skip(1);
     while let Some(word) = words.next() {
         let (flag, value) = match (word.get(..2), word.get(2..)) {
@@ -263,12 +315,20 @@ pub(super) fn ssh_command(text: &str) -> SshCommand {
         };
         match name.as_str() {
             "identityfile" => found.keys.push(setting.into()),
-            "userknownhostsfile" if setting != "/dev/null" => found.known_hosts = Some(setting.into()),
-            "userknownhostsfile" | "identitiesonly" | "batchmode" | "loglevel" => {}
-            "stricthostkeychecking" => found.trusting = matches!(setting, "no" | "off" | "accept-new"),
+            "userknownhostsfile" => drop(hosts.get_or_insert(setting)),
+            "identitiesonly" | "batchmode" | "loglevel" => {}
+            // Unknown hosts are not learned: with it only known ones are accepted.
+            "stricthostkeychecking" if setting.eq_ignore_ascii_case("accept-new") => {
+                checking.get_or_insert(setting);
+                found.unused.push(value.to_owned());
+            }
+            "stricthostkeychecking" => drop(checking.get_or_insert(setting)),
             _ => found.unused.push(word.to_owned()),
         }
     }
+    found.known_hosts = hosts.filter(|file| *file != "/dev/null").map(PathBuf::from);
+    found.trusting =
+        checking.is_some_and(|said| ["no", "off"].iter().any(|off| said.eq_ignore_ascii_case(off)));
     found
 }
 
@@ -330,17 +390,163 @@ mod tests {
                 ("gc.auto", "0"),
                 ("lfs.url", "https://s3cret"),
                 ("lfs.url", "again"),
+                ("Core.autoCRLF", "true"),
+                ("core.autocrlf", "s3cret"),
+                ("credential.helper", "store"),
             ],
             remote,
         );
-        let origins: Vec<&str> = found.headers.iter().map(|header| header.url.as_str()).collect();
-        assert_eq!(origins, ["https://git.example.com/", "https://other.example.com/"]);
+        assert_eq!(sent(&found, remote), ["Bearer s3cret"]);
+        assert_eq!(sent(&found, "https://other.example.com/x"), ["2"]);
         assert!(found.unverified && found.local_submodules && matches!(found.proxy, Proxy::To(_)));
         assert_eq!(found.ca_file, Some("/ca.pem".into()));
         assert_eq!(found.cookie_file, Some("/cookies".into()));
-        assert_eq!(found.unused, ["lfs.url"]);
+        let remarks: Vec<String> = found.remarks(false).collect();
+        assert_eq!(
+            remarks,
+            [
+                "git's Core.autoCRLF has no effect here: files are published as they are committed",
+                "git's credential.helper has no effect here: give --credential, --password-file or --askpass-url",
+                "git's gc.auto has no effect here: give --git-gc",
+                "git's lfs.url has no effect here: Git LFS is not supported: its pointer files are published as they are \
+                 committed",
+                "git's safe.directory has no effect here: nothing here needs it",
+            ]
+        );
+        // git itself fetches, and has the settings; what is published is not its doing.
+        assert!(found.remarks(true).all(|line| !line.contains("credential.helper")));
+        assert!(found.remarks(true).any(|line| line.contains("autoCRLF")));
         assert!(!format!("{found:?}").contains("s3cret"), "{found:?}");
         assert!(effect(&[("http.extraHeader", "A: b")], "git@example.com:x").headers.is_empty());
+    }
+
+    /// What git itself finds, of pairs of settings in either order.
+    #[test]
+    fn the_closest_url_wins_and_the_later_one_of_two_that_are_alike_as_in_git() {
+        let url = "https://bob@git.example.com/team/x.git";
+        let keys = [
+            "http.sslVerify",
+            "http.https://git.example.com.sslVerify",
+            "http.https://git.example.com/.sslVerify",
+            "http.https://git.example.com:443/team.sslVerify",
+            "http.https://git.example.com/tea.sslVerify",
+            "http.https://GIT.example.com/team/x.git.sslVerify",
+            "http.https://bob@git.example.com/.sslVerify",
+            "http.https://amy@git.example.com/team/x.git.sslVerify",
+            "http.https://*.example.com/team/.sslVerify",
+            "http.https://*.com/.sslVerify",
+            "http.http://git.example.com/.sslVerify",
+            "http.https://git.example.com:8443/.sslVerify",
+            "http.https://other.example.com/.sslVerify",
+        ];
+        for (first, second) in keys.iter().flat_map(|first| keys.iter().map(move |second| (first, second))) {
+            for (one, other) in [("true", "false"), ("false", "true")] {
+                let said = std::process::Command::new("git")
+                    .env("GIT_CONFIG_NOSYSTEM", "1")
+                    .env("GIT_CONFIG_GLOBAL", "/dev/null")
+                    .current_dir("/")
+                    .args(["-c", &format!("{first}={one}"), "-c", &format!("{second}={other}")])
+                    .args(["config", "--get-urlmatch", "http.sslVerify", url])
+                    .output()
+                    .unwrap();
+                let found = effect(&[(first, one), (second, other)], url);
+                let theirs = String::from_utf8(said.stdout).unwrap().trim() == "false";
+                assert_eq!(found.unverified, theirs, "{first}={one} {second}={other}");
+                assert!(found.unused.is_empty(), "{:?}", found.unused);
+            }
+        }
+    }
+
+    #[test]
+    fn a_protocols_own_setting_beats_that_for_all_protocols() {
+        let all = "protocol.allow";
+        let file = "protocol.file.allow";
+        for (first, second, allowed) in [
+            ((file, "never"), (all, "always"), false),
+            ((all, "always"), (file, "never"), false),
+            ((file, "always"), (all, "never"), true),
+            ((all, "never"), (all, "always"), true),
+            ((file, "always"), (file, "never"), false),
+            ((all, "never"), ("protocol.https.allow", "always"), false),
+        ] {
+            let found = effect(&[first, second], "https://h/x");
+            assert_eq!(found.local_submodules, allowed, "{first:?} {second:?}");
+        }
+    }
+
+    #[test]
+    fn a_url_that_is_none_is_named_as_without_effect() {
+        let found = effect(&[("http.example.com.proxy", "http://proxy")], "https://h/x");
+        let remarks: Vec<String> = found.remarks(true).collect();
+        assert_eq!(remarks, ["git's http.[redacted].proxy has no effect here: the URL in it is none"]);
+    }
+
+    #[test]
+    fn a_key_is_named_without_what_may_be_a_secret() {
+        for (key, named) in [
+            ("http.sslVerify", "http.sslVerify"),
+            ("protocol.file.allow", "protocol.file.allow"),
+            ("lfs.https://bob:s3cret@h/s3cret.locksverify", "lfs.https://h/[redacted].locksverify"),
+            ("http.s3cret.foo", "http.[redacted].foo"),
+            ("http.extraHeader=s3cret", "http.[redacted]"),
+            ("s3cret", "[redacted]"),
+            ("s3cret.foo", "[redacted].foo"),
+        ] {
+            assert_eq!(shown(key), named);
+        }
+    }
+
+    fn sent(effect: &Effect, url: &str) -> Vec<String> {
+        let headers = ExtraHeader::of(&effect.headers, &Url::parse(url).unwrap());
+        headers.into_iter().map(|(_, value)| value.to_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn headers_are_taken_back_only_where_the_url_matches() {
+        let remote = "https://bob@git.example.com/team/x.git";
+        let followed = "https://git.example.com/team/x.git/info/refs";
+        let (any, other) = ("http.extraHeader", "http.https://other.example.com/.extraHeader");
+        let (host, team) =
+            ("http.https://git.example.com/.extraHeader", "http.https://git.example.com/team/.extraHeader");
+        let (bob, amy) =
+            ("http.https://bob@git.example.com.extraHeader", "http.https://amy@git.example.com.extraHeader");
+        type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str]);
+        let cases: [Case<'_>; 9] = [
+            (&[(any, "A: 1"), (other, "")], &["1"]),
+            (&[(any, "A: 1"), (host, "")], &[]),
+            (&[(host, "A: 1"), (any, "")], &["1"]), // names it less closely
+            (&[(host, "A: 1"), (any, "A: 2")], &["1"]),
+            (&[(any, "A: 1"), (team, "A: 2"), (host, "A: 3")], &["1", "2"]),
+            (&[(host, "A: 1"), (host, ""), (host, "A: 2")], &["2"]),
+            (&[("http.https://*.example.com/.extraHeader", "A: 1")], &["1"]),
+            (&[("http.https://*.com/.extraHeader", "A: 1")], &[]),
+            (&[(bob, "A: 1"), (amy, "A: 2")], &["1"]),
+        ];
+        for (settings, wanted) in cases {
+            assert_eq!(sent(&effect(settings, remote), followed), wanted, "{settings:?}");
+        }
+        let found = effect(&[(host, "A: 1"), (team, "")], remote);
+        assert_eq!(sent(&found, followed), [""; 0]);
+        assert_eq!(
+            sent(&found, "https://git.example.com/shared/y.git"),
+            ["1"],
+            "a submodule elsewhere on the host"
+        );
+    }
+
+    #[test]
+    fn of_two_options_of_ssh_the_first_counts_and_accept_new_still_checks() {
+        let found = ssh_command(
+            "ssh -o StrictHostKeyChecking=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/a -o UserKnownHostsFile=/b",
+        );
+        assert_eq!((found.trusting, found.known_hosts), (false, Some("/a".into())));
+        let found = ssh_command("ssh -oStrictHostKeyChecking=accept-new -o StrictHostKeyChecking=no");
+        assert!(!found.trusting);
+        assert_eq!(found.unused, ["StrictHostKeyChecking=accept-new"]);
+        let found = ssh_command(
+            "ssh -o UserKnownHostsFile=/dev/null -o UserKnownHostsFile=/b -o stricthostkeychecking=NO",
+        );
+        assert_eq!((found.trusting, found.known_hosts), (true, None));
     }
 
     #[test]
@@ -352,6 +558,8 @@ mod tests {
         assert_eq!(effect(&rules, "https://git.example.com/team/x").remote, "git@example.com:x");
         assert_eq!(effect(&rules, "https://git.example.com/x").remote, "https://mirror/x");
         assert_eq!(effect(&rules, "https://elsewhere/x").remote, "https://elsewhere/x");
+        let alike = [("url.https://a/.insteadOf", "x:"), ("url.https://b/.insteadOf", "x:")];
+        assert_eq!(effect(&alike, "x:foo").remote, "https://a/foo");
     }
 
     #[test]

@@ -32,6 +32,7 @@ impl Check<'_> {
             exec,
             pre_publish,
             gate: given.pre_publish_gate,
+            gate_retry: given.pre_publish_gate_retry,
             web: self.web()?,
             once: self.args.pace.one_time,
         })

@@ -16,6 +16,8 @@ pub mod gitsync;
 mod hooks;
 mod json;
 mod origin;
+#[cfg(test)]
+pub(crate) mod patterns;
 mod personality;
 mod print;
 mod settings;
@@ -27,5 +29,5 @@ pub use error::Error;
 pub use origin::{Hidden, Origin};
 pub use personality::Personality;
 pub use print::{Line, lines};
-pub use settings::Settings;
-pub use values::{boolean, duration, print_duration};
+pub use settings::{Settings, link_name};
+pub use values::{at_least_one, boolean, duration, percent, print_duration, signal_name};

@@ -9,7 +9,7 @@ pub enum Origin {
     Flag,
     /// A variable, by name.
     Variable(String),
-    /// Nobody gave one.
+    /// None was given.
     Default,
 }
 

@@ -31,7 +31,7 @@ macro_rules! defaults {
 }
 
 defaults! {
-    // What is published, and how. git-sync has no ceilings: those of ours are wide there.
+    // What is published, and how. git-sync has no ceilings: ours are wide there.
     LAYOUT = "layout": "kubelet", "git-sync";
     SUBMODULES = "submodules": "off", "recursive";
     SYMLINKS = "symlinks": "safe", "keep";

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use super::args::{self, Args};
-use super::check::Check;
+use super::check::{Check, holds_password};
 use super::credentials;
 use super::env::Origins;
 use super::error::Error;
@@ -15,8 +15,9 @@ use super::personality::Personality;
 use super::values::{self, path};
 use crate::mirror::wire;
 use crate::payload::{Limits, Symlinks};
-use crate::phase::machine::{Pace, Patience};
+use crate::phase::machine::{Patience, Timing};
 use crate::revision::Ref;
+use crate::store::OwnFile;
 use crate::{admin, hooks, mirror, retention, retry, store, sync, telemetry};
 
 /// git-sync's floor for its pauses; below it a period is a typing error.
@@ -25,8 +26,26 @@ const SHORTEST: Duration = Duration::from_millis(10);
 /// The longest pause after failures, unless a flag says otherwise.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(300);
 
+/// The same until the first success: an application waits for it.
+const LONGEST_INIT_BACKOFF: Duration = Duration::from_secs(30);
+
 /// The first pause after a failure is no longer than this, however long the period is.
 const FIRST_BACKOFF: Duration = Duration::from_secs(10);
+
+/// The values of `--submodules`. They are not clap's, for git-sync reports a wrong one in its turn.
+pub(super) const SUBMODULES: [(&str, mirror::Submodules); 3] = [
+    ("recursive", mirror::Submodules::Recursive),
+    ("shallow", mirror::Submodules::First),
+    ("off", mirror::Submodules::Off),
+];
+
+/// The values of `--git-gc`.
+pub(super) const GIT_GC: [(&str, mirror::Gc); 4] = [
+    ("auto", mirror::Gc::Auto),
+    ("always", mirror::Gc::Always),
+    ("aggressive", mirror::Gc::Aggressive),
+    ("off", mirror::Gc::Off),
+];
 
 /// Everything `sync` runs with.
 #[derive(Clone, Debug)]
@@ -39,10 +58,12 @@ pub struct Settings {
     pub lock_wait: Duration,
     /// The loop.
     pub sync: sync::Options,
-    /// What is run and told at a publication.
+    /// Hooks.
     pub hooks: hooks::Options,
     /// The signal that asks for an attempt.
     pub signal: Option<i32>,
+    /// What a webhook or a signal asks for begins within this time.
+    pub trigger_spread: Duration,
     /// The listener, if there is to be one.
     pub admin: Option<admin::Options>,
     /// Whether the listener shows metrics.
@@ -87,7 +108,12 @@ impl Settings {
         let mirror_dir = match (args.root.mirror.as_str(), &style) {
             ("", store::Style::Kubelet) => root.join("..treeswap/mirror"),
             ("", store::Style::GitSync { .. }) => root.join(".git"),
-            (dir, _) => absolute(dir),
+            (dir, style) => check.mirror_dir(dir, &root, style)?,
+        };
+        let termination_log = match args.logging.termination_log.as_str() {
+            "" => None,
+            text if *origins.get("termination-log") == Origin::Default => Some(PathBuf::from(text)),
+            text => Some(check.outside("termination-log", text, &root, &style)?),
         };
         let mirror = mirror::Options {
             worktrees: style != store::Style::Kubelet,
@@ -101,6 +127,7 @@ impl Settings {
                     Personality::Treeswap => mirror::Hosts::Known(Vec::new()),
                 },
                 local: git.local_submodules,
+                limits: check.limits()?,
             },
             filter: (!args.source.filter.is_empty()).then(|| args.source.filter.clone()),
             index_memory: check.ceiling("index-memory", args.limits.index_memory)?,
@@ -111,16 +138,17 @@ impl Settings {
         };
         Ok(Self {
             mirror,
-            store: check.store(root.clone(), style)?,
+            sync: check.sync(&root, &style, &asked, pace, sync_timeout)?,
+            store: check.store(root, style)?,
             lock_wait: args.root.lock_wait,
-            sync: check.sync(&root, &asked, pace, sync_timeout)?,
             hooks,
             signal,
+            trigger_spread: args.pace.trigger_spread,
             admin,
             metrics: args.server.http_metrics,
             git_sync_metrics: origins.personality() == Personality::GitSync,
             telemetry: check.telemetry()?,
-            termination_log: path(&args.logging.termination_log),
+            termination_log,
             add_user: args.credentials.add_user,
             remarks: check.remarks(&git, hidden),
         })
@@ -131,6 +159,12 @@ impl Settings {
 fn absolute(text: &str) -> PathBuf {
     // It only fails for an empty path and for a working directory that is gone; the first use names it then.
     std::path::absolute(text).unwrap_or_else(|_| PathBuf::from(text))
+}
+
+/// The link of git-sync's layout: as in git-sync, where none is given, the last part of the URL as it is written.
+pub fn link_name<'t>(given: &'t str, repo: &'t str) -> &'t str {
+    let last = repo.trim_matches('/').rsplit('/').next().unwrap_or_default();
+    if given.is_empty() { last } else { given }
 }
 
 /// Without `.` and `..`, by the text alone, as git-sync has it.
@@ -166,22 +200,23 @@ impl Check<'_> {
     }
 
     fn submodules(&self) -> Result<mirror::Submodules, Error> {
-        match self.args.source.submodules.as_str() {
-            "off" => Ok(mirror::Submodules::Off),
-            "shallow" => Ok(mirror::Submodules::First),
-            "recursive" => Ok(mirror::Submodules::Recursive),
-            value => Err(self.wrong("submodules", value, "it is one of recursive, shallow, off")),
-        }
+        self.one_of("submodules", &self.args.source.submodules, &SUBMODULES)
+    }
+
+    /// Ceilings on a revision's content.
+    fn limits(&self) -> Result<Limits, Error> {
+        let limits = &self.args.limits;
+        Ok(Limits {
+            entries: self.count("max-tree-entries", limits.max_tree_entries, 1)?.into(),
+            bytes: self.ceiling("max-tree-bytes", limits.max_tree_bytes)?,
+            file_bytes: self.ceiling("max-file-bytes", limits.max_file_bytes)?,
+            depth: self.count("max-path-depth", limits.max_path_depth, 1)?,
+            ..Limits::default()
+        })
     }
 
     fn gc(&self) -> Result<mirror::Gc, Error> {
-        match self.args.git.git_gc.as_str() {
-            "auto" => Ok(mirror::Gc::Auto),
-            "always" => Ok(mirror::Gc::Always),
-            "aggressive" => Ok(mirror::Gc::Aggressive),
-            "off" => Ok(mirror::Gc::Off),
-            value => Err(self.wrong("git-gc", value, "it is one of auto, always, aggressive, off")),
-        }
+        self.one_of("git-gc", &self.args.git.git_gc, &GIT_GC)
     }
 
     /// The program of `--git`, with all of git's settings: it understands each of them.
@@ -208,13 +243,25 @@ impl Check<'_> {
 
     /// What has no effect. Never a value: it may be a secret.
     fn remarks(&self, git: &git_config::Effect, hidden: &Hidden) -> Vec<String> {
-        let settings = git.unused.iter().map(|key| format!("git's {key} has no effect here"));
+        let settings = git.remarks(!self.args.git.git.is_empty());
         let ssh = hidden.ssh_command.as_deref().map(git_config::ssh_command).unwrap_or_default();
+        let trusting = match (self.args.credentials.ssh_known_hosts, ssh.trusting) {
+            (true, false) => None,
+            (true, true) => Some("$GIT_SSH_COMMAND's StrictHostKeyChecking".to_owned()),
+            (false, _) => Some(self.origins.name("ssh-known-hosts")),
+        };
+        let trusting = trusting.map(|why| format!("ssh host keys go unchecked ({why})"));
         let ssh = (!ssh.unused.is_empty()).then(|| {
             format!("of $GIT_SSH_COMMAND only -i and -o are understood, not {}", ssh.unused.join(" "))
         });
         let unchecked = git.unverified.then(|| "TLS certificates go unchecked (http.sslVerify)".to_owned());
-        settings.chain(ssh).chain(unchecked).collect()
+        let visible = *self.origins.get("repo") == Origin::Flag && holds_password(&self.args.source.repo);
+        let visible = visible.then(|| {
+            "the password in --repo's URL can be read by every process of the machine: give it by --password-file, or \
+             in $TREESWAP_PASSWORD"
+                .to_owned()
+        });
+        settings.chain(ssh).chain(unchecked).chain(trusting).chain(visible).collect()
     }
 
     fn style(&self, root: &Path) -> Result<store::Style, Error> {
@@ -226,9 +273,7 @@ impl Check<'_> {
             }
             return Ok(store::Style::Kubelet);
         }
-        // As in git-sync, the last part of the URL as it is written.
-        let last = source.repo.trim_matches('/').rsplit('/').next().unwrap_or_default();
-        let link = if given.link.is_empty() { last } else { given.link.as_str() };
+        let link = link_name(&given.link, &source.repo);
         match cleaned(&root.join(link)) {
             clean if link.is_empty() || clean == root || root.starts_with(&clean) => {
                 Err(self.wrong("link", link, "it is the name of a link in the root, or an absolute path"))
@@ -251,9 +296,10 @@ impl Check<'_> {
         let known_hosts = ssh.known_hosts.unwrap_or_else(|| PathBuf::from(&given.ssh_known_hosts_file));
         wire.ssh = wire::ssh::Options {
             keys: ssh.keys.into_iter().chain(self.keys()).collect(),
-            known_hosts: match given.ssh_known_hosts && !ssh.trusting {
-                true => wire::ssh::KnownHosts::Strict(known_hosts),
-                false => wire::ssh::KnownHosts::Off,
+            known_hosts: if given.ssh_known_hosts && !ssh.trusting {
+                wire::ssh::KnownHosts::Strict(known_hosts)
+            } else {
+                wire::ssh::KnownHosts::Off
             },
         };
         wire.cookie_file = self.cookie_file().or_else(|| git.cookie_file.clone());
@@ -287,11 +333,81 @@ impl Check<'_> {
             .collect()
     }
 
+    /// As in git-sync, relative to the root; an absolute path replaces it.
+    fn own(
+        &self,
+        flag: &str,
+        text: &str,
+        root: &Path,
+        style: &store::Style,
+    ) -> Result<Option<OwnFile>, Error> {
+        let file = path(text).map(|path| OwnFile::new(root, style, &path)).transpose();
+        file.map_err(|why| self.misplaced(flag, text, why, style))
+    }
+
+    fn misplaced(&self, flag: &str, text: &str, why: String, style: &store::Style) -> Error {
+        let hint = match style {
+            store::Style::Kubelet => "name a path outside of the root, or one in it that begins with \"..\"",
+            store::Style::GitSync { .. } => {
+                "name a path outside of the root, or one in it beside the link, .git and .worktrees"
+            }
+        };
+        Error::Place { name: self.origins.name(flag), value: text.to_owned(), why, hint }
+    }
+
+    /// A path that is opened by name leads through nothing that a commit can shape, by its text and by what it resolves
+    /// to.
+    fn place(
+        &self,
+        flag: &str,
+        text: &str,
+        root: &Path,
+        style: &store::Style,
+        made_for: &[&str],
+    ) -> Result<PathBuf, Error> {
+        let path = absolute(text);
+        store::check_place(root, style, &path)
+            .and_then(|()| store::check_resolved(root, &path, style, made_for))
+            .map(|()| path)
+            .map_err(|why| self.misplaced(flag, text, why, style))
+    }
+
+    /// The same for a file that is never written in the root.
+    fn outside(&self, flag: &str, text: &str, root: &Path, style: &store::Style) -> Result<PathBuf, Error> {
+        let hint = "name a path outside of the root";
+        store::check_outside(root, &absolute(text)).map_err(|why| Error::Place {
+            name: self.origins.name(flag),
+            value: text.to_owned(),
+            why,
+            hint,
+        })?;
+        self.place(flag, text, root, style, &[])
+    }
+
+    /// The places in the root that are made for a mirror are ours anyway.
+    fn mirror_dir(&self, text: &str, root: &Path, style: &store::Style) -> Result<PathBuf, Error> {
+        let dir = absolute(text);
+        let made_for_it = |place| cleaned(&dir).starts_with(root.join(place));
+        // With rules and without a root the mirror's directory is the root, which is not opened.
+        if [".git", "..treeswap"].into_iter().any(made_for_it) || dir == root {
+            Ok(dir)
+        } else {
+            self.place("mirror", text, root, style, &[".git", "..treeswap"])
+        }
+    }
+
     fn store(&self, root: PathBuf, style: store::Style) -> Result<store::Options, Error> {
-        let Args { root: given, retention, .. } = self.args;
+        let Args { root: given, retention, logging, .. } = self.args;
+        let in_root = |text: &String| {
+            let path = path(text).map(|path| cleaned(&root.join(path)))?;
+            Some(path.strip_prefix(&root).ok()?.components().next()?.as_os_str().to_owned())
+        };
+        let own = [&given.touch_file, &logging.error_file, &given.mirror].into_iter().filter_map(in_root);
+        let own = own.collect();
         Ok(store::Options {
             root,
             style,
+            own,
             durability: match given.durability.as_str() {
                 "none" => store::Durability::None,
                 _ => store::Durability::Syncfs,
@@ -316,23 +432,16 @@ impl Check<'_> {
     fn sync(
         &self,
         root: &Path,
+        style: &store::Style,
         asked: &Ref,
-        pace: Pace,
+        pace: Timing,
         sync_timeout: Duration,
     ) -> Result<sync::Options, Error> {
-        let Args { source, root: given, pace: args::Pace { one_time, .. }, limits, logging, .. } = self.args;
-        // As in git-sync, relative to the root; an absolute path replaces it.
-        let beside = |text: &str| path(text).map(|path| root.join(path));
+        let Args { source, root: given, pace: args::PaceArgs { one_time, .. }, logging, .. } = self.args;
         Ok(sync::Options {
             asked: asked.to_string(),
             root: root.to_owned(),
-            limits: Limits {
-                entries: self.count("max-tree-entries", limits.max_tree_entries, 1)?.into(),
-                bytes: self.ceiling("max-tree-bytes", limits.max_tree_bytes)?,
-                file_bytes: self.ceiling("max-file-bytes", limits.max_file_bytes)?,
-                depth: self.count("max-path-depth", limits.max_path_depth, 1)?,
-                ..Limits::default()
-            },
+            limits: self.limits()?,
             symlinks: match given.symlinks.as_str() {
                 "keep" => Symlinks::Keep,
                 _ => Symlinks::Safe,
@@ -346,35 +455,36 @@ impl Check<'_> {
             one_time: *one_time,
             // As in git-sync. (treeswap goes on looking whether its root is as it should be.)
             park: self.origins.personality() == Personality::GitSync && matches!(asked, Ref::Commit(_)),
-            touch_file: beside(&given.touch_file),
-            error_file: beside(&logging.error_file),
+            every_failure: self.origins.personality() == Personality::GitSync,
+            touch_file: self.own("touch-file", &given.touch_file, root, style)?,
+            error_file: self.own("error-file", &logging.error_file, root, style)?,
         })
     }
 
-    fn pace(&self) -> Result<Pace, Error> {
+    fn pace(&self) -> Result<Timing, Error> {
         let given = &self.args.pace;
         let period = self.at_least("period", given.period, SHORTEST)?;
         let init_period = match given.init_period {
             Duration::ZERO => period,
             own => self.at_least("init-period", own, SHORTEST)?,
         };
-        let backoff = |period: Duration| {
+        let backoff = |period: Duration, longest: Duration| {
             let ceiling = match (given.max_backoff, self.origins.personality()) {
                 // git-sync's pauses do not grow.
                 (Duration::ZERO, Personality::GitSync) => {
                     return retry::Backoff { first: period, ceiling: period };
                 }
-                (Duration::ZERO, Personality::Treeswap) => LONGEST_BACKOFF.min(period.saturating_mul(10)),
+                (Duration::ZERO, Personality::Treeswap) => longest.min(period.saturating_mul(10)),
                 (own, _) => own,
             };
             retry::Backoff { first: period.min(FIRST_BACKOFF).min(ceiling), ceiling }
         };
-        Ok(Pace {
+        Ok(Timing {
             period,
             init_period,
             min_interval: given.min_interval,
-            backoff: backoff(period),
-            init_backoff: backoff(init_period),
+            backoff: backoff(period, LONGEST_BACKOFF),
+            init_backoff: backoff(init_period, LONGEST_INIT_BACKOFF),
             jitter: given.jitter,
         })
     }
@@ -384,7 +494,7 @@ impl Check<'_> {
         let given = &self.args.pace;
         let limit = |flag: &str, value: i64| match value {
             ..0 => Ok(None),
-            value => self.count(flag, value, 0).map(|value| Some(value.max(1))),
+            value => self.count(flag, value, 0).map(Some),
         };
         let failures = match given.max_failures {
             Some(value) => limit("max-failures", value)?,
@@ -444,6 +554,7 @@ impl Check<'_> {
             "" => std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty() && given.verbose <= 0),
             level => Some(level.to_owned()),
         };
+        let by_verbosity = filter.is_none().then_some(given.verbose);
         let filter = filter.unwrap_or_else(|| verbosity.to_owned());
         let format = match given.log_format.as_str() {
             "json" => telemetry::Format::Json,
@@ -452,6 +563,39 @@ impl Check<'_> {
             _ => telemetry::Format::Auto,
         };
         telemetry::Options::new(format, &filter)
+            .map(|options| options.verbose(by_verbosity))
             .map_err(|why| self.wrong("log-level", filter, why.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Bare {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn pace(flags: &[&str]) -> Timing {
+        let given = ["treeswap", "--repo=https://git.example.com/x", "--root=/config"].iter().chain(flags);
+        let args = Bare::try_parse_from(given).unwrap().args;
+        Settings::new(&args, &Origins::default(), &Hidden::default()).unwrap().sync.pace
+    }
+
+    #[test]
+    fn what_waits_for_a_first_revision_is_asked_again_within_half_a_minute() {
+        const S: fn(u64) -> Duration = Duration::from_secs;
+        let ceilings = |flags: &[&str]| {
+            let pace = pace(flags);
+            (pace.init_backoff.ceiling, pace.backoff.ceiling)
+        };
+        assert_eq!(ceilings(&[]), (S(30), S(100)));
+        assert_eq!(ceilings(&["--period=1h"]), (S(30), S(300)));
+        assert_eq!(ceilings(&["--period=1s"]), (S(10), S(10)));
+        assert_eq!(ceilings(&["--max-backoff=2m"]), (S(120), S(120)), "who says it means it");
     }
 }

@@ -4,9 +4,41 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Reads what Go's `time.ParseDuration` reads (`300ms`, `1.5h`, `2m30s`, `0`), except that a negative one is refused.
+/// Units of time, in seconds. Go has all but `min` and `d`.
+pub(super) const TIMES: [(&str, f64); 10] = [
+    ("ns", 1e-9),
+    ("us", 1e-6),
+    ("µs", 1e-6), // the micro sign and the Greek letter, as in Go
+    ("μs", 1e-6),
+    ("ms", 1e-3),
+    ("s", 1.0),
+    ("m", 60.0),
+    ("min", 60.0),
+    ("h", 3_600.0),
+    ("d", 86_400.0),
+];
+
+/// Units of bytes.
+pub(super) const SIZES: [(&str, u64); 8] = [
+    ("Ki", 1 << 10),
+    ("Mi", 1 << 20),
+    ("Gi", 1 << 30),
+    ("Ti", 1 << 40),
+    ("k", 1_000),
+    ("M", 1_000_000),
+    ("G", 1_000_000_000),
+    ("T", 1_000_000_000_000),
+];
+
+/// How true and false are written, as in Go.
+pub(super) const BOOLEANS: [[&str; 6]; 2] =
+    [["1", "t", "T", "true", "TRUE", "True"], ["0", "f", "F", "false", "FALSE", "False"]];
+
+/// Reads what Go's `time.ParseDuration` reads (`300ms`, `1.5h`, `2m30s`, `0`), and besides `min` for `m`, and `d`, 24
+/// hours. A negative one is refused.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    const WANTED: &str = "a duration needs a unit: 300ms, 10s, 1.5h, 2m30s";
+    const WANTED: &str = "a duration is a number with a unit: 300ms, 10s, 5m, 1.5h, 2m30s, 1d";
+    const UNITS: &str = "write 300ms, 10s, 5m, 2m30s, 1.5h or 1d";
     if text.starts_with('-') {
         return Err("a duration cannot be negative".into());
     }
@@ -23,14 +55,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         let (number, tail) = rest.split_at(digits);
         let unit = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(unit);
-        let seconds = match unit {
-            "ns" => 1e-9,
-            "us" | "µs" | "μs" => 1e-6, // the micro sign and the Greek letter, as in Go
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3_600.0,
-            _ => return Err(WANTED.into()),
+        let seconds = match TIMES.iter().find(|(known, _)| *known == unit) {
+            Some((_, seconds)) => seconds,
+            None if unit.is_empty() => return Err(WANTED.into()),
+            None => return Err(format!("{} is no unit of time: {UNITS}", unit.trim().escape_debug())),
         };
         let number: f64 = number.parse().map_err(|_| WANTED)?;
         let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| "it is too long")?;
@@ -43,12 +71,15 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 
 /// Prints a duration so that [`duration`] reads it back.
 pub fn print_duration(duration: Duration) -> String {
-    let (seconds, nanos) = (duration.as_secs(), duration.subsec_nanos());
+    let seconds = duration.as_secs();
+    let nanos = duration.subsec_nanos();
     match (seconds, nanos) {
         (0, 0) => "0s".into(),
         (0, nanos) if nanos % 1_000_000 == 0 => format!("{}ms", nanos / 1_000_000),
         (_, 0) => {
-            let (hours, minutes, seconds) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
+            let hours = seconds / 3_600;
+            let minutes = seconds / 60 % 60;
+            let seconds = seconds % 60;
             let part =
                 |count: u64, unit: &str| if count == 0 { String::new() } else { format!("{count}{unit}") };
             format!("{}{}{}", part(hours, "h"), part(minutes, "m"), part(seconds, "s"))
@@ -59,11 +90,20 @@ pub fn print_duration(duration: Duration) -> String {
 
 /// Reads what Go's `strconv.ParseBool` reads.
 pub fn boolean(text: &str) -> Result<bool, String> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err("it is either true or false".into()),
-    }
+    let [truths, lies] = BOOLEANS.map(|words| words.contains(&text));
+    if truths || lies { Ok(truths) } else { Err("it is either true or false".into()) }
+}
+
+/// Reads a percentage, written without its sign.
+pub fn percent(text: &str) -> Result<u8, String> {
+    let number = text.parse().ok().filter(|number| *number <= 100);
+    number.ok_or_else(|| "it is a whole number from 0 to 100, without a percent sign".into())
+}
+
+/// Reads how many there may be, where none is too few.
+pub fn at_least_one(text: &str) -> Result<u16, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| format!("it is a whole number from 1 to {}", u16::MAX))
 }
 
 /// Reads a Go integer literal: `12`, `0x10`, `0o7`, `0b1`, `1_000`, `-1`.
@@ -90,17 +130,7 @@ pub(super) fn integer(text: &str) -> Result<i64, String> {
 
 /// Reads a number of bytes: `1048576`, `512Mi`, `2Gi`, `500M`.
 pub(super) fn bytes(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 8] = [
-        ("Ki", 1 << 10),
-        ("Mi", 1 << 20),
-        ("Gi", 1 << 30),
-        ("Ti", 1 << 40),
-        ("k", 1_000),
-        ("M", 1_000_000),
-        ("G", 1_000_000_000),
-        ("T", 1_000_000_000_000),
-    ];
-    let (number, unit) = UNITS
+    let (number, unit) = SIZES
         .iter()
         .find_map(|(suffix, unit)| text.strip_suffix(suffix).map(|number| (number, *unit)))
         .unwrap_or((text, 1));
@@ -120,7 +150,7 @@ pub(super) fn fraction(text: &str) -> Result<f64, String> {
 
 /// Signals that may ask for a sync, by name. Those that end a process end this one, always: git-sync can be made
 /// unstoppable with `--sync-on-signal=TERM`.
-const SIGNALS: [(&str, i32); 8] = [
+pub(super) const SIGNALS: [(&str, i32); 8] = [
     ("HUP", 1),
     ("QUIT", 3),
     ("USR1", 10),
@@ -145,6 +175,12 @@ pub(super) fn signal(text: &str) -> Result<Option<i32>, String> {
     })
 }
 
+/// The name of a signal that may ask for a sync; of another one its number.
+pub fn signal_name(number: i32) -> String {
+    let found = SIGNALS.iter().find(|(_, known)| *known == number);
+    found.map_or_else(|| number.to_string(), |(name, _)| format!("SIG{name}"))
+}
+
 /// A path, unless it is empty.
 pub(super) fn path(text: &str) -> Option<PathBuf> {
     (!text.is_empty()).then(|| PathBuf::from(text))
@@ -165,14 +201,21 @@ mod tests {
             ("1h1m1s1ms1us1ns", 3_661_001_001_001),
             (".5s", 500_000_000),
             ("3µs", 3_000),
+            // Go takes neither.
+            ("5min", 300_000_000_000),
+            ("1d12h", 129_600_000_000_000),
         ];
         for (text, nanos) in good {
             assert_eq!(duration(text), Ok(Duration::from_nanos(nanos)), "{text}");
         }
-        for text in ["", "10", "1d", "-5s", "s", "5 s", "1.2.3s", ".", "5sx", "99999999999999h", "1h-5m"] {
+        for text in ["", "10", "1w", "-5s", "s", "5 s", "1.2.3s", ".", "5sx", "99999999999999h", "1h-5m"] {
             assert!(duration(text).is_err(), "{text:?} was accepted");
         }
         assert!(duration("-5s").unwrap_err().contains("negative"));
+        assert_eq!(
+            duration("2weeks").unwrap_err(),
+            "weeks is no unit of time: write 300ms, 10s, 5m, 2m30s, 1.5h or 1d"
+        );
     }
 
     #[test]
@@ -199,6 +242,13 @@ mod tests {
         }
         for text in ["", "1.5", "x", "--1", "0x", "-+1", "1 ", "09", "_1", "1_", "1__0"] {
             assert!(integer(text).is_err(), "{text:?} was accepted");
+        }
+        assert_eq!((percent("0"), percent("100"), at_least_one("8")), (Ok(0), Ok(100), Ok(8)));
+        for text in ["", "50%", "101", "150", "-1", "0.5"] {
+            assert!(percent(text).unwrap_err().contains("from 0 to 100"), "{text:?}");
+        }
+        for text in ["", "0", "-1", "65536"] {
+            assert!(at_least_one(text).unwrap_err().contains("from 1 to 65535"), "{text:?}");
         }
         assert!(boolean("yes").is_err() && boolean("").is_err() && boolean("True") == Ok(true));
         assert_eq!((bytes("500M"), bytes("2Gi")), (Ok(500_000_000), Ok(2 << 30)));

@@ -8,7 +8,7 @@ use std::io::Read as _;
 use aws_lc_rs::digest;
 use flate2::read::MultiGzDecoder;
 
-use super::payload::{Form, Payload, Value, sha256};
+use super::payload::{Payload, Value, ValueEncoding, sha256};
 
 /// A ConfigMap as the API server has it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -74,10 +74,10 @@ impl Current {
 /// Whether bytes of `binaryData` give a reader what the value does.
 fn same(value: &Value, stored: &[u8]) -> bool {
     match value.form() {
-        Form::Text => false,
-        Form::Binary => value.bytes() == stored,
-        Form::Gzip if value.bytes() == stored => true,
-        Form::Gzip => content_digest(stored).as_ref() == Some(value.digest()),
+        ValueEncoding::Text => false,
+        ValueEncoding::Binary => value.bytes() == stored,
+        ValueEncoding::Gzip if value.bytes() == stored => true,
+        ValueEncoding::Gzip => content_digest(stored).as_ref() == Some(value.digest()),
     }
 }
 

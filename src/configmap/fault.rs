@@ -92,7 +92,7 @@ pub enum Fault {
     /// An ordinary reader would expect something else. Said, not refused.
     #[error("the pattern {0}")]
     Surprise(&'static str),
-    /// Prow's own rules stand in. Said, not refused.
+    /// Prow's own rules are in it. A warning, no refusal.
     #[error("there are no maps, so that Prow's two default maps hold")]
     Defaults,
     /// YAML 1.1's way to write a boolean, where one belongs. Said, not refused.
@@ -147,7 +147,7 @@ pub enum RulesError {
         /// The parser's words.
         why: String,
     },
-    /// The namespace that an empty one stands for cannot be one.
+    /// The namespace for an empty one is not valid.
     #[error("the default namespace {name:?} cannot be one: {why}")]
     DefaultNamespace {
         /// The namespace.
@@ -174,13 +174,24 @@ pub(super) fn more(count: usize) -> String {
 pub(super) const SHOWN: usize = 20;
 
 impl RulesError {
-    /// What a person can do, a line each: the other problems, and flags that help.
+    /// What an operator can do, a line each: the other problems, and flags that help.
     pub fn hints(&self) -> Vec<String> {
-        let Self::Wrong { problems, .. } = self else { return Vec::new() };
+        let problems = match self {
+            Self::Wrong { problems, .. } => problems,
+            Self::Syntax { .. } => {
+                return vec!["correct the YAML there; `treeswap render` tries it offline".to_owned()];
+            }
+            Self::DefaultNamespace { .. } => {
+                return vec!["give another one: lower-case letters, digits and `-`, at most 63".to_owned()];
+            }
+        };
         let mut hints: Vec<String> =
             problems.iter().skip(1).take(SHOWN).map(|p| format!("also {p}")).collect();
         if problems.iter().any(|problem| matches!(problem.fault, Fault::Unknown(_) | Fault::Removed(_))) {
             hints.push("--unknown-fields=ignore ignores such fields, as Prow does".to_owned());
+        }
+        if hints.is_empty() {
+            hints.push("correct that field; `treeswap render` tries the rules offline".to_owned());
         }
         hints
     }
@@ -190,6 +201,36 @@ impl RulesError {
         match self {
             Self::Wrong { problems, .. } => problems,
             Self::Syntax { .. } | Self::DefaultNamespace { .. } => &[],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_wrong_with_rules_is_one_line_and_says_what_to_do() {
+        let file = || "plugins.yaml".to_owned();
+        let problem = |fault| Problem { field: "maps".into(), line: Some(3), fault };
+        let wrong = |faults: Vec<Fault>| RulesError::Wrong {
+            file: file(),
+            problems: faults.into_iter().map(problem).collect(),
+        };
+        let each = [
+            RulesError::Syntax { file: file(), why: "a tab".into() },
+            RulesError::DefaultNamespace { name: "A".into(), why: "it has a capital" },
+            wrong(vec![Fault::Duplicate]),
+            wrong(vec![Fault::Unknown(Some("name"))]),
+            wrong(vec![Fault::NoName, Fault::Duplicate]),
+        ];
+        for error in each {
+            match error {
+                RulesError::Syntax { .. }
+                | RulesError::DefaultNamespace { .. }
+                | RulesError::Wrong { .. } => {}
+            }
+            crate::human::reads_well(&error, &error.hints());
         }
     }
 }

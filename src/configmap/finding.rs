@@ -8,7 +8,7 @@ use super::tree::BadLink;
 use crate::human;
 use crate::payload::escaped;
 
-/// Something about real files that rules alone cannot tell.
+/// Something about real files that rules alone do not show.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Finding {
@@ -64,7 +64,7 @@ pub enum Finding {
         /// The name.
         taken: String,
     },
-    /// A rule asks which repository it is, and nobody said.
+    /// A rule asks which repository it is, and --repository is not given.
     NoRepository {
         /// The rule.
         pattern: String,
@@ -106,7 +106,10 @@ impl Finding {
                  --oversize=skip leaves it out"
             }
             Self::NoRepository { .. } => "--repository=ORGANISATION/NAME says it",
-            Self::NameTaken { .. } | Self::Denied { .. } | Self::NoFile { .. } => return None,
+            Self::NameTaken { .. } => {
+                "give one of the two rules another name, or the large one partitioned_names"
+            }
+            Self::Denied { .. } | Self::NoFile { .. } => return None,
         })
     }
 }
@@ -170,12 +173,51 @@ pub struct Refused(
 );
 
 impl Refused {
-    /// What a person can do, a line each: the other findings, and flags that go on in spite of them.
+    /// What an operator can do, a line each: the other findings, and flags that go on in spite of them.
     pub fn hints(&self) -> Vec<String> {
         let mut hints: Vec<String> =
             self.0.iter().skip(1).take(SHOWN).map(|one| format!("also {one}")).collect();
         let flags: BTreeSet<&str> = self.0.iter().filter_map(Finding::hint).collect();
         hints.extend(flags.into_iter().map(str::to_owned));
         hints
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_finding_that_refuses_is_one_line_and_says_what_to_do() {
+        let text = || "x".to_owned();
+        let path = || b"a/b".to_vec();
+        let each = [
+            Finding::Overlap { path: path(), rules: vec![(text(), text())] },
+            Finding::Collision { name: text(), key: text(), paths: vec![path()] },
+            Finding::Link { path: path(), why: BadLink::Dangling },
+            Finding::IllegalKey { path: path(), name: text(), why: KeyFault::Empty },
+            Finding::Oversize { name: text(), what: "of keys", bytes: 2, limit: 1, largest: Vec::new() },
+            Finding::NameTaken { name: text(), taken: text() },
+            Finding::NoRepository { pattern: text() },
+            Finding::Denied { pattern: text(), files: 1 },
+            Finding::NoFile { pattern: text() },
+        ];
+        for finding in each {
+            let hints = match &finding {
+                Finding::Overlap { .. }
+                | Finding::Collision { .. }
+                | Finding::IllegalKey { .. }
+                | Finding::Link { .. }
+                | Finding::Oversize { .. }
+                | Finding::NameTaken { .. }
+                | Finding::NoRepository { .. } => true,
+                Finding::Denied { .. } | Finding::NoFile { .. } => false,
+            };
+            assert_eq!(hints, !finding.is_harmless());
+            let refused = Refused(vec![finding]);
+            if hints {
+                crate::human::reads_well(&refused, &refused.hints());
+            }
+        }
     }
 }

@@ -127,7 +127,7 @@ impl Pattern {
         }
     }
 
-    /// How many bytes of it stand for themselves: of two patterns for one path, the one with more is more specific.
+    /// How many bytes of it are literal: of two patterns for one path, the one with more is more specific.
     pub fn weight(&self) -> usize {
         match &self.matcher {
             Matcher::Zglob(Zglob::Parts { parts, .. }) => parts
@@ -153,9 +153,9 @@ impl Pattern {
         };
         if matches!(zglob, Zglob::Whole(_)) {
             return match () {
-                () if text.contains('{') => Some("has braces but no `*`, and is compared as it stands"),
-                () if text.contains(['?', '[', '\\']) => Some("has no `*`, and is compared as it stands"),
-                () if text != clean_form(text) => Some("is compared as it stands, and no path is written so"),
+                () if text.contains('{') => Some("has braces but no `*`, and is compared literally"),
+                () if text.contains(['?', '[', '\\']) => Some("has no `*`, and is compared literally"),
+                () if text != clean_form(text) => Some("is compared literally, and no path is written so"),
                 () => None,
             };
         }

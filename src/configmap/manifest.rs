@@ -6,12 +6,12 @@
 use std::fmt::Write as _;
 
 use super::payload::Payload;
-use super::rules::Place;
+use super::rules::ClusterNamespace;
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// A document, from `---` to its last newline.
-pub fn manifest(name: &str, place: &Place, payload: &Payload) -> String {
+pub fn manifest(name: &str, place: &ClusterNamespace, payload: &Payload) -> String {
     let mut out = format!(
         "---\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {}\n  namespace: {}\n  labels:\n    \
          app.kubernetes.io/managed-by: treeswap\n",

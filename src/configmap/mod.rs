@@ -7,22 +7,21 @@
 //!
 //! Files: `yaml` a document with its quotes and repetitions kept; `rules` what a rule is, `read` from YAML to rules,
 //! `fault` what can be wrong with them; `glob` the dialects by name, `zglob` the older one; `tree` files and links;
-//! `payload` the keys and bytes of one ConfigMap; `plan` which file goes where, `finding` what stands in the way,
-//! `grow` more partitions for a payload that is too large; `compare` what an existing ConfigMap lacks; `manifest` the
-//! YAML that kubectl takes; `apply` what has to happen in a cluster; `set` whether what a consumer sees belongs together.
+//! `payload` the keys and bytes of one ConfigMap; `plan` which file goes where, `finding` what is in the way,
+//! `split` more partitions for a payload that is too large; `compare` what an existing ConfigMap lacks; `manifest` the
+//! YAML that kubectl takes; `apply` what has to happen in a cluster.
 
 pub mod apply;
 mod compare;
 mod fault;
 mod finding;
 mod glob;
-mod grow;
 mod manifest;
 mod payload;
 mod plan;
 mod read;
 mod rules;
-pub mod set;
+mod split;
 mod tree;
 mod yaml;
 mod zglob;
@@ -35,10 +34,10 @@ pub use fault::{Fault, Problem, RulesError};
 pub use finding::{Finding, Refused};
 pub use glob::{BadPattern, Dialect, Pattern, Patterns};
 pub use manifest::manifest;
-pub use payload::{Form, KeyFault, Payload, Value, check_key, partition};
+pub use payload::{KeyFault, Payload, Value, ValueEncoding, check_key, partition};
 pub use plan::{
     Collisions, Contents, IllegalKeys, Links, Options, Overlaps, Oversize, Plan, Planned, Policies,
     ReadFailed, plan,
 };
-pub use rules::{Names, Place, Rule, RuleSet, Setting};
+pub use rules::{ClusterNamespace, Names, Rule, RuleSet, Setting};
 pub use tree::{BadLink, Tree};

@@ -1,7 +1,7 @@
 //! The keys and bytes of one ConfigMap, and what the API server takes.
 //!
 //! Compressed bytes are the same for the same input and the same build of treeswap, and may differ between builds:
-//! whoever asks whether a payload changed compares digests, which are of what was compressed.
+//! to find out whether a payload changed, compare digests, which are of what was compressed.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -15,7 +15,7 @@ use crate::human;
 /// What all values of a ConfigMap may take together; key names are not counted. Kubernetes' `MaxSecretSize`, which the
 /// validation of ConfigMaps uses.
 pub(super) const MOST_VALUES: usize = 1 << 20;
-/// What etcd takes for one object unless it is told otherwise (`--max-request-bytes`); keys and metadata count.
+/// What etcd takes for one object unless configured otherwise (`--max-request-bytes`); keys and metadata count.
 pub(super) const MOST_OBJECT: usize = 3 << 19;
 /// What the API server takes for the body of a request.
 pub(super) const MOST_BODY: usize = 3 << 20;
@@ -105,20 +105,20 @@ pub(super) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
 
 /// Where a value goes and how it is written there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Form {
+pub enum ValueEncoding {
     /// Into `data`, as it is: valid UTF-8.
-    Text,
+    Text = 0, // the numbers are in digests that clusters hold
     /// Into `binaryData`, as it is.
-    Binary,
+    Binary = 1,
     /// Into `binaryData`, compressed.
-    Gzip,
+    Gzip = 2,
 }
 
 /// A file's content as a ConfigMap holds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Value {
     bytes: Vec<u8>,
-    form: Form,
+    form: ValueEncoding,
     /// Of the content before compression.
     digest: [u8; 32],
 }
@@ -128,9 +128,10 @@ impl Value {
     pub fn new(content: Vec<u8>, compress: bool) -> Self {
         let digest = sha256(&[&content]);
         if compress {
-            return Self { bytes: gzip(&content), form: Form::Gzip, digest };
+            return Self { bytes: gzip(&content), form: ValueEncoding::Gzip, digest };
         }
-        let form = if std::str::from_utf8(&content).is_ok() { Form::Text } else { Form::Binary };
+        let form =
+            if std::str::from_utf8(&content).is_ok() { ValueEncoding::Text } else { ValueEncoding::Binary };
         Self { bytes: content, form, digest }
     }
 
@@ -141,11 +142,11 @@ impl Value {
 
     /// What is stored, if it goes into `data`.
     pub fn text(&self) -> Option<&str> {
-        if self.form == Form::Text { std::str::from_utf8(&self.bytes).ok() } else { None }
+        if self.form == ValueEncoding::Text { std::str::from_utf8(&self.bytes).ok() } else { None }
     }
 
     /// Where it goes.
-    pub fn form(&self) -> Form {
+    pub fn form(&self) -> ValueEncoding {
         self.form
     }
 
@@ -185,7 +186,7 @@ pub struct Payload {
 
 /// A ceiling of the API server, and how much a payload has of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Over {
+pub(super) struct LimitExceeded {
     pub(super) what: &'static str,
     pub(super) bytes: usize,
     pub(super) limit: usize,
@@ -214,8 +215,8 @@ impl Payload {
         self.values.values().map(|value| value.bytes.len()).sum()
     }
 
-    /// A digest of keys, forms and contents before compression, in hexadecimal. The key `VERSION` is left out where
-    /// it is a stamp.
+    /// A digest of keys, forms and contents before compression, in hexadecimal; docs/reference/digests.md has its
+    /// definition. The key `VERSION` is left out where it is a stamp.
     pub fn digest(&self, stamped: bool) -> String {
         let mut context = digest::Context::new(&digest::SHA256);
         for (key, value) in self.values.iter().filter(|(key, _)| !(stamped && *key == "VERSION")) {
@@ -228,8 +229,8 @@ impl Payload {
     }
 
     /// The first ceiling that it is over.
-    pub(super) fn over(&self) -> Option<Over> {
-        let over = |what, bytes, limit| (bytes > limit).then_some(Over { what, bytes, limit });
+    pub(super) fn over(&self) -> Option<LimitExceeded> {
+        let over = |what, bytes, limit| (bytes > limit).then_some(LimitExceeded { what, bytes, limit });
         let object = |(key, value): (&String, &Arc<Value>)| key.len() + value.bytes.len() + FRAMING;
         let body = |(key, value): (&String, &Arc<Value>)| key.len() + value.json_len() + 6;
         over("of values", self.size(), MOST_VALUES)

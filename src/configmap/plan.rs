@@ -1,15 +1,15 @@
 //! Which file goes where: the whole desired state, computed from rules and a tree.
 //!
 //! In reading order: every file finds its rule, every rule its keys, every ConfigMap its values, every payload its
-//! size. A plan is always whole; what its policies refuse is in [`Plan::refused`], and who carries it out asks first.
+//! size. A plan is always whole; what its policies refuse is in [`Plan::refused`], and the caller checks that first.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::finding::{Finding, Refused};
-use super::grow;
-use super::payload::{Over, Payload, Value, check_key, partition};
-use super::rules::{Names, Place, RuleSet};
+use super::payload::{LimitExceeded, Payload, Value, check_key, partition};
+use super::rules::{ClusterNamespace, Names, RuleSet};
+use super::split;
 use super::tree::Tree;
 
 /// The key that the stamp has, as in Prow.
@@ -107,7 +107,7 @@ pub struct Planned {
     /// Its name.
     pub name: String,
     /// Where it goes; sorted.
-    pub places: Vec<Place>,
+    pub places: Vec<ClusterNamespace>,
     /// What is in it.
     pub payload: Payload,
     /// The files its keys are from.
@@ -119,9 +119,43 @@ pub struct Planned {
     pub stamped: bool,
 }
 
+/// A policy's words: as flags give them, and as digests of rules have them for good.
+macro_rules! words {
+    ($($policy:ident { $($value:ident = $word:literal),* })*) => {
+        $(impl $policy {
+            /// In one word.
+            pub fn word(self) -> &'static str {
+                match self { $(Self::$value => $word),* }
+            }
+
+            /// All words.
+            pub const WORDS: &'static [&'static str] = &[$($word),*];
+        }
+
+        impl std::str::FromStr for $policy {
+            type Err = String;
+
+            fn from_str(word: &str) -> Result<Self, String> {
+                match word {
+                    $($word => Ok(Self::$value),)*
+                    _ => Err(format!("it is one of {}", Self::WORDS.join(", "))),
+                }
+            }
+        })*
+    };
+}
+
+words! {
+    Overlaps { Refuse = "refuse", First = "first", Specific = "specific" }
+    Collisions { Refuse = "refuse", Last = "last" }
+    IllegalKeys { Refuse = "refuse", Skip = "skip" }
+    Links { Refuse = "refuse", Skip = "skip" }
+    Oversize { Refuse = "refuse", Grow = "grow", Skip = "skip" }
+}
+
 impl Planned {
     /// That it is over a ceiling, with its largest keys.
-    pub(super) fn oversize(&self, over: Over) -> Finding {
+    pub(super) fn oversize(&self, over: LimitExceeded) -> Finding {
         let file = |key: &String| self.files.get(key).cloned().unwrap_or_default();
         let largest = self.payload.largest().into_iter().map(|(key, size)| {
             let path = file(&key);
@@ -144,7 +178,7 @@ pub struct Plan {
     pub configmaps: Vec<Planned>,
     /// Why it must not be carried out.
     pub refused: Vec<Finding>,
-    /// What was gone around as the policies say, and what is worth saying.
+    /// What was skipped as the policies say, and what else is worth a warning.
     pub noted: Vec<Finding>,
 }
 
@@ -168,7 +202,7 @@ pub struct ReadFailed {
 
 /// A file under its key.
 #[derive(Clone, Debug)]
-struct Fed {
+struct MatchedFile {
     path: Vec<u8>,
     file: usize,
     key: String,
@@ -243,10 +277,10 @@ impl Planner<'_> {
     }
 
     /// The files that each rule has, in the order of paths.
-    fn files_of_rules(&mut self) -> Vec<Vec<Fed>> {
+    fn files_of_rules(&mut self) -> Vec<Vec<MatchedFile>> {
         let rules = self.rules;
         let repository = self.options.repository.as_deref();
-        let mut fed: Vec<Vec<Fed>> = vec![Vec::new(); rules.rules.len()];
+        let mut fed: Vec<Vec<MatchedFile>> = vec![Vec::new(); rules.rules.len()];
         let mut matched = vec![0; rules.rules.len()];
         for path in self.tree.paths() {
             let mut claims = rules.patterns.matching(path);
@@ -298,7 +332,7 @@ impl Planner<'_> {
     }
 
     /// A file under its key, if that is one.
-    fn keyed(&mut self, path: &[u8], file: usize, rule: usize) -> Option<Fed> {
+    fn keyed(&mut self, path: &[u8], file: usize, rule: usize) -> Option<MatchedFile> {
         let rule = &self.rules.rules[rule];
         let text = String::from_utf8_lossy(path);
         let key = rule.key_of(&text).into_owned();
@@ -308,19 +342,19 @@ impl Planner<'_> {
             return None;
         }
         let partition = partition(&key, rule.names.all().len());
-        Some(Fed { path: path.to_vec(), file, key, partition })
+        Some(MatchedFile { path: path.to_vec(), file, key, partition })
     }
 
     /// Every ConfigMap with the rules that feed it, and the places where just these do.
-    fn configmaps(&self) -> Vec<(String, Vec<usize>, Vec<Place>)> {
-        let mut feeders: BTreeMap<(&str, &Place), Vec<usize>> = BTreeMap::new();
+    fn configmaps(&self) -> Vec<(String, Vec<usize>, Vec<ClusterNamespace>)> {
+        let mut feeders: BTreeMap<(&str, &ClusterNamespace), Vec<usize>> = BTreeMap::new();
         for (index, rule) in self.rules.rules.iter().enumerate() {
             for (name, place) in rule.names.all().iter().flat_map(|n| rule.places.iter().map(move |p| (n, p)))
             {
                 feeders.entry((name, place)).or_default().push(index);
             }
         }
-        let mut alike: BTreeMap<(&str, Vec<usize>), Vec<Place>> = BTreeMap::new();
+        let mut alike: BTreeMap<(&str, Vec<usize>), Vec<ClusterNamespace>> = BTreeMap::new();
         for ((name, place), rules) in feeders {
             alike.entry((name, rules)).or_default().push(place.clone());
         }
@@ -332,12 +366,12 @@ impl Planner<'_> {
         &mut self,
         name: &str,
         feeders: &[usize],
-        fed: &[Vec<Fed>],
+        fed: &[Vec<MatchedFile>],
     ) -> BTreeMap<String, (Vec<u8>, Source)> {
-        let mut claims: BTreeMap<&str, Vec<(&Fed, bool)>> = BTreeMap::new();
+        let mut claims: BTreeMap<&str, Vec<(&MatchedFile, bool)>> = BTreeMap::new();
         for &index in feeders {
             let rule = &self.rules.rules[index];
-            let here = |fed: &&Fed| match &rule.names {
+            let here = |fed: &&MatchedFile| match &rule.names {
                 Names::One(_) => true,
                 Names::Partitions(names) => names[fed.partition] == name,
             };
@@ -370,7 +404,7 @@ impl Planner<'_> {
             Oversize::Grow => {
                 self.oversize(&planned, false);
                 let stamp = planned.stamped.then_some(STAMP);
-                for (bits, payload) in grow::split(&planned.payload, stamp) {
+                for (bits, payload) in split::split(&planned.payload, stamp) {
                     let name = match bits.as_str() {
                         "" => planned.name.clone(),
                         bits => format!("{}-{bits}", planned.name),
@@ -405,7 +439,7 @@ impl Planner<'_> {
 
     /// A name that grew out of one ConfigMap must not be another's.
     fn names_once(&mut self) {
-        let mut seen: BTreeSet<(&str, &Place)> = BTreeSet::new();
+        let mut seen: BTreeSet<(&str, &ClusterNamespace)> = BTreeSet::new();
         let mut taken = Vec::new();
         for planned in &self.plan.configmaps {
             if planned.places.iter().any(|place| !seen.insert((&planned.name, place))) {

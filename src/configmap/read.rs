@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use super::fault::{Fault, Problem, RulesError};
 use super::glob::{Dialect, Pattern, Patterns};
 use super::payload::{check_key, check_name, check_namespace, partition};
-use super::rules::{Names, Place, Rule, RuleSet, Setting};
+use super::rules::{ClusterNamespace, Names, Rule, RuleSet, Setting};
 use super::yaml::{Node, Top, Trap};
 
 /// What Prow installs where there are no maps.
@@ -54,7 +54,7 @@ impl RuleSet {
         let file = || setting.file.to_owned();
         let top: Top<'_> = serde_yaml::from_str(source)
             .map_err(|error| RulesError::Syntax { file: file(), why: error.to_string() })?;
-        let mut reader = Reader { source, setting, problems: Vec::new(), warnings: Vec::new() };
+        let mut reader = RulesParser { source, setting, problems: Vec::new(), warnings: Vec::new() };
         let set = reader.document(&top, variable);
         if reader.problems.is_empty() {
             Ok(Self { warnings: reader.warnings, ..set })
@@ -64,7 +64,7 @@ impl RuleSet {
     }
 }
 
-struct Reader<'s> {
+struct RulesParser<'s> {
     source: &'s str,
     setting: &'s Setting<'s>,
     problems: Vec<Problem>,
@@ -74,7 +74,7 @@ struct Reader<'s> {
 /// A named set of targets.
 type Group = Vec<(String, Vec<String>)>;
 
-impl Reader<'_> {
+impl RulesParser<'_> {
     fn fault(&mut self, field: &str, at: &Node<'_>, fault: Fault) {
         let unknown = matches!(fault, Fault::Unknown(_) | Fault::Removed(_));
         let harmless = fault.is_harmless() || (unknown && self.setting.ignore_unknown);
@@ -130,7 +130,7 @@ impl Reader<'_> {
             self.fault(&format!("{prefix}maps"), &Node::Null, Fault::Defaults);
             (rules, patterns) = self.defaults(gzip.unwrap_or(false));
         }
-        RuleSet { rules, patterns: Patterns::new(patterns), warnings: Vec::new() }
+        RuleSet { rules, patterns: Patterns::new(patterns), dialect, warnings: Vec::new() }
     }
 
     fn defaults(&self, gzip: bool) -> (Vec<Rule>, Vec<Pattern>) {
@@ -210,9 +210,9 @@ impl Reader<'_> {
         if list.is_empty() { Names::One(one) } else { Names::Partitions(list) }
     }
 
-    fn place(&self, cluster: &str, namespace: &str) -> Place {
+    fn place(&self, cluster: &str, namespace: &str) -> ClusterNamespace {
         let namespace = if namespace.is_empty() { self.setting.default_namespace } else { namespace };
-        Place { cluster: cluster.to_owned(), namespace: namespace.to_owned() }
+        ClusterNamespace { cluster: cluster.to_owned(), namespace: namespace.to_owned() }
     }
 
     fn places(
@@ -222,7 +222,7 @@ impl Reader<'_> {
         clusters: &Node<'_>,
         named: &Node<'_>,
         groups: &HashMap<String, Group>,
-    ) -> Vec<Place> {
+    ) -> Vec<ClusterNamespace> {
         let own: Group = self
             .mapping(&format!("{field}.clusters"), clusters)
             .into_iter()
@@ -252,7 +252,7 @@ impl Reader<'_> {
         if targets.is_empty() && named.is_empty() {
             return vec![self.place("default", "")];
         }
-        let places: BTreeSet<Place> = targets
+        let places: BTreeSet<ClusterNamespace> = targets
             .iter()
             .flat_map(|(cluster, namespaces)| namespaces.iter().map(|one| self.place(cluster, one)))
             .collect();

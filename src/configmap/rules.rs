@@ -8,7 +8,7 @@ use super::glob::{Dialect, Patterns};
 pub struct Setting<'a> {
     /// The file's name, for messages.
     pub file: &'a str,
-    /// What an empty namespace stands for: Prow's `prowjob_namespace`.
+    /// What an empty namespace means: Prow's `prowjob_namespace`.
     pub default_namespace: &'a str,
     /// The dialect, unless the file names one.
     pub dialect: Dialect,
@@ -23,6 +23,8 @@ pub struct RuleSet {
     pub rules: Vec<Rule>,
     /// Their patterns, by the same index.
     pub patterns: Patterns,
+    /// The dialect that they are in.
+    pub dialect: Dialect,
     /// What is worth saying, though it is not refused.
     pub warnings: Vec<Problem>,
 }
@@ -43,7 +45,7 @@ pub struct Rule {
     /// Whether values are compressed; the file's own setting where the rule says nothing.
     pub compress: bool,
     /// Where the ConfigMap goes; sorted.
-    pub places: Vec<Place>,
+    pub places: Vec<ClusterNamespace>,
     /// Repositories that may feed it; empty for all.
     pub allowed: Vec<String>,
     /// Repositories that may not.
@@ -71,7 +73,7 @@ impl Names {
 
 /// A cluster and a namespace in it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Place {
+pub struct ClusterNamespace {
     /// The kubeconfig context; `default` is the cluster that the process runs in.
     pub cluster: String,
     /// The namespace.

@@ -37,7 +37,8 @@ fn patterns(dialect: Dialect) -> Vec<Pattern> {
 #[test]
 fn a_set_finds_what_each_pattern_finds_and_no_walk_misses_it() {
     for dialect in [Dialect::Zglob, Dialect::Globset] {
-        let (each, set) = (patterns(dialect), Patterns::new(patterns(dialect)));
+        let each = patterns(dialect);
+        let set = Patterns::new(patterns(dialect));
         for path in PATHS {
             let one_by_one: Vec<usize> =
                 (0..each.len()).filter(|&index| each[index].matches(path.as_bytes())).collect();

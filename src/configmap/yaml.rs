@@ -34,14 +34,14 @@ impl Node<'_> {
         }
     }
 
-    /// Where in the source it stands, if the parser left a trace.
+    /// Where it is in the source, if the parser recorded it.
     pub(super) fn offset(&self, source: &str) -> Option<usize> {
         let Self::Text(Cow::Borrowed(text)) = self else { return None };
         let offset = (text.as_ptr() as usize).checked_sub(source.as_ptr() as usize)?;
         (offset <= source.len()).then_some(offset)
     }
 
-    /// The line it stands on, from 1.
+    /// Its line, from 1.
     pub(super) fn line(&self, source: &str) -> Option<usize> {
         let before = &source.as_bytes()[..self.offset(source)?];
         Some(before.iter().filter(|&&byte| byte == b'\n').count() + 1)
@@ -142,7 +142,8 @@ impl<'de> Visitor<'de> for NodeVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let (mut entries, mut merged) = (Vec::new(), Vec::new());
+        let mut entries = Vec::new();
+        let mut merged = Vec::new();
         while let Some((key, value)) = map.next_entry::<Node<'de>, Node<'de>>()? {
             match (&key, value) {
                 (Node::Text(text), Node::Map(others)) if text == "<<" => merged.extend(others),

@@ -1,6 +1,6 @@
 //! Prow's glob dialect: what `Match` of go-zglob v0.0.2 answers, which Prow pins.
 //!
-//! It differs from ordinary globs: without any `*` a pattern is compared as a string; `**/` may stand anywhere, and a
+//! It differs from ordinary globs: without any `*` a pattern is compared as a string; `**/` may be anywhere, and a
 //! `**` that no `/` follows is a `*`; `?` and brackets are literal; braces do not nest, and what is inside is literal.
 
 /// A pattern, read once.
@@ -10,7 +10,7 @@ pub(super) enum Zglob {
     Whole(Vec<u8>),
     /// Everything else.
     Parts {
-        /// Bytes of what stands before the first component with a `*`; no path as short as that matches.
+        /// Bytes before the first component with a `*`; no path as short as that matches.
         root: usize,
         /// What to match, left to right, anchored at both ends.
         parts: Vec<Part>,
@@ -31,9 +31,10 @@ pub(super) enum Part {
 }
 
 impl Zglob {
-    /// Reads a pattern. `variable` looks up the variable that a component `$NAME` stands for.
+    /// Reads a pattern. `variable` looks up the variable that a component `$NAME` names.
     pub(super) fn new(pattern: &str, variable: &dyn Fn(&str) -> Option<String>) -> Self {
-        let (mut mask, mut root) = (String::new(), None);
+        let mut mask = String::new();
+        let mut root = None;
         for (at, component) in pattern.split('/').enumerate() {
             if root.is_none() && component.contains('*') {
                 root = Some(if mask.is_empty() { ".".to_owned() } else { mask.clone() });
@@ -69,7 +70,7 @@ impl Zglob {
     }
 }
 
-/// What a component stands for: the home directory, a variable, or itself.
+/// What a component means: the home directory, a variable, or itself.
 fn expanded(at: usize, component: &str, variable: &dyn Fn(&str) -> Option<String>) -> String {
     let component = match component {
         "~" if at == 0 => variable("HOME").unwrap_or_default(),

@@ -3,15 +3,15 @@
 //! For each cluster, on its own, so that one that is slow or gone delays no other:
 //!
 //! 1. compute what the revision asks for;
-//! 2. read what is there, at the price of one metadata-only list a namespace where nobody wrote anything;
+//! 2. read what is there, at the price of one metadata-only list a namespace where nothing was written;
 //! 3. ask the remote which revision its ref names *now*, and begin again with that one if it is another;
 //! 4. write, each object under the version that was read; what gains before what loses;
 //! 5. ask once more, and begin again if the ref has moved; then write the marker, then the ledger.
 //!
-//! Why nobody is taken back without clocks or locks: an older writer's read and question lie before the push of the
-//! newer revision, and every write of the newer revision lies after it, so the older one's write meets a version that
-//! has changed. A newer writer that finds an object already right and skips it can still be overtaken by an older
-//! write; step 5 of the older writer, or the next run, heals that.
+//! Why no cluster goes back to an older revision, without clocks or locks: an older writer's read and question lie
+//! before the push of the newer revision, and every write of the newer revision lies after it, so the older one's write
+//! meets a version that has changed. A newer writer that finds an object already right and skips it can still be
+//! overtaken by an older write; step 5 of the older writer, or the next run, repairs that.
 //!
 //! Before the first write of 4 the marker names what it did not name yet, as wanted. So a crash leaves: after 1 to 3
 //! nothing; within 4 some targets written, each whole, found right by the next run, or, if the rules do not name them
@@ -21,23 +21,27 @@
 //! Where step 2 finds something to do, several instances may take turns before step 3 (`lease`); nothing rests on that.
 //!
 //! Files: `source` where revisions come from; `survey` step 2; `rewind` a ref that went back; `write` step 4; `worker`
-//! one cluster from 1 to 5; `forgotten` namespaces that no rule names any more; `lease` turns, `pool` places in a fleet,
-//! `hold` one Lease of either; `set` what the marker and the ledger hold; `record` writes them; `pauses` how long is
-//! waited; `report` what is told; `follow` the same at every new revision.
+//! one cluster from 1 to 5; `aliases` names that mean one cluster; `orphaned` namespaces that no rule names any more;
+//! `turns` who writes next, by `lease`s, `pool` and its `places` in a fleet, `renewal` one Lease of either; `set` what
+//! the marker and the ledger hold; `record` writes them; `pauses` how long is waited; `report` results; `follow` the
+//! same at every new revision.
 
-mod book;
+mod aliases;
 mod follow;
-mod forgotten;
-mod hold;
 mod lease;
+mod ledgers;
+mod orphaned;
 mod pauses;
+mod places;
 mod pool;
 mod record;
+mod renewal;
 mod report;
 mod rewind;
 mod set;
 mod source;
 mod survey;
+mod turns;
 mod worker;
 mod write;
 
@@ -49,21 +53,22 @@ use jiff::Timestamp;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use book::noted;
-pub use follow::{Rhythm, Turn, follow};
+pub use follow::{LoopEvent, Rhythm, follow};
 pub use lease::Leases;
-pub use pool::{BadPlaces, Places};
+pub use ledgers::noted;
+pub use places::{BadPlaces, PoolSpec};
 pub use report::{Outcome, Report, Target};
-pub use source::{MirrorSource, Planner, Plans, Relations, Source, SourceError, TreeSource};
+pub use source::{MirrorSource, Plans, Relations, Source, SourceError, TreeSource};
 
 use crate::cluster::{Clusters, ConfigError};
-use crate::configmap::apply::{Adopt, Desired, Floor, Owner, Pace, Policy};
+use crate::configmap::apply::{Adopt, Desired, Owner, Policy, PruneLimit, RepairLimit};
 use crate::human;
 use crate::retry::Backoff;
 pub use crate::revision::Relation;
 use crate::revision::Revision;
+use aliases::Aliases;
 use pool::Pool;
-use report::Ended;
+use report::ClusterOutcome;
 use worker::Worker;
 
 /// A ref that still moves after so many rounds over the clusters is for the next run.
@@ -84,12 +89,14 @@ pub enum OnRewind {
 pub struct Options {
     /// Who we are.
     pub owner: Owner,
+    /// Where revisions are from, without secrets, for those who read what is written.
+    pub repository: Option<String>,
     /// Whose ConfigMaps become ours.
     pub adopt: Adopt,
     /// Whether what nothing feeds any more is deleted.
     pub prune: bool,
     /// How much may be taken away at once.
-    pub floor: Floor,
+    pub floor: PruneLimit,
     /// Whether an immutable ConfigMap is deleted and made again.
     pub recreate: bool,
     /// Overwrite what is recorded as another revision's, where there is no ref to ask.
@@ -107,7 +114,7 @@ pub struct Options {
     /// Writes in flight to one cluster.
     pub concurrency: usize,
     /// How often a target may be repaired.
-    pub pace: Pace,
+    pub pace: RepairLimit,
     /// How instances take turns, if they do.
     pub leases: Option<Leases>,
 }
@@ -117,9 +124,10 @@ impl Options {
     pub fn new(owner: Owner) -> Self {
         Self {
             owner,
+            repository: None,
             adopt: Adopt::Nothing,
             prune: false,
-            floor: Floor::default(),
+            floor: PruneLimit::default(),
             recreate: false,
             force: false,
             on_rewind: OnRewind::Apply,
@@ -128,9 +136,17 @@ impl Options {
             tries: 5,
             backoff: Backoff { first: Duration::from_millis(200), ceiling: Duration::from_secs(10) },
             concurrency: 8,
-            pace: Pace::default(),
+            pace: RepairLimit::default(),
             leases: None,
         }
+    }
+
+    /// What is written says that it is from this remote: a name without userinfo, of which query and fragment, in which
+    /// there may be a token, too, are left out.
+    #[must_use]
+    pub fn naming(self, remote: &str) -> Self {
+        let repository = remote.split(['?', '#']).next().map(str::to_owned);
+        Self { repository, ..self }
     }
 
     /// The rules of judging for one revision.
@@ -180,21 +196,30 @@ pub async fn deliver<S: Source>(
     cancel: &CancellationToken,
 ) -> Result<Report, SourceError> {
     let newest = async || source.desired(source.ask().await?).await;
-    let mut desired = unless(cancel, newest()).await?;
-    let mut ended: BTreeMap<String, Ended> = BTreeMap::new();
+    let mut desired = or_cancelled(cancel, newest()).await?;
+    let mut ended: BTreeMap<String, ClusterOutcome> = BTreeMap::new();
     let mut failures = Vec::new();
+    let aliases = Arc::new(Aliases::of(clusters));
     let pool = Pool::of(options.leases.as_ref(), clusters, cancel).map(Arc::new);
     for round in 1.. {
         let behind = |name: &&str| ended.get(*name).is_none_or(|ended| ended.revision != desired.revision);
-        let all = concerned(&desired, clusters, options.prune);
+        let all = aliases.concerned(&desired, options.prune);
         let names: BTreeSet<String> = all.iter().filter(|name| behind(&name.as_str())).cloned().collect();
-        ended.extend(each(&names, &source, clusters, options, cancel, &desired, pool.as_ref()).await);
+        let crew = WorkerContext {
+            source: &source,
+            clusters,
+            aliases: &aliases,
+            options,
+            cancel,
+            pool: pool.as_ref(),
+        };
+        ended.extend(crew.each(&names, &desired).await);
         let settled = all.iter().all(|name| ended[name].revision == desired.revision);
         if settled || cancel.is_cancelled() || round == MOST_ROUNDS {
             break;
         }
         // The ref moved while some clusters were written and after others were found right: those have it to come.
-        match unless(cancel, newest()).await {
+        match or_cancelled(cancel, newest()).await {
             Ok(newest) => desired = newest,
             Err(error) => {
                 failures.push(error.to_string());
@@ -208,83 +233,68 @@ pub async fn deliver<S: Source>(
     Ok(report)
 }
 
-/// The clusters that something is for and, to prune them, all the others, each by one name.
-fn concerned(desired: &Desired, clusters: &impl Directory, prune: bool) -> BTreeSet<String> {
-    let mut names: BTreeSet<String> = desired.clusters().map(str::to_owned).collect();
-    if !prune {
-        return names;
-    }
-    let known = |name: &String| clusters.find(name).map(|cluster| cluster.name().to_owned()).ok();
-    let mut seen: BTreeSet<String> = names.iter().filter_map(known).collect();
-    for name in clusters.names() {
-        if known(&name).is_some_and(|cluster| seen.insert(cluster)) {
-            names.insert(name);
-        }
-    }
-    names
-}
-
 /// What the remote answers, unless the run ends before.
-async fn unless<T>(
+async fn or_cancelled<T>(
     cancel: &CancellationToken,
     answer: impl Future<Output = Result<T, SourceError>>,
 ) -> Result<T, SourceError> {
     tokio::select! {
         biased;
         answer = answer => answer,
-        () = cancel.cancelled() => Err(SourceError {
-            what: "the run ended before the remote had answered".to_owned(),
-            hints: Vec::new(),
-            transient: true,
-        }),
+        () = cancel.cancelled() => Err(SourceError::interrupted()),
     }
 }
 
-/// Brings one revision to these clusters, each on its own.
-async fn each<S: Source>(
-    names: &BTreeSet<String>,
-    source: &Arc<S>,
-    clusters: &impl Directory,
-    options: &Options,
-    cancel: &CancellationToken,
-    desired: &Arc<Desired>,
-    pool: Option<&Arc<Pool>>,
-) -> BTreeMap<String, Ended> {
-    let mut running = JoinSet::new();
-    let mut ended = BTreeMap::new();
-    let mut same: BTreeMap<String, &String> = BTreeMap::new();
-    for name in names {
-        let cluster = match clusters.find(name) {
-            Ok(cluster) => cluster,
-            Err(error) => {
-                let hints = error.hints();
-                ended.insert(name.clone(), Ended::failed(desired, name, &human::one_line(&error), &hints));
-                continue;
+/// What each worker of a delivery gets.
+struct WorkerContext<'a, S, D> {
+    source: &'a Arc<S>,
+    clusters: &'a D,
+    aliases: &'a Arc<Aliases>,
+    options: &'a Options,
+    cancel: &'a CancellationToken,
+    pool: Option<&'a Arc<Pool>>,
+}
+
+impl<S: Source, D: Directory> WorkerContext<'_, S, D> {
+    /// Brings one revision to these clusters, each on its own.
+    async fn each(
+        &self,
+        names: &BTreeSet<String>,
+        desired: &Arc<Desired>,
+    ) -> BTreeMap<String, ClusterOutcome> {
+        let mut running = JoinSet::new();
+        let mut ended = BTreeMap::new();
+        for name in names {
+            let cluster = match self.clusters.find(name) {
+                Ok(cluster) => cluster,
+                Err(error) => {
+                    let hints = error.hints();
+                    let failed = ClusterOutcome::failed(desired, name, &human::one_line(&error), &hints);
+                    ended.insert(name.clone(), failed);
+                    continue;
+                }
+            };
+            let worker = Worker::new(
+                name.clone(),
+                cluster,
+                Arc::clone(self.aliases),
+                Arc::clone(self.source),
+                self.options.clone(),
+                self.cancel.clone(),
+                self.pool.cloned(),
+            );
+            let name = name.clone();
+            let desired = Arc::clone(desired);
+            running.spawn(async move { (name, worker.run(desired).await) });
+        }
+        while let Some(done) = running.join_next().await {
+            match done {
+                Ok((name, done)) => drop(ended.insert(name, done)),
+                Err(error) => std::panic::resume_unwind(error.into_panic()), // they are never aborted
             }
-        };
-        if let Some(other) = same.insert(cluster.name().to_owned(), name) {
-            let why = format!("it is the same cluster as {other}; the rules have to call it by one name");
-            ended.insert(name.clone(), Ended::failed(desired, name, &why, &[]));
-            continue;
         }
-        let worker = Worker::new(
-            name.clone(),
-            cluster,
-            Arc::clone(source),
-            options.clone(),
-            cancel.clone(),
-            pool.cloned(),
-        );
-        let (name, desired) = (name.clone(), Arc::clone(desired));
-        running.spawn(async move { (name, worker.run(desired).await) });
+        ended
     }
-    while let Some(done) = running.join_next().await {
-        match done {
-            Ok((name, done)) => drop(ended.insert(name, done)),
-            Err(error) => std::panic::resume_unwind(error.into_panic()), // nobody aborts them
-        }
-    }
-    ended
 }
 
 /// The revision as people read it, of a text that should be one.

@@ -7,13 +7,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::Options;
 use crate::cluster::Error;
-use crate::retry::{dice, jittered};
+use crate::retry::{jittered, random_fraction};
 
-/// How long the answer to a write is waited for after we were told to end.
+/// How long the answer to a write is waited for after a shutdown was asked for.
 pub(super) const LAST_ANSWER: Duration = Duration::from_secs(1);
 
-/// Over so long after we were told to end.
-pub(super) async fn late(cancel: &CancellationToken, after: Duration) {
+/// Over so long after a shutdown was asked for.
+pub(super) async fn after_shutdown(cancel: &CancellationToken, after: Duration) {
     cancel.cancelled().await;
     tokio::time::sleep(after).await;
 }
@@ -27,8 +27,8 @@ pub(super) async fn pause(
     asked: Option<Duration>,
 ) {
     let wait = match asked {
-        Some(asked) => asked + asked.mul_f64(0.2 * dice()),
-        None => jittered(options.backoff.delay(failures), 0.3, dice()),
+        Some(asked) => asked + asked.mul_f64(0.2 * random_fraction()),
+        None => jittered(options.backoff.delay(failures), 0.3, random_fraction()),
     };
     tokio::select! {
         () = tokio::time::sleep(wait) => {}
@@ -36,7 +36,7 @@ pub(super) async fn pause(
     }
 }
 
-/// A read, tried again while that may help.
+/// A read, tried again while that may help. When all is to end meanwhile, its last failure is why it got no further.
 pub(super) async fn retried<T, F>(
     options: &Options,
     cancel: &CancellationToken,
@@ -51,6 +51,9 @@ where
             Err(error) if error.is_transient() && failures + 1 < options.tries && !cancel.is_cancelled() => {
                 failures += 1;
                 pause(options, cancel, failures, error.pause()).await;
+                if cancel.is_cancelled() {
+                    return Err(error);
+                }
             }
             done => return done,
         }

@@ -1,11 +1,11 @@
-//! What is told: a result for every target, and what is worth saying about a cluster.
+//! Reports: a result for every target, and remarks on clusters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use crate::configmap::Difference;
-use crate::configmap::apply::{Deed, Desired, Verdict, Why};
+use crate::configmap::apply::{Action, Decision, DecisionReason, Desired};
 use crate::revision::Revision;
 
 /// How it ended for one target.
@@ -18,7 +18,7 @@ pub enum Outcome {
     Created,
     /// It was replaced.
     Replaced,
-    /// It was put right after somebody else wrote or deleted it.
+    /// It was repaired after another writer changed or deleted it.
     Repaired,
     /// It was deleted and made again.
     Recreated,
@@ -26,7 +26,7 @@ pub enum Outcome {
     Deleted,
     /// It was left as it is: nothing asks for it, and pruning was not asked for.
     Left,
-    /// It needs a person.
+    /// It needs an operator.
     Refused,
     /// Another target, which has to be written first, was not.
     Held,
@@ -37,6 +37,21 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// All of them, for what counts them.
+    pub const ALL: [Self; 11] = [
+        Self::Right,
+        Self::Created,
+        Self::Replaced,
+        Self::Repaired,
+        Self::Recreated,
+        Self::Deleted,
+        Self::Left,
+        Self::Refused,
+        Self::Held,
+        Self::Failed,
+        Self::Skipped,
+    ];
+
     /// In one word.
     pub fn word(self) -> &'static str {
         match self {
@@ -64,17 +79,21 @@ impl Outcome {
         matches!(self, Self::Created | Self::Replaced | Self::Repaired | Self::Recreated | Self::Deleted)
     }
 
-    /// What a verdict ends in when it is carried out.
-    pub(super) fn of(verdict: &Verdict) -> Self {
-        match &verdict.deed {
-            Deed::Nothing if verdict.why == Why::NoRule || verdict.why == Why::NotOurs => Self::Left,
-            Deed::Nothing => Self::Right,
-            Deed::Refuse(_) => Self::Refused,
-            Deed::Create | Deed::Replace if verdict.repairs() => Self::Repaired,
-            Deed::Create => Self::Created,
-            Deed::Replace => Self::Replaced,
-            Deed::Recreate => Self::Recreated,
-            Deed::Delete => Self::Deleted,
+    /// What a decision ends in when it is carried out.
+    pub(super) fn of(decision: &Decision) -> Self {
+        match &decision.action {
+            Action::Nothing
+                if decision.why == DecisionReason::NoRule || decision.why == DecisionReason::NotOurs =>
+            {
+                Self::Left
+            }
+            Action::Nothing => Self::Right,
+            Action::Refuse(_) => Self::Refused,
+            Action::Create | Action::Replace if decision.repairs() => Self::Repaired,
+            Action::Create => Self::Created,
+            Action::Replace => Self::Replaced,
+            Action::Recreate => Self::Recreated,
+            Action::Delete => Self::Deleted,
         }
     }
 }
@@ -90,7 +109,7 @@ pub struct Target {
     pub name: String,
     /// How it ended; in a dry run, how it would.
     pub outcome: Outcome,
-    /// Why, or what went wrong, in one line.
+    /// DecisionReason, or what went wrong, in one line.
     pub why: String,
     /// Keys that came.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
@@ -101,7 +120,7 @@ pub struct Target {
     /// Keys that went.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub removed: BTreeSet<String>,
-    /// What a person can do.
+    /// What an operator can do.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hints: Vec<String>,
     /// Whether it may pass by itself.
@@ -133,14 +152,14 @@ pub struct Report {
 
 /// What became of one cluster.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(super) struct ClusterOutcome {
     pub(super) revision: Revision,
     pub(super) targets: Vec<Target>,
     pub(super) notes: Vec<String>,
     pub(super) failures: Vec<String>,
 }
 
-impl Ended {
+impl ClusterOutcome {
     /// Every target of a cluster fails alike.
     pub(super) fn failed(desired: &Desired, cluster: &str, why: &str, hints: &[String]) -> Self {
         let targets = all_failed(desired, cluster, why, hints);
@@ -149,20 +168,20 @@ impl Ended {
 }
 
 impl Target {
-    /// Of a verdict, before it is carried out.
-    pub(super) fn of(cluster: &str, namespace: &str, name: &str, verdict: &Verdict) -> Self {
-        let Difference { added, changed, removed } = verdict.difference.clone();
-        let (why, hints, transient) = match &verdict.deed {
-            Deed::Refuse(refusal) => {
+    /// Of a decision, before it is carried out.
+    pub(super) fn of(cluster: &str, namespace: &str, name: &str, decision: &Decision) -> Self {
+        let Difference { added, changed, removed } = decision.difference.clone();
+        let (why, hints, transient) = match &decision.action {
+            Action::Refuse(refusal) => {
                 (refusal.to_string(), vec![refusal.hint().to_owned()], refusal.is_transient())
             }
-            _ => (verdict.why.to_string(), Vec::new(), false),
+            _ => (decision.why.to_string(), Vec::new(), false),
         };
         Self {
             cluster: cluster.to_owned(),
             namespace: namespace.to_owned(),
             name: name.to_owned(),
-            outcome: Outcome::of(verdict),
+            outcome: Outcome::of(decision),
             why,
             added,
             changed,
@@ -171,8 +190,8 @@ impl Target {
             transient,
             attempts: 0,
             digest: String::new(),
-            counted: verdict.is_counted(),
-            over: verdict.over.clone(),
+            counted: decision.is_counted(),
+            over: decision.over.clone(),
         }
     }
 
@@ -208,7 +227,7 @@ impl Report {
         Self { revision, targets: Vec::new(), notes: Vec::new(), failures: Vec::new() }
     }
 
-    pub(super) fn add(&mut self, ended: Ended) {
+    pub(super) fn add(&mut self, ended: ClusterOutcome) {
         self.targets.extend(ended.targets);
         self.targets
             .sort_by(|a, b| (&a.cluster, &a.namespace, &a.name).cmp(&(&b.cluster, &b.namespace, &b.name)));
@@ -246,13 +265,45 @@ impl Report {
 /// Every target that a revision has in a cluster, failed for one reason.
 pub(super) fn all_failed(desired: &Desired, cluster: &str, why: &str, hints: &[String]) -> Vec<Target> {
     let of = |namespace: &str| {
-        let names = desired.of(cluster, namespace).into_iter().flatten().filter(|(_, wish)| wish.fed);
+        let names = desired.of(cluster, namespace).into_iter().flatten().filter(|(_, wanted)| wanted.fed);
         names
-            .map(|(name, wish)| Target {
-                digest: wish.digest.clone(),
+            .map(|(name, wanted)| Target {
+                digest: wanted.digest.clone(),
                 ..Target::failed(cluster, namespace, name, why, hints.to_vec())
             })
             .collect::<Vec<_>>()
     };
     desired.namespaces(cluster).flat_map(of).collect()
+}
+
+/// Remarks on one cluster, each once.
+#[derive(Debug)]
+pub(super) struct Notes {
+    cluster: String,
+    lines: Vec<String>,
+}
+
+impl Notes {
+    /// None yet, on the cluster of this name.
+    pub(super) fn new(cluster: &str) -> Self {
+        Self { cluster: cluster.to_owned(), lines: Vec::new() }
+    }
+
+    /// A remark on the cluster.
+    pub(super) fn add(&mut self, note: impl std::fmt::Display) {
+        let note = format!("cluster {}: {note}", self.cluster);
+        if !self.lines.contains(&note) {
+            self.lines.push(note);
+        }
+    }
+
+    /// A remark on the whole run.
+    pub(super) fn add_to_run(&mut self, note: String) {
+        self.lines.push(note);
+    }
+
+    /// All of them, which are reported now.
+    pub(super) fn take(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.lines)
+    }
 }

@@ -7,21 +7,21 @@ use jiff::Timestamp;
 use super::report::{Outcome, Target};
 use super::survey::{Item, Space};
 use super::write::Written;
-use crate::configmap::apply::{Deed, Desired, Entry, Ledger, Marker, Record, Why};
+use crate::configmap::apply::{Action, DecisionReason, Desired, Entry, LastAttempt, Ledger, Marker};
 
 /// The marker after a batch: for each target what it is known to hold, and what it lacks.
 pub(super) fn marker(space: &Space, desired: &Desired, written: &BTreeMap<String, Written>) -> Marker {
     let mut entries = BTreeMap::new();
     for item in &space.items {
         let old = space.marker.entries.get(&item.name);
-        let entry = match (&item.wish, written.get(&item.name)) {
-            (Some(wish), written) if wish.fed || item.meta.is_some() || written.is_some() => {
-                entry(item, &wish.digest, old, written)
+        let entry = match (&item.wanted, written.get(&item.name)) {
+            (Some(wanted), written) if wanted.fed || item.meta.is_some() || written.is_some() => {
+                entry(item, &wanted.digest, old, written)
             }
             (Some(_), _) => None,
             (None, Some(written)) if written.target.outcome == Outcome::Deleted => None,
             // It stays in the inventory as long as it is there and ours, whether or not it was to be deleted.
-            (None, _) if item.meta.is_some() && item.verdict.why != Why::NotOurs => old.cloned(),
+            (None, _) if item.meta.is_some() && item.decision.why != DecisionReason::NotOurs => old.cloned(),
             (None, _) => None,
         };
         entries.extend(entry.map(|entry| (item.name.clone(), entry)));
@@ -36,14 +36,16 @@ pub(super) fn marker(space: &Space, desired: &Desired, written: &BTreeMap<String
 }
 
 fn entry(item: &Item, digest: &str, old: Option<&Entry>, written: Option<&Written>) -> Option<Entry> {
-    let verdict = &item.verdict;
+    let decision = &item.decision;
     let known = match written {
         Some(written) if written.target.outcome == Outcome::Deleted => return None,
         Some(written) if written.target.outcome.is_success() => {
             written.meta.as_ref().map(|meta| (meta, written.revision.as_str()))
         }
-        None if verdict.why == Why::Right => item.meta.as_ref().map(|meta| (meta, verdict.revision.as_str())),
-        None if verdict.deed == Deed::Nothing => return None, // not ours
+        None if decision.why == DecisionReason::Right => {
+            item.meta.as_ref().map(|meta| (meta, decision.revision.as_str()))
+        }
+        None if decision.action == Action::Nothing => return None, // not ours
         _ => None,
     };
     Some(match (known, old) {
@@ -55,7 +57,7 @@ fn entry(item: &Item, digest: &str, old: Option<&Entry>, written: Option<&Writte
             wanted: None,
         },
         (None, Some(old)) => Entry { wanted: Some(digest.to_owned()), ..old.clone() },
-        // Nothing of ours is there; the set is not complete without it all the same.
+        // We own nothing there; the set is not complete without it all the same.
         (None, None) => Entry::wanted(digest),
     })
 }
@@ -63,24 +65,24 @@ fn entry(item: &Item, digest: &str, old: Option<&Entry>, written: Option<&Writte
 /// Whether what was found differs from what is recorded, so that recording writes although nothing else does.
 pub(super) fn is_unrecorded(space: &Space, desired: &Desired) -> bool {
     let marker = marker(space, desired, &BTreeMap::new());
-    marker != space.marker || is_over(space, &marker)
+    marker != space.marker || is_empty_of_ours(space, &marker)
 }
 
-/// Whether a namespace that nothing is for any more holds nothing of ours any more.
-pub(super) fn is_over(space: &Space, marker: &Marker) -> bool {
+/// Whether a namespace that no rule names any more holds nothing that we own.
+pub(super) fn is_empty_of_ours(space: &Space, marker: &Marker) -> bool {
     space.forgotten && marker.entries.is_empty() && marker.damaged.is_empty()
 }
 
-/// The marker before a batch that writes what it does not name: whoever prunes after a crash has to know of it. `None`:
+/// The marker before a batch that writes what it does not name: a prune after a crash has to know of it. `None`:
 /// it names everything.
 pub(super) fn announced(space: &Space) -> Option<Marker> {
     let mut marker = space.marker.clone();
-    for item in space.items.iter().filter(|item| item.verdict.writes()) {
-        if let Some(wish) = &item.wish
+    for item in space.items.iter().filter(|item| item.decision.writes()) {
+        if let Some(wanted) = &item.wanted
             && !marker.entries.contains_key(&item.name)
         {
             marker.damaged.remove(&item.name);
-            marker.entries.insert(item.name.clone(), Entry::wanted(&wish.digest));
+            marker.entries.insert(item.name.clone(), Entry::wanted(&wanted.digest));
         }
     }
     (marker != space.marker).then_some(marker)
@@ -108,8 +110,8 @@ pub(super) fn ledger<'t>(
 }
 
 /// What is recorded of one target.
-pub(super) fn record(target: &Target, revision: &str, now: Timestamp) -> Record {
-    Record {
+pub(super) fn record(target: &Target, revision: &str, now: Timestamp) -> LastAttempt {
+    LastAttempt {
         revision: revision.to_owned(),
         digest: target.digest.clone(),
         at: now,

@@ -1,4 +1,4 @@
-//! Where revisions come from, and who says which one is newest.
+//! Where revisions come from, and which one is newest.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::configmap::apply::Desired;
+use crate::desired::{self, Commit, Planner};
 use crate::human;
 use crate::mirror::{self, Mirror, Objects};
 use crate::revision::{Relation, Revision};
@@ -20,7 +21,7 @@ pub trait Source: Send + Sync + 'static {
     /// What a revision asks for.
     fn desired(&self, revision: Revision) -> impl Future<Output = Result<Arc<Desired>, SourceError>> + Send;
 
-    /// How a revision that the ref names stands to another one, which a cluster has on record. An error is for a
+    /// The relation of a revision that the ref names to another one, which a cluster has on record. An error is for a
     /// question that may be answered later.
     fn relation(
         &self,
@@ -28,7 +29,7 @@ pub trait Source: Send + Sync + 'static {
         named: Revision,
     ) -> impl Future<Output = Result<Relation, SourceError>> + Send;
 
-    /// Whether there is a ref at all. Where there is none, nobody can say which of two revisions is newer.
+    /// Whether there is a ref at all. Where there is none, it is unknown which of two revisions is newer.
     fn follows(&self) -> bool {
         true
     }
@@ -40,7 +41,7 @@ pub trait Source: Send + Sync + 'static {
 pub struct SourceError {
     /// One line.
     pub what: String,
-    /// What a person can do.
+    /// What an operator can do.
     pub hints: Vec<String>,
     /// Whether it may pass by itself.
     pub transient: bool,
@@ -50,31 +51,50 @@ impl SourceError {
     fn of_mirror(error: &mirror::Error) -> Self {
         Self { what: human::one_line(error), hints: error.hints(), transient: error.is_transient() }
     }
+
+    fn thread_ended() -> Self {
+        Self {
+            what: "the thread that speaks to the remote has ended".to_owned(),
+            hints: vec!["this is a defect of treeswap: please report it with the lines above".to_owned()],
+            transient: false,
+        }
+    }
+
+    /// The process ends, or the run's time is over.
+    pub(super) fn interrupted() -> Self {
+        Self {
+            what: "the run ended before the remote had answered".to_owned(),
+            hints: vec!["the next run begins anew; `apply --timeout` gives one run more time".to_owned()],
+            transient: true,
+        }
+    }
+
+    fn of_plan(revision: Revision, error: &desired::Error) -> Self {
+        let what = format!("revision {}: {}", revision.short(), human::one_line(error));
+        Self { what, hints: error.hints(), transient: false }
+    }
 }
 
-/// Makes of a revision's objects what it asks for. Blocking.
-pub type Planner = dyn Fn(&Objects, Revision) -> Result<Desired, SourceError> + Send + Sync;
+type Reply<T> = oneshot::Sender<Result<T, SourceError>>;
 
-type Answer<T> = oneshot::Sender<Result<T, SourceError>>;
-
-/// What the thread that holds the mirror is asked.
+/// A question to the thread that owns the mirror.
 enum Question {
     /// Which revision the ref names.
-    Tip(Answer<Revision>),
-    /// How the second one, which the ref names, stands to the first.
-    Relation(Revision, Revision, Answer<Relation>),
+    Tip(Reply<Revision>),
+    /// The relation of the second one, which the ref names, to the first.
+    Relation(Revision, Revision, Reply<Relation>),
 }
 
 /// What revisions that a mirror holds ask for; that of the last one is kept.
 pub struct Plans {
     objects: Objects,
-    planner: Arc<Planner>,
+    planner: Planner,
     planned: Mutex<Option<Arc<Desired>>>,
 }
 
 impl Plans {
     /// Of a mirror's objects.
-    pub fn new(objects: Objects, planner: Arc<Planner>) -> Self {
+    pub fn new(objects: Objects, planner: Planner) -> Self {
         Self { objects, planner, planned: Mutex::new(None) }
     }
 
@@ -87,9 +107,12 @@ impl Plans {
         if let Some(desired) = planned.as_ref().filter(|desired| desired.revision == revision) {
             return Ok(Arc::clone(desired));
         }
-        let (objects, planner) = (self.objects.clone(), Arc::clone(&self.planner));
-        let made = tokio::task::spawn_blocking(move || planner(&objects, revision)).await;
-        let desired = Arc::new(made.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?);
+        let objects = self.objects.clone();
+        let planner = self.planner.clone();
+        let plan = move || planner.desired(&Commit::new(&objects, revision), revision);
+        let made = tokio::task::spawn_blocking(plan).await;
+        let desired = made.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+        let desired = Arc::new(desired.map_err(|error| SourceError::of_plan(revision, &error))?);
         *planned = Some(Arc::clone(&desired));
         Ok(desired)
     }
@@ -108,8 +131,8 @@ impl std::fmt::Debug for MirrorSource {
 }
 
 impl MirrorSource {
-    /// Of a mirror that nobody else uses.
-    pub fn new(mirror: Mirror, planner: Arc<Planner>) -> io::Result<Self> {
+    /// Of a mirror that has no other user.
+    pub fn new(mirror: Mirror, planner: Planner) -> io::Result<Self> {
         let objects = mirror.objects();
         let (asks, asked) = mpsc::unbounded_channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -120,15 +143,10 @@ impl MirrorSource {
     }
 
     /// Puts a question to the remote.
-    async fn put<T>(&self, question: impl FnOnce(Answer<T>) -> Question) -> Result<T, SourceError> {
+    async fn put<T>(&self, question: impl FnOnce(Reply<T>) -> Question) -> Result<T, SourceError> {
         let (asker, answer) = oneshot::channel();
-        let gone = || SourceError {
-            what: "the thread that speaks to the remote has ended".to_owned(),
-            hints: Vec::new(),
-            transient: false,
-        };
-        self.asks.send(question(asker)).map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        self.asks.send(question(asker)).map_err(|_| SourceError::thread_ended())?;
+        answer.await.map_err(|_| SourceError::thread_ended())?
     }
 }
 
@@ -138,12 +156,12 @@ const HELD: usize = 3;
 /// Pairs of revisions whose relation is remembered.
 const MOST_RELATIONS: usize = 1_000;
 
-/// How revisions stand to each other, as far as it was asked: each cluster asks the same.
+/// Relations of revisions, as far as they were asked for: each cluster asks the same.
 #[derive(Default, Debug)]
 pub struct Relations(HashMap<(Revision, Revision), Relation>);
 
 impl Relations {
-    /// How the second one stands to the first, from what `answer` said of them before, or says now.
+    /// The relation of the second one to the first: remembered, or what `answer` says now.
     ///
     /// # Errors
     /// Those of the answer.
@@ -157,7 +175,7 @@ impl Relations {
         }
         let relation = answer.await?;
         // What a replica lacks now it may have in a moment.
-        if relation != Relation::Gone {
+        if relation != Relation::UnknownToRemote {
             if self.0.len() >= MOST_RELATIONS {
                 self.0.clear();
             }
@@ -167,7 +185,7 @@ impl Relations {
     }
 }
 
-/// Who holds the mirror.
+/// The thread that owns the mirror.
 struct Remote {
     mirror: Mirror,
     relations: Relations,
@@ -182,8 +200,9 @@ impl Remote {
 
     async fn serve(mut self, mut asked: mpsc::UnboundedReceiver<Question>) {
         while let Some(first) = asked.recv().await {
-            // Whoever asked before the question goes out may have its answer.
-            let (mut askers, mut pairs) = (Vec::new(), Vec::new());
+            // Questions that came before this one goes out share its answer.
+            let mut askers = Vec::new();
+            let mut pairs = Vec::new();
             for question in std::iter::once(first).chain(std::iter::from_fn(|| asked.try_recv().ok())) {
                 match question {
                     Question::Tip(asker) => askers.push(asker),
@@ -193,7 +212,7 @@ impl Remote {
             if !askers.is_empty() {
                 let answer = self.tip().await.map_err(|error| SourceError::of_mirror(&error));
                 for asker in askers {
-                    let _ = asker.send(answer.clone()); // one who left has no use for it
+                    let _ = asker.send(answer.clone()); // it may have been cancelled
                 }
                 if let Ok(revision) = answer {
                     self.housekeep(revision);
@@ -211,7 +230,8 @@ impl Remote {
         self.mirror.fetch(&tip, &[]).await
     }
 
-    /// Keeps the mirror from growing with every revision, once a new one came. Clusters may still be at the ones before.
+    /// Keeps the mirror from growing with every revision, once a new one came. Clusters may still be at the ones
+    /// before.
     fn housekeep(&mut self, newest: Revision) {
         if self.held.first() == Some(&newest) {
             return;
@@ -245,7 +265,7 @@ impl Source for MirrorSource {
     }
 }
 
-/// A local tree, which stands for the revision that a person names.
+/// A local tree, of the revision that the command line names.
 #[derive(Debug)]
 pub struct TreeSource(Arc<Desired>);
 
@@ -271,5 +291,57 @@ impl Source for TreeSource {
 
     fn follows(&self) -> bool {
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::configmap::apply::Refusal;
+    use crate::deliver::BadPlaces;
+    use crate::deliver::write::NOT_ANSWERED;
+    use crate::human::{one_line, reads_well};
+
+    #[test]
+    fn what_a_delivery_reports_is_one_line_with_a_hint() {
+        let remote = mirror::wire::Error::BadRemote { remote: "https://".to_owned(), why: "it has no host" };
+        for error in [
+            SourceError::of_mirror(&mirror::Error::from(remote)),
+            SourceError::thread_ended(),
+            SourceError::interrupted(),
+        ] {
+            reads_well(&error, &error.hints);
+        }
+        for refusal in [
+            Refusal::Other("team".to_owned()),
+            Refusal::Prow,
+            Refusal::Nobody,
+            Refusal::Immutable,
+            Refusal::Deleting,
+            Refusal::Contested(3),
+            Refusal::TurnedBack(3),
+        ] {
+            let known = match refusal {
+                Refusal::Other(_)
+                | Refusal::Prow
+                | Refusal::Nobody
+                | Refusal::Immutable
+                | Refusal::Deleting
+                | Refusal::Contested(_)
+                | Refusal::TurnedBack(_) => &refusal,
+            };
+            reads_well(known, &[known.hint().to_owned()]);
+        }
+        let (what, hint) = NOT_ANSWERED;
+        let error = SourceError { what: what.to_owned(), hints: vec![hint.to_owned()], transient: true };
+        reads_well(&error, &error.hints);
+        // Of an option's value the line itself says what is right.
+        for error in [BadPlaces::Form, BadPlaces::Name, BadPlaces::Count] {
+            let line = one_line(&error);
+            assert!(
+                ["it is", "consists of", "a number from"].iter().any(|words| line.contains(words)),
+                "{line}"
+            );
+        }
     }
 }

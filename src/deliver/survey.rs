@@ -1,5 +1,5 @@
-//! What is there: the marker and the ledger of each namespace, the metadata of what is wished or recorded, and the
-//! content of just those ConfigMaps that somebody wrote since they were verified. Then the verdict on each.
+//! What is there: the marker and the ledger of each namespace, the metadata of what is desired or recorded, and the
+//! content of just those ConfigMaps that were written since they were verified. Then the decision on each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,8 @@ use super::Options;
 use super::pauses::retried;
 use crate::cluster::{Cluster, ConfigMap, Error, Meta};
 use crate::configmap::apply::{
-    Claim, Deed, Desired, Ledger, Marker, Policy, Seen, Verdict, Why, Wish, unseen,
+    Action, Claim, Decision, DecisionReason, Desired, DesiredConfigMap, Ledger, LiveConfigMap, Marker,
+    Policy, is_proven_by_record,
 };
 
 /// One namespace as it was found.
@@ -34,16 +35,16 @@ pub(super) struct Space {
 pub(super) struct Item {
     pub(super) name: String,
     /// What it should be; `None` where only the inventory names it.
-    pub(super) wish: Option<Wish>,
+    pub(super) wanted: Option<DesiredConfigMap>,
     /// What was read of it.
     pub(super) meta: Option<Meta>,
-    pub(super) verdict: Verdict,
+    pub(super) decision: Decision,
 }
 
 impl Item {
-    /// Whether anybody wants to hear of it: not of what is neither wished nor there.
-    pub(super) fn is_told(&self) -> bool {
-        self.meta.is_some() || self.verdict.writes() || self.wish.as_ref().is_some_and(|wish| wish.fed)
+    /// Whether it is reported: what is neither desired nor there is not.
+    pub(super) fn is_reported(&self) -> bool {
+        self.meta.is_some() || self.decision.writes() || self.wanted.as_ref().is_some_and(|wanted| wanted.fed)
     }
 }
 
@@ -62,24 +63,24 @@ impl Blind {
     }
 }
 
-/// Who reads.
+/// What a survey reads with.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reader<'a> {
+pub(super) struct SurveyContext<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) options: &'a Options,
     pub(super) policy: &'a Policy,
     pub(super) cancel: &'a CancellationToken,
 }
 
-impl Reader<'_> {
+impl SurveyContext<'_> {
     /// One namespace.
     pub(super) async fn space(&self, desired: &Desired, name: &str, namespace: &str) -> Result<Space, Blind> {
         let none = BTreeMap::new();
-        let wishes = desired.of(name, namespace).unwrap_or(&none);
+        let config_maps = desired.of(name, namespace).unwrap_or(&none);
         let owner = &self.policy.owner;
         let (marker, ledger) = tokio::join!(
-            self.own(namespace, owner.marker()), //
-            self.own(namespace, owner.ledger())
+            self.owned_record(namespace, owner.marker()), //
+            self.owned_record(namespace, owner.ledger())
         );
         let (marker_meta, marker) = match marker? {
             Some(object) => (Some(object.meta), Marker::read(&object.content.data)),
@@ -89,15 +90,16 @@ impl Reader<'_> {
             Some(object) => (Some(object.meta), Ledger::read(&object.content.data)),
             None => (None, Ledger::default()),
         };
-        let names: BTreeSet<&String> = wishes.keys().chain(marker.entries.keys()).collect();
+        let names: BTreeSet<&String> = config_maps.keys().chain(marker.entries.keys()).collect();
         let all: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
         let metas = retried(self.options, self.cancel, || self.cluster.survey(namespace, &all)).await;
         let metas = metas.map_err(|error| Blind::of(&error))?;
-        let same_rules = marker.rules == desired.rules;
+        let same_rules = desired.rules.is(&marker.rules);
         let mut reads = Vec::new();
         for name in names {
-            let (wish, meta) = (wishes.get(name), metas.get(name));
-            reads.push(self.item(namespace, name, wish, meta, &marker, &ledger, same_rules));
+            let wanted = config_maps.get(name);
+            let meta = metas.get(name);
+            reads.push(self.item(namespace, name, wanted, meta, &marker, &ledger, same_rules));
         }
         let mut items: Vec<Item> = stream::iter(reads)
             .buffer_unordered(self.options.concurrency.max(1))
@@ -108,14 +110,14 @@ impl Reader<'_> {
             .map_err(|error| Blind::of(&error))?;
         items.sort_by(|a, b| a.name.cmp(&b.name));
         if !marker.damaged.is_empty() {
-            items.iter_mut().for_each(spare);
+            items.iter_mut().for_each(never_delete);
         }
         let (namespace, forgotten) = (namespace.to_owned(), desired.of(name, namespace).is_none());
         Ok(Space { namespace, forgotten, marker_meta, marker, ledger_meta, ledger, items })
     }
 
-    /// A ConfigMap that holds what we record. One of somebody else is not overwritten.
-    async fn own(&self, namespace: &str, name: String) -> Result<Option<ConfigMap>, Blind> {
+    /// A ConfigMap that holds what we record. One of another owner is not overwritten.
+    async fn owned_record(&self, namespace: &str, name: String) -> Result<Option<ConfigMap>, Blind> {
         let found = retried(self.options, self.cancel, || self.cluster.get(namespace, &name)).await;
         let Some(object) = found.map_err(|error| Blind::of(&error))? else { return Ok(None) };
         match self.policy.owner.claim(&object.meta.labels, &object.meta.annotations) {
@@ -135,25 +137,26 @@ impl Reader<'_> {
         &self,
         namespace: &str,
         name: &str,
-        wish: Option<&Wish>,
+        wanted: Option<&DesiredConfigMap>,
         meta: Option<&Meta>,
         marker: &Marker,
         ledger: &Ledger,
         same_rules: bool,
     ) -> Result<Item, Error> {
-        let (entry, record) = (marker.entries.get(name), ledger.records.get(name));
+        let entry = marker.entries.get(name);
+        let record = ledger.records.get(name);
         // One that is to be deleted has to be looked at, however right it is.
-        if let (Some(wish), Some(meta)) = (wish.filter(|wish| wish.fed || !self.policy.prune), meta)
-            && unseen(wish, &meta.uid, &meta.resource_version, entry, same_rules)
-            && entry.is_some_and(|entry| !self.policy.asks_again(&entry.revision))
+        if let (Some(wanted), Some(meta)) = (wanted.filter(|wanted| wanted.fed || !self.policy.prune), meta)
+            && is_proven_by_record(wanted, &meta.uid, &meta.resource_version, entry, same_rules)
+            && entry.is_some_and(|entry| !self.policy.needs_new_stamp(&entry.revision))
         {
             let revision = entry.map(|entry| entry.revision.clone()).unwrap_or_default();
-            let verdict = Verdict::right(revision);
+            let decision = Decision::unchanged(revision);
             return Ok(Item {
                 name: name.to_owned(),
-                wish: Some(wish.clone()),
+                wanted: Some(wanted.clone()),
                 meta: Some(meta.clone()),
-                verdict,
+                decision,
             });
         }
         let object = match meta {
@@ -161,41 +164,43 @@ impl Reader<'_> {
             None => None,
         };
         let seen = object.as_ref().map(seen);
-        let verdict = self.policy.judge(wish, seen.as_ref(), entry, record);
+        let decision = self.policy.decide(wanted, seen.as_ref(), entry, record);
         Ok(Item {
             name: name.to_owned(),
-            wish: wish.cloned(),
+            wanted: wanted.cloned(),
             meta: object.map(|object| object.meta),
-            verdict,
+            decision,
         })
     }
 
     /// One ConfigMap, read and judged again.
-    pub(super) async fn again(&self, space: &Space, item: &Item) -> Result<Item, Error> {
-        let (namespace, name) = (&space.namespace, &item.name);
+    pub(super) async fn reread(&self, space: &Space, item: &Item) -> Result<Item, Error> {
+        let namespace = &space.namespace;
+        let name = &item.name;
         let object = retried(self.options, self.cancel, || self.cluster.get(namespace, name)).await?;
-        let (entry, record) = (space.marker.entries.get(name), space.ledger.records.get(name));
+        let entry = space.marker.entries.get(name);
+        let record = space.ledger.records.get(name);
         let seen = object.as_ref().map(seen);
         let mut again = item.clone();
-        again.verdict = self.policy.judge(item.wish.as_ref(), seen.as_ref(), entry, record);
+        again.decision = self.policy.decide(item.wanted.as_ref(), seen.as_ref(), entry, record);
         again.meta = object.map(|object| object.meta);
         if !space.marker.damaged.is_empty() {
-            spare(&mut again);
+            never_delete(&mut again);
         }
         Ok(again)
     }
 }
 
-/// While the inventory is damaged nothing is deleted: nobody knows what else it said.
-fn spare(item: &mut Item) {
-    if item.verdict.deed == Deed::Delete {
-        item.verdict.deed = Deed::Nothing;
-        item.verdict.why = Why::NoRule;
+/// While the inventory is damaged nothing is deleted: what else it named is unknown.
+fn never_delete(item: &mut Item) {
+    if item.decision.action == Action::Delete {
+        item.decision.action = Action::Nothing;
+        item.decision.why = DecisionReason::NoRule;
     }
 }
 
-fn seen(object: &ConfigMap) -> Seen {
-    Seen {
+fn seen(object: &ConfigMap) -> LiveConfigMap {
+    LiveConfigMap {
         uid: object.meta.uid.clone(),
         version: object.meta.resource_version.clone(),
         labels: object.meta.labels.clone(),

@@ -8,46 +8,46 @@ use futures_util::{StreamExt as _, future, stream};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::lease::Turns;
-use super::pauses::{late, pause};
+use super::aliases::Aliases;
+use super::orphaned;
+use super::pauses::{after_shutdown, pause};
 use super::pool::Pool;
-use super::record::Closed;
-use super::report::{Ended, Outcome, Target, all_failed};
+use super::record::{self, Closed};
+use super::report::{ClusterOutcome, Notes, Outcome, Target, all_failed};
+use super::rewind::going_back;
 use super::set;
 use super::source::Source;
-use super::survey::{Blind, Item, Reader, Space};
-use super::write::{Stop, Writer, Written};
-use super::{Options, short, unless};
+use super::survey::{Blind, Item, Space, SurveyContext};
+use super::turns::Turns;
+use super::write::{StopReason, Writer, Written};
+use super::{Options, or_cancelled, short};
 use crate::cluster::Cluster;
-use crate::configmap::apply::{Deed, Desired, Marker, Moves, order};
+use crate::configmap::apply::{Action, Desired, Marker, Moves, order};
 
 /// A ref that moves more often than this while one cluster is written is for the next run.
 const MOST_RESTARTS: u32 = 20;
-/// How long what was done may take to be recorded after we were told to end.
+/// How long what was done may take to be recorded after a shutdown was asked for.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// One cluster's part of a delivery.
 pub(super) struct Worker<S> {
     pub(super) name: String,
     pub(super) cluster: Cluster,
+    aliases: Arc<Aliases>,
     pub(super) source: Arc<S>,
     pub(super) options: Options,
     pub(super) cancel: CancellationToken,
-    pub(super) turns: Turns,
-    /// Where only so many of a fleet work at once.
-    pub(super) pool: Option<Arc<Pool>>,
-    /// We work by it.
-    pub(super) pooled: bool,
-    pub(super) notes: Vec<String>,
+    turns: Turns,
+    pub(super) notes: Notes,
     /// Something was written, and the ref was not asked since.
     unconfirmed: bool,
     /// Until when a ref that goes back may be a replica that lags.
-    pub(super) doubted: Option<Instant>,
+    doubted: Option<Instant>,
 }
 
 /// A cluster as it was found.
 #[derive(Default)]
-struct Found {
+struct ClusterSurvey {
     spaces: Vec<Space>,
     /// Namespaces that could not be read, with their targets.
     refused: BTreeMap<String, Vec<Target>>,
@@ -58,11 +58,11 @@ struct Found {
 /// How one pass over the cluster ended.
 enum Pass {
     Settled(Vec<Target>, Vec<String>),
-    /// The results are those of the batch that stopped: nobody may read them as final.
-    Stopped(Stop, Vec<Target>),
-    /// Somebody else recorded what they did meanwhile: theirs has to be looked at.
+    /// The results are those of the batch that stopped, and not final.
+    Stopped(StopReason, Vec<Target>),
+    /// A peer recorded its work meanwhile, which has to be read.
     Again(Vec<Target>, String),
-    /// Somebody may have written since the survey.
+    /// There may have been writes since the survey.
     Stale,
 }
 
@@ -70,36 +70,40 @@ impl<S: Source> Worker<S> {
     pub(super) fn new(
         name: String,
         cluster: Cluster,
+        aliases: Arc<Aliases>,
         source: Arc<S>,
         options: Options,
         cancel: CancellationToken,
         pool: Option<Arc<Pool>>,
     ) -> Self {
-        let turns = Turns::new(options.leases.clone(), &options.owner, cancel.clone());
-        let (notes, pooled, unconfirmed, doubted) = (Vec::new(), false, false, None);
-        Self { name, cluster, source, options, cancel, turns, pool, pooled, notes, unconfirmed, doubted }
+        let leases = options.leases.clone();
+        let owner = &options.owner;
+        let turns = Turns::new(name.clone(), cluster.clone(), (leases, pool), owner, cancel.clone());
+        let notes = Notes::new(&name);
+        Self {
+            name,
+            cluster,
+            aliases,
+            source,
+            options,
+            cancel,
+            turns,
+            notes,
+            unconfirmed: false,
+            doubted: None,
+        }
     }
 
     /// Until every target has a definite result.
-    pub(super) async fn run(mut self, desired: Arc<Desired>) -> Ended {
-        let ended = self.settle(desired).await;
-        self.let_go().await;
+    pub(super) async fn run(mut self, desired: Arc<Desired>) -> ClusterOutcome {
+        let ended = self.retry_until_done(desired).await;
+        self.turns.release().await;
         ended
     }
 
-    /// Nobody has to wait for us any more.
-    async fn let_go(&mut self) {
-        let pool = self.pool.clone().filter(|_| std::mem::take(&mut self.pooled));
-        future::join(self.turns.let_go(), async {
-            if let Some(pool) = pool {
-                pool.leave().await;
-            }
-        })
-        .await;
-    }
-
-    async fn settle(&mut self, mut desired: Arc<Desired>) -> Ended {
-        let (mut restarts, mut failures) = (0, 0);
+    async fn retry_until_done(&mut self, mut desired: Arc<Desired>) -> ClusterOutcome {
+        let mut restarts = 0;
+        let mut failures = 0;
         loop {
             let (stop, targets) = match self.pass(&desired).await {
                 Pass::Settled(targets, failures) => return self.ended(&desired, targets, failures),
@@ -115,13 +119,13 @@ impl<S: Source> Worker<S> {
                 }
             };
             let error = match stop {
-                Stop::Cancelled => {
+                StopReason::Cancelled => {
                     let why = format!("cluster {}: the run ended before everything was done", self.name);
                     return self.ended(&desired, targets, vec![why]);
                 }
-                Stop::Moved(newer) if restarts < MOST_RESTARTS => {
+                StopReason::Moved(newer) if restarts < MOST_RESTARTS => {
                     restarts += 1;
-                    match unless(&self.cancel, self.source.desired(newer)).await {
+                    match or_cancelled(&self.cancel, self.source.desired(newer)).await {
                         Ok(newer) => {
                             desired = newer;
                             continue;
@@ -129,11 +133,11 @@ impl<S: Source> Worker<S> {
                         Err(error) => error,
                     }
                 }
-                Stop::Moved(_) => {
+                StopReason::Moved(_) => {
                     let why = format!("cluster {}: the ref moves faster than it can be followed", self.name);
                     return self.ended(&desired, targets, vec![why]);
                 }
-                Stop::Unasked(error) => error,
+                StopReason::Unasked(error) => error,
             };
             failures += 1;
             if !error.transient || failures >= self.options.tries || self.cancel.is_cancelled() {
@@ -144,53 +148,61 @@ impl<S: Source> Worker<S> {
                     vec![why],
                 );
             }
-            self.let_go().await; // nobody else has to wait for our remote
+            self.turns.release().await; // peers need not wait for our remote
             pause(&self.options, &self.cancel, failures, None).await;
         }
     }
 
-    fn ended(&mut self, desired: &Desired, targets: Vec<Target>, failures: Vec<String>) -> Ended {
-        Ended { revision: desired.revision, targets, notes: std::mem::take(&mut self.notes), failures }
-    }
-
-    pub(super) fn note(&mut self, note: String) {
-        let note = format!("cluster {}: {note}", self.name);
-        if !self.notes.contains(&note) {
-            self.notes.push(note);
-        }
+    fn ended(&mut self, desired: &Desired, targets: Vec<Target>, failures: Vec<String>) -> ClusterOutcome {
+        ClusterOutcome { revision: desired.revision, targets, notes: self.notes.take(), failures }
     }
 
     /// One batch.
     async fn pass(&mut self, desired: &Desired) -> Pass {
-        let (options, cluster, cancel) = (self.options.clone(), self.cluster.clone(), self.cancel.clone());
+        // Asked of each revision anew: one that came while this cluster was written may call it by another name, too.
+        if let Some(other) = self.aliases.other(&self.name, desired) {
+            let why = format!(
+                "it is the same cluster as {other}, and what the one has looks forgotten to the other"
+            );
+            let hints = ["let the rules call each cluster by one name".to_owned()];
+            return Pass::Settled(all_failed(desired, &self.name, &why, &hints), Vec::new());
+        }
+        let options = self.options.clone();
+        let cluster = self.cluster.clone();
+        let cancel = self.cancel.clone();
         let policy = options.policy(desired);
-        let reader = Reader { cluster: &cluster, options: &options, policy: &policy, cancel: &cancel };
+        let reader = SurveyContext { cluster: &cluster, options: &options, policy: &policy, cancel: &cancel };
         let found = tokio::select! {
             biased;
             found = self.survey(desired, reader) => Some(found),
             () = cancel.cancelled() => None, // what is only read may be left
         };
-        let Some(Found { spaces, mut refused, failures: unread }) = found else {
-            let all = all_failed(desired, &self.name, &Stop::Cancelled.to_string(), &[]).into_iter();
+        let Some(ClusterSurvey { spaces, mut refused, failures: unread }) = found else {
+            let all = all_failed(desired, &self.name, &StopReason::Cancelled.to_string(), &[]).into_iter();
             let all = all.map(|target| Target { outcome: Outcome::Skipped, transient: true, ..target });
-            return Pass::Stopped(Stop::Cancelled, all.collect());
+            return Pass::Stopped(StopReason::Cancelled, all.collect());
         };
         refused.extend(self.refusals(desired, &spaces, &options));
-        refused.extend(self.strange(desired, &spaces).await);
+        let unknown =
+            orphaned::foreign_namespaces(reader, &*self.source, (&self.name, desired), &spaces).await;
+        refused.extend(unknown);
         let mut targets: Vec<Target> = refused.values().flatten().cloned().collect();
         let mut spaces: Vec<Space> =
             spaces.into_iter().filter(|space| !refused.contains_key(&space.namespace)).collect();
         let source = Arc::clone(&self.source);
         let writer = Writer { reader, desired, source: &*source, stop: Mutex::new(None) };
         if let Err(why) =
-            options.floor.check(spaces.iter().flat_map(|space| &space.items).map(|item| &item.verdict))
+            options.floor.check(spaces.iter().flat_map(|space| &space.items).map(|item| &item.decision))
         {
             let hints = vec![why.hint().to_owned()];
             targets.extend(self.all(&writer, &spaces, Outcome::Refused, &why.to_string(), &hints));
             return Pass::Settled(targets, unread);
         }
-        let works = spaces.iter().any(|space| space.items.iter().any(|item| item.verdict.writes()));
-        if works && let Some((outcome, why)) = self.going_back(&writer, &spaces).await {
+        let works = spaces.iter().any(|space| space.items.iter().any(|item| item.decision.writes()));
+        if works
+            && let Some((outcome, why)) =
+                going_back(&writer, &spaces, &mut self.doubted, &mut self.notes).await
+        {
             let stop = writer.stopped();
             targets.extend(self.all(&writer, &spaces, outcome, &why, &[]));
             return stop.map_or_else(
@@ -201,11 +213,11 @@ impl<S: Source> Worker<S> {
         if options.dry_run {
             let rehearsed = tokio::select! {
                 biased;
-                rehearsed = self.rehearse(&writer, &spaces) => Some(rehearsed),
+                rehearsed = self.dry_run(&writer, &spaces) => Some(rehearsed),
                 () = cancel.cancelled() => None,
             };
             let Some(rehearsed) = rehearsed else {
-                let stop = Stop::Cancelled;
+                let stop = StopReason::Cancelled;
                 targets.extend(self.all(&writer, &spaces, Outcome::Skipped, &stop.to_string(), &[]));
                 return Pass::Stopped(stop, targets);
             };
@@ -214,17 +226,17 @@ impl<S: Source> Worker<S> {
         }
         // What is not recorded yet may be just what a peer is about to record.
         let busy = |space: &&Space| {
-            space.items.iter().any(|item| item.verdict.writes()) || set::is_unrecorded(space, desired)
+            space.items.iter().any(|item| item.decision.writes()) || set::is_unrecorded(space, desired)
         };
         let busy: Vec<&str> = spaces.iter().filter(busy).map(|space| space.namespace.as_str()).collect();
-        if !busy.is_empty() && !self.may_write(&busy).await {
+        if !busy.is_empty() && !self.turns.may_write(&busy, &mut self.notes).await {
             return Pass::Stale;
         }
         if works && let Err(stop) = writer.ask().await {
             targets.extend(self.all(&writer, &spaces, Outcome::Skipped, &stop.to_string(), &[]));
             return Pass::Stopped(stop, targets);
         }
-        if works && let Err(why) = self.announce(&writer, &mut spaces).await {
+        if works && let Err(why) = record::announce(&writer, &mut spaces).await {
             targets.extend(self.all(&writer, &spaces, Outcome::Skipped, &why, &[]));
             return Pass::Again(targets, why);
         }
@@ -236,17 +248,17 @@ impl<S: Source> Worker<S> {
             self.unconfirmed = false;
         }
         let stop = writer.stopped();
-        if let Some(stop) = stop.clone().filter(|stop| *stop != Stop::Cancelled) {
+        if let Some(stop) = stop.clone().filter(|stop| *stop != StopReason::Cancelled) {
             return Pass::Stopped(stop, targets);
         }
         let closed = tokio::select! {
             biased;
-            closed = self.close(&writer, &spaces, &written, &targets) => Some(closed),
-            () = late(&cancel, LAST_WORDS) => None, // what is not recorded now the next run finds
+            closed = record::close(&writer, &spaces, &written, &targets) => Some(closed),
+            () = after_shutdown(&cancel, LAST_WORDS) => None, // what is not recorded now the next run finds
         };
         match (stop, closed) {
             (Some(stop), _) => Pass::Stopped(stop, targets),
-            (None, None) => Pass::Stopped(Stop::Cancelled, targets),
+            (None, None) => Pass::Stopped(StopReason::Cancelled, targets),
             (None, Some(Closed::Done(failures))) => {
                 Pass::Settled(targets, unread.into_iter().chain(failures).collect())
             }
@@ -256,13 +268,15 @@ impl<S: Source> Worker<S> {
 
     /// Every namespace that something is for, and, to prune them, those that nothing is for any more. Those that cannot
     /// be read fail by themselves.
-    async fn survey(&mut self, desired: &Desired, reader: Reader<'_>) -> Found {
+    async fn survey(&mut self, desired: &Desired, reader: SurveyContext<'_>) -> ClusterSurvey {
         let name = self.name.clone();
-        let mut all = Found::default();
+        let mut all = ClusterSurvey::default();
         let mut namespaces: Vec<String> = desired.namespaces(&name).map(str::to_owned).collect();
         let unneeded = namespaces.is_empty();
-        let unlisted = match self.options.prune {
-            true => self.forgotten(desired, reader).await.map(|forgotten| namespaces.extend(forgotten)).err(),
+        let orphans_unknown = match self.options.prune {
+            true => {
+                orphaned::namespaces(reader, &name, desired).await.map(|found| namespaces.extend(found)).err()
+            }
             false => None,
         };
         let found = namespaces.iter().map(|namespace| reader.space(desired, &name, namespace));
@@ -274,7 +288,7 @@ impl<S: Source> Worker<S> {
                         let names: Vec<&str> = space.marker.damaged.keys().map(String::as_str).collect();
                         let marker = reader.policy.owner.marker();
                         let names = names.join(", ");
-                        self.note(format!("the inventory {namespace}/{marker} cannot be read at {names}: nothing is deleted there"));
+                        self.notes.add(format!("the inventory {namespace}/{marker} cannot be read at {names}: nothing is deleted there"));
                     }
                     all.spaces.push(space);
                 }
@@ -290,8 +304,8 @@ impl<S: Source> Worker<S> {
                 }
             }
         }
-        if let Some(error) = unlisted {
-            all.failures.extend(self.unlisted(&error, unneeded));
+        if let Some(error) = orphans_unknown {
+            all.failures.extend(orphaned::orphans_unknown(&error, unneeded, &mut self.notes));
         }
         all
     }
@@ -313,21 +327,25 @@ impl<S: Source> Worker<S> {
                         let why = format!("the ConfigMap {name} is where we record what we write");
                         Some((why, "give it another name in the rules"))
                     }
-                    None => self.unforced(desired, space, options),
+                    None => self.without_rollback(desired, space, options),
                 },
             };
             let Some((why, hint)) = why else { continue };
             let all = all_failed(desired, &self.name, &why, &[hint.to_owned()]).into_iter();
             let here = all.filter(|target| target.namespace == space.namespace);
             let here = here.map(|target| Target { outcome: Outcome::Refused, ..target });
-            let forgotten = if space.forgotten { self.left(space, &why, hint) } else { Vec::new() };
+            let forgotten = if space.forgotten {
+                orphaned::kept_targets(&self.name, space, Outcome::Refused, &why, &[hint.to_owned()])
+            } else {
+                Vec::new()
+            };
             refused.insert(space.namespace.clone(), here.chain(forgotten).collect());
         }
         refused
     }
 
-    /// Without a ref nobody can say that what is recorded is older.
-    fn unforced(
+    /// Without a ref it is unknown whether what is recorded is older.
+    fn without_rollback(
         &self,
         desired: &Desired,
         space: &Space,
@@ -335,7 +353,7 @@ impl<S: Source> Worker<S> {
     ) -> Option<(String, &'static str)> {
         let recorded = &space.marker.revision;
         let other = !recorded.is_empty() && *recorded != desired.revision.to_string();
-        let works = space.items.iter().any(|item| item.verdict.writes());
+        let works = space.items.iter().any(|item| item.decision.writes());
         (other && works && !options.force && !self.source.follows()).then(|| {
             let why = format!("it is recorded as {}, and no ref says which is newer", short(recorded));
             (why, "--force overwrites it with the tree")
@@ -343,7 +361,7 @@ impl<S: Source> Worker<S> {
     }
 
     /// What would happen, checked by the servers.
-    async fn rehearse(&mut self, writer: &Writer<'_, S>, spaces: &[Space]) -> Vec<Target> {
+    async fn dry_run(&mut self, writer: &Writer<'_, S>, spaces: &[Space]) -> Vec<Target> {
         let mut targets = Vec::new();
         for space in spaces {
             self.note_circles(space);
@@ -352,9 +370,9 @@ impl<S: Source> Worker<S> {
         for space in spaces {
             let mut checks = Vec::new();
             for item in &space.items {
-                if item.verdict.writes() {
+                if item.decision.writes() {
                     checks.push(writer.check(name, space, item));
-                } else if item.is_told() {
+                } else if item.is_reported() {
                     targets.push(writer.target(name, space, item));
                 }
             }
@@ -366,18 +384,19 @@ impl<S: Source> Worker<S> {
     }
 
     fn note_circles(&mut self, space: &Space) {
-        let busy = busy(space);
-        let moves: Vec<&Moves> = busy.iter().map(|&at| &space.items[at].verdict.moves).collect();
+        let busy = ordered_items(space);
+        let moves: Vec<&Moves> = busy.iter().map(|&at| &space.items[at].decision.moves).collect();
         for broken in order(&moves).broken {
             let name = &space.items[busy[broken]].name;
-            self.note(format!("ConfigMaps of {} exchange keys; {name} is written first", space.namespace));
+            self.notes
+                .add(format!("ConfigMaps of {} exchange keys; {name} is written first", space.namespace));
         }
     }
 
     /// The writes of one namespace, wave by wave.
     async fn carry_out(&self, writer: &Writer<'_, S>, space: &Space) -> BTreeMap<String, Written> {
-        let busy = busy(space);
-        let moves: Vec<&Moves> = busy.iter().map(|&at| &space.items[at].verdict.moves).collect();
+        let busy = ordered_items(space);
+        let moves: Vec<&Moves> = busy.iter().map(|&at| &space.items[at].decision.moves).collect();
         let order = order(&moves);
         let mut done: BTreeMap<usize, Written> = BTreeMap::new();
         for wave in &order.waves {
@@ -387,7 +406,7 @@ impl<S: Source> Worker<S> {
                 let failed = |before: &&usize| {
                     done.get(before).is_none_or(|written| !written.target.outcome.is_success())
                 };
-                let missing = order.after[write].iter().find(failed).filter(|_| item.verdict.writes());
+                let missing = order.after[write].iter().find(failed).filter(|_| item.decision.writes());
                 let held = missing.map(|&before| space.items[busy[before]].name.clone());
                 ready.push(async move { (write, self.one(writer, space, item, held).await) });
             }
@@ -398,7 +417,7 @@ impl<S: Source> Worker<S> {
         done.into_iter().map(|(write, written)| (space.items[busy[write]].name.clone(), written)).collect()
     }
 
-    /// One write, unless what has to come before it could not be written.
+    /// One write, or_cancelled what has to come before it could not be written.
     async fn one(&self, writer: &Writer<'_, S>, space: &Space, item: &Item, held: Option<String>) -> Written {
         match (held, writer.stopped()) {
             (Some(other), None) => {
@@ -418,7 +437,7 @@ impl<S: Source> Worker<S> {
         written: &[BTreeMap<String, Written>],
     ) -> Vec<Target> {
         let of = |(space, written): (&Space, &BTreeMap<String, Written>)| {
-            let items = space.items.iter().filter(|item| item.is_told());
+            let items = space.items.iter().filter(|item| item.is_reported());
             items
                 .map(|item| match written.get(&item.name) {
                     Some(written) => written.target.clone(),
@@ -439,11 +458,11 @@ impl<S: Source> Worker<S> {
         hints: &[String],
     ) -> Vec<Target> {
         let of = |space: &Space| {
-            let items = space.items.iter().filter(|item| item.is_told());
+            let items = space.items.iter().filter(|item| item.is_reported());
             items
                 .map(|item| {
                     let target = writer.target(&self.name, space, item);
-                    if item.verdict.writes() { target.ended(outcome, why, hints.to_vec()) } else { target }
+                    if item.decision.writes() { target.ended(outcome, why, hints.to_vec()) } else { target }
                 })
                 .collect::<Vec<_>>()
         };
@@ -452,10 +471,10 @@ impl<S: Source> Worker<S> {
 }
 
 /// What takes part in the order of writing: what is written, and what should be and may not.
-fn busy(space: &Space) -> Vec<usize> {
+fn ordered_items(space: &Space) -> Vec<usize> {
     let items = space.items.iter().enumerate();
     items
-        .filter(|(_, item)| item.verdict.writes() || matches!(item.verdict.deed, Deed::Refuse(_)))
+        .filter(|(_, item)| item.decision.writes() || matches!(item.decision.action, Action::Refuse(_)))
         .map(|(at, _)| at)
         .collect()
 }

@@ -3,18 +3,24 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::pauses::{LAST_ANSWER, late, pause};
+use super::pauses::{LAST_ANSWER, after_shutdown, pause};
 use super::report::{Outcome, Target};
 use super::source::{Source, SourceError};
-use super::survey::{Item, Reader, Space};
-use crate::cluster::{Cluster, Draft, Error, Failure, Meta, Mode};
-use crate::configmap::apply::{Deed, Desired, Verdict, Wish, names};
+use super::survey::{Item, Space, SurveyContext};
+use crate::cluster::{Draft, Error, Failure, Meta, Mode};
+use crate::configmap::apply::{Action, Decision, Desired, DesiredConfigMap, names};
 use crate::human;
 use crate::revision::Revision;
 
-/// Why no further write of a batch may be begun.
+/// What is reported of a write whose answer nobody waited for, and what to do.
+pub(super) const NOT_ANSWERED: (&str, &str) = (
+    "the run ended before the server had answered; it may have been written",
+    "the next run looks first at what is there; `apply --timeout` gives one run more time",
+);
+
+/// DecisionReason no further write of a batch may be begun.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Stop {
+pub(super) enum StopReason {
     /// The ref names another revision.
     Moved(Revision),
     /// The remote does not say which revision is newest.
@@ -26,11 +32,11 @@ pub(super) enum Stop {
 /// Carries out the writes of one batch.
 #[derive(Debug)]
 pub(super) struct Writer<'a, S> {
-    pub(super) reader: Reader<'a>,
+    pub(super) reader: SurveyContext<'a>,
     pub(super) desired: &'a Desired,
     pub(super) source: &'a S,
     /// Set by the first write that learns that none may follow.
-    pub(super) stop: Mutex<Option<Stop>>,
+    pub(super) stop: Mutex<Option<StopReason>>,
 }
 
 /// What became of one write.
@@ -44,17 +50,17 @@ pub(super) struct Written {
 }
 
 impl<S: Source> Writer<'_, S> {
-    /// Why no write may be begun, if so.
-    pub(super) fn stopped(&self) -> Option<Stop> {
+    /// DecisionReason no write may be begun, if so.
+    pub(super) fn stopped(&self) -> Option<StopReason> {
         if self.reader.cancel.is_cancelled() {
-            return Some(Stop::Cancelled);
+            return Some(StopReason::Cancelled);
         }
         // A poisoned lock holds what it held: nothing is computed under it.
         self.stop.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
     /// No write may be begun any more.
-    pub(super) fn stop(&self, why: Stop) {
+    pub(super) fn stop(&self, why: StopReason) {
         *self.stop.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(why);
     }
 
@@ -64,16 +70,16 @@ impl<S: Source> Writer<'_, S> {
     }
 
     /// Asks the remote. Whatever but "still the same" stops the batch.
-    pub(super) async fn ask(&self) -> Result<(), Stop> {
+    pub(super) async fn ask(&self) -> Result<(), StopReason> {
         let answer = tokio::select! {
             biased;
             answer = self.source.ask() => answer,
-            () = self.reader.cancel.cancelled() => return Err(Stop::Cancelled),
+            () = self.reader.cancel.cancelled() => return Err(StopReason::Cancelled),
         };
         let stop = match answer {
             Ok(named) if named == self.desired.revision => return Ok(()),
-            Ok(named) => Stop::Moved(named),
-            Err(error) => Stop::Unasked(error),
+            Ok(named) => StopReason::Moved(named),
+            Err(error) => StopReason::Unasked(error),
         };
         self.stop(stop.clone());
         Err(stop)
@@ -82,23 +88,24 @@ impl<S: Source> Writer<'_, S> {
     /// One write, until its outcome is known.
     pub(super) async fn write(&self, cluster: &str, space: &Space, item: &Item) -> Written {
         let mut item = item.clone();
-        let (mut sent, mut failures) = (0, 0);
+        let mut sent = 0;
+        let mut failures = 0;
         let options = self.reader.options;
         loop {
             let told = || Target { attempts: sent, ..self.target(cluster, space, &item) };
             if let Some(stop) = self.stopped() {
                 return ended(told().ended(Outcome::Skipped, stop.to_string(), Vec::new()), &item);
             }
-            if !item.verdict.writes() {
+            if !item.decision.writes() {
                 return ended(told(), &item); // it is right by now, by a peer's hand, or no longer ours to write
             }
             let before = Target { attempts: sent + 1, ..told() };
             let sending = tokio::select! {
                 biased;
                 sent = self.send(space, &item) => sent,
-                () = late(self.reader.cancel, LAST_ANSWER) => {
-                    let why = "the run ended before the server had answered; it may have been written";
-                    let unknown = before.ended(Outcome::Failed, why, Vec::new());
+                () = after_shutdown(self.reader.cancel, LAST_ANSWER) => {
+                    let (why, hint) = NOT_ANSWERED;
+                    let unknown = before.ended(Outcome::Failed, why, vec![hint.to_owned()]);
                     return ended(Target { transient: true, ..unknown }, &item);
                 }
             };
@@ -116,31 +123,34 @@ impl<S: Source> Writer<'_, S> {
             if !(error.is_transient() || read_first) || (failures >= options.tries && !error.is_unknown()) {
                 return failed(&error);
             }
-            // The first conflict is answered at once; after that whoever else writes is given time.
+            // The first conflict is answered at once; after that other writers are given time.
             if !stale || failures > 1 {
                 pause(options, self.reader.cancel, failures, error.pause()).await;
+            }
+            if !read_first && self.reader.cancel.is_cancelled() {
+                return failed(&error); // what ended it says less than what held it up
             }
             if !read_first {
                 continue; // nothing was stored, and what was read is as good as before
             }
             let again = tokio::select! {
                 biased;
-                again = self.reader.again(space, &item) => again,
-                () = late(self.reader.cancel, LAST_ANSWER) => return failed(&error),
+                again = self.reader.reread(space, &item) => again,
+                () = after_shutdown(self.reader.cancel, LAST_ANSWER) => return failed(&error),
             };
             let again = match again {
                 Ok(again) => again,
                 Err(error) => return failed(&error),
             };
-            if error.is_unknown() && again.verdict.deed == Deed::Nothing {
+            if error.is_unknown() && again.decision.action == Action::Nothing {
                 return Written { meta: again.meta.clone(), ..ended(before, &item) }; // it took effect after all
             }
             if failures >= options.tries {
                 return failed(&error);
             }
             item = again;
-            if item.verdict.writes() {
-                // What stops it is told at the top.
+            if item.decision.writes() {
+                // The caller reports what stops it.
                 let _ = self.ask().await;
             }
         }
@@ -159,66 +169,76 @@ impl<S: Source> Writer<'_, S> {
         }
     }
 
-    /// What is told of an item.
+    /// What is reported of an item.
     pub(super) fn target(&self, cluster: &str, space: &Space, item: &Item) -> Target {
-        let digest = item.wish.as_ref().map(|wish| wish.digest.clone()).unwrap_or_default();
-        Target { digest, ..Target::of(cluster, &space.namespace, &item.name, &item.verdict) }
+        let digest = item.wanted.as_ref().map(|wanted| wanted.digest.clone()).unwrap_or_default();
+        Target { digest, ..Target::of(cluster, &space.namespace, &item.name, &item.decision) }
     }
 
     /// One request, or the two of a replacement of what is immutable.
     async fn send(&self, space: &Space, item: &Item) -> Result<Option<Meta>, Error> {
         let cluster = self.reader.cluster;
         let mode = if self.reader.options.dry_run { Mode::DryRun } else { Mode::Write };
-        let draft = || item.wish.as_ref().map(|wish| self.draft(space, item, wish));
-        match (&item.verdict.deed, draft(), &item.meta) {
-            (Deed::Create, Some(draft), _) => cluster.create(draft, mode).await.map(Some),
-            (Deed::Replace, Some(draft), Some(meta)) => cluster.replace(meta, draft, mode).await.map(Some),
-            (Deed::Recreate, Some(draft), Some(meta)) => {
+        let draft = || item.wanted.as_ref().map(|wanted| self.draft(space, item, wanted));
+        match (&item.decision.action, draft(), &item.meta) {
+            (Action::Create, Some(draft), _) => cluster.create(draft, mode).await.map(Some),
+            (Action::Replace, Some(draft), Some(meta)) => cluster.replace(meta, draft, mode).await.map(Some),
+            (Action::Recreate, Some(draft), Some(meta)) => {
                 cluster.delete(meta, mode).await?;
                 match mode {
                     Mode::Write => cluster.create(draft, mode).await.map(Some),
                     Mode::DryRun => Ok(None), // the server would say that it is still there
                 }
             }
-            (Deed::Delete, _, Some(meta)) => cluster.delete(meta, mode).await.map(|_| None),
+            (Action::Delete, _, Some(meta)) => cluster.delete(meta, mode).await.map(|_| None),
             _ => Ok(item.meta.clone()), // there is nothing to send
         }
     }
 
     /// The object as it is to be. Labels and annotations of others stay.
-    fn draft(&self, space: &Space, item: &Item, wish: &Wish) -> Draft {
-        let kept = item.meta.as_ref().filter(|_| item.verdict.deed != Deed::Create);
+    fn draft(&self, space: &Space, item: &Item, wanted: &DesiredConfigMap) -> Draft {
+        let kept = item.meta.as_ref().filter(|_| item.decision.action != Action::Create);
         let mut labels = kept.map(|meta| meta.labels.clone()).unwrap_or_default();
         let mut annotations = kept.map(|meta| meta.annotations.clone()).unwrap_or_default();
         let policy = self.reader.policy;
-        let Verdict { revision, .. } = &item.verdict;
+        let Decision { revision, .. } = &item.decision;
         labels.extend(policy.owner.labels().map(|(key, value)| (key.to_owned(), value.to_owned())));
-        annotations.extend(wish.annotations(&policy.owner, &self.desired.rules, revision));
+        annotations.extend(wanted.annotations(&policy.owner, self.desired.rules.text(), revision));
+        self.name_repository(&mut annotations);
         Draft {
             namespace: space.namespace.clone(),
             name: item.name.clone(),
             labels,
             annotations,
-            content: wish.content(&policy.shape, revision),
+            content: wanted.content(&policy.shape, revision),
         }
+    }
+
+    /// Says where it is from. What an earlier writer said does not stay where that is not known.
+    fn name_repository(&self, annotations: &mut BTreeMap<String, String>) {
+        match &self.reader.options.repository {
+            Some(repository) => annotations.insert(names::REPOSITORY.to_owned(), repository.clone()),
+            None => annotations.remove(names::REPOSITORY),
+        };
     }
 
     /// Writes what we record of a namespace, as `set` or `ledger`. `meta` is what was read of it.
     pub(super) async fn record(
         &self,
-        cluster: &Cluster,
         namespace: &str,
         role: &str,
         meta: Option<&Meta>,
         data: BTreeMap<String, String>,
     ) -> Result<Meta, Error> {
-        let owner = &self.reader.policy.owner;
+        let SurveyContext { cluster, policy, .. } = self.reader;
+        let owner = &policy.owner;
         let mut labels = meta.map(|meta| meta.labels.clone()).unwrap_or_default();
         let mut annotations = meta.map(|meta| meta.annotations.clone()).unwrap_or_default();
         labels.extend(owner.labels().map(|(key, value)| (key.to_owned(), value.to_owned())));
         labels.insert(names::ROLE.to_owned(), role.to_owned());
         annotations.insert(names::OWNER_NAME.to_owned(), owner.name().to_owned());
         annotations.insert(names::CLUSTER.to_owned(), cluster.name().to_owned());
+        self.name_repository(&mut annotations);
         let draft = Draft {
             namespace: namespace.to_owned(),
             name: if role == "set" { owner.marker() } else { owner.ledger() },
@@ -233,22 +253,22 @@ impl<S: Source> Writer<'_, S> {
     }
 }
 
-/// Why a write failed, in one line; of what is too large the largest keys, too.
+/// DecisionReason a write failed, in one line; of what is too large the largest keys, too.
 fn line(error: &Error, item: &Item) -> String {
     let line = human::one_line(error);
-    match (&error.why, &item.wish) {
-        (Failure::TooLarge { .. }, Some(wish)) => {
-            format!("{line}; the largest keys: {}", wish.payload.largest_keys())
+    match (&error.why, &item.wanted) {
+        (Failure::TooLarge { .. }, Some(wanted)) => {
+            format!("{line}; the largest keys: {}", wanted.payload.largest_keys())
         }
         _ => line,
     }
 }
 
 fn ended(target: Target, item: &Item) -> Written {
-    Written { target, meta: item.meta.clone(), revision: item.verdict.revision.clone() }
+    Written { target, meta: item.meta.clone(), revision: item.decision.revision.clone() }
 }
 
-impl std::fmt::Display for Stop {
+impl std::fmt::Display for StopReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Moved(revision) => write!(f, "the ref names {} now", revision.short()),

@@ -5,6 +5,8 @@
 //! no link is followed on the way; nothing is opened without `O_CLOEXEC`; nothing existing is written into.
 //! Does not do: paths for messages. Callers know what they were about and say it; errors here are plain `io::Error`.
 
+#[cfg(feature = "program")]
+mod holders;
 pub mod walk;
 
 use std::ffi::{CStr, CString, OsStr, OsString};
@@ -15,11 +17,27 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::path::Arg;
 
-/// How every directory of ours is opened: for reading (so that it can be listed, locked and synced), never through a
+#[cfg(feature = "program")]
+pub use holders::{Holder, lock_holders};
+
+/// Whether an error of the kernel's stays until an operator acts: no room, no right, a file system that cannot.
+pub fn needs_operator(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(
+        kind,
+        Kind::StorageFull
+            | Kind::QuotaExceeded
+            | Kind::ReadOnlyFilesystem
+            | Kind::PermissionDenied
+            | Kind::InvalidFilename
+    )
+}
+
+/// How each of our directories is opened: for reading (so that it can be listed, locked and synced), never through a
 /// link in the last component.
 pub const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -29,12 +47,35 @@ pub fn open_dir(at: impl AsFd, name: impl Arg) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(at, name, DIRECTORY, Mode::empty())?)
 }
 
+/// Opens the directory at a relative path beneath `top`, following no link on the way. Where `openat2` is missing
+/// (Linux before 5.6) or forbidden (an old seccomp profile answers EPERM), component by component, which is the same
+/// and slower.
+pub fn open_beneath(top: impl AsFd, path: impl AsRef<OsStr>) -> io::Result<OwnedFd> {
+    let top = top.as_fd();
+    let path = path.as_ref();
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    loop {
+        match rustix::fs::openat2(top, path, DIRECTORY, Mode::empty(), resolve) {
+            Err(Errno::AGAIN | Errno::INTR) => {} // a rename elsewhere made the kernel unsure (openat2(2))
+            Err(Errno::NOSYS | Errno::PERM) => break,
+            opened => return Ok(opened?),
+        }
+    }
+    let mut components = path.as_bytes().split(|&byte| byte == b'/');
+    let mut dir = open_dir(top, components.next().unwrap_or(b"."))?;
+    for component in components {
+        dir = open_dir(&dir, component)?;
+    }
+    Ok(dir)
+}
+
 /// Opens a directory by its path, links followed: for the way to the root only.
 pub fn open_dir_at_path(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty())?)
 }
 
-/// Makes the directory `name` in `at` with exactly `mode`, whatever the umask, and opens it. `EEXIST` if anything is there.
+/// Makes the directory `name` in `at` with exactly `mode`, whatever the umask, and opens it. `EEXIST` if anything is
+/// there.
 pub fn make_dir(at: impl AsFd, name: impl Arg + Copy, mode: u32) -> io::Result<OwnedFd> {
     rustix::fs::mkdirat(at.as_fd(), name, Mode::from_raw_mode(mode))?;
     let dir = open_dir(at, name)?;
@@ -50,7 +91,8 @@ pub fn ensure_dir(at: impl AsFd, name: impl Arg + Copy, mode: u32) -> io::Result
     }
 }
 
-/// Creates the file `name` in `at` for writing, with exactly `mode`; `EEXIST` if anything, a dangling link included, is there.
+/// Creates the file `name` in `at` for writing, with exactly `mode`; `EEXIST` if anything, a dangling link included, is
+/// there.
 pub fn create_new(at: impl AsFd, name: impl Arg, mode: u32) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::openat(at, name, flags, Mode::from_raw_mode(mode))?);
@@ -78,7 +120,7 @@ pub enum Flush {
     Lazy,
 }
 
-/// What the temporary names of [`replace_file`] begin with; whoever sweeps a directory may remove what does.
+/// What the temporary names of [`replace_file`] begin with; a sweep of a directory may remove what does.
 pub const TMP_PREFIX: &str = "tmp-";
 
 /// Replaces the file `name` in `at` by one rename, so that readers see the old bytes or the new ones.
@@ -97,10 +139,11 @@ pub fn replace_file(at: impl AsFd, name: &str, bytes: &[u8], mode: u32, flush: F
     Ok(())
 }
 
-/// Numbers temporary names within this process; together with `O_EXCL` that is enough, also where every process is pid 1.
+/// Numbers temporary names within this process; together with `O_EXCL` that is enough, also where every process is pid
+/// 1.
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
-/// A name that nobody in this process was given before.
+/// A name that was not used in this process before.
 pub fn unique(prefix: &str) -> String {
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
     format!("{prefix}{}-{serial}", rustix::process::getpid().as_raw_nonzero())
@@ -116,20 +159,26 @@ fn create_tmp(at: BorrowedFd<'_>, name: &str, mode: u32) -> io::Result<(String, 
     }
 }
 
-/// Reads the regular file `name` in `at`, at most `limit` bytes of it; `None` where there is none.
+/// Reads the regular file `name` in `at`, at most `limit` bytes of it; `None` where there is none, `InvalidData` where
+/// there is something else.
 pub fn read_file(at: impl AsFd, name: impl Arg, limit: u64) -> io::Result<Option<Vec<u8>>> {
     // NONBLOCK: a FIFO planted under the name must not stop us.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(at, name, flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::LOOP | Errno::NXIO) => return Err(irregular()), // a link, a socket
         opened => File::from(opened?),
     };
     if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file"));
+        return Err(irregular());
     }
     let mut bytes = Vec::new();
     file.take(limit).read_to_end(&mut bytes)?;
     Ok(Some(bytes))
+}
+
+fn irregular() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "not a regular file")
 }
 
 /// fsync of a directory: makes the names in it durable.
@@ -228,7 +277,7 @@ pub fn exchange(
 pub struct Listed {
     /// The name.
     pub name: CString,
-    /// Its type; `Unknown` on file systems that do not tell.
+    /// Its type; `Unknown` on file systems that do not record it.
     pub kind: FileType,
 }
 
@@ -239,16 +288,25 @@ impl Listed {
     }
 }
 
-/// Everything in a directory but `.` and `..`, in no order.
+/// Everything in a directory but `.` and `..`, in no order. For directories whose size is ours: all names are held.
 pub fn list(dir: impl AsFd) -> io::Result<Vec<Listed>> {
     let mut all = Vec::new();
+    each(dir, |name, kind| {
+        all.push(Listed { name: name.to_owned(), kind });
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+/// Shows every name in a directory but `.` and `..`, with its type, in no order. None is held.
+pub fn each(dir: impl AsFd, mut see: impl FnMut(&CStr, FileType) -> io::Result<()>) -> io::Result<()> {
     for entry in Dir::read_from(dir)? {
         let entry = entry?;
         if !is_dots(entry.file_name()) {
-            all.push(Listed { name: entry.file_name().to_owned(), kind: entry.file_type() });
+            see(entry.file_name(), entry.file_type())?;
         }
     }
-    Ok(all)
+    Ok(())
 }
 
 pub(crate) fn is_dots(name: &CStr) -> bool {
@@ -260,14 +318,14 @@ pub(crate) fn is_dots(name: &CStr) -> bool {
 pub enum Lock {
     /// It is ours until the handle (and every copy of it) is closed.
     Taken,
-    /// Somebody else holds one that excludes it.
+    /// Another holder's lock excludes it.
     Held,
     /// Locks do not work here.
     Unsupported,
 }
 
-/// Tries for the exclusive flock on what `fd` is open on. It ends with [`unlock`], or when the last copy of the handle is
-/// closed.
+/// Tries for the exclusive flock on what `fd` is open on. It ends with [`unlock`], or when the last copy of the handle
+/// is closed.
 pub fn try_lock(fd: impl AsFd) -> io::Result<Lock> {
     flock(fd, FlockOperation::NonBlockingLockExclusive)
 }
@@ -303,13 +361,23 @@ pub struct Space {
     pub block: u64,
 }
 
+/// Larger than any block of a local file system. A larger one is what a network file system moves at a time (NFS and
+/// CephFS say a megabyte and more), which has nothing to do with what a small file takes.
+const LARGEST_BLOCK: u64 = 64 << 10;
+/// What is assumed there.
+const USUAL_BLOCK: u64 = 4 << 10;
+
+fn block(fragment: u64) -> u64 {
+    if fragment > LARGEST_BLOCK { USUAL_BLOCK } else { fragment.max(1) }
+}
+
 /// Asks for the space left on the file system that `fd` is on.
 pub fn space(fd: impl AsFd) -> io::Result<Space> {
     let found = rustix::fs::fstatvfs(fd)?;
     Ok(Space {
         bytes: found.f_bavail.saturating_mul(found.f_frsize),
         inodes: (found.f_files > 0).then_some(found.f_favail),
-        block: found.f_frsize.max(1),
+        block: block(found.f_frsize),
     })
 }
 
@@ -328,6 +396,12 @@ mod tests {
             list(dir).unwrap().into_iter().map(|entry| entry.os().to_str().unwrap().to_owned()).collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn what_a_network_file_system_moves_at_a_time_is_no_block() {
+        assert_eq!([0, 512, 4096, 64 << 10].map(block), [1, 512, 4096, 64 << 10]);
+        assert_eq!([1 << 20, 4 << 20].map(block), [4096, 4096]);
     }
 
     #[test]
@@ -409,7 +483,8 @@ mod tests {
     fn an_exclusive_lock_waits_for_nobody_and_ends_with_its_handle() {
         let (_keep, dir) = scratch();
         let open = || open_dir(&dir, ".").unwrap();
-        let (reader, reaper) = (open(), open());
+        let reader = open();
+        let reaper = open();
         assert_eq!(try_lock_shared(&reader).unwrap(), Lock::Taken);
         assert_eq!(try_lock(&reaper).unwrap(), Lock::Held);
         // Until its exec, a child that another test starts has a copy of the handle.

@@ -5,14 +5,14 @@
 //! library's `remove_dir_all` holds one descriptor a level and recurses). What cannot be removed is named, and the rest
 //! is removed nevertheless.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 /// How a removal ended.
@@ -39,15 +39,39 @@ struct Level {
     /// Device and inode, to recognise it on the way back up.
     identity: (u64, u64),
     /// Directories in it that are still to be visited.
-    dirs: Vec<CString>,
+    dirs: Names,
     /// A name in it stays, so it stays.
     stays: bool,
     /// How often it was listed: names may appear behind us, but not for ever.
     rounds: u32,
 }
 
-/// A directory is listed at most so often before we give up on somebody who keeps filling it.
+/// Names that wait, one behind the other: a directory may hold a million.
+#[derive(Default)]
+struct Names(Vec<u8>);
+
+impl Names {
+    fn push(&mut self, name: &CStr) {
+        self.0.extend_from_slice(name.to_bytes_with_nul());
+    }
+
+    /// The last one.
+    fn pop(&mut self) -> Option<CString> {
+        let end = self.0.len().checked_sub(1)?;
+        let start = self.0[..end].iter().rposition(|byte| *byte == 0).map_or(0, |nul| nul + 1);
+        let name = CString::from_vec_with_nul(self.0.split_off(start)).ok();
+        if self.0.capacity() > 4 * self.0.len() + 4096 {
+            self.0.shrink_to(2 * self.0.len()); // what was read is not held for ever
+        }
+        name
+    }
+}
+
+/// A directory is listed at most so often: another process may keep filling it.
 const ROUNDS: u32 = 8;
+
+/// Names that are listed before those among them that are no directories are removed.
+const LISTED: usize = 4_096;
 
 /// Names between two questions whether to go on.
 const SLICE: u64 = 64;
@@ -106,7 +130,7 @@ impl Remover<'_> {
             let Some(level) = levels.pop() else { return };
             let above = match levels.last() {
                 None => None,
-                Some(parent) => match climb(here.as_fd(), parent.identity) {
+                Some(parent) => match open_parent(here.as_fd(), parent.identity) {
                     Ok(dir) => Some(dir),
                     Err(error) => return self.fail(&levels, &level.name, error),
                 },
@@ -138,7 +162,7 @@ impl Remover<'_> {
         levels.push(Level {
             name,
             identity: (stat.st_dev, stat.st_ino),
-            dirs: Vec::new(),
+            dirs: Names::default(),
             stays: false,
             rounds: 0,
         });
@@ -148,23 +172,39 @@ impl Remover<'_> {
 
     /// Unlinks every name of the deepest level that is no directory.
     fn sweep(&mut self, dir: BorrowedFd<'_>, levels: &mut [Level]) {
-        let listed = match super::list(dir) {
-            Ok(listed) => listed,
-            Err(error) => {
-                let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-                return self.stays(levels, &CString::default(), errno);
+        let mut dirs = Names::default();
+        let mut files = Names::default();
+        // A slice of names at a time: what is listed and what is removed do not get into each other's way there.
+        let listed = Dir::read_from(dir).and_then(|mut listed| {
+            loop {
+                let slice = listed.by_ref().take(LISTED);
+                let mut ended = true;
+                for entry in slice {
+                    let entry = entry?;
+                    ended = false;
+                    match entry.file_type() {
+                        _ if super::is_dots(entry.file_name()) => {}
+                        FileType::Directory => dirs.push(entry.file_name()),
+                        _ => files.push(entry.file_name()),
+                    }
+                }
+                while let Some(name) = files.pop() {
+                    if self.is_cancelled() {
+                        return Ok(());
+                    }
+                    match unlink(dir, &name, FileType::Unknown) {
+                        Ok(Unlinked::Gone) => self.done.removed += 1,
+                        Ok(Unlinked::Directory) => dirs.push(&name),
+                        Err(error) => self.keep_entry(levels, &name, error),
+                    }
+                }
+                if ended {
+                    return Ok(());
+                }
             }
-        };
-        let mut dirs = Vec::new();
-        for entry in listed {
-            if self.ask() {
-                return;
-            }
-            match unlink(dir, &entry.name, entry.kind) {
-                Ok(Unlinked::Gone) => self.done.removed += 1,
-                Ok(Unlinked::Directory) => dirs.push(entry.name),
-                Err(error) => self.stays(levels, &entry.name, error),
-            }
+        });
+        if let Err(error) = listed {
+            return self.keep_entry(levels, &CString::default(), error);
         }
         if let Some(level) = levels.last_mut() {
             level.dirs = dirs;
@@ -204,14 +244,14 @@ impl Remover<'_> {
     }
 
     /// Asks every few names whether to go on; true when it is to stop.
-    fn ask(&mut self) -> bool {
+    fn is_cancelled(&mut self) -> bool {
         if self.done.removed.is_multiple_of(SLICE) && (self.go_on)().is_break() {
             self.done.stopped = true;
         }
         self.done.stopped
     }
 
-    fn stays(&mut self, levels: &mut [Level], name: &CString, error: Errno) {
+    fn keep_entry(&mut self, levels: &mut [Level], name: &CString, error: Errno) {
         if let Some(level) = levels.last_mut() {
             level.stays = true;
         }
@@ -259,7 +299,7 @@ fn writable<T>(dir: BorrowedFd<'_>, act: impl Fn() -> Result<T, Errno>) -> Resul
 }
 
 /// Opens a directory on the same mount. Where `openat2` is missing (Linux before 5.6) or forbidden (an old seccomp
-/// profile answers EPERM), the caller's look at the device remains, which does not tell bind mounts.
+/// profile answers EPERM), the caller's look at the device remains, which does not show bind mounts.
 fn open_same_mount(at: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
     match rustix::fs::openat2(at, name, super::DIRECTORY, Mode::empty(), resolve) {
@@ -284,7 +324,7 @@ fn open_for_removal(at: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd, Errno
 }
 
 /// The directory above `dir`, if it is still the one we came from.
-fn climb(dir: BorrowedFd<'_>, identity: (u64, u64)) -> Result<OwnedFd, Errno> {
+fn open_parent(dir: BorrowedFd<'_>, identity: (u64, u64)) -> Result<OwnedFd, Errno> {
     let above = rustix::fs::openat(dir, "..", super::DIRECTORY, Mode::empty())?;
     let stat = rustix::fs::fstat(&above)?;
     if (stat.st_dev, stat.st_ino) == identity { Ok(above) } else { Err(Errno::STALE) }
@@ -297,6 +337,8 @@ pub struct Measured {
     pub entries: u64,
     /// Sum of the regular files' sizes.
     pub bytes: u64,
+    /// What its removal gives back at least: the blocks, in bytes, and the inodes of what has no name elsewhere.
+    pub frees: (u64, u64),
 }
 
 /// Counts what is below `dir`. What cannot be read is not counted.
@@ -314,23 +356,30 @@ pub fn measure(dir: impl AsFd) -> io::Result<Measured> {
         }
         levels.pop();
         if let Some((identity, _)) = levels.last() {
-            here = climb(here.as_fd(), *identity)?;
+            here = open_parent(here.as_fd(), *identity)?;
         }
     }
     Ok(sum)
 }
 
-fn subdirs(dir: BorrowedFd<'_>, sum: &mut Measured) -> io::Result<Vec<CString>> {
-    let mut dirs = Vec::new();
-    for entry in super::list(dir)? {
-        let Some(stat) = super::stat(dir, entry.name.as_c_str())? else { continue };
+fn subdirs(dir: BorrowedFd<'_>, sum: &mut Measured) -> io::Result<Names> {
+    let mut dirs = Names::default();
+    super::each(dir, |name, _| {
+        let Some(stat) = super::stat(dir, name)? else { return Ok(()) };
         sum.entries += 1;
-        match super::file_type(&stat) {
-            FileType::Directory => dirs.push(entry.name),
+        let kind = super::file_type(&stat);
+        if stat.st_nlink == 1 || kind == FileType::Directory {
+            const BLOCK: u64 = 512; // of st_blocks, whatever the file system's own blocks are (stat(3type))
+            sum.frees.0 += stat.st_blocks.unsigned_abs() * BLOCK;
+            sum.frees.1 += 1;
+        }
+        match kind {
+            FileType::Directory => dirs.push(name),
             FileType::RegularFile => sum.bytes += stat.st_size.unsigned_abs(),
             _ => {}
         }
-    }
+        Ok(())
+    })?;
     Ok(dirs)
 }
 

@@ -100,7 +100,7 @@ fn said(output: &str) -> String {
 }
 
 impl Error {
-    /// What a person can do, a line each.
+    /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         let name = self.kind.label();
         match &self.why {
@@ -114,13 +114,76 @@ impl Error {
                         .to_owned(),
                 ]
             }
+            Failure::Start { .. } => vec![format!("--{name}-command names a program that can be run here")],
             Failure::Timeout { .. } | Failure::Silent { .. } => {
                 vec![format!("raise --{name}-timeout if it may take that long")]
             }
             Failure::Status { .. } => {
                 vec![format!("--{name}-success-status says which status is success; 0 takes any")]
             }
-            _ => Vec::new(),
+            Failure::Ended { .. } => {
+                vec![
+                    "what the program said is its own; run it by hand in that directory, as this user"
+                        .to_owned(),
+                ]
+            }
+            Failure::Send { .. } => {
+                vec![format!("check --{name}-url, and that what listens there can be reached from here")]
+            }
+            Failure::Drained => {
+                vec!["nothing to do: the next start runs it for what is current then".to_owned()]
+            }
+            Failure::System { .. } => {
+                vec![
+                    "the system is short of processes, memory or descriptors: raise the container's limits"
+                        .to_owned(),
+                ]
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_variant_is_one_line_and_says_what_to_do() {
+        let program = || PathBuf::from("/hook");
+        let started = |kind: std::io::ErrorKind| Failure::Start {
+            program: program(),
+            dir: "/g".into(),
+            source: kind.into(),
+        };
+        let status: ExitStatus = std::os::unix::process::ExitStatusExt::from_raw(0x100);
+        let after = Duration::from_secs(30);
+        let url = || "http://127.0.0.1/".to_owned();
+        let each = [
+            started(std::io::ErrorKind::NotFound),
+            started(std::io::ErrorKind::PermissionDenied),
+            started(std::io::ErrorKind::Other),
+            Failure::Ended { program: program(), status, output: "no".into() },
+            Failure::Timeout { program: program(), after, output: String::new() },
+            Failure::Silent { url: url(), after },
+            Failure::Send { url: url(), why: "connection refused".into() },
+            Failure::Status { url: url(), status: 500, wanted: 200 },
+            Failure::Drained,
+            Failure::System { act: "make a pipe", source: std::io::ErrorKind::Other.into() },
+        ];
+        for why in each {
+            match why {
+                Failure::Start { .. }
+                | Failure::Ended { .. }
+                | Failure::Timeout { .. }
+                | Failure::Silent { .. }
+                | Failure::Send { .. }
+                | Failure::Status { .. }
+                | Failure::Drained
+                | Failure::System { .. } => {}
+            }
+            let revision = Revision(crate::revision::ObjectId([0xab; 20]));
+            let error = Error { kind: Kind::Exec, revision, why };
+            crate::human::reads_well(&error, &error.hints());
         }
     }
 }

@@ -9,7 +9,7 @@
 //! * Nothing is kept on disk: the first success of each process reports what is current, changed or not.
 //! * One-time, a hook is tried exactly once, and its failure is the process's.
 //!
-//! The pre-publish hook is told just before the swap. As it is, nobody waits for it and its failure stops nothing; as a
+//! The pre-publish hook runs just before the swap. By default it is not waited for and its failure stops nothing; as a
 //! gate ([`Gate`]), the publication waits for it, in the staged generation, and fails with it.
 //!
 //! A generation is pinned from the moment it enters a slot until its hook has ended: it is there while the hook reads
@@ -71,13 +71,27 @@ pub struct Options {
     pub pre_publish: Option<Exec>,
     /// Whether the publication waits for the one before it.
     pub gate: bool,
+    /// Whether a revision that it refused is asked about again.
+    pub gate_retry: bool,
     /// Sent after it.
     pub web: Option<Web>,
     /// Try each hook once, and say how that ended.
     pub once: bool,
 }
 
-/// What a hook is told about.
+impl Options {
+    /// Which there are.
+    pub fn kinds(&self) -> impl Iterator<Item = Kind> + use<> {
+        let has = [
+            (Kind::Exec, self.exec.is_some()),
+            (Kind::PrePublish, self.pre_publish.is_some()),
+            (Kind::Web, self.web.is_some()),
+        ];
+        has.into_iter().filter(|(_, is)| *is).map(|(kind, _)| kind)
+    }
+}
+
+/// What a hook is run for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Notice {
     /// The revision.
@@ -90,8 +104,23 @@ pub struct Notice {
     pub dir: PathBuf,
 }
 
-/// Hears how each run ended: the hook, whether it succeeded, and how long it took.
-pub type Observer = Arc<dyn Fn(Kind, bool, Duration) + Send + Sync>;
+/// A run that ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ran<'a> {
+    /// Which hook.
+    pub kind: Kind,
+    /// What it was run for.
+    pub revision: Revision,
+    /// How long it took.
+    pub took: Duration,
+    /// Why it failed, and its cause, on one line; none: it succeeded.
+    pub error: Option<&'a str>,
+    /// What to do about it.
+    pub hints: &'a [String],
+}
+
+/// Hears how each run ended.
+pub type Observer = Arc<dyn Fn(&Ran<'_>) + Send + Sync>;
 
 /// The hooks of a process.
 pub struct Hooks {
@@ -106,12 +135,14 @@ impl Hooks {
     /// is ended.
     pub fn start(options: Options, draining: &CancellationToken, observer: &Observer) -> Self {
         let stop = draining.child_token();
-        let Options { exec, pre_publish, gate, web, once } = options;
+        let Options { exec, pre_publish, gate, gate_retry, web, once } = options;
         let run = |kind, job| Runner::start(kind, job, once, stop.clone(), Arc::clone(observer));
         let exec = exec.map(|exec| run(Kind::Exec, Job::Exec(exec)));
         let web = web.map(|web| run(Kind::Web, Job::Web(web)));
         let (gate, before) = match pre_publish {
-            Some(exec) if gate => (Some(Gate { exec, observer: Arc::clone(observer) }), None),
+            Some(exec) if gate => {
+                (Some(Gate { exec, again: gate_retry, observer: Arc::clone(observer) }), None)
+            }
             other => (None, other.map(|exec| run(Kind::PrePublish, Job::Exec(exec)))),
         };
         Self { after: exec.into_iter().chain(web).collect(), before, gate, stop }
@@ -119,14 +150,14 @@ impl Hooks {
 
     /// This is current. Returns at once.
     pub fn published(&self, notice: &Notice) {
-        let held = Arc::new(Held::new(notice.clone()));
+        let held = Arc::new(PinnedGeneration::new(notice.clone()));
         self.after.iter().for_each(|runner| runner.send(&held));
     }
 
     /// This is about to be. Returns at once.
     pub fn publishing(&self, notice: &Notice) {
         if let Some(runner) = &self.before {
-            runner.send(&Arc::new(Held::new(notice.clone())));
+            runner.send(&Arc::new(PinnedGeneration::new(notice.clone())));
         }
     }
 
@@ -135,7 +166,7 @@ impl Hooks {
         self.gate.as_ref()
     }
 
-    /// One-time: waits until each hook that was told anything has been tried.
+    /// One-time: waits until each hook that has something to run for has been tried.
     ///
     /// # Errors
     /// The first that failed.
@@ -157,29 +188,36 @@ impl Hooks {
 /// The pre-publish hook where it decides.
 pub struct Gate {
     exec: Exec,
+    again: bool,
     observer: Observer,
 }
 
 impl Gate {
+    /// Whether a revision that was refused is asked about again.
+    pub fn again(&self) -> bool {
+        self.again
+    }
+
     /// Runs it in the staged generation. Cancelling `stop`, or dropping the future, ends the program.
     ///
     /// # Errors
     /// Why there must be no publication.
     pub async fn pass(&self, notice: &Notice, stop: &CancellationToken) -> Result<(), Error> {
-        let (job, mut failing) = (Job::Exec(self.exec.clone()), Repeats::default());
+        let job = Job::Exec(self.exec.clone());
+        let mut failing = Repeats::default();
         runner::attempt(Kind::PrePublish, &job, notice, stop, &self.observer, &mut failing).await
     }
 }
 
 /// A generation on its way through a slot, pinned.
 #[derive(Debug)]
-struct Held {
+struct PinnedGeneration {
     notice: Notice,
     /// Holds the lock that the reaper respects. Where locks do not work the grace period has to do.
     _pin: Option<std::os::fd::OwnedFd>,
 }
 
-impl Held {
+impl PinnedGeneration {
     fn new(notice: Notice) -> Self {
         let pin = fsx::open_dir_at_path(&notice.dir).ok().filter(|dir| fsx::try_lock_shared(dir).is_ok());
         Self { notice, _pin: pin }

@@ -8,9 +8,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::repeats::{Repeats, unsaid};
+use crate::human::go_duration;
+use crate::repeats::{Repeats, suppressed};
 
-use super::{Error, Exec, Failure, Held, Kind, Notice, Observer, Web};
+use super::{Error, Exec, Failure, Kind, Notice, Observer, PinnedGeneration, Ran, Web};
 
 /// What a hook does.
 #[derive(Clone, Debug)]
@@ -29,6 +30,38 @@ impl Job {
         }
     }
 
+    /// For those who ran git-sync.
+    fn begins(&self, kind: Kind, notice: &Notice) {
+        let hook = kind.label();
+        let revision = notice.revision;
+        match self {
+            Self::Exec(exec) => info!(
+                name: "exec_runs", target: "git-sync", hook, %revision, command = %exec.command.display(),
+                timeout = go_duration(exec.timeout), "running"
+            ),
+            Self::Web(web) => info!(
+                name: "web_runs", target: "git-sync", hook, %revision, url = web.shown(), method = %web.method,
+                timeout = go_duration(web.timeout), "sending"
+            ),
+        }
+    }
+
+    /// The same of its end.
+    fn done(&self, kind: Kind, notice: &Notice, said: &str) {
+        let hook = kind.label();
+        let revision = notice.revision;
+        let nothing = "";
+        match self {
+            Self::Exec(_) => debug!(
+                name: "exec_done", target: "git-sync", hook, %revision, stdout = said, stderr = nothing, "done"
+            ),
+            Self::Web(_) => debug!(
+                name: "web_done", target: "git-sync", hook, %revision, status = said.parse::<u16>().ok(),
+                headers = nothing, body = nothing, "done"
+            ),
+        }
+    }
+
     /// What was said, for the log.
     async fn run(&self, notice: &Notice, stop: &CancellationToken) -> Result<String, Failure> {
         match self {
@@ -40,13 +73,13 @@ impl Job {
 
 /// What waits for the hook, and whether more may come.
 #[derive(Default)]
-struct Slot {
-    newest: Mutex<(Option<Arc<Held>>, bool)>,
+struct HookQueue {
+    newest: Mutex<(Option<Arc<PinnedGeneration>>, bool)>,
     bell: Notify,
 }
 
-impl Slot {
-    fn with<T>(&self, act: impl FnOnce(&mut Option<Arc<Held>>, &mut bool) -> T) -> T {
+impl HookQueue {
+    fn with<T>(&self, act: impl FnOnce(&mut Option<Arc<PinnedGeneration>>, &mut bool) -> T) -> T {
         // No panic leaves this half written.
         let mut slot = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         let (newest, closed) = &mut *slot;
@@ -56,7 +89,7 @@ impl Slot {
 
 /// The near end of a hook.
 pub(super) struct Runner {
-    slot: Arc<Slot>,
+    slot: Arc<HookQueue>,
     task: tokio::sync::Mutex<Option<JoinHandle<Result<(), Error>>>>,
 }
 
@@ -68,12 +101,12 @@ impl Runner {
         stop: CancellationToken,
         observer: Observer,
     ) -> Self {
-        let slot = Arc::<Slot>::default();
+        let slot = Arc::<HookQueue>::default();
         let far = Far { kind, job, once, stop, observer, slot: Arc::clone(&slot) };
         Self { slot, task: tokio::sync::Mutex::new(Some(tokio::spawn(far.run()))) }
     }
 
-    pub(super) fn send(&self, held: &Arc<Held>) {
+    pub(super) fn send(&self, held: &Arc<PinnedGeneration>) {
         self.slot.with(|newest, _| *newest = Some(Arc::clone(held)));
         self.slot.bell.notify_one();
     }
@@ -97,13 +130,13 @@ struct Far {
     once: bool,
     stop: CancellationToken,
     observer: Observer,
-    slot: Arc<Slot>,
+    slot: Arc<HookQueue>,
 }
 
 impl Far {
     async fn run(self) -> Result<(), Error> {
         let mut reported: Option<Notice> = None;
-        let mut failed: Option<Arc<Held>> = None;
+        let mut failed: Option<Arc<PinnedGeneration>> = None;
         let mut failing = Repeats::default();
         loop {
             // Taken out: nothing stays pinned for a hook that has nothing to do.
@@ -111,7 +144,7 @@ impl Far {
             let older = failed.take(); // whatever failed before the newest came is never run again
             let next = newest.or(older);
             if self.stop.is_cancelled() {
-                return self.unrun(next);
+                return self.cancelled(next);
             }
             let Some(held) = next else {
                 if closed {
@@ -126,7 +159,8 @@ impl Far {
             if reported.as_ref().is_some_and(|last| same(last, &held.notice)) {
                 continue;
             }
-            let (kind, notice) = (self.kind, &held.notice);
+            let kind = self.kind;
+            let notice = &held.notice;
             let result = attempt(kind, &self.job, notice, &self.stop, &self.observer, &mut failing).await;
             if self.once {
                 return result;
@@ -145,7 +179,7 @@ impl Far {
     }
 
     /// The end came before the run.
-    fn unrun(&self, next: Option<Arc<Held>>) -> Result<(), Error> {
+    fn cancelled(&self, next: Option<Arc<PinnedGeneration>>) -> Result<(), Error> {
         match next {
             Some(held) if self.once => {
                 Err(Error { kind: self.kind, revision: held.notice.revision, why: Failure::Drained })
@@ -168,15 +202,18 @@ pub(super) async fn attempt(
     observer: &Observer,
     failing: &mut Repeats,
 ) -> Result<(), Error> {
+    job.begins(kind, notice);
     let began = Instant::now();
     let result = job.run(notice, stop).await;
     let took = began.elapsed();
-    observer(kind, result.is_ok(), took);
     let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-    let (hook, revision) = (kind.label(), notice.revision);
+    let hook = kind.label();
+    let revision = notice.revision;
     match result {
         Ok(output) => {
+            observer(&Ran { kind, revision, took, error: None, hints: &[] });
             failing.forget();
+            job.done(kind, notice, &output);
             info!(hook, %revision, duration_ms, "{hook} done for {}", revision.short());
             if !output.is_empty() {
                 debug!(hook, %revision, output, "{hook} said");
@@ -185,11 +222,14 @@ pub(super) async fn attempt(
         }
         Err(why) => {
             let error = Error { kind, revision, why };
-            let hints = Some(error.hints().join("; ")).filter(|hints| !hints.is_empty());
             let cause = chain(&error);
-            match failing.say(&cause) {
+            let hints = error.hints();
+            observer(&Ran { kind, revision, took, error: Some(&cause), hints: &hints });
+            let hints = Some(hints.join("; ")).filter(|hints| !hints.is_empty());
+            match failing.should_log(&cause) {
                 Some(times) => {
-                    warn!(hook, %revision, duration_ms, hints, error = cause, "{hook} failed{}", unsaid(times));
+                    let retry = go_duration(job.backoff());
+                    warn!(name: "hook_failed", hook, %revision, duration_ms, retry, hints, error = cause, "{hook} failed{}", suppressed(times));
                 }
                 None => debug!(hook, %revision, duration_ms, error = cause, "{hook} failed as before"),
             }

@@ -16,7 +16,7 @@ use crate::tls;
 /// The header that holds the revision.
 const HEADER: &str = "Gitsync-Hash";
 
-/// How much of an answer is read. Nothing is done with it: a receiver may only be unhappy if nobody does.
+/// How much of an answer is read. Nothing is done with it: but a receiver may fail if it is not read.
 const ANSWER: usize = 1 << 20;
 
 const USER_AGENT: &str = concat!("treeswap/", env!("CARGO_PKG_VERSION"));
@@ -72,12 +72,12 @@ impl Web {
         };
         match self.success {
             Some(wanted) if wanted != status => Err(Failure::Status { url: self.shown(), status, wanted }),
-            _ => Ok(String::new()),
+            _ => Ok(status.to_string()),
         }
     }
 
     /// The URL as people may see it.
-    fn shown(&self) -> String {
+    pub(super) fn shown(&self) -> String {
         redact_path(self.url.as_str())
     }
 
@@ -88,8 +88,8 @@ impl Web {
     /// The last cause says what happened; those above it repeat the URL.
     fn broken(&self, error: reqwest::Error) -> Failure {
         let error = error.without_url();
-        if let Some((problem, _)) = tls::problem(&error) {
-            return self.failed(format!("TLS: {problem}"));
+        if let Some(problem) = tls::problem(&error) {
+            return self.failed(format!("TLS: {}", problem.text));
         }
         let mut cause = error.source();
         while let Some(deeper) = cause.and_then(std::error::Error::source) {

@@ -5,6 +5,7 @@ use std::path::Path;
 use git2::{IndexEntry, IndexTime, Signature};
 
 use super::Error;
+use super::error::Libgit2;
 use crate::revision::{ObjectId, Revision};
 
 /// What a committed path holds.
@@ -77,5 +78,5 @@ fn entry(path: &str, mode: u32, id: git2::Oid) -> IndexEntry {
 }
 
 fn failed(error: git2::Error) -> Error {
-    Error::Git { act: "write the demonstration's repository".into(), source: error }
+    Error::Git { act: "write the demonstration's repository".into(), source: Libgit2(error) }
 }

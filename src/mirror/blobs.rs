@@ -5,19 +5,20 @@ use std::sync::Arc;
 
 use git2::ObjectType;
 
+use super::error::Libgit2;
 use super::odb::{Store, oid};
 use super::pack_index;
-use super::shared::{Lease, Shared};
+use super::shared::{ReadGuard, Shared};
 use crate::payload::{BlobError, BlobReader, BlobSource, Entry};
 use crate::revision::ObjectId;
 
 /// Hands out readers; each opens the database for itself, because libgit2 serialises the users of one handle.
 pub(super) struct Blobs {
     shared: Arc<Shared>,
-    _lease: Lease,
+    _lease: ReadGuard,
 }
 
-struct Reader<'a> {
+struct BlobSourceReader<'a> {
     store: Store,
     shared: &'a Shared,
 }
@@ -35,7 +36,7 @@ impl BlobSource for Blobs {
             self.shared.note_damage();
             BlobError::Unopened(Box::new(error))
         })?;
-        Ok(Box::new(Reader { store, shared: &self.shared }))
+        Ok(Box::new(BlobSourceReader { store, shared: &self.shared }))
     }
 
     /// Packs first, each from its beginning: git puts what is stored as a difference next to what it differs from, and
@@ -45,34 +46,43 @@ impl BlobSource for Blobs {
         order.sort_unstable_by_key(|at| entries[*at as usize].id);
         let mut places = vec![u64::MAX; entries.len()];
         for (pack, index) in (0..).zip(self.shared.pack_indexes()) {
-            let known = pack_index::places(&index).unwrap_or_default();
-            let mut known = known.iter().peekable();
-            for at in order.iter().map(|at| *at as usize) {
-                while known.next_if(|(id, _)| *id < entries[at].id).is_some() {}
-                if let Some((_, offset)) = known.peek().filter(|(id, _)| *id == entries[at].id) {
+            let mut rest = order.iter().map(|at| *at as usize).peekable();
+            // Both are sorted by id.
+            let _advice = pack_index::each_place(&index, |id, offset| {
+                while rest.next_if(|at| entries[*at].id < id).is_some() {}
+                while let Some(at) = rest.next_if(|at| entries[*at].id == id) {
                     places[at] = pack << 48 | offset;
                 }
-            }
+            });
         }
         order.sort_unstable_by_key(|at| (places[*at as usize], *at));
         order
     }
 }
 
-impl BlobReader for Reader<'_> {
+impl BlobSourceReader<'_> {
+    fn unreadable(&self, id: &ObjectId, source: Box<dyn std::error::Error + Send + Sync>) -> BlobError {
+        self.shared.note_damage();
+        BlobError::Unreadable { id: *id, source }
+    }
+}
+
+impl BlobReader for BlobSourceReader<'_> {
+    fn size(&mut self, id: &ObjectId) -> Result<u64, BlobError> {
+        let header = self.store.odb().and_then(|odb| odb.read_header(oid(id)));
+        let (size, _) = header.map_err(|error| self.unreadable(id, Libgit2(error).into()))?;
+        Ok(size as u64)
+    }
+
     fn read(
         &mut self,
         id: &ObjectId,
         sink: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<(), BlobError> {
-        let unreadable = |source| {
-            self.shared.note_damage();
-            BlobError::Unreadable { id: *id, source }
-        };
-        let odb = self.store.odb().map_err(|error| unreadable(error.into()))?;
-        let object = odb.read(oid(id)).map_err(|error| unreadable(error.into()))?;
+        let odb = self.store.odb().map_err(|error| self.unreadable(id, Libgit2(error).into()))?;
+        let object = odb.read(oid(id)).map_err(|error| self.unreadable(id, Libgit2(error).into()))?;
         if object.kind() != ObjectType::Blob {
-            return Err(unreadable(format!("it is a {}", object.kind()).into()));
+            return Err(self.unreadable(id, format!("it is a {}", object.kind()).into()));
         }
         Ok(sink(object.data())?)
     }

@@ -5,18 +5,19 @@
 //! known to be complete, and what is the same in both is skipped, so that the check costs what changed. Trees of older
 //! commits are not walked: no generation is made from them.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 
 use super::Depth;
-use super::odb::{Lack, Reader};
-use super::tree;
+use super::lack::Lack;
+use super::odb::ObjectReader;
+use super::tree::{self, Sorted};
 use crate::payload::escaped;
 use crate::revision::ObjectId;
 
 /// Walks `tree` and finds the first object below it that is not there. `base` is a tree that is complete. Of a `partial`
 /// clone objects may be absent; those that are there must be what they should be.
 pub(super) fn tree_closure(
-    reader: &Reader<'_>,
+    reader: &ObjectReader<'_>,
     tree: ObjectId,
     base: Option<ObjectId>,
     partial: bool,
@@ -25,6 +26,7 @@ pub(super) fn tree_closure(
     let mut seen = HashSet::new();
     // An explicit stack: a tree may nest deeper than a thread's stack allows. Every tree is visited once, whatever
     // the number of paths that lead to it, so a bomb of nested trees costs only the trees that were really sent.
+    // Blobs are asked for as often as they are named: to remember them all would cost more than the question.
     let mut stack = vec![(tree, base)];
     while let Some((at, base)) = stack.pop() {
         if Some(at) == base || !seen.insert(at) {
@@ -34,27 +36,28 @@ pub(super) fn tree_closure(
             Err(lack) if absent(&lack) => continue,
             read => read?,
         };
-        let base = base.and_then(|base| reader.tree(&base).ok());
-        let known: HashMap<&[u8], ObjectId> = base
-            .as_ref()
-            .map(|base| tree::entries(base.data()).flatten().map(|entry| (entry.name, entry.id)).collect())
-            .unwrap_or_default();
-        for entry in tree::entries(object.data()) {
-            let entry = entry.map_err(|why| Lack::Unreadable {
-                id: at,
-                expected: "tree".into(),
-                why: why.to_string(),
-            })?;
-            let before = known.get(entry.name).copied();
+        let base = base.and_then(|base| Some((base, reader.tree(&base).ok()?)));
+        let known =
+            base.as_ref().and_then(|(id, base)| tree::lines(id, base.data()).ok()).unwrap_or_default();
+        let lines = Sorted::by_name(tree::lines(&at, object.data())?);
+        let known = Sorted::by_name(known);
+        let mut known = known.iter().peekable();
+        let mut last = None;
+        for entry in lines.iter() {
+            while known.next_if(|before| before.name < entry.name).is_some() {}
+            let before = known.peek().filter(|before| before.name == entry.name).map(|before| before.id);
             if before == Some(entry.id) {
                 continue;
             }
             match entry.mode & tree::FORMAT {
+                tree::DIRECTORY if seen.contains(&entry.id) => {}
                 tree::DIRECTORY => stack.push((entry.id, before)),
-                tree::REGULAR | tree::LINK if seen.insert(entry.id) => match reader.blob_size(&entry.id) {
-                    Err(lack) if absent(&lack) => {}
-                    size => _ = size?,
-                },
+                tree::REGULAR | tree::LINK if last.replace(entry.id) != Some(entry.id) => {
+                    match reader.blob_size(&entry.id) {
+                        Err(lack) if absent(&lack) => {}
+                        size => _ = size?,
+                    }
+                }
                 // Commits of submodules live elsewhere; odd modes are refused, by path, when the payload is made.
                 _ => {}
             }
@@ -68,7 +71,7 @@ const LOOKED_AT: usize = 100_000;
 
 /// Where an object that cannot be had is named below `tree`: the first path that leads to it, as an error shows it.
 /// `None`: it is not below the tree, or too far.
-pub(super) fn path_to(reader: &Reader<'_>, tree: ObjectId, wanted: ObjectId) -> Option<String> {
+pub(super) fn path_to(reader: &ObjectReader<'_>, tree: ObjectId, wanted: ObjectId) -> Option<String> {
     // Each directory with the number of its parent: together they are all paths, at the price of their names.
     let mut dirs: Vec<(usize, Vec<u8>)> = vec![(0, Vec::new())];
     let mut stack = vec![(tree, 0)];
@@ -112,7 +115,7 @@ pub(super) struct History {
 
 /// Looks at the history of `tip`. `ends` are commits whose parents the remote itself does not have.
 pub(super) fn history(
-    reader: &Reader<'_>,
+    reader: &ObjectReader<'_>,
     tip: ObjectId,
     depth: Depth,
     ends: &HashSet<ObjectId>,

@@ -4,15 +4,14 @@
 //! A directory exists where something wanted is in it, on each side; a sub-tree that did not change is only looked into
 //! when the existence of the directory above depends on it.
 
-use std::collections::BTreeMap;
-
 use tokio_util::sync::CancellationToken;
 
+use super::lack::Lack;
 use super::modules::Modules;
-use super::odb::{Lack, Peeled, Reader};
+use super::odb::{ObjectReader, Peeled};
 use super::sparse::Patterns;
-use super::tree::{Budget, Line, lines};
-use super::whole::target;
+use super::tree::{Budget, Line, Lines, Sorted, lines};
+use super::tree_to_payload::target;
 use super::{Base, Error, Selection};
 use crate::payload::{Delta, DeltaBuilder, Kind, Node, join};
 use crate::revision::{ObjectId, Revision};
@@ -38,22 +37,72 @@ struct Pair<'a> {
     new: Option<Line<'a>>,
 }
 
+impl Pair<'_> {
+    /// What both versions are, if that is the same.
+    fn unchanged(&self) -> Option<Line<'_>> {
+        let old = self.old?;
+        let new = self.new?;
+        (old.id == new.id && Node::of(old.mode) == Node::of(new.mode)).then_some(new)
+    }
+}
+
+/// All names of two trees, each with its two versions. Of a name that one tree has twice the last counts.
+fn pairs<'t>(old: &Sorted<'t>, new: &Sorted<'t>) -> impl Iterator<Item = (&'t [u8], Pair<'t>)> {
+    let mut old = old.iter().peekable();
+    let mut new = new.iter().peekable();
+    std::iter::from_fn(move || {
+        let name = match (old.peek(), new.peek()) {
+            (Some(one), Some(other)) => one.name.min(other.name),
+            (one, other) => one.or(other)?.name,
+        };
+        let mut pair = Pair::default();
+        while let Some(line) = old.next_if(|line| line.name == name) {
+            pair.old = Some(line);
+        }
+        while let Some(line) = new.next_if(|line| line.name == name) {
+            pair.new = Some(line);
+        }
+        Some((name, pair))
+    })
+}
+
+/// Two versions of one directory are compared up to so many bytes together: they are in memory at once, and one of them
+/// twice while it is put together from a difference.
+const TREES_MAX: usize = 80 << 20;
+
+/// Sub-trees that wait for their turn take up to so many bytes.
+const WAITING_MAX: usize = 16 << 20;
+
+/// What each takes besides its path.
+const BELOW: usize = 96;
+
 struct Comparison<'a> {
-    reader: &'a Reader<'a>,
+    reader: &'a ObjectReader<'a>,
     builder: DeltaBuilder,
     budget: Budget,
     patterns: Option<&'a Patterns>,
     /// Submodules, before and after.
     modules: (&'a Modules, &'a Modules),
     revision: Revision,
-    /// Something of the base could not be read: no comparison is possible, and that is no error.
-    base_lost: bool,
+    max_depth: u32,
+    /// No comparison is possible, and that is no error: something of the base could not be read, or too much changed.
+    undecided: bool,
+    /// Sub-trees that are still to be compared, in bytes of memory.
+    waiting: usize,
+}
+
+/// A sub-tree that differs, or is new, or goes.
+struct Below {
+    path: Vec<u8>,
+    old: Option<ObjectId>,
+    new: Option<ObjectId>,
+    wanted: bool,
 }
 
 /// Compares the base's tree with the revision's. `None` where that is not possible or would not decide: the mirror no
-/// longer has all of the base, or a name is refused that a selection may leave out.
+/// longer has all of the base, a name is refused that a selection may leave out, or more changes than a delta holds.
 pub(super) fn delta(
-    reader: &Reader<'_>,
+    reader: &ObjectReader<'_>,
     base: Base,
     to: Peeled,
     selection: &Selection,
@@ -70,20 +119,23 @@ pub(super) fn delta(
         patterns,
         modules,
         revision,
-        base_lost: false,
+        max_depth: rules.limits.depth,
+        undecided: false,
+        waiting: 0,
     };
     if base.tree != to.tree {
         match comparison.dir(b"", Some(base.tree), Some(to.tree), patterns.is_none()) {
-            Err(_) if comparison.base_lost => return Ok(None),
+            Err(_) if comparison.undecided => return Ok(None),
             Err(Error::Refused(_)) if patterns.is_some() => return Ok(None),
             other => other?,
         };
     }
-    Ok(Some(comparison.builder.finish()?))
+    Ok(comparison.builder.finish()?)
 }
 
 impl Comparison<'_> {
-    /// Compares two versions of one directory, either of which may be absent.
+    /// Compares two versions of one directory, either of which may be absent. Both trees are released before those in
+    /// them are compared, so that depth costs what changed on the way and not whole directories.
     fn dir(
         &mut self,
         path: &[u8],
@@ -91,72 +143,22 @@ impl Comparison<'_> {
         new: Option<ObjectId>,
         inherited: bool,
     ) -> Result<Presence, Error> {
-        let reader = self.reader;
-        let old_tree = match old {
-            Some(id) => Some((id, reader.tree(&id).map_err(|lack| self.lost(lack))?)),
-            None => None,
-        };
-        let new_tree = match new {
-            Some(id) => Some((id, reader.tree(&id).map_err(|lack| self.damaged(lack))?)),
-            None => None,
-        };
-        let mut pairs: BTreeMap<&[u8], Pair<'_>> = BTreeMap::new();
-        if let Some((id, tree)) = &old_tree {
-            for line in lines(id, tree.data()).map_err(|lack| self.lost(lack))? {
-                let line = self.modules.0.seen(&join(path, line.name), line);
-                pairs.entry(line.name).or_default().old = Some(line);
-            }
+        if self.is_too_deep(path) {
+            return Err(self.too_much());
         }
-        if let Some((id, tree)) = &new_tree {
-            let mut lines = lines(id, tree.data()).map_err(|lack| self.damaged(lack))?;
-            for line in &mut lines {
-                *line = self.modules.1.seen(&join(path, line.name), *line);
-            }
-            self.builder.listing(path, lines.iter().map(|line| (line.name, line.mode)))?;
-            for line in lines {
-                pairs.entry(line.name).or_default().new = Some(line);
-            }
-        }
-        if let Some(id) = new.or(old) {
-            self.budget.enter(reader, &id, path, pairs.len())?;
-        }
-        self.pairs(path, &pairs, inherited)
-    }
-
-    fn pairs(
-        &mut self,
-        path: &[u8],
-        pairs: &BTreeMap<&[u8], Pair<'_>>,
-        inherited: bool,
-    ) -> Result<Presence, Error> {
-        let mut presence = Presence::default();
-        let mut unchanged = Vec::new();
-        for (name, pair) in pairs {
-            let full = join(path, name);
-            if let (Some(old), Some(new)) = (pair.old, pair.new)
-                && old.id == new.id
-                && Node::of(old.mode) == Node::of(new.mode)
-            {
-                let wanted = self.wants(&full, &new, inherited);
-                if new.is_dir() {
-                    unchanged.push((full, new.id, wanted));
-                } else {
-                    presence.merge(Presence { old: wanted, new: wanted });
-                }
-            } else {
-                presence.merge(self.changed(path, &full, *pair, inherited)?);
-            }
+        let (mut presence, below) = self.level(path, old, new, inherited)?;
+        for Below { path, old, new, wanted } in below {
+            self.waiting -= path.len() + BELOW;
+            presence.merge(self.dir(&path, old, new, wanted)?);
         }
         if path.is_empty() {
             return Ok(presence); // the top always exists
         }
-        if !(presence.old && presence.new) {
-            for (full, id, wanted) in unchanged {
-                if self.any_wanted(&full, id, wanted)? {
-                    presence = Presence { old: true, new: true };
-                    break;
-                }
-            }
+        if !(presence.old && presence.new)
+            && let (Some(_), Some(new)) = (old, new)
+            && self.any_unchanged(path, old, new, inherited)?
+        {
+            presence = Presence { old: true, new: true };
         }
         match presence {
             Presence { old: true, new: false } => self.builder.remove_dir(path),
@@ -169,34 +171,141 @@ impl Comparison<'_> {
         Ok(presence)
     }
 
+    /// One level of it: what is no directory is compared, and directories that differ are returned.
+    fn level(
+        &mut self,
+        path: &[u8],
+        old: Option<ObjectId>,
+        new: Option<ObjectId>,
+        inherited: bool,
+    ) -> Result<(Presence, Vec<Below>), Error> {
+        let reader = self.reader;
+        let mut size = 0;
+        for (id, is_old) in [(old, true), (new, false)] {
+            let found = id.map_or(Ok(0), |id| reader.tree_size(&id));
+            size += found.map_err(|lack| if is_old { self.lost(lack) } else { self.damaged(lack) })?;
+        }
+        if size > TREES_MAX {
+            return Err(self.too_much());
+        }
+        let old_tree = match old {
+            Some(id) => Some((id, reader.tree(&id).map_err(|lack| self.lost(lack))?)),
+            None => None,
+        };
+        let new_tree = match new {
+            Some(id) => Some((id, reader.tree(&id).map_err(|lack| self.damaged(lack))?)),
+            None => None,
+        };
+        let mut before = Lines::default();
+        let mut after = Lines::default();
+        if let Some((id, tree)) = &old_tree {
+            before = lines(id, tree.data()).map_err(|lack| self.lost(lack))?;
+        }
+        if let Some((id, tree)) = &new_tree {
+            after = lines(id, tree.data()).map_err(|lack| self.damaged(lack))?;
+            let modules = self.modules.1;
+            let seen = |line: Line<'_>| modules.seen(&join(path, line.name), line).mode;
+            self.builder.listing(path, || after.clone().map(|line| (line.name, seen(line))))?;
+        }
+        if let Some(id) = new.or(old) {
+            self.budget.enter(reader, &id, path, before.len().max(after.len()))?;
+        }
+        let mut presence = Presence::default();
+        let mut below = Vec::new();
+        for (name, pair) in pairs(&Sorted::by_name(before), &Sorted::by_name(after)) {
+            let full = join(path, name);
+            let pair = Pair {
+                old: pair.old.map(|line| self.modules.0.seen(&full, line)),
+                new: pair.new.map(|line| self.modules.1.seen(&full, line)),
+            };
+            match pair.unchanged() {
+                Some(line) if line.is_dir() => {} // looked into only if the existence of this one depends on it
+                Some(line) => {
+                    let wanted = self.wants(&full, &line, inherited);
+                    presence.merge(Presence { old: wanted, new: wanted });
+                }
+                None => presence.merge(self.changed(path, full, pair, inherited, &mut below)?),
+            }
+            if self.builder.is_large() || self.waiting > WAITING_MAX {
+                return Err(self.too_much());
+            }
+        }
+        Ok((presence, below))
+    }
+
     /// One name whose two versions differ.
     fn changed(
         &mut self,
         dir: &[u8],
-        full: &[u8],
+        full: Vec<u8>,
         pair: Pair<'_>,
         inherited: bool,
+        below: &mut Vec<Below>,
     ) -> Result<Presence, Error> {
-        let tree = |line: Option<Line<'_>>| line.filter(Line::is_dir).map(|line| line.id);
-        let (old_tree, new_tree) = (tree(pair.old), tree(pair.new));
         let mut presence = Presence::default();
-        if old_tree.is_some() || new_tree.is_some() {
-            let wanted = self.patterns.is_none_or(|patterns| patterns.wants(full, true, inherited));
-            presence = self.dir(full, old_tree, new_tree, wanted)?;
-        }
         if let Some(line) = pair.old.filter(|line| !line.is_dir())
-            && self.wants(full, &line, inherited)
+            && self.wants(&full, &line, inherited)
         {
             self.removed(dir, &line)?;
             presence.old = true;
         }
         if let Some(line) = pair.new.filter(|line| !line.is_dir())
-            && self.wants(full, &line, inherited)
+            && self.wants(&full, &line, inherited)
         {
             self.written(dir, &line)?;
             presence.new = true;
         }
+        let tree = |line: Option<Line<'_>>| line.filter(Line::is_dir).map(|line| line.id);
+        let old = tree(pair.old);
+        let new = tree(pair.new);
+        if old.is_some() || new.is_some() {
+            let wanted = self.patterns.is_none_or(|patterns| patterns.wants(&full, true, inherited));
+            self.waiting += full.len() + BELOW;
+            below.push(Below { path: full, old, new, wanted });
+        }
         Ok(presence)
+    }
+
+    /// Whether one of the sub-trees that both versions of a directory have has anything wanted in it.
+    fn any_unchanged(
+        &mut self,
+        path: &[u8],
+        old: Option<ObjectId>,
+        new: ObjectId,
+        inherited: bool,
+    ) -> Result<bool, Error> {
+        let below = {
+            let reader = self.reader;
+            let Some(old) = old else { return Ok(false) };
+            let old_tree = reader.tree(&old).map_err(|lack| self.lost(lack))?;
+            let new_tree = reader.tree(&new).map_err(|lack| self.damaged(lack))?;
+            let before = lines(&old, old_tree.data()).map_err(|lack| self.lost(lack))?;
+            let after = lines(&new, new_tree.data()).map_err(|lack| self.damaged(lack))?;
+            let mut below = Vec::new();
+            for (name, pair) in pairs(&Sorted::by_name(before), &Sorted::by_name(after)) {
+                let full = join(path, name);
+                let pair = Pair {
+                    old: pair.old.map(|line| self.modules.0.seen(&full, line)),
+                    new: pair.new.map(|line| self.modules.1.seen(&full, line)),
+                };
+                if let Some(line) = pair.unchanged().filter(Line::is_dir) {
+                    let wanted = self.wants(&full, &line, inherited);
+                    self.waiting += full.len() + BELOW;
+                    below.push((full, line.id, wanted));
+                    if self.waiting > WAITING_MAX {
+                        return Err(self.too_much());
+                    }
+                }
+            }
+            below
+        };
+        for (full, id, wanted) in below {
+            self.waiting -= full.len() + BELOW;
+            if self.any_wanted(&full, id, wanted)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn removed(&mut self, dir: &[u8], line: &Line<'_>) -> Result<(), Error> {
@@ -212,7 +321,7 @@ impl Comparison<'_> {
         let reader = self.reader;
         match self.builder.node(dir, line.name, line.mode)? {
             Node::Dir => {} // compared as a directory
-            Node::Entry(Kind::Submodule) => match self.modules.1.lacks(&join(dir, line.name)) {
+            Node::Entry(Kind::Submodule) => match self.modules.1.why_absent(&join(dir, line.name)) {
                 Some(rule) => return Err(self.builder.refuse(dir, line.name, rule).into()),
                 None => self.builder.submodule(dir, line.name, line.id)?,
             },
@@ -232,23 +341,35 @@ impl Comparison<'_> {
 
     /// Whether anything below an unchanged tree is wanted.
     fn any_wanted(&mut self, path: &[u8], id: ObjectId, inherited: bool) -> Result<bool, Error> {
+        if self.is_too_deep(path) {
+            return Err(self.too_much());
+        }
         let reader = self.reader;
-        let mut stack = vec![(path.to_vec(), id, inherited)];
-        while let Some((path, id, inherited)) = stack.pop() {
-            let tree = reader.tree(&id).map_err(|lack| self.damaged(lack))?;
-            let lines = lines(&id, tree.data()).map_err(|lack| self.damaged(lack))?;
-            self.budget.enter(reader, &id, &path, lines.len())?;
-            for line in lines {
-                let full = join(&path, line.name);
-                let wanted = self.wants(&full, &line, inherited);
-                if line.is_dir() {
-                    stack.push((full, line.id, wanted));
-                } else if wanted {
-                    return Ok(true);
-                }
+        let held = self.budget.hold(reader, &id, path)?;
+        let tree = reader.tree(&id).map_err(|lack| self.damaged(lack))?;
+        let lines = lines(&id, tree.data()).map_err(|lack| self.damaged(lack))?;
+        self.budget.enter(reader, &id, path, lines.len())?;
+        for line in lines {
+            let full = join(path, line.name);
+            let wanted = self.wants(&full, &line, inherited);
+            if line.is_dir() && self.any_wanted(&full, line.id, wanted)? || !line.is_dir() && wanted {
+                self.budget.release(held);
+                return Ok(true);
             }
         }
+        self.budget.release(held);
         Ok(false)
+    }
+
+    /// No payload has such a path; an old one, of other limits, may have.
+    fn is_too_deep(&self, path: &[u8]) -> bool {
+        path.iter().filter(|byte| **byte == b'/').count() > self.max_depth as usize
+    }
+
+    /// The whole payload is the better way.
+    fn too_much(&mut self) -> Error {
+        self.undecided = true;
+        Error::Cancelled
     }
 
     fn wants(&self, full: &[u8], line: &Line<'_>, inherited: bool) -> bool {
@@ -260,7 +381,7 @@ impl Comparison<'_> {
     }
 
     fn lost(&mut self, lack: Lack) -> Error {
-        self.base_lost = true;
+        self.undecided = true;
         self.damaged(lack)
     }
 }

@@ -1,11 +1,18 @@
-//! What can go wrong in the mirror, whether trying again helps, and what a person can do.
+//! What can go wrong in the mirror, whether trying again helps, and what an operator can do.
 
 use std::io;
 use std::path::PathBuf;
 
 use super::wire;
-use crate::payload::Refusal;
+use crate::fsx::needs_operator;
+use crate::human;
+use crate::payload::{Refusal, Rule};
 use crate::revision::{ObjectId, Revision};
+
+/// libgit2's error, shown by its message alone: class and code are numbers of the library's.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.message())]
+pub struct Libgit2(pub(super) git2::Error);
 
 /// What went wrong in the mirror or on the way to the remote.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +47,7 @@ pub enum Error {
         act: String,
         /// libgit2's own words.
         #[source]
-        source: git2::Error,
+        source: Libgit2,
     },
     /// An object that should be in the mirror is not there or not readable. The next fetch makes the mirror anew.
     #[error("the mirror lacks an object of {revision}")]
@@ -88,25 +95,28 @@ pub enum Error {
         /// libgit2's own words.
         why: String,
     },
-    /// Indexing needed more memory than it may have.
-    #[error(
-        "indexing the fetched pack needs more than the {limit} bytes of memory it may use (--index-memory)"
-    )]
+    /// The child process needed more memory than it may have.
+    #[error("{task} needs more than the {} of memory it may use (--index-memory)", human::bytes(*limit))]
     IndexMemory {
+        /// What it was to do.
+        task: &'static str,
         /// The limit, in bytes.
         limit: u64,
     },
-    /// The kernel, or somebody, killed the indexing child.
+    /// The child process was killed, by the kernel or a user.
     #[error(
-        "the process that indexes the fetched pack was killed, most likely because the container's memory is used up \
-         (it may take {limit} bytes, --index-memory)"
+        "the process for {task} was killed, most likely because the container's memory is used up \
+         (it may take {}, --index-memory)",
+        human::bytes(*limit)
     )]
     IndexKilled {
+        /// What it was to do.
+        task: &'static str,
         /// Its own limit, in bytes.
         limit: u64,
     },
     /// The pack is larger than it may be.
-    #[error("the remote sent more than {limit} bytes (--max-fetch-bytes)")]
+    #[error("the remote sent more than {} (--max-fetch-bytes)", human::bytes(*limit))]
     FetchBytes {
         /// The limit, in bytes.
         limit: u64,
@@ -149,7 +159,7 @@ pub enum Error {
         /// Which commit.
         commit: ObjectId,
     },
-    /// Whoever asked does not want to know any more.
+    /// The caller cancelled it.
     #[error("cancelled")]
     Cancelled,
 }
@@ -161,17 +171,17 @@ fn because_of(path: Option<&str>) -> String {
 /// Why an object cannot be had; shown as the source of other errors.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct Lack(#[from] pub(super) super::odb::Lack);
+pub struct Lack(#[from] pub(super) super::lack::Lack);
 
 impl Error {
-    /// Whether the same attempt may succeed later without a person.
+    /// Whether the same attempt may succeed later without an operator.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Wire(error) => error.is_transient(),
             Self::Unsent { source, .. } => source.is_transient(),
             Self::Module { source, .. } => source.is_transient(),
-            Self::Local { .. }
-            | Self::Git { .. }
+            Self::Local { source, .. } => !needs_operator(source.kind()),
+            Self::Git { .. }
             | Self::Locked { .. }
             | Self::Damaged { .. }
             | Self::Incomplete { .. }
@@ -200,7 +210,7 @@ impl Error {
         }
     }
 
-    /// What a person can do, a line each.
+    /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         let one = |text: &str| vec![text.to_owned()];
         match self {
@@ -222,7 +232,9 @@ impl Error {
                 io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
                     one("the mirror must be writable by the user that treeswap runs as")
                 }
-                _ => Vec::new(),
+                _ => one(
+                    "look at the mirror's volume; the mirror is a cache, and may be deleted while treeswap is stopped",
+                ),
             },
             Self::Foreign { .. } => one("give --mirror an empty directory, or one that does not exist yet"),
             Self::Locked { .. } => one("one mirror serves one root: give each its own --mirror"),
@@ -230,7 +242,7 @@ impl Error {
                 one("the mirror is a cache: the next attempt makes it anew, and what is published stays")
             }
             Self::Incomplete { .. } => {
-                one("the remote's repository may be damaged: `git fsck` there will tell")
+                one("the remote's repository may be damaged: `git fsck` there shows it")
             }
             Self::NotACommit { .. } => one("only commits, and tags of commits, can be published"),
             Self::IndexMemory { .. } => {
@@ -245,13 +257,30 @@ impl Error {
             }
             Self::Sparse { .. } => one("patterns are written like those of gitignore(5)"),
             Self::Refused(refusal) => refusal.hints(),
-            Self::Git { .. } | Self::BadPack { .. } | Self::NoModule { .. } | Self::Cancelled => Vec::new(),
+            Self::Git { .. } => one(
+                "the mirror is a cache: if this lasts, delete it while treeswap is stopped; what is published stays",
+            ),
+            Self::BadPack { .. } => one(
+                "something in between may have garbled it; if it lasts, run `git fsck` in the remote's repository",
+            ),
+            Self::NoModule { .. } => {
+                one("it is fetched at the next attempt; if that fails, that failure says why")
+            }
+            Self::Cancelled => one("nothing to do: the process was asked to end"),
         }
     }
 
     /// An object that `revision` needs cannot be had.
-    pub(super) fn damaged(revision: Revision, lack: super::odb::Lack) -> Self {
+    pub(super) fn damaged(revision: Revision, lack: super::lack::Lack) -> Self {
+        if let super::lack::Lack::TooLarge { id, expected, bytes, limit } = lack {
+            return Self::too_large(revision, format!("{expected} {id}"), bytes, limit);
+        }
         Self::Damaged { revision, lack: Lack(lack) }
+    }
+
+    /// An object that is larger than anything of its kind is read. To fetch it again would not help.
+    pub(super) fn too_large(revision: Revision, path: String, bytes: u64, limit: u64) -> Self {
+        Refusal { revision, path, rule: Rule::ObjectBytes { bytes, limit } }.into()
     }
 
     /// Whether the error says that the mirror's content is not what it should be.
@@ -259,3 +288,6 @@ impl Error {
         matches!(self, Self::Damaged { .. })
     }
 }
+
+#[cfg(test)]
+mod tests;

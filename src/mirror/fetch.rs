@@ -8,19 +8,21 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::blocking::blocking;
 use super::closure::{History, history, tree_closure};
-use super::error::Error;
-use super::form::{self, Form};
+use super::error::{Error, Libgit2};
 use super::indexer::{Indexer, Job, Report, Task};
 use super::layout::Layout;
-use super::odb::Reader;
-use super::plan::{Reason, Situation, afresh, plan};
+use super::modules::Allowance;
+use super::odb::ObjectReader;
+use super::plan::{RequestReason, Situation, plan, without_haves};
+use super::repo_kind::{self, RepoKind};
 use super::shared::Shared;
-use super::wire::{self, Answer, Request};
+use super::wire::{self, PackResponse, Request};
 use super::{Depth, Mirror, Submodules, Tip};
 use crate::revision::{ObjectId, Revision};
 
-/// Commits of ours that a server is told about. More would only make requests longer.
+/// Our commits that a server learns of. More would only make requests longer.
 const HAVES: usize = 16;
 
 /// Objects of a usual commit: itself, the changed files, the directories above them.
@@ -28,29 +30,29 @@ const USUAL: u64 = 100;
 
 /// What the remote's history has looked like since the mirror was opened. See [`super::plan`] for what it decides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Course {
+pub(super) enum HistoryShape {
     /// Nothing was seen yet.
     Unknown,
     /// The last commit had one parent.
-    Straight,
+    Linear,
     /// There are merges, or rewinds, or a server that works too long for them.
-    Crooked,
+    NonLinear,
 }
 
 /// What is known about a tip before asking.
 #[derive(Debug, Default)]
-struct Known {
+struct LocalState {
     /// Commits that are here with their tree, best first.
     haves: Vec<ObjectId>,
     /// Commits whose parents are not here.
     shallow: Vec<ObjectId>,
     /// The tip, if it is here and complete.
-    complete: Option<Found>,
+    complete: Option<CompleteTip>,
 }
 
 /// A tip that is here and complete.
 #[derive(Debug)]
-struct Found {
+struct CompleteTip {
     commit: ObjectId,
     /// How many parents it has.
     parents: usize,
@@ -59,16 +61,16 @@ struct Found {
 }
 
 /// Sets a mirror aside whose last tip is not complete: the network will bring it again. A repository that git-sync
-/// made has no tip of ours; what it published last becomes that, if it is complete.
-pub(super) fn mend(layout: &Layout, shared: &Shared) -> Result<(), Error> {
+/// made has no tip in our refs; what it published last becomes that, if it is complete.
+pub(super) fn repair(layout: &Layout, shared: &Shared) -> Result<(), Error> {
     let tips = match layout.tip() {
         Some(tip) => vec![tip],
-        None if layout.form() == Form::Worktrees => form::published(layout.dir())?,
+        None if layout.form() == RepoKind::Worktrees => repo_kind::published(layout.dir())?,
         None => Vec::new(),
     };
     let check = |tip: &ObjectId| -> Result<(), String> {
         let store = shared.store().map_err(|error| error.to_string())?;
-        let reader = Reader(store.odb().map_err(|error| error.message().to_owned())?);
+        let reader = ObjectReader(store.odb().map_err(|error| error.message().to_owned())?);
         let commit = reader.commit(tip).map_err(|lack| lack.to_string())?;
         tree_closure(&reader, commit.tree, None, shared.partial).map_err(|lack| lack.to_string())
     };
@@ -76,18 +78,18 @@ pub(super) fn mend(layout: &Layout, shared: &Shared) -> Result<(), Error> {
     for tip in tips {
         match check(&tip) {
             Ok(()) if layout.tip().is_some() => return Ok(()),
-            Ok(()) => return layout.settle(&layout.shallow(), tip),
+            Ok(()) => return layout.commit_tip(&layout.shallow(), tip),
             Err(why) => broken = broken.or(Some(why)),
         }
     }
     match broken {
         None => Ok(()),
-        Some(why) => renew(layout, &why),
+        Some(why) => start_empty(layout, &why),
     }
 }
 
 /// Starts with an empty mirror.
-fn renew(layout: &Layout, why: &str) -> Result<(), Error> {
+fn start_empty(layout: &Layout, why: &str) -> Result<(), Error> {
     let aside = layout.set_aside()?;
     tracing::warn!(mirror = %layout.dir().display(), why, "the mirror is broken and is made anew");
     // What fails here is swept at the next opening.
@@ -96,38 +98,41 @@ fn renew(layout: &Layout, why: &str) -> Result<(), Error> {
 }
 
 impl Mirror {
-    /// Makes sure the mirror holds the tip's commit with its whole tree (and history as deep as asked), and returns
-    /// the commit; the same for the submodules that are asked for. `held` are the published revisions, newest first, that must stay readable.
+    /// Makes sure the mirror holds the tip's commit with its whole tree (and history as deep as asked), and returns the
+    /// commit; the same for the submodules that are asked for. `held` are the published revisions, newest first, that
+    /// must stay readable.
     pub async fn fetch(&mut self, tip: &Tip, held: &[Revision]) -> Result<Revision, Error> {
         let revision = self.fetch_own(tip, held).await?;
-        if self.options.modules.asked != Submodules::Off {
-            self.fetch_modules(revision, held).await?;
+        if self.options.modules.asked == Submodules::Off {
+            return Ok(revision);
         }
-        Ok(revision)
+        let mut allowance = Allowance::of(&self.options);
+        match self.fetch_modules(revision, held, &mut allowance).await {
+            Ok(()) => Ok(revision),
+            Err(error) => {
+                // It will not be published: nothing of what only it has stays.
+                if matches!(error, Error::Refused(_)) {
+                    self.forget_modules(held).await;
+                }
+                Err(error)
+            }
+        }
     }
 
-    async fn fetch_own(&mut self, tip: &Tip, held: &[Revision]) -> Result<Revision, Error> {
-        self.stand().await?;
+    pub(super) async fn fetch_own(&mut self, tip: &Tip, held: &[Revision]) -> Result<Revision, Error> {
+        self.recreate_if_removed().await?;
         if self.shared.take_damage() {
             let layout = Arc::clone(&self.layout);
-            blocking(move || renew(&layout, "an object could not be read")).await?;
+            blocking(move || start_empty(&layout, "an object could not be read")).await?;
         }
-        let known = self.inspect(tip.object, held, None).await?;
-        if let Some(found) = known.complete {
+        let mut known = self.inspect(tip.object, held, None).await?;
+        if let Some(found) = known.complete.take() {
             tracing::debug!(commit = %found.commit, "the mirror has it already");
-            return self.settle(found).await;
+            return self.commit_tip(found).await;
         }
-        let now = Situation {
-            want: tip.object,
-            // A program does not let us say what becomes our boundary.
-            commit: tip.peeled.or(Some(tip.object)).filter(|_| self.options.wire.program.is_none()),
-            depth: self.options.depth,
-            haves: &known.haves,
-            shallow: &known.shallow,
-            straight: self.course == Course::Straight,
-        };
+        let now = self.situation(tip, &known);
         if self.renew {
-            match self.ask(&afresh(&now), Reason::Renewal, held).await {
+            match self.request(&without_haves(&now), RequestReason::Renewal, held).await {
                 Err(error) if !error.is_transient() => {
                     tracing::warn!(%error, "the mirror cannot be renewed");
                     self.renew = false;
@@ -136,12 +141,12 @@ impl Mirror {
             }
         }
         let (mut request, mut reason) = plan(&now);
-        if reason == Reason::Ahead {
-            match self.ask(&request, reason, held).await {
+        if reason == RequestReason::AssumeParent {
+            match self.request(&request, reason, held).await {
                 Ok(revision) => return Ok(revision),
                 Err(error) => {
-                    self.course = Course::Crooked;
-                    if !may_help(&error) {
+                    self.course = HistoryShape::NonLinear;
+                    if !fresh_request_may_help(&error) {
                         return Err(error);
                     }
                     tracing::debug!(%error, "history is not straight");
@@ -149,19 +154,51 @@ impl Mirror {
                 }
             }
         }
-        match self.ask(&request, reason, held).await {
-            Err(error) if reason != Reason::First && may_help(&error) => {
+        match self.request(&request, reason, held).await {
+            Err(error) if reason != RequestReason::First && fresh_request_may_help(&error) => {
                 tracing::info!(%error, "asking again, for everything");
-                self.ask(&afresh(&now), Reason::Afresh, held).await
+                self.request(&without_haves(&now), RequestReason::WithoutHaves, held).await
             }
             other => other,
         }
     }
 
-    /// Begins again where somebody removed the mirror below us: it is a cache.
-    async fn stand(&mut self) -> Result<(), Error> {
+    /// Bytes of the pack that [`Self::fetch`] would bring for the tip itself: all of it comes over the network, and
+    /// nothing is kept. No protocol says it beforehand.
+    pub async fn pack_bytes(&mut self, tip: &Tip, held: &[Revision]) -> Result<u64, Error> {
+        let known = self.inspect(tip.object, held, None).await?;
+        if known.complete.is_some() {
+            return Ok(0);
+        }
+        let (request, _) = plan(&self.situation(tip, &known));
+        let request = self.filtered(&request);
+        Ok(self.client.fetch(&request, &mut tokio::io::sink()).await?.bytes)
+    }
+
+    fn situation<'k>(&self, tip: &Tip, known: &'k LocalState) -> Situation<'k> {
+        Situation {
+            want: tip.object,
+            // A program does not let us say what becomes our boundary.
+            commit: tip.peeled.or(Some(tip.object)).filter(|_| self.options.wire.program.is_none()),
+            depth: self.options.depth,
+            haves: &known.haves,
+            shallow: &known.shallow,
+            straight: self.course == HistoryShape::Linear,
+        }
+    }
+
+    /// With what is to be left out.
+    fn filtered(&self, request: &Request) -> Request {
+        let filter = self.options.filter.clone();
+        // A large file may be sent as a difference to one that was left out before, so only where no file is sent.
+        let thin = request.thin && filter.as_ref().is_none_or(|filter| filter == "blob:none");
+        Request { filter, thin, ..request.clone() }
+    }
+
+    /// Begins again where the mirror was removed below us: it is a cache.
+    async fn recreate_if_removed(&mut self) -> Result<(), Error> {
         let layout = Arc::clone(&self.layout);
-        let anew = move || layout.stand();
+        let anew = move || layout.recreate_if_removed();
         if let Some(layout) = blocking(anew).await? {
             tracing::warn!(mirror = %layout.dir().display(), "the mirror was removed, and is made again");
             (self.layout, self.renew, self.renewed) = (Arc::new(layout), false, None);
@@ -170,47 +207,61 @@ impl Mirror {
     }
 
     /// One request, from asking to settling.
-    async fn ask(&mut self, request: &Request, reason: Reason, held: &[Revision]) -> Result<Revision, Error> {
+    async fn request(
+        &mut self,
+        request: &Request,
+        reason: RequestReason,
+        held: &[Revision],
+    ) -> Result<Revision, Error> {
         let want = request.wants[0];
-        let (base, filter) = (request.haves.first().copied(), self.options.filter.clone());
-        let expected = (reason == Reason::Ahead).then_some(USUAL);
-        let task = Task::Index { tip: want, base, expected, partial: filter.is_some() };
-        // A large file may be sent as a difference to one that was left out before, so only where no file is sent.
-        let thin = request.thin && filter.as_ref().is_none_or(|filter| filter == "blob:none");
-        let request = Request { filter, thin, ..request.clone() };
+        let base = request.haves.first().copied();
+        let partial = self.options.filter.is_some();
+        let expected = (reason == RequestReason::AssumeParent).then_some(USUAL);
+        let task = Task::Index { tip: want, base, expected, partial };
+        let request = self.filtered(request);
         let (answer, pack) = self.receive(&request, task).await?;
         if request.filter.is_some() && !answer.filtered && self.received == 0 {
             tracing::warn!("the remote cannot leave anything out of a fetch (--filter): it sends everything");
         }
         self.received += answer.bytes;
-        tracing::debug!(?reason, bytes = answer.bytes, pack, "received a pack");
+        tracing::debug!(reason = reason.word(), bytes = answer.bytes, pack, "received a pack");
         let ends: HashSet<_> = answer.shallow.iter().copied().collect();
         let known = self.inspect(want, held, Some(ends)).await?;
         match known.complete {
             Some(found) => {
                 self.course = match (self.course, found.parents) {
-                    (Course::Crooked, _) | (_, 2..) => Course::Crooked,
-                    _ => Course::Straight,
+                    (HistoryShape::NonLinear, _) | (_, 2..) => HistoryShape::NonLinear,
+                    _ => HistoryShape::Linear,
                 };
-                let revision = self.settle(found).await?;
+                let revision = self.commit_tip(found).await?;
                 match reason {
-                    Reason::First if self.layout.packs()?.len() == 1 => self.layout.set_fresh(&[revision])?,
-                    Reason::Renewal => (self.renew, self.renewed) = (false, Some(pack)),
+                    RequestReason::First if self.layout.packs()?.len() == 1 => {
+                        self.layout.set_size_without_garbage(&[revision])?;
+                    }
+                    RequestReason::Renewal => (self.renew, self.renewed) = (false, Some(pack)),
                     // The first one beside packs of git-sync's says nothing about those.
-                    Reason::First | Reason::Beside | Reason::Ahead | Reason::History | Reason::Afresh => {}
+                    RequestReason::First
+                    | RequestReason::DeclareShallow
+                    | RequestReason::AssumeParent
+                    | RequestReason::History
+                    | RequestReason::WithoutHaves => {}
                 }
                 Ok(revision)
             }
             None => {
                 let id = want;
-                let lack = super::odb::Lack::Missing { id, expected: "all of the history of".into() };
+                let lack = super::lack::Lack::Missing { id, expected: "all of the history of".into() };
                 Err(Error::Incomplete { asked: want, at: None, lack: lack.into() })
             }
         }
     }
 
     /// One pack, from the remote through the child; what came with it, and its name.
-    pub(super) async fn receive(&mut self, request: &Request, task: Task) -> Result<(Answer, String), Error> {
+    pub(super) async fn receive(
+        &mut self,
+        request: &Request,
+        task: Task,
+    ) -> Result<(PackResponse, String), Error> {
         let layout = Arc::clone(&self.layout);
         self.receive_into(layout.dir(), self.options.wire.max_fetch_bytes, request, task).await
     }
@@ -222,7 +273,7 @@ impl Mirror {
         max_bytes: u64,
         request: &Request,
         task: Task,
-    ) -> Result<(Answer, String), Error> {
+    ) -> Result<(PackResponse, String), Error> {
         let job = Job {
             dir: dir.to_owned(),
             task,
@@ -230,7 +281,8 @@ impl Mirror {
             max_bytes,
             durable: self.options.durable,
         };
-        let (mut indexer, mut stdin) = Indexer::start(self.options.indexer.clone(), job)?;
+        let (mut indexer, stdin) = Indexer::start(self.options.indexer.clone(), job)?;
+        let mut stdin = self.options.received.counting(stdin);
         let (answer, report) = {
             let mut report = Box::pin(indexer.report());
             let mut fetch = Box::pin(self.client.fetch(request, &mut stdin));
@@ -246,8 +298,10 @@ impl Mirror {
         match (answer, report) {
             (Some(Ok(answer)), Report::Complete { pack, .. }) => Ok((answer, pack)),
             // The stream failed, and the child only saw that it ended.
-            (Some(Err(error)), Report::Cut | Report::Complete { .. }) => Err(unsent(request.wants[0], error)),
-            // The child failed first, and the stream found nobody to write to.
+            (Some(Err(error)), Report::Cut | Report::Complete { .. }) => {
+                Err(with_wanted(request.wants[0], error))
+            }
+            // The child failed first, and the stream found its pipe closed.
             (_, report) => Err(indexer.failure(report)),
         }
     }
@@ -257,28 +311,34 @@ impl Mirror {
         want: ObjectId,
         held: &[Revision],
         received: Option<HashSet<ObjectId>>,
-    ) -> Result<Known, Error> {
-        let (layout, shared) = (Arc::clone(&self.layout), Arc::clone(&self.shared));
-        let (held, depth) = (held.to_vec(), self.options.depth);
+    ) -> Result<LocalState, Error> {
+        let layout = Arc::clone(&self.layout);
+        let shared = Arc::clone(&self.shared);
+        let held = held.to_vec();
+        let depth = self.options.depth;
         blocking(move || {
             let store = shared.store()?;
             let odb = store.odb();
-            let odb = odb.map_err(|source| Error::Git { act: "open the mirror's objects".into(), source })?;
-            inspect(&Reader(odb), &layout, want, &held, (depth, shared.partial), received)
+            let odb = odb.map_err(|source| Error::Git {
+                act: "open the mirror's objects".into(),
+                source: Libgit2(source),
+            })?;
+            inspect(&ObjectReader(odb), &layout, want, &held, (depth, shared.partial), received)
         })
         .await
     }
 
-    async fn settle(&mut self, found: Found) -> Result<Revision, Error> {
-        let (layout, commit) = (Arc::clone(&self.layout), found.commit);
-        blocking(move || layout.settle(&found.boundary, commit)).await?;
+    async fn commit_tip(&mut self, found: CompleteTip) -> Result<Revision, Error> {
+        let layout = Arc::clone(&self.layout);
+        let commit = found.commit;
+        blocking(move || layout.commit_tip(&found.boundary, commit)).await?;
         self.settled = Some(commit);
         Ok(Revision(commit))
     }
 }
 
 /// Whether a request that claims nothing may do better.
-fn may_help(error: &Error) -> bool {
+fn fresh_request_may_help(error: &Error) -> bool {
     match error {
         Error::Incomplete { .. } | Error::BadPack { .. } => true,
         // The remote did not like the question.
@@ -288,8 +348,8 @@ fn may_help(error: &Error) -> bool {
     }
 }
 
-/// What the remote itself made of the question is told with what was asked for: no entry of it was seen here.
-fn unsent(wanted: ObjectId, error: wire::Error) -> Error {
+/// An error of the remote's own is reported with what was asked for: no entry of it was seen here.
+fn with_wanted(wanted: ObjectId, error: wire::Error) -> Error {
     match error {
         wire::Error::Remote { .. } | wire::Error::Cut { .. } | wire::Error::Local { .. } => {
             Error::Unsent { wanted, source: Box::new(error) }
@@ -301,21 +361,21 @@ fn unsent(wanted: ObjectId, error: wire::Error) -> Error {
 /// Looks at what is here. `received` are the ends of history that came with a pack: then the child has seen that the
 /// tip's tree is complete.
 fn inspect(
-    reader: &Reader<'_>,
+    reader: &ObjectReader<'_>,
     layout: &Layout,
     want: ObjectId,
     held: &[Revision],
     (depth, partial): (Depth, bool),
     received: Option<HashSet<ObjectId>>,
-) -> Result<Known, Error> {
-    let mut known = Known { shallow: layout.shallow(), ..Known::default() };
+) -> Result<LocalState, Error> {
+    let mut known = LocalState { shallow: layout.shallow(), ..LocalState::default() };
     let mut base = None;
     for id in layout.tip().into_iter().chain(held.iter().map(|held| held.0)) {
         let Ok(commit) = reader.commit(&id) else { continue };
         if known.haves.contains(&id) || known.haves.len() == HAVES || !reader.has(&commit.tree) {
             continue;
         }
-        // The boundary that a server is told must never claim more than is here.
+        // The boundary that is sent must never claim more than is here.
         if !known.shallow.contains(&id) && !commit.parents.iter().all(|parent| reader.has(parent)) {
             known.shallow.push(id);
         }
@@ -338,7 +398,7 @@ fn inspect(
         let parents = reader.commit(&commit).map_or(0, |commit| commit.parents.len());
         let others = known.haves.iter().copied().chain(held.iter().map(|held| held.0));
         let mut boundary = boundary(reader, history, others, depth, &ends);
-        if layout.form() == Form::Worktrees {
+        if layout.form() == RepoKind::Worktrees {
             // Refs of others may need theirs: a boundary stays where its commit's parents did not come.
             let cut = |id: &ObjectId| {
                 reader.commit(id).is_ok_and(|commit| !commit.parents.iter().all(|parent| reader.has(parent)))
@@ -347,14 +407,14 @@ fn inspect(
             boundary.sort_unstable();
             boundary.dedup();
         }
-        known.complete = Some(Found { commit, parents, boundary });
+        known.complete = Some(CompleteTip { commit, parents, boundary });
     }
     Ok(known)
 }
 
 /// The `shallow` file's content: the tip's boundary, and those of the revisions that stay readable.
 fn boundary(
-    reader: &Reader<'_>,
+    reader: &ObjectReader<'_>,
     tip: History,
     others: impl Iterator<Item = ObjectId>,
     depth: Depth,
@@ -367,18 +427,4 @@ fn boundary(
         }
     }
     all.into_iter().collect()
-}
-
-/// Runs what blocks on a thread of its own.
-pub(super) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> Result<T, Error> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            // Only a runtime that is shutting down refuses to start it.
-            Err(_) => std::future::pending().await,
-        },
-    }
 }

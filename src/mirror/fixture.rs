@@ -6,9 +6,9 @@ use std::sync::Arc;
 use git2::ObjectType;
 use tokio_util::sync::CancellationToken;
 
-use super::form::Form;
 use super::layout::Layout;
 use super::odb::{Settings, oid};
+use super::repo_kind::RepoKind;
 use super::shared::Shared;
 use super::{Objects, Selection};
 use crate::payload::{Delta, Kind, Payload};
@@ -25,7 +25,7 @@ impl Fixture {
     pub(super) fn new() -> Self {
         Settings { verify: false, durable: false, max_objects: None }.apply().unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let layout = Layout::open(&dir.path().join("mirror"), Form::Bare, false).unwrap();
+        let layout = Layout::open(&dir.path().join("mirror"), RepoKind::Bare, false).unwrap();
         let shared = Arc::new(Shared::new(layout.dir().to_owned(), super::Submodules::Off, false, false));
         let repository = git2::Repository::open_bare(layout.dir()).unwrap();
         Self { _dir: dir, layout, shared, repository }
@@ -144,7 +144,7 @@ pub(super) struct Plain {
 
 impl Plain {
     pub(super) fn of(payload: &Payload) -> Self {
-        let mut dirs: Vec<_> = payload.dirs.iter().skip(1).map(|dir| dir.to_vec()).collect();
+        let mut dirs: Vec<_> = payload.dir_paths().collect();
         dirs.sort();
         let entries = payload
             .entries

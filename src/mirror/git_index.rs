@@ -2,48 +2,65 @@
 //!
 //! With it `git status` in a generation compares 90,000 stats and no content. It has every path of the revision's tree,
 //! those that patterns leave out marked `skip-worktree`, and the tree cache (extension `TREE`), so that git compares it
-//! with the commit without reading trees. It takes 62 bytes and the path for each file, rounded up to eight, and some 40
-//! for each directory: 10.0 MB for 90,000 files with paths of 36 bytes on average, in 22,000 directories.
+//! with the commit without reading trees. It takes 62 bytes and the path for each file, rounded up to eight, and some
+//! 40 for each directory: 10.0 MB for 90,000 files with paths of 36 bytes on average, in 22,000 directories.
+//!
+//! It is written as the trees are walked, and never in memory: it spells whole paths, so a small tree can ask for
+//! gigabytes of it. Nor is one read whole: [`each_id`].
 
 use std::ffi::CString;
+use std::io::{self, BufRead, BufWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use rustix::fs::Stat;
 use tokio_util::sync::CancellationToken;
 
+use super::Selection;
 use super::error::Error;
-use super::layout::local;
-use super::odb::{Lack, Peeled, Reader};
+use super::files::local;
+use super::lack::Lack;
+use super::odb::{ObjectReader, Peeled};
 use super::sparse::Patterns;
-use super::tree::{Budget, DIRECTORY, FORMAT, Line, lines};
-use super::{Selection, layout};
+use super::tree::{Budget, DIRECTORY, FORMAT, Line, Sorted, lines};
 use crate::fsx;
 use crate::payload::{Kind, Node, Refusal, Rule, Rules, escaped};
 use crate::revision::{ObjectId, Revision};
 
-/// An index is held in memory while it is made: two million paths of usual length.
-const BYTES_MAX: usize = 256 << 20;
+/// No index is larger, on the volume and in the memory of a git that reads it: two million paths of usual length.
+const BYTES_MAX: u64 = 256 << 20;
+
+/// A larger tree cache is left out: it is made in memory, twice at its end. git then reads the trees themselves.
+const CACHE_MAX: usize = 16 << 20;
+
+/// Signature, version, number of entries; the last two are known at the end.
+const HEADER: &[u8; 12] = b"DIRC\0\0\0\x02\0\0\0\0";
 
 /// The entry has the second field of flags.
 const EXTENDED: u16 = 0x4000;
 /// In the second field: the file is not there, and is not missed.
 const SKIP_WORKTREE: u16 = 0x4000;
+/// What is read at once.
+const PIECE: usize = 64 << 10;
 /// Longer paths have no length in the flags.
 const LENGTH_MAX: usize = 0xfff;
 
-/// The index of a revision whose selected files lie in `staged`.
-pub(super) fn build(
-    reader: &Reader<'_>,
+/// Writes the index of a revision whose selected files lie in `staged` to a file that is not there yet.
+pub(super) fn write(
+    to: &Path,
+    reader: &ObjectReader<'_>,
     at: Peeled,
     selection: &Selection,
     patterns: Option<&Patterns>,
     staged: &Path,
     cancel: &CancellationToken,
-) -> Result<Vec<u8>, Error> {
+) -> Result<(), Error> {
     let revision = Revision(at.commit);
     let top = fsx::open_dir_at_path(staged).map_err(local("open", staged))?;
+    let mut new = std::fs::File::options();
+    let file = new.read(true).write(true).create_new(true).open(to).map_err(local("make", to))?;
     let entries = selection.rules.limits.entries;
     let mut walk = Walk {
         reader,
@@ -52,86 +69,111 @@ pub(super) fn build(
         budget: Budget::new(revision, at.tree, entries, patterns.is_some(), cancel),
         revision,
         staged,
-        body: b"DIRC\0\0\0\x02\0\0\0\0".to_vec(),
+        to,
+        out: BufWriter::new(file),
+        bytes: 0,
         count: 0,
         extended: false,
-        canonical: true,
+        cache: Some(Vec::new()),
         path: Vec::new(),
         levels: vec![Some(top)],
     };
-    let cache = walk.tree(at.tree, patterns.is_none())?;
-    Ok(walk.finish(&cache))
+    walk.put(HEADER)?;
+    walk.tree(at.tree, patterns.is_none(), b"")?;
+    walk.finish().map_err(local("write", to))
 }
 
 struct Walk<'a> {
-    reader: &'a Reader<'a>,
+    reader: &'a ObjectReader<'a>,
     rules: Rules,
     patterns: Option<&'a Patterns>,
     budget: Budget,
     revision: Revision,
     staged: &'a Path,
+    to: &'a Path,
+    out: BufWriter<std::fs::File>,
     /// What was written so far, the header included.
-    body: Vec<u8>,
+    bytes: u64,
     count: u32,
     extended: bool,
-    /// Every tree is as git itself would write it: then the tree cache is true.
-    canonical: bool,
+    /// The tree cache: of the trees that were left, each in its place. `None`: it would be too large, or untrue,
+    /// because some tree is not as git itself would write it.
+    cache: Option<Vec<u8>>,
     path: Vec<u8>,
     /// The staged directories on the way down, opened when a file in one is looked at.
     levels: Vec<Option<OwnedFd>>,
 }
 
-/// What the tree cache says about a tree: its own line, then its sub-trees'.
+/// Where in the tree cache the lines of a tree are, and how many bytes of them are its name.
 struct Cached {
-    entries: u32,
-    subtrees: usize,
-    id: ObjectId,
-    below: Vec<u8>,
-}
-
-impl Cached {
-    /// Its lines, under its name.
-    fn lines(&self, name: &[u8]) -> Vec<u8> {
-        let counts = format!("\0{} {}\n", self.entries, self.subtrees);
-        [name, counts.as_bytes(), &self.id.0, &self.below].concat()
-    }
+    start: usize,
+    end: usize,
+    name: usize,
 }
 
 impl Walk<'_> {
-    fn tree(&mut self, id: ObjectId, inherited: bool) -> Result<Cached, Error> {
+    /// Writes what is below a tree, which has this name.
+    fn tree(&mut self, id: ObjectId, inherited: bool, name: &[u8]) -> Result<(), Error> {
         let reader = self.reader;
+        let held = self.budget.hold(reader, &id, &self.path)?;
         let object = reader.tree(&id).map_err(|lack| self.damaged(lack))?;
-        let mut lines = lines(&id, object.data()).map_err(|lack| self.damaged(lack))?;
+        let lines = lines(&id, object.data()).map_err(|lack| self.damaged(lack))?;
         self.budget.enter(reader, &id, &self.path, lines.len())?;
         // The index is sorted by whole paths, which is git's order of a tree.
-        if !lines.is_sorted_by(|one, other| sort_key(one).lt(sort_key(other))) {
-            self.canonical = false;
-            lines.sort_by(|one, other| sort_key(one).cmp(sort_key(other)));
+        let order = |one: &Line<'_>, other: &Line<'_>| sort_key(one).cmp(sort_key(other));
+        let mut pairs = lines.clone().zip(lines.clone().skip(1));
+        if lines.len() == 0 || !pairs.all(|(one, other)| order(&one, &other).is_lt()) {
+            self.cache = None;
         }
-        self.canonical &= !lines.is_empty();
-        let (before, mut subtrees) = (self.count, Vec::new());
-        for line in &lines {
+        let before = self.count;
+        let start = self.cached();
+        let mut subtrees = Vec::new();
+        for line in Sorted::by(lines, order).iter() {
+            let line = &line;
             let end = self.path.len();
             self.name(line)?;
             let wanted = self
                 .patterns
                 .is_none_or(|patterns| patterns.wants(&self.path, line.matches_as_dir(), inherited));
             if line.is_dir() {
+                let start = self.cached();
                 self.levels.push(None);
-                subtrees.push((line.name, self.tree(line.id, wanted)?));
+                self.tree(line.id, wanted, line.name)?;
                 self.levels.pop();
+                subtrees.push(Cached { start, end: self.cached(), name: line.name.len() });
             } else {
                 self.leaf(line, wanted)?;
             }
             self.path.truncate(end);
         }
-        subtrees.sort_by_key(|(name, _)| (name.len(), *name)); // git's order here
-        let below = subtrees.iter().flat_map(|(name, cached)| cached.lines(name)).collect();
-        Ok(Cached { entries: self.count - before, subtrees: subtrees.len(), id, below })
+        self.budget.release(held);
+        self.cache_tree(name, id, self.count - before, start, subtrees);
+        Ok(())
+    }
+
+    fn cached(&self) -> usize {
+        self.cache.as_ref().map_or(0, Vec::len)
+    }
+
+    /// Puts a tree's own line before those of its sub-trees, and these into git's order.
+    fn cache_tree(&mut self, name: &[u8], id: ObjectId, entries: u32, start: usize, mut of: Vec<Cached>) {
+        let Some(mut cache) = self.cache.take() else { return };
+        let below = &cache[start..];
+        let own = |cached: &Cached| &below[cached.start - start..][..cached.name];
+        of.sort_unstable_by_key(|cached| (cached.name, own(cached)));
+        let mut lines = Vec::with_capacity(below.len() + name.len() + 48);
+        lines.extend_from_slice(name);
+        lines.extend_from_slice(format!("\0{entries} {}\n", of.len()).as_bytes());
+        lines.extend_from_slice(&id.0);
+        of.iter()
+            .for_each(|cached| lines.extend_from_slice(&below[cached.start - start..cached.end - start]));
+        cache.truncate(start);
+        cache.append(&mut lines);
+        self.cache = Some(cache).filter(|cache| cache.len() <= CACHE_MAX);
     }
 
     /// Appends a name to the path. Names that the selection leaves out were not looked at before, and git would make
-    /// files of them the day somebody selects them.
+    /// files of them the day they are selected.
     fn name(&mut self, line: &Line<'_>) -> Result<(), Error> {
         let depth = (self.levels.len() - 1) as u32; // a path's components: below the limit of the rules
         let checked = self.rules.name(line.name, depth, self.path.len());
@@ -146,8 +188,8 @@ impl Walk<'_> {
         let Some(Node::Entry(kind)) = Node::of(line.mode) else {
             return Err(self.refused(Rule::Mode { mode: line.mode }));
         };
-        if self.body.len() + self.path.len() > BYTES_MAX {
-            return Err(self.refused(Rule::Entries { limit: self.count.into() }));
+        if self.bytes + self.path.len() as u64 > BYTES_MAX {
+            return Err(self.refused(Rule::IndexBytes { limit: BYTES_MAX }));
         }
         let stat = match kind {
             _ if !wanted => None,
@@ -161,13 +203,11 @@ impl Walk<'_> {
             Kind::Symlink => 0o120_000,
             Kind::Submodule => 0o160_000,
         };
-        self.entry(mode, line.id, stat.as_ref(), !wanted);
-        Ok(())
+        self.entry(mode, line.id, stat.as_ref(), !wanted)
     }
 
     /// What git compares with a file, cut to 32 bits as git does.
-    fn entry(&mut self, mode: u32, id: ObjectId, stat: Option<&Stat>, skip: bool) {
-        let start = self.body.len();
+    fn entry(&mut self, mode: u32, id: ObjectId, stat: Option<&Stat>, skip: bool) -> Result<(), Error> {
         let field = |of: fn(&Stat) -> u64| stat.map_or(0, |stat| of(stat) as u32);
         let fields = [
             field(|stat| stat.st_ctime as u64),
@@ -181,20 +221,28 @@ impl Walk<'_> {
             field(|stat| stat.st_gid.into()),
             field(|stat| stat.st_size as u64),
         ];
-        self.body.extend(fields.iter().flat_map(|field| field.to_be_bytes()));
-        self.body.extend(id.0);
+        let mut entry = Vec::with_capacity(72 + self.path.len());
+        entry.extend(fields.iter().flat_map(|field| field.to_be_bytes()));
+        entry.extend(id.0);
         let length = self.path.len().min(LENGTH_MAX) as u16;
         if skip {
             self.extended = true;
-            self.body.extend((length | EXTENDED).to_be_bytes());
-            self.body.extend(SKIP_WORKTREE.to_be_bytes());
+            entry.extend((length | EXTENDED).to_be_bytes());
+            entry.extend(SKIP_WORKTREE.to_be_bytes());
         } else {
-            self.body.extend(length.to_be_bytes());
+            entry.extend(length.to_be_bytes());
         }
-        self.body.extend_from_slice(&self.path);
-        let written = self.body.len() - start;
-        self.body.extend(std::iter::repeat_n(0, 8 - written % 8)); // one at least
+        entry.extend_from_slice(&self.path);
+        let padding = 8 - entry.len() % 8; // one at least
+        entry.extend(std::iter::repeat_n(0, padding));
+        self.put(&entry)?;
         self.count += 1;
+        Ok(())
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.bytes += bytes.len() as u64;
+        self.out.write_all(bytes).map_err(local("write", self.to))
     }
 
     fn stat(&mut self, name: &[u8]) -> Result<Stat, Error> {
@@ -202,7 +250,7 @@ impl Walk<'_> {
         let found = self.here().and_then(|dir| Ok((CString::new(name)?, dir))).and_then(|(name, dir)| {
             fsx::stat(dir, name.as_c_str())?.ok_or_else(|| std::io::ErrorKind::NotFound.into())
         });
-        found.map_err(layout::local("look at", &here))
+        found.map_err(local("look at", &here))
     }
 
     /// The staged directory that the walk is in.
@@ -224,20 +272,28 @@ impl Walk<'_> {
         self.staged.join(std::ffi::OsStr::from_bytes(&self.path))
     }
 
-    fn finish(mut self, cache: &Cached) -> Vec<u8> {
-        if self.extended {
-            self.body[7] = 3;
+    /// The tree cache, the header as it is to be, and the checksum of all.
+    fn finish(mut self) -> io::Result<()> {
+        if let Some(cache) = &self.cache {
+            self.out.write_all(b"TREE")?;
+            self.out.write_all(&(cache.len() as u32).to_be_bytes())?; // CACHE_MAX at most
+            self.out.write_all(cache)?;
         }
-        self.body[8..12].copy_from_slice(&self.count.to_be_bytes());
-        if self.canonical {
-            let lines = cache.lines(b"");
-            self.body.extend(b"TREE");
-            self.body.extend((lines.len() as u32).to_be_bytes()); // less than the entries, which are bounded
-            self.body.extend(lines);
+        let mut file = self.out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.write_all_at(&(if self.extended { 3_u32 } else { 2 }).to_be_bytes(), 4)?;
+        file.write_all_at(&self.count.to_be_bytes(), 8)?;
+        let mut sum = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
+        let mut at = 0;
+        let mut piece = vec![0; PIECE];
+        loop {
+            let read = file.read_at(&mut piece, at)?;
+            if read == 0 {
+                break;
+            }
+            sum.update(&piece[..read]);
+            at += read as u64;
         }
-        let sum = digest(&SHA1_FOR_LEGACY_USE_ONLY, &self.body);
-        self.body.extend(sum.as_ref());
-        self.body
+        file.write_all(sum.finish().as_ref()) // its cursor is at the end: nothing above moved it
     }
 
     fn refused(&self, rule: Rule) -> Error {
@@ -249,23 +305,63 @@ impl Walk<'_> {
     }
 }
 
-/// The objects that an index names, of any version and whoever wrote it. `None`: malformed, or newer than known.
-pub(super) fn ids(raw: &[u8]) -> Option<Vec<ObjectId>> {
-    let version = u32::from_be_bytes(*raw.strip_prefix(b"DIRC")?.first_chunk()?);
-    let count = u32::from_be_bytes(*raw.get(8..)?.first_chunk()?);
-    let mut rest = raw.get(12..).filter(|_| (2..=4).contains(&version))?;
-    let mut found = Vec::new();
-    for _ in 0..count {
-        found.push(ObjectId(*rest.get(40..)?.first_chunk()?));
-        let flags = u16::from_be_bytes(*rest.get(60..)?.first_chunk()?);
-        let fixed = if flags & EXTENDED != 0 { 64 } else { 62 };
-        let path = rest.get(fixed..)?;
-        // Version 4: how much of the path before stays, in bytes with the highest bit set but for the last.
-        let shared = if version == 4 { path.iter().position(|byte| byte & 0x80 == 0)? + 1 } else { 0 };
-        let end = fixed + shared + path.get(shared..)?.iter().position(|byte| *byte == 0)?;
-        rest = rest.get(if version == 4 { end + 1 } else { end / 8 * 8 + 8 }..)?;
+/// Shows the objects that an index names, of any version and by any writer. Read piece by piece. An error of the kind
+/// `InvalidData`: malformed, or newer than known.
+pub(super) fn each_id(index: impl Read, mut see: impl FnMut(ObjectId)) -> io::Result<()> {
+    let mut index = io::BufReader::with_capacity(PIECE, index);
+    let wrong = || io::Error::new(io::ErrorKind::InvalidData, "no index of a version that is known");
+    let mut fixed = [0; 62];
+    let exact = |index: &mut io::BufReader<_>, bytes: &mut [u8]| {
+        index.read_exact(bytes).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => wrong(),
+            _ => error,
+        })
+    };
+    let mut header = [0; 12];
+    exact(&mut index, &mut header)?;
+    let [_, version, count] = *header.as_chunks::<4>().0 else { return Err(wrong()) };
+    let version = u32::from_be_bytes(version);
+    if !header.starts_with(b"DIRC") || !(2..=4).contains(&version) {
+        return Err(wrong());
     }
-    Some(found)
+    for _ in 0..u32::from_be_bytes(count) {
+        exact(&mut index, &mut fixed)?;
+        let [.., high, low] = fixed;
+        see(ObjectId(*fixed[40..].first_chunk().ok_or_else(wrong)?));
+        let mut length = fixed.len();
+        if u16::from_be_bytes([high, low]) & EXTENDED != 0 {
+            exact(&mut index, &mut [0; 2])?;
+            length += 2;
+        }
+        if version == 4 {
+            // How much of the path before stays, in bytes with the highest bit set but for the last.
+            skip_past(&mut index, |byte| byte & 0x80 == 0)?;
+            skip_past(&mut index, |byte| byte == 0)?;
+        } else {
+            length += skip_past(&mut index, |byte| byte == 0)?;
+            let padding = length.next_multiple_of(8) - length;
+            exact(&mut index, &mut [0; 8][..padding])?;
+        }
+    }
+    Ok(())
+}
+
+/// Skips up to the first such byte and that one; says how many.
+fn skip_past(from: &mut impl BufRead, is_last: impl Fn(u8) -> bool) -> io::Result<usize> {
+    let mut skipped = 0;
+    loop {
+        let piece = from.fill_buf()?;
+        if piece.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the index ends within a path"));
+        }
+        let found = piece.iter().position(|byte| is_last(*byte));
+        let length = found.map_or(piece.len(), |at| at + 1);
+        from.consume(length);
+        skipped += length;
+        if found.is_some() {
+            return Ok(skipped);
+        }
+    }
 }
 
 /// How git sorts a tree: directories as if their names ended with a slash.

@@ -1,29 +1,26 @@
 //! How two revisions stand to each other. The mirror's own objects know it where the one is a parent of the other; else
 //! the remote is asked for commits alone (`filter=tree:0`), up to a cap.
 //!
-//! What comes goes into a repository of its own, `DIR/history`, which is removed when it was read: commits without their
-//! trees must never make the mirror look complete. Without a filter such a question would bring whole trees, so it is
-//! not put.
+//! What comes goes into a repository of its own, `DIR/history`, which is removed when it was read: commits without
+//! their trees must never make the mirror look complete. Without a filter such a question would bring whole trees, so
+//! it is not put.
 //!
 //! A commit names its parents whether or not they are here, so a boundary is seen as what it is: an end of what is
 //! known. (git takes a boundary for the end of history, and answers "not an ancestor" for true ancestors below it.)
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::path::Path;
 use std::sync::Arc;
 
 use super::Mirror;
-use super::error::Error;
-use super::fetch::blocking;
-use super::form::Form;
+use super::blocking::blocking;
+use super::error::{Error, Libgit2};
+use super::files::{HISTORY, remove_scratch};
 use super::indexer::Task;
-use super::layout::{Layout, local};
-use super::odb::{Reader, Store};
+use super::layout::Layout;
+use super::odb::{ObjectReader, Store};
+use super::repo_kind::RepoKind;
 use super::wire::{self, Deepen, Request};
 use crate::revision::{ObjectId, Relation, Revision};
-
-/// Where commits are looked at, below the mirror's directory.
-pub(super) const PLACE: &str = "history";
 
 /// How deep the remote's history is asked for: first a little, which is enough for most, then up to the cap. A thousand
 /// commits are some 200 KiB.
@@ -45,16 +42,18 @@ impl Graph {
         match (self.contains(named, recorded), self.contains(recorded, named)) {
             (Some(true), _) => Relation::Ahead,
             (_, Some(true)) => Relation::Behind,
-            (Some(false), Some(false)) => Relation::Aside,
+            (Some(false), Some(false)) => Relation::Diverged,
             _ => Relation::Unknown,
         }
     }
 
     /// Whether the history of `tip` contains `wanted`; `None` where it is not known far enough to say.
     fn contains(&self, tip: ObjectId, wanted: ObjectId) -> Option<bool> {
-        // Nothing is an ancestor of its own ancestors, so below those nobody need look.
+        // Nothing is an ancestor of its own ancestors, so those below need no look.
         let below = self.ancestors(wanted);
-        let (mut open, mut seen, mut stack) = (false, HashSet::from([tip]), vec![tip]);
+        let mut open = false;
+        let mut seen = HashSet::from([tip]);
+        let mut stack = vec![tip];
         while let Some(at) = stack.pop() {
             if at == wanted {
                 return Some(true);
@@ -72,7 +71,8 @@ impl Graph {
 
     /// The known ancestors of a commit.
     fn ancestors(&self, of: ObjectId) -> HashSet<ObjectId> {
-        let (mut found, mut stack) = (HashSet::new(), vec![of]);
+        let mut found = HashSet::new();
+        let mut stack = vec![of];
         while let Some(at) = stack.pop() {
             let parents = self.0.get(&at).into_iter().flatten().copied();
             stack.extend(parents.filter(|id| found.insert(*id)));
@@ -81,8 +81,9 @@ impl Graph {
     }
 
     /// Takes in what a repository knows of a commit's history, nearest first, until it comes to `until`.
-    fn read(&mut self, reader: &Reader<'_>, from: ObjectId, until: ObjectId) {
-        let (mut seen, mut queue) = (HashSet::from([from]), VecDeque::from([from]));
+    fn read(&mut self, reader: &ObjectReader<'_>, from: ObjectId, until: ObjectId) {
+        let mut seen = HashSet::from([from]);
+        let mut queue = VecDeque::from([from]);
         while let Some(at) = queue.pop_front() {
             if at == until || seen.len() > MOST_COMMITS {
                 return;
@@ -99,14 +100,15 @@ impl Mirror {
     /// mirror does not know it; nothing of that stays.
     ///
     /// # Errors
-    /// When it could not be asked, and a later attempt may succeed. What a remote does not tell is
+    /// When it could not be asked, and a later attempt may succeed. What a remote does not answer is
     /// [`Relation::Unknown`].
     pub async fn relation(&mut self, recorded: Revision, named: Revision) -> Result<Relation, Error> {
-        let (recorded, named) = (recorded.0, named.0);
+        let recorded = recorded.0;
+        let named = named.0;
         let shared = Arc::clone(&self.shared);
         let own = move || {
             let _lease = shared.lease();
-            known(Graph::default(), &shared.store()?, recorded, named)
+            known_history(Graph::default(), &shared.store()?, recorded, named)
         };
         let mut graph = blocking(own).await?;
         for depth in DEPTHS {
@@ -117,8 +119,10 @@ impl Mirror {
                 }
                 graph = match self.deepen(graph, from, depth, (recorded, named)).await {
                     Ok(deeper) => deeper,
-                    Err(error) if from == recorded && denies(&error, recorded) => return Ok(Relation::Gone),
-                    Err(error) => return untold(error),
+                    Err(error) if from == recorded && says_unknown(&error, recorded) => {
+                        return Ok(Relation::UnknownToRemote);
+                    }
+                    Err(error) => return relation_or_error(error),
                 };
             }
         }
@@ -133,10 +137,10 @@ impl Mirror {
         depth: u32,
         (recorded, named): (ObjectId, ObjectId),
     ) -> Result<Graph, Error> {
-        let place = self.layout.dir().join(PLACE);
+        let place = self.layout.dir().join(HISTORY);
         let make = move || {
-            clear(&place)?;
-            Layout::open(&place, Form::Bare, false)
+            remove_scratch(&place)?;
+            Layout::open(&place, RepoKind::Bare, false)
         };
         let scratch = blocking(make).await?;
         let request = Request {
@@ -149,10 +153,11 @@ impl Mirror {
         let received = self.receive_into(scratch.dir(), MOST_BYTES, &request, Task::Fill(vec![from])).await;
         let read = move || {
             let graph = received.and_then(|_| {
-                let failed = |source| Error::Git { act: "open the fetched history".into(), source };
-                known(graph, &Store::open(scratch.dir()).map_err(failed)?, recorded, named)
+                let failed =
+                    |source| Error::Git { act: "open the fetched history".into(), source: Libgit2(source) };
+                known_history(graph, &Store::open(scratch.dir()).map_err(failed)?, recorded, named)
             });
-            clear(scratch.dir())?;
+            remove_scratch(scratch.dir())?;
             graph
         };
         blocking(read).await
@@ -160,26 +165,23 @@ impl Mirror {
 }
 
 /// What a repository knows of both histories, besides what was known.
-fn known(mut graph: Graph, store: &Store, recorded: ObjectId, named: ObjectId) -> Result<Graph, Error> {
-    let odb = store.odb().map_err(|source| Error::Git { act: "open the mirror's objects".into(), source })?;
-    let reader = Reader(odb);
+fn known_history(
+    mut graph: Graph,
+    store: &Store,
+    recorded: ObjectId,
+    named: ObjectId,
+) -> Result<Graph, Error> {
+    let odb = store
+        .odb()
+        .map_err(|source| Error::Git { act: "open the mirror's objects".into(), source: Libgit2(source) })?;
+    let reader = ObjectReader(odb);
     graph.read(&reader, named, recorded);
     graph.read(&reader, recorded, named);
     Ok(graph)
 }
 
-/// Removes the place, and what an interrupted run left there.
-pub(super) fn clear(place: &Path) -> Result<(), Error> {
-    match fs_err::remove_dir_all(place) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(local("remove the fetched history", place)(error))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// The remote's own words.
-fn said(error: &Error) -> Option<&str> {
+fn remote_message(error: &Error) -> Option<&str> {
     match error {
         Error::Wire(wire::Error::Remote { said, .. }) => Some(said),
         Error::Unsent { source, .. } => match &**source {
@@ -192,27 +194,28 @@ fn said(error: &Error) -> Option<&str> {
 
 /// Whether a remote that was asked for a commit says that it has none such. All servers name it then: git's "not our
 /// ref ID", JGit's "want ID not valid".
-fn denies(error: &Error, commit: ObjectId) -> bool {
+fn says_unknown(error: &Error, commit: ObjectId) -> bool {
     let names = |text: &str| text.contains(&commit.to_string());
     match error {
         Error::Unsent { source, .. }
             if matches!(&**source, wire::Error::Local { source, .. }
-            if source.code() == git2::ErrorCode::NotFound && names(source.message())) =>
+            if source.0.code() == git2::ErrorCode::NotFound && names(source.0.message())) =>
         {
             true
         }
-        _ => said(error).is_some_and(names),
+        _ => remote_message(error).is_some_and(names),
     }
 }
 
 /// What becomes of a question that was not answered. A remote that knows no filter, refuses, or sends what is of no use
 /// does so the next time, too.
-fn untold(error: Error) -> Result<Relation, Error> {
-    let useless = matches!(error, Error::BadPack { .. } | Error::Incomplete { .. }) || said(&error).is_some();
+fn relation_or_error(error: Error) -> Result<Relation, Error> {
+    let useless =
+        matches!(error, Error::BadPack { .. } | Error::Incomplete { .. }) || remote_message(&error).is_some();
     if error.is_transient() && !useless {
         return Err(error);
     }
-    tracing::debug!(error = crate::human::one_line(&error), "the remote does not tell its history");
+    tracing::debug!(error = crate::human::one_line(&error), "the remote does not send its history");
     Ok(Relation::Unknown)
 }
 
@@ -241,14 +244,14 @@ mod tests {
         assert_eq!(known.relation(id(5), id(2)), Relation::Behind);
         assert_eq!(known.relation(id(1), id(5)), Relation::Unknown);
         let whole = graph(&[(5, &[4]), (4, &[]), (6, &[4])]);
-        assert_eq!(whole.relation(id(6), id(5)), Relation::Aside);
+        assert_eq!(whole.relation(id(6), id(5)), Relation::Diverged);
     }
 
     #[test]
     fn what_two_tips_have_in_common_need_not_be_known_further() {
         // Both come from 2, below which nothing is known; 5 is a merge of a side branch that is known to its root.
         let known = graph(&[(5, &[3, 7]), (7, &[]), (3, &[2]), (6, &[2]), (2, &[1])]);
-        assert_eq!(known.relation(id(6), id(5)), Relation::Aside);
+        assert_eq!(known.relation(id(6), id(5)), Relation::Diverged);
         // The side branch's history is not known, and 6 may be in it.
         let open = graph(&[(5, &[3, 7]), (7, &[8]), (3, &[2]), (6, &[2]), (2, &[1])]);
         assert_eq!(open.relation(id(6), id(5)), Relation::Unknown);

@@ -2,7 +2,7 @@
 //! [`super::form`].
 //!
 //! ```text
-//! DIR/treeswap          our mark, the lock of whoever works on the mirror, and what it weighed without garbage
+//! DIR/treeswap          our mark, the lock of the mirror's writer, and the mirror's size without garbage
 //! DIR/objects/pack/     everything that was fetched
 //! DIR/shallow           commits whose parents are not kept
 //! DIR/history/          commits alone, while they are looked at
@@ -13,7 +13,7 @@
 //!
 //! 1. while a pack is received or indexed: `objects/pack/pack_git2_*` and `*.lock`, swept at the next opening;
 //! 2. with the index in place, but not the pack: an index without a pack, which libgit2 passes over, swept, too;
-//! 3. with the pack in place: objects that nobody names; the next fetch finds them and needs no network;
+//! 3. with the pack in place: objects that no ref names; the next fetch finds them and needs no network;
 //! 4. with `shallow` written: a commit named as boundary that nothing names yet, which is harmless;
 //! 5. with the ref written: the new state.
 //!
@@ -21,23 +21,20 @@
 //! whose objects are gone: opening checks the tip's closure, sets the mirror aside and starts anew.
 
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 
-use super::error::Error;
-use super::form::{self, Form};
-use super::history;
+use super::error::{Error, Libgit2};
+use super::files::{
+    BROKEN, HISTORY, MARK, TIP, ignore_absent, local, names, remove_matching, remove_scratch, replace,
+    sync_dir,
+};
+use super::foreign_files;
+use super::repo_kind::{self, RepoKind};
 use crate::revision::{ObjectId, Revision};
-
-/// Our mark and lock.
-pub(super) const MARK: &str = "treeswap";
-/// Our only ref.
-const TIP: &str = "refs/treeswap/tip";
-/// What a mirror that was set aside is called, with a number behind it.
-pub(super) const BROKEN: &str = "broken-";
 
 /// A pack of the mirror.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,7 +49,7 @@ pub(super) struct Pack {
 #[derive(Debug)]
 pub(super) struct Layout {
     dir: PathBuf,
-    form: Form,
+    form: RepoKind,
     durable: bool,
     lock: File,
 }
@@ -67,20 +64,25 @@ impl Drop for Layout {
 
 impl Layout {
     /// Locks the mirror at `dir`, makes it if there is none, sweeps what an interrupted run left.
-    pub(super) fn open(dir: &Path, form: Form, durable: bool) -> Result<Self, Error> {
+    pub(super) fn open(dir: &Path, form: RepoKind, durable: bool) -> Result<Self, Error> {
         let dir = std::path::absolute(dir).map_err(local("find", dir))?;
         if dir.is_file() {
             return Err(Error::Foreign { path: dir }); // a submodule's or a linked worktree's `.git`
         }
         fs::create_dir_all(&dir).map_err(local("make the mirror", &dir))?;
-        let known = dir.join(MARK).exists() || form == Form::Worktrees && form::looks_like_git(&dir);
+        let marked = is_marked(&dir)?;
+        let known = marked || form == RepoKind::Worktrees && repo_kind::looks_like_git(&dir);
         if !known && !is_vacant(&dir)? {
-            return Err(Error::Foreign { path: dir });
+            let Some(aside) = quarantine_name(&dir) else { return Err(Error::Foreign { path: dir }) };
+            tracing::warn!("moved {}, which is no mirror of ours, to {}", dir.display(), aside.display());
+            fs::rename(&dir, &aside).map_err(local("move aside", &dir))?;
+            fs::create_dir(&dir).map_err(local("make the mirror", &dir))?;
         }
+        foreign_files::remove(&dir, form)?;
         Self::make(dir, form, durable)
     }
 
-    fn make(dir: PathBuf, form: Form, durable: bool) -> Result<Self, Error> {
+    fn make(dir: PathBuf, form: RepoKind, durable: bool) -> Result<Self, Error> {
         let lock = lock(&dir, &dir.join(MARK))?;
         let layout = Self { dir, form, durable, lock };
         // First: a start that was interrupted may have left a lock in the way of making what is missing.
@@ -89,8 +91,8 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Makes again what somebody removed below us. `Some`: the lock itself was gone, and this one has another.
-    pub(super) fn stand(&self) -> Result<Option<Self>, Error> {
+    /// Makes again what was removed below us. `Some`: the lock itself was gone, and this one has another.
+    pub(super) fn recreate_if_removed(&self) -> Result<Option<Self>, Error> {
         use std::os::unix::fs::MetadataExt as _;
         let mark = self.dir.join(MARK);
         let held = self.lock.metadata().map_err(local("examine", &mark))?;
@@ -103,7 +105,7 @@ impl Layout {
     }
 
     /// What the mirror is in git's eyes.
-    pub(super) fn form(&self) -> Form {
+    pub(super) fn form(&self) -> RepoKind {
         self.form
     }
 
@@ -115,8 +117,8 @@ impl Layout {
     /// Makes the repository, unless there is one that opens. Where a start was interrupted, or a power cut took the
     /// content of files whose names survived, what is there is a piece of a cache, and in the way: it goes.
     fn init(&self) -> Result<(), Error> {
-        if self.form == Form::Worktrees {
-            return form::init(&self.dir, self.durable);
+        if self.form == RepoKind::Worktrees {
+            return repo_kind::init(&self.dir, self.durable);
         }
         if self.dir.join("HEAD").exists()
             && self.dir.join("objects").is_dir()
@@ -138,7 +140,7 @@ impl Layout {
         options.bare(true).external_template(false).initial_head("main");
         git2::Repository::init_opts(&self.dir, &options).map_err(|source| Error::Git {
             act: format!("make the mirror {}", self.dir.display()),
-            source,
+            source: Libgit2(source),
         })?;
         if self.durable {
             for name in ["config", "HEAD", "objects", "refs", "."] {
@@ -148,14 +150,14 @@ impl Layout {
         Ok(())
     }
 
-    /// Removes what an interrupted run left: locks, temporary packs, halves of packs. The lock is held, so nobody else
-    /// is in the middle of anything.
+    /// Removes what an interrupted run left: locks, temporary packs, halves of packs. The lock is held, so no other
+    /// writer is in the middle of anything.
     fn sweep(&self) -> Result<(), Error> {
-        form::remove_unfinished(&self.dir)?;
+        repo_kind::remove_unfinished(&self.dir)?;
         remove_matching(&self.dir, |name| name.ends_with(".lock") || name.starts_with("tmp_"))?;
         remove_matching(&self.dir.join("refs/treeswap"), |name| name.ends_with(".lock"))?;
-        if self.form == Form::Worktrees {
-            form::sweep(&self.dir)?;
+        if self.form == RepoKind::Worktrees {
+            repo_kind::sweep(&self.dir)?;
         }
         let packs = self.dir.join("objects/pack");
         remove_matching(&packs, |name| {
@@ -168,16 +170,16 @@ impl Layout {
                 || (name.ends_with(".idx") && !twin("pack"))
                 || (name.ends_with(".pack") && !twin("idx"))
         })?;
-        if self.form == Form::Bare {
-            history::clear(&self.dir.join(history::PLACE))?;
+        if self.form == RepoKind::Bare {
+            remove_scratch(&self.dir.join(HISTORY))?;
         }
-        for stale in self.broken()? {
+        for stale in self.malformed_parts()? {
             fs::remove_dir_all(&stale).map_err(local("remove the broken mirror", &stale))?;
         }
         Ok(())
     }
 
-    fn broken(&self) -> Result<Vec<PathBuf>, Error> {
+    fn malformed_parts(&self) -> Result<Vec<PathBuf>, Error> {
         let found = names(&self.dir)?.into_iter().filter(|name| name.starts_with(BROKEN));
         Ok(found.map(|name| self.dir.join(name)).collect())
     }
@@ -192,8 +194,8 @@ impl Layout {
             .find(|path| !path.exists())
             .unwrap_or_else(|| self.dir.join(BROKEN));
         fs::create_dir(&aside).map_err(local("make", &aside))?;
-        if self.form == Form::Worktrees {
-            form::set_aside(&self.dir, &aside)?;
+        if self.form == RepoKind::Worktrees {
+            repo_kind::set_aside(&self.dir, &aside)?;
             self.init()?;
             return Ok(aside);
         }
@@ -237,20 +239,20 @@ impl Layout {
     }
 
     /// What the mirror weighed when it was last without garbage, and the revisions that were held then.
-    pub(super) fn fresh(&self) -> Option<(u64, Vec<Revision>)> {
+    pub(super) fn size_without_garbage(&self) -> Option<(u64, Vec<Revision>)> {
         let text = fs::read_to_string(self.dir.join(MARK)).ok()?;
         let (bytes, held) = text.split_once('\n')?;
         Some((bytes.parse().ok()?, held.lines().filter_map(ObjectId::from_hex).map(Revision).collect()))
     }
 
     /// Notes that the mirror is without garbage now. A mere hint: it may be lost.
-    pub(super) fn set_fresh(&self, held: &[Revision]) -> Result<(), Error> {
+    pub(super) fn set_size_without_garbage(&self, held: &[Revision]) -> Result<(), Error> {
         let held: String = held.iter().map(|held| format!("{held}\n")).collect();
         self.write_mark(&format!("{}\n{held}", self.bytes()?))
     }
 
     /// Notes that this is not known any more.
-    pub(super) fn forget_fresh(&self) -> Result<(), Error> {
+    pub(super) fn forget_size_without_garbage(&self) -> Result<(), Error> {
         self.write_mark("")
     }
 
@@ -267,13 +269,14 @@ impl Layout {
     /// Removes what git derives from packs and would miss their objects by: the index over several packs, and the
     /// graph of commits. We write neither; git-sync's `git gc` does.
     pub(super) fn remove_derived(&self) -> Result<(), Error> {
-        let (packs, info) = (self.dir.join("objects/pack"), self.dir.join("objects/info"));
+        let packs = self.dir.join("objects/pack");
+        let info = self.dir.join("objects/info");
         let indexes = names(&packs)?.into_iter().filter(|name| name.starts_with("multi-pack-index"));
         for path in indexes.map(|name| packs.join(name)).chain([info.join("commit-graph")]) {
-            gone(fs::remove_file(&path)).map_err(local("remove", &path))?;
+            ignore_absent(fs::remove_file(&path)).map_err(local("remove", &path))?;
         }
         let graphs = info.join("commit-graphs");
-        gone(fs::remove_dir_all(&graphs)).map_err(local("remove", &graphs))
+        ignore_absent(fs::remove_dir_all(&graphs)).map_err(local("remove", &graphs))
     }
 
     /// Writes the commits whose parents are not kept.
@@ -290,7 +293,7 @@ impl Layout {
     }
 
     /// Writes the boundary, then the ref: in this order, each durable before the next.
-    pub(super) fn settle(&self, boundary: &[ObjectId], tip: ObjectId) -> Result<(), Error> {
+    pub(super) fn commit_tip(&self, boundary: &[ObjectId], tip: ObjectId) -> Result<(), Error> {
         self.set_shallow(boundary)?;
         let path = self.dir.join(TIP);
         if let Some(parent) = path.parent() {
@@ -303,12 +306,12 @@ impl Layout {
     }
 
     /// Names another complete tip, or none, before the last one goes.
-    pub(super) fn retreat(&self, to: Option<ObjectId>) -> Result<(), Error> {
+    pub(super) fn set_tip(&self, to: Option<ObjectId>) -> Result<(), Error> {
         let path = self.dir.join(TIP);
         if let Some(tip) = to {
             return self.replace(&path, format!("{tip}\n").as_bytes());
         }
-        gone(fs::remove_file(&path)).map_err(local("remove", &path))?;
+        ignore_absent(fs::remove_file(&path)).map_err(local("remove", &path))?;
         match path.parent() {
             Some(parent) if self.durable => sync_dir(parent),
             _ => Ok(()),
@@ -317,29 +320,6 @@ impl Layout {
 
     fn replace(&self, path: &Path, content: &[u8]) -> Result<(), Error> {
         replace(path, content, self.durable)
-    }
-}
-
-/// Replaces a file's content at once. The temporary name is git's own for a lock on the file, and one that
-/// [`Layout::sweep`] knows.
-pub(super) fn replace(path: &Path, content: &[u8], durable: bool) -> Result<(), Error> {
-    if fs::read(path).is_ok_and(|now| now == content) {
-        return Ok(());
-    }
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".lock");
-    let write = || -> io::Result<()> {
-        let mut file = fs::File::create(Path::new(&temporary))?;
-        file.write_all(content)?;
-        if durable {
-            file.sync_all()?;
-        }
-        fs::rename(&temporary, path)
-    };
-    write().map_err(local("write", path))?;
-    match path.parent() {
-        Some(parent) if durable => sync_dir(parent),
-        _ => Ok(()),
     }
 }
 
@@ -362,45 +342,59 @@ fn lock(dir: &Path, mark: &Path) -> Result<File, Error> {
     }
 }
 
+/// In the root's own directory nothing foreign has to be kept where the mirror belongs: the name beside it for what
+/// is there. None elsewhere.
+fn quarantine_name(dir: &Path) -> Option<PathBuf> {
+    let ours = dir.parent()?.file_name()? == "..treeswap";
+    let beside = |number: u32| dir.with_file_name(format!("quarantine-mirror-{number}"));
+    ours.then(|| (0..).map(beside).find(|path| path.symlink_metadata().is_err())).flatten()
+}
+
+/// Whether there is a mark that we may have written: digits, hexadecimal ones and line ends, or what a power cut leaves
+/// of them, a part or zeros. Another file may have our name, a copy of the program for one.
+fn is_marked(dir: &Path) -> Result<bool, Error> {
+    let path = dir.join(MARK);
+    if !path.symlink_metadata().is_ok_and(|mark| mark.is_file()) {
+        return Ok(false);
+    }
+    let content = fs::read(&path).map_err(local("read", &path))?;
+    Ok(content.iter().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b'\n' | 0)))
+}
+
 /// Whether a directory has nothing in it (a fresh ext4 volume has `lost+found`).
 fn is_vacant(dir: &Path) -> Result<bool, Error> {
     Ok(names(dir)?.iter().all(|name| name == "lost+found"))
 }
 
-/// Names in a directory that are text; none where there is no directory. Nothing of ours is anything else.
-pub(super) fn names(dir: &Path) -> Result<Vec<String>, Error> {
-    match fs::read_dir(dir) {
-        Ok(entries) => Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(source) => Err(Error::Local { act: "list", path: dir.to_owned(), source }),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-pub(super) fn remove_matching(dir: &Path, stale: impl Fn(&str) -> bool) -> Result<(), Error> {
-    for name in names(dir)?.into_iter().filter(|name| stale(name)) {
-        let path = dir.join(name);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::Local { act: "remove the stale", path, source: error });
-            }
-            _ => tracing::info!(path = %path.display(), "removed what an interrupted run left in the mirror"),
+    #[test]
+    fn a_directory_with_a_program_of_our_name_is_nobodys_mirror_and_loses_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = [
+            ("treeswap", &b"\x7fELF\x02\x01\x01"[..]),
+            ("poetry.lock", b"a"),
+            ("tmp_notes", b"b"),
+            ("c", b"c"),
+        ];
+        files.iter().for_each(|(name, content)| std::fs::write(dir.path().join(name), content).unwrap());
+        let refused = Layout::open(dir.path(), RepoKind::Bare, false);
+        assert!(matches!(refused, Err(Error::Foreign { .. })), "{refused:?}");
+        for (name, content) in files {
+            assert_eq!(std::fs::read(dir.path().join(name)).ok().as_deref(), Some(content), "{name}");
         }
     }
-    Ok(())
-}
 
-/// What is not there need not be removed.
-fn gone(removed: io::Result<()>) -> io::Result<()> {
-    removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
-}
-
-/// Makes names in a directory durable.
-pub(super) fn sync_dir(dir: &Path) -> Result<(), Error> {
-    fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(local("sync", dir))
-}
-
-/// Names the act and the path of a failure.
-pub(super) fn local(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
-    let path = path.to_owned();
-    move |source| Error::Local { act, path, source }
+    #[test]
+    fn a_mirror_is_known_by_whatever_a_crash_left_of_its_mark() {
+        let mark = format!("4096\n{}\n", "0123456789".repeat(4));
+        for content in [&b""[..], mark.as_bytes(), &mark.as_bytes()[..20], &[0; 46]] {
+            let dir = tempfile::tempdir().unwrap();
+            drop(Layout::open(dir.path(), RepoKind::Bare, false).unwrap());
+            std::fs::write(dir.path().join(MARK), content).unwrap();
+            Layout::open(dir.path(), RepoKind::Bare, false).unwrap();
+        }
+    }
 }

@@ -7,56 +7,69 @@
 //! others keep in `ROOT/.git` (refs, worktrees, commits made in a generation) is theirs and stays.
 //!
 //! Files: `wire/` git's smart protocol (streams, framing, the commands we speak); `plan` what to ask it for; `fetch`
-//! asking and settling; `indexer/` the child process that takes a fetched pack in, and tells garbage from what is
-//! needed, under limits; `closure` whether all is there; `partial` what a filter left out; `modules/`
-//! submodules; `layout` the mirror's files, `form` what is different in git-sync's layout, `worktrees` generations as linked worktrees, `git_index` their index; `odb` reading
-//! objects; `tree`, `whole`, `delta`, `sparse` trees to payloads and deltas; `blobs` contents for writers;
-//! `history` how two revisions stand to each other; `housekeeping` bounded growth; `error`; `author` makes the repository of the demonstration.
+//! asking and settling; `indexer/` the child process that takes a fetched pack in, and separates garbage from what is
+//! needed, under limits; `closure` whether all is there; `partial` what a filter left out; `modules/` submodules;
+//! `layout` the mirror's files, `files` names and helpers, `foreign_files` what is taken out, `repo_kind` what is
+//! different in git-sync's layout, `worktrees` generations as linked worktrees, `git_index` their index; `odb` reading
+//! objects; `tree`, `tree_to_payload`, `delta`, `sparse` trees to payloads and deltas; `listing` trees to paths;
+//! `blobs` contents for writers; `history` how two revisions stand to each other; `gc` bounded growth, by the rules of
+//! `gc_plan`; `error` and `lack`; `commit_info` what a commit says of itself; `received` how much has come; `author`
+//! makes the repository of the demonstration.
 
 pub mod author;
 mod blobs;
+mod blocking;
 mod closure;
+mod commit_info;
 mod delta;
 mod error;
 mod fetch;
+mod files;
 #[cfg(test)]
 mod fixture;
-mod form;
+mod foreign_files;
+mod gc;
+mod gc_plan;
 mod git_index;
 mod history;
-mod housekeeping;
 mod indexer;
+mod lack;
 mod layout;
+mod listing;
 mod modules;
 mod odb;
 mod pack_index;
 mod partial;
 mod plan;
+mod received;
+mod repo_kind;
 mod shared;
 mod sparse;
 #[cfg(test)]
 mod tests;
 mod tree;
-mod whole;
+mod tree_to_payload;
 pub mod wire;
 mod worktrees;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-pub use error::{Error, Lack};
+pub use error::{Error, Lack, Libgit2};
 pub use indexer::child::child_main;
+pub use listing::Listed;
 pub use modules::{Access, Hosts, Submodules};
+pub use received::Received;
 pub use wire::Tip;
 
 use crate::payload::{BlobSource, Delta, Payload, Rules};
 use crate::revision::{ObjectId, Ref, Revision};
-use form::Form;
 use layout::Layout;
 use modules::{Modules, Trouble};
-use odb::{Peeled, Reader, Settings};
+use odb::{ObjectReader, Peeled, Settings};
+use repo_kind::RepoKind;
 use shared::Shared;
 use sparse::Patterns;
 
@@ -112,6 +125,8 @@ pub struct Options {
     pub modules: Access,
     /// What need not be fetched before it is needed (`--filter`, git's words: `blob:none`, `blob:limit=1m`).
     pub filter: Option<String>,
+    /// Counts what comes.
+    pub received: Received,
     /// The program that indexes packs: one whose `main` begins with [`child_main`].
     pub indexer: PathBuf,
 }
@@ -133,6 +148,7 @@ impl Options {
             verify: false,
             modules: Access::default(),
             filter: None,
+            received: Received::default(),
             // Not current_exe(): its path is gone when the binary was replaced by a newer one.
             indexer: "/proc/self/exe".into(),
         }
@@ -170,7 +186,7 @@ pub struct Mirror {
     shared: Arc<Shared>,
     client: wire::Client,
     /// What the remote's history has looked like so far.
-    course: fetch::Course,
+    course: fetch::HistoryShape,
     /// The last tip that a fetch of this process left complete, with a boundary of the depth asked for.
     settled: Option<ObjectId>,
     /// The revisions held when housekeeping was last done.
@@ -198,7 +214,7 @@ impl Mirror {
         })
     }
 
-    /// The same for a submodule: whoever reads the objects of the mirror above may read its objects, too.
+    /// The same for a submodule: readers of the objects of the mirror above may read its objects, too.
     fn open_below(options: Options, above: &Shared) -> Result<Self, Error> {
         Self::begin(options, true, |dir, options| above.below(dir, options.modules.asked))
     }
@@ -208,21 +224,22 @@ impl Mirror {
         inner: bool,
         share: impl FnOnce(PathBuf, &Options) -> Shared,
     ) -> Result<Self, Error> {
-        let form = if options.worktrees { Form::Worktrees } else { Form::Bare };
+        let form = if options.worktrees { RepoKind::Worktrees } else { RepoKind::Bare };
         if let Some(program) = &mut options.wire.program {
             program.mirror = std::path::absolute(&options.dir).unwrap_or_else(|_| options.dir.clone());
         }
         let client = wire::Client::new(options.wire.clone())?;
         let layout = Arc::new(Layout::open(&options.dir, form, options.durable)?);
         let shared = Arc::new(share(layout.dir().to_owned(), &options));
-        fetch::mend(&layout, &shared)?;
+        fetch::repair(&layout, &shared)?;
         if options.worktrees {
-            form::name_origin(layout.dir(), client.remote())?;
+            repo_kind::name_origin(layout.dir(), client.remote())?;
             if let Some(filter) = &options.filter {
                 partial::name_promisor(layout.dir(), filter)?;
             }
         }
-        let (course, children) = (fetch::Course::Unknown, modules::Children::new());
+        let course = fetch::HistoryShape::Unknown;
+        let children = modules::Children::new();
         Ok(Self {
             options,
             layout,
@@ -256,9 +273,9 @@ impl Mirror {
     }
 
     /// Keeps the mirror's growth bounded; called after a publication. `held` are the published revisions, newest
-    /// first. Blocking. What it can't do because somebody reads, it does the next time.
+    /// first. Blocking. What it can't do because of readers, it does the next time.
     pub fn housekeep(&mut self, held: &[Revision]) -> Result<(), Error> {
-        self.keep_house(held)?;
+        self.collect_garbage(held)?;
         self.keep_modules(held)
     }
 
@@ -266,7 +283,7 @@ impl Mirror {
     /// are some, unless nothing is ever to go ([`Gc::Off`]). Blocking. `true`: there is more room now. Submodules keep
     /// what they have.
     pub fn make_room(&mut self, keep: &[Revision]) -> Result<bool, Error> {
-        self.give_back(keep)
+        self.free_space(keep)
     }
 
     /// Which submodules a payload holds.
@@ -277,6 +294,22 @@ impl Mirror {
     /// Bytes of packs that came whole since the mirror was opened.
     pub fn received_bytes(&self) -> u64 {
         self.received
+    }
+
+    /// What comes, while it comes.
+    pub fn received(&self) -> Received {
+        self.options.received.clone()
+    }
+
+    /// Bytes that the mirror takes on its disk, those of submodules included. Blocking. What vanishes meanwhile counts
+    /// or does not.
+    pub fn disk_bytes(&self) -> u64 {
+        files::disk_bytes(self.layout.dir())
+    }
+
+    /// Where it lies.
+    pub fn dir(&self) -> &Path {
+        self.layout.dir()
     }
 
     /// The remote's URL without userinfo.
@@ -306,7 +339,21 @@ impl Objects {
         let asked = self.shared.asked;
         self.read(revision, |reader, at| {
             let modules = Modules::of(reader, at.tree, asked).map_err(|trouble| trouble.of(revision))?;
-            whole::payload(reader, at, selection, patterns.as_ref(), &modules, cancel)
+            tree_to_payload::payload(reader, at, selection, patterns.as_ref(), &modules, cancel)
+        })
+    }
+
+    /// The files and links of a revision, its submodules' among them, without any check of their names and sizes.
+    /// Directories are read for which `enter` says so, by their path.
+    pub fn list(
+        &self,
+        revision: Revision,
+        enter: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Vec<(Vec<u8>, Listed)>, Error> {
+        self.read(revision, |reader, at| {
+            let modules = Modules::of(reader, at.tree, self.shared.asked);
+            let modules = modules.map_err(|trouble| trouble.of(revision))?;
+            listing::list(reader, at, &modules, enter, &self.cancel)
         })
     }
 
@@ -333,7 +380,7 @@ impl Objects {
         let _lease = self.shared.lease();
         let Ok(store) = self.shared.all() else { return false };
         let Ok(odb) = store.odb() else { return false };
-        let reader = Reader(odb);
+        let reader = ObjectReader(odb);
         let asked = self.shared.asked;
         reader.commit(&revision.0).is_ok_and(|commit| {
             reader.has(&commit.tree)
@@ -347,21 +394,23 @@ impl Objects {
     }
 
     /// Contents of blobs, for any number of threads. No pack is removed while it lives.
-    pub fn blobs(&self) -> Result<Box<dyn BlobSource + Send>, Error> {
-        Ok(Box::new(blobs::Blobs::new(Arc::clone(&self.shared))))
+    pub fn blobs(&self) -> Box<dyn BlobSource + Send> {
+        Box::new(blobs::Blobs::new(Arc::clone(&self.shared)))
     }
 
     /// Reads with a handle of its own; an object that is not there is remembered, so that the next fetch mends it.
     fn read<T>(
         &self,
         revision: Revision,
-        act: impl FnOnce(&Reader<'_>, Peeled) -> Result<T, Error>,
+        act: impl FnOnce(&ObjectReader<'_>, Peeled) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let _lease = self.shared.lease();
         let store = self.shared.all()?;
-        let odb =
-            store.odb().map_err(|source| Error::Git { act: "open the mirror's objects".into(), source })?;
-        let reader = Reader(odb);
+        let odb = store.odb().map_err(|source| Error::Git {
+            act: "open the mirror's objects".into(),
+            source: Libgit2(source),
+        })?;
+        let reader = ObjectReader(odb);
         let result = match reader.commit(&revision.0) {
             Ok(commit) => act(&reader, Peeled { commit: revision.0, tree: commit.tree }),
             Err(lack) => Err(Error::damaged(revision, lack)),

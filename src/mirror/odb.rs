@@ -3,18 +3,22 @@
 //!
 //! Commits, tags and trees are parsed here and not by libgit2: its commits hide the parents that the `shallow` file
 //! names, its trees refuse or repair odd entries that we want to name in an error. Every object's size is asked for
-//! before its content, so that nothing larger than [`STRUCTURE_MAX`] is ever decoded as a structure.
+//! before its content, so that nothing larger than [`TREE_MAX`], or [`COMMIT_MAX`], is ever decoded as one.
 
 use std::path::{Path, PathBuf};
 
 use git2::{ErrorCode, ObjectType, Oid};
 
-use super::error::Error;
+use super::error::{Error, Libgit2};
+use super::lack::Lack;
 use crate::revision::ObjectId;
 
-/// No tree, commit or tag larger than this is read. A tree of a million entries with names of forty bytes is 67 MB;
-/// a directory with so many files is over every default limit of a payload.
-pub(super) const STRUCTURE_MAX: usize = 64 << 20;
+/// No tree larger than this is read, nor more than this of trees in one another. A tree of a million entries with names
+/// of forty bytes is 67 MB; a directory with so many files is over every default limit of a payload.
+pub(super) const TREE_MAX: usize = 64 << 20;
+
+/// No commit or tag larger than this is read: a merge of 80,000 branches, or a message as long as a book.
+pub(super) const COMMIT_MAX: usize = 4 << 20;
 
 /// Tags of tags are followed this far.
 const PEEL_MAX: usize = 16;
@@ -37,44 +41,14 @@ pub(super) struct Commit {
     pub(super) parents: Vec<ObjectId>,
 }
 
-/// Why an object that was asked for cannot be had.
-#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, thiserror::Error)]
-pub(super) enum Lack {
-    /// The database does not have it.
-    #[error("{expected} {id} is missing")]
-    Missing {
-        /// Which.
-        id: ObjectId,
-        /// What it should have been.
-        expected: String,
-    },
-    /// It is something else.
-    #[error("{id} is a {found} where a {expected} was expected")]
-    OtherKind {
-        /// Which.
-        id: ObjectId,
-        /// What it should have been.
-        expected: String,
-        /// What it is.
-        found: String,
-    },
-    /// It is there but cannot be decoded or understood.
-    #[error("{expected} {id} cannot be read: {why}")]
-    Unreadable {
-        /// Which.
-        id: ObjectId,
-        /// What it should have been.
-        expected: String,
-        /// What the database or the parser said.
-        why: String,
-    },
-}
-
 impl Lack {
     /// The object.
     pub(super) fn id(&self) -> ObjectId {
         match self {
-            Self::Missing { id, .. } | Self::OtherKind { id, .. } | Self::Unreadable { id, .. } => *id,
+            Self::Missing { id, .. }
+            | Self::OtherKind { id, .. }
+            | Self::TooLarge { id, .. }
+            | Self::Unreadable { id, .. } => *id,
         }
     }
 }
@@ -90,7 +64,7 @@ impl Store {
 
     /// Reads these object directories, too.
     pub(super) fn with(self, more: &[PathBuf]) -> Result<Self, Error> {
-        let failed = |act: String, source| Error::Git { act, source };
+        let failed = |act: String, source| Error::Git { act, source: Libgit2(source) };
         let odb = self.0.odb().map_err(|source| failed("open the mirror's objects".into(), source))?;
         for dir in more {
             let act = || format!("read the objects of a submodule in {}", dir.display());
@@ -114,9 +88,9 @@ impl Store {
 }
 
 /// Reads objects through one database handle.
-pub(super) struct Reader<'a>(pub(super) git2::Odb<'a>);
+pub(super) struct ObjectReader<'a>(pub(super) git2::Odb<'a>);
 
-impl Reader<'_> {
+impl ObjectReader<'_> {
     /// Whether the object is there, without decoding it.
     pub(super) fn has(&self, id: &ObjectId) -> bool {
         // Not `exists`: after a miss it lists the pack directory again, at every miss.
@@ -143,23 +117,35 @@ impl Reader<'_> {
         Ok(size)
     }
 
-    /// The raw content of a tree, commit or tag.
-    pub(super) fn structure(&self, id: &ObjectId, kind: ObjectType) -> Result<git2::OdbObject<'_>, Lack> {
+    /// The raw content of a tree, commit or tag that has no more than `limit` bytes.
+    pub(super) fn structure(
+        &self,
+        id: &ObjectId,
+        kind: ObjectType,
+        limit: usize,
+    ) -> Result<git2::OdbObject<'_>, Lack> {
         let size = self.header(id, kind)?;
-        if size > STRUCTURE_MAX {
-            return Err(unreadable(id, kind, format!("it has {size} bytes, more than {STRUCTURE_MAX}")));
+        if size > limit {
+            let bytes = size as u64;
+            let limit = limit as u64;
+            return Err(Lack::TooLarge { id: *id, expected: kind.str().to_owned(), bytes, limit });
         }
         self.0.read(oid(id)).map_err(|error| lack(id, kind, &error))
     }
 
     /// The raw content of a tree.
     pub(super) fn tree(&self, id: &ObjectId) -> Result<git2::OdbObject<'_>, Lack> {
-        self.structure(id, ObjectType::Tree)
+        self.structure(id, ObjectType::Tree, TREE_MAX)
+    }
+
+    /// The size of a tree, from its header.
+    pub(super) fn tree_size(&self, id: &ObjectId) -> Result<usize, Lack> {
+        self.header(id, ObjectType::Tree)
     }
 
     /// A commit's tree and parents.
     pub(super) fn commit(&self, id: &ObjectId) -> Result<Commit, Lack> {
-        let object = self.structure(id, ObjectType::Commit)?;
+        let object = self.structure(id, ObjectType::Commit, COMMIT_MAX)?;
         parse_commit(object.data())
             .ok_or_else(|| unreadable(id, ObjectType::Commit, "its header is malformed".into()))
     }
@@ -171,7 +157,7 @@ impl Reader<'_> {
 
     /// What a tag points at.
     pub(super) fn target(&self, id: &ObjectId) -> Result<ObjectId, Lack> {
-        let object = self.structure(id, ObjectType::Tag)?;
+        let object = self.structure(id, ObjectType::Tag, COMMIT_MAX)?;
         parse_tag(object.data())
             .ok_or_else(|| unreadable(id, ObjectType::Tag, "its header is malformed".into()))
     }
@@ -230,6 +216,13 @@ pub(super) fn oid(id: &ObjectId) -> Oid {
     Oid::from_bytes(&id.0).expect("an id has 20 bytes")
 }
 
+/// libgit2's id as ours.
+pub(super) fn to_object_id(id: git2::Oid) -> ObjectId {
+    let mut bytes = [0; 20];
+    bytes.copy_from_slice(id.as_bytes());
+    ObjectId(bytes)
+}
+
 /// How libgit2 behaves in this process. All of it is process-wide, so every mirror of a process shares it; it is set
 /// before the first repository is opened.
 #[derive(Clone, Copy, Debug)]
@@ -258,7 +251,7 @@ impl Settings {
             // plain globals that libgit2 reads when it opens repositories and maps packs.
             result = unsafe { once() };
         });
-        result.map_err(|source| Error::Git { act: "set up libgit2".into(), source })?;
+        result.map_err(|source| Error::Git { act: "set up libgit2".into(), source: Libgit2(source) })?;
         // Off by default: a fetched pack was hashed object by object when the indexing child took it in, and git
         // itself does not hash again on reading either. Plain integer stores; any value is valid at any time.
         git2::opts::strict_hash_verification(self.verify);
@@ -281,7 +274,7 @@ unsafe fn once() -> Result<(), git2::Error> {
     use git2::ConfigLevel::{Global, ProgramData, System, XDG};
     // SAFETY: the caller's promise.
     unsafe {
-        // Nobody's ~/.gitconfig or /etc/gitconfig shapes what we write.
+        // No ~/.gitconfig or /etc/gitconfig shapes what we write.
         for level in [System, Global, XDG, ProgramData] {
             git2::opts::set_search_path(level, "")?;
         }

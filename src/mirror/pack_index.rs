@@ -1,6 +1,7 @@
 //! Which objects a pack holds, read from its index (gitformat-pack(5), version 2).
 
 use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use crate::revision::ObjectId;
@@ -19,54 +20,100 @@ pub(super) struct Entry {
 /// Signature, version, 256 running counts.
 const HEADER: usize = 8 + 256 * 4;
 
-/// The ids in an index, in their order. Read whole: 32 bytes an object.
+/// The ids in an index, in their order.
 pub(super) fn ids(path: &Path) -> io::Result<Vec<ObjectId>> {
-    parse(&fs_err::read(path)?).ok_or_else(|| malformed(path))
+    let mut found = Vec::new();
+    each_place(path, |id, _| found.push(id))?;
+    Ok(found)
 }
 
-/// The objects that an index names, with the room that they take in its pack.
+/// The objects that an index names, with the room that they take in its pack. Nothing but them is held for it.
 pub(super) fn entries(path: &Path) -> io::Result<Vec<Entry>> {
-    let raw = fs_err::read(path)?;
     let end = fs_err::metadata(path.with_extension("pack"))?.len().saturating_sub(AROUND.1);
-    sizes(&raw, end).ok_or_else(|| malformed(path))
+    let mut found = Vec::new();
+    each_place(path, |id, offset| found.push(Entry { id, bytes: offset }))?;
+    // Each reaches to where the next one begins.
+    found.sort_unstable_by_key(|entry| entry.bytes);
+    let mut next = end.max(AROUND.0);
+    for entry in found.iter_mut().rev() {
+        let offset = std::mem::replace(&mut next, entry.bytes);
+        entry.bytes = offset.saturating_sub(entry.bytes);
+    }
+    Ok(found)
 }
 
-/// Where in its pack each object lies that an index names, in the order of their ids.
-pub(super) fn places(path: &Path) -> io::Result<Vec<(ObjectId, u64)>> {
-    offsets(&fs_err::read(path)?).ok_or_else(|| malformed(path))
+/// Shows where in its pack each object lies that an index names, in the order of their ids. Read piece by piece: an
+/// index of a million objects has 32 MB.
+pub(super) fn each_place(path: &Path, mut see: impl FnMut(ObjectId, u64)) -> io::Result<()> {
+    let file = fs_err::File::open(path)?;
+    let mut header = [0; HEADER];
+    file.file().read_exact_at(&mut header, 0)?;
+    let count = count(&header).ok_or_else(|| malformed(path))?;
+    let table = |width: u64, from: u64| Table::new(file.file(), from, width);
+    let mut ids = table(20, HEADER as u64);
+    let mut short = table(4, HEADER as u64 + count * 24);
+    let long = HEADER as u64 + count * 28;
+    for _ in 0..count {
+        let id = ids.next::<20>()?;
+        let offset = match u32::from_be_bytes(short.next::<4>()?) {
+            far if far & 0x8000_0000 != 0 => {
+                let mut raw = [0; 8];
+                file.file().read_exact_at(&mut raw, long + u64::from(far & 0x7fff_ffff) * 8)?;
+                u64::from_be_bytes(raw)
+            }
+            near => u64::from(near),
+        };
+        see(ObjectId(id), offset);
+    }
+    Ok(())
 }
+
+/// One of the tables in an index, read in pieces.
+struct Table<'f> {
+    file: &'f std::fs::File,
+    /// Where the next piece begins.
+    from: u64,
+    width: u64,
+    piece: Vec<u8>,
+    at: usize,
+}
+
+impl<'f> Table<'f> {
+    fn new(file: &'f std::fs::File, from: u64, width: u64) -> Self {
+        Self { file, from, width, piece: Vec::new(), at: 0 }
+    }
+
+    fn next<const WIDTH: usize>(&mut self) -> io::Result<[u8; WIDTH]> {
+        if self.at == self.piece.len() {
+            self.piece.resize(PIECE * self.width as usize, 0);
+            let mut filled = 0;
+            while filled < self.piece.len() {
+                match self.file.read_at(&mut self.piece[filled..], self.from + filled as u64)? {
+                    0 => break,
+                    read => filled += read,
+                }
+            }
+            self.piece.truncate(filled - filled % self.width as usize);
+            self.from += self.piece.len() as u64;
+            self.at = 0;
+        }
+        let raw = self.piece.get(self.at..).and_then(|rest| rest.first_chunk());
+        self.at += self.width as usize;
+        raw.copied().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+/// Entries of a table that are read at once.
+const PIECE: usize = 4_096;
 
 fn malformed(path: &Path) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{} is no index of a pack", path.display()))
 }
 
-/// Offsets lie behind the ids and a checksum for each; one with the highest bit set is the place of a longer one.
-fn offsets(raw: &[u8]) -> Option<Vec<(ObjectId, u64)>> {
-    let ids = parse(raw)?;
-    let short = raw.get(HEADER + ids.len() * 24..)?;
-    let (short, long) = (short.get(..ids.len() * 4)?, short.get(ids.len() * 4..)?);
-    let offset = |raw: &[u8; 4]| match u32::from_be_bytes(*raw) {
-        far if far & 0x8000_0000 != 0 => {
-            let at = (far & 0x7fff_ffff) as usize * 8;
-            Some(u64::from_be_bytes(*long.get(at..)?.first_chunk()?))
-        }
-        near => Some(u64::from(near)),
-    };
-    ids.into_iter().zip(short.as_chunks::<4>().0).map(|(id, raw)| Some((id, offset(raw)?))).collect()
-}
-
-fn sizes(raw: &[u8], end: u64) -> Option<Vec<Entry>> {
-    let mut found: Vec<_> = offsets(raw)?.into_iter().map(|(id, offset)| (offset, id)).collect();
-    found.sort_unstable();
-    let ends = found.iter().skip(1).map(|(offset, _)| *offset).chain([end.max(AROUND.0)]);
-    Some(ends.zip(&found).map(|(end, (at, id))| Entry { id: *id, bytes: end.saturating_sub(*at) }).collect())
-}
-
-fn parse(raw: &[u8]) -> Option<Vec<ObjectId>> {
+/// How many objects the header speaks of.
+fn count(raw: &[u8]) -> Option<u64> {
     let counts = raw.strip_prefix(b"\xfftOc\0\0\0\x02")?.get(..256 * 4)?;
-    let count = u32::from_be_bytes(*counts.last_chunk()?) as usize;
-    let table = raw.get(HEADER..HEADER.checked_add(count.checked_mul(20)?)?)?;
-    Some(table.as_chunks::<20>().0.iter().map(|id| ObjectId(*id)).collect())
+    Some(u32::from_be_bytes(*counts.last_chunk()?).into())
 }
 
 #[cfg(test)]
@@ -75,14 +122,23 @@ mod tests {
 
     #[test]
     fn an_index_is_read_and_a_cut_one_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let index = dir.path().join("p.idx");
+        let pack = dir.path().join("p.pack");
         let mut raw = b"\xfftOc\0\0\0\x02".to_vec();
         raw.extend(std::iter::repeat_n([0, 0, 0, 2], 256).flatten());
         raw.extend([1; 20]);
         raw.extend([2; 20]);
-        raw.extend([0; 60]);
-        assert_eq!(parse(&raw).unwrap(), [ObjectId([1; 20]), ObjectId([2; 20])]);
-        for cut in 0..HEADER + 40 {
-            assert_eq!(parse(&raw[..cut]), None, "cut at {cut}");
+        raw.extend([0; 8]); // checksums
+        raw.extend([0, 0, 0, 52, 0, 0, 0, 12]); // the second object comes first
+        std::fs::write(&index, &raw).unwrap();
+        std::fs::write(&pack, [0; 12 + 40 + 30 + 20]).unwrap();
+        assert_eq!(ids(&index).unwrap(), [ObjectId([1; 20]), ObjectId([2; 20])]);
+        let sizes = [Entry { id: ObjectId([2; 20]), bytes: 40 }, Entry { id: ObjectId([1; 20]), bytes: 30 }];
+        assert_eq!(entries(&index).unwrap(), sizes);
+        for cut in (0..raw.len()).step_by(3) {
+            std::fs::write(&index, &raw[..cut]).unwrap();
+            assert!(ids(&index).is_err(), "cut at {cut}");
         }
     }
 }

@@ -1,29 +1,30 @@
 //! Partial clones (`--filter`): what was left out of a fetch is fetched once it is needed.
 //!
 //! A generation needs the files that its selection names, so after a fetch those that are absent are asked for by their
-//! ids, in bounded requests. Such a request claims nothing: a server that is told of a commit that we have takes all of
+//! ids, in bounded requests. Such a request claims nothing: a server that learns of a commit that we have takes all of
 //! its files for ours, and its answer is empty, without an error. That everything asked for has come is checked by the
 //! child that takes the pack in.
 //!
-//! Packs get a file `.promisor` beside them, and `ROOT/.git` an entry of its configuration, so that git, too, knows that
-//! what is absent below their objects can be had from `origin` (gitrepository-layout(5), partial-clone in git's manual).
+//! Packs get a file `.promisor` beside them, and `ROOT/.git` an entry of its configuration, so that git, too, knows
+//! that what is absent below their objects can be had from `origin` (gitrepository-layout(5), partial-clone in git's
+//! manual).
 
-use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::error::Error;
-use super::fetch::blocking;
-use super::form;
+use super::blocking::blocking;
+use super::error::{Error, Libgit2};
 use super::indexer::Task;
-use super::odb::{Lack, Reader};
+use super::lack::Lack;
+use super::odb::ObjectReader;
+use super::repo_kind;
 use super::sparse::Patterns;
 use super::tree::{Budget, DIRECTORY, FORMAT, LINK, REGULAR, lines};
 use super::wire::Request;
 use super::{Mirror, Selection};
-use crate::payload::join;
+use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Revision};
 
 /// Objects that one request asks for. They are the child's argument, too, which may be 128 KiB long.
@@ -59,13 +60,17 @@ impl Mirror {
     }
 
     async fn absent(&self, revision: Revision, selection: &Selection) -> Result<Vec<ObjectId>, Error> {
-        let (shared, selection) = (Arc::clone(&self.shared), selection.clone());
+        let shared = Arc::clone(&self.shared);
+        let selection = selection.clone();
         blocking(move || {
             let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
             let store = shared.store()?;
             let odb = store.odb();
-            let odb = odb.map_err(|source| Error::Git { act: "open the mirror's objects".into(), source })?;
-            absent(&Reader(odb), revision, selection.rules.limits.entries, patterns.as_ref())
+            let odb = odb.map_err(|source| Error::Git {
+                act: "open the mirror's objects".into(),
+                source: Libgit2(source),
+            })?;
+            absent(&ObjectReader(odb), revision, selection.rules.limits, patterns.as_ref())
         })
         .await
     }
@@ -73,44 +78,96 @@ impl Mirror {
 
 /// Files of a revision that are selected and not here, and directories that are not.
 fn absent(
-    reader: &Reader<'_>,
+    reader: &ObjectReader<'_>,
     revision: Revision,
-    limit: u64,
+    limits: Limits,
     patterns: Option<&Patterns>,
 ) -> Result<Vec<ObjectId>, Error> {
     let damaged = |lack| Error::damaged(revision, lack);
     let top = reader.commit(&revision.0).map_err(damaged)?.tree;
-    let mut budget = Budget::new(revision, top, limit, patterns.is_some(), &CancellationToken::new());
-    let (mut found, mut seen) = (Vec::new(), HashSet::new());
-    let mut stack = vec![(Vec::new(), top, patterns.is_none())];
-    while let Some((path, id, inherited)) = stack.pop() {
+    let budget = Budget::new(revision, top, limits.entries, patterns.is_some(), &CancellationToken::new());
+    let found = Vec::new();
+    let path = Vec::new();
+    let mut walk = Walk { reader, patterns, budget, revision, limits, found, path, depth: 0 };
+    walk.tree(top, patterns.is_none())?;
+    walk.found.sort_unstable();
+    walk.found.dedup();
+    Ok(walk.found)
+}
+
+struct Walk<'a> {
+    reader: &'a ObjectReader<'a>,
+    patterns: Option<&'a Patterns>,
+    budget: Budget,
+    revision: Revision,
+    limits: Limits,
+    found: Vec<ObjectId>,
+    path: Vec<u8>,
+    /// Components of the path.
+    depth: u32,
+}
+
+impl Walk<'_> {
+    fn tree(&mut self, id: ObjectId, inherited: bool) -> Result<(), Error> {
+        let reader = self.reader;
+        let revision = self.revision;
+        let damaged = |lack| Error::damaged(revision, lack);
         if !reader.has(&id) {
-            if seen.insert(id) {
-                found.push(id);
-            }
-            continue;
+            return self.lacks(id);
         }
+        let held = self.budget.hold(reader, &id, &self.path)?;
         let tree = reader.tree(&id).map_err(damaged)?;
         let lines = lines(&id, tree.data()).map_err(damaged)?;
-        budget.enter(reader, &id, &path, lines.len())?;
+        self.budget.enter(reader, &id, &self.path, lines.len())?;
         for line in lines {
-            let full = join(&path, line.name);
-            let wanted =
-                patterns.is_none_or(|patterns| patterns.wants(&full, line.matches_as_dir(), inherited));
+            let end = self.path.len();
+            if end > 0 {
+                self.path.push(b'/');
+            }
+            self.path.extend_from_slice(line.name);
+            let wanted = self
+                .patterns
+                .is_none_or(|patterns| patterns.wants(&self.path, line.matches_as_dir(), inherited));
             match line.mode & FORMAT {
-                DIRECTORY => stack.push((full, line.id, wanted)),
-                REGULAR | LINK if wanted && !reader.has(&line.id) && seen.insert(line.id) => {
-                    found.push(line.id);
-                }
+                DIRECTORY => self.below(line.id, wanted)?,
+                REGULAR | LINK if wanted && !reader.has(&line.id) => self.lacks(line.id)?,
                 _ => {}
             }
+            self.path.truncate(end);
         }
+        self.budget.release(held);
+        Ok(())
     }
-    Ok(found)
+
+    fn below(&mut self, id: ObjectId, inherited: bool) -> Result<(), Error> {
+        if self.depth == self.limits.depth {
+            return Err(self.refused(Rule::Depth { limit: self.limits.depth }));
+        }
+        self.depth += 1;
+        self.tree(id, inherited)?;
+        self.depth -= 1;
+        Ok(())
+    }
+
+    fn refused(&self, rule: Rule) -> Error {
+        Refusal { revision: self.revision, path: escaped(&self.path), rule }.into()
+    }
+
+    /// Notes an object that is not here. One that many entries name is noted once, sooner or later.
+    fn lacks(&mut self, id: ObjectId) -> Result<(), Error> {
+        self.found.push(id);
+        let limit = self.limits.entries;
+        if self.found.len() as u64 <= limit.saturating_mul(2) {
+            return Ok(());
+        }
+        self.found.sort_unstable();
+        self.found.dedup();
+        if self.found.len() as u64 > limit { Err(self.refused(Rule::Entries { limit })) } else { Ok(()) }
+    }
 }
 
 /// Says in git's own words that the repository is a partial clone of `origin`.
 pub(super) fn name_promisor(dir: &Path, filter: &str) -> Result<(), Error> {
-    form::configure(dir, "remote.origin.promisor", "true")?;
-    form::configure(dir, "remote.origin.partialclonefilter", filter)
+    repo_kind::configure(dir, "remote.origin.promisor", "true")?;
+    repo_kind::configure(dir, "remote.origin.partialclonefilter", filter)
 }

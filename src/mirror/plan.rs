@@ -1,13 +1,14 @@
 //! What to ask the remote for, and why. Pure.
 //!
-//! What a server works and sends depends on what it is told about us. After the first fetch, at depth 1, the boundary is
+//! What a server works and sends depends on what it knows of us. After the first fetch, at depth 1, the boundary is
 //! moved by us, in one of two ways (figures: git 2.39's `upload-pack` on a repository of 90,000 files in 19,000
 //! directories, CPU time of one update):
 //!
 //! - **Beside**: every boundary that we hold AND the new commit are declared `shallow`. The new commit is then compared
 //!   with the old one as a tree without history: 67 ms, because `pack-objects` marks the whole old tree
 //!   (`--objects-edge-aggressive`), whatever the history. Without `thin-pack` it would send the whole tree.
-//! - **Ahead**: only the boundaries that we hold. The new commit's parent is then found to be ours, and only what differs
+//! - **Ahead**: only the boundaries that we hold. The new commit's parent is then found to be ours, and only what
+//!   differs
 //!   is looked at: 6 ms. But a merge of an old branch, or a rewind, brings the history below our boundary: 19,960
 //!   objects in place of 4, and a server that counts them all first.
 //!
@@ -37,23 +38,37 @@ pub(super) struct Situation<'a> {
 
 /// Why a request looks as it does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Reason {
+pub(super) enum RequestReason {
     /// Nothing is held.
     First,
     /// One commit beside those that are held.
-    Beside,
+    DeclareShallow,
     /// A commit whose parent is held, presumably.
-    Ahead,
+    AssumeParent,
     /// More than one commit of history: the server moves the boundary.
     History,
     /// The answer before was incomplete or odd: ask for everything, claiming nothing.
-    Afresh,
+    WithoutHaves,
     /// The mirror is to be without garbage.
     Renewal,
 }
 
+impl RequestReason {
+    /// Its name in the log.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::DeclareShallow => "beside",
+            Self::AssumeParent => "ahead",
+            Self::History => "history",
+            Self::WithoutHaves => "afresh",
+            Self::Renewal => "renewal",
+        }
+    }
+}
+
 /// The first request for a tip.
-pub(super) fn plan(now: &Situation<'_>) -> (Request, Reason) {
+pub(super) fn plan(now: &Situation<'_>) -> (Request, RequestReason) {
     let beside = match (now.depth, now.commit) {
         (Depth::Commits(0 | 1), Some(commit)) => Some(commit),
         _ => None,
@@ -66,31 +81,31 @@ pub(super) fn plan(now: &Situation<'_>) -> (Request, Reason) {
         ..Request::default()
     };
     match beside {
-        _ if now.haves.is_empty() => (afresh(now), Reason::First),
+        _ if now.haves.is_empty() => (without_haves(now), RequestReason::First),
         Some(commit) if now.straight => {
             request.shallow.retain(|id| *id != commit);
-            (request, Reason::Ahead)
+            (request, RequestReason::AssumeParent)
         }
         Some(commit) => {
             if !request.shallow.contains(&commit) {
                 request.shallow.push(commit);
             }
-            (request, Reason::Beside)
+            (request, RequestReason::DeclareShallow)
         }
         None => {
             request.depth = match now.depth {
                 Depth::Commits(n) => Deepen::To(n.max(1)),
-                // A boundary of ours is lifted; without one this is a plain fetch.
+                // Our boundary is lifted; without one this is a plain fetch.
                 Depth::Full if now.shallow.is_empty() => Deepen::No,
                 Depth::Full => Deepen::Full,
             };
-            (request, Reason::History)
+            (request, RequestReason::History)
         }
     }
 }
 
 /// The request that depends on nothing we hold.
-pub(super) fn afresh(now: &Situation<'_>) -> Request {
+pub(super) fn without_haves(now: &Situation<'_>) -> Request {
     let depth = match now.depth {
         Depth::Commits(n) => Deepen::To(n.max(1)),
         Depth::Full => Deepen::No,
@@ -118,7 +133,7 @@ mod tests {
     #[test]
     fn the_first_fetch_deepens() {
         let (request, reason) = plan(&situation(Depth::Commits(1), &[], &[OLD]));
-        assert_eq!(reason, Reason::First);
+        assert_eq!(reason, RequestReason::First);
         assert_eq!(request, Request { wants: vec![NEW], depth: Deepen::To(1), ..Request::default() });
         let (request, _) = plan(&situation(Depth::Full, &[], &[]));
         assert_eq!(request.depth, Deepen::No);
@@ -127,7 +142,7 @@ mod tests {
     #[test]
     fn at_depth_one_the_boundary_is_moved_by_us() {
         let (request, reason) = plan(&situation(Depth::Commits(1), &[OLD, OLDER], &[OLD, OLDER]));
-        assert_eq!(reason, Reason::Beside);
+        assert_eq!(reason, RequestReason::DeclareShallow);
         assert_eq!(request.depth, Deepen::No, "deepening is what costs the server");
         assert_eq!(request.shallow, [OLD, OLDER, NEW]);
         assert_eq!(request.haves, [OLD, OLDER]);
@@ -138,11 +153,14 @@ mod tests {
     fn where_history_is_straight_the_new_commit_is_not_named() {
         let now = Situation { straight: true, ..situation(Depth::Commits(1), &[OLD], &[OLD]) };
         let (request, reason) = plan(&now);
-        assert_eq!((request.depth, request.shallow, reason), (Deepen::No, vec![OLD], Reason::Ahead));
+        assert_eq!(
+            (request.depth, request.shallow, reason),
+            (Deepen::No, vec![OLD], RequestReason::AssumeParent)
+        );
         let (_, reason) = plan(&Situation { haves: &[], ..now });
-        assert_eq!(reason, Reason::First);
+        assert_eq!(reason, RequestReason::First);
         let (_, reason) = plan(&Situation { depth: Depth::Commits(2), ..now });
-        assert_eq!(reason, Reason::History);
+        assert_eq!(reason, RequestReason::History);
     }
 
     #[test]
@@ -164,7 +182,7 @@ mod tests {
         let (request, reason) = plan(&now);
         assert_eq!(
             (request.depth, reason),
-            (Deepen::To(1), Reason::History),
+            (Deepen::To(1), RequestReason::History),
             "a tag as `shallow` is an error"
         );
     }
@@ -172,7 +190,7 @@ mod tests {
     #[test]
     fn other_depths_are_left_to_the_server() {
         let (request, reason) = plan(&situation(Depth::Commits(3), &[OLD], &[OLDER]));
-        assert_eq!((request.depth, reason), (Deepen::To(3), Reason::History));
+        assert_eq!((request.depth, reason), (Deepen::To(3), RequestReason::History));
         assert_eq!((request.haves, request.shallow), (vec![OLD], vec![OLDER]));
         let (request, _) = plan(&situation(Depth::Full, &[OLD], &[OLD]));
         assert_eq!(request.depth, Deepen::Full, "our boundary is lifted");
@@ -182,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_second_attempt_claims_nothing() {
-        let request = afresh(&situation(Depth::Commits(1), &[OLD], &[OLD]));
+        let request = without_haves(&situation(Depth::Commits(1), &[OLD], &[OLD]));
         assert_eq!(request, Request { wants: vec![NEW], depth: Deepen::To(1), ..Request::default() });
     }
 }

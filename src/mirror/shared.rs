@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::error::Error;
+use super::error::{Error, Libgit2};
 use super::modules::{self, Submodules};
 use super::odb::Store;
 
@@ -24,12 +24,12 @@ pub(super) struct Shared {
     /// Which submodules' mirrors are read together with this one.
     pub(super) asked: Submodules,
     /// One for a mirror and those of its submodules, because readers read them together.
-    door: Arc<Door>,
+    door: Arc<ReadLock>,
 }
 
 /// Who reads.
 #[derive(Debug, Default)]
-struct Door {
+struct ReadLock {
     /// Guards handing out leases.
     lock: Mutex<()>,
     /// Its strong count, less this one, is the number of readers.
@@ -37,9 +37,9 @@ struct Door {
 }
 
 /// Held while objects are read. libgit2 opens a pack when it first needs it, which may be long after the handle was
-/// made, so no pack is removed while anybody holds one.
+/// made, so no pack is removed while a reader holds one.
 #[derive(Debug)]
-pub(super) struct Lease(#[expect(dead_code, reason = "only its count matters")] Arc<()>);
+pub(super) struct ReadGuard(#[expect(dead_code, reason = "only its count matters")] Arc<()>);
 
 impl Shared {
     pub(super) fn new(dir: PathBuf, asked: Submodules, durable: bool, linked: bool) -> Self {
@@ -61,14 +61,18 @@ impl Shared {
 
     /// For the mirror of a submodule.
     pub(super) fn below(&self, dir: PathBuf, asked: Submodules) -> Self {
-        let (durable, linked, door) = (self.durable, self.linked, Arc::clone(&self.door));
+        let durable = self.durable;
+        let linked = self.linked;
+        let door = Arc::clone(&self.door);
         Self { dir, durable, linked, partial: false, damaged: AtomicBool::new(false), asked, door }
     }
 
     /// Opens the repository, as the remote has it.
     pub(super) fn store(&self) -> Result<Store, Error> {
-        Store::open(&self.dir)
-            .map_err(|source| Error::Git { act: format!("open the mirror {}", self.dir.display()), source })
+        Store::open(&self.dir).map_err(|source| Error::Git {
+            act: format!("open the mirror {}", self.dir.display()),
+            source: Libgit2(source),
+        })
     }
 
     /// Opens the repository together with those of its submodules.
@@ -93,12 +97,12 @@ impl Shared {
     }
 
     /// Takes part in reading.
-    pub(super) fn lease(&self) -> Lease {
+    pub(super) fn lease(&self) -> ReadGuard {
         let _door = self.door();
-        Lease(Arc::clone(&self.door.readers))
+        ReadGuard(Arc::clone(&self.door.readers))
     }
 
-    /// Keeps readers out while the guard lives; `None` when somebody reads.
+    /// Keeps readers out while the guard lives; `None` when there are readers.
     pub(super) fn alone(&self) -> Option<MutexGuard<'_, ()>> {
         let door = self.door();
         (Arc::strong_count(&self.door.readers) == 1).then_some(door)

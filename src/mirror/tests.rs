@@ -56,7 +56,7 @@ fn blobs_are_read_as_they_are() {
     let fixture = Fixture::new();
     let content = b"a\r\nb\0c".to_vec();
     let id = fixture.blob(&content);
-    let source = fixture.objects().blobs().unwrap();
+    let source = fixture.objects().blobs();
     let mut reader = source.reader().unwrap();
     let mut read = Vec::new();
     let mut sink = |bytes: &[u8]| {
@@ -117,8 +117,10 @@ fn trees_may_nest_deeper_than_a_stack_and_are_refused_by_their_depth() {
 #[test]
 fn a_walk_ends_when_it_is_cancelled_and_that_is_no_damage() {
     let fixture = Fixture::new();
-    let (old, new) = (model(&[("a/b", "1")]), model(&[("a/b", "2")]));
-    let (old, new) = (fixture.commit_of(&old), fixture.commit_of(&new));
+    let old = model(&[("a/b", "1")]);
+    let new = model(&[("a/b", "2")]);
+    let old = fixture.commit_of(&old);
+    let new = fixture.commit_of(&new);
     let from = base(&fixture.objects().payload(old, &everything()).unwrap());
     let stop = tokio_util::sync::CancellationToken::new();
     let objects = fixture.objects().until(&stop);
@@ -218,7 +220,8 @@ fn the_cost_of_a_delta_is_what_changed() {
     new.insert("d7/f3".into(), file("changed"));
     let old = fixture.objects().payload(fixture.commit_of(&wide), &everything()).unwrap();
     // Trees that did not change are not looked at: they may be gone.
-    let (to, same) = (fixture.commit_of(&new), fixture.tree_of(&model(&[("f0", "x")])));
+    let to = fixture.commit_of(&new);
+    let same = fixture.tree_of(&model(&[("f0", "x")]));
     assert_ne!(to.0, same);
     let delta = fixture.objects().delta(base(&old), to, &everything()).unwrap().unwrap();
     assert_eq!((delta.removed.len(), delta.written.len()), (1, 1));
@@ -290,7 +293,7 @@ fn tags_are_followed_to_a_commit_and_nothing_else() {
     let tag = fixture.tag(commit.0, "commit");
     let outer = fixture.tag(tag, "tag");
     let store = fixture.shared.store().unwrap();
-    let reader = super::Reader(store.odb().unwrap());
+    let reader = super::ObjectReader(store.odb().unwrap());
     assert_eq!(reader.peel(&outer).unwrap().unwrap().commit, commit.0);
     assert_eq!(reader.peel(&fixture.tag(tree, "tree")).unwrap(), Err("tree"));
     assert_eq!(reader.peel(&fixture.tag(fixture.blob(b""), "blob")).unwrap(), Err("blob"));
@@ -313,7 +316,7 @@ fn history_is_measured_by_its_shortest_way() {
     let side = commit(&[root], 3);
     let merge = commit(&[two, side], 4);
     let store = fixture.shared.store().unwrap();
-    let reader = super::Reader(store.odb().unwrap());
+    let reader = super::ObjectReader(store.odb().unwrap());
     let at = |depth| super::closure::history(&reader, merge.0, depth, &HashSet::new()).unwrap();
     let sorted = |ids: &[Revision]| {
         let mut ids: Vec<_> = ids.iter().map(|id| id.0).collect();
@@ -344,7 +347,7 @@ fn a_closure_is_checked_down_to_the_last_blob() {
     let new = fixture.tree_of(&model(&[("a/b/c", "1"), ("d", "3"), ("e/f", "4")]));
     let check = |base| {
         let store = fixture.shared.store().unwrap();
-        tree_closure(&super::Reader(store.odb().unwrap()), new, base, false)
+        tree_closure(&super::ObjectReader(store.odb().unwrap()), new, base, false)
     };
     assert_eq!(check(None), Ok(()));
     fixture.lose(fixture.blob(b"4"));
@@ -362,7 +365,7 @@ fn blobs_are_read_as_they_lie_in_their_pack() {
     let paths: Vec<_> = paths.iter().map(|(path, content)| (path.as_str(), content.as_str())).collect();
     let payload = fixture.objects().payload(fixture.commit_of(&model(&paths)), &everything()).unwrap();
     let order = |what: &str| {
-        let order = fixture.objects().blobs().unwrap().order(&payload.entries);
+        let order = fixture.objects().blobs().order(&payload.entries);
         let mut sorted = order.clone();
         sorted.sort_unstable();
         assert!(sorted.into_iter().eq(0..40), "{what}: each is in it once");
@@ -378,8 +381,8 @@ fn blobs_are_read_as_they_lie_in_their_pack() {
     let packs = fixture.layout.dir().join("objects/pack");
     builder.write(&packs, 0o444).unwrap();
     let index = packs.join(format!("pack-{}.idx", builder.name().unwrap().unwrap()));
-    let places: std::collections::HashMap<_, _> =
-        super::pack_index::places(&index).unwrap().into_iter().collect();
+    let mut places = std::collections::HashMap::new();
+    super::pack_index::each_place(&index, |id, offset| _ = places.insert(id, offset)).unwrap();
     assert_eq!(places.len(), 15);
     let found = order("a pack").into_iter().map(|at| {
         let place = places.get(&payload.entries[at as usize].id);

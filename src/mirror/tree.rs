@@ -1,11 +1,13 @@
 //! git's trees: their raw form, and a bound on how much a walk may cost.
 
+use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 
 use tokio_util::sync::CancellationToken;
 
 use super::error::Error;
-use super::odb::{Lack, Reader};
+use super::lack::Lack;
+use super::odb::{ObjectReader, TREE_MAX};
 use crate::payload::{Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Revision};
 
@@ -85,22 +87,97 @@ fn split(raw: &[u8]) -> Option<(Line<'_>, &[u8])> {
     let mode = u32::from_str_radix(mode, 8).ok()?;
     let rest = &raw[space + 1..];
     let nul = rest.iter().position(|byte| *byte == 0)?;
-    let (name, rest) = (&rest[..nul], &rest[nul + 1..]);
+    let name = &rest[..nul];
+    let rest = &rest[nul + 1..];
     let (id, rest) = rest.split_first_chunk::<20>()?;
     Some((Line { mode, name, id: ObjectId(*id) }, rest))
 }
 
-/// All lines of a tree.
-pub(super) fn lines<'a>(id: &ObjectId, raw: &'a [u8]) -> Result<Vec<Line<'a>>, Lack> {
-    entries(raw).collect::<Result<_, _>>().map_err(|why| Lack::Unreadable {
-        id: *id,
-        expected: "tree".into(),
-        why: why.to_string(),
-    })
+/// All lines of a tree, which were seen to be well-formed. They are read from the tree's own bytes again and again: a
+/// tree may have a million.
+pub(super) fn lines<'a>(id: &ObjectId, raw: &'a [u8]) -> Result<Lines<'a>, Lack> {
+    let count = entries(raw).try_fold(0, |count, line| line.map(|_| count + 1));
+    let left =
+        count.map_err(|why| Lack::Unreadable { id: *id, expected: "tree".into(), why: why.to_string() })?;
+    Ok(Lines { rest: raw, left })
+}
+
+/// The lines of a tree.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lines<'a> {
+    rest: &'a [u8],
+    left: usize,
+}
+
+impl<'a> Iterator for Lines<'a> {
+    type Item = Line<'a>;
+
+    fn next(&mut self) -> Option<Line<'a>> {
+        let (line, rest) = split(self.rest)?;
+        self.rest = rest;
+        self.left -= 1;
+        Some(line)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for Lines<'_> {}
+
+/// A tree's lines, sorted by some order of their names. Four bytes a line: its place in the tree's own bytes.
+#[derive(Debug, Default)]
+pub(super) struct Sorted<'a> {
+    raw: &'a [u8],
+    starts: Vec<u32>,
+}
+
+impl<'a> Sorted<'a> {
+    /// A tree is usually sorted already, or nearly.
+    pub(super) fn by(lines: Lines<'a>, order: impl Fn(&Line<'a>, &Line<'a>) -> Ordering) -> Self {
+        let raw = lines.rest;
+        let mut starts = Vec::with_capacity(lines.len());
+        let mut left = lines;
+        loop {
+            let start = raw.len() - left.rest.len();
+            match left.next() {
+                Some(_) => starts.push(start as u32), // no tree is read that is larger
+                None => break,
+            }
+        }
+        let mut sorted = Self { raw, starts: Vec::new() };
+        starts.sort_by(|one, other| match (sorted.at(*one), sorted.at(*other)) {
+            (Some(one), Some(other)) => order(&one, &other),
+            (one, other) => one.is_some().cmp(&other.is_some()), // each was read a moment ago
+        });
+        sorted.starts = starts;
+        sorted
+    }
+
+    /// By plain name; git sorts directories as if theirs ended with a slash.
+    pub(super) fn by_name(lines: Lines<'a>) -> Self {
+        Self::by(lines, |one, other| one.name.cmp(other.name))
+    }
+
+    fn at(&self, start: u32) -> Option<Line<'a>> {
+        split(&self.raw[start as usize..]).map(|(line, _)| line)
+    }
+
+    /// The lines in that order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Line<'a>> {
+        self.starts.iter().filter_map(|start| self.at(*start))
+    }
 }
 
 /// After so many sub-trees that were walked before, the whole tree is counted.
 const REPEATS: u32 = 1_000;
+
+/// So many sub-trees are remembered: a tree that repeats itself has few.
+const SEEN_MAX: usize = 1 << 16;
+
+/// A tree of more sub-trees than this was sent for the most part, and is not counted.
+const COUNTED_MAX: usize = 1 << 18;
 
 /// Bounds a walk. A tree can only be larger than what was sent for it by naming the same sub-trees again and again:
 /// ten trees of ten entries, each naming the next, spell ten thousand million files. So repeated sub-trees are
@@ -115,6 +192,8 @@ pub(super) struct Budget {
     lines: u64,
     seen: HashSet<ObjectId>,
     repeats: u32,
+    /// Bytes of the trees that the walk is in.
+    held: usize,
     /// The walk may be given up between two sub-trees.
     cancel: CancellationToken,
 }
@@ -129,13 +208,22 @@ impl Budget {
         cancel: &CancellationToken,
     ) -> Self {
         let lines = limit.saturating_mul(if selective { 8 } else { 2 });
-        Self { revision, top, limit, lines, seen: HashSet::new(), repeats: 0, cancel: cancel.clone() }
+        Self {
+            revision,
+            top,
+            limit,
+            lines,
+            seen: HashSet::new(),
+            repeats: 0,
+            held: 0,
+            cancel: cancel.clone(),
+        }
     }
 
     /// Called with every sub-tree that the walk enters.
     pub(super) fn enter(
         &mut self,
-        reader: &Reader<'_>,
+        reader: &ObjectReader<'_>,
         id: &ObjectId,
         path: &[u8],
         lines: usize,
@@ -145,16 +233,39 @@ impl Budget {
         }
         let left = self.lines.checked_sub(lines as u64 + 1).ok_or_else(|| self.too_many(path))?;
         self.lines = left;
-        if !self.seen.insert(*id) {
+        let new = if self.seen.len() < SEEN_MAX { self.seen.insert(*id) } else { !self.seen.contains(id) };
+        if !new {
             self.repeats += 1;
-            if self.repeats == REPEATS && self.size(reader)? > self.lines {
+            if self.repeats == REPEATS && self.size(reader)?.is_some_and(|size| size > self.lines) {
                 return Err(self.too_many(path));
             }
         }
         Ok(())
     }
 
-    fn size(&self, reader: &Reader<'_>) -> Result<u64, Error> {
+    /// Called before a tree is read that is held while those in it are walked; returns what to [`Budget::release`].
+    pub(super) fn hold(
+        &mut self,
+        reader: &ObjectReader<'_>,
+        id: &ObjectId,
+        path: &[u8],
+    ) -> Result<usize, Error> {
+        let size = reader.tree_size(id).map_err(|lack| Error::damaged(self.revision, lack))?;
+        let held = self.held.saturating_add(size);
+        if held > TREE_MAX {
+            let shown = if path.is_empty() { format!("tree {id}") } else { escaped(path) };
+            return Err(Error::too_large(self.revision, shown, held as u64, TREE_MAX as u64));
+        }
+        self.held = held;
+        Ok(size)
+    }
+
+    /// Called when such a tree was left.
+    pub(super) fn release(&mut self, bytes: usize) {
+        self.held -= bytes;
+    }
+
+    fn size(&self, reader: &ObjectReader<'_>) -> Result<Option<u64>, Error> {
         count(reader, &self.top).map_err(|lack| Error::damaged(self.revision, lack))
     }
 
@@ -164,24 +275,31 @@ impl Budget {
     }
 }
 
-/// Entries below a tree, directories included, each tree read once. Stops at `u64::MAX`.
-fn count(reader: &Reader<'_>, top: &ObjectId) -> Result<u64, Lack> {
+/// Entries below a tree, directories included, each tree read once. Stops at `u64::MAX`. `None`: it has too many trees.
+pub(super) fn count(reader: &ObjectReader<'_>, top: &ObjectId) -> Result<Option<u64>, Lack> {
     let mut known: HashMap<ObjectId, u64> = HashMap::new();
     let mut stack = vec![*top];
     while let Some(at) = stack.last().copied() {
         let object = reader.tree(&at)?;
         let lines = lines(&at, object.data())?;
         let before = stack.len();
-        stack
-            .extend(lines.iter().filter(|line| line.is_dir() && !known.contains_key(&line.id)).map(|l| l.id));
+        stack.extend(
+            (lines.clone())
+                .filter(|line| line.is_dir() && !known.contains_key(&line.id))
+                .map(|line| line.id)
+                .take(COUNTED_MAX),
+        );
+        if stack.len() + known.len() > COUNTED_MAX {
+            return Ok(None);
+        }
         if stack.len() == before {
             let below = |line: &Line<'_>| known.get(&line.id).copied().unwrap_or(0);
-            let sum = lines.iter().fold(0u64, |sum, line| sum.saturating_add(1).saturating_add(below(line)));
+            let sum = lines.fold(0u64, |sum, line| sum.saturating_add(1).saturating_add(below(&line)));
             known.insert(at, sum);
             stack.pop();
         }
     }
-    Ok(known.get(top).copied().unwrap_or(0))
+    Ok(known.get(top).copied())
 }
 
 #[cfg(test)]

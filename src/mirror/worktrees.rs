@@ -8,7 +8,8 @@
 //! .git/worktrees/<hash>/info/sparse-checkout, config.worktree     where patterns select
 //! ```
 //!
-//! The way from the tree to here is the store's: its `.git` file is relative, so that the volume may be mounted anywhere.
+//! The way from the tree to here is the store's: its `.git` file is relative, so that the volume may be mounted
+//! anywhere.
 //!
 //! A crash leaves, after each step of [`Objects::add_worktree`]:
 //!
@@ -25,18 +26,19 @@ use std::path::Path;
 use fs_err as fs;
 
 use super::error::Error;
-use super::form::{self, BRANCH, UNFINISHED};
-use super::layout::{local, names, replace, sync_dir};
+use super::files::{local, names, replace, sync_dir};
 use super::modules::Seat;
+use super::repo_kind::{self, BRANCH, UNFINISHED};
 use super::sparse::Patterns;
 use super::{Objects, Selection, git_index};
 use crate::fsx;
 use crate::revision::{ObjectId, Revision};
 
 impl Objects {
-    /// Makes `staged`, which holds a revision's selected content and will be at `place` (absolute), a linked worktree of
-    /// the repository, and moves the branch `git-sync` to it. One that was there for the same revision is replaced at
-    /// once; so are its submodules. The index is of the files in `staged`: they may be renamed, but not copied, afterwards. Blocking; no network.
+    /// Makes `staged`, which holds a revision's selected content and will be at `place` (absolute), a linked worktree
+    /// of the repository, and moves the branch `git-sync` to it. One that was there for the same revision is replaced
+    /// at once; so are its submodules. The index is of the files in `staged`: they may be renamed, but not copied,
+    /// afterwards. Blocking; no network.
     pub fn add_worktree(
         &self,
         revision: Revision,
@@ -56,11 +58,9 @@ impl Objects {
         seat: &Seat,
     ) -> Result<(), Error> {
         self.link_modules(revision, selection, (staged, place), seat)?;
-        let (git, durable) = (&self.shared.dir, self.shared.durable);
+        let git = &self.shared.dir;
+        let durable = self.shared.durable;
         let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
-        let index = self.read(revision, |reader, at| {
-            git_index::build(reader, at, selection, patterns.as_ref(), staged, &self.cancel)
-        })?;
         let fresh = git.join(fsx::unique(UNFINISHED));
         let _swept = Swept(&fresh);
         let file = |name: &str, content: &[u8]| -> Result<(), Error> {
@@ -69,14 +69,20 @@ impl Objects {
             if durable { sync_dir(&path) } else { Ok(()) } // fsync(2) is the same for a file
         };
         if selection.sparse.is_some() {
-            form::configure(git, "extensions.worktreeConfig", "true")?;
+            repo_kind::configure(git, "extensions.worktreeConfig", "true")?;
         }
         let info = fresh.join("info");
         fs::create_dir_all(&info).map_err(local("make", &info))?; // 1
         file("HEAD", format!("{revision}\n").as_bytes())?;
         file("commondir", b"../..\n")?;
         file("gitdir", &[place.as_os_str().as_bytes(), b"/.git\n"].concat())?;
-        file("index", &index)?;
+        let index = fresh.join("index");
+        self.read(revision, |reader, at| {
+            git_index::write(&index, reader, at, selection, patterns.as_ref(), staged, &self.cancel)
+        })?;
+        if durable {
+            sync_dir(&index)?;
+        }
         if let Some(text) = &selection.sparse {
             file("info/sparse-checkout", text.as_bytes())?;
             file("config.worktree", b"[core]\n\tsparseCheckout = true\n\tsparseCheckoutCone = false\n")?;
@@ -91,11 +97,11 @@ impl Objects {
         let worktrees = git.join("worktrees");
         fs::create_dir_all(&worktrees).map_err(local("make", &worktrees))?;
         let admin = worktrees.join(revision.to_string());
-        form::exchange(&fresh, &admin).map_err(local("put in place", &admin))?; // 3
+        repo_kind::exchange(&fresh, &admin).map_err(local("put in place", &admin))?; // 3
         if durable { sync_dir(&worktrees) } else { Ok(()) }
     }
 
-    /// What the `HEAD` of a generation's worktree names now: another revision once somebody committed in it. `None`
+    /// What the `HEAD` of a generation's worktree names now: another revision once a commit was made in it. `None`
     /// where the worktree is not whole. Two small reads.
     pub fn worktree_head(&self, of: Revision) -> Option<Revision> {
         let admin = self.shared.dir.join("worktrees").join(of.to_string());
@@ -122,9 +128,9 @@ impl Drop for Swept<'_> {
     }
 }
 
-/// Removes the worktrees of generations that are gone. A worktree of somebody else's stays: only one whose name is a
-/// commit id, and whose tree is, or was, the directory of that name where git-sync puts its trees, is ours; in the repository
-/// of a submodule (`inner`) any whose name is a commit id.
+/// Removes the worktrees of generations that are gone. Other worktrees stay: only one whose name is a commit id, and
+/// whose tree is, or was, the directory of that name where git-sync puts its trees, is ours; in the repository of a
+/// submodule (`inner`) any whose name is a commit id.
 pub(super) fn prune(git: &Path, held: &[Revision], inner: bool) -> Result<Vec<String>, Error> {
     let worktrees = git.join("worktrees");
     let mut gone = Vec::new();

@@ -1,9 +1,7 @@
 //! Collects a whole tree into a [`Payload`].
 
-use std::collections::HashMap;
-
-use super::rules::case_folded;
-use super::{Entry, Kind, Node, Payload, Refusal, Rule, Rules, escaped, join};
+use super::rules::{Twice, twice};
+use super::{Dir, Entry, Kind, Names, Node, Payload, Refusal, Rule, Rules, escaped, join};
 use crate::revision::{ObjectId, Revision};
 
 /// A directory that the builder knows.
@@ -24,16 +22,17 @@ impl DirIndex {
 pub struct Builder {
     rules: Rules,
     payload: Payload,
-    /// For each directory: its parent, and how many components its path has.
+    /// For each directory: how many components its path has, and how many bytes.
     places: Vec<(u32, u32)>,
-    name_bytes: u64,
 }
 
 impl Builder {
     /// Starts with the top directory.
     pub fn new(revision: Revision, tree: ObjectId, rules: Rules) -> Self {
-        let payload = Payload { revision, tree, dirs: vec![Box::default()], entries: Vec::new(), bytes: 0 };
-        Self { rules, payload, places: vec![(0, 0)], name_bytes: 0 }
+        let dirs = vec![Dir::default()];
+        let names = Names::default();
+        let payload = Payload { revision, tree, dirs, names, entries: Vec::new(), bytes: 0 };
+        Self { rules, payload, places: vec![(0, 0)] }
     }
 
     /// What the tree's raw mode says the entry is.
@@ -44,12 +43,13 @@ impl Builder {
     /// Enters a sub-tree.
     pub fn dir(&mut self, parent: DirIndex, name: &[u8]) -> Result<DirIndex, Refusal> {
         self.admit(parent, name, 0)?;
-        let path = join(&self.payload.dirs[parent.0 as usize], name).into_boxed_slice();
-        self.charge(parent, name, path.len())?;
         let index = u32::try_from(self.payload.dirs.len())
             .map_err(|_| self.refuse(parent, name, Rule::Entries { limit: u64::from(u32::MAX) }))?;
-        self.payload.dirs.push(path);
-        self.places.push((parent.0, self.places[parent.0 as usize].1 + 1));
+        let (depth, len) = self.places[parent.0 as usize];
+        let len = if len == 0 { name.len() } else { len as usize + 1 + name.len() };
+        let placed = self.name(parent, name)?;
+        self.payload.dirs.push(Dir { parent: parent.0, name: placed });
+        self.places.push((depth + 1, len as u32)); // no longer than the limit, which is one
         Ok(DirIndex(index))
     }
 
@@ -75,7 +75,7 @@ impl Builder {
         id: ObjectId,
         target: &[u8],
     ) -> Result<(), Refusal> {
-        let depth = self.places[dir.0 as usize].1;
+        let (depth, _) = self.places[dir.0 as usize];
         self.rules.link(name, depth, target).map_err(|rule| self.refuse(dir, name, rule))?;
         self.push(dir, name, Kind::Symlink, id, target.len() as u64)
     }
@@ -87,17 +87,15 @@ impl Builder {
 
     /// A refusal of an entry that the walk itself finds wrong.
     pub fn refuse(&self, dir: DirIndex, name: &[u8], rule: Rule) -> Refusal {
-        let path = escaped(&join(&self.payload.dirs[dir.0 as usize], name));
+        let path = escaped(&join(&self.payload.dir_path(dir.0), name));
         Refusal { revision: self.payload.revision, path, rule }
     }
 
     /// Checks what only the whole shows, and hands the payload out.
     pub fn finish(mut self) -> Result<Payload, Refusal> {
-        self.payload.entries.sort_by(|a, b| (a.dir, &a.name).cmp(&(b.dir, &b.name)));
+        let Payload { entries, names, .. } = &mut self.payload;
+        entries.sort_unstable_by(|a, b| (a.dir, names.get(a.name)).cmp(&(b.dir, names.get(b.name))));
         self.no_name_twice()?;
-        if self.rules.folds {
-            self.no_name_folds()?;
-        }
         self.drop_empty_dirs();
         Ok(self.payload)
     }
@@ -111,69 +109,40 @@ impl Builder {
         size: u64,
     ) -> Result<(), Refusal> {
         self.admit(dir, name, size)?;
-        self.charge(dir, name, name.len())?;
-        self.payload.entries.push(Entry { dir: dir.0, name: name.into(), kind, id, size });
+        let placed = self.name(dir, name)?;
+        self.payload.entries.push(Entry { dir: dir.0, name: placed, kind, id, size });
         Ok(())
     }
 
     /// The checks that every entry passes, and the sums.
     fn admit(&mut self, dir: DirIndex, name: &[u8], size: u64) -> Result<(), Refusal> {
-        let (_, depth) = self.places[dir.0 as usize];
-        let dir_len = self.payload.dirs[dir.0 as usize].len();
+        let (depth, dir_len) = self.places[dir.0 as usize];
         let bytes = self.payload.bytes.saturating_add(size);
         self.rules
-            .name(name, depth, dir_len)
+            .name(name, depth, dir_len as usize)
             .and_then(|()| self.rules.totals(self.payload.count() + 1, bytes))
             .map_err(|rule| self.refuse(dir, name, rule))?;
         self.payload.bytes = bytes;
         Ok(())
     }
 
-    fn charge(&mut self, dir: DirIndex, name: &[u8], bytes: usize) -> Result<(), Refusal> {
-        self.name_bytes += bytes as u64;
+    /// Keeps a name.
+    fn name(&mut self, dir: DirIndex, name: &[u8]) -> Result<super::Name, Refusal> {
         let limit = self.rules.name_bytes();
-        if self.name_bytes > limit { Err(self.refuse(dir, name, Rule::Names { limit })) } else { Ok(()) }
-    }
-
-    /// The last component of a directory's path.
-    fn dir_name(&self, dir: usize) -> &[u8] {
-        let path = &self.payload.dirs[dir];
-        path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)
-    }
-
-    /// Directories but the top, as `(parent, name)`, sorted.
-    fn sorted_dirs(&self) -> Vec<(u32, &[u8])> {
-        let mut dirs: Vec<_> =
-            (1..self.payload.dirs.len()).map(|dir| (self.places[dir].0, self.dir_name(dir))).collect();
-        dirs.sort_unstable();
-        dirs
+        let fits = (self.payload.names.0.len() + name.len()) as u64 <= limit;
+        let placed = fits.then(|| self.payload.names.add(name)).flatten();
+        placed.ok_or_else(|| self.refuse(dir, name, Rule::Names { limit }))
     }
 
     fn no_name_twice(&self) -> Result<(), Refusal> {
-        let entries = &self.payload.entries;
-        let dirs = self.sorted_dirs();
-        let twice = entries
-            .windows(2)
-            .find(|pair| pair[0].dir == pair[1].dir && pair[0].name == pair[1].name)
-            .map(|pair| (pair[0].dir, &*pair[0].name))
-            .or_else(|| dirs.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]))
-            .or_else(|| {
-                let taken =
-                    |dir: &&(u32, &[u8])| entries.binary_search_by(|e| (e.dir, &*e.name).cmp(dir)).is_ok();
-                dirs.iter().find(taken).copied()
-            });
-        twice.map_or(Ok(()), |(dir, name)| Err(self.refuse(DirIndex(dir), name, Rule::Duplicate)))
-    }
-
-    fn no_name_folds(&self) -> Result<(), Refusal> {
-        let mut seen = HashMap::new();
-        let entries = self.payload.entries.iter().map(|entry| (entry.dir, &*entry.name));
-        for (dir, name) in self.sorted_dirs().into_iter().chain(entries) {
-            if let Some(other) = seen.insert((dir, case_folded(name)), name) {
-                return Err(self.refuse(DirIndex(dir), name, Rule::Folds { other: escaped(other) }));
-            }
+        let payload = &self.payload;
+        let dirs =
+            || (1..).take(payload.dirs.len() - 1).map(|dir| (payload.dir_parent(dir), payload.dir_name(dir)));
+        let all = || dirs().chain(payload.entries.iter().map(|entry| (entry.dir, payload.name(entry))));
+        match twice(all, self.rules.folds) {
+            None => Ok(()),
+            Some(Twice { dir, name, rule }) => Err(self.refuse(DirIndex(dir), name, rule)),
         }
-        Ok(())
     }
 
     fn drop_empty_dirs(&mut self) {
@@ -183,7 +152,7 @@ impl Builder {
             used[entry.dir as usize] = true;
         }
         for dir in (1..used.len()).rev() {
-            let parent = self.places[dir].0 as usize; // a parent has the smaller index
+            let parent = self.payload.dirs[dir].parent as usize; // a parent has the smaller index
             used[parent] |= used[dir];
         }
         if used.iter().all(|&used| used) {
@@ -200,6 +169,9 @@ impl Builder {
             .collect();
         let mut keep = used.iter();
         self.payload.dirs.retain(|_| keep.next() == Some(&true));
+        for dir in &mut self.payload.dirs {
+            dir.parent = moved[dir.parent as usize];
+        }
         for entry in &mut self.payload.entries {
             entry.dir = moved[entry.dir as usize];
         }

@@ -1,10 +1,15 @@
 //! Collects what one revision changes against another into a [`Delta`].
 
-use std::collections::HashMap;
-
-use super::rules::case_folded;
+use super::rules::twice;
 use super::{Delta, Kind, Node, Refusal, Rule, Rules, escaped, join};
 use crate::revision::{ObjectId, Revision};
+
+/// What a delta may take in memory, in bytes: some 150,000 paths of usual length. What changes more is written as a whole
+/// payload, which holds no paths.
+const HELD_MAX: usize = 16 << 20;
+
+/// What each path costs besides its bytes.
+const AROUND: usize = 64;
 
 /// Makes a [`Delta`] from a comparison of two trees, under the same rules as [`super::Builder`].
 ///
@@ -16,7 +21,8 @@ pub struct DeltaBuilder {
     delta: Delta,
     entries: i128,
     bytes: i128,
-    name_bytes: u64,
+    /// What the delta takes in memory, more or less.
+    held: usize,
 }
 
 impl DeltaBuilder {
@@ -40,27 +46,29 @@ impl DeltaBuilder {
             entries: base_entries,
             bytes: base_bytes,
         };
-        Self { rules, delta, entries: base_entries.into(), bytes: base_bytes.into(), name_bytes: 0 }
+        Self { rules, delta, entries: base_entries.into(), bytes: base_bytes.into(), held: 0 }
     }
 
-    /// Checks the names and modes of a whole tree of the new revision: `dir` is its path, empty at the top.
-    pub fn listing<'n>(
+    /// Whether it has become larger than a delta may be: nothing more is kept then, and [`DeltaBuilder::finish`] has none.
+    pub fn is_large(&self) -> bool {
+        self.held > HELD_MAX
+    }
+
+    /// Checks the names and modes of a whole tree of the new revision: `dir` is its path, empty at the top. `names` lists
+    /// them, the same at every call.
+    pub fn listing<'n, I: Iterator<Item = (&'n [u8], u32)>>(
         &self,
         dir: &[u8],
-        names: impl IntoIterator<Item = (&'n [u8], u32)>,
+        names: impl Fn() -> I,
     ) -> Result<(), Refusal> {
-        let mut seen = HashMap::new();
-        for (name, raw_mode) in names {
+        for (name, raw_mode) in names() {
             self.name(dir, name)?;
             self.node(dir, name, raw_mode)?;
-            let key = if self.rules.folds { case_folded(name) } else { name.to_vec() };
-            match seen.insert(key, name) {
-                Some(other) if other == name => return Err(self.refuse(dir, name, Rule::Duplicate)),
-                Some(other) => return Err(self.refuse(dir, name, Rule::Folds { other: escaped(other) })),
-                None => {}
-            }
         }
-        Ok(())
+        match twice(|| names().map(|(name, _)| ((), name)), self.rules.folds) {
+            None => Ok(()),
+            Some(found) => Err(self.refuse(dir, found.name, found.rule)),
+        }
     }
 
     /// What the tree's raw mode says the entry is.
@@ -71,21 +79,27 @@ impl DeltaBuilder {
     /// A file, link or submodule of the base goes, for good or because something else takes its place. `size` is its
     /// blob's (a submodule's is 0).
     pub fn remove(&mut self, dir: &[u8], name: &[u8], size: u64) {
-        self.delta.removed.push(join(dir, name).into());
+        if let Some(path) = self.keep(dir, name) {
+            self.delta.removed.push(path);
+        }
         self.entries -= 1;
         self.bytes -= i128::from(size);
     }
 
     /// A directory of the base goes; everything in it is reported, too.
     pub fn remove_dir(&mut self, path: &[u8]) {
-        self.delta.removed_dirs.push(path.into());
+        if let Some(path) = self.keep(b"", path) {
+            self.delta.removed_dirs.push(path);
+        }
         self.entries -= 1;
     }
 
     /// A directory comes; it must get an entry.
     pub fn dir(&mut self, dir: &[u8], name: &[u8]) -> Result<(), Refusal> {
         self.name(dir, name)?;
-        self.delta.added_dirs.push(join(dir, name).into());
+        if let Some(path) = self.keep(dir, name) {
+            self.delta.added_dirs.push(path);
+        }
         self.grow(dir, name, 0)
     }
 
@@ -119,8 +133,12 @@ impl DeltaBuilder {
         Refusal { revision: self.delta.revision, path: escaped(&join(dir, name)), rule }
     }
 
-    /// Checks the sums, brings directories into their order, and hands the delta out.
-    pub fn finish(mut self) -> Result<Delta, Refusal> {
+    /// Checks the sums, brings directories into their order, and hands the delta out. `None`: so much changes that a
+    /// list of it would be too large, and a whole payload is the better way.
+    pub fn finish(mut self) -> Result<Option<Delta>, Refusal> {
+        if self.is_large() {
+            return Ok(None);
+        }
         self.delta.entries = u64::try_from(self.entries.max(0)).unwrap_or(u64::MAX);
         self.delta.bytes = u64::try_from(self.bytes.max(0)).unwrap_or(u64::MAX);
         // Removals may come after additions, so the sums are only known now.
@@ -131,7 +149,13 @@ impl DeltaBuilder {
         // A path sorts after every path it extends.
         self.delta.added_dirs.sort_unstable();
         self.delta.removed_dirs.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(self.delta)
+        Ok(Some(self.delta))
+    }
+
+    /// A path that is to be kept, unless there are too many.
+    fn keep(&mut self, dir: &[u8], name: &[u8]) -> Option<Box<[u8]>> {
+        self.held = self.held.saturating_add(dir.len() + 1 + name.len() + AROUND);
+        (!self.is_large()).then(|| join(dir, name).into())
     }
 
     fn name(&self, dir: &[u8], name: &[u8]) -> Result<(), Refusal> {
@@ -140,18 +164,15 @@ impl DeltaBuilder {
 
     fn write(&mut self, dir: &[u8], name: &[u8], kind: Kind, id: ObjectId, size: u64) -> Result<(), Refusal> {
         self.name(dir, name)?;
-        self.delta.written.push((join(dir, name).into(), kind, id, size));
+        if let Some(path) = self.keep(dir, name) {
+            self.delta.written.push((path, kind, id, size));
+        }
         self.grow(dir, name, size)
     }
 
     /// Counts an addition. What one comparison adds is bounded here already, whatever it removes later: no tree may
     /// have more than that.
     fn grow(&mut self, dir: &[u8], name: &[u8], size: u64) -> Result<(), Refusal> {
-        self.name_bytes += (dir.len() + 1 + name.len()) as u64;
-        let limit = self.rules.name_bytes();
-        if self.name_bytes > limit {
-            return Err(self.refuse(dir, name, Rule::Names { limit }));
-        }
         self.entries += 1;
         self.bytes += i128::from(size);
         let added = (self.delta.written.len() + self.delta.added_dirs.len()) as u64;

@@ -1,8 +1,11 @@
 //! What may be in a payload: names, modes, links, sizes. Every refusal names the entry and the rule it breaks.
 
+use std::borrow::Cow;
 use std::fmt;
+use std::hash::{BuildHasher as _, Hash, RandomState};
 
 use super::{Kind, Limits, Symlinks};
+use crate::human;
 use crate::revision::Revision;
 
 /// Linux refuses longer link targets (PATH_MAX less the NUL); git stores any.
@@ -136,7 +139,7 @@ pub enum Rule {
         why: String,
     },
     /// A blob that is too large.
-    #[error("it has {bytes} bytes, the limit for one file is {limit}")]
+    #[error("it has {}, the limit for one file is {}", human::bytes_beside(*bytes, *limit), human::bytes(*limit))]
     FileBytes {
         /// How large it is.
         bytes: u64,
@@ -144,19 +147,33 @@ pub enum Rule {
         limit: u64,
     },
     /// Everything together is too large.
-    #[error("with it the tree has more than {limit} bytes")]
+    #[error("the tree has more than {}", human::bytes(*limit))]
     Bytes {
         /// How many there may be.
         limit: u64,
     },
     /// Too many entries.
-    #[error("with it the tree has more than {limit} files and directories")]
+    #[error("the tree has more than {limit} files and directories")]
     Entries {
         /// How many there may be.
         limit: u64,
     },
+    /// A tree or commit object that is too large to be read, or trees in one another that are so together.
+    #[error("it is a git object of {bytes} bytes, with those it lies in; no more than {limit} are read")]
+    ObjectBytes {
+        /// How large it is.
+        bytes: u64,
+        /// How large it may be.
+        limit: u64,
+    },
+    /// Too many bytes of whole paths, of which git's index is made.
+    #[error("with it git's index of the tree takes more than {}, for it spells every path in full", human::bytes(*limit))]
+    IndexBytes {
+        /// How many there may be.
+        limit: u64,
+    },
     /// Too many bytes of names: a small tree that repeats itself can spell gigabytes of paths.
-    #[error("with it the tree's names take more than {limit} bytes")]
+    #[error("the tree's names take more than {}", human::bytes(*limit))]
     Names {
         /// How many there may be.
         limit: u64,
@@ -164,6 +181,11 @@ pub enum Rule {
 }
 
 impl Rule {
+    /// Whether it is about all entries together, so that the last one read is no more to blame than any other.
+    fn is_of_the_tree(&self) -> bool {
+        matches!(self, Self::Bytes { .. } | Self::Entries { .. } | Self::Names { .. })
+    }
+
     /// The flag that changes the rule, if one does.
     pub fn flag(&self) -> Option<&'static str> {
         match self {
@@ -183,7 +205,7 @@ impl Rule {
 pub struct Refusal {
     /// The revision.
     pub revision: Revision,
-    /// The entry's full path, escaped for a terminal.
+    /// The entry's full path, escaped for a terminal; where it is the whole tree that is refused, how far it was read.
     pub path: String,
     /// What it breaks.
     pub rule: Rule,
@@ -191,16 +213,22 @@ pub struct Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "revision {} is refused because of `{}`: {}", self.revision.short(), self.path, self.rule)
+        let revision = self.revision.short();
+        if self.rule.is_of_the_tree() {
+            write!(f, "revision {revision} is refused: {}", self.rule)
+        } else {
+            write!(f, "revision {revision} is refused because of `{}`: {}", self.path, self.rule)
+        }
     }
 }
 
 impl std::error::Error for Refusal {}
 
 impl Refusal {
-    /// What a person can do, a line each.
+    /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
-        let mend = "push a commit without it; until then the generation before stays published".to_owned();
+        let commit = if self.rule.is_of_the_tree() { "with a smaller tree" } else { "without it" };
+        let mend = format!("push a commit {commit}; until then the generation before stays published");
         let flag = match self.rule.flag() {
             Some(flag @ "--symlinks=keep") => Some(format!("{flag} publishes such links as they are")),
             Some(flag @ "--submodules=off") => {
@@ -261,10 +289,10 @@ impl Rules {
         Ok(())
     }
 
-    /// Bytes that all names and directory paths of a payload may take: memory, before the first byte is written.
-    /// A usual tree needs 30 to 50 for each entry.
+    /// Bytes that all names of a payload may take together, each path component once: they are held in memory while
+    /// it is written. A usual tree needs 15 to 25 for each entry.
     pub(super) fn name_bytes(&self) -> u64 {
-        self.limits.entries.saturating_mul(128).max(1 << 20)
+        self.limits.entries.saturating_mul(64).max(1 << 20)
     }
 
     /// Checks a link called `name` in a directory that is `depth` components deep.
@@ -291,7 +319,8 @@ impl Rules {
         if target.starts_with(b"/") {
             return Err(Rule::LinkLeaves { target: escaped(target) });
         }
-        let (mut above, mut below) = (depth, false);
+        let mut above = depth;
+        let mut below = false;
         for component in target.split(|&byte| byte == b'/') {
             match component {
                 b"" | b"." => {}
@@ -338,17 +367,56 @@ fn hfs_folded(name: &[u8]) -> Vec<u8> {
     folded.to_ascii_lowercase().into_bytes()
 }
 
+/// A name that its directory holds twice.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Twice<'n, D> {
+    /// The directory.
+    pub(super) dir: D,
+    /// The name.
+    pub(super) name: &'n [u8],
+    /// What that breaks.
+    pub(super) rule: Rule,
+}
+
+/// Finds a name that its directory holds twice, or two that a file system which `folds` takes for one. `names` lists
+/// all, directory and name, in any order, the same at every call. Eight bytes a name: what a hash says of two is looked
+/// at again.
+pub(super) fn twice<'n, D: Copy + Eq + Hash, I: Iterator<Item = (D, &'n [u8])>>(
+    names: impl Fn() -> I,
+    folds: bool,
+) -> Option<Twice<'n, D>> {
+    let key = |name: &'n [u8]| if folds { Cow::Owned(case_folded(name)) } else { Cow::Borrowed(name) };
+    let state = RandomState::new();
+    let hash = |dir: D, name| state.hash_one((dir, &*key(name)));
+    let mut hashes: Vec<u64> = names().map(|(dir, name)| hash(dir, name)).collect();
+    hashes.sort_unstable();
+    let suspects = hashes.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+    suspects.into_iter().find_map(|suspect| {
+        let mut seen: Vec<(D, &[u8])> = Vec::new();
+        names().filter(|(dir, name)| hash(*dir, name) == suspect).find_map(|(dir, name)| {
+            let other = seen.iter().find(|(at, other)| *at == dir && key(other) == key(name));
+            let rule = other.map(|(_, other)| {
+                if *other == name { Rule::Duplicate } else { Rule::Folds { other: escaped(other) } }
+            });
+            seen.push((dir, name));
+            rule.map(|rule| Twice { dir, name, rule })
+        })
+    })
+}
+
 /// What a folding file system compares: lower case, as far as Unicode's simple rules go.
-pub(super) fn case_folded(name: &[u8]) -> Vec<u8> {
+fn case_folded(name: &[u8]) -> Vec<u8> {
     match std::str::from_utf8(name) {
         Ok(text) => text.to_lowercase().into_bytes(),
         Err(_) => name.to_ascii_lowercase(),
     }
 }
 
-/// Bytes for a terminal: what could move the cursor, hide or reorder text is escaped, and what is very long is cut.
+/// Bytes that a commit holds, for a terminal, without any part of a secret: what could move the cursor, hide or reorder
+/// text is escaped, and what is very long is cut.
 pub fn escaped(bytes: &[u8]) -> String {
     const SHOWN: usize = 512;
+    let bytes = crate::secret::quoted_bytes(bytes);
     let mut text = String::new();
     for chunk in bytes[..bytes.len().min(SHOWN)].utf8_chunks() {
         for c in chunk.valid().chars() {

@@ -55,6 +55,11 @@ impl BlobSource for Blobs {
 struct Reader<'b>(&'b Blobs);
 
 impl BlobReader for Reader<'_> {
+    fn size(&mut self, id: &ObjectId) -> Result<u64, BlobError> {
+        let absent = || BlobError::Unreadable { id: *id, source: "no such blob".into() };
+        self.0.0.get(id).map(|bytes| bytes.len() as u64).ok_or_else(absent)
+    }
+
     fn read(
         &mut self,
         id: &ObjectId,
@@ -95,7 +100,8 @@ pub(crate) fn payload(tree: &Tree, rules: Rules) -> Result<Payload, Refusal> {
     }
     for (path, (kind, content)) in tree {
         let (parent, name) = parent_and_name(path);
-        let (dir, id) = (indices[parent], id_of(content));
+        let dir = indices[parent];
+        let id = id_of(content);
         match kind {
             Kind::File => builder.file(dir, name, false, id, content.len() as u64)?,
             Kind::Executable => builder.file(dir, name, true, id, content.len() as u64)?,
@@ -111,7 +117,8 @@ pub(crate) fn delta(from: &Tree, to: &Tree, rules: Rules) -> Result<Delta, Refus
     let base = payload(from, rules)?;
     let mut delta =
         DeltaBuilder::new(base.tree, base.count(), base.bytes, Revision(tree_id(to)), tree_id(to), rules);
-    let (old_dirs, new_dirs) = (dirs_of(from), dirs_of(to));
+    let old_dirs = dirs_of(from);
+    let new_dirs = dirs_of(to);
     for (path, (kind, content)) in from.iter().filter(|(path, entry)| to.get(*path) != Some(entry)) {
         let (dir, name) = parent_and_name(path);
         delta.remove(dir, name, if *kind == Kind::Submodule { 0 } else { content.len() as u64 });
@@ -122,7 +129,8 @@ pub(crate) fn delta(from: &Tree, to: &Tree, rules: Rules) -> Result<Delta, Refus
         delta.dir(parent, name)?;
     }
     for (path, (kind, content)) in to.iter().filter(|(path, entry)| from.get(*path) != Some(entry)) {
-        let ((dir, name), id) = (parent_and_name(path), id_of(content));
+        let (dir, name) = parent_and_name(path);
+        let id = id_of(content);
         match kind {
             Kind::File => delta.file(dir, name, false, id, content.len() as u64)?,
             Kind::Executable => delta.file(dir, name, true, id, content.len() as u64)?,
@@ -130,7 +138,7 @@ pub(crate) fn delta(from: &Tree, to: &Tree, rules: Rules) -> Result<Delta, Refus
             Kind::Submodule => delta.submodule(dir, name, id)?,
         }
     }
-    delta.finish()
+    Ok(delta.finish()?.expect("a small delta"))
 }
 
 /// Everything below a directory: path, then type with mode, then content or target.

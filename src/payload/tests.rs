@@ -14,7 +14,8 @@ fn builder(rules: Rules) -> Builder {
 /// The rule that refuses a file of this name at the top, by both builders; they must agree.
 fn refused_name(name: &[u8], rules: Rules) -> Option<Rule> {
     let whole = builder(rules).file(DirIndex::TOP, name, false, id_of(b""), 0).err().map(|r| r.rule);
-    let (revision, tree) = (Revision(id_of(b"revision")), id_of(b"tree"));
+    let revision = Revision(id_of(b"revision"));
+    let tree = id_of(b"tree");
     let mut delta = DeltaBuilder::new(id_of(b"base"), 0, 0, revision, tree, rules);
     assert_eq!(delta.file(b"", name, false, id_of(b""), 0).err().map(|r| r.rule), whole, "{name:?}");
     assert_eq!(delta.dir(b"", name).err().map(|r| r.rule), whole, "{name:?}");
@@ -192,7 +193,8 @@ fn kept_links_may_lead_anywhere_but_must_be_links() {
 
 #[test]
 fn a_name_comes_once_whatever_it_is() {
-    let (empty, full) = (id_of(b""), id_of(b"x"));
+    let empty = id_of(b"");
+    let full = id_of(b"x");
     let twice = |make: &dyn Fn(&mut Builder) -> Result<(), Refusal>| {
         let mut all = builder(strict());
         let top = all.dir(DirIndex::TOP, b"top").unwrap();
@@ -218,15 +220,16 @@ fn a_name_comes_once_whatever_it_is() {
         b.dir(DirIndex::TOP, b"n")?;
         b.dir(DirIndex::TOP, b"n").map(|_| ())
     });
-    let (revision, id) = (Revision(full), full);
+    let revision = Revision(full);
+    let id = full;
     let delta = DeltaBuilder::new(id, 0, 0, revision, id, strict());
     let listing = [(&b"n"[..], 0o100_644), (b"m", 0o100_644), (b"n", 0o040_000)];
-    assert_eq!(delta.listing(b"d", listing).unwrap_err().to_string(), {
+    assert_eq!(delta.listing(b"d", || listing.into_iter()).unwrap_err().to_string(), {
         let refusal = Refusal { revision, path: "d/n".into(), rule: Rule::Duplicate };
         refusal.to_string()
     });
     let listing = [(&b"a"[..], 0o100_644), (b"a.b", 0o140_000)];
-    assert_eq!(delta.listing(b"", listing).unwrap_err().rule, Rule::Mode { mode: 0o140_000 });
+    assert_eq!(delta.listing(b"", || listing.into_iter()).unwrap_err().rule, Rule::Mode { mode: 0o140_000 });
 }
 
 #[test]
@@ -238,7 +241,7 @@ fn names_that_a_folding_file_system_mixes_up_are_refused_there() {
     assert!(matches!(&refusal.rule, Rule::Folds { .. }), "{refusal}");
     let delta = DeltaBuilder::new(id_of(b""), 0, 0, refusal.revision, id_of(b""), folding);
     let listing = [("\u{c9}".as_bytes(), 0o100_644), ("\u{e9}".as_bytes(), 0o100_644)];
-    assert!(matches!(delta.listing(b"d", listing).unwrap_err().rule, Rule::Folds { .. }));
+    assert!(matches!(delta.listing(b"d", || listing.into_iter()).unwrap_err().rule, Rule::Folds { .. }));
 }
 
 #[test]
@@ -280,15 +283,36 @@ fn a_delta_is_held_to_the_limits_of_the_whole() {
 }
 
 #[test]
-fn a_small_tree_that_spells_gigabytes_of_paths_is_refused_early() {
+fn names_are_bounded_together_and_depth_costs_nothing() {
     let limits = Limits { entries: 10_000, ..Limits::default() };
     let mut all = builder(Rules { limits, ..strict() });
     let mut dir = DirIndex::TOP;
     for _ in 0..14 {
         dir = all.dir(dir, &[b'p'; 255]).unwrap();
     }
-    let refused = (0..10_000).find_map(|n| all.dir(dir, format!("{n}").as_bytes()).err()).unwrap();
-    assert!(matches!(refused.rule, Rule::Names { .. }), "{refused}");
+    for n in 0..9_000 {
+        all.file(dir, format!("{n}").as_bytes(), false, id_of(b""), 0).unwrap();
+    }
+    let mut all = builder(Rules { limits, ..strict() });
+    let refused = (0..10_000).find_map(|n| all.dir(DirIndex::TOP, format!("{n:0255}").as_bytes()).err());
+    assert!(matches!(refused, Some(Refusal { rule: Rule::Names { .. }, .. })), "{refused:?}");
+}
+
+#[test]
+fn an_entry_costs_forty_bytes_and_a_directory_twelve() {
+    assert_eq!((size_of::<Entry>(), size_of::<super::Dir>()), (40, 12));
+}
+
+#[test]
+fn what_changes_too_much_is_no_delta_and_is_not_held() {
+    let mut delta = DeltaBuilder::new(id_of(b""), 1_000_000, 0, Revision(id_of(b"")), id_of(b""), strict());
+    let dir = [b'd'; 3_000];
+    let kept = (0..1_000_000).take_while(|n| {
+        delta.remove(&dir, n.to_string().as_bytes(), 0);
+        !delta.is_large()
+    });
+    assert!(kept.count() < 6_000);
+    assert!(delta.finish().unwrap().is_none());
 }
 
 #[test]
@@ -302,8 +326,7 @@ fn directories_without_contents_are_left_out_as_git_does() {
     all.submodule(inner, b"sub", id_of(b"commit")).unwrap();
     all.file(kept, b"f", false, id_of(b""), 0).unwrap();
     let payload = all.finish().unwrap();
-    let dirs: Vec<&[u8]> = payload.dirs.iter().map(|dir| &**dir).collect();
-    assert_eq!(dirs, [&b""[..], b"kept", b"kept/inner"]);
+    assert_eq!(payload.dir_paths().collect::<Vec<_>>(), [&b"kept"[..], b"kept/inner"]);
     let paths: Vec<_> = payload.entries.iter().map(|entry| payload.path_of(entry)).collect();
     assert_eq!(paths, [&b"kept/f"[..], b"kept/inner/sub"]);
     assert_eq!(payload.count(), 4);
@@ -318,4 +341,17 @@ fn a_refusal_shows_nothing_that_a_terminal_obeys() {
     assert!(refusal.to_string().starts_with("revision "), "{refusal}");
     assert!(escaped(&[b'x'; 70_000]).len() < 600);
     assert_eq!(escaped("it's \u{e9}".as_bytes()), "it's \u{e9}");
+}
+
+#[test]
+fn a_tree_that_is_too_large_is_refused_as_a_whole_and_not_because_of_a_path() {
+    let of = |path: &str, rule| Refusal { revision: Revision(ObjectId([0; 20])), path: path.into(), rule };
+    for path in ["", "a/b"] {
+        let all = of(path, Rule::Entries { limit: 100 });
+        let said = all.to_string();
+        assert!(said.ends_with(" is refused: the tree has more than 100 files and directories"), "{said}");
+        assert!(all.hints()[0].contains("a smaller tree"), "{:?}", all.hints());
+    }
+    let one = of("a/b", Rule::FileBytes { bytes: 2, limit: 1 });
+    assert!(one.to_string().contains(" is refused because of `a/b`: it has 2 B"), "{one}");
 }

@@ -1,5 +1,5 @@
 //! The states of a sync and every legal step between them. Time is an argument (a duration since the process began to
-//! count), and so are the dice; nothing here waits or reads a clock.
+//! count), and so are the random; nothing here waits or reads a clock.
 //!
 //! `testdata/phase.dot` draws it, with the names of the methods on its arrows; a test walks every arrow and compares.
 
@@ -10,7 +10,7 @@ use crate::retry::{self, Backoff};
 
 /// How fast. All of it is jittered but for the minimum interval, which is a promise to consumers.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Pace {
+pub struct Timing {
     /// Between attempts.
     pub period: Duration,
     /// The same until the first success of this process.
@@ -37,7 +37,7 @@ pub struct Patience {
 /// A remote that says "try again after" is listened to, but no longer than this: it may be wrong.
 pub const RETRY_AFTER_CEILING: Duration = Duration::from_secs(15 * 60);
 
-/// The least time between a failure and the next attempt, whoever asks: webhooks may come in by the hundred.
+/// The least time between a failure and the next attempt, for every trigger: webhooks may come in by the hundred.
 const BREATH: Duration = Duration::from_secs(1);
 
 /// Where a sync stands.
@@ -57,7 +57,7 @@ pub enum Phase {
     BackingOff {
         /// When the next one is due by the timer.
         due: Duration,
-        /// When it is due if somebody asks.
+        /// When it is due after a trigger.
         earliest: Duration,
     },
     /// An attempt runs.
@@ -65,7 +65,7 @@ pub enum Phase {
         /// Since when.
         since: Duration,
     },
-    /// What is followed cannot change: no attempt starts any more, whoever asks.
+    /// What is followed cannot change: no attempt starts any more, whatever the trigger.
     Parked,
     /// No attempt starts any more, and the process ends.
     Draining,
@@ -88,7 +88,7 @@ pub enum Failure {
 /// The machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    pace: Pace,
+    pace: Timing,
     patience: Patience,
     phase: Phase,
     /// What asked for the next attempt; at most one is pending, however many ask.
@@ -102,7 +102,7 @@ pub struct Machine {
 impl Machine {
     /// Starts with an attempt that is due at once. `hold` is until when the minimum interval after the publication that
     /// was found at start still runs.
-    pub fn new(pace: Pace, patience: Patience, now: Duration, hold: Option<Duration>) -> Self {
+    pub fn new(pace: Timing, patience: Patience, now: Duration, hold: Option<Duration>) -> Self {
         Self {
             pace,
             patience,
@@ -124,6 +124,11 @@ impl Machine {
         self.failures
     }
 
+    /// How many failures in a row are too many for now; none: no number is.
+    pub fn limit(&self) -> Option<u32> {
+        if self.succeeded { self.patience.failures } else { self.patience.init_failures }
+    }
+
     /// When the next attempt is due; none while one runs or when none will.
     pub fn due(&self) -> Option<Duration> {
         match self.phase {
@@ -135,11 +140,11 @@ impl Machine {
     }
 
     /// Until when a new tip has to be held back, if it has to.
-    pub fn hold(&self, now: Duration) -> Option<Duration> {
+    pub fn held_until(&self, now: Duration) -> Option<Duration> {
         self.hold.filter(|&until| until > now)
     }
 
-    /// Somebody asks for an attempt. Whether that changed anything: false if one is pending already.
+    /// A trigger asks for an attempt. Whether that changed anything: false if one is pending already.
     pub fn trigger(&mut self, trigger: Trigger) -> bool {
         match self.phase {
             Phase::Parked | Phase::Draining | Phase::GivenUp => false,
@@ -163,19 +168,19 @@ impl Machine {
     }
 
     /// The attempt published a generation.
-    pub fn publish(&mut self, now: Duration, dice: f64) {
+    pub fn publish(&mut self, now: Duration, random: f64) {
         self.hold = Some(now + self.pace.min_interval);
-        self.unchanged(now, dice);
+        self.unchanged(now, random);
     }
 
     /// The attempt found nothing to do.
-    pub fn unchanged(&mut self, now: Duration, dice: f64) {
+    pub fn unchanged(&mut self, now: Duration, random: f64) {
         self.end();
         let wait = if self.succeeded || self.pace.jitter == 0.0 {
-            retry::jittered(self.pace.period, self.pace.jitter, dice)
+            retry::jittered(self.pace.period, self.pace.jitter, random)
         } else {
             // Many instances that were started together are spread over the whole period from the second attempt on.
-            self.pace.period.mul_f64(dice)
+            self.pace.period.mul_f64(random)
         };
         self.failures = 0;
         self.succeeded = true;
@@ -183,7 +188,7 @@ impl Machine {
     }
 
     /// The attempt found a new tip that has to wait. What was pending is answered by the attempt that follows.
-    pub fn held(&mut self, until: Duration) {
+    pub fn tip_held(&mut self, until: Duration) {
         self.end();
         self.failures = 0;
         self.succeeded = true;
@@ -192,15 +197,15 @@ impl Machine {
     }
 
     /// The attempt failed. The caller looks at [`Machine::phase`] to see whether it was one too many.
-    pub fn fail(&mut self, now: Duration, failure: Failure, dice: f64) {
+    pub fn fail(&mut self, now: Duration, failure: Failure, random: f64) {
         self.end();
         self.failures = self.failures.saturating_add(1);
-        let (limit, backoff, period) = if self.succeeded {
-            (self.patience.failures, self.pace.backoff, self.pace.period)
+        let (backoff, period) = if self.succeeded {
+            (self.pace.backoff, self.pace.period)
         } else {
-            (self.patience.init_failures, self.pace.init_backoff, self.pace.init_period)
+            (self.pace.init_backoff, self.pace.init_period)
         };
-        if limit.is_some_and(|limit| self.failures >= limit) {
+        if self.limit().is_some_and(|limit| self.failures >= limit) {
             self.phase = Phase::GivenUp;
             return;
         }
@@ -210,12 +215,12 @@ impl Machine {
                 (backoff.delay(self.failures), retry_after.unwrap_or_default().min(RETRY_AFTER_CEILING))
             }
         };
-        let due = now + retry::jittered(wait, self.pace.jitter, dice).max(asked);
+        let due = now + retry::jittered(wait, self.pace.jitter, random).max(asked);
         self.phase = Phase::BackingOff { due, earliest: (now + asked.max(BREATH)).min(due) };
     }
 
     /// What is followed is there and cannot change.
-    pub fn park(&mut self) {
+    pub fn stop_polling(&mut self) {
         debug_assert!(matches!(self.phase, Phase::Waiting { .. }), "not at rest: {:?}", self.phase);
         self.pending = None;
         self.phase = Phase::Parked;
@@ -241,13 +246,13 @@ mod tests {
 
     #[test]
     fn instances_that_start_together_do_not_stay_together() {
-        let due = |dice| {
+        let due = |random| {
             let mut machine = Machine::new(pace(), FOREVER, S(0), None);
             machine.start(S(0));
-            machine.unchanged(S(0), dice);
+            machine.unchanged(S(0), random);
             let first = machine.due().unwrap();
             machine.start(first);
-            machine.unchanged(first, dice);
+            machine.unchanged(first, random);
             (first, machine.due().unwrap() - first)
         };
         assert_eq!(due(0.0), (S(0), S(9)));
@@ -255,8 +260,8 @@ mod tests {
         assert_eq!(due(1.0), (S(10), S(11)));
     }
 
-    fn pace() -> Pace {
-        Pace {
+    fn pace() -> Timing {
+        Timing {
             period: S(10),
             init_period: S(2),
             min_interval: S(5),
@@ -287,12 +292,12 @@ mod tests {
         let mut syncing = waiting.clone();
         syncing.start(S(0));
         let mut holding = syncing.clone();
-        holding.held(S(5));
+        holding.tip_held(S(5));
         let mut backing_off = syncing.clone();
         backing_off.fail(S(0), TROUBLE, MIDDLE);
         let mut parked = syncing.clone();
         parked.unchanged(S(0), MIDDLE);
-        parked.park();
+        parked.stop_polling();
         vec![waiting, syncing, holding, backing_off, parked]
     }
 
@@ -312,7 +317,7 @@ mod tests {
             if let Phase::Syncing { .. } = machine.phase {
                 note(&machine, "publish", &step(&|m| m.publish(S(1), MIDDLE)));
                 note(&machine, "unchanged", &step(&|m| m.unchanged(S(1), MIDDLE)));
-                note(&machine, "held", &step(&|m| m.held(S(5))));
+                note(&machine, "held", &step(&|m| m.tip_held(S(5))));
                 note(&machine, "fail", &step(&|m| m.fail(S(1), TROUBLE, MIDDLE)));
                 let impatient = Patience { failures: Some(1), init_failures: Some(1) };
                 let mut last = Machine { patience: impatient, ..machine.clone() };
@@ -320,7 +325,7 @@ mod tests {
                 note(&machine, "fail", &last);
             } else if machine.phase != Phase::Parked {
                 if let Phase::Waiting { .. } = machine.phase {
-                    note(&machine, "park", &step(&|m| m.park()));
+                    note(&machine, "park", &step(&|m| m.stop_polling()));
                 }
                 let start = step(&|m| {
                     m.start(S(1_000));
@@ -377,7 +382,7 @@ mod tests {
             machine.trigger(Trigger::Webhook);
             machine.due().unwrap()
         };
-        assert_eq!(wait(60), S(60), "somebody who asks does not shorten it");
+        assert_eq!(wait(60), S(60), "a trigger does not shorten it");
         assert_eq!(wait(1_000_000), RETRY_AFTER_CEILING);
         assert_eq!(wait(0), BREATH);
     }
@@ -412,16 +417,16 @@ mod tests {
     fn a_tip_is_held_until_the_minimum_interval_is_over() {
         let mut machine = Machine::new(pace(), FOREVER, S(0), None);
         machine.start(S(0));
-        assert_eq!(machine.hold(S(0)), None, "nothing was published yet");
+        assert_eq!(machine.held_until(S(0)), None, "nothing was published yet");
         machine.publish(S(1), MIDDLE);
         machine.trigger(Trigger::Webhook);
         machine.start(S(2));
-        assert_eq!(machine.hold(S(2)), Some(S(6)));
-        machine.held(S(6));
+        assert_eq!(machine.held_until(S(2)), Some(S(6)));
+        machine.tip_held(S(6));
         machine.trigger(Trigger::Webhook);
         assert_eq!(machine.due(), Some(S(6)), "asking does not shorten it");
         assert_eq!(machine.start(S(6)), Trigger::Webhook);
-        assert_eq!(machine.hold(S(6)), None);
+        assert_eq!(machine.held_until(S(6)), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! The kernel gives every orphan of a PID namespace to PID 1, and a process that is never waited for stays as a zombie
 //! and takes a process id until the container ends (a killed `git upload-pack` leaves its `git pack-objects`).
-//! Waiting for any child inside the real process would take the exit codes of its own children away from whoever
+//! Waiting for any child inside the real process would take the exit codes of its own children away from the code that
 //! waits for them, so the real process runs as a child, as git-sync does it.
 
 use std::io;
@@ -36,7 +36,8 @@ pub fn supervise() -> io::Result<Option<u8>> {
         let mut forwarders = tokio::task::JoinSet::new();
         let (send, mut signals) = tokio::sync::mpsc::channel(PASSED_ON.len());
         for kind in PASSED_ON {
-            let (mut arrivals, send) = (signal(kind)?, send.clone());
+            let mut arrivals = signal(kind)?;
+            let send = send.clone();
             forwarders.spawn(async move {
                 while arrivals.recv().await.is_some() && send.send(kind).await.is_ok() {}
             });
@@ -50,10 +51,39 @@ pub fn supervise() -> io::Result<Option<u8>> {
         loop {
             tokio::select! {
                 _ = reaper.recv() => if let Some(code) = reap(child)? { return Ok(Some(code)) },
-                Some(kind) = signals.recv() => pass_on(child, kind),
+                Some(kind) = signals.recv() => forward(child, kind),
             }
         }
     })
+}
+
+/// Where this process is PID 1: ends it at the first signal that would end any other process. To PID 1 the kernel
+/// delivers none that it has no handler for, so that a wait could not be ended but by SIGKILL. What the process becomes
+/// by exec(2) starts without these handlers.
+pub fn heed_signals() -> io::Result<()> {
+    if rustix::process::getpid() != Pid::INIT {
+        return Ok(());
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let ending = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()];
+    let inside = runtime.enter();
+    // The listeners stand before this returns: a signal that comes at once is not lost.
+    let listeners: Vec<_> =
+        ending.into_iter().map(|kind| Ok((kind, signal(kind)?))).collect::<io::Result<_>>()?;
+    drop(inside);
+    let wait = move || {
+        runtime.block_on(async {
+            let mut arrivals = tokio::task::JoinSet::new();
+            for (kind, mut arrived) in listeners {
+                arrivals.spawn(async move { arrived.recv().await.map(|()| kind) });
+            }
+            if let Some(Ok(Some(kind))) = arrivals.join_next().await {
+                std::process::exit(128 + kind.as_raw_value());
+            }
+        });
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
+    Ok(())
 }
 
 fn pid(child: &Child) -> io::Result<Pid> {
@@ -63,7 +93,7 @@ fn pid(child: &Child) -> io::Result<Pid> {
         .ok_or_else(|| io::Error::other("the kernel returned no process id"))
 }
 
-fn pass_on(child: Pid, kind: SignalKind) {
+fn forward(child: Pid, kind: SignalKind) {
     if let Some(signal) = Signal::from_named_raw(kind.as_raw_value()) {
         let _ = rustix::process::kill_process(child, signal); // it may have ended; the reaper will say so
     }

@@ -3,7 +3,28 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::fsx::needs_operator;
+use crate::human;
 use crate::payload::BlobError;
+
+/// What a file system runs out of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// Room.
+    Bytes,
+    /// Files and directories.
+    Inodes,
+}
+
+impl Unit {
+    /// So many, to be compared with the other.
+    fn amount(self, count: u64, other: u64) -> String {
+        match self {
+            Self::Bytes => human::bytes_beside(count, other),
+            Self::Inodes => format!("{count} inodes"),
+        }
+    }
+}
 
 /// What went wrong in the root.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +41,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// Asked about a directory that nobody published in.
+    /// A directory without a publication.
     #[error("{} is no root of treeswap: it holds neither ..data nor ..treeswap", path.display())]
     NoRoot {
         /// The directory.
@@ -50,7 +71,7 @@ pub enum Error {
         /// Why, in words that follow a colon.
         why: String,
     },
-    /// The root holds things of somebody else, and nothing says that it is ours.
+    /// The root holds other things, and nothing shows that it is ours.
     #[error("refusing the root {}: it is not empty and not ours: it holds {names}", path.display())]
     Foreign {
         /// The root.
@@ -106,7 +127,8 @@ pub enum Error {
         path: PathBuf,
     },
     /// The new generation does not fit on the file system.
-    #[error("no room for the new generation in {}: it needs about {needed} {unit}, {free} are free", path.display())]
+    #[error("no room for the new generation in {}: it needs about {}, {} are free",
+        path.display(), unit.amount(*needed, *free), unit.amount(*free, *needed))]
     NoRoom {
         /// The root.
         path: PathBuf,
@@ -115,18 +137,21 @@ pub enum Error {
         /// How many there are.
         free: u64,
         /// Of what: bytes, or inodes.
-        unit: &'static str,
+        unit: Unit,
     },
     /// The new generation does not fit under the ceiling that was set.
     #[error(
-        "no room for the new generation under --max-bytes={ceiling}: it has {needed} bytes, the current one {current}"
+        "no room for the new generation under --max-bytes, which is {}: it takes {} on disk, the current one {}",
+        human::bytes(*ceiling),
+        human::bytes_beside(*needed, *ceiling),
+        human::bytes_beside(*current, *ceiling)
     )]
     OverCeiling {
         /// The ceiling.
         ceiling: u64,
-        /// Bytes of the new generation.
+        /// Bytes on disk of the new generation.
         needed: u64,
-        /// Bytes of the current generation, which is never removed.
+        /// Bytes on disk of the current generation, which is never removed.
         current: u64,
     },
     /// The work was cancelled.
@@ -161,7 +186,7 @@ impl Error {
             || matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
 
-    /// Whether the same attempt may succeed later without a person.
+    /// Whether the same attempt may succeed later without an operator.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Refused { .. }
@@ -169,20 +194,16 @@ impl Error {
             | Self::BadLink { .. }
             | Self::NoRoot { .. }
             | Self::Foreign { .. }
-            | Self::Folded { .. } => false,
-            Self::Io { .. }
-            | Self::Locked { .. }
-            | Self::Replaced { .. }
+            | Self::Folded { .. }
             | Self::Collision { .. }
-            | Self::Blob { .. }
-            | Self::Miswritten { .. }
             | Self::NoRoom { .. }
-            | Self::OverCeiling { .. }
-            | Self::Cancelled => true,
+            | Self::OverCeiling { .. } => false,
+            Self::Io { .. } | Self::Blob { .. } => !self.kind().is_some_and(needs_operator),
+            Self::Locked { .. } | Self::Replaced { .. } | Self::Miswritten { .. } | Self::Cancelled => true,
         }
     }
 
-    /// What a person can do, a line each.
+    /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         use io::ErrorKind as Kind;
         let hint = match self {
@@ -215,7 +236,7 @@ impl Error {
                 "make the volume larger, or keep less: --grace, --max-generations, --spare=off, sparse patterns"
             }
             Self::OverCeiling { .. } => {
-                "raise --max-bytes to twice the tree's size or more, or choose less with sparse patterns"
+                "raise --max-bytes to twice what the tree takes or more, or choose less with sparse patterns"
             }
             Self::Blob { source: BlobError::Unreadable { .. } | BlobError::Unopened(_), .. } => {
                 "the mirror is damaged; it is checked and fetched anew by itself"
@@ -237,7 +258,13 @@ impl Error {
                 Some(Kind::InvalidFilename) => {
                     "this file system allows shorter names than the repository uses: use another one for the root"
                 }
-                _ => return Vec::new(),
+                _ => match self {
+                    Self::Cancelled => "nothing to do: the process was asked to end",
+                    Self::Miswritten { .. } => {
+                        "it is written anew at the next attempt; if it lasts, check the volume and its file system"
+                    }
+                    _ => "look at the volume and its mount; what is published stays",
+                },
             },
         };
         vec![hint.to_owned()]
@@ -253,3 +280,6 @@ pub(crate) fn some_names(names: &[String]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests;

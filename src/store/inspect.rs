@@ -2,16 +2,17 @@
 //! read-only mount. What `treeswap status` shows.
 
 use std::cmp::Reverse;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use crate::configmap::apply::Book;
+use crate::configmap::apply::LedgerSet;
 use crate::fsx::{self, Link};
-use crate::generation::{Name, Record, WORKTREES};
+use crate::generation::{GenerationRecord, LINK, Name, WORKTREES};
 use crate::phase::Status;
 use crate::store::error::Error;
-use crate::store::layout::{LEDGER, LINK, PRIVATE, STATE, STATUS};
 use crate::store::ledger::LEDGER_LIMIT;
-use crate::store::reap::is_pinned;
+use crate::store::names::{LEDGER, PRIVATE, SOCKET, STATE, STATUS};
+use crate::store::reap::{Need, is_pinned};
 use crate::store::state::{Loaded, State};
 
 /// Bytes of a status record that are read at most.
@@ -24,14 +25,16 @@ pub struct Inspection {
     pub root: PathBuf,
     /// The generation that the link names, if it is there.
     pub current: Option<Name>,
-    /// What is wrong with the link, if anything: missing, dangling, no link of ours.
+    /// What is wrong with the link, if anything: missing, dangling, not our link.
     pub link_problem: Option<String>,
     /// Every generation in the root, newest first.
     pub generations: Vec<Inspected>,
-    /// The last status record that a running sync wrote, if it can be read.
+    /// The last status record that a sync wrote, if it can be read.
     pub status: Option<Status>,
+    /// Where a writer that runs says how it is.
+    pub socket: PathBuf,
     /// What was attempted in clusters, if it can be read.
-    pub ledger: Option<Book>,
+    pub ledger: Option<LedgerSet>,
 }
 
 /// One generation in the root.
@@ -40,10 +43,12 @@ pub struct Inspected {
     /// Its directory.
     pub name: Name,
     /// What is on record about it; none where the state file does not know it, or cannot be read.
-    pub record: Option<Record>,
+    pub record: Option<GenerationRecord>,
+    /// Bytes that it takes on disk, if it is on record: an estimate, as for `--max-bytes`.
+    pub disk_bytes: Option<u64>,
     /// Whether the link names it.
     pub current: bool,
-    /// Whether somebody holds a pin on it right now.
+    /// Whether a reader holds a pin on it right now.
     pub pinned: bool,
 }
 
@@ -56,7 +61,7 @@ pub fn inspect(root: &Path) -> Result<Inspection, Error> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => return Err(Error::io("open the directory", path.join(PRIVATE))(error)),
     };
-    let state = match private.as_ref().map(State::load_from).transpose() {
+    let state = match private.as_ref().map(State::load).transpose() {
         Ok(Some(Loaded::Known(state))) => state,
         Ok(_) => State::default(),
         Err(error) => return Err(Error::io("read", path.join(PRIVATE).join(STATE))(error)),
@@ -69,13 +74,15 @@ pub fn inspect(root: &Path) -> Result<Inspection, Error> {
         return Err(Error::NoRoot { path });
     }
     let read = |name, limit| fsx::read_file(private.as_ref()?, name, limit).ok()?;
-    let status = read(STATUS, STATUS_LIMIT).and_then(|text| serde_json::from_slice(&text).ok());
-    let ledger = read(LEDGER, LEDGER_LIMIT).and_then(|text| Book::read(&text).ok());
+    let status = private.as_ref().and_then(read_status);
+    let ledger = read(LEDGER, LEDGER_LIMIT).and_then(|text| LedgerSet::read(&text).ok());
     let (home, form): (_, fn(&str) -> Option<Name>) = match git_sync {
         Some(_) => (path.join(WORKTREES), Name::committed),
         None => (path.clone(), Name::dated),
     };
-    let dir = fsx::open_dir_at_path(&home).map_err(Error::io("open", &home))?;
+    let below = home.strip_prefix(&path).map(Path::to_owned).unwrap_or_default();
+    let below = if below == Path::new("") { Path::new(".") } else { &below };
+    let dir = fsx::open_dir(&dir, below).map_err(Error::io("open", &home))?;
     let mut names: Vec<Name> = Vec::new();
     for entry in fsx::list(&dir).map_err(Error::io("list", &home))? {
         let Some(name) = entry.os().to_str().and_then(form) else { continue };
@@ -87,21 +94,30 @@ pub fn inspect(root: &Path) -> Result<Inspection, Error> {
     // Newest first. A commit's id says nothing about that, only its record does.
     let published = |name: &Name| state.record(name).map(|record| record.published);
     names.sort_by_cached_key(|name| Reverse((name.commit().and_then(|_| published(name)), name.clone())));
-    let (current, link_problem) = judge(&link, &at, &names);
+    let (current, link_problem) = current_of(&link, &at, &names);
+    let socket = path.join(PRIVATE).join(SOCKET);
+    let block = fsx::space(&dir).map_err(Error::io("ask for the space of", &path))?.block;
     let generations = names
         .into_iter()
         .map(|name| Inspected {
             current: current.as_ref() == Some(&name),
             pinned: is_pinned(&dir, &name),
+            disk_bytes: state.record(&name).map(|record| Need::of(record).on_disk(block)),
             record: state.record(&name).cloned(),
             name,
         })
         .collect();
-    Ok(Inspection { root: path, current, link_problem, generations, status, ledger })
+    Ok(Inspection { root: path, current, link_problem, generations, status, socket, ledger })
+}
+
+/// The status record, if it can be read.
+pub(super) fn read_status(private: impl AsFd) -> Option<Status> {
+    let text = fsx::read_file(private, STATUS, STATUS_LIMIT).ok()??;
+    serde_json::from_slice(&text).ok()
 }
 
 /// What the link names, by the base name of its target: where it leads from here, another mount may decide.
-fn judge(link: &Link, at: &Path, names: &[Name]) -> (Option<Name>, Option<String>) {
+fn current_of(link: &Link, at: &Path, names: &[Name]) -> (Option<Name>, Option<String>) {
     let shown = at.file_name().unwrap_or(at.as_os_str()).display();
     let target = match link {
         Link::Absent => return (None, Some(format!("there is no {shown}"))),

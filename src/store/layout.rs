@@ -29,50 +29,26 @@
 //!   ..treeswap/                                    ours, as above
 //! ```
 //!
-//! There whatever else is in the root belongs to somebody else and is left alone. A tree's own names cannot collide
+//! There whatever else is in the root belongs to others and is left alone. A tree's own names cannot collide
 //! with anything: they are all inside the generation, and `.git`, which is ours there, is a name that no tree may have.
 //!
 //! The root is resolved once, when it is opened; afterwards every step works below its handle, so that a rename or a
 //! remount on the way to it cannot lead us elsewhere.
 
-use std::ffi::OsStr;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::FileType;
 
-use crate::fsx::{self, Link};
-use crate::generation::{Name, WORKTREES};
-use crate::store::Style;
+use crate::fsx::{self, Flush, Link};
+use crate::generation::{LINK, Name, WORKTREES};
 use crate::store::error::{Error, some_names};
 use crate::store::link::{Swapped, clean};
+use crate::store::names::{DIR_MODE, LINK_TMP, PRIVATE, PRIVATE_ASIDE, STAGING, STATE, TRASH};
 use crate::store::state::{Loaded, State};
-
-/// The link that consumers open, in our own layout.
-pub(crate) const LINK: &str = "..data";
-/// Where the next one is made; the kubelet's name for it, which watchers know.
-pub(crate) const LINK_TMP: &str = "..data_tmp";
-/// Our own directory.
-pub(crate) const PRIVATE: &str = "..treeswap";
-/// The writer's lock, in our own directory.
-pub(crate) const LOCK: &str = "lock";
-/// The records of the generations.
-pub(crate) const STATE: &str = "state";
-/// The last status record.
-pub(crate) const STATUS: &str = "status.json";
-/// What was attempted in clusters.
-pub(crate) const LEDGER: &str = "ledger.json";
-/// Generations being written.
-pub(crate) const STAGING: &str = "staging";
-/// The spare.
-pub(crate) const SPARE: &str = "spare";
-/// What is being deleted.
-pub(crate) const TRASH: &str = "trash";
-/// Begins the name of what was moved aside.
-pub(crate) const QUARANTINE: &str = "quarantine-";
-
-/// Directories of ours are readable by every uid: tools that walk the whole root must not trip over them.
-pub(crate) const DIR_MODE: u32 = 0o755;
+use crate::store::{Options, Recovered, Style, operator_file, quarantine};
 
 /// Handles on the root and on our own directories in it.
 #[derive(Debug)]
@@ -93,6 +69,8 @@ pub(crate) struct Layout {
     pub(crate) link: Swapped,
     /// git-sync's layout.
     pub(crate) is_git_sync: bool,
+    /// The block of the root's file system, in bytes.
+    pub(crate) block: u64,
 }
 
 /// Mode of `.worktrees`, less the umask, as git-sync makes it.
@@ -100,32 +78,31 @@ const HOME_MODE: u32 = 0o775;
 
 impl Layout {
     /// Opens the root: resolves it, refuses what no one can mean, makes it and our directories where absent.
-    pub(crate) fn open(asked: &Path, style: &Style) -> Result<Self, Error> {
+    pub(crate) fn open(options: &Options, found: &mut Recovered) -> Result<Self, Error> {
+        let Options { root: asked, style, own, .. } = options;
         let is_git_sync = *style != Style::Kubelet;
         let path = resolve(&if is_git_sync { clean(asked) } else { asked.to_owned() })?;
         let root = fsx::open_dir_at_path(&path).map_err(Error::io("open", &path))?;
-        // Before anything is made in it. Whoever has the lock looks again, and says what cannot be read.
+        // Before anything is made in it. The holder of the lock looks again, and reports what cannot be read.
         if let Ok(private) = fsx::open_dir(&root, PRIVATE)
-            && let Ok(Loaded::Known(state)) = State::load_from(private)
+            && let Ok(Loaded::Known(state)) = State::load(private)
         {
             refuse_the_other(&path, &state, is_git_sync)?;
         }
         let (link, home) = match style {
             Style::Kubelet => {
-                refuse_foreign(&path, &root)?;
+                refuse_foreign(&path, &root, own)?;
                 let link = Swapped::of_root(&path, &root);
                 (link.map_err(Error::io("open", &path))?, fsx::open_dir(&root, "."))
             }
             Style::GitSync { link } => (Swapped::of_git_sync(&path, link)?, ensure_home(&root)),
         };
         let home = home.map_err(Error::io("open the directory", path.join(WORKTREES)))?;
-        let private = open_private(&path, &root)?;
-        let inner = |name: &str| {
-            fsx::ensure_dir(&private, name, DIR_MODE)
-                .map_err(Error::io("open the directory", path.join(PRIVATE).join(name)))
-        };
-        let (staging, trash) = (inner(STAGING)?, inner(TRASH)?);
-        Ok(Self { path, root, private, staging, trash, home, link, is_git_sync })
+        let private = open_private(&path, &root, found)?;
+        let staging = open_inner(&path, &private, STAGING, found)?;
+        let trash = open_inner(&path, &private, TRASH, found)?;
+        let block = fsx::space(&root).map_err(Error::io("ask for the space of", &path))?.block;
+        Ok(Self { path, root, private, staging, trash, home, link, is_git_sync, block })
     }
 
     /// The path of a name in the root, for messages.
@@ -157,6 +134,16 @@ impl Layout {
         })
     }
 
+    /// Reads the records. Only what is wrong with the file system is an error.
+    pub(crate) fn load(&self) -> Result<Loaded, Error> {
+        State::load(&self.private).map_err(Error::io("read", self.private_at(STATE)))
+    }
+
+    /// Writes the records.
+    pub(crate) fn save(&self, state: &State, flush: Flush) -> Result<(), Error> {
+        state.save(&self.private, flush).map_err(Error::io("write", self.private_at(STATE)))
+    }
+
     /// Why the handles that git-sync's layout needs besides have to be opened anew, if so.
     pub(crate) fn displaced(&self) -> Result<Option<String>, Error> {
         if !self.is_git_sync {
@@ -185,10 +172,25 @@ fn ensure_home(root: &OwnedFd) -> std::io::Result<OwnedFd> {
     fsx::open_dir(root, WORKTREES)
 }
 
-fn open_private(path: &Path, root: &OwnedFd) -> Result<OwnedFd, Error> {
-    let at = path.join(PRIVATE);
-    let private = fsx::ensure_dir(root, PRIVATE, DIR_MODE).map_err(Error::io("open the directory", &at))?;
-    Ok(private)
+fn open_private(path: &Path, root: &OwnedFd, found: &mut Recovered) -> Result<OwnedFd, Error> {
+    let failed = || Error::io("open the directory", path.join(PRIVATE));
+    let moved =
+        quarantine::quarantine_unless(root, PRIVATE, FileType::Directory, PRIVATE_ASIDE).map_err(failed())?;
+    found.moved(Path::new(PRIVATE), moved);
+    fsx::ensure_dir(root, PRIVATE, DIR_MODE).map_err(failed())
+}
+
+/// Opens a directory in our own one.
+pub(super) fn open_inner(
+    path: &Path,
+    private: &OwnedFd,
+    name: &str,
+    found: &mut Recovered,
+) -> Result<OwnedFd, Error> {
+    let failed = Error::io("open the directory", path.join(PRIVATE).join(name));
+    let (dir, moved) = quarantine::open_dir(private, name).map_err(failed)?;
+    found.moved(&Path::new(PRIVATE).join(name), moved);
+    Ok(dir)
 }
 
 /// Makes the directory where it is absent, follows links on the way to it once, and refuses what cannot be meant.
@@ -218,7 +220,7 @@ fn resolve(asked: &Path) -> Result<PathBuf, Error> {
     }
 }
 
-/// Directories that are never a root, however empty: somebody else lives there, or will.
+/// Directories that are never a root, however empty: they belong to the system or to a user.
 const SYSTEM: &[&str] = &[
     "/bin",
     "/boot",
@@ -276,15 +278,18 @@ pub(crate) fn refuse_the_other(path: &Path, state: &State, is_git_sync: bool) ->
     Err(Error::OtherLayout { path: path.to_owned(), made })
 }
 
-/// Refuses a root that has no directory of ours and holds anything but what a kubelet's or our own publication leaves.
-fn refuse_foreign(path: &Path, root: &OwnedFd) -> Result<(), Error> {
+/// Refuses a root that has none of our directories and holds anything but what a kubelet's or our own publication
+/// leaves and the files that the operator asked for.
+fn refuse_foreign(path: &Path, root: &OwnedFd, own: &BTreeSet<OsString>) -> Result<(), Error> {
     let listed = fsx::list(root).map_err(Error::io("list", path))?;
     if listed.iter().any(|entry| entry.os() == OsStr::new(PRIVATE)) {
         return Ok(());
     }
     let mut foreign = Vec::new();
     for entry in &listed {
-        if !is_ours(root, entry.os()).map_err(Error::io("look at", path.join(entry.os())))? {
+        if !operator_file::is_one(own, entry.os())
+            && !is_ours(root, entry.os()).map_err(Error::io("look at", path.join(entry.os())))?
+        {
             foreign.push(entry.os().to_string_lossy().into_owned());
         }
     }
@@ -303,6 +308,9 @@ fn is_ours(root: &OwnedFd, name: &OsStr) -> std::io::Result<bool> {
     }
     let kind =
         |wanted: FileType| Ok(fsx::stat(root, name)?.is_some_and(|stat| fsx::file_type(&stat) == wanted));
+    if text.starts_with(PRIVATE_ASIDE) {
+        return Ok(true); // moved there by a start that ended before our own directory was made
+    }
     if text == LINK || text == LINK_TMP {
         return kind(FileType::Symlink);
     }
@@ -317,9 +325,9 @@ fn is_ours(root: &OwnedFd, name: &OsStr) -> std::io::Result<bool> {
 pub(crate) enum RootLink {
     /// Nothing.
     Absent,
-    /// A link of ours: to this directory of the root, under the same name.
+    /// Our link: to this directory of the root, under the same name.
     Ours(String),
-    /// Somebody else's.
+    /// Not ours.
     Foreign,
 }
 
@@ -332,7 +340,9 @@ pub(crate) fn root_link(root: &OwnedFd, name: &OsStr) -> std::io::Result<RootLin
         Link::To(target) => target,
     };
     let mut parts = Path::new(&target).components();
-    let (first, second, rest) = (parts.next(), parts.next(), parts.next());
+    let first = parts.next();
+    let second = parts.next();
+    let rest = parts.next();
     let (Some(Component::Normal(first)), Some(Component::Normal(second)), None) = (first, second, rest)
     else {
         return Ok(RootLink::Foreign);

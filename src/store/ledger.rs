@@ -3,18 +3,21 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use rustix::fs::FileType;
+
 use super::error::Error;
-use super::layout::LEDGER;
-use crate::configmap::apply::Book;
+use super::names::{LEDGER, QUARANTINE};
+use super::quarantine;
+use crate::configmap::apply::LedgerSet;
 use crate::fsx::{self, Flush};
 
 /// More than any ledger has.
 pub(super) const LEDGER_LIMIT: u64 = 256 << 20;
 
 /// A ledger that cannot be read is kept under this name.
-const DAMAGED: &str = "ledger.json.damaged";
+pub(super) const DAMAGED: &str = "ledger.json.damaged";
 
-/// The ledger's file, written by whoever holds the root.
+/// The ledger's file, written by the root's writer.
 #[derive(Debug)]
 pub struct LedgerFile {
     pub(super) private: OwnedFd,
@@ -22,21 +25,24 @@ pub struct LedgerFile {
 }
 
 impl LedgerFile {
-    /// What it holds; nothing where there is none yet. One that cannot be understood is moved aside, and why comes, too.
+    /// What it holds; nothing where there is none yet. One that cannot be understood is moved aside, and why comes,
+    /// too.
     ///
     /// # Errors
     /// When it cannot be read, or not be moved: then nothing may be written over it.
-    pub fn read(&self) -> Result<(Book, Option<String>), Error> {
+    pub fn read(&self) -> Result<(LedgerSet, Option<String>), Error> {
         let text = fsx::read_file(&self.private, LEDGER, LEDGER_LIMIT);
         let Some(text) = text.map_err(Error::io("read", &self.path))? else { return Ok(Default::default()) };
-        match Book::read(&text) {
-            Ok(book) => Ok((book, None)),
+        match LedgerSet::read(&text) {
+            Ok(ledgers) => Ok((ledgers, None)),
             Err(error) => {
+                quarantine::quarantine_unless(&self.private, DAMAGED, FileType::RegularFile, QUARANTINE)
+                    .map_err(Error::io("move aside", &self.path))?;
                 rustix::fs::renameat(&self.private, LEDGER, &self.private, DAMAGED)
                     .map_err(Error::io("move aside", &self.path))?;
                 let why =
                     format!("{} cannot be understood, and is {DAMAGED} now: {error}", self.path.display());
-                Ok((Book::default(), Some(why)))
+                Ok((LedgerSet::default(), Some(why)))
             }
         }
     }
@@ -45,8 +51,8 @@ impl LedgerFile {
     ///
     /// # Errors
     /// When it cannot be written; the old one is as it was.
-    pub fn write(&self, book: &Book) -> Result<(), Error> {
-        fsx::replace_file(&self.private, LEDGER, &book.text(), 0o644, Flush::Content)
+    pub fn write(&self, ledgers: &LedgerSet) -> Result<(), Error> {
+        quarantine::replace_file(&self.private, LEDGER, &ledgers.text(), Flush::Content)
             .map_err(Error::io("write", &self.path))
     }
 }

@@ -10,9 +10,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::fsx::{self, Link};
-use crate::generation::{Name, WORKTREES};
+use crate::generation::{LINK, Name, WORKTREES};
 use crate::store::error::Error;
-use crate::store::layout::{LINK, PRIVATE};
+use crate::store::names::PRIVATE;
 
 /// Mode of the directories on the way to the link, less the umask, as git-sync makes them.
 const PARENT_MODE: u32 = 0o775;
@@ -52,7 +52,7 @@ impl Swapped {
     }
 
     /// git-sync's, for the root at `root`. Makes the directories on the way to it; refuses a link where it would be
-    /// taken for something of ours or of git's.
+    /// taken for ours or git's.
     pub(crate) fn of_git_sync(root: &Path, link: &Path) -> Result<Self, Error> {
         let refused = |why: &str| Error::BadLink { path: link.to_owned(), why: why.to_owned() };
         let cleaned = clean(link);
@@ -117,7 +117,8 @@ impl Swapped {
     /// the same way in other words.
     pub(crate) fn named_by(&self, target: &OsStr) -> Option<Name> {
         let target = Path::new(target);
-        let (parent, name) = (target.parent()?, self.name_of(target.file_name()?)?);
+        let parent = target.parent()?;
+        let name = self.name_of(target.file_name()?)?;
         let same = parent == self.way
             || self.commits && fs_err::canonicalize(self.at.join(parent)).is_ok_and(|at| at == self.home);
         same.then_some(name)
@@ -143,7 +144,7 @@ impl Swapped {
 }
 
 /// `..data_tmp` for `..data`, the kubelet's name for it, which watchers know.
-fn temporary(name: &OsStr) -> OsString {
+pub(crate) fn temporary(name: &OsStr) -> OsString {
     let mut tmp = OsString::new();
     if !name.as_encoded_bytes().starts_with(b"..") {
         tmp.push("..");

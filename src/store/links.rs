@@ -1,25 +1,31 @@
 //! Root links: one for each top-level name of the current generation, `name -> ..data/name`.
 //!
-//! Ours are recognised by their target. Whatever else stands under such a name is somebody else's: reported, never
+//! Ours are recognised by their target. Whatever else is under such a name is not ours: reported, never
 //! touched. A link is replaced by a rename over it, never by an unlink and a symlink: it must not be absent in between.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use crate::fsx;
-use crate::generation::Name;
+use crate::generation::{LINK, Name};
 use crate::store::Recovered;
 use crate::store::error::Error;
-use crate::store::layout::{LINK, Layout, RootLink, root_link};
+use crate::store::layout::{Layout, RootLink, root_link};
 
 /// Top-level names of a generation.
 pub(crate) type Names = BTreeSet<OsString>;
 
 /// Reads the top-level names of a generation.
 pub(crate) fn top_names(generation: impl AsFd) -> std::io::Result<Names> {
-    Ok(fsx::list(generation)?.into_iter().map(|entry| entry.os().to_owned()).collect())
+    let mut names = Names::new();
+    fsx::each(generation, |name, _| {
+        names.insert(OsStr::from_bytes(name.to_bytes()).to_owned());
+        Ok(())
+    })?;
+    Ok(names)
 }
 
 impl Layout {
@@ -27,7 +33,7 @@ impl Layout {
     pub(crate) fn refuse_collisions(&self, names: &Names) -> Result<(), Error> {
         for name in names {
             let collides =
-                name.as_encoded_bytes().starts_with(b"..") || self.look(name)? == RootLink::Foreign;
+                name.as_encoded_bytes().starts_with(b"..") || self.link_at(name)? == RootLink::Foreign;
             if collides {
                 let name = name.to_string_lossy().into_owned();
                 return Err(Error::Collision { root: self.path.clone(), name });
@@ -41,7 +47,7 @@ impl Layout {
     pub(crate) fn add_links(&self, names: &Names, generation: &Name) -> Result<Vec<OsString>, Error> {
         let mut added = Vec::new();
         for name in names {
-            if self.look(name)? == RootLink::Absent {
+            if self.link_at(name)? == RootLink::Absent {
                 let target = Path::new(generation.as_str()).join(name);
                 rustix::fs::symlinkat(&target, &self.root, name.as_os_str())
                     .map_err(Error::io("make the link", self.at(name)))?;
@@ -51,21 +57,30 @@ impl Layout {
         Ok(added)
     }
 
-    /// Removes links of ours whose name is not among `names`; returns them.
+    /// Removes our links whose name is not among `names`; returns them.
     pub(crate) fn remove_links(&self, names: &Names) -> Result<Vec<OsString>, Error> {
+        let mut others = Vec::new();
         let mut removed = Vec::new();
-        for entry in fsx::list(&self.root).map_err(Error::io("list", &self.path))? {
-            let name = entry.os();
-            if !names.contains(name) && matches!(self.look(name)?, RootLink::Ours(_)) {
-                fsx::unlink(&self.root, name).map_err(Error::io("remove the link", self.at(name)))?;
-                removed.push(name.to_owned());
+        fsx::each(&self.root, |name, _| {
+            let name = OsStr::from_bytes(name.to_bytes());
+            if !names.contains(name) {
+                others.push(name.to_owned());
+            }
+            Ok(())
+        })
+        .map_err(Error::io("list", &self.path))?;
+        for name in others {
+            if matches!(self.link_at(&name)?, RootLink::Ours(_)) {
+                fsx::unlink(&self.root, name.as_os_str())
+                    .map_err(Error::io("remove the link", self.at(&name)))?;
+                removed.push(name);
             }
         }
         Ok(removed)
     }
 
     /// Points links that were made before the swap to the link.
-    pub(crate) fn settle_links(&self, names: &[OsString]) -> Result<(), Error> {
+    pub(crate) fn finish_links(&self, names: &[OsString]) -> Result<(), Error> {
         names.iter().try_for_each(|name| self.point_link(name))
     }
 
@@ -87,14 +102,14 @@ impl Layout {
     }
 
     /// Brings the root links in line with the current generation's names. Reads only, where nothing is wrong.
-    pub(crate) fn mend_links(&self, names: &Names, found: &mut Recovered) -> Result<(), Error> {
+    pub(crate) fn repair_links(&self, names: &Names, found: &mut Recovered) -> Result<(), Error> {
         for name in self.remove_links(names)? {
             found
                 .done
                 .push(format!("removed the root link {name:?}: the current generation has no such name"));
         }
         for name in names {
-            match self.look(name)? {
+            match self.link_at(name)? {
                 RootLink::Ours(dir) if dir == LINK => {}
                 RootLink::Ours(_) => {
                     self.point_link(name)?;
@@ -114,7 +129,7 @@ impl Layout {
         Ok(())
     }
 
-    fn look(&self, name: &OsStr) -> Result<RootLink, Error> {
+    fn link_at(&self, name: &OsStr) -> Result<RootLink, Error> {
         root_link(&self.root, name).map_err(Error::io("look at", self.at(name)))
     }
 }

@@ -1,7 +1,7 @@
 //! The writer's lock: one writer a root.
 //!
 //! An flock, so that the kernel frees it however the holder ends; no process id is trusted. The file's content names
-//! its holder for the message of whoever comes second, and decides nothing. Mode 0600: a consumer that could open the
+//! its holder for the message of a second writer, and decides nothing. Mode 0600: a consumer that could open the
 //! file, even through a read-only mount, could take the lock.
 
 use std::fs::File;
@@ -9,12 +9,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
 use jiff::Timestamp;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::fsx::{self, Lock};
+use crate::store::Recovered;
 use crate::store::error::Error;
-use crate::store::layout::{LOCK, Layout};
+use crate::store::layout::Layout;
+use crate::store::names::LOCK;
 
 /// Who holds the lock, as it says itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -32,10 +34,11 @@ pub(crate) struct WriterLock {
 
 impl WriterLock {
     /// Takes the lock, or says who has it.
-    pub(crate) fn take(layout: &Layout) -> Result<Self, Error> {
+    pub(crate) fn take(layout: &Layout, found: &mut Recovered) -> Result<Self, Error> {
         let path = layout.private_at(LOCK);
         loop {
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            layout.quarantine_foreign(LOCK, FileType::RegularFile, found)?;
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
             let file = rustix::fs::openat(&layout.private, LOCK, flags, Mode::from_raw_mode(0o600))
                 .map_err(Error::io("open the lock", &path))?;
             match fsx::try_lock(&file).map_err(Error::io("lock", &path))? {
@@ -53,8 +56,9 @@ impl WriterLock {
                 }
             }
             let lock = Self { file };
-            // Somebody may have removed the file between our open and our lock: then it is no lock at all.
+            // The file may have been removed between our open and our lock: then it is no lock at all.
             if lock.is_in_place(layout)? {
+                let _ = fsx::set_mode(&lock.file, 0o600); // of another user: then it is as it is
                 lock.sign();
                 return Ok(lock);
             }

@@ -1,27 +1,31 @@
 //! The root: layout, staging, publication, pins, retention's hands, recovery. Blocking.
 //!
-//! Files: `layout` names and handles; `link` the link; `lock` one writer; `state` what is on record; `stage` and `spare`
-//! write trees; `staged` and `keeper` what the store makes of them; `publish` the numbered order, `worktrees` that of
-//! git-sync's layout; `links` root links; `recover` what every start and every cycle mends; `takeover` what git-sync
-//! left; `verify` content against payload; `reap` and `trash` deletion; `pin` the
-//! consumers' side; `inspect` a look without the lock; `probe` what the file system can do; `error`.
+//! Files: `layout` names and handles; `quarantine` what stands in their way; `link` the link; `lock` one writer;
+//! `state` what is on record; `stage` and `spare` write trees; `staged` and `spare_slot` what the store makes of them;
+//! `publish` the numbered order, `worktrees` that of git-sync's layout; `links` root links; `operator_file` files of
+//! the operator's beside what is published; `recover` what every start and every cycle mends; `takeover` what git-sync
+//! left; `verify` content against payload; `reap` and `trash` deletion; `inspect` a look without the lock; `probe` what
+//! the file system can do; `error`.
 //!
 //! Promises: the link names one complete generation at every instant, and once it named one it always does; a published
 //! generation is never written into; nothing that is not ours is deleted; no failure touches what is published.
 //! Does not do: network, objects, deciding when.
 
 mod inspect;
-mod keeper;
 mod ledger;
 mod link;
 mod links;
 mod lock;
-pub mod pin;
+mod mounts;
+mod names;
+mod operator_file;
 mod probe;
 mod publish;
+mod quarantine;
 mod reap;
 mod recover;
 pub mod spare;
+mod spare_slot;
 pub mod stage;
 mod staged;
 mod state;
@@ -34,6 +38,7 @@ pub(crate) mod error;
 pub(crate) mod layout;
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -41,21 +46,24 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::{self, Now};
 use crate::fsx::{self, Flush};
-use crate::generation::{Name, Record};
+use crate::generation::{GenerationRecord, Name};
+use crate::phase::Status;
 use crate::retention;
-use keeper::Keeper;
-use layout::{LEDGER, Layout, STAGING, STATUS};
+use layout::Layout;
 use links::Names;
 use lock::WriterLock;
+use names::{LEDGER, STAGING, STATUS};
+use spare_slot::SpareSlot;
 use state::{Loaded, State};
 use trash::Trash;
 
-pub use error::Error;
+pub use error::{Error, Unit};
 pub use inspect::{Inspected, Inspection, inspect};
-pub use keeper::SpareTask;
 pub use ledger::LedgerFile;
+pub use operator_file::{OwnFile, check_outside, check_place, check_resolved, open_outside};
 pub use probe::Probes;
 pub use publish::Ready;
+pub use spare_slot::SpareTask;
 pub use staged::Staged;
 
 /// How hard a publication is made to survive a power cut.
@@ -74,8 +82,8 @@ pub enum Spare {
     /// A private full copy of the current generation, kept ready.
     #[default]
     Copy,
-    /// The same with hard links. In git-sync's layout, where consumers write into what is published, as [`Spare::Copy`]:
-    /// they would write into the next generation as well.
+    /// The same with hard links. In git-sync's layout, where consumers write into what is published, as
+    /// [`Spare::Copy`]: they would write into the next generation as well.
     Link,
     /// None: every generation is written in full.
     Off,
@@ -101,6 +109,8 @@ pub struct Options {
     pub root: PathBuf,
     /// See [`Style`].
     pub style: Style,
+    /// Names in the root that the operator gave to something besides: see [`OwnFile`].
+    pub own: BTreeSet<OsString>,
     /// See [`Durability`].
     pub durability: Durability,
     /// See [`Spare`].
@@ -117,11 +127,25 @@ pub struct Options {
 #[derive(Clone, Debug)]
 pub struct Published {
     /// The new current generation.
-    pub current: Record,
+    pub current: GenerationRecord,
     /// The one before.
     pub previous: Option<Name>,
     /// What did not work after the swap, a line each; the next cycle mends it.
     pub warnings: Vec<String>,
+}
+
+/// Room in a root.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Room {
+    /// Bytes that an unprivileged process may still write.
+    pub free_bytes: Option<u64>,
+    /// Files that may still be made.
+    pub free_inodes: Option<u64>,
+    /// Bytes that the generations and the spare take on disk, from their sizes: a block is added for each entry, and a
+    /// file that several generations share counts in each of them.
+    pub used_bytes: u64,
+    /// `--max-bytes`.
+    pub limit_bytes: Option<u64>,
 }
 
 /// What recovery found and did, for the log.
@@ -133,6 +157,15 @@ pub struct Recovered {
     pub foreign: Vec<String>,
     /// One line for each thing that does not work here, or could not be mended yet.
     pub warnings: Vec<String>,
+}
+
+impl Recovered {
+    /// Something that is not ours was under one of our names, and was moved to another one beside it.
+    fn moved(&mut self, from: &Path, to: Option<String>) {
+        let line =
+            |to| format!("moved {}, which is not what belongs there, to {to} beside it", from.display());
+        self.done.extend(to.map(line));
+    }
 }
 
 /// The root, locked by us.
@@ -148,24 +181,27 @@ pub struct Store {
     unsynced: bool,
     /// Top-level names of the current generation.
     names: Option<(Name, Names)>,
-    spare: Arc<Keeper>,
+    spare: Arc<SpareSlot>,
     trash: Arc<Trash>,
     /// Generations that could not be reaped.
     stuck: BTreeSet<Name>,
 }
 
 impl Store {
-    /// Opens the root, refuses `/`, home directories and foreign ones, takes the writer's lock, recovers (links first, no network).
+    /// Opens the root, refuses `/`, home directories and foreign ones, takes the writer's lock, recovers (links first,
+    /// no network).
     pub fn open(mut options: Options) -> Result<(Self, Recovered), Error> {
-        let layout = Arc::new(Layout::open(&options.root, &options.style)?);
-        let lock = WriterLock::take(&layout)?;
+        let mut found = Recovered::default();
+        let layout = Arc::new(Layout::open(&options, &mut found)?);
+        let lock = WriterLock::take(&layout, &mut found)?;
+        layout.quarantine_all_foreign(&mut found)?;
         let probes = Probes::of(&layout)?;
-        let mut found = Recovered { warnings: probes.warnings(), ..Recovered::default() };
-        let mut state = match State::load(&layout)? {
+        found.warnings.extend(probes.warnings());
+        let mut state = match layout.load()? {
             Loaded::Known(state) => state,
             Loaded::Absent => State::default(),
             Loaded::Damaged(why) => {
-                let to = layout.quarantine(&layout.private, layout::STATE.as_ref())?;
+                let to = layout.quarantine(&layout.private, names::STATE.as_ref())?;
                 found.done.push(format!(
                     "the state file is damaged ({why}) and moved to {to}: taken from what is on disk"
                 ));
@@ -179,8 +215,9 @@ impl Store {
             options.spare = Spare::Copy;
         }
         let trash = Arc::new(Trash::new(Arc::clone(&layout), lock));
-        let spare = Arc::new(Keeper::open(&layout, &trash, options.spare)?);
-        let (unsynced, names) = (false, None);
+        let spare = Arc::new(SpareSlot::open(&layout, &trash, options.spare, &mut found)?);
+        let unsynced = false;
+        let names = None;
         let mut store = Self {
             options,
             layout,
@@ -199,7 +236,7 @@ impl Store {
     }
 
     /// The generation that the link names, if any.
-    pub fn current(&self) -> Option<&Record> {
+    pub fn current(&self) -> Option<&GenerationRecord> {
         self.state.current.as_ref().and_then(|name| self.state.record(name))
     }
 
@@ -210,7 +247,7 @@ impl Store {
     }
 
     /// Every generation known, newest first, the current one included.
-    pub fn generations(&self) -> &[Record] {
+    pub fn generations(&self) -> &[GenerationRecord] {
         &self.state.generations
     }
 
@@ -229,20 +266,37 @@ impl Store {
         self.probes
     }
 
-    /// Bytes that the root's file system has left for us, if it says.
-    pub fn free_bytes(&self) -> Option<u64> {
-        fsx::space(&self.layout.root).ok().map(|space| space.bytes)
+    /// What the root's file system has left for us, if it says, and what the generations and the spare take of it.
+    pub fn room(&self) -> Room {
+        let space = fsx::space(&self.layout.root).ok();
+        Room {
+            free_bytes: space.map(|space| space.bytes),
+            free_inodes: space.and_then(|space| space.inodes),
+            used_bytes: self.generations_on_disk().saturating_add(self.spare_bytes()),
+            limit_bytes: self.options.retention.max_bytes,
+        }
+    }
+
+    /// Where the writer says how it is.
+    pub fn socket(&self) -> PathBuf {
+        self.layout.private_at(names::SOCKET)
+    }
+
+    /// The status record that was written last, by this process or one before, if it can be read.
+    pub fn status(&self) -> Option<Status> {
+        inspect::read_status(&self.layout.private)
     }
 
     /// Writes the status record for `treeswap status`, in one piece but not durably.
     pub fn write_status(&self, status: &[u8]) -> Result<(), Error> {
-        fsx::replace_file(&self.layout.private, STATUS, status, 0o644, Flush::Lazy)
+        quarantine::replace_file(&self.layout.private, STATUS, status, Flush::Lazy)
             .map_err(Error::io("write", self.layout.private_at(STATUS)))
     }
 
     /// The ledger of what is delivered from this root. It may be written without the store, by one of us at a time.
     pub fn ledger(&self) -> Result<LedgerFile, Error> {
-        let (private, path) = (self.layout.private.try_clone(), self.layout.private_at(LEDGER));
+        let private = self.layout.private.try_clone();
+        let path = self.layout.private_at(LEDGER);
         Ok(LedgerFile { private: private.map_err(Error::io("open", &path))?, path })
     }
 
@@ -261,8 +315,15 @@ impl Store {
         }
         for entry in fsx::list(&layout.private).map_err(Error::io("list", layout.private_at("")))? {
             if entry.name.to_bytes().starts_with(fsx::TMP_PREFIX.as_bytes()) {
-                fsx::unlink(&layout.private, entry.os())
-                    .map_err(Error::io("remove", layout.private_at(entry.os())))?;
+                let failed = || Error::io("remove", layout.private_at(entry.os()));
+                let there = fsx::stat(&layout.private, entry.os()).map_err(failed())?;
+                if there.is_some_and(|stat| fsx::file_type(&stat).is_dir()) {
+                    // We make none of such a name.
+                    let to = layout.quarantine(&layout.private, entry.os())?;
+                    found.moved(&Path::new(names::PRIVATE).join(entry.os()), Some(to));
+                } else {
+                    fsx::unlink(&layout.private, entry.os()).map_err(failed())?;
+                }
             }
         }
         Ok(())
@@ -288,27 +349,27 @@ impl Store {
             return Ok(Some("the root was removed and made again".to_owned()));
         }
         let private =
-            fsx::stat(&layout.root, layout::PRIVATE).map_err(Error::io("look at", layout.private_at("")))?;
+            fsx::stat(&layout.root, names::PRIVATE).map_err(Error::io("look at", layout.private_at("")))?;
         let held = fsx::identity(&layout.private).map_err(Error::io("look at", layout.private_at("")))?;
         if private.is_none_or(|stat| (stat.st_dev, stat.st_ino) != held)
             || !self.trash.lock().is_in_place(layout)?
         {
-            return Ok(Some(format!("{} was removed, and is made again", layout::PRIVATE)));
+            return Ok(Some(format!("{} was removed, and is made again", names::PRIVATE)));
         }
         if let Some(why) = layout.displaced()? {
             return Ok(Some(why));
         }
         let inner = [
-            (layout::STAGING, &layout.staging),
-            (layout::TRASH, &layout.trash),
-            (layout::SPARE, self.spare.place()),
+            (names::STAGING, &layout.staging),
+            (names::TRASH, &layout.trash),
+            (names::SPARE, self.spare.place()),
         ];
         for (name, held) in inner {
             let failed = || Error::io("look at", layout.private_at(name));
             let held = fsx::identity(held).map_err(failed())?;
             let there = fsx::stat(&layout.private, name).map_err(failed())?;
             if there.is_none_or(|stat| (stat.st_dev, stat.st_ino) != held) {
-                return Ok(Some(format!("{}/{name} was removed, and is made again", layout::PRIVATE)));
+                return Ok(Some(format!("{}/{name} was removed, and is made again", names::PRIVATE)));
             }
         }
         Ok(None)
@@ -318,8 +379,8 @@ impl Store {
     fn reopen(&mut self) -> Result<Recovered, Error> {
         // Our own descriptors hold the lock until they are dropped below: another file is needed to take it again.
         if self.trash.lock().is_in_place(&self.layout)? {
-            let failed = Error::io("remove the lock", self.layout.private_at(layout::LOCK));
-            fsx::unlink(&self.layout.private, layout::LOCK).map_err(failed)?;
+            let failed = Error::io("remove the lock", self.layout.private_at(names::LOCK));
+            fsx::unlink(&self.layout.private, names::LOCK).map_err(failed)?;
         }
         let (mut fresh, mut found) = Self::open(self.options.clone())?;
         if fresh.state.generations.iter().all(|record| !record.is_known()) {

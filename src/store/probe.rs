@@ -5,7 +5,8 @@ use rustix::fs::{AtFlags, StatxFlags};
 use crate::fsx::{self, Lock};
 use crate::generation::WORKTREES;
 use crate::store::error::Error;
-use crate::store::layout::{Layout, STAGING};
+use crate::store::layout::Layout;
+use crate::store::names::STAGING;
 
 /// What was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,7 +81,8 @@ fn mount_of(fd: &std::os::fd::OwnedFd) -> std::io::Result<(u64, u64)> {
 
 fn pins(layout: &Layout, name: &str) -> std::io::Result<bool> {
     let open = || fsx::open_dir(&layout.staging, name);
-    let (reader, reaper) = (open()?, open()?);
+    let reader = open()?;
+    let reaper = open()?;
     Ok(fsx::try_lock_shared(&reader)? == Lock::Taken && fsx::try_lock(&reaper)? == Lock::Held)
 }
 

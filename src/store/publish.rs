@@ -3,7 +3,7 @@
 //! The writer's lock is held throughout. Each step with what a crash right after it leaves, and what the next start
 //! does about it:
 //!
-//! 1. Look: the tree's top-level names must be free in the root, or links of ours.
+//! 1. Look: the tree's top-level names must be free in the root, or our links.
 //!    *Crash:* a directory in staging. Discarded.
 //! 2. Write the record, synced, saying that this generation is being published.
 //!    *Crash:* a record without a directory. Forgotten.
@@ -32,14 +32,14 @@ use std::path::Path;
 
 use crate::clock::{self, Now};
 use crate::fsx;
-use crate::generation::{Name, Record, Retired};
+use crate::generation::{GenerationRecord, Name, Retired};
 use crate::human::one_line;
 use crate::store::links::{Names, top_names};
 use crate::store::{Durability, Error, Published, Staged, Store};
 
 /// Told of a generation that is in a place of its own and not yet current: its record, and where it is now. An error
 /// ends the publication.
-pub type Ready<'a, E> = &'a mut dyn FnMut(&Record, &Path) -> Result<(), E>;
+pub type Ready<'a, E> = &'a mut dyn FnMut(&GenerationRecord, &Path) -> Result<(), E>;
 
 impl Store {
     /// Publishes, in the numbered order of this file. `now` names the generation; the grace period of the one before
@@ -61,7 +61,7 @@ impl Store {
         // 1
         let names = top_names(&staged.dir).map_err(Error::io("list", staged.path()))?;
         self.layout.refuse_collisions(&names)?;
-        let name = Name::new(now.wall, self.state.generations.first().map(|record| &record.name));
+        let name = Name::new(now.wall, self.state.generations.iter().map(|record| &record.name));
         let record = staged.record(name.clone(), now);
         // 2
         self.announce(record.clone())?;
@@ -71,12 +71,12 @@ impl Store {
         let previous = self.state.current.replace(name.clone());
         self.names = Some((name, names));
         // 7, 8, 9
-        let warnings = self.settle(&added, previous.as_ref(), now);
+        let warnings = self.finish_publication_steps(&added, previous.as_ref(), now);
         Ok(Published { current: record, previous, warnings })
     }
 
     /// Step 2.
-    fn announce(&mut self, record: Record) -> Result<(), Error> {
+    fn announce(&mut self, record: GenerationRecord) -> Result<(), Error> {
         let name = record.name.clone();
         self.state.publishing = Some(name.clone());
         self.state.put(record);
@@ -91,11 +91,12 @@ impl Store {
     fn swap_in<E: From<Error>>(
         &mut self,
         staged: Staged,
-        record: &Record,
+        record: &GenerationRecord,
         names: &Names,
         ready: Ready<'_, E>,
     ) -> Result<Vec<OsString>, E> {
-        let (layout, name) = (&self.layout, &record.name);
+        let layout = &self.layout;
+        let name = &record.name;
         let place = layout.place(name);
         // 3
         fsx::rename_new(&layout.staging, staged.name(), &layout.root, name.as_str())
@@ -132,11 +133,16 @@ impl Store {
     }
 
     /// Steps 7 to 9; the publication stands whatever becomes of them.
-    pub(super) fn settle(&mut self, added: &[OsString], previous: Option<&Name>, now: &Now) -> Vec<String> {
+    pub(super) fn finish_publication_steps(
+        &mut self,
+        added: &[OsString],
+        previous: Option<&Name>,
+        now: &Now,
+    ) -> Vec<String> {
         let mut warnings = Vec::new();
         let mut note = |done: Result<(), Error>| warnings.extend(done.err().map(|error| one_line(&error)));
         // 7
-        note(self.layout.settle_links(added));
+        note(self.layout.finish_links(added));
         // 8
         note(self.sync_link());
         // 9
@@ -174,7 +180,7 @@ impl Store {
             Durability::None => fsx::Flush::Lazy,
         };
         self.unsaved = true;
-        self.state.save(&self.layout, flush)?;
+        self.layout.save(&self.state, flush)?;
         self.unsaved = false;
         Ok(())
     }

@@ -1,18 +1,20 @@
 //! Retention's hands: looking at pins, carrying a plan out, making room.
 //!
-//! Promises: a generation goes only while its exclusive lock is held, or when the plan says that whoever pins it is
-//! evicted; never the one that the link names, which is read again under the lock; and always whole, by one rename.
+//! Promises: a generation goes only while its exclusive lock is held, or when the plan says that the reader that pins
+//! it is evicted; never the one that the link names, which is read again under the lock; and always whole, by one
+//! rename.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{self, Now};
 use crate::fsx::{self, Lock};
-use crate::generation::Name;
+use crate::generation::{GenerationRecord, Name};
 use crate::human::one_line;
-use crate::retention::{self, Candidate, Plan, Reserved, Verdict};
-use crate::store::{Error, Store};
+use crate::retention::{self, Candidate, Extent, GenerationDecision, Plan, Reserved};
+use crate::store::{Error, Store, Unit};
 
 impl Store {
     /// What retention would do now, with reasons: pins are looked at, nothing is changed.
@@ -21,29 +23,45 @@ impl Store {
     }
 
     fn plan_with(&self, reserved: Reserved, now: &Now) -> Plan {
-        let candidates: Vec<_> = (self.state.generations.iter())
-            .map(|record| {
-                let current = self.state.current.as_ref() == Some(&record.name);
-                Candidate { record, current, pinned: !current && self.is_pinned(&record.name) }
-            })
-            .collect();
-        retention::plan(&candidates, &self.options.retention, reserved, now)
+        retention::plan(&self.candidates(), &self.options.retention, reserved, now)
+    }
+
+    /// The plan where something new is to be written for which the file system lacks `lack`.
+    fn plan_for_room(&self, lack: Extent, reserved: Reserved, now: &Now) -> Plan {
+        let gain = |candidate: &Candidate<'_>| {
+            let name =
+                Some(&candidate.record.name).filter(|_| lack != Extent::default() && !candidate.current);
+            let (bytes, inodes) = name.map(|name| self.layout.measure(name).frees).unwrap_or_default();
+            Extent { bytes, inodes }
+        };
+        let candidates = self.candidates();
+        let gains: Vec<_> = candidates.iter().map(gain).collect();
+        retention::plan_for_room(&candidates, &gains, lack, &self.options.retention, reserved, now)
+    }
+
+    fn candidates(&self) -> Vec<Candidate<'_>> {
+        let candidates = self.state.generations.iter().map(|record| {
+            let current = self.state.current.as_ref() == Some(&record.name);
+            let bytes = self.on_disk(Need::of(record));
+            Candidate { record, bytes, current, pinned: !current && self.is_pinned(&record.name) }
+        });
+        candidates.collect()
     }
 
     /// Carries the plan out: renames into the trash at once, deletes in the background. Returns what went. What was
     /// pinned since the plan was made stays; what cannot go is logged once, and tried again with the next plan.
     pub fn reap(&mut self, plan: &Plan) -> Vec<Name> {
         let mut gone = Vec::new();
-        for verdict in plan.reaped() {
-            match self.reap_one(verdict) {
-                Ok(true) => gone.push(verdict.name.clone()),
+        for decision in plan.reaped() {
+            match self.reap_one(decision) {
+                Ok(true) => gone.push(decision.name.clone()),
                 Ok(false) => {}
                 Err(error) => {
                     let error = one_line(&error);
-                    if self.stuck.insert(verdict.name.clone()) {
-                        tracing::warn!(generation = %verdict.name, error, "a generation cannot be reaped");
+                    if self.stuck.insert(decision.name.clone()) {
+                        tracing::warn!(generation = %decision.name, error, "a generation cannot be reaped");
                     } else {
-                        tracing::debug!(generation = %verdict.name, error, "it still cannot be reaped");
+                        tracing::debug!(generation = %decision.name, error, "it still cannot be reaped");
                     }
                 }
             }
@@ -56,17 +74,18 @@ impl Store {
         gone
     }
 
-    fn reap_one(&self, verdict: &Verdict) -> Result<bool, Error> {
-        let (layout, name) = (&self.layout, &verdict.name);
+    fn reap_one(&self, decision: &GenerationDecision) -> Result<bool, Error> {
+        let layout = &self.layout;
+        let name = &decision.name;
         let failed = |act| Error::io(act, layout.place(name));
         let dir = match fsx::open_dir(&layout.home, name.as_str()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(true),
-            // A directory that we may not read can still be renamed; nobody who is not its owner can have pinned it.
+            // A directory that we may not read can still be renamed; only its owner can have pinned it.
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => None,
             opened => Some(opened.map_err(failed("open the generation"))?),
         };
         let lock = dir.as_ref().map_or(Ok(Lock::Unsupported), fsx::try_lock).map_err(failed("lock"))?;
-        if lock == Lock::Held && !verdict.evicts {
+        if lock == Lock::Held && !decision.evicts {
             return Ok(false);
         }
         // Under the lock: no reader can prove a pin on it now, unless the link names it again.
@@ -81,79 +100,127 @@ impl Store {
         Ok(true)
     }
 
-    /// Makes sure that a generation of this size fits, before its first byte is written: reaps what retention lets go
-    /// early, and waits for the deletion where it is needed.
-    /// `written` is the part of it that is not on disk yet.
+    /// Makes sure that a generation of this size fits, before its first byte is written: lets the spare go, reaps what
+    /// retention releases early, and waits for the deletion where it is needed. Where all of that would not do, nothing
+    /// is reaped before its time. `written` is the part of it that is not on disk yet.
     pub(super) fn make_room(
         &mut self,
         need: Need,
         written: Need,
         cancel: &CancellationToken,
     ) -> Result<(), Error> {
-        let current = self.current().map_or(0, |record| record.bytes);
+        let current = self.current().map_or(0, |record| self.on_disk(Need::of(record)));
+        let needed = self.on_disk(need);
         if let Some(ceiling) = self.options.retention.max_bytes
-            && current + need.bytes > ceiling
+            && current.saturating_add(needed) > ceiling
         {
-            return Err(Error::OverCeiling { ceiling, needed: need.bytes, current });
+            return Err(Error::OverCeiling { ceiling, needed, current });
         }
-        let now = clock::now();
         let over = |bytes: u64| self.options.retention.max_bytes.is_some_and(|ceiling| bytes > ceiling);
-        let all = self.state.generations.iter().map(|record| record.bytes).sum::<u64>() + need.bytes;
-        if over(all + self.spare_bytes()) {
+        let all = self.generations_on_disk().saturating_add(needed);
+        if over(all.saturating_add(self.spare_bytes())) {
             self.drop_spare(cancel)?; // a spare saves time; a grace period is a promise
         }
-        let reserved = Reserved { generations: 1, bytes: need.bytes + self.spare_bytes() };
-        let plan = self.plan_with(reserved, &now);
-        self.reap(&plan);
-        self.make_space(written, cancel)
-    }
-
-    /// The same for what the file system has left: the spare goes first, then grace periods end early, the oldest
-    /// generation first. Whoever holds a pin is not evicted for it; the new generation waits.
-    fn make_space(&mut self, need: Need, cancel: &CancellationToken) -> Result<(), Error> {
-        if self.shortage(need)?.is_none() {
-            return Ok(());
+        if self.shortage(written)?.is_some() {
+            self.trash.wait(cancel);
         }
-        self.trash.wait(cancel);
-        if self.shortage(need)?.is_some() {
+        if self.shortage(written)?.is_some() {
             self.drop_spare(cancel)?;
             self.trash.wait(cancel);
         }
-        while let Some(error) = self.shortage(need)? {
+        loop {
             if cancel.is_cancelled() {
                 return Err(Error::Cancelled);
             }
-            let Some(name) = self.oldest_unpinned() else { return Err(error) };
-            tracing::warn!(generation = %name, "reaped within its grace period: the next generation has no room");
-            let reason = "in the way of a new generation, for which there is no room".to_owned();
-            let verdict = Verdict { name, keep: false, pinned: false, evicts: false, reason, again_in: None };
-            if self.reap(&Plan { verdicts: vec![verdict] }).is_empty() {
-                return Err(error); // pinned in this moment
-            }
-            self.trash.wait(cancel);
+            let short = self.shortage(written)?;
+            let lack = short.as_ref().map_or_else(Extent::default, |short| short.lack);
+            let reserved = Reserved { generations: 1, bytes: needed.saturating_add(self.spare_bytes()) };
+            let gone = self.reap_for(lack, reserved);
+            match short {
+                None => return Ok(()),
+                // Nothing would do, or it was pinned in this moment.
+                Some(short) if !gone => return Err(short.error),
+                Some(_) => self.trash.wait(cancel),
+            };
         }
-        Ok(())
     }
 
-    fn oldest_unpinned(&self) -> Option<Name> {
-        let retired = self.state.generations.iter().rev().filter(|record| record.retired.is_some());
-        retired.map(|record| &record.name).find(|name| !self.is_pinned(name)).cloned()
+    /// Makes room for what a fetch brings into the mirror, by the same rules, if the mirror is on the root's file
+    /// system. `true`: there is room now that was not there before.
+    pub fn make_room_to_fetch(
+        &mut self,
+        mirror: &Path,
+        bytes: u64,
+        cancel: &CancellationToken,
+    ) -> Result<bool, Error> {
+        let (device, _) =
+            fsx::identity(&self.layout.root).map_err(Error::io("look at", &self.layout.path))?;
+        let need = Need { bytes, entries: 1 };
+        let is_here = rustix::fs::stat(mirror).is_ok_and(|stat| stat.st_dev == device);
+        if !is_here || self.shortage(need)?.is_none() {
+            return Ok(false);
+        }
+        self.drop_spare(cancel)?;
+        loop {
+            self.trash.wait(cancel);
+            if cancel.is_cancelled() {
+                return Err(Error::Cancelled);
+            }
+            let Some(short) = self.shortage(need)? else { return Ok(true) };
+            let reserved = Reserved { generations: 0, bytes: self.spare_bytes() };
+            if !self.reap_for(short.lack, reserved) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Reaps what the plan releases where something is to be written for which `lack` is missing. `true`: something
+    /// went.
+    fn reap_for(&mut self, lack: Extent, reserved: Reserved) -> bool {
+        let plan = self.plan_for_room(lack, reserved, &clock::now());
+        let gone = self.reap(&plan);
+        let early = plan.reaped().filter(|decision| decision.early && gone.contains(&decision.name));
+        for GenerationDecision { name, reason, .. } in early.filter(|_| lack != Extent::default()) {
+            tracing::warn!(generation = %name, "reaped before its time: it was {reason}");
+        }
+        !gone.is_empty()
+    }
+
+    /// Bytes that it takes in the root.
+    pub(super) fn on_disk(&self, need: Need) -> u64 {
+        need.on_disk(self.layout.block)
+    }
+
+    /// Bytes that all generations take.
+    pub(super) fn generations_on_disk(&self) -> u64 {
+        self.generations().iter().map(|record| self.on_disk(Need::of(record))).sum()
     }
 
     fn is_pinned(&self, name: &Name) -> bool {
         self.probes.pins && is_pinned(&self.layout.home, name)
     }
 
-    pub(super) fn shortage(&self, need: Need) -> Result<Option<Error>, Error> {
-        let space =
-            fsx::space(&self.layout.root).map_err(Error::io("ask for the space of", &self.layout.path))?;
-        let needed = need.on_disk(space.block);
-        let short = |needed: u64, free: u64, unit| {
-            (needed > free).then(|| Error::NoRoom { path: self.layout.path.clone(), needed, free, unit })
-        };
-        Ok(short(needed, space.bytes, "bytes")
-            .or_else(|| space.inodes.and_then(|free| short(need.entries, free, "inodes"))))
+    /// What the file system lacks, if anything.
+    pub(super) fn shortage(&self, need: Need) -> Result<Option<Shortage>, Error> {
+        let path = &self.layout.path;
+        let space = fsx::space(&self.layout.root).map_err(Error::io("ask for the space of", path))?;
+        let bytes = (need.on_disk(space.block), space.bytes, Unit::Bytes);
+        let inodes = (need.entries, space.inodes.unwrap_or(u64::MAX), Unit::Inodes);
+        let lack = |(needed, free, _): (u64, u64, _)| needed.saturating_sub(free);
+        let short = [bytes, inodes].into_iter().find(|kind| lack(*kind) > 0);
+        Ok(short.map(|(needed, free, unit)| Shortage {
+            lack: Extent { bytes: lack(bytes), inodes: lack(inodes) },
+            error: Error::NoRoom { path: path.clone(), needed, free, unit },
+        }))
     }
+}
+
+/// What a file system has no room for.
+pub(super) struct Shortage {
+    /// What is missing.
+    lack: Extent,
+    /// That, in words.
+    error: Error,
 }
 
 /// What a new generation takes.
@@ -166,13 +233,20 @@ pub(crate) struct Need {
 }
 
 impl Need {
-    /// An estimate: a file wastes half a block on average, and whoever refuses to write should not be wrong.
-    fn on_disk(self, block: u64) -> u64 {
-        self.bytes.saturating_add(self.entries.saturating_mul(block / 2))
+    /// Of a generation that is there.
+    pub(super) fn of(record: &GenerationRecord) -> Self {
+        Self { bytes: record.bytes, entries: record.entries }
+    }
+
+    /// Bytes that it takes on a file system of such blocks, known before it is written: a block with each entry and
+    /// with the top directory, besides the content. A small file takes as much, a large one half a block less on
+    /// average: a ceiling has to hold for a tree of small files, too.
+    pub(super) fn on_disk(self, block: u64) -> u64 {
+        self.bytes.saturating_add(self.entries.saturating_add(1).saturating_mul(block))
     }
 }
 
-/// Whether somebody holds a pin on a generation: tries for the exclusive lock and lets it go at once. A reader who
+/// Whether a reader holds a pin on a generation: tries for the exclusive lock and releases it at once. A reader who
 /// comes in that moment tries again. What cannot be asked counts as not pinned; the reaper takes the lock itself.
 pub(crate) fn is_pinned(home: &OwnedFd, name: &Name) -> bool {
     let Ok(dir) = fsx::open_dir(home, name.as_str()) else { return false };

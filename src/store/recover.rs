@@ -1,8 +1,8 @@
 //! Recovery: what is found is brought back to what the module doc of [`super::layout`] draws.
 //!
-//! The same steps run when the root is opened and in every cycle: before any network, the link first, root links second,
-//! left-overs last. They look before they act and only act where something is wrong, so that an idle cycle causes no
-//! event at all.
+//! The same steps run when the root is opened and in every cycle: before any network, the link first, root links
+//! second, left-overs last. They look before they act and only act where something is wrong, so that an idle cycle
+//! causes no event at all.
 //!
 //! Promises: nothing on this path touches the content of a generation. What is not ours is never deleted: what stands
 //! where the link belongs is moved to `..treeswap/quarantine-*` unread, everything else is reported. A link's target is
@@ -11,16 +11,19 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
-use rustix::fs::FileType;
+use rustix::fs::{AtFlags, FileType};
 
 use crate::clock::Now;
 use crate::fsx::{self, Link};
-use crate::generation::{Name, Record, Retired};
+use crate::generation::{GenerationRecord, LINK, Name, Retired};
 use crate::human::one_line;
-use crate::store::layout::{LINK, LINK_TMP, Layout, PRIVATE, QUARANTINE, RootLink, root_link};
+use crate::store::layout::{Layout, RootLink, root_link};
+use crate::store::ledger::DAMAGED;
 use crate::store::links::{Names, top_names};
-use crate::store::{Error, Recovered, Store};
+use crate::store::names::{LEDGER, LINK_TMP, MIRROR, PRIVATE, QUARANTINE, SOCKET, STATE, STATUS};
+use crate::store::{Error, Recovered, Store, operator_file, quarantine};
 
 /// One look at the names in the root.
 struct Scan {
@@ -31,7 +34,7 @@ struct Scan {
 }
 
 /// What stands under the link's name.
-enum Seen {
+enum LinkState {
     /// Nothing.
     Nothing,
     /// A link to a generation that is there.
@@ -44,10 +47,10 @@ enum Seen {
 }
 
 impl Store {
-    /// Every cycle: mends the link and root links, removes left-overs. Reads only, where nothing is wrong.
+    /// Every cycle: repairs the link and root links, removes left-overs. Reads only, where nothing is wrong.
     ///
     /// Where our own directory was removed or the root re-made under us, everything is opened anew first.
-    pub fn mend(&mut self, now: &Now) -> Result<Recovered, Error> {
+    pub fn repair(&mut self, now: &Now) -> Result<Recovered, Error> {
         let mut found = Recovered::default();
         if let Some(why) = self.displaced()? {
             found = self.reopen()?;
@@ -72,10 +75,10 @@ impl Store {
             self.take_over(now, found)?;
         }
         let scan = self.scan()?;
-        let serving = self.mend_link(&scan, now, found)?;
+        let serving = self.repair_link(&scan, now, found)?;
         self.finish_publication(&scan, serving.as_ref(), found);
         self.reconcile(&scan, serving.as_ref(), now, found);
-        self.mend_root_links(serving, &scan, found)?;
+        self.repair_root_links(serving, &scan, found)?;
         if let Err(error) = self.trash.sweep() {
             found.warnings.push(one_line(&error));
         }
@@ -94,12 +97,14 @@ impl Store {
 
     /// Looks at every name where generations are.
     fn scan(&self) -> Result<Scan, Error> {
-        let (layout, uid) = (&self.layout, rustix::process::geteuid());
+        let layout = &self.layout;
+        let uid = rustix::process::geteuid();
         let mut scan = Scan { generations: BTreeMap::new(), foreign: Vec::new() };
         for entry in fsx::list(&layout.home).map_err(Error::io("list", &layout.path))? {
             let name = entry.os();
             let failed = || Error::io("look at", layout.at(name));
-            let known = [LINK, LINK_TMP, PRIVATE, "lost+found"].iter().any(|known| name == OsStr::new(known));
+            let known = [LINK, LINK_TMP, PRIVATE, "lost+found"].iter().any(|known| name == OsStr::new(known))
+                || !layout.is_git_sync && operator_file::is_one(&self.options.own, name);
             let stat = || fsx::stat(&layout.home, name).map_err(failed());
             match layout.link.name_of(name) {
                 _ if known => {}
@@ -142,28 +147,28 @@ impl Store {
     }
 
     /// Makes the link name the generation that was published last, or the best there is. Returns what it names.
-    fn mend_link(&mut self, scan: &Scan, now: &Now, found: &mut Recovered) -> Result<Option<Name>, Error> {
-        let seen = self.layout.see(scan)?;
-        let wanted = self.wanted(&seen, scan, now);
+    fn repair_link(&mut self, scan: &Scan, now: &Now, found: &mut Recovered) -> Result<Option<Name>, Error> {
+        let seen = self.layout.link_state(scan)?;
+        let wanted = self.desired_target(&seen, scan, now);
         let link = self.layout.link.shown().to_string();
         match (&seen, &wanted) {
-            (Seen::Generation(name), Some(wanted)) if name == wanted => return Ok(Some(name.clone())),
-            (Seen::Nothing, None) => return Ok(None),
-            (Seen::Dangling(name), None) => {
+            (LinkState::Generation(name), Some(wanted)) if name == wanted => return Ok(Some(name.clone())),
+            (LinkState::Nothing, None) => return Ok(None),
+            (LinkState::Dangling(name), None) => {
                 found.warnings.push(format!(
                     "{link} names {name}, which is gone; nothing is served until the next publication"
                 ));
                 return Ok(None);
             }
-            (Seen::Odd(what), None) if self.layout.is_git_sync => {
+            (LinkState::Odd(what), None) if self.layout.is_git_sync => {
                 found.foreign.push(format!("{link} is {what} until the first publication"));
                 return Ok(None);
             }
-            (Seen::Odd(what), None) => {
+            (LinkState::Odd(what), None) => {
                 let to = self.layout.move_aside(LINK.as_ref())?;
                 found.done.push(format!("moved {what} from {link} to {PRIVATE}/{to}"));
             }
-            (Seen::Odd(what), Some(wanted)) if !self.layout.is_git_sync => {
+            (LinkState::Odd(what), Some(wanted)) if !self.layout.is_git_sync => {
                 let to = self.layout.exchange_link(wanted)?;
                 found
                     .done
@@ -172,24 +177,24 @@ impl Store {
             (seen, Some(wanted)) => {
                 self.swap(wanted)?;
                 let was = match seen {
-                    Seen::Generation(name) => format!("named {name}, which was not published last"),
-                    Seen::Dangling(name) => format!("named {name}, which is gone"),
-                    Seen::Odd(what) => format!("was {what}"),
-                    Seen::Nothing => "was missing".to_owned(),
+                    LinkState::Generation(name) => format!("named {name}, which was not published last"),
+                    LinkState::Dangling(name) => format!("named {name}, which is gone"),
+                    LinkState::Odd(what) => format!("was {what}"),
+                    LinkState::Nothing => "was missing".to_owned(),
                 };
                 found.done.push(format!("{link} {was}; it names {wanted} again"));
             }
-            (Seen::Generation(_), None) => return Ok(None), // wanted() never gives up one that is there
+            (LinkState::Generation(_), None) => return Ok(None), // wanted() never gives up one that is there
         }
         self.sync_link()?;
         Ok(wanted)
     }
 
     /// What the link should name.
-    fn wanted(&self, seen: &Seen, scan: &Scan, now: &Now) -> Option<Name> {
+    fn desired_target(&self, seen: &LinkState, scan: &Scan, now: &Now) -> Option<Name> {
         let there = |name: &Name| scan.generations.contains_key(name);
         let seen = match seen {
-            Seen::Generation(name) => Some(name),
+            LinkState::Generation(name) => Some(name),
             _ => None,
         };
         if seen.is_some() && seen == self.state.publishing.as_ref() {
@@ -202,10 +207,10 @@ impl Store {
             return Some(last.clone());
         }
         let trusted = || {
-            let good = |record: &&Record| there(&record.name) && record.is_trusted(now);
+            let good = |record: &&GenerationRecord| there(&record.name) && record.is_trusted(now);
             self.state.generations.iter().find(good).map(|record| record.name.clone())
         };
-        // Whole, as everything that has a generation's name, but nobody knows which revision it is.
+        // Whole, as everything that has a generation's name, but it is unknown which revision it is.
         let any = || {
             let ours = scan
                 .generations
@@ -222,7 +227,7 @@ impl Store {
     fn finish_publication(&mut self, scan: &Scan, serving: Option<&Name>, found: &mut Recovered) {
         let Some(name) = self.state.publishing.take() else { return };
         if let Some(other) = self.state.replacing.take() {
-            return self.doubt(&name, &other, scan);
+            return self.mark_exchange_unknown(&name, &other, scan);
         }
         if Some(&name) == serving {
             return;
@@ -242,7 +247,7 @@ impl Store {
 
     /// Two generations of one commit were to be exchanged, and it is not known whether they were. If the exchange
     /// cannot have been made, the record goes back to its name; else nothing is known about either but its commit.
-    fn doubt(&mut self, name: &Name, other: &Name, scan: &Scan) {
+    fn mark_exchange_unknown(&mut self, name: &Name, other: &Name, scan: &Scan) {
         self.state.remove(name);
         if !scan.generations.contains_key(other) {
             return self.state.rename(other, name);
@@ -250,7 +255,7 @@ impl Store {
         let Some(old) = self.state.record(other).cloned() else { return };
         self.state.remove(other);
         for name in [name, other].into_iter().filter(|name| scan.generations.contains_key(name)) {
-            self.state.put(Record { name: name.clone(), ..old.clone() }.doubted());
+            self.state.put(GenerationRecord { name: name.clone(), ..old.clone() }.untrusted());
         }
     }
 
@@ -286,7 +291,7 @@ impl Store {
         self.state.current = serving.cloned();
     }
 
-    fn mend_root_links(
+    fn repair_root_links(
         &mut self,
         serving: Option<Name>,
         scan: &Scan,
@@ -310,7 +315,7 @@ impl Store {
         if self.layout.is_git_sync {
             return Ok(()); // it has none
         }
-        if let Err(error) = self.layout.mend_links(&names, found) {
+        if let Err(error) = self.layout.repair_links(&names, found) {
             found.warnings.push(one_line(&error));
         }
         Ok(())
@@ -318,9 +323,9 @@ impl Store {
 }
 
 impl Layout {
-    fn see(&self, scan: &Scan) -> Result<Seen, Error> {
+    fn link_state(&self, scan: &Scan) -> Result<LinkState, Error> {
         let target = match self.link.read()? {
-            Link::Absent => return Ok(Seen::Nothing),
+            Link::Absent => return Ok(LinkState::Nothing),
             Link::To(target) => target,
             Link::Other(kind) => {
                 let what = if kind == FileType::Directory { "a directory" } else { "a file" };
@@ -328,19 +333,19 @@ impl Layout {
                     let why = format!("{what} is there, and no link; it is left alone");
                     return Err(Error::BadLink { path: self.link.path(), why });
                 }
-                return Ok(Seen::Odd(what.to_owned()));
+                return Ok(LinkState::Odd(what.to_owned()));
             }
         };
         Ok(match self.link.named_by(&target) {
-            Some(name) if scan.generations.contains_key(&name) => Seen::Generation(name),
+            Some(name) if scan.generations.contains_key(&name) => LinkState::Generation(name),
             Some(name) => {
                 let there = fsx::stat(&self.home, name.as_str());
                 match there.map_err(Error::io("look at", self.place(&name)))? {
-                    None => Seen::Dangling(name),
-                    Some(_) => Seen::Odd(format!("a link to {name}, which is no directory,")),
+                    None => LinkState::Dangling(name),
+                    Some(_) => LinkState::Odd(format!("a link to {name}, which is no directory,")),
                 }
             }
-            None => Seen::Odd(format!("a link to {target:?}")),
+            None => LinkState::Odd(format!("a link to {target:?}")),
         })
     }
 
@@ -358,15 +363,41 @@ impl Layout {
         self.quarantine(&self.link.dir, name)
     }
 
-    /// The same for a name in any directory of ours.
+    /// The same for a name in any of our directories.
     pub(super) fn quarantine(&self, dir: &OwnedFd, name: &OsStr) -> Result<String, Error> {
-        loop {
-            let to = fsx::unique(QUARANTINE);
-            match fsx::rename_new(dir, name, &self.private, to.as_str()) {
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {} // of a process before us
-                moved => return moved.map(|()| to).map_err(Error::io("move aside", self.at(name))),
-            }
+        quarantine::move_to(dir, name, &self.private, QUARANTINE)
+            .map_err(Error::io("move aside", self.at(name)))
+    }
+
+    /// Moves what is under one of our names in our own directory aside, unless it is of this kind.
+    pub(super) fn quarantine_foreign(
+        &self,
+        name: &str,
+        kind: FileType,
+        found: &mut Recovered,
+    ) -> Result<(), Error> {
+        let moved = quarantine::quarantine_unless(&self.private, name, kind, QUARANTINE);
+        found.moved(
+            &Path::new(PRIVATE).join(name),
+            moved.map_err(Error::io("move aside", self.private_at(name)))?,
+        );
+        Ok(())
+    }
+
+    /// The same for everything in our own directory that is not opened before. Only with the lock.
+    pub(super) fn quarantine_all_foreign(&self, found: &mut Recovered) -> Result<(), Error> {
+        for name in [STATE, STATUS, LEDGER, DAMAGED] {
+            self.quarantine_foreign(name, FileType::RegularFile, found)?;
         }
+        self.quarantine_foreign(SOCKET, FileType::Socket, found)?;
+        // A link to a directory may be the operator's way of having the mirror elsewhere.
+        let is_dir = rustix::fs::statat(&self.private, MIRROR, AtFlags::empty())
+            .is_ok_and(|stat| fsx::file_type(&stat).is_dir());
+        if !is_dir && fsx::stat(&self.private, MIRROR).is_ok_and(|there| there.is_some()) {
+            let to = self.quarantine(&self.private, MIRROR.as_ref())?;
+            found.moved(&Path::new(PRIVATE).join(MIRROR), Some(to));
+        }
+        Ok(())
     }
 
     /// Puts the link in the place of something that is not one, without a moment in which nothing is there, and moves

@@ -1,8 +1,9 @@
 //! The spare: a private copy of the current generation, kept ready so that the next one costs what changed.
 //!
 //! A directory of its own below `..treeswap` (the place) holds the copy, `tree`, and once that is complete and synced,
-//! `ready`, a record of what it is. Whoever has a delta takes the tree out of the place and applies the delta to it.
+//! `ready`, a record of what it is. Staging by delta takes the tree out of the place and applies the delta to it.
 //! - A tree without its record is half-made or half-taken, and worth nothing: the store discards it when it opens.
+//! - What was made without a sync is of no use to who wants one: only what a delta changes is synced again.
 //! - A record counts only in the boot that wrote it. After a power cut nothing is known about the order in which a
 //!   file system kept what was being applied; a new copy costs a second or two in the background.
 //! - [`apply`] unlinks and creates. It never writes into an existing inode, so a copy made of hard links is as safe for
@@ -16,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::stage::{self, Dirs, Modes, Unsynced, WriteOptions, alive, blob_error, io_error, split};
-use super::{Durability, Error};
+use super::{Durability, Error, Options};
 use crate::fsx::{self, Flush};
 use crate::payload::{BlobSource, Delta, Kind, Payload};
 use crate::revision::ObjectId;
@@ -24,7 +25,7 @@ use crate::revision::ObjectId;
 /// The copy's name in the place.
 pub(super) const TREE: &str = "tree";
 /// The record's name in the place.
-const READY: &str = "ready";
+pub(super) const READY: &str = "ready";
 /// More than a record can have.
 const MAX_RECORD: u64 = 64 << 10;
 /// How far the thread that prepares a spare steps back (nice(2)).
@@ -32,7 +33,7 @@ const NICE: i32 = 10;
 
 /// What a ready spare is a copy of.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Record {
+pub struct SpareOrigin {
     /// The tree.
     pub tree: ObjectId,
     /// The choices that shaped it, as in [`crate::generation::Record::selection`].
@@ -45,6 +46,19 @@ pub struct Record {
     pub entries: u64,
     /// The boot it was written in.
     pub boot_id: String,
+    /// Whether it was synced. What carries it on syncs what it changes, and nothing else.
+    #[serde(default)]
+    pub synced: bool,
+}
+
+impl SpareOrigin {
+    /// Whether a generation of this tree and selection can be made from it, as durable as `options` want it.
+    pub(super) fn fits(&self, tree: &ObjectId, selection: &str, options: &Options) -> bool {
+        self.tree == *tree
+            && self.selection == selection
+            && self.group_write == options.group_write
+            && (self.synced || options.durability == Durability::None)
+    }
 }
 
 /// What a spare is made from.
@@ -57,9 +71,9 @@ pub enum Origin<'g> {
 }
 
 /// The record of the spare in the place, if it is complete and of this boot.
-pub fn ready(place: BorrowedFd<'_>, boot_id: &str) -> Option<Record> {
+pub fn ready(place: BorrowedFd<'_>, boot_id: &str) -> Option<SpareOrigin> {
     let bytes = fsx::read_file(place, READY, MAX_RECORD).ok()??;
-    let record: Record = serde_json::from_slice(&bytes).ok()?;
+    let record: SpareOrigin = serde_json::from_slice(&bytes).ok()?;
     let is_dir = fsx::file_type(&fsx::stat(place, TREE).ok()??).is_dir();
     (is_dir && !boot_id.is_empty() && record.boot_id == boot_id).then_some(record)
 }
@@ -77,7 +91,7 @@ pub fn prepare(
     durability: Durability,
     boot_id: &str,
     cancel: &CancellationToken,
-) -> Result<Record, Error> {
+) -> Result<SpareOrigin, Error> {
     // Threads inherit it. Failing to step back is no reason not to prepare.
     let _ = rustix::process::nice(NICE);
     let top = match origin {
@@ -85,13 +99,14 @@ pub fn prepare(
         Origin::Link(current) => stage::link(place, TREE.as_ref(), current, payload, blobs, options, cancel)?,
     };
     stage::make_durable(top.as_fd(), durability, &Unsynced::after_write(payload))?;
-    let record = Record {
+    let record = SpareOrigin {
         tree: payload.tree,
         selection: selection.to_owned(),
         group_write: options.group_write,
         bytes: payload.bytes,
         entries: payload.count(),
         boot_id: boot_id.to_owned(),
+        synced: durability == Durability::Syncfs,
     };
     let written = serde_json::to_vec(&record).map_err(std::io::Error::from);
     written
@@ -110,7 +125,7 @@ pub fn take(place: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &str) -> Result<Own
 }
 
 /// Removes the record, so that the tree (if there is one) counts for nothing. The tree itself is for the trash.
-pub fn forget(place: BorrowedFd<'_>) -> Result<(), Error> {
+fn forget(place: BorrowedFd<'_>) -> Result<(), Error> {
     fsx::unlink(place, READY).map_err(io_error("remove the spare's record", READY.as_bytes()))
 }
 
@@ -180,9 +195,15 @@ mod tests {
         Rules { symlinks: Symlinks::Keep, ..Rules::default() }
     }
 
-    fn make(place: &std::path::Path, origin: Origin<'_>, tree: &Tree, boot: &str) -> Result<Record, Error> {
+    fn make(
+        place: &std::path::Path,
+        origin: Origin<'_>,
+        tree: &Tree,
+        boot: &str,
+    ) -> Result<SpareOrigin, Error> {
         let dir = fsx::open_dir_at_path(place).unwrap();
-        let (payload, cancel) = (payload(tree, rules()).unwrap(), CancellationToken::new());
+        let payload = payload(tree, rules()).unwrap();
+        let cancel = CancellationToken::new();
         let blobs = Blobs::of(&[tree]);
         prepare(dir.as_fd(), origin, &payload, "s", &blobs, &OPTIONS, Durability::Syncfs, boot, &cancel)
     }
@@ -214,7 +235,8 @@ mod tests {
         let place = fsx::open_dir_at_path(dir.path()).unwrap();
         let cancel = CancellationToken::new();
         cancel.cancel();
-        let (all, blobs) = (payload(&some(), rules()).unwrap(), Blobs::of(&[&some()]));
+        let all = payload(&some(), rules()).unwrap();
+        let blobs = Blobs::of(&[&some()]);
         let stopped = prepare(
             place.as_fd(),
             Origin::Copy,
@@ -246,10 +268,12 @@ mod tests {
     fn a_linked_spare_shares_files_and_a_delta_leaves_the_shared_ones_alone() {
         let dir = tempfile::tempdir().unwrap();
         let place = fsx::open_dir_at_path(dir.path()).unwrap();
-        let (old, mut new) = (some(), some());
+        let old = some();
+        let mut new = some();
         new.insert(b"a/x".to_vec(), (Kind::Executable, b"changed".to_vec()));
         let blobs = Blobs::of(&[&old, &new]);
-        let (all, cancel) = (payload(&old, rules()).unwrap(), CancellationToken::new());
+        let all = payload(&old, rules()).unwrap();
+        let cancel = CancellationToken::new();
         let current =
             stage::write(place.as_fd(), "current".as_ref(), &all, &blobs, &OPTIONS, &cancel).unwrap();
         make(dir.path(), Origin::Link(current.as_fd()), &old, "one").unwrap();

@@ -12,10 +12,11 @@
 //! Modification times are the time of writing. They grow from generation to generation where content changed, which
 //! is what consumers that compare them need; the commit's time would go back at a rollback.
 //!
-//! What it does not do: check names and sizes (the payload was), publish, or clean up after a failure: whoever made
-//! the place for the new directory discards it.
+//! What it does not do: check names and sizes (the payload was), publish, or clean up after a failure: the caller that
+//! made the place for the new directory discards it.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -23,8 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, Mode, OFlags};
 use tokio_util::sync::CancellationToken;
 
 use super::{Durability, Error};
@@ -89,18 +89,21 @@ pub fn link(
         .map_err(Error::io("make the directory", escaped(name.as_os_str().as_bytes())))?;
     make_dirs(top.as_fd(), payload, modes, cancel)?;
     let mut reader = blobs.reader().map_err(blob_error(b"."))?;
-    for (dir, entries) in shares(payload) {
-        let path = &payload.dirs[dir];
-        let (mut from, mut to) = (Dirs::new(origin), Dirs::new(top.as_fd()));
-        let (from, to) = (from.open(path)?, to.open(path)?);
+    for share in shares(payload) {
+        let path = &payload.dir_path(share.dir);
+        let mut from = Dirs::new(origin);
+        let mut to = Dirs::new(top.as_fd());
+        let from = from.open(path)?;
+        let to = to.open(path)?;
         fsx::set_mode(to, modes.dir).map_err(io_error("set the mode of", path))?;
-        for entry in entries.iter().filter(|entry| entry.kind != Kind::Symlink) {
+        for entry in share.entries(payload).iter().filter(|entry| entry.kind != Kind::Symlink) {
             alive(cancel)?;
+            let name = payload.name(entry);
             let linked = entry.kind != Kind::Submodule
-                && rustix::fs::linkat(from, &*entry.name, to, &*entry.name, AtFlags::empty()).is_ok();
+                && rustix::fs::linkat(from, name, to, name, AtFlags::empty()).is_ok();
             if !linked {
-                let full = || join(path, &entry.name);
-                write_entry(to, &entry.name, &full, entry.kind, &entry.id, entry.size, &mut *reader, modes)?;
+                let full = || join(path, name);
+                write_entry(to, name, &full, entry.kind, &entry.id, entry.size, &mut *reader, modes)?;
             }
         }
     }
@@ -140,30 +143,12 @@ impl<'t> Dirs<'t> {
             return Ok(self.top);
         }
         if self.last.as_ref().is_none_or(|(last, _)| last != path) {
-            let fd = open_beneath(self.top, path).map_err(io_error("open the directory", path))?;
+            let fd = fsx::open_beneath(self.top, OsStr::from_bytes(path))
+                .map_err(io_error("open the directory", path))?;
             self.last = Some((path.to_vec(), fd));
         }
         Ok(self.last.as_ref().map_or(self.top, |(_, fd)| fd.as_fd()))
     }
-}
-
-/// Opens a directory beneath `top`. Where `openat2` is missing (Linux before 5.6) or forbidden (an old seccomp
-/// profile answers EPERM), component by component, which is the same and slower.
-fn open_beneath(top: BorrowedFd<'_>, path: &[u8]) -> io::Result<OwnedFd> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    loop {
-        match rustix::fs::openat2(top, path, fsx::DIRECTORY, Mode::empty(), resolve) {
-            Err(Errno::AGAIN | Errno::INTR) => {} // a rename elsewhere made the kernel unsure (openat2(2))
-            Err(Errno::NOSYS | Errno::PERM) => break,
-            opened => return Ok(opened?),
-        }
-    }
-    let mut components = path.split(|&byte| byte == b'/');
-    let mut dir = fsx::open_dir(top, components.next().unwrap_or(b"."))?;
-    for component in components {
-        dir = fsx::open_dir(&dir, component)?;
-    }
-    Ok(dir)
 }
 
 /// Splits a relative path into its directory and its last component.
@@ -181,51 +166,62 @@ fn make_dirs(
     cancel: &CancellationToken,
 ) -> Result<(), Error> {
     let mut dirs = Dirs::new(top);
-    for path in payload.dirs.iter().skip(1) {
+    for dir in (1..).take(payload.dir_count() - 1) {
         alive(cancel)?;
+        let path = &payload.dir_path(dir);
         let (parent, name) = split(path);
-        // Whoever writes the directory's files has it open, and mends the mode if the umask took something from it.
+        // The thread that writes the directory's files has it open, and corrects the mode if the umask took something
+        // from it.
         rustix::fs::mkdirat(dirs.open(parent)?, name, Mode::from_raw_mode(modes.dir))
             .map_err(|errno| create_error("make the directory", path, errno.into()))?;
     }
     Ok(())
 }
 
+/// Entries of one directory, by their places in the payload: 12 bytes, because there may be a million.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    dir: u32,
+    start: u32,
+    end: u32,
+}
+
+impl Share {
+    fn entries<'p>(&self, payload: &'p Payload) -> &'p [Entry] {
+        &payload.entries[self.start as usize..self.end as usize]
+    }
+}
+
 /// Each directory with its entries, huge ones in shares.
-fn shares(payload: &Payload) -> Vec<(usize, &[Entry])> {
-    let mut shares = Vec::with_capacity(payload.dirs.len());
-    let mut rest = &payload.entries[..];
-    for dir in 0..payload.dirs.len() {
-        let end = rest.partition_point(|entry| entry.dir as usize <= dir);
-        let (mine, others) = rest.split_at(end);
-        rest = others;
-        if mine.is_empty() {
-            shares.push((dir, mine)); // it still gets its mode
+fn shares(payload: &Payload) -> Vec<Share> {
+    let mut shares = Vec::with_capacity(payload.dir_count());
+    let mut end = 0;
+    for dir in (0..).take(payload.dir_count()) {
+        let start = end;
+        let rest = &payload.entries[start as usize..];
+        end += rest.iter().take_while(|entry| entry.dir == dir).count() as u32; // fewer than names have places
+        if start == end {
+            shares.push(Share { dir, start, end }); // it still gets its mode
         }
-        shares.extend(mine.chunks(SHARE).map(|share| (dir, share)));
+        let starts = (start..end).step_by(SHARE);
+        shares.extend(starts.map(|start| Share { dir, start, end: end.min(start + SHARE as u32) }));
     }
     shares
 }
 
 /// Shares in the order that suits the source, as far as whole shares can be: what git stores as a difference is put
 /// together from others, and a source remembers only the latest of those.
-fn ordered<'p>(payload: &'p Payload, order: &[u32]) -> Vec<(usize, &'p [Entry])> {
+fn ordered(payload: &Payload, order: &[u32]) -> Vec<Share> {
     let mut ranks = vec![u32::MAX; payload.entries.len()];
     for (rank, at) in (0..).zip(order) {
         if let Some(of) = ranks.get_mut(*at as usize) {
             *of = rank;
         }
     }
-    let mut rest = &ranks[..];
-    let mut ranked: Vec<_> = (shares(payload).into_iter())
-        .map(|share| {
-            let (mine, others) = rest.split_at(share.1.len()); // shares are the entries, cut
-            rest = others;
-            (mine.iter().copied().min(), share)
-        })
-        .collect();
-    ranked.sort_by_key(|(rank, _)| *rank);
-    ranked.into_iter().map(|(_, share)| share).collect()
+    let mut shares = shares(payload);
+    let rank = |share: &Share| ranks[share.start as usize..share.end as usize].iter().min();
+    shares.sort_unstable_by_key(|share| (rank(share), share.dir, share.start));
+    shares
 }
 
 /// Writes everything but links, with several threads; the first failure stops them all.
@@ -247,26 +243,18 @@ fn write_files(
         loop {
             let start = next.fetch_add(CLAIM, Ordering::Relaxed);
             let Some(claimed) = shares.get(start..shares.len().min(start + CLAIM)) else { return Ok(()) };
-            for (dir, entries) in claimed {
-                let path = &payload.dirs[*dir];
+            for share in claimed {
+                let path = &payload.dir_path(share.dir);
                 let fd = dirs.open(path)?;
                 fsx::set_mode(fd, modes.dir).map_err(io_error("set the mode of", path))?;
-                for entry in entries.iter().filter(|entry| entry.kind != Kind::Symlink) {
+                for entry in share.entries(payload).iter().filter(|entry| entry.kind != Kind::Symlink) {
                     if stop.load(Ordering::Relaxed) {
                         return Ok(());
                     }
                     alive(cancel)?;
-                    let full = || join(path, &entry.name);
-                    write_entry(
-                        fd,
-                        &entry.name,
-                        &full,
-                        entry.kind,
-                        &entry.id,
-                        entry.size,
-                        &mut *reader,
-                        modes,
-                    )?;
+                    let name = payload.name(entry);
+                    let full = || join(path, name);
+                    write_entry(fd, name, &full, entry.kind, &entry.id, entry.size, &mut *reader, modes)?;
                 }
             }
         }
@@ -305,10 +293,11 @@ fn write_links(
     let mut dirs = Dirs::new(top);
     for entry in links {
         alive(cancel)?;
-        let path = &payload.dirs[entry.dir as usize];
-        let full = || join(path, &entry.name);
+        let path = &payload.dir_path(entry.dir);
+        let name = payload.name(entry);
+        let full = || join(path, name);
         let dir = dirs.open(path)?;
-        write_entry(dir, &entry.name, &full, entry.kind, &entry.id, entry.size, &mut *reader, modes)?;
+        write_entry(dir, name, &full, entry.kind, &entry.id, entry.size, &mut *reader, modes)?;
     }
     Ok(())
 }
@@ -413,8 +402,9 @@ impl Unsynced {
         let submodules = payload.entries.iter().filter(|e| e.kind == Kind::Submodule);
         Self::Few {
             files: regular.map(|entry| payload.path_of(entry).into()).collect(),
-            dirs: (payload.dirs.iter().cloned())
-                .chain(submodules.map(|entry| payload.path_of(entry).into()))
+            dirs: (std::iter::once(Vec::new()).chain(payload.dir_paths()))
+                .chain(submodules.map(|entry| payload.path_of(entry)))
+                .map(Into::into)
                 .collect(),
         }
     }

@@ -9,11 +9,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Now;
 use crate::fsx;
-use crate::generation::{Name, Record};
+use crate::generation::{GenerationRecord, Name};
 use crate::payload::{BlobSource, Delta, Payload};
 use crate::revision::{ObjectId, Revision};
 use crate::store::error::Error;
-use crate::store::layout::{Layout, STAGING};
+use crate::store::layout::Layout;
+use crate::store::names::STAGING;
 use crate::store::reap::Need;
 use crate::store::stage::{self, Unsynced, WriteOptions};
 use crate::store::trash::Trash;
@@ -24,7 +25,7 @@ use crate::store::{Durability, Options, Store};
 pub struct Staged {
     /// Its directory.
     pub(super) dir: OwnedFd,
-    place: Place,
+    place: StagingDir,
     facts: Facts,
     synced: bool,
 }
@@ -59,8 +60,8 @@ impl Staged {
     }
 
     /// Its record, once it has a name.
-    pub(super) fn record(&self, name: Name, now: &Now) -> Record {
-        Record {
+    pub(super) fn record(&self, name: Name, now: &Now) -> GenerationRecord {
+        GenerationRecord {
             name,
             revision: self.facts.revision,
             tree: self.facts.tree,
@@ -77,21 +78,22 @@ impl Staged {
 
 /// A name in staging. Whatever is there when this is dropped goes to the trash, on every way out.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct StagingDir {
     layout: Arc<Layout>,
     trash: Arc<Trash>,
     pub(super) name: String,
     moved: AtomicBool,
 }
 
-impl Place {
+impl StagingDir {
     pub(super) fn new(layout: &Arc<Layout>, trash: &Arc<Trash>) -> Self {
-        let (layout, trash) = (Arc::clone(layout), Arc::clone(trash));
+        let layout = Arc::clone(layout);
+        let trash = Arc::clone(trash);
         Self { layout, trash, name: fsx::unique("generation-"), moved: AtomicBool::new(false) }
     }
 }
 
-impl Drop for Place {
+impl Drop for StagingDir {
     fn drop(&mut self) {
         if self.moved.load(Ordering::Relaxed) {
             return;
@@ -116,7 +118,7 @@ impl Store {
     ) -> Result<Staged, Error> {
         let need = Need { bytes: payload.bytes, entries: payload.count() };
         self.make_room(need, need, cancel)?;
-        let place = Place::new(&self.layout, &self.trash);
+        let place = StagingDir::new(&self.layout, &self.trash);
         let options = self.options.write_options();
         let staging = self.layout.staging.as_fd();
         let dir = stage::write(staging, place.name.as_ref(), payload, blobs, &options, cancel)?;
@@ -133,7 +135,7 @@ impl Store {
         blobs: &dyn BlobSource,
         cancel: &CancellationToken,
     ) -> Result<Option<Staged>, Error> {
-        let place = Place::new(&self.layout, &self.trash);
+        let place = StagingDir::new(&self.layout, &self.trash);
         let Some(dir) = self.spare.take(delta, selection, &self.options, &place.name)? else {
             place.moved.store(true, Ordering::Relaxed); // nothing is there
             return Ok(None);
@@ -153,7 +155,7 @@ impl Store {
     /// sync would succeed the second time (the kernel reports a write-back error once): it is dropped, never retried.
     fn seal(
         &self,
-        place: Place,
+        place: StagingDir,
         dir: OwnedFd,
         facts: Facts,
         mut unsynced: Unsynced,

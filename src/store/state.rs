@@ -1,15 +1,17 @@
 //! The state file: the records of the generations, written before anything rests on them.
 //!
-//! Promises: a record is written before its generation is in the root, and after a power cut the file is whole. Does not
-//! do: decide what is current; the link does, and the file only says what we last made of it. A file that is missing,
-//! damaged or behind costs a new generation and a full grace period for every old one, nothing else.
+//! Promises: a record is written before its generation is in the root, and after a power cut the file is whole. Does
+//! not do: decide what is current; the link does, and the file only says what we last made of it. A file that is
+//! missing, damaged or behind costs a new generation and a full grace period for every old one, nothing else.
+
+use std::os::fd::{AsFd, OwnedFd};
 
 use serde::{Deserialize, Serialize};
 
 use crate::fsx::{self, Flush};
-use crate::generation::{Name, Record};
-use crate::store::error::Error;
-use crate::store::layout::{Layout, STATE};
+use crate::generation::{GenerationRecord, Name};
+use crate::store::names::STATE;
+use crate::store::quarantine;
 
 /// Bytes of a state file that are read at most: tens of thousands of records.
 const LIMIT: u64 = 16 << 20;
@@ -28,7 +30,7 @@ pub(crate) struct State {
     #[serde(default)]
     pub(crate) replacing: Option<Name>,
     /// Every generation in the root, newest first.
-    pub(crate) generations: Vec<Record>,
+    pub(crate) generations: Vec<GenerationRecord>,
     /// The link of git-sync's layout, relative to the root where it is in it; none in our own.
     #[serde(default)]
     pub(crate) link: Option<String>,
@@ -55,17 +57,13 @@ pub(crate) enum Loaded {
     Known(State),
     /// There was no file: a new root.
     Absent,
-    /// The file is no state of ours: why.
+    /// The file is not a state file: why.
     Damaged(String),
 }
 
 impl State {
-    /// Reads the file. Only what is wrong with the file system is an error.
-    pub(crate) fn load(layout: &Layout) -> Result<Loaded, Error> {
-        Self::load_from(&layout.private).map_err(Error::io("read", layout.private_at(STATE)))
-    }
-
-    pub(crate) fn load_from(private: impl std::os::fd::AsFd) -> std::io::Result<Loaded> {
+    /// Reads the file in our own directory. Only what is wrong with the file system is an error.
+    pub(crate) fn load(private: impl AsFd) -> std::io::Result<Loaded> {
         let bytes = match fsx::read_file(private, STATE, LIMIT) {
             Ok(None) => return Ok(Loaded::Absent),
             Ok(Some(bytes)) => bytes,
@@ -82,20 +80,17 @@ impl State {
     }
 
     /// Writes the file.
-    pub(crate) fn save(&self, layout: &Layout, flush: Flush) -> Result<(), Error> {
-        serde_json::to_vec(self)
-            .map_err(std::io::Error::from)
-            .and_then(|text| fsx::replace_file(&layout.private, STATE, &text, 0o644, flush))
-            .map_err(Error::io("write", layout.private_at(STATE)))
+    pub(crate) fn save(&self, private: &OwnedFd, flush: Flush) -> std::io::Result<()> {
+        quarantine::replace_file(private, STATE, &serde_json::to_vec(self)?, flush)
     }
 
     /// The record of a generation.
-    pub(crate) fn record(&self, name: &Name) -> Option<&Record> {
+    pub(crate) fn record(&self, name: &Name) -> Option<&GenerationRecord> {
         self.generations.iter().find(|record| record.name == *name)
     }
 
     /// Adds or replaces a record, keeping the order.
-    pub(crate) fn put(&mut self, record: Record) {
+    pub(crate) fn put(&mut self, record: GenerationRecord) {
         self.remove(&record.name);
         let at = self.generations.partition_point(|other| other.order() > record.order());
         self.generations.insert(at, record);

@@ -3,11 +3,11 @@
 //! - The generation that the link names goes on serving; its name says which commit it should hold, and it is compared
 //!   with that commit before anything rests on it ([`Store::adopt`]).
 //! - Other `.worktrees/<commit>` are retired generations. git-sync touches a directory when it replaces it, so that its
-//!   modification time tells their age.
+//!   modification time is their age.
 //! - Version 3 had its trees in the root itself. Such a tree goes on serving until the first publication; then it is
 //!   moved to where retired generations are.
 //! - A `tmp-link`, left by a publication that did not end, made every later one fail there. It is removed.
-//! - A file in `.worktrees` is nobody's, and goes after a grace period.
+//! - A file in `.worktrees` has no owner, and goes after a grace period.
 //!
 //! Nothing else in the root is touched.
 
@@ -20,7 +20,7 @@ use rustix::fs::AtFlags;
 
 use crate::clock::Now;
 use crate::fsx::{self, Link};
-use crate::generation::{Name, Record, Retired, WORKTREES};
+use crate::generation::{GenerationRecord, Name, Retired, WORKTREES};
 use crate::payload::Payload;
 use crate::store::stage::GIT_FILE;
 use crate::store::{Error, Recovered, Store};
@@ -59,7 +59,7 @@ impl Store {
     }
 
     /// Removes what is no directory from where generations are, once it is older than a grace period. git-sync removes
-    /// directories of other names as well; those may be somebody's work.
+    /// directories of other names as well; those may be a user's work.
     fn sweep_files(&self, now: &Now, found: &mut Recovered) -> Result<(), Error> {
         let layout = &self.layout;
         let path = layout.at(WORKTREES);
@@ -112,9 +112,9 @@ impl Store {
 
     /// The record of a directory of which nothing is on record. In git-sync's layout its age is that of its
     /// modification time, which the writer sets when it replaces it.
-    pub(super) fn found_record(&self, name: &Name, now: &Now) -> Record {
+    pub(super) fn found_record(&self, name: &Name, now: &Now) -> GenerationRecord {
         let size = self.layout.measure(name);
-        let mut record = Record::unknown(name.clone(), size.entries, size.bytes, now);
+        let mut record = GenerationRecord::unknown(name.clone(), size.entries, size.bytes, now);
         let is_plain = name.commit().is_some_and(|commit| Name::of(commit) == *name);
         if let Some(at) = is_plain.then(|| self.modified(name)).flatten() {
             let at = at.min(now.wall);

@@ -1,8 +1,9 @@
 //! Deletion, away from everybody's sight: a rename into `..treeswap/trash`, then one background thread.
 //!
-//! Promises: whoever reads through a path sees a generation whole or not at all; deletion never delays a publication;
-//! what a crash leaves in the trash is deleted after the next start. Deleting with several threads was measured and
-//! does not pay; the one thread is polite to its neighbours. What cannot be deleted is named and tried again.
+//! Promises: a reader that goes through a path sees a generation whole or not at all; deletion never delays a
+//! publication; what a crash leaves in the trash is deleted after the next start. Deleting with several threads was
+//! measured and does not pay; the one thread is polite to its neighbours. What cannot be deleted is named and tried
+//! again.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -17,8 +18,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::fsx;
 use crate::store::error::Error;
-use crate::store::layout::{Layout, TRASH};
+use crate::store::layout::Layout;
 use crate::store::lock::WriterLock;
+use crate::store::names::TRASH;
 
 /// The trash, and the thread that empties it.
 #[derive(Debug)]
@@ -30,7 +32,8 @@ pub(crate) struct Trash {
 #[derive(Debug)]
 struct Shared {
     layout: Arc<Layout>,
-    /// Whoever may still change the root holds the trash, and with it the lock: no second writer before they are done.
+    /// Everything that may still change the root holds the trash, and with it the lock: no second writer before they
+    /// are done.
     lock: WriterLock,
     jobs: Mutex<Jobs>,
     changed: Condvar,
@@ -90,7 +93,7 @@ impl Trash {
         }
     }
 
-    /// Takes up what is in the trash and nobody works on: left by a process before us, or tried in vain.
+    /// Takes up what is in the trash and not in work: left by a process before us, or tried in vain.
     pub(crate) fn sweep(&self) -> Result<(), Error> {
         let layout = &self.shared.layout;
         for entry in fsx::list(&layout.trash).map_err(Error::io("list", layout.private_at(TRASH)))? {

@@ -7,12 +7,11 @@
 //! In git-sync's layout consumers and hooks write into the tree: what is not of the commit is none of our business
 //! there. The `.git` file is.
 
-use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -24,11 +23,11 @@ use crate::revision::ObjectId;
 use crate::store::stage::{Dirs, GIT_FILE, git_file};
 use crate::store::{Error, Store};
 
-/// Differences that are listed; the first says enough, the rest helps a person.
+/// Differences that are listed; the first says enough, the rest helps an operator.
 const LISTED: usize = 20;
 
 /// Directories that a thread claims at once.
-const CLAIM: usize = 16;
+const CLAIM: u32 = 16;
 
 impl Store {
     /// Compares the current generation with what it should be, names, types, modes and contents. Lists what differs;
@@ -53,18 +52,27 @@ impl Store {
 
 struct Check<'a> {
     top: &'a OwnedFd,
-    dirs: Vec<Dir<'a>>,
+    expected: &'a Payload,
+    /// Where the entries of each directory begin, by its number.
+    starts: Vec<u32>,
+    /// All directories but the top, sorted by the one that holds them, and by name.
+    below: Vec<u32>,
     threads: usize,
     /// More than what is expected may be there.
     tolerant: bool,
     cancel: &'a CancellationToken,
 }
 
-/// A directory that should be there: its path, its entries, and the names of the directories in it.
-type Dir<'a> = (&'a [u8], &'a [Entry], Vec<&'a [u8]>);
+/// A directory that should be there.
+struct Dir<'a> {
+    path: Vec<u8>,
+    entries: &'a [Entry],
+    /// The directories in it, sorted by name.
+    dirs: &'a [u32],
+}
 
 /// Compares one directory, and says what differs.
-type Compare<'a> = fn(&Check<'a>, &Dir<'a>, BorrowedFd<'_>, &mut dyn FnMut(String)) -> io::Result<()>;
+type Compare<'a> = fn(&Check<'a>, &Dir<'_>, BorrowedFd<'_>, &mut dyn FnMut(String)) -> io::Result<()>;
 
 impl<'a> Check<'a> {
     fn new(
@@ -74,40 +82,49 @@ impl<'a> Check<'a> {
         tolerant: bool,
         cancel: &'a CancellationToken,
     ) -> Self {
-        let mut rest = &expected.entries[..];
-        let mut dirs: Vec<Dir<'a>> = Vec::with_capacity(expected.dirs.len());
-        for (at, path) in expected.dirs.iter().enumerate() {
-            let (mine, others) = rest.split_at(rest.partition_point(|entry| entry.dir as usize <= at));
-            rest = others;
-            dirs.push((path, mine, Vec::new()));
+        let count = expected.dir_count() as u32; // each has a number
+        let mut starts = vec![0; count as usize + 1];
+        for entry in &expected.entries {
+            starts[entry.dir as usize + 1] += 1;
         }
-        let at: BTreeMap<&[u8], usize> = dirs.iter().enumerate().map(|(at, dir)| (dir.0, at)).collect();
-        for path in expected.dirs.iter().skip(1) {
-            let (parent, name) = crate::store::stage::split(path);
-            if let Some(parent) = at.get(parent) {
-                dirs[*parent].2.push(name);
-            }
+        for dir in 1..starts.len() {
+            starts[dir] += starts[dir - 1];
         }
-        Self { top, dirs, threads, tolerant, cancel }
+        let mut below: Vec<u32> = (1..count).collect();
+        below.sort_unstable_by_key(|dir| (expected.dir_parent(*dir), expected.dir_name(*dir)));
+        Self { top, expected, starts, below, threads, tolerant, cancel }
+    }
+
+    /// What should be in a directory.
+    fn dir(&self, dir: u32) -> Dir<'_> {
+        let at = dir as usize;
+        let entries = &self.expected.entries[self.starts[at] as usize..self.starts[at + 1] as usize];
+        let place = |limit| self.below.partition_point(|other| self.expected.dir_parent(*other) < limit);
+        Dir { path: self.expected.dir_path(dir), entries, dirs: &self.below[place(dir)..place(dir + 1)] }
     }
 
     /// Runs a comparison over all directories with several threads.
     fn run(&self, compare: Compare<'a>) -> Result<Vec<String>, Error> {
-        let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let next = AtomicU32::new(0);
+        let found = Mutex::new(Vec::new());
+        let count = self.expected.dir_count() as u32; // each has a number
         let work = || {
             let mut open = Dirs::new(self.top.as_fd());
             loop {
                 let start = next.fetch_add(CLAIM, Ordering::Relaxed);
-                let Some(claimed) = self.dirs.get(start..self.dirs.len().min(start + CLAIM)) else { return };
-                for dir in claimed {
+                if start >= count {
+                    return;
+                }
+                for dir in start..count.min(start + CLAIM) {
+                    let dir = &self.dir(dir);
                     let mut mine = Vec::new();
-                    let done = match open.open(dir.0) {
+                    let done = match open.open(&dir.path) {
                         Ok(fd) => compare(self, dir, fd, &mut |line| mine.push(line))
                             .err()
                             .map(|error| error.to_string()),
                         Err(error) => Some(crate::human::one_line(&error)),
                     };
-                    mine.extend(done.map(|why| format!("{}: cannot be read: {why}", shown(dir.0, b""))));
+                    mine.extend(done.map(|why| format!("{}: cannot be read: {why}", shown(&dir.path, b""))));
                     let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
                     found.append(&mut mine);
                     if found.len() >= LISTED || self.cancel.is_cancelled() {
@@ -117,7 +134,7 @@ impl<'a> Check<'a> {
             }
         };
         std::thread::scope(|scope| {
-            for _ in 0..self.threads.clamp(1, self.dirs.len().max(1)) {
+            for _ in 0..self.threads.clamp(1, count.max(1) as usize) {
                 scope.spawn(work);
             }
         });
@@ -131,60 +148,72 @@ impl<'a> Check<'a> {
     }
 
     /// Names, types, executable bits, sizes.
-    fn shape(&self, dir: &Dir<'a>, fd: BorrowedFd<'_>, differs: &mut dyn FnMut(String)) -> io::Result<()> {
-        let (path, entries, dirs) = dir;
-        let mut expected: BTreeMap<&[u8], Option<&Entry>> =
-            entries.iter().map(|entry| (&*entry.name, Some(entry))).collect();
-        expected.extend(dirs.iter().map(|name| (*name, None)));
-        for listed in fsx::list(fd)? {
-            let name = listed.name.to_bytes();
-            let Some(entry) = expected.remove(name) else {
-                if !self.tolerant {
-                    differs(format!("{}: is not in the tree", shown(path, name)));
+    fn shape(&self, dir: &Dir<'_>, fd: BorrowedFd<'_>, differs: &mut dyn FnMut(String)) -> io::Result<()> {
+        let Dir { path, entries, dirs } = dir;
+        let all = self.expected;
+        // Which of them were found, entries first. A directory may hold a million names: none is kept.
+        let mut found = vec![false; entries.len() + dirs.len()];
+        fsx::each(fd, |name, _| {
+            let entry = entries.binary_search_by_key(&name.to_bytes(), |entry| all.name(entry));
+            let place = match entry {
+                Ok(at) => Some(at),
+                Err(_) => {
+                    let at = dirs.binary_search_by_key(&name.to_bytes(), |dir| all.dir_name(*dir));
+                    at.ok().map(|at| entries.len() + at)
                 }
-                continue;
             };
-            let Some(stat) = fsx::stat(fd, listed.name.as_c_str())? else {
-                differs(format!("{}: is missing", shown(path, name)));
-                continue;
+            let Some(place) = place else {
+                if !self.tolerant {
+                    differs(format!("{}: is not in the tree", shown(path, name.to_bytes())));
+                }
+                return Ok(());
             };
-            let kind = entry.map(|entry| (entry.kind, entry.size));
-            if let Some(why) = misshapen(kind, &stat) {
-                differs(format!("{}: {why}", shown(path, name)));
+            found[place] = true;
+            let Some(stat) = fsx::stat(fd, name)? else {
+                differs(format!("{}: is missing", shown(path, name.to_bytes())));
+                return Ok(());
+            };
+            let kind = entries.get(place).map(|entry| (entry.kind, entry.size));
+            if let Some(why) = wrong_shape(kind, &stat) {
+                differs(format!("{}: {why}", shown(path, name.to_bytes())));
             } else if !self.tolerant
                 && kind.is_some_and(|(kind, _)| kind == Kind::Submodule)
-                && !fsx::list(fsx::open_dir(fd, listed.name.as_c_str())?)?.is_empty()
+                && !fsx::list(fsx::open_dir(fd, name)?)?.is_empty()
             {
-                differs(format!("{}: is not empty", shown(path, name)));
+                differs(format!("{}: is not empty", shown(path, name.to_bytes())));
             }
-        }
-        for name in expected.keys() {
+            Ok(())
+        })?;
+        let names =
+            entries.iter().map(|entry| all.name(entry)).chain(dirs.iter().map(|dir| all.dir_name(*dir)));
+        for (name, _) in names.zip(&found).filter(|(_, found)| !**found) {
             differs(format!("{}: is missing", shown(path, name)));
         }
         Ok(())
     }
 
     /// Contents, by blob id.
-    fn contents(&self, dir: &Dir<'a>, fd: BorrowedFd<'_>, differs: &mut dyn FnMut(String)) -> io::Result<()> {
+    fn contents(&self, dir: &Dir<'_>, fd: BorrowedFd<'_>, differs: &mut dyn FnMut(String)) -> io::Result<()> {
         let mut buffer = vec![0; 64 << 10];
-        for entry in dir.1 {
+        for entry in dir.entries {
+            let name = self.expected.name(entry);
             if self.cancel.is_cancelled() {
                 break;
             }
             let found = match entry.kind {
                 Kind::Submodule => continue,
                 Kind::Symlink => {
-                    let target = rustix::fs::readlinkat(fd, &*entry.name, Vec::new())?;
+                    let target = rustix::fs::readlinkat(fd, name, Vec::new())?;
                     blob_id(entry.size, target.to_bytes(), &mut buffer)
                 }
                 Kind::File | Kind::Executable => {
                     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                    let file = rustix::fs::openat(fd, &*entry.name, flags, Mode::empty())?;
+                    let file = rustix::fs::openat(fd, name, flags, Mode::empty())?;
                     blob_id(entry.size, std::fs::File::from(file), &mut buffer)
                 }
             };
             if found? != entry.id {
-                differs(format!("{}: has other content", shown(dir.0, &entry.name)));
+                differs(format!("{}: has other content", shown(&dir.path, name)));
             }
         }
         Ok(())
@@ -192,7 +221,7 @@ impl<'a> Check<'a> {
 }
 
 /// What is wrong with a file's type, mode or size, if anything. `None` expects a directory.
-fn misshapen(expected: Option<(Kind, u64)>, stat: &rustix::fs::Stat) -> Option<String> {
+fn wrong_shape(expected: Option<(Kind, u64)>, stat: &rustix::fs::Stat) -> Option<String> {
     let wanted = match expected {
         None | Some((Kind::Submodule, _)) => FileType::Directory,
         Some((Kind::Symlink, _)) => FileType::Symlink,

@@ -28,20 +28,21 @@
 //!    has no other clock.
 //!    *Crash before:* the old one counts as retired from the next start on.
 //!
-//! A failure before the swap leaves what was published as it was; after it, it is reported and mended in the next cycle.
+//! A failure before the swap leaves what was published as it was; after it, it is reported and mended in the next
+//! cycle.
 
 use jiff::SignedDuration;
 
 use crate::clock::Now;
 use crate::fsx;
-use crate::generation::{Name, Record};
+use crate::generation::{GenerationRecord, Name};
 use crate::human::one_line;
 use crate::store::publish::Ready;
 use crate::store::state::State;
 use crate::store::{Durability, Error, Published, Staged, Store};
 
 /// Where a new generation goes.
-struct Spot {
+struct WorktreeNames {
     /// Its name once it is published.
     name: Name,
     /// Its name until step 5; what it replaces has it afterwards.
@@ -50,7 +51,7 @@ struct Spot {
     serves: bool,
 }
 
-impl Spot {
+impl WorktreeNames {
     fn exchanges(&self) -> bool {
         self.name != self.first
     }
@@ -64,17 +65,17 @@ impl Store {
         ready: Ready<'_, E>,
     ) -> Result<Published, E> {
         // 1
-        let spot = self.spot(&staged)?;
+        let spot = self.choose_names(&staged)?;
         let mut record = staged.record(spot.name.clone(), now);
         if let Some(newest) = self.state.generations.first() {
-            // Names do not tell the order here: a clock that went back stands still.
+            // Names do not give the order here: after a clock went back, the time of the newest is used again.
             record.published = record.published.max(newest.published + SignedDuration::from_nanos(1));
         }
         let before = self.state.clone();
         // 2
         self.announce_worktree(&record, &spot).inspect_err(|_| self.forget(before.clone(), None))?;
         // 3, 4, 5
-        self.bring_in(staged, &record, &spot, ready).inspect_err(|_| {
+        self.move_in(staged, &record, &spot, ready).inspect_err(|_| {
             self.forget(before.clone(), Some(&spot.first));
             self.withdraw(&spot.first, now);
         })?;
@@ -94,35 +95,35 @@ impl Store {
         let previous = self.state.current.replace(spot.name.clone());
         let previous = if spot.exchanges() && spot.serves { Some(spot.first.clone()) } else { previous };
         // 8, 9
-        warnings.extend(self.clear_the_way(&spot).err().map(|error| one_line(&error)));
-        warnings.extend(self.settle(&[], previous.as_ref(), now));
+        warnings.extend(self.clear_name(&spot).err().map(|error| one_line(&error)));
+        warnings.extend(self.finish_publication_steps(&[], previous.as_ref(), now));
         Ok(Published { current: record, previous, warnings })
     }
 
     /// Step 1.
-    fn spot(&mut self, staged: &Staged) -> Result<Spot, Error> {
+    fn choose_names(&mut self, staged: &Staged) -> Result<WorktreeNames, Error> {
         let name = Name::of(staged.revision());
         let failed = |act| Error::io(act, self.layout.place(&name));
         let taken = fsx::stat(&self.layout.home, name.as_str()).map_err(failed("look at"))?.is_some();
         let serves = self.layout.named()?.as_ref() == Some(&name);
         if !taken {
-            return Ok(Spot { first: name.clone(), name, serves: false });
+            return Ok(WorktreeNames { first: name.clone(), name, serves: false });
         }
         let free = self.free_name(&name)?;
         if self.probes.exchange {
-            return Ok(Spot { name, first: free, serves });
+            return Ok(WorktreeNames { name, first: free, serves });
         }
         if serves {
-            return Ok(Spot { name: free.clone(), first: free, serves: false });
+            return Ok(WorktreeNames { name: free.clone(), first: free, serves: false });
         }
         fsx::rename_new(&self.layout.home, name.as_str(), &self.layout.home, free.as_str())
             .map_err(failed("rename"))?;
         self.state.rename(&name, &free);
-        Ok(Spot { first: name.clone(), name, serves: false })
+        Ok(WorktreeNames { first: name.clone(), name, serves: false })
     }
 
     /// Step 2.
-    fn announce_worktree(&mut self, record: &Record, spot: &Spot) -> Result<(), Error> {
+    fn announce_worktree(&mut self, record: &GenerationRecord, spot: &WorktreeNames) -> Result<(), Error> {
         self.state.publishing = Some(spot.name.clone());
         self.state.replacing = spot.exchanges().then(|| spot.first.clone());
         self.state.rename(&spot.name, &spot.first);
@@ -131,15 +132,16 @@ impl Store {
     }
 
     /// Steps 3 to 5.
-    fn bring_in<E: From<Error>>(
+    fn move_in<E: From<Error>>(
         &mut self,
         staged: Staged,
-        record: &Record,
-        spot: &Spot,
+        record: &GenerationRecord,
+        spot: &WorktreeNames,
         ready: Ready<'_, E>,
     ) -> Result<(), E> {
         let layout = &self.layout;
-        let (home, place) = (&layout.home, layout.place(&spot.first));
+        let home = &layout.home;
+        let place = layout.place(&spot.first);
         // 3
         fsx::rename_new(&layout.staging, staged.name(), home, spot.first.as_str())
             .map_err(Error::io("rename the staged directory to", &place))?;
@@ -159,8 +161,8 @@ impl Store {
         Ok(())
     }
 
-    /// What the new generation was exchanged with is a retired generation, or was nobody's.
-    fn clear_the_way(&mut self, spot: &Spot) -> Result<(), Error> {
+    /// What the new generation was exchanged with is a retired generation, or was not ours.
+    fn clear_name(&mut self, spot: &WorktreeNames) -> Result<(), Error> {
         self.state.replacing = None;
         if !spot.exchanges() {
             return Ok(());

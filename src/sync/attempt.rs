@@ -1,7 +1,8 @@
-//! One attempt. The numbers are those of the parent module's doc. `put` has what takes room, `heal` what needs no network.
+//! One attempt. The numbers are those of the parent module's doc. `fetch_and_stage` has what takes room, `repair` what needs no
+//! network.
 
-mod heal;
-mod put;
+mod fetch_and_stage;
+mod repair;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -15,70 +16,27 @@ use tracing::{debug, info, warn};
 use super::bounds::Bounds;
 use super::drive::Work;
 use super::error::{Error, Stage};
-use super::job::Choice;
+use super::hook_notice;
 use super::spare::SpareWork;
-use super::tell;
-use super::{Given, Options};
+use super::staging::Choice;
+use super::view::{Done, View};
+use super::{Options, PayloadInputs};
 use crate::clock;
-use crate::generation::{Name, Record};
+use crate::generation::{GenerationRecord, Name};
 use crate::hooks::Hooks;
 use crate::human::one_line;
 use crate::mirror::{self, Mirror, Objects, Tip};
 use crate::phase::Status;
+use crate::repeats::{Repeats, suppressed};
 use crate::retention::Plan;
 use crate::revision::{ObjectId, Revision};
+use crate::secret;
 use crate::store::{Published, Store};
 use crate::telemetry::metrics::Metrics;
 
-/// How an attempt that did not fail ended.
-#[derive(Debug)]
-pub(super) enum Done {
-    /// A new generation is current.
-    Published(Box<Published>),
-    /// Nothing to do.
-    Unchanged,
-    /// A new tip has to wait for the minimum interval.
-    Held,
-}
-
-impl Done {
-    fn published(published: Published) -> Self {
-        Self::Published(Box::new(published))
-    }
-}
-
-/// What was last seen of the root.
-#[derive(Clone, Debug, Default)]
-pub(super) struct View {
-    /// Newest first, the current one included.
-    pub(super) generations: Vec<Record>,
-    /// What the link names.
-    pub(super) current: Option<Name>,
-    /// What retention thinks of each.
-    pub(super) plan: Plan,
-    /// Whether a complete generation serves. Never closes again.
-    pub(super) ready: bool,
-    /// Bytes that its file system has left for us.
-    pub(super) free: Option<u64>,
-}
-
-impl View {
-    /// The record of the current generation.
-    pub(super) fn current(&self) -> Option<&Record> {
-        let name = self.current.as_ref()?;
-        self.generations.iter().find(|record| record.name == *name)
-    }
-
-    /// Its revision, if what it holds is known, or at least what it should: a root may have lost its records.
-    fn revision(&self) -> Option<Revision> {
-        let known = |record: &&Record| record.is_known() || record.name.commit().is_some();
-        self.current().filter(known).map(|record| record.revision)
-    }
-}
-
 /// A tip that needs nothing more, or never will.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Known {
+struct SettledTip {
     object: ObjectId,
     selection: String,
 }
@@ -90,16 +48,16 @@ pub(super) struct Worker {
     mirror: Arc<Mutex<Mirror>>,
     metrics: Metrics,
     spare: SpareWork,
-    given: Given,
+    given: PayloadInputs,
     view: View,
     /// The tip that is published, and the generation that holds it.
-    settled: Option<(Known, Name)>,
+    settled: Option<(SettledTip, Name)>,
     /// The commit that the ref names, if the last attempt found that the root has it.
     named: Option<Revision>,
     /// What was current until the root was found without it.
     lost: Option<Revision>,
     /// The tip that was refused, what was said, and the hints.
-    refused: Option<(Known, String, Vec<String>)>,
+    refused: Option<(SettledTip, String, Vec<String>)>,
     /// The current generation was not yet compared with its revision since this process began.
     unverified: bool,
     /// A reading of the choice that has not ended.
@@ -108,6 +66,8 @@ pub(super) struct Worker {
     readable: Option<Revision>,
     /// What could not be mended the last time: said once, not at every look.
     unmended: BTreeSet<String>,
+    /// The root was not there when it was looked at last.
+    rootless: bool,
     hooks: Option<Arc<Hooks>>,
     /// The root, resolved.
     root: PathBuf,
@@ -115,6 +75,10 @@ pub(super) struct Worker {
     by_commit: bool,
     /// Something was reaped that the mirror still keeps objects for.
     untidy: bool,
+    /// What was said of a spare that has no room.
+    no_spare: Repeats,
+    /// A tip that had no room, and the bytes that a fetch of it brings.
+    too_large: Option<(ObjectId, u64)>,
 }
 
 impl Worker {
@@ -127,8 +91,9 @@ impl Worker {
             ..View::default()
         };
         view.ready = store.is_trusted(&clock::now());
-        let (folds, by_commit) = (store.probes().folds, store.is_git_sync());
-        let given = Given { folds, root_links: !by_commit, submodules: mirror.submodules() };
+        let folds = store.probes().folds;
+        let by_commit = store.is_git_sync();
+        let given = PayloadInputs { folds, root_links: !by_commit, submodules: mirror.submodules() };
         let root = store.root().to_owned();
         Self {
             options,
@@ -146,14 +111,17 @@ impl Worker {
             choosing: None,
             readable: None,
             unmended: BTreeSet::new(),
+            rootless: false,
             hooks: None,
             root,
             by_commit,
             untidy: false,
+            no_spare: Repeats::default(),
+            too_large: None,
         }
     }
 
-    /// The mirror, for whoever works beside the root.
+    /// The mirror, for a delivery beside the root.
     pub(super) fn mirror(&self) -> Arc<Mutex<Mirror>> {
         Arc::clone(&self.mirror)
     }
@@ -167,7 +135,7 @@ impl Worker {
         let revision = self.fetch(bounds, tip, &choice.wanted).await?; // 5
         let objects = self.objects().await;
         let tree = bounds.blocking(Stage::Export, move |_| Ok(objects.tree_of(revision)?)).await?;
-        let same = |record: &Record| {
+        let same = |record: &GenerationRecord| {
             let names_it = !self.by_commit || record.revision == revision;
             record.tree == tree && record.selection == choice.digest && names_it
         };
@@ -182,16 +150,16 @@ impl Worker {
             entries: record.entries,
             bytes: record.bytes,
         });
-        self.put(bounds, revision, choice, base).await.map(Done::published)
+        self.stage_and_publish(bounds, revision, choice, base).await.map(Done::published)
     }
 
     /// Steps 2 to 8.
     async fn follow(&mut self, bounds: &Bounds, choice: &Choice, may_publish: bool) -> Result<Done, Error> {
         let before = self.named.take();
         let tip = self.resolve(bounds).await?; // 2
-        let known = Known { object: tip.object, selection: choice.digest.clone() };
+        let known = SettledTip { object: tip.object, selection: choice.digest.clone() };
         if self.is_current(&tip, &known) {
-            let published = match self.unverified || self.is_unsettled(&tip).await {
+            let published = match self.unverified || self.may_differ_in_depth(&tip).await {
                 true => {
                     let revision = self.fetch(bounds, &tip, &choice.wanted).await?;
                     self.verify(bounds, revision, choice).await?
@@ -201,7 +169,7 @@ impl Worker {
             // A tag's commit is known once it was fetched.
             let settled = self.settled.as_ref().is_some_and(|(settled, _)| *settled == known);
             self.named = before.filter(|_| settled).or(Some(Revision(tip.peeled.unwrap_or(tip.object))));
-            self.settle(known);
+            self.remember_settled(known);
             return Ok(published.map_or(Done::Unchanged, Done::published)); // 3
         }
         if let Some((_, message, hints)) = self.refused.as_ref().filter(|(refused, ..)| *refused == known) {
@@ -213,7 +181,7 @@ impl Worker {
         match self.advance(bounds, &tip, choice).await {
             Ok(done) => {
                 self.named = self.readable;
-                self.settle(known);
+                self.remember_settled(known);
                 self.refused = None;
                 Ok(done)
             }
@@ -228,12 +196,12 @@ impl Worker {
 
     /// Whether the mirror may have another depth than was asked for: git works in what git-sync's layout publishes, and
     /// sees it. The other layout shows no history, and saves itself the look.
-    async fn is_unsettled(&self, tip: &Tip) -> bool {
+    async fn may_differ_in_depth(&self, tip: &Tip) -> bool {
         let revision = Revision(tip.peeled.unwrap_or(tip.object));
         self.by_commit && !self.mirror.lock().await.is_settled(revision)
     }
 
-    fn settle(&mut self, known: Known) {
+    fn remember_settled(&mut self, known: SettledTip) {
         self.settled = self.view.current.clone().map(|name| (known, name));
         self.lost = None;
     }
@@ -265,7 +233,7 @@ impl Worker {
         bounds.blocking(Stage::Export, move |_| Ok(objects.holds(revision))).await
     }
 
-    fn is_current(&self, tip: &Tip, known: &Known) -> bool {
+    fn is_current(&self, tip: &Tip, known: &SettledTip) -> bool {
         let Some(current) = self.view.current() else { return false };
         let commit = tip.peeled.unwrap_or(tip.object);
         self.settled.as_ref().is_some_and(|(settled, name)| settled == known && *name == current.name)
@@ -276,11 +244,11 @@ impl Worker {
     fn note_reaped<'n>(&self, names: impl IntoIterator<Item = &'n Name>, plan: &Plan) {
         for name in names {
             self.metrics.reaped.inc();
-            let verdict = plan.verdicts.iter().find(|verdict| verdict.name == *name);
-            match verdict {
-                Some(verdict) if verdict.pinned => {
+            let decision = plan.decisions.iter().find(|decision| decision.name == *name);
+            match decision {
+                Some(decision) if decision.pinned => {
                     self.metrics.evictions.inc();
-                    warn!(generation = %name, "evicted {name}, which somebody has pinned: it was {}", verdict.reason);
+                    warn!(generation = %name, "evicted {name}, which a reader has pinned: it was {}", decision.reason);
                 }
                 _ => info!(generation = %name, "reaped {name}"),
             }
@@ -290,8 +258,28 @@ impl Worker {
     fn degraded(&self, what: &'static str, error: &Error) {
         if !matches!(error, Error::Interrupted) {
             self.metrics.error(what, error.class());
-            warn!(error = one_line(error), "{what} failed; what is published is not affected");
+            match self.rootless {
+                // Whatever was tried failed for that, and the attempts say it.
+                true => debug!(error = one_line(error), "{what} failed: the root is not there any more"),
+                false => warn!(error = one_line(error), "{what} failed; what is published is not affected"),
+            }
         }
+    }
+
+    /// Reads what the generations' commits say of themselves, of those that were not looked at yet.
+    async fn describe(&mut self) {
+        let known = self.view.generations.iter().filter(|record| record.is_known());
+        let revisions: Vec<Revision> = known.map(|record| record.revision).collect();
+        self.view.commits.retain(|revision, _| revisions.contains(revision));
+        let new = revisions.into_iter().filter(|revision| !self.view.commits.contains_key(revision));
+        let new: Vec<Revision> = new.collect();
+        if new.is_empty() {
+            return;
+        }
+        let objects = self.objects().await;
+        let read = move || new.into_iter().map(|revision| (revision, objects.describe(revision))).collect();
+        let read: Vec<_> = tokio::task::spawn_blocking(read).await.unwrap_or_default();
+        self.view.commits.extend(read);
     }
 
     /// The store, for the next blocking step.
@@ -301,7 +289,8 @@ impl Worker {
 
     /// What is chosen now. The file with the patterns is read each time: it may be a mounted ConfigMap.
     async fn choice(&mut self, bounds: &Bounds) -> Result<Choice, Error> {
-        let (options, given) = (Arc::clone(&self.options), self.given);
+        let options = Arc::clone(&self.options);
+        let given = self.given;
         let read = move || {
             let (digest, wanted) = options.selection(given)?;
             Ok(Choice { digest, wanted })
@@ -320,40 +309,53 @@ impl Work for Worker {
             return Ok(None); // the first attempt fetches it, and verifies then
         }
         let choice = self.choice(bounds).await?;
-        self.verify(bounds, revision, &choice).await
+        let published = self.verify(bounds, revision, &choice).await;
+        self.describe().await;
+        published
     }
 
     async fn attempt(&mut self, bounds: &Bounds, may_publish: bool) -> Result<Done, Error> {
-        self.mend(bounds).await?; // 1
+        self.repair(bounds).await?; // 1
         let choice = self.choice(bounds).await?;
-        let healed = self.heal(bounds, &choice).await?;
-        match (self.follow(bounds, &choice, may_publish).await?, healed) {
-            (Done::Published(published), _) => Ok(Done::Published(published)),
-            (_, Some(published)) => Ok(Done::published(published)),
-            (done, None) => Ok(done),
+        let healed = self.republish_damaged(bounds, &choice).await?;
+        let done = match (self.follow(bounds, &choice, may_publish).await?, healed) {
+            (Done::Published(published), _) => Done::Published(published),
+            (_, Some(published)) => Done::published(published),
+            (done, None) => done,
+        };
+        if matches!(done, Done::Published(_)) {
+            self.view.commits.retain(|_, commit| commit.is_some()); // it may have been fetched since
         }
+        self.describe().await;
+        Ok(done)
     }
 
-    async fn mend(&mut self, bounds: &Bounds) -> Result<(), Error> {
+    async fn repair(&mut self, bounds: &Bounds) -> Result<(), Error> {
         let mut store = self.store().await;
         let ready = self.view.ready;
-        let (view, reaped, recovered) = bounds
+        let mirror_bytes = self.view.mirror_bytes;
+        let commits = self.view.commits.clone();
+        let mended = bounds
             .blocking(Stage::Mend, move |_| {
                 let now = clock::now();
-                let recovered = store.mend(&now)?;
+                let recovered = store.repair(&now)?;
                 let plan = store.plan(&now);
-                let doomed = plan.verdicts.iter().any(|verdict| !verdict.keep);
+                let doomed = plan.decisions.iter().any(|decision| !decision.keep);
                 let reaped = if doomed { store.reap(&plan) } else { Vec::new() };
                 let view = View {
                     generations: store.generations().to_vec(),
                     current: store.current().map(|record| record.name.clone()),
                     plan,
                     ready,
-                    free: store.free_bytes(),
+                    room: store.room(),
+                    mirror_bytes,
+                    commits,
                 };
                 Ok((view, reaped, recovered))
             })
-            .await?;
+            .await;
+        self.rootless = mended.as_ref().is_err_and(Error::is_without_root);
+        let (view, reaped, recovered) = mended?;
         for line in &recovered.done {
             warn!("mended: {line}");
         }
@@ -372,24 +374,49 @@ impl Work for Worker {
         self.untidy |= !reaped.is_empty();
         self.view = view;
         self.unverified |= self.by_commit && self.view.current().is_some_and(|record| !record.is_known());
-        self.view.plan.verdicts.retain(|verdict| !reaped.contains(&verdict.name));
+        self.view.plan.decisions.retain(|decision| !reaped.contains(&decision.name));
         Ok(())
     }
 
     async fn housekeep(&mut self, bounds: &Bounds) {
-        if let Err(error) = self.mend(bounds).await {
+        if let Err(error) = self.repair(bounds).await {
             self.degraded("mend", &error);
         }
         self.untidy = false;
         let held = self.held();
         let mut mirror = Arc::clone(&self.mirror).lock_owned().await;
-        if let Err(error) = bounds.blocking(Stage::Fetch, move |_| Ok(mirror.housekeep(&held)?)).await {
-            self.degraded("housekeep", &error);
+        let root = self.root.clone();
+        let kept = bounds.blocking(Stage::Fetch, move |_| {
+            let kept = mirror.housekeep(&held);
+            let bytes = if mirror.dir().starts_with(&root) { mirror.disk_bytes() } else { 0 };
+            Ok((kept, bytes))
+        });
+        match kept.await {
+            Ok((kept, bytes)) => {
+                self.view.mirror_bytes = Some(bytes);
+                if let Err(error) = kept {
+                    self.degraded("housekeep", &error.into());
+                }
+            }
+            Err(error) => self.degraded("housekeep", &error),
         }
         if !self.options.spare {
             return;
         }
-        let Some(task) = self.store().await.spare_task() else { return };
+        let (task, lacks) = {
+            let store = self.store().await;
+            (store.spare_task(), store.spare_lacks())
+        };
+        match lacks.map(|place| format!("there is no room {place} for a spare")) {
+            Some(why) => {
+                if let Some(times) = self.no_spare.should_log(&why) {
+                    let times = suppressed(times);
+                    info!("{why}: the next revision is written whole, not as what it changes{times}");
+                }
+            }
+            None => self.no_spare.forget(),
+        }
+        let Some(task) = task else { return };
         let revision = self.readable.unwrap_or(task.generation().revision);
         match self.choice(bounds).await {
             Ok(choice) => {
@@ -402,12 +429,13 @@ impl Work for Worker {
 
     fn announce(&self) {
         if let (Some(hooks), Some(record)) = (&self.hooks, self.view.current()) {
-            hooks.published(&tell::notice(record, &self.root));
+            hooks.published(&hook_notice::notice(record, &self.root));
         }
     }
 
     async fn record(&mut self, status: Status) {
         let Ok(text) = serde_json::to_vec(&status) else { return };
+        let text = secret::redacted_bytes(&text).into_owned();
         let store = self.store().await;
         let written = tokio::task::spawn_blocking(move || store.write_status(&text)).await;
         if let Ok(Err(error)) = written {
@@ -429,19 +457,19 @@ impl Work for Worker {
         self.spare.stop();
     }
 
-    fn is_untidy(&self) -> bool {
+    fn needs_housekeeping(&self) -> bool {
         self.untidy
     }
 
-    fn next_mend(&self) -> Option<Duration> {
-        self.view.plan.verdicts.iter().filter_map(|verdict| verdict.again_in).min()
+    fn next_repair(&self) -> Option<Duration> {
+        self.view.plan.decisions.iter().filter_map(|decision| decision.again_in).min()
     }
 
     fn view(&self) -> &View {
         &self.view
     }
 
-    fn named(&self) -> Option<Revision> {
+    fn newest_revision(&self) -> Option<Revision> {
         self.named
     }
 }

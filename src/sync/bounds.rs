@@ -47,7 +47,7 @@ impl Bounds {
             biased;
             () = self.draining.cancelled() => Err(Error::Interrupted),
             result = work => Ok(result?),
-            () = tokio::time::sleep_until(self.deadline) => Err(self.late(stage)),
+            () = tokio::time::sleep_until(self.deadline) => Err(self.past_deadline(stage)),
         }
     }
 
@@ -55,15 +55,16 @@ impl Bounds {
     pub(super) async fn gate(
         &self,
         passed: impl Future<Output = Result<(), hooks::Error>>,
+        again: bool,
     ) -> Result<(), Error> {
         self.stage.set(Stage::Gate);
         tokio::select! {
             biased;
             passed = passed => match passed {
                 Err(_) if self.draining.is_cancelled() => Err(Error::Interrupted),
-                passed => passed.map_err(Error::Gate),
+                passed => passed.map_err(|source| Error::Gate { source, again }),
             },
-            () = tokio::time::sleep_until(self.deadline) => Err(self.late(Stage::Gate)),
+            () = tokio::time::sleep_until(self.deadline) => Err(self.past_deadline(Stage::Gate)),
         }
     }
 
@@ -79,13 +80,13 @@ impl Bounds {
         let mut running = tokio::task::spawn_blocking(move || work(&token));
         let out_of_bounds = tokio::select! {
             biased;
-            ended = &mut running => return unwound(stage, ended),
+            ended = &mut running => return join_result(stage, ended),
             () = self.draining.cancelled() => Error::Interrupted,
-            () = tokio::time::sleep_until(self.deadline) => self.late(stage),
+            () = tokio::time::sleep_until(self.deadline) => self.past_deadline(stage),
         };
         cancel.cancel();
         // What it did in spite of the token counts: a generation may have been published.
-        match unwound(stage, running.await) {
+        match join_result(stage, running.await) {
             Err(error) if error.is_cancelled() => Err(out_of_bounds),
             ended => ended,
         }
@@ -106,28 +107,28 @@ impl Bounds {
             biased;
             () = self.draining.cancelled() => return Err(Error::Interrupted),
             ended = running => ended,
-            () = tokio::time::sleep_until(self.deadline) => return Err(self.late(stage)),
+            () = tokio::time::sleep_until(self.deadline) => return Err(self.past_deadline(stage)),
         };
         *slot = None;
-        unwound(stage, ended)
+        join_result(stage, ended)
     }
 
     /// Between two steps.
     pub(super) fn check(&self, stage: Stage) -> Result<(), Error> {
         match () {
             () if self.draining.is_cancelled() => Err(Error::Interrupted),
-            () if Instant::now() >= self.deadline => Err(self.late(stage)),
+            () if Instant::now() >= self.deadline => Err(self.past_deadline(stage)),
             () => Ok(()),
         }
     }
 
-    fn late(&self, stage: Stage) -> Error {
+    fn past_deadline(&self, stage: Stage) -> Error {
         Error::Timeout { stage, limit: self.limit }
     }
 }
 
 /// A panic is a defect, but one that a commit's author may have provoked: it fails the attempt, not the service.
-fn unwound<T>(stage: Stage, ended: Result<Result<T, Error>, tokio::task::JoinError>) -> Result<T, Error> {
+fn join_result<T>(stage: Stage, ended: Result<Result<T, Error>, tokio::task::JoinError>) -> Result<T, Error> {
     match ended {
         Ok(result) => result,
         Err(error) if error.is_panic() => {

@@ -1,4 +1,4 @@
-//! The loop: waits until an attempt is due, runs it, and tells the state machine and the report how it ended.
+//! The loop: waits until an attempt is due, runs it, and reports its result to the state machine and the report.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::attempt::{Done, View};
 use super::bounds::Bounds;
 use super::error::Error;
-use super::newest::Tell;
+use super::newest::AttemptResults;
 use super::report::Report;
+use super::view::{Done, View};
 use crate::phase::machine::{Machine, Phase};
 use crate::phase::{Status, Trigger};
 use crate::retry;
@@ -21,6 +21,16 @@ use crate::store::Published;
 
 /// Between attempts the root is mended no more often than this.
 const MEND_SPACING: Duration = Duration::from_secs(1);
+
+/// How often an attempt that takes its time says how far it is.
+const PROGRESS: Duration = Duration::from_millis(500);
+
+/// What is recorded is never older while attempts end, so that the next process after a kill finds when the last one
+/// succeeded. A poll alone writes nothing.
+const RECORD: Duration = Duration::from_secs(300);
+
+/// How long the last record of a process may take.
+const LAST_RECORD: Duration = Duration::from_secs(1);
 
 /// How far away what will never be due is taken to be.
 const NEVER: Duration = Duration::from_secs(30 * 365 * 86_400);
@@ -43,7 +53,7 @@ pub(super) trait Work {
     /// One attempt. `may_publish` is false while the minimum interval runs.
     fn attempt(&mut self, bounds: &Bounds, may_publish: bool) -> impl Future<Output = Result<Done, Error>>;
     /// Mends links, removes left-overs, and reaps. No network.
-    fn mend(&mut self, bounds: &Bounds) -> impl Future<Output = Result<(), Error>>;
+    fn repair(&mut self, bounds: &Bounds) -> impl Future<Output = Result<(), Error>>;
     /// What follows a publication and may fail without failing it.
     fn housekeep(&mut self, bounds: &Bounds) -> impl Future<Output = ()>;
     /// Tells the hooks what is current.
@@ -51,15 +61,15 @@ pub(super) trait Work {
     /// Keeps a status for `treeswap status`, which reads the root.
     fn record(&mut self, status: Status) -> impl Future<Output = ()>;
     /// Whether something went since then that the mirror may forget.
-    fn is_untidy(&self) -> bool {
+    fn needs_housekeeping(&self) -> bool {
         false
     }
     /// After how long mending may have something to do: a grace period ends.
-    fn next_mend(&self) -> Option<Duration>;
+    fn next_repair(&self) -> Option<Duration>;
     /// What was last seen of the root.
     fn view(&self) -> &View;
     /// What the last attempt found the ref to name, if the root has it.
-    fn named(&self) -> Option<Revision> {
+    fn newest_revision(&self) -> Option<Revision> {
         None
     }
     /// Before the process ends by itself: waits for what must not be left to a next start that may never come.
@@ -75,7 +85,7 @@ pub(super) struct Drive<'a, W> {
     pub(super) machine: Machine,
     pub(super) asked: &'a mut mpsc::Receiver<Trigger>,
     /// Who works beside the root.
-    pub(super) rounds: Tell,
+    pub(super) rounds: AttemptResults,
     pub(super) draining: CancellationToken,
     /// Hard limit on one attempt.
     pub(super) timeout: Duration,
@@ -87,6 +97,8 @@ pub(super) struct Drive<'a, W> {
     pub(super) origin: Instant,
     /// An attempt ended well.
     pub(super) succeeded: bool,
+    /// When the status was recorded last.
+    pub(super) recorded: Instant,
 }
 
 impl<W: Work> Drive<'_, W> {
@@ -112,6 +124,8 @@ impl<W: Work> Drive<'_, W> {
             }
         };
         self.work.stop();
+        let status = self.report.last_status(self.work.view());
+        let _ = tokio::time::timeout(LAST_RECORD, self.work.record(status)).await; // a root that hangs does not hold up the end
         end
     }
 
@@ -136,7 +150,7 @@ impl<W: Work> Drive<'_, W> {
                 Some(due) => self.origin + due,
                 None => Instant::now() + NEVER,
             };
-            let mend = self.work.next_mend().map(|after| mended + after.max(MEND_SPACING));
+            let mend = self.work.next_repair().map(|after| mended + after.max(MEND_SPACING));
             let mend = mend.filter(|at| *at < due);
             tokio::select! {
                 biased;
@@ -149,8 +163,8 @@ impl<W: Work> Drive<'_, W> {
                     mended = Instant::now();
                     self.report.busy(self.timeout.saturating_add(due.saturating_duration_since(mended)));
                     let bounds = self.bounds();
-                    let result = self.work.mend(&bounds).await;
-                    self.report.mended(self.work.view(), result);
+                    let result = self.work.repair(&bounds).await;
+                    self.report.root_repaired(self.work.view(), result);
                 }
             }
         }
@@ -159,16 +173,18 @@ impl<W: Work> Drive<'_, W> {
     /// One attempt and what follows it.
     async fn attempt(&mut self) -> Option<End> {
         let bounds = self.bounds();
-        let hold = self.machine.hold(self.now()).filter(|_| !self.one_time);
+        let hold = self.machine.held_until(self.now()).filter(|_| !self.one_time);
         self.rounds.begun();
         let result = {
             let attempt = self.work.attempt(&bounds, hold.is_none());
             tokio::pin!(attempt);
+            let mut looks = tokio::time::interval_at(Instant::now() + PROGRESS, PROGRESS);
             loop {
                 tokio::select! {
                     biased;
                     result = &mut attempt => break result,
                     Some(trigger) = self.asked.recv() => { self.machine.trigger(trigger); }
+                    _ = looks.tick() => self.report.progress(bounds.stage()),
                 }
             }
         };
@@ -178,31 +194,35 @@ impl<W: Work> Drive<'_, W> {
         }
         let now = self.now();
         match &result {
-            Ok(Done::Published(_)) => self.machine.publish(now, retry::dice()),
-            Ok(Done::Unchanged) => self.machine.unchanged(now, retry::dice()),
-            Ok(Done::Held) => self.machine.held(hold.unwrap_or(now)),
-            Err(error) => self.machine.fail(now, error.failure(), retry::dice()),
+            Ok(Done::Published(_)) => self.machine.publish(now, retry::random_fraction()),
+            Ok(Done::Unchanged) => self.machine.unchanged(now, retry::random_fraction()),
+            Ok(Done::Held) => self.machine.tip_held(hold.unwrap_or(now)),
+            Err(error) => self.machine.fail(now, error.failure(), retry::random_fraction()),
         }
-        self.rounds.ended(&result, self.work.named());
+        self.rounds.ended(&result, self.work.newest_revision());
         if self.park && result.is_ok() {
-            self.machine.park();
+            self.machine.stop_polling();
+            self.report.no_attempt_follows();
             self.rounds.parked();
         }
         let failures = self.machine.failures();
-        let keep = self.report.ended(&result, bounds.stage(), self.work.view(), failures).await;
+        let given_up =
+            (self.machine.phase() == Phase::GivenUp).then(|| self.machine.limit().unwrap_or_default());
+        let keep = self.report.ended(&result, bounds.stage(), self.work.view(), (failures, given_up)).await;
         // Also once after a start: the spare may be missing.
         let first = result.is_ok() && !std::mem::replace(&mut self.succeeded, true);
         let news = first || matches!(result, Ok(Done::Published(_)));
         if news {
             self.work.announce();
         }
-        if news || (result.is_ok() && self.work.is_untidy()) {
+        if news || (result.is_ok() && self.work.needs_housekeeping()) {
             self.report.busy(self.timeout); // the attempt may have used up what was promised for it
             let bounds = self.bounds();
             self.work.housekeep(&bounds).await;
         }
         self.waiting();
-        if keep {
+        if keep || self.recorded.elapsed() >= RECORD {
+            self.recorded = Instant::now();
             let status = self.report.status(self.work.view());
             self.work.record(status).await;
         }

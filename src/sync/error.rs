@@ -40,7 +40,7 @@ impl Stage {
     }
 
     /// In words that follow "while".
-    fn words(self) -> &'static str {
+    pub(super) fn words(self) -> &'static str {
         match self {
             Self::Mend => "mending the root",
             Self::Select => "reading the sparse patterns",
@@ -65,7 +65,13 @@ pub enum Error {
     Store(#[from] store::Error),
     /// The pre-publish hook is a gate and stayed closed.
     #[error("not published")]
-    Gate(#[source] hooks::Error),
+    Gate {
+        /// Why.
+        #[source]
+        source: hooks::Error,
+        /// Whether the same revision is to be asked about again.
+        again: bool,
+    },
     /// The attempt took too long.
     #[error("the attempt took longer than --sync-timeout={}s, while {}", limit.as_secs_f64(), stage.words())]
     Timeout {
@@ -91,7 +97,7 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// A defect of ours. What is published is not touched by it.
+    /// A defect of treeswap. What is published is not touched by it.
     #[error("internal error while {}: {message}", stage.words())]
     Panicked {
         /// Where.
@@ -105,15 +111,16 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same attempt may succeed later without a person.
+    /// Whether the same attempt may succeed later without an operator.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Mirror(error) => error.is_transient(),
             Self::Store(error) => error.is_transient(),
             Self::Timeout { .. } | Self::Interrupted => true,
             Self::StillRefused { .. } | Self::Panicked { .. } => false,
-            Self::Gate(_) => true,       // what the hook asks may change its mind
-            Self::Sparse { .. } => true, // a mounted ConfigMap may come late
+            Self::Gate { .. } => !self.is_refusal(),
+            // A ConfigMap that is mounted is there before the container starts.
+            Self::Sparse { .. } => false,
         }
     }
 
@@ -126,12 +133,21 @@ impl Error {
         }
     }
 
-    /// What a person can do, a line each.
+    /// Whether the root is not there any more, and with it what was published in it.
+    pub(super) fn is_without_root(&self) -> bool {
+        matches!(self, Self::Store(store::Error::Replaced { .. }))
+    }
+
+    /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         match self {
             Self::Mirror(error) => error.hints(),
             Self::Store(error) => error.hints(),
-            Self::Gate(error) => error.hints(),
+            Self::Gate { source, .. } if self.is_refusal() => {
+                let again = "the same revision is not asked about again; --pre-publish-gate-retry asks at every attempt";
+                source.hints().into_iter().chain([again.to_owned()]).collect()
+            }
+            Self::Gate { source, .. } => source.hints(),
             Self::StillRefused { hints, .. } => hints.clone(),
             Self::Timeout { stage: Stage::Resolve, .. } => {
                 vec!["the remote did not answer: look at it, and at the network in between".to_owned()]
@@ -142,7 +158,11 @@ impl Error {
             Self::Panicked { .. } => {
                 vec!["this is a defect of treeswap: please report it with the lines above".to_owned()]
             }
-            Self::Sparse { .. } | Self::Interrupted => Vec::new(),
+            Self::Sparse { .. } => vec![
+                "--sparse-checkout-file names a text file that this user can read; it is read again at every attempt"
+                    .to_owned(),
+            ],
+            Self::Interrupted => vec!["nothing to do: the process was asked to end".to_owned()],
         }
     }
 
@@ -156,6 +176,8 @@ impl Error {
         match self {
             Self::Mirror(error) => refuses(error),
             Self::StillRefused { .. } => true,
+            // The program ran, and said no.
+            Self::Gate { source, again } => !again && matches!(source.why, hooks::Failure::Ended { .. }),
             _ => false,
         }
     }
@@ -199,5 +221,52 @@ fn retry_after(error: &mirror::Error) -> Option<Duration> {
         mirror::Error::Unsent { source, .. } => source.retry_after(),
         mirror::Error::Module { source, .. } => retry_after(source),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::human::reads_well;
+
+    #[test]
+    fn every_variant_is_one_line_and_says_what_to_do() {
+        let gate = |why, again| Error::Gate {
+            source: hooks::Error {
+                kind: hooks::Kind::PrePublish,
+                revision: crate::revision::Revision(crate::revision::ObjectId([0xab; 20])),
+                why,
+            },
+            again,
+        };
+        let status: std::process::ExitStatus = std::os::unix::process::ExitStatusExt::from_raw(0x100);
+        let ended = || hooks::Failure::Ended { program: "/gate".into(), status, output: "refused".into() };
+        let limit = Duration::from_secs(120);
+        let each = [
+            Error::Mirror(mirror::Error::Cancelled),
+            Error::Store(store::Error::Cancelled),
+            gate(hooks::Failure::Drained, false),
+            gate(ended(), false),
+            gate(ended(), true),
+            Error::Timeout { stage: Stage::Resolve, limit },
+            Error::Timeout { stage: Stage::Fetch, limit },
+            Error::StillRefused { message: "it was refused".into(), hints: vec!["mend it".into()] },
+            Error::Sparse { path: "/sparse".into(), source: std::io::ErrorKind::NotFound.into() },
+            Error::Panicked { stage: Stage::Fetch, message: "index out of bounds".into() },
+            Error::Interrupted,
+        ];
+        for error in each {
+            match &error {
+                Error::Mirror(_)
+                | Error::Store(_)
+                | Error::Gate { .. }
+                | Error::Timeout { .. }
+                | Error::StillRefused { .. }
+                | Error::Sparse { .. }
+                | Error::Panicked { .. }
+                | Error::Interrupted => {}
+            }
+            reads_well(&error, &error.hints());
+        }
     }
 }

@@ -3,8 +3,8 @@
 //! One attempt at a time; however many ask while one runs, one more follows. An attempt, in order, and what is there
 //! if the process ends after each step:
 //!
-//! 1. Mend the root's links, remove left-overs, reap what retention lets go. No network. A generation that was current
-//!    and is gone is published again from the mirror; in git-sync's layout also one in which somebody committed.
+//! 1. Repair the root's links, remove left-overs, reap what retention allows. No network. A generation that was current
+//!    and is gone is published again from the mirror; in git-sync's layout also one in which a commit was made.
 //! 2. Ask the remote what the ref names.
 //! 3. Nothing new: done. The same revision that was refused before: failed again, without fetching it.
 //! 4. Something new within the minimum interval after the last publication: wait until that is over, then ask again, so
@@ -12,29 +12,34 @@
 //! 5. Fetch. The mirror holds more; the root is as it was.
 //! 6. The same tree as the current generation's, under the same selection: done. No generation, no event, no write.
 //!    (In git-sync's layout a generation is one commit's, and another commit another generation.)
-//! 7. Stage: what changed onto the spare, or everything. A staging that nobody knows is removed at the next start.
+//! 7. Stage: what changed onto the spare, or everything. A staging that is not on record is removed at the next start.
 //!    A pre-publish hook that is a gate runs on what is staged, and refuses the attempt if it fails.
-//! 8. Publish, in the store's own numbered order: the swap is the commit point. In git-sync's layout the mirror makes the
+//! 8. Publish, in the store's own numbered order: the swap is the commit point. In git-sync's layout the mirror makes
+//!    the
 //!    generation a worktree of it just before.
-//! 9. Touch the file, update status and metrics, tell the hooks; reap, bound the mirror; then prepare the spare in the background.
+//! 9. Touch the file, update status and metrics, notify the hooks; reap, collect the mirror's garbage; then prepare the
+//!    spare in the background.
 //!
-//! Steps 2 and 5 are dropped at the attempt's deadline and when the process drains; blocking steps are asked to stop and
-//! waited for. A failure at any step leaves what is published as it is, is counted, named, and tried again after a
+//! Steps 2 and 5 are dropped at the attempt's deadline and when the process drains; blocking steps are asked to stop
+//! and waited for. A failure at any step leaves what is published as it is, is counted, named, and tried again after a
 //! pause that grows ([`crate::phase::machine`]).
 //!
-//! Files: `drive` the loop; `attempt` the steps; `job` staging; `bounds` deadlines; `spare`; `report` status, log, files;
-//! `tell` hooks; `newest` who works beside the root; `error`.
+//! Files: `drive` the loop; `attempt` the steps; `staging` staging; `bounds` deadlines; `spare`; `report` status, log,
+//! files; `hook_notice` hooks; `newest` answers for a delivery beside the root; `error`.
 
 mod attempt;
 mod bounds;
 mod drive;
 mod error;
-mod job;
+mod hook_notice;
 mod newest;
+mod operator_files;
 mod report;
 mod spare;
-mod tell;
+mod staging;
+mod view;
 
+use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,9 +51,9 @@ use crate::clock;
 use crate::hooks::Hooks;
 use crate::mirror::{Mirror, Selection, Submodules};
 use crate::payload::{Limits, Rules, Symlinks};
-use crate::phase::machine::{Machine, Pace, Patience};
+use crate::phase::machine::{Machine, Patience, Timing};
 use crate::phase::{Status, Trigger};
-use crate::store::Store;
+use crate::store::{OwnFile, Store};
 use crate::telemetry::metrics::{Metrics, SourceLabel};
 
 use drive::Work as _;
@@ -75,7 +80,7 @@ pub struct Options {
     /// Whether a spare is kept ready.
     pub spare: bool,
     /// How fast.
-    pub pace: Pace,
+    pub pace: Timing,
     /// How many failures end it.
     pub patience: Patience,
     /// Hard limit on one attempt.
@@ -84,15 +89,17 @@ pub struct Options {
     pub one_time: bool,
     /// Ask no more once it succeeded: what is followed is a commit's id, and git-sync rests then.
     pub park: bool,
+    /// Log each failure, not only when it begins and then ever less often: git-sync does, and its lines are counted.
+    pub every_failure: bool,
     /// Touched after each publication and at the first success.
-    pub touch_file: Option<PathBuf>,
+    pub touch_file: Option<OwnFile>,
     /// Holds the last error; removed after a success.
-    pub error_file: Option<PathBuf>,
+    pub error_file: Option<OwnFile>,
 }
 
 /// What shapes a payload without having been asked for here.
 #[derive(Clone, Copy, Debug)]
-struct Given {
+struct PayloadInputs {
     /// The root's file system takes names that differ in case only for one.
     folds: bool,
     /// Top-level names become root links, so that some of them belong to the root itself.
@@ -101,12 +108,22 @@ struct Given {
     submodules: Submodules,
 }
 
+/// More than any real patterns. Where the file is one of the tree's, authors of commits choose what it is.
+const MAX_PATTERNS: u64 = 1 << 20;
+
 impl Options {
     /// What shapes a payload besides the tree, and a digest of it. Blocking: reads the file with the patterns.
-    fn selection(&self, given: Given) -> Result<(String, Selection), Error> {
+    fn selection(&self, given: PayloadInputs) -> Result<(String, Selection), Error> {
         let read = |path: &PathBuf| {
-            let failed = |source| Error::Sparse { path: path.clone(), source };
-            std::fs::read_to_string(path).map_err(failed)
+            let mut text = String::new();
+            let file = std::fs::File::open(path).map(|file| file.take(MAX_PATTERNS + 1));
+            let read = file.and_then(|mut file| file.read_to_string(&mut text));
+            let source = match read {
+                Ok(_) if text.len() as u64 <= MAX_PATTERNS => return Ok(text),
+                Ok(_) => std::io::Error::other("it has more than 1 MiB"),
+                Err(error) => error,
+            };
+            Err(Error::Sparse { path: path.clone(), source })
         };
         let sparse = self.sparse_file.as_ref().map(read).transpose()?;
         let symlinks = match self.symlinks {
@@ -138,12 +155,12 @@ fn digest(text: &str) -> String {
 
 /// Asks for attempts; any number of clones.
 #[derive(Clone)]
-pub struct Asker {
+pub struct TriggerSender {
     send: mpsc::Sender<Trigger>,
     metrics: Metrics,
 }
 
-impl Asker {
+impl TriggerSender {
     /// Asks and returns at once. One request that was not looked at yet stands for all that follow.
     pub fn ask(&self, trigger: Trigger) {
         let source = trigger.word();
@@ -158,13 +175,13 @@ pub struct Sync {
     report: report::Report,
     machine: Machine,
     asked: mpsc::Receiver<Trigger>,
-    asker: Asker,
-    rounds: newest::Tell,
+    asker: TriggerSender,
+    rounds: newest::AttemptResults,
     options: Arc<Options>,
 }
 
 impl Sync {
-    /// Takes over the root, the mirror, and the status, which somebody may be looking at already. No network, and the
+    /// Takes over the root, the mirror, and the status, which may be shown already. No network, and the
     /// root is not written to.
     pub fn new(
         options: Options,
@@ -182,12 +199,14 @@ impl Sync {
             options.pace.min_interval.checked_sub(since)
         });
         let machine = Machine::new(options.pace, options.patience, Duration::ZERO, hold);
+        let before = store.status();
+        let received = mirror.received();
         let worker = attempt::Worker::new(Arc::clone(&options), store, mirror, metrics.clone());
-        let report =
-            report::Report::new(Arc::clone(&options), remote, metrics.clone(), worker.view(), status);
+        let seen = report::InitialState { remote, before, received };
+        let report = report::Report::new(Arc::clone(&options), seen, metrics.clone(), worker.view(), status);
         let (send, asked) = mpsc::channel(1);
-        let asker = Asker { send, metrics };
-        let rounds = newest::Tell::default();
+        let asker = TriggerSender { send, metrics };
+        let rounds = newest::AttemptResults::default();
         Self { worker, report, machine, asked, asker, rounds, options }
     }
 
@@ -199,7 +218,7 @@ impl Sync {
     }
 
     /// Asks this sync for attempts.
-    pub fn asker(&self) -> Asker {
+    pub fn asker(&self) -> TriggerSender {
         self.asker.clone()
     }
 
@@ -227,6 +246,7 @@ impl Sync {
             park: self.options.park && !self.options.one_time,
             origin: tokio::time::Instant::now(),
             succeeded: false,
+            recorded: tokio::time::Instant::now(),
         };
         drive.run().await
     }

@@ -1,15 +1,15 @@
-//! What the ref names, once the root has it: for whoever works beside the root and needs an answer from the remote that
+//! What the ref names, once the root has it: for a delivery beside the root, which needs an answer from the remote that
 //! is newer than its question.
 //!
-//! A question is an attempt: one that begins after the question was put, and ends well. So there is one conversation with
-//! the remote, under one set of deadlines and pauses, and nobody hears of a revision before it is published.
+//! A question is an attempt: one that begins after the question was put, and ends well. So there is one conversation
+//! with the remote, under one set of deadlines and pauses, and no revision is delivered before it is published.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, watch};
 
-use super::Asker;
+use super::TriggerSender;
 use super::error::Error;
 use crate::human::one_line;
 use crate::mirror::Mirror;
@@ -22,7 +22,7 @@ use crate::revision::{Relation, Revision};
 pub struct Unanswered {
     /// One line.
     pub what: String,
-    /// What a person can do.
+    /// What an operator can do.
     pub hints: Vec<String>,
     /// Whether it may pass by itself.
     pub transient: bool,
@@ -32,7 +32,7 @@ type Answer = Result<Revision, Unanswered>;
 
 /// What is known of the attempts so far.
 #[derive(Clone, Debug, Default)]
-struct Rounds {
+struct AttemptHistory {
     /// How many have begun.
     begun: u64,
     /// The last one that gave an answer, and that.
@@ -43,9 +43,9 @@ struct Rounds {
 
 /// The loop's side.
 #[derive(Debug, Default)]
-pub(super) struct Tell(watch::Sender<Rounds>);
+pub(super) struct AttemptResults(watch::Sender<AttemptHistory>);
 
-impl Tell {
+impl AttemptResults {
     /// An attempt begins.
     pub(super) fn begun(&self) {
         self.0.send_modify(|rounds| rounds.begun += 1);
@@ -57,7 +57,8 @@ impl Tell {
             (Ok(_), Some(named)) => Ok(named),
             (Ok(_), None) => return, // something newer waits until it may be published
             (Err(error), _) => {
-                let (what, hints) = (one_line(error), error.hints());
+                let what = one_line(error);
+                let hints = error.hints();
                 Err(Unanswered { what, hints, transient: error.is_transient() })
             }
         };
@@ -69,8 +70,8 @@ impl Tell {
         self.0.send_modify(|rounds| rounds.parked = true);
     }
 
-    /// Somebody who asks.
-    pub(super) fn newest(&self, asker: Asker) -> Newest {
+    /// A handle to ask with.
+    pub(super) fn newest(&self, asker: TriggerSender) -> Newest {
         Newest { asker, rounds: self.0.subscribe(), last: None }
     }
 }
@@ -78,8 +79,8 @@ impl Tell {
 /// Asks a sync.
 #[derive(Clone)]
 pub struct Newest {
-    asker: Asker,
-    rounds: watch::Receiver<Rounds>,
+    asker: TriggerSender,
+    rounds: watch::Receiver<AttemptHistory>,
     last: Option<Revision>,
 }
 
@@ -93,7 +94,7 @@ impl Newest {
         let mut rounds = self.rounds.clone();
         let begun = rounds.borrow().begun;
         self.asker.ask(Trigger::Delivery);
-        let newer = |rounds: &Rounds| {
+        let newer = |rounds: &AttemptHistory| {
             let newer = |(number, _): &&(u64, Answer)| rounds.parked || *number > begun;
             rounds.answered.as_ref().filter(newer).map(|(_, answer)| answer.clone())
         };
@@ -108,7 +109,7 @@ impl Newest {
     /// Waits until the root has another revision than the last time. `None`: the sync has ended.
     pub async fn changed(&mut self) -> Option<Revision> {
         let last = self.last;
-        let named = |rounds: &Rounds| match &rounds.answered {
+        let named = |rounds: &AttemptHistory| match &rounds.answered {
             Some((_, Ok(named))) if last != Some(*named) => Some(*named),
             _ => None,
         };
@@ -119,8 +120,8 @@ impl Newest {
     }
 }
 
-/// Tells an advance of the ref from a rewind. It has the mirror while it asks, and the root waits so long: no longer than
-/// an attempt may take.
+/// Tells an advance of the ref from a rewind. It has the mirror while it asks, and the root waits so long: no longer
+/// than an attempt may take.
 pub struct History {
     pub(super) mirror: Arc<Mutex<Mirror>>,
     pub(super) limit: Duration,
@@ -132,7 +133,8 @@ impl History {
     /// # Errors
     /// When the remote does not answer, or not in the time of an attempt.
     pub async fn relation(&self, recorded: Revision, named: Revision) -> Result<Relation, Unanswered> {
-        let (limit, runtime) = (self.limit, tokio::runtime::Handle::current());
+        let limit = self.limit;
+        let runtime = tokio::runtime::Handle::current();
         let mut mirror = Arc::clone(&self.mirror).lock_owned().await;
         // On a thread of its own: a connection stays on the thread that speaks through it.
         let asked = tokio::task::spawn_blocking(move || {
@@ -146,7 +148,7 @@ impl History {
             }),
             Err(_) => Err(Unanswered {
                 what: format!(
-                    "the remote did not tell within {:?} what lies between two commits",
+                    "the remote did not answer within {:?} what lies between two commits",
                     self.limit
                 ),
                 hints: Vec::new(),
@@ -172,9 +174,10 @@ mod tests {
         Err(Error::Mirror(mirror::Error::BadPack { why: "a test".to_owned() }))
     }
 
-    fn begin() -> (Tell, Newest, mpsc::Receiver<Trigger>) {
-        let (tell, (send, asked)) = (Tell::default(), mpsc::channel(1));
-        let newest = tell.newest(Asker { send, metrics: Metrics::default() });
+    fn begin() -> (AttemptResults, Newest, mpsc::Receiver<Trigger>) {
+        let tell = AttemptResults::default();
+        let (send, asked) = mpsc::channel(1);
+        let newest = tell.newest(TriggerSender { send, metrics: Metrics::default() });
         (tell, newest, asked)
     }
 

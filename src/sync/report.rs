@@ -1,6 +1,5 @@
-//! What is told about attempts: the status, the log, the metrics, the touch file and the error file.
+//! Reports of attempts: the status, the log, the metrics, the touch file and the error file.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,14 +8,17 @@ use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
 use super::Options;
-use super::attempt::{Done, View};
 use super::error::{Error, Stage};
+use super::operator_files::{self, Failures};
+use super::view::{Done, View};
 use crate::clock;
-use crate::human::one_line;
-use crate::phase::{Attempt, GenerationStatus, Outcome, Status, Trigger};
-use crate::repeats::{Repeats, unsaid};
+use crate::human::{go_duration, one_line};
+use crate::mirror::Received;
+use crate::phase::{Attempt, GenerationStatus, Outcome, Progress, Status, Trigger};
+use crate::repeats::{Repeats, suppressed};
 use crate::store::Published;
-use crate::telemetry::metrics::{Metrics, ResultLabel, SourceLabel, StateLabel};
+use crate::telemetry::GIT_SYNC;
+use crate::telemetry::metrics::{Metrics, ResultLabel, Room, SourceLabel, StateLabel};
 
 /// Beyond what the loop promised, before it counts as hanging: a blocking step that was asked to stop needs its time.
 const SLACK: Duration = Duration::from_secs(60);
@@ -27,6 +29,18 @@ struct Running {
     at: Timestamp,
     since: std::time::Instant,
     trigger: Trigger,
+    /// Bytes received before it.
+    received: u64,
+}
+
+/// What is known before the first attempt.
+pub(super) struct InitialState {
+    /// The remote's URL without userinfo.
+    pub(super) remote: String,
+    /// What the process before recorded.
+    pub(super) before: Option<Status>,
+    /// Counts what comes from the remote.
+    pub(super) received: Received,
 }
 
 /// Tells.
@@ -41,23 +55,37 @@ pub(super) struct Report {
     /// Failures to write the files that were asked for.
     writing: Repeats,
     attempts: u64,
+    /// What comes from the remote.
+    received: Received,
+    /// So many bytes of it are in the metrics.
+    counted: u64,
     running: Option<Running>,
     succeeded: bool,
+    /// The touch file is due.
+    untouched: bool,
 }
 
 impl Report {
     pub(super) fn new(
         options: Arc<Options>,
-        remote: String,
+        seen: InitialState,
         metrics: Metrics,
         view: &View,
         status: watch::Sender<Status>,
     ) -> Self {
-        status.send_replace(Status {
-            remote,
-            asked: options.asked.clone(),
-            root: options.root.display().to_string(),
-            ..Status::default()
+        let InitialState { remote, before, received } = seen;
+        let last_success = known_success(before, view, &remote, &options.asked);
+        metrics.succeeded(last_success.map(seconds));
+        status.send_modify(|status| {
+            let hooks = std::mem::take(&mut status.hooks);
+            *status = Status {
+                remote,
+                asked: options.asked.clone(),
+                root: options.root.display().to_string(),
+                last_success,
+                hooks,
+                ..Status::default()
+            };
         });
         let report = Self {
             options,
@@ -67,19 +95,28 @@ impl Report {
             mending: Repeats::default(),
             writing: Repeats::default(),
             attempts: 0,
+            counted: received.bytes(),
+            received,
             running: None,
             succeeded: false,
+            untouched: false,
         };
         report.busy(Duration::ZERO);
-        report.status.send_modify(|status| show(status, view));
+        report.status.send_modify(|status| fill_status(status, view));
         report.measure(view);
         report
     }
 
     /// The status as it is now, for the root, which has the targets in its ledger.
     pub(super) fn status(&self, view: &View) -> Status {
-        self.status.send_modify(|status| show(status, view));
-        Status { targets: Vec::new(), ..self.status.borrow().clone() }
+        self.status.send_modify(|status| fill_status(status, view));
+        let recorded = Some(Timestamp::now());
+        Status { targets: Vec::new(), progress: None, recorded, ..self.status.borrow().clone() }
+    }
+
+    /// The same, of a process that ends.
+    pub(super) fn last_status(&self, view: &View) -> Status {
+        Status { ended: Some(Timestamp::now()), next_attempt: None, ..self.status(view) }
     }
 
     /// The loop works on something, and will be heard of again.
@@ -91,7 +128,7 @@ impl Report {
 
     /// It was compared.
     pub(super) fn found(&self, view: &View, published: Option<&Published>) {
-        self.status.send_modify(|status| show(status, view));
+        self.status.send_modify(|status| fill_status(status, view));
         self.measure(view);
         match (view.current(), published) {
             (_, Some(published)) => published_line(published, view, Duration::ZERO),
@@ -115,28 +152,48 @@ impl Report {
     pub(super) fn waiting(&self, wait: Option<Duration>, view: &View) {
         self.busy(wait.unwrap_or(Duration::MAX));
         self.metrics.phase_changed.set(seconds(Timestamp::now()));
+        if let Some(wait) = wait.filter(|_| self.attempts > 0) {
+            // Part of the pause has gone by already.
+            let rounded = Duration::from_millis(millis(wait + Duration::from_millis(5)) / 10 * 10);
+            let updates = self.metrics.git_sync.updates();
+            debug!(name: "pause", target: GIT_SYNC, waitTime = go_duration(rounded), syncCount = updates, "waits");
+        }
         let next = wait.and_then(|wait| Timestamp::now().checked_add(wait).ok());
         self.status.send_modify(|status| {
             status.next_attempt = next;
-            show(status, view);
+            fill_status(status, view);
         });
+        self.measure(view);
+    }
+
+    /// No attempt follows: what is followed is a commit's id.
+    pub(super) fn no_attempt_follows(&self) {
+        info!(name: "parked", target: GIT_SYNC, asked = self.options.asked, "parked");
     }
 
     /// The root was mended between attempts.
-    pub(super) fn mended(&mut self, view: &View, result: Result<(), Error>) {
+    pub(super) fn root_repaired(&mut self, view: &View, result: Result<(), Error>) {
         match result {
             Ok(()) => self.mending.forget(),
             Err(Error::Interrupted) => {}
             Err(error) => {
                 self.metrics.error("mend", error.class());
+                let gone = error.is_without_root();
                 let error = one_line(&error);
-                match self.mending.say(&error) {
-                    Some(times) => warn!(error, "cannot mend the root{}", unsaid(times)),
+                match self.mending.should_log(&error) {
+                    Some(times) if gone => {
+                        error!(
+                            error,
+                            "cannot mend the root{}; what was published is not there any more",
+                            suppressed(times)
+                        );
+                    }
+                    Some(times) => warn!(error, "cannot mend the root{}", suppressed(times)),
                     None => debug!(error, "still cannot mend the root"),
                 }
             }
         }
-        self.status.send_modify(|status| show(status, view));
+        self.status.send_modify(|status| fill_status(status, view));
         self.measure(view);
     }
 
@@ -149,8 +206,33 @@ impl Report {
         if matches!(trigger, Trigger::StartUp | Trigger::Timer) {
             self.metrics.triggers.get_or_create(&SourceLabel { source: trigger.word() }).inc();
         }
-        self.running = Some(Running { at: Timestamp::now(), since: std::time::Instant::now(), trigger });
+        self.metrics.attempt_start.set(seconds(Timestamp::now()));
+        let received = self.received.bytes();
+        self.running =
+            Some(Running { at: Timestamp::now(), since: std::time::Instant::now(), trigger, received });
         self.attempts
+    }
+
+    /// The attempt runs, and is in this stage.
+    pub(super) fn progress(&mut self, stage: Stage) {
+        let bytes = self.count_received();
+        self.metrics.stage(Some(stage.label()));
+        let Some(running) = self.running else { return };
+        self.status.send_modify(|status| {
+            status.progress = Some(Progress {
+                since: running.at,
+                stage: stage.label().to_owned(),
+                what: stage.words().to_owned(),
+                fetched_bytes: bytes.saturating_sub(running.received),
+            });
+        });
+    }
+
+    fn count_received(&mut self) -> u64 {
+        let bytes = self.received.bytes();
+        self.metrics.fetched_bytes.inc_by(bytes.saturating_sub(self.counted));
+        self.counted = bytes;
+        bytes
     }
 
     /// The attempt ended. Whether its outcome is worth keeping across a restart: a publication, the first failure in a
@@ -160,10 +242,13 @@ impl Report {
         result: &Result<Done, Error>,
         stage: Stage,
         view: &View,
-        failures: u32,
+        (failures, given_up): Failures,
     ) -> bool {
         let now = Timestamp::now();
         let running = self.running.take();
+        self.count_received();
+        self.metrics.attempt_start.set(None);
+        self.metrics.stage(None);
         let took = running.map_or(Duration::ZERO, |running| running.since.elapsed());
         let failures_before = self.status.borrow().consecutive_failures;
         let attempt = Attempt {
@@ -182,19 +267,33 @@ impl Report {
         self.succeeded |= result.is_ok();
         self.count(result, stage, now, failures);
         self.count_as_git_sync(result, stage, first_success, took);
-        self.say(result, view, failures_before, took);
+        self.log_outcome(result, view, (failures_before, first_success), took);
+        if let Err(error) = result {
+            match given_up {
+                None => self.log_failure(error, view, failures, took),
+                // Otherwise it is logged where the process ends because of it.
+                Some(limit) => error!(
+                    name: "gave_up", target: GIT_SYNC, error = one_line(error), failCount = failures,
+                    maxFailures = limit, hints = hints(error), "giving up"
+                ),
+            }
+        }
         self.status.send_modify(|status| {
-            show(status, view);
+            fill_status(status, view);
             status.consecutive_failures = u64::from(failures);
             match result {
-                Ok(_) => status.last_success = Some(now),
-                Err(_) => status.last_failure = Some(attempt.clone()),
+                Ok(_) => (status.last_success, status.failing_since) = (Some(now), None),
+                Err(_) => {
+                    status.last_failure = Some(attempt.clone());
+                    status.failing_since.get_or_insert(now);
+                }
             }
+            status.progress = None;
             status.last_attempt = Some(attempt);
         });
         self.measure(view);
-        // Last: whoever sees the file finds status and metrics as they are then.
-        self.files(result, first_success).await;
+        // Last: a reader that sees the file finds status and metrics as they are then.
+        self.files(result, first_success, (failures, given_up)).await;
         match result {
             Ok(Done::Published(_)) => true,
             Ok(_) => failures_before > 0 || first_success,
@@ -215,7 +314,7 @@ impl Report {
         self.metrics.consecutive_failures.set(failures.into());
         self.metrics.last_attempt.set(seconds(now));
         if result.is_ok() {
-            self.metrics.last_success.set(seconds(now));
+            self.metrics.succeeded(Some(seconds(now)));
         }
     }
 
@@ -239,65 +338,97 @@ impl Report {
         }
     }
 
-    fn say(&mut self, result: &Result<Done, Error>, view: &View, failures_before: u64, took: Duration) {
+    fn log_outcome(
+        &mut self,
+        result: &Result<Done, Error>,
+        view: &View,
+        (failures_before, first_success): (u64, bool),
+        took: Duration,
+    ) {
+        let asked = self.options.asked.as_str();
+        let updates = self.metrics.git_sync.updates();
         match result {
-            Err(error) => self.say_failure(error, view, took),
-            Ok(Done::Published(published)) => published_line(published, view, took),
-            Ok(Done::Unchanged) => debug!(duration_ms = millis(took), "unchanged"),
+            Err(_) => {}
+            Ok(Done::Published(published)) => {
+                published_line(published, view, took);
+                let remote = published.current.revision;
+                info!(name: "updated", target: GIT_SYNC, asked, %remote, updates, "updated");
+            }
+            Ok(Done::Unchanged) => {
+                let remote = view.current().map(|record| record.revision).filter(|_| first_success);
+                if let Some(remote) = remote {
+                    let local = remote;
+                    info!(name: "update", target: GIT_SYNC, asked, %local, %remote, updates = updates.saturating_sub(1), "update");
+                    info!(name: "updated", target: GIT_SYNC, asked, %remote, updates, "updated");
+                }
+                let remote = view.current().map(|record| record.revision.to_string());
+                match view.current().filter(|_| self.options.one_time) {
+                    Some(record) => agreed_line(asked, record, took),
+                    None => {
+                        debug!(name: "unchanged", remote, asked, updates, duration_ms = millis(took), "unchanged");
+                    }
+                }
+            }
             Ok(Done::Held) => {
                 debug!(duration_ms = millis(took), "a new revision waits for the minimum interval");
             }
         }
         if result.is_ok() {
             self.failing.forget();
+            let pace = &self.options.pace;
+            if first_success && pace.init_period != pace.period {
+                let init = go_duration(pace.init_period);
+                let period = go_duration(pace.period);
+                info!(name: "settled", target: GIT_SYNC, initPeriod = init, period, "settled");
+            }
             if failures_before > 0 {
+                debug!(name: "forgiven", target: GIT_SYNC, failCount = failures_before, "forgiven");
                 let plural = if failures_before == 1 { "failure" } else { "failures" };
                 info!("recovered after {failures_before} {plural}");
             }
         }
     }
 
-    fn say_failure(&mut self, error: &Error, view: &View, took: Duration) {
-        let (text, duration_ms) = (one_line(error), millis(took));
-        let Some(times) = self.failing.say(&text) else {
+    fn log_failure(&mut self, error: &Error, view: &View, failures: u32, took: Duration) {
+        let text = one_line(error);
+        let duration_ms = millis(took);
+        let times = if self.options.every_failure { Some(0) } else { self.failing.should_log(&text) };
+        let Some(times) = times else {
             return debug!(error = text, duration_ms, "sync failed as before");
         };
-        let hints = Some(error.hints().join("; ")).filter(|hints| !hints.is_empty());
-        let (unsaid, serving) = (unsaid(times), serving(view));
-        if error.is_transient() {
-            warn!(error = text, hints, duration_ms, "sync failed{unsaid}; {serving}");
+        let hints = hints(error);
+        let unsaid = suppressed(times);
+        let gone = error.is_without_root();
+        let serving =
+            if gone { "what was published is not there any more".to_owned() } else { serving(view) };
+        if error.is_transient() && !gone {
+            warn!(name: "failed", error = text, failures, hints, duration_ms, "sync failed{unsaid}; {serving}");
         } else {
-            error!(error = text, hints, duration_ms, "sync failed{unsaid}; {serving}");
+            error!(name: "failed", error = text, failures, hints, duration_ms, "sync failed{unsaid}; {serving}");
         }
     }
 
     /// Touches the touch file, and writes or removes the error file.
-    async fn files(&mut self, result: &Result<Done, Error>, first_success: bool) {
-        let touch = match result {
-            Ok(Done::Published(_)) => self.options.touch_file.clone(),
-            Ok(_) if first_success => self.options.touch_file.clone(),
-            _ => None,
-        };
-        let error_file = self.options.error_file.clone();
-        let error = result.as_ref().err().map(|error| ErrorFile::of(error, &self.options));
-        let work = move || {
-            let touched = touch.map(|path| complaint("touch", &path, touch_file(&path)));
-            let written = error_file.map(|path| match error {
-                Some(error) => complaint("write", &path, error.write(&path)),
-                None => complaint("remove", &path, absent(fs_err::remove_file(&path))),
-            });
-            [touched, written].into_iter().flatten().flatten().collect::<Vec<_>>()
-        };
-        let complaints = tokio::task::spawn_blocking(work).await.unwrap_or_default().join("; ");
+    async fn files(&mut self, result: &Result<Done, Error>, first_success: bool, failures: Failures) {
+        self.untouched |= matches!(result, Ok(Done::Published(_))) || first_success;
+        let touch = self.options.touch_file.as_ref().filter(|_| self.untouched);
+        let error = result.as_ref().err();
+        let is_first = self.attempts == 1;
+        let (touched, written) = tokio::join!(
+            operator_files::touch(touch),
+            operator_files::write(&self.options, error, failures, is_first)
+        );
+        self.untouched &= !touched.is_empty();
+        let complaints = [touched, written].concat().join("; ");
         if complaints.is_empty() {
             self.writing.forget();
-        } else if let Some(times) = self.writing.say(&complaints) {
-            warn!("{complaints}{}", unsaid(times));
+        } else if let Some(times) = self.writing.should_log(&complaints) {
+            warn!("{complaints}{}", suppressed(times));
         }
     }
 
     fn measure(&self, view: &View) {
-        let pinned = view.plan.verdicts.iter().filter(|verdict| verdict.pinned).count();
+        let pinned = view.plan.decisions.iter().filter(|decision| decision.pinned).count();
         let current = usize::from(view.current().is_some());
         let set = |state, count: usize| {
             self.metrics
@@ -308,32 +439,51 @@ impl Report {
         set("current", current);
         set("retired", view.generations.len() - current);
         set("pinned", pinned);
-        if let Some(free) = view.free {
-            self.metrics.root_free_bytes.set(i64::try_from(free).unwrap_or(i64::MAX));
-        }
+        let room = view.room;
+        self.metrics.room(Room {
+            free_bytes: room.free_bytes,
+            free_inodes: room.free_inodes,
+            used_bytes: view.mirror_bytes.map(|bytes| bytes.saturating_add(room.used_bytes)),
+            limit_bytes: room.limit_bytes,
+        });
+        self.metrics.oldest_pin.set(view.oldest_pin().map(seconds));
         if let Some(record) = view.current() {
             self.metrics.name_current(record.revision.to_string(), record.name.to_string());
             self.metrics.generation_bytes.set(i64::try_from(record.bytes).unwrap_or(i64::MAX));
+            self.metrics.generation_entries.set(i64::try_from(record.entries).unwrap_or(i64::MAX));
             self.metrics.last_publish.set(seconds(record.published));
         }
     }
 }
 
+/// When an attempt for this root succeeded last, by what the process before recorded: not if it followed another remote
+/// or ref. A root without such a record was filled when its current generation was published.
+fn known_success(before: Option<Status>, view: &View, remote: &str, asked: &str) -> Option<Timestamp> {
+    let known = match before {
+        Some(before) if before.remote == remote && before.asked == asked => before.last_success,
+        Some(_) => None,
+        None => view.current().filter(|record| record.is_known()).map(|record| record.published),
+    };
+    known.map(|at| at.min(Timestamp::now())) // the clock may have been set back
+}
+
 /// Puts what was seen of the root into the status.
-fn show(status: &mut Status, view: &View) {
+fn fill_status(status: &mut Status, view: &View) {
     status.ready |= view.ready;
-    let shown = |record: &crate::generation::Record| {
-        let verdict = view.plan.verdicts.iter().find(|verdict| verdict.name == record.name);
+    let shown = |record: &crate::generation::GenerationRecord| {
+        let decision = view.plan.decisions.iter().find(|decision| decision.name == record.name);
         let is_current = view.current.as_ref() == Some(&record.name);
-        let reason = verdict.map(|verdict| verdict.reason.clone());
+        let reason = decision.map(|decision| decision.reason.clone());
         GenerationStatus {
             name: record.name.clone(),
             revision: record.revision,
+            commit: view.commits.get(&record.revision).cloned().flatten(),
             entries: record.entries,
             bytes: record.bytes,
             published: record.published,
             retired: record.retired.as_ref().map(|retired| retired.at),
-            pinned: verdict.is_some_and(|verdict| verdict.pinned),
+            pinned: decision.is_some_and(|decision| decision.pinned),
+            holders: Vec::new(), // looked up where it is shown
             reason: reason.unwrap_or_else(|| if is_current { "current" } else { "retired" }.to_owned()),
         }
     };
@@ -342,15 +492,26 @@ fn show(status: &mut Status, view: &View) {
     status.retired = retired.map(shown).collect();
 }
 
+/// With --one-time, an operator wants to know that the remote was asked.
+fn agreed_line(asked: &str, record: &crate::generation::GenerationRecord, took: Duration) {
+    info!(
+        name: "agreed", asked, revision = %record.revision, generation = %record.name, duration_ms = millis(took),
+        "the remote agrees: {asked} is {}, which {} holds", record.revision.short(), record.name
+    );
+}
+
 fn published_line(published: &Published, view: &View, took: Duration) {
     let Published { current, previous, warnings } = published;
     let before = view.generations.iter().find(|record| previous.as_ref() == Some(&record.name));
     let before = before.filter(|record| record.is_known());
     let was = before.map(|record| format!(" (was {})", record.revision.short())).unwrap_or_default();
+    let commit = view.commits.get(&current.revision).and_then(Option::as_ref);
+    let said = commit.map(|commit| format!(": {}", commit.subject)).unwrap_or_default();
     info!(
         revision = %current.revision, generation = %current.name, bytes = current.bytes,
-        duration_ms = millis(took),
-        "published {} as {} in {:.3}s{was}", current.revision.short(), current.name, took.as_secs_f64()
+        duration_ms = millis(took), author = commit.map(|commit| commit.author.as_str()),
+        date = commit.and_then(|commit| commit.date).map(tracing::field::display),
+        "published {} as {} in {:.3}s{was}{said}", current.revision.short(), current.name, took.as_secs_f64()
     );
     if current.entries == 0 {
         let revision = current.revision.short();
@@ -371,58 +532,14 @@ fn serving(view: &View) -> String {
     }
 }
 
+fn hints(error: &Error) -> Option<String> {
+    Some(error.hints().join("; ")).filter(|hints| !hints.is_empty())
+}
+
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn seconds(at: Timestamp) -> f64 {
     at.as_duration().as_secs_f64()
-}
-
-fn complaint(act: &str, path: &Path, result: std::io::Result<()>) -> Option<String> {
-    result.err().map(|error| format!("cannot {act} {}: {error}", path.display()))
-}
-
-fn absent(result: std::io::Result<()>) -> std::io::Result<()> {
-    result.or_else(|error| if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
-}
-
-/// Creates the file or sets its times to now, its directories included, as git-sync does.
-fn touch_file(path: &Path) -> std::io::Result<()> {
-    if let Some(parent) = path.parent() {
-        fs_err::create_dir_all(parent)?;
-    }
-    let file = fs_err::OpenOptions::new().create(true).append(true).open(path)?;
-    let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
-    let now = rustix::fs::Timestamps { last_access: now, last_modification: now };
-    rustix::fs::futimens(file.file(), &now).map_err(Into::into)
-}
-
-/// git-sync's error file.
-#[derive(serde::Serialize)]
-struct ErrorFile {
-    #[serde(rename = "Msg")]
-    message: &'static str,
-    #[serde(rename = "Err")]
-    error: String,
-    #[serde(rename = "Args")]
-    arguments: serde_json::Map<String, serde_json::Value>,
-}
-
-impl ErrorFile {
-    fn of(error: &Error, options: &Options) -> Self {
-        let mut arguments = serde_json::Map::new();
-        arguments.insert("ref".to_owned(), options.asked.clone().into());
-        arguments.insert("hints".to_owned(), error.hints().into());
-        Self { message: "sync failed", error: one_line(error), arguments }
-    }
-
-    /// Through a temporary name and a rename: a reader sees the old text or the new one.
-    fn write(&self, path: &Path) -> std::io::Result<()> {
-        let parent = path.parent().map_or_else(|| PathBuf::from("."), Path::to_owned);
-        fs_err::create_dir_all(&parent)?;
-        let temporary = parent.join(format!("..treeswap-error-{}", std::process::id()));
-        fs_err::write(&temporary, serde_json::to_vec(self)?)?;
-        fs_err::rename(&temporary, path)
-    }
 }

@@ -1,7 +1,8 @@
 //! The spare is prepared in the background. A publication that comes before it is ready writes its generation in full.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -12,9 +13,12 @@ use crate::revision::Revision;
 use crate::store::SpareTask;
 use crate::telemetry::metrics::Metrics;
 
+/// How long a preparation is waited for that was asked to end: it looks at every entry whether to go on.
+const GIVE_WAY: Duration = Duration::from_secs(10);
+
 /// The one preparation that may run.
 #[derive(Debug, Default)]
-pub(super) struct SpareWork(Option<CancellationToken>);
+pub(super) struct SpareWork(Option<(CancellationToken, JoinHandle<()>)>);
 
 impl SpareWork {
     /// Starts a preparation; one that still runs is for a generation that is no longer current, and ends.
@@ -29,15 +33,15 @@ impl SpareWork {
     ) {
         self.stop();
         let cancel = CancellationToken::new();
-        self.0 = Some(cancel.clone());
+        let until = cancel.clone();
         let work = move || {
             let began = Instant::now();
-            let blobs = objects.blobs()?;
-            let payload = objects.until(&cancel).payload(revision, &wanted)?;
-            task.run(&payload, blobs.as_ref(), &cancel)?;
+            let blobs = objects.blobs();
+            let payload = objects.until(&until).payload(revision, &wanted)?;
+            task.run(&payload, blobs.as_ref(), &until)?;
             Ok::<_, Error>(began.elapsed())
         };
-        tokio::spawn(async move {
+        let ended = tokio::spawn(async move {
             match tokio::task::spawn_blocking(work).await {
                 Ok(Ok(took)) => {
                     debug!(duration_ms = took.as_millis() as u64, %revision, "the spare is ready");
@@ -50,12 +54,23 @@ impl SpareWork {
                 Err(_) => metrics.error("spare", "permanent"),
             }
         });
+        self.0 = Some((cancel, ended));
     }
 
     /// Asks a preparation that runs to end.
     pub(super) fn stop(&mut self) {
-        if let Some(cancel) = self.0.take() {
+        if let Some((cancel, _)) = self.0.take() {
             cancel.cancel();
+        }
+    }
+
+    /// The same, and waits for its end: two payloads at once would be twice the memory. One that is not ready is of no
+    /// use to the generation that is to be written now.
+    pub(super) async fn stop_and_wait(&mut self) {
+        if let Some((cancel, ended)) = self.0.take() {
+            cancel.cancel();
+            // How it ended is on record. A disk that hangs meets the attempt's own deadline.
+            let _ = tokio::time::timeout(GIVE_WAY, ended).await;
         }
     }
 }

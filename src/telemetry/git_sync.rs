@@ -15,9 +15,60 @@ use tracing_subscriber::registry::LookupSpan;
 /// How git-sync writes the time: local, without a zone.
 const TIME: &str = "%Y-%m-%d %H:%M:%S.%6f";
 
+/// A message of git-sync for something that we say, too.
+struct Words {
+    /// The name of our event.
+    event: &'static str,
+    message: &'static str,
+    /// At which `-v` git-sync says it. Of what has an error it says none.
+    level: u8,
+    /// Our fields that have another name there. The others keep theirs.
+    keys: &'static [(&'static str, &'static str)],
+}
+
+type Keys = &'static [(&'static str, &'static str)];
+
+const fn words(event: &'static str, level: u8, message: &'static str, keys: Keys) -> Words {
+    Words { event, message, level, keys }
+}
+
+const HASH: Keys = &[("revision", "hash")];
+const COUNTS: Keys = &[("asked", "ref"), ("updates", "syncCount")];
+
+/// git-sync v4's messages, which those who search its log look for. `docs/migrating/git-sync.md` lists all that it has.
+const WORDS: &[Words] = &[
+    words("start", 0, "starting up", &[]),
+    words("no_root", 0, "FATAL: can't make root dir", &[]),
+    words("no_listener", 0, "can't bind HTTP endpoint", &[]),
+    words("listening", 0, "serving HTTP", &[("serves", "reasons")]),
+    words("listener_ended", 0, "HTTP server terminated", &[]),
+    words("listens_for", 1, "installing signal handler", &[]),
+    words("signal", 1, "caught signal", &[]),
+    words("gave_up", 0, "too many failures, aborting", &[]),
+    words("failed", 0, "error syncing repo, will retry", &[("failures", "failCount")]),
+    words("settled", 0, "initial sync complete, switching to normal period", &[]),
+    words("untouched", 0, "failed to touch touch-file", &[]),
+    words("touched", 3, "touched touch-file", &[]),
+    words("once", 0, "exiting after one sync", &[]),
+    words("parked", 0, "ref appears to be a git hash, no further sync needed", &[("asked", "ref")]),
+    words("forgiven", 4, "resetting failure count", &[]),
+    words("pause", 3, "next sync", &[]),
+    words("update", 0, "update required", COUNTS),
+    words("updated", 0, "updated successfully", COUNTS),
+    words("unchanged", 2, "update not required", COUNTS),
+    words("exec_runs", 0, "running exechook", HASH),
+    words("exec_done", 1, "exechook succeeded", HASH),
+    words("web_runs", 0, "sending webhook", HASH),
+    words("web_done", 1, "webhook succeeded", HASH),
+    words("hook_failed", 0, "hook failed", HASH),
+];
+
 /// The format.
 #[derive(Debug)]
-pub(super) struct Lines;
+pub(super) struct Lines {
+    /// Up to which level of git-sync's its messages are said, where that is not for the filter.
+    pub(super) verbosity: Option<i64>,
+}
 
 impl<S, N> FormatEvent<S, N> for Lines
 where
@@ -30,9 +81,14 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let mut said = Said::default();
-        event.record(&mut said);
         let metadata = event.metadata();
+        let known = WORDS.iter().find(|words| words.event == metadata.name());
+        let most = self.verbosity.map_or(i64::MAX, |verbosity| verbosity.max(0));
+        if known.is_some_and(|words| i64::from(words.level) > most) {
+            return Ok(());
+        }
+        let mut said = EventFields::default();
+        event.record(&mut said);
         let file = metadata.file().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
         let now = jiff::Zoned::now().strftime(TIME).to_string();
         let logger = said.take("hook").unwrap_or_else(|| "".into());
@@ -44,7 +100,11 @@ where
             Value::from(file),
             metadata.line().unwrap_or_default()
         )?;
+        if let Some(words) = known {
+            said.translate(words);
+        }
         let level = match *metadata.level() {
+            _ if known.is_some() => known.map_or(0, |words| words.level),
             Level::ERROR | Level::WARN | Level::INFO => 0,
             Level::DEBUG => 1,
             Level::TRACE => 5,
@@ -63,15 +123,29 @@ where
 
 /// What an event says.
 #[derive(Default)]
-struct Said {
+struct EventFields {
     message: Value,
     values: Vec<(&'static str, Value)>,
 }
 
-impl Said {
+impl EventFields {
     fn take(&mut self, name: &str) -> Option<Value> {
         let at = self.values.iter().position(|(known, _)| *known == name)?;
         Some(self.values.remove(at).1)
+    }
+
+    fn translate(&mut self, words: &Words) {
+        self.message = words.message.into();
+        for (name, value) in &mut self.values {
+            if let Some((_, theirs)) = words.keys.iter().find(|(ours, _)| ours == name) {
+                *name = theirs;
+            }
+            match (*name, value.as_str()) {
+                ("flags", Some(text)) => *value = serde_json::from_str(text).unwrap_or_default(),
+                ("reasons", Some(text)) => *value = text.split(' ').collect(),
+                _ => {}
+            }
+        }
     }
 
     fn note(&mut self, field: &Field, value: Value) {
@@ -82,7 +156,7 @@ impl Said {
     }
 }
 
-impl Visit for Said {
+impl Visit for EventFields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let mut text = String::new();
         let _ = write!(text, "{value:?}"); // a String takes everything
@@ -138,9 +212,22 @@ mod tests {
     }
 
     #[test]
+    fn the_table_of_messages_in_the_documentation_has_those_that_are_the_same() {
+        let page = include_str!("../../docs/migrating/git-sync.md");
+        let rows = page.lines().filter(|line| line.contains("` |") && line.contains("| the same"));
+        let cells = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
+        let mut listed: Vec<_> = cells.filter(|cells| cells.len() == 6).map(|cells| cells[2]).collect();
+        let mut ours: Vec<_> = WORDS.iter().map(|words| format!("`{}`", words.message)).collect();
+        listed.sort_unstable();
+        ours.sort_unstable();
+        assert_eq!(listed, ours);
+    }
+
+    #[test]
     fn lines_have_the_keys_that_whoever_reads_git_syncs_log_looks_for() {
         let kept = Kept::default();
-        let lines = tracing_subscriber::fmt().with_writer(kept.clone()).event_format(Lines);
+        let lines =
+            tracing_subscriber::fmt().with_writer(kept.clone()).event_format(Lines { verbosity: None });
         tracing::subscriber::with_default(lines.with_max_level(Level::TRACE).finish(), || {
             tracing::info!(hash = "abc", files = 3, "updated \"it\"");
             tracing::debug!("a step");

@@ -98,6 +98,11 @@ impl GitSync {
         self.updates.inc();
     }
 
+    /// Passes that updated something, or were the first to succeed.
+    pub fn updates(&self) -> u64 {
+        self.count.get_or_create(&Status { status: "success" }).get()
+    }
+
     /// The askpass URL was asked.
     pub fn askpass(&self, well: bool) {
         self.askpass.get_or_create(&status(well)).add_one();

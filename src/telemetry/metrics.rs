@@ -1,7 +1,6 @@
-//! The metrics of a sync. Names are a contract: they appear in the README, in alerts and in dashboards.
+//! The metrics of a sync. Names are a contract: they appear in docs/reference/metrics.md, in alerts and in dashboards.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -12,8 +11,28 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::optional_gauge::OptionalGauge;
+
 /// Upper bounds of what takes time: from a swap on a fast disk to the first fetch of a large repository.
 const SECONDS: [f64; 12] = [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0];
+
+/// Results of an attempt.
+const RESULTS: [&str; 3] = ["published", "unchanged", "failed"];
+
+/// Stages of an attempt whose duration is measured.
+const STAGES: [&str; 4] = ["resolve", "fetch", "export", "publish"];
+
+/// Stages of an attempt, in their order.
+pub const ATTEMPT_STAGES: [&str; 7] = ["mend", "select", "resolve", "fetch", "export", "gate", "publish"];
+
+/// What may fail beside an attempt.
+const BESIDE: [&str; 7] = ["verify", "restore", "housekeep", "spare", "status", "delete", "apply"];
+
+/// Classes of errors.
+const CLASSES: [&str; 4] = ["transient", "permanent", "refused", "timeout"];
+
+/// Who asks for attempts.
+const SOURCES: [&str; 5] = ["start_up", "timer", "signal", "webhook", "delivery"];
 
 /// `result` of an attempt.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
@@ -33,7 +52,7 @@ pub struct StageLabel {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 pub struct ErrorLabel {
     /// A stage of an attempt (mend, select, resolve, fetch, export, gate, publish), or what came beside it (verify,
-    /// housekeep, spare, status, delete), or `apply`: a target, or what all targets wait for.
+    /// restore, housekeep, spare, status, delete), or `apply`: a target, or what all targets wait for.
     pub stage: &'static str,
     /// transient, permanent, refused, timeout.
     pub class: &'static str,
@@ -42,7 +61,7 @@ pub struct ErrorLabel {
 /// Who asked for an attempt.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 pub struct SourceLabel {
-    /// start_up, timer, signal, webhook.
+    /// start_up, timer, signal, webhook, delivery.
     pub source: &'static str,
 }
 
@@ -91,7 +110,20 @@ pub struct CurrentLabel {
 #[derive(Debug, Default)]
 pub struct Shown(Vec<TargetLabel>);
 
-type Seconds = Gauge<f64, AtomicU64>;
+/// What the root takes, and what it may take. What is not known has no sample.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Room {
+    /// Bytes that the root's file system has left for us.
+    pub free_bytes: Option<u64>,
+    /// Files that may still be made there.
+    pub free_inodes: Option<u64>,
+    /// Bytes of all that is ours in the root: generations, spare and mirror, an estimate from sizes.
+    pub used_bytes: Option<u64>,
+    /// `--max-bytes`.
+    pub limit_bytes: Option<u64>,
+}
+
+type Seconds = OptionalGauge<f64>;
 
 /// All of them. Clones share their values.
 #[derive(Clone, Debug)]
@@ -106,6 +138,8 @@ pub struct Metrics {
     pub last_attempt: Seconds,
     /// When the last one that did not fail ended.
     pub last_success: Seconds,
+    /// 1 until it is known that an attempt for this root has succeeded.
+    pub never_succeeded: Gauge,
     /// When the last generation was published.
     pub last_publish: Seconds,
     /// What is current; one series.
@@ -114,6 +148,8 @@ pub struct Metrics {
     pub generations: Family<StateLabel, Gauge>,
     /// Bytes of the current generation's files.
     pub generation_bytes: Gauge,
+    /// Files, links and directories of the current generation.
+    pub generation_entries: Gauge,
     /// Retired generations removed.
     pub reaped: Counter,
     /// Of these, removed although pinned.
@@ -126,10 +162,18 @@ pub struct Metrics {
     pub phase_changed: Seconds,
     /// Bytes of packs received.
     pub fetched_bytes: Counter,
-    /// Bytes that the root's file system has left for us.
-    pub root_free_bytes: Gauge,
+    /// When the oldest pinned generation was retired.
+    pub oldest_pin: Seconds,
+    /// When the attempt that runs began.
+    pub attempt_start: Seconds,
+    /// 1 for the stage that it is in.
+    pub attempt_stage: Family<StageLabel, Gauge>,
+    /// Room in the root.
+    root: [OptionalGauge<i64>; 4],
     /// Hooks that ended.
     pub hooks: Family<HookLabel, Counter>,
+    /// Failures of a hook in a row.
+    pub hook_failures: Family<HookName, Gauge>,
     /// How long each took.
     pub hook_durations: Family<HookName, Histogram, fn() -> Histogram>,
     /// Targets as the last delivery left them.
@@ -148,18 +192,24 @@ impl Default for Metrics {
             consecutive_failures: Gauge::default(),
             last_attempt: Seconds::default(),
             last_success: Seconds::default(),
+            never_succeeded: Gauge::default(),
             last_publish: Seconds::default(),
             current: Family::default(),
             generations: Family::default(),
             generation_bytes: Gauge::default(),
+            generation_entries: Gauge::default(),
             reaped: Counter::default(),
             evictions: Counter::default(),
             triggers: Family::default(),
             errors: Family::default(),
             phase_changed: Seconds::default(),
             fetched_bytes: Counter::default(),
-            root_free_bytes: Gauge::default(),
+            oldest_pin: Seconds::default(),
+            attempt_start: Seconds::default(),
+            attempt_stage: Family::default(),
+            root: Default::default(),
             hooks: Family::default(),
+            hook_failures: Family::default(),
             hook_durations: Family::new_with_constructor(|| Histogram::new(SECONDS)),
             targets: Family::default(),
             applied: Family::default(),
@@ -170,7 +220,10 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Puts all of them into a registry whose prefix is `treeswap`. The registry appends `_total`, units and `_info`.
+    /// Counters are there from the start with every label: what appears with its first count hides that one from
+    /// `increase()`.
     pub fn register(&self, registry: &mut Registry) {
+        self.begin();
         let build =
             Info::new(vec![("version", super::VERSION), ("revision", super::COMMIT.unwrap_or("unknown"))]);
         registry.register("build", "What runs", build);
@@ -191,8 +244,24 @@ impl Metrics {
         };
         time("last_attempt_timestamp", "When the last attempt ended", &self.last_attempt);
         time("last_success_timestamp", "When the last attempt that did not fail ended", &self.last_success);
+        time(
+            "oldest_pin_timestamp",
+            "When the oldest pinned generation was retired; absent while none is pinned",
+            &self.oldest_pin,
+        );
+        time("attempt_start_timestamp", "When the attempt that runs began", &self.attempt_start);
         time("last_publish_timestamp", "When the current generation was published", &self.last_publish);
         time("phase_change_timestamp", "When the loop last changed its state", &self.phase_changed);
+        registry.register(
+            "never_succeeded",
+            "1 until an attempt has succeeded for this root, whichever process made it",
+            self.never_succeeded.clone(),
+        );
+        registry.register(
+            "attempt_stage",
+            "1 for the stage of the attempt that runs",
+            self.attempt_stage.clone(),
+        );
         registry.register("current_generation_info", "The current generation", self.current.clone());
         registry.register("generations", "Generations in the root, by state", self.generations.clone());
         registry.register_with_unit(
@@ -201,17 +270,16 @@ impl Metrics {
             Unit::Bytes,
             self.generation_bytes.clone(),
         );
-        registry.register_with_unit(
-            "root_free",
-            "Room that the root's file system has left",
-            Unit::Bytes,
-            self.root_free_bytes.clone(),
-        );
+        let help = "Files, links and directories of the current generation";
+        registry.register("generation_entries", help, self.generation_entries.clone());
+        self.register_room(registry);
         registry.register_with_unit("fetched", "Packs received", Unit::Bytes, self.fetched_bytes.clone());
         registry.register("reaped", "Retired generations removed", self.reaped.clone());
         registry.register("evictions", "Generations removed although pinned", self.evictions.clone());
         registry.register("triggers", "Attempts asked for, by who asked", self.triggers.clone());
         registry.register("hooks", "Hooks that ended, by result", self.hooks.clone());
+        let help = "Failures of a hook in a row";
+        registry.register("hook_consecutive_failures", help, self.hook_failures.clone());
         registry.register_with_unit(
             "hook_duration",
             "How long each hook took",
@@ -225,6 +293,90 @@ impl Metrics {
         registry.register("applied", help, self.applied.clone());
     }
 
+    fn register_room(&self, registry: &mut Registry) {
+        let [free, inodes, used, limit] = self.root.clone();
+        let mut bytes = |name: &str, help: &str, gauge| {
+            registry.register_with_unit(name, help, Unit::Bytes, gauge);
+        };
+        bytes("root_free", "Room that the root's file system has left", free);
+        bytes(
+            "root_used",
+            "What generations, spare and mirror take in the root, in whole blocks, estimated from sizes",
+            used,
+        );
+        bytes("root_limit", "What the root may take: --max-bytes; absent without it", limit);
+        registry.register(
+            "root_inodes_free",
+            "Files that may still be made in the root's file system",
+            inodes,
+        );
+    }
+
+    fn begin(&self) {
+        self.never_succeeded.set(1);
+        for result in RESULTS {
+            drop(self.syncs.get_or_create(&ResultLabel { result }));
+        }
+        for stage in STAGES {
+            drop(self.durations.get_or_create(&StageLabel { stage }));
+        }
+        for stage in ATTEMPT_STAGES {
+            drop(self.attempt_stage.get_or_create(&StageLabel { stage }));
+        }
+        for source in SOURCES {
+            drop(self.triggers.get_or_create(&SourceLabel { source }));
+        }
+        for state in ["current", "retired", "pinned"] {
+            drop(self.generations.get_or_create(&StateLabel { state }));
+        }
+        for stage in ATTEMPT_STAGES.into_iter().chain(BESIDE) {
+            for class in CLASSES {
+                drop(self.errors.get_or_create(&ErrorLabel { stage, class }));
+            }
+        }
+    }
+
+    /// These hooks will be run.
+    pub fn expect_hooks(&self, hooks: impl Iterator<Item = &'static str>) {
+        for hook in hooks {
+            for result in ["success", "error"] {
+                drop(self.hooks.get_or_create(&HookLabel { hook, result }));
+            }
+            drop(self.hook_durations.get_or_create(&HookName { hook }));
+            drop(self.hook_failures.get_or_create(&HookName { hook }));
+        }
+    }
+
+    /// ConfigMaps will be delivered to these clusters, and end so.
+    pub fn expect_targets<'t>(&self, clusters: impl Iterator<Item = &'t str>, outcomes: &[&'static str]) {
+        for cluster in clusters {
+            for outcome in outcomes {
+                drop(self.applied.get_or_create(&TargetLabel { cluster: cluster.to_owned(), outcome }));
+            }
+        }
+    }
+
+    /// When an attempt for this root succeeded last, in seconds since 1970, whichever process made it; none: never.
+    pub fn succeeded(&self, at: Option<f64>) {
+        self.last_success.set(at);
+        self.never_succeeded.set(i64::from(at.is_none()));
+    }
+
+    /// The stage of the attempt that runs; none while none does.
+    pub fn stage(&self, now: Option<&'static str>) {
+        for stage in ATTEMPT_STAGES {
+            self.attempt_stage.get_or_create(&StageLabel { stage }).set(i64::from(now == Some(stage)));
+        }
+    }
+
+    /// What the root takes.
+    pub fn room(&self, room: Room) {
+        let Room { free_bytes, free_inodes, used_bytes, limit_bytes } = room;
+        for (gauge, value) in self.root.iter().zip([free_bytes, free_inodes, used_bytes, limit_bytes]) {
+            gauge.set(value.map(|value| i64::try_from(value).unwrap_or(i64::MAX)));
+        }
+    }
+
     /// Notes how long a stage took.
     pub fn took(&self, stage: &'static str, duration: Duration) {
         self.durations.get_or_create(&StageLabel { stage }).observe(duration.as_secs_f64());
@@ -235,11 +387,22 @@ impl Metrics {
         let result = if success { "success" } else { "error" };
         self.hooks.get_or_create(&HookLabel { hook, result }).inc();
         self.hook_durations.get_or_create(&HookName { hook }).observe(took.as_secs_f64());
+        let failures = self.hook_failures.get_or_create(&HookName { hook });
+        if success {
+            failures.set(0);
+        } else {
+            failures.inc();
+        }
+        drop(failures); // a guard of the family
         self.git_sync.hook(hook, result);
     }
 
     /// Counts an error.
     pub fn error(&self, stage: &'static str, class: &'static str) {
+        debug_assert!(
+            CLASSES.contains(&class) && (ATTEMPT_STAGES.contains(&stage) || BESIDE.contains(&stage)),
+            "not among those that are there from the start: {stage}, {class}"
+        );
         self.errors.get_or_create(&ErrorLabel { stage, class }).inc();
     }
 
@@ -274,6 +437,48 @@ impl Metrics {
 mod tests {
     use super::*;
 
+    fn encoded(registry: &Registry) -> String {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, registry).unwrap();
+        text
+    }
+
+    #[test]
+    fn counters_are_there_from_the_start_and_what_is_not_known_is_not_zero() {
+        let metrics = Metrics::default();
+        let mut registry = Registry::with_prefix("treeswap");
+        metrics.register(&mut registry);
+        metrics.expect_hooks(["exechook"].into_iter());
+        metrics.expect_targets(["build01"].into_iter(), &["right", "failed"]);
+        metrics.succeeded(None);
+        let text = encoded(&registry);
+        for line in [
+            "treeswap_syncs_total{result=\"published\"} 0",
+            "treeswap_syncs_total{result=\"failed\"} 0",
+            "treeswap_triggers_total{source=\"delivery\"} 0",
+            "treeswap_errors_total{stage=\"fetch\",class=\"timeout\"} 0",
+            "treeswap_errors_total{stage=\"apply\",class=\"permanent\"} 0",
+            "treeswap_sync_duration_seconds_count{stage=\"export\"} 0",
+            "treeswap_generations{state=\"pinned\"} 0",
+            "treeswap_hooks_total{hook=\"exechook\",result=\"error\"} 0",
+            "treeswap_hook_consecutive_failures{hook=\"exechook\"} 0",
+            "treeswap_applied_total{cluster=\"build01\",outcome=\"failed\"} 0",
+            "treeswap_never_succeeded 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        for name in [
+            "timestamp_seconds",
+            "root_free_bytes",
+            "root_used_bytes",
+            "root_limit_bytes",
+            "root_inodes_free",
+        ] {
+            let sample = text.lines().find(|line| !line.starts_with('#') && line.contains(name));
+            assert_eq!(sample, None, "nothing is known of it yet");
+        }
+    }
+
     #[test]
     fn the_names_are_those_that_dashboards_use() {
         let metrics = Metrics::default();
@@ -290,20 +495,41 @@ mod tests {
         metrics.delivered([("a", "right"), ("a", "right")].into_iter(), &mut shown);
         metrics.name_current("aa".into(), "..one".into());
         metrics.name_current("bb".into(), "..two".into());
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        metrics.last_attempt.set(5.0);
+        metrics.succeeded(Some(4.5));
+        metrics.last_publish.set(3.0);
+        metrics.oldest_pin.set(2.0);
+        metrics.attempt_start.set(6.0);
+        metrics.stage(Some("fetch"));
+        metrics.room(Room {
+            free_bytes: Some(1),
+            free_inodes: Some(2),
+            used_bytes: Some(3),
+            limit_bytes: Some(4),
+        });
+        let text = encoded(&registry);
         for line in [
             "treeswap_build_info{version=",
             "treeswap_syncs_total{result=\"published\"} 1",
             "treeswap_sync_duration_seconds_count{stage=\"fetch\"} 1",
             "treeswap_sync_consecutive_failures 0",
-            "treeswap_last_attempt_timestamp_seconds 0.0",
-            "treeswap_last_success_timestamp_seconds 0.0",
-            "treeswap_last_publish_timestamp_seconds 0.0",
+            "treeswap_last_attempt_timestamp_seconds 5.0",
+            "treeswap_last_success_timestamp_seconds 4.5",
+            "treeswap_last_publish_timestamp_seconds 3.0",
+            "treeswap_never_succeeded 0",
+            "treeswap_oldest_pin_timestamp_seconds 2.0",
+            "treeswap_attempt_start_timestamp_seconds 6.0",
+            "treeswap_attempt_stage{stage=\"fetch\"} 1",
+            "treeswap_attempt_stage{stage=\"publish\"} 0",
+            "treeswap_hook_consecutive_failures{hook=\"webhook\"} 1",
             "treeswap_current_generation_info{revision=\"bb\",generation=\"..two\"} 1",
             "treeswap_generations{state=\"retired\"} 2",
             "treeswap_generation_bytes 0",
-            "treeswap_root_free_bytes 0",
+            "treeswap_generation_entries 0",
+            "treeswap_root_free_bytes 1",
+            "treeswap_root_inodes_free 2",
+            "treeswap_root_used_bytes 3",
+            "treeswap_root_limit_bytes 4",
             "treeswap_fetched_bytes_total 0",
             "treeswap_reaped_total 0",
             "treeswap_evictions_total 0",

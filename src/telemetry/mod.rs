@@ -4,19 +4,27 @@
 //! `trigger`, `duration_ms`, `bytes`, `error`. At `info` there is about one line a change of state; an attempt that
 //! found nothing to do is `debug`.
 
+mod bar;
 mod git_sync;
 pub mod git_sync_metrics;
 pub mod metrics;
+pub mod optional_gauge;
 
 use std::io::IsTerminal;
+use std::sync::OnceLock;
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::EnvFilter;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::secret::Redacting;
+
+pub use bar::Bar;
 
 /// Of the package.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The commit it was built from, where the build was told (the Dockerfile does).
+/// The commit it was built from, where the build knows it (the Dockerfile passes it).
 pub const COMMIT: Option<&str> = option_env!("TREESWAP_BUILD_COMMIT");
 
 /// How lines look.
@@ -38,6 +46,7 @@ pub enum Format {
 pub struct Options {
     format: Format,
     filter: String,
+    verbosity: Option<i64>,
 }
 
 /// The text is no filter.
@@ -54,12 +63,23 @@ impl Options {
         if !filter.split(',').all(|part| known(part.trim())) || EnvFilter::try_new(filter).is_err() {
             return Err(BadFilter);
         }
-        Ok(Self { format, filter: filter.to_owned() })
+        Ok(Self { format, filter: filter.to_owned(), verbosity: None })
+    }
+
+    /// What the filter was made of, where that was git-sync's `-v`: of git-sync's own messages so much is said.
+    #[must_use]
+    pub fn verbose(self, verbosity: Option<i64>) -> Self {
+        Self { verbosity, ..self }
     }
 
     /// The filter as text.
     pub fn filter(&self) -> &str {
         &self.filter
+    }
+
+    /// Whether people read along on a terminal.
+    pub fn is_watched(&self) -> bool {
+        matches!(self.format, Format::Auto | Format::Plain) && std::io::stderr().is_terminal()
     }
 
     /// The format.
@@ -68,26 +88,90 @@ impl Options {
     }
 }
 
+/// The target of lines that only those read who ran git-sync.
+pub const GIT_SYNC: &str = "git-sync";
+
+/// The format of the lines, since [`start`].
+static FORMAT: OnceLock<Format> = OnceLock::new();
+
 /// Sends the lines of this process to stderr from now on. A second call changes nothing.
 pub fn start(options: &Options) {
-    let terminal = std::io::stderr().is_terminal();
     // Whatever it complains of we report ourselves, with the cluster's name and once; who wants it names it.
-    let filter = EnvFilter::new(format!("kube_client=off,{}", options.filter));
+    let theirs = match (options.format, options.verbosity) {
+        (Format::GitSync, Some(_)) => "git-sync=trace,", // by their levels
+        (Format::GitSync, None) => "",
+        _ => "git-sync=off,",
+    };
+    let filter = EnvFilter::new(format!("kube_client=off,{theirs}{}", options.filter));
+    // A program that embeds the library may have its own subscriber; then that is used.
+    if dispatch(options.format, options.verbosity, filter).try_init().is_err()
+        || FORMAT.set(options.format).is_err()
+    {
+        return;
+    }
+    if matches!(options.format, Format::Json | Format::GitSync) {
+        std::panic::set_hook(Box::new(|panic| {
+            let error = panic.to_string().replace('\n', " ");
+            tracing::error!(error, hints = "this is a defect of treeswap: please report it", "panicked");
+        }));
+    }
+}
+
+/// Why a process ends that git-sync has a message for.
+#[derive(Clone, Copy, Debug)]
+pub enum Ending<'a> {
+    /// The root cannot be made.
+    NoRoot(&'a std::path::Path),
+    /// The address cannot be bound.
+    NoListener(&'a str),
+    /// Another reason.
+    Other,
+}
+
+impl Ending<'_> {
+    /// git-sync's message.
+    pub fn message(self) -> &'static str {
+        match self {
+            Self::NoRoot(_) => "FATAL: can't make root dir",
+            Self::NoListener(_) => "can't bind HTTP endpoint",
+            Self::Other => "treeswap ends",
+        }
+    }
+}
+
+/// Says why the process ends as a line of the log, whatever its filter, where every line is JSON. `asked` is the format
+/// that counts before [`start`]. False: it is left to be said to people.
+pub fn ends(asked: Option<Format>, ending: Ending<'_>, error: &str, hints: &[String]) -> bool {
+    let format = FORMAT.get().copied().or(asked);
+    let Some(format @ (Format::Json | Format::GitSync)) = format else { return false };
+    let hints = Some(hints.join("; ")).filter(|hints| !hints.is_empty());
+    tracing::dispatcher::with_default(&dispatch(format, None, EnvFilter::new("error")), || match ending {
+        Ending::NoRoot(path) => {
+            tracing::error!(name: "no_root", error, path = %path.display(), hints, "treeswap ends");
+        }
+        Ending::NoListener(endpoint) => {
+            tracing::error!(name: "no_listener", error, endpoint, hints, "treeswap ends");
+        }
+        Ending::Other => tracing::error!(error, hints, "treeswap ends"),
+    });
+    true
+}
+
+fn dispatch(format: Format, verbosity: Option<i64>, filter: EnvFilter) -> tracing::Dispatch {
+    let terminal = std::io::stderr().is_terminal();
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        // It would say on stderr that stderr cannot be written, and panic. Whoever reads the log may go; syncing goes on.
+        .with_writer(|| Redacting(bar::Around))
+        // It would say on stderr that stderr cannot be written, and panic. The log's reader may go; syncing goes on.
         .log_internal_errors(false)
         .with_target(false);
     let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let started = match options.format {
-        Format::GitSync => lines.event_format(git_sync::Lines).try_init(),
-        Format::Auto if terminal => lines.with_ansi(colours).try_init(),
-        Format::Plain => lines.with_ansi(colours).try_init(),
-        Format::Auto | Format::Json => lines.json().flatten_event(true).with_span_list(false).try_init(),
-    };
-    // Whoever embeds the library may have a subscriber of their own; then theirs is used.
-    let _ = started;
+    match format {
+        Format::GitSync => lines.event_format(git_sync::Lines { verbosity }).finish().into(),
+        Format::Auto if terminal => lines.with_ansi(colours).finish().into(),
+        Format::Plain => lines.with_ansi(colours).finish().into(),
+        Format::Auto | Format::Json => lines.json().flatten_event(true).with_span_list(false).finish().into(),
+    }
 }
 
 #[cfg(test)]

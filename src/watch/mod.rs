@@ -1,12 +1,12 @@
 //! Notices swaps. The only module that names `notify`.
 //!
-//! The truth is the link itself, looked at every few seconds: inotify may overflow, may be exhausted, and does not exist
-//! on every file system. Events only make the look come at once. They are asked for on the *directory* that holds the
-//! link (a watch on the link, or on a file behind it, dies with the first swap), and filtered by the link's name.
+//! The truth is the link itself, looked at every few seconds: inotify may overflow, may be exhausted, and does not
+//! exist on every file system. Events only make the look come at once. They are asked for on the *directory* that holds
+//! the link (a watch on the link, or on a file behind it, dies with the first swap), and filtered by the link's name.
 //!
-//! What a [`Watcher`] promises: after a swap it yields, at the latest at the next poll; several swaps in between are one
-//! change; and it yields nothing when nothing changed, whatever else happens in the directory. What it doesn't: hold
-//! the generation. Take a pin for that, and read the pinned one, which may be newer than the change.
+//! What a [`Watcher`] promises: after a swap it yields, at the latest at the next poll; several swaps in between are
+//! one change; and it yields nothing when nothing changed, whatever else happens in the directory. What it doesn't:
+//! hold the generation. Take a pin for that, and read the pinned one, which may be newer than the change.
 //!
 //! Where several ConfigMaps are on one volume, a [`SetReader`] waits for those swaps after which they belong together.
 
@@ -87,7 +87,7 @@ impl Watcher {
         let link = link.into();
         let mut events = Events::new(&link);
         events.arm();
-        let seen = look(&link);
+        let seen = current_target(&link);
         Self { link, poll: options.poll.max(SHORTEST_POLL), seen, events }
     }
 
@@ -100,7 +100,7 @@ impl Watcher {
     pub fn wait(&mut self, at_most: Duration) -> Option<Change> {
         let until = clock::now().boottime.saturating_add(at_most);
         loop {
-            if let Some(now) = look(&self.link)
+            if let Some(now) = current_target(&self.link)
                 && self.seen.as_ref() != Some(&now)
             {
                 self.seen = Some(now.clone());
@@ -144,9 +144,10 @@ impl Iterator for Watcher {
 }
 
 /// What the link names; nothing while it is absent or dangles.
-fn look(link: &Path) -> Option<Change> {
+fn current_target(link: &Path) -> Option<Change> {
     let target = fs_err::read_link(link).ok()?;
-    let stat = rustix::fs::stat(link).ok()?;
+    // Not through the link, which may name another one by now.
+    let stat = rustix::fs::stat(link.parent()?.join(&target)).ok()?;
     Some(Change { target, identity: (stat.st_dev, stat.st_ino) })
 }
 
@@ -202,7 +203,8 @@ impl Events {
     }
 
     fn subscribe(&self) -> notify::Result<RecommendedWatcher> {
-        let (name, ring) = (self.name.clone(), self.ring.clone());
+        let name = self.name.clone();
+        let ring = self.ring.clone();
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             let concerns_us = event.is_ok_and(|event| {
                 event.need_rescan() || event.paths.iter().any(|path| path.file_name() == Some(&name))
@@ -251,7 +253,7 @@ impl Limitation {
         }
     }
 
-    /// What a person can do.
+    /// What an operator can do.
     pub fn hints(&self) -> Vec<String> {
         let raise = |key: &str, to: &str| {
             let now = fs_err::read_to_string(format!("/proc/sys/fs/inotify/{key}"));
@@ -263,7 +265,12 @@ impl Limitation {
         match self {
             Self::Instances => raise("max_user_instances", "1024"),
             Self::Watches => raise("max_user_watches", "524288"),
-            Self::Other(_) => Vec::new(),
+            Self::Other(_) => {
+                vec![
+                    "does the directory exist, on a file system that has inotify? it is looked at by polling"
+                        .to_owned(),
+                ]
+            }
         }
     }
 }
@@ -275,6 +282,17 @@ mod tests {
     use super::*;
 
     const LONG: Duration = Duration::from_secs(30);
+
+    #[cfg(feature = "program")] // where there are people to read it
+    #[test]
+    fn every_limitation_is_one_line_and_says_what_to_do() {
+        for limitation in [Limitation::Instances, Limitation::Watches, Limitation::Other("gone".into())] {
+            match limitation {
+                Limitation::Instances | Limitation::Watches | Limitation::Other(_) => {}
+            }
+            crate::human::reads_well(&limitation, &limitation.hints());
+        }
+    }
 
     fn swap(root: &Path, to: &str) {
         let _ = std::fs::create_dir(root.join(to));
@@ -360,6 +378,35 @@ mod tests {
         swap(root.path(), "g0");
         receiver.changed().await.unwrap();
         assert_eq!(receiver.borrow_and_update().as_ref().unwrap().target, Path::new("g0"));
+    }
+
+    /// The wrong pair is seen within a few thousand looks where target and identity are two lookups of the link.
+    #[test]
+    fn target_and_identity_are_of_one_generation() {
+        let root = tempfile::tempdir().unwrap();
+        ["g0", "g1"].iter().for_each(|to| swap(root.path(), to));
+        let identity = |name: &str| {
+            let stat = rustix::fs::stat(root.path().join(name)).unwrap();
+            (stat.st_dev, stat.st_ino)
+        };
+        let known = [("g0", identity("g0")), ("g1", identity("g1"))];
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    ["g0", "g1"].iter().for_each(|to| swap(root.path(), to));
+                }
+            });
+            let link = root.path().join("..data");
+            let looks: Vec<Option<Change>> = (0..50_000).map(|_| current_target(&link)).collect();
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            for Change { target, identity } in looks.into_iter().flatten() {
+                assert!(
+                    known.contains(&(target.to_str().unwrap(), identity)),
+                    "{target:?} {identity:?} {known:?}"
+                );
+            }
+        });
     }
 
     #[test]

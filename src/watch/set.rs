@@ -1,11 +1,12 @@
 //! Complete sets: several ConfigMaps on one volume, delivered only when they belong together.
 //!
-//! The convention, and what makes a set complete, are in [`crate::configmap::set`]. This reads it from a volume: a set
-//! is judged in one directory that was opened once, so that no swap can come between two of its files; and whoever gets
-//! it reads on in that directory.
+//! The convention, and what makes a set complete, are in [`crate::marker::set`]. This reads it from a volume: a set is
+//! judged in one directory that was opened once, so that no swap can come between two of its files; and a consumer that
+//! gets it reads on in that directory.
 //!
 //! A kubelet keeps no old generation: it removes the previous one right after a swap, pins or not. So a set can vanish
-//! while it is read. [`Set::is_current`], asked *after* reading, says that it did not: what was read until then is whole.
+//! while it is read. [`Set::is_current`], asked *after* reading, says that it did not: what was read until then is
+//! whole.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,8 +18,8 @@ use rustix::fs::{CWD, Mode, OFlags};
 
 use super::{Options, Watcher};
 use crate::clock;
-use crate::configmap::set::{Gap, MARKER, Stamps, gaps};
 use crate::fsx;
+use crate::marker::set::{Gap, MARKER, Stamps, gaps};
 
 /// More than any entry of a marker, or any digest, has.
 const MOST: u64 = 64 << 10;
@@ -55,11 +56,11 @@ impl Set {
     }
 }
 
-/// Waits for complete sets; as an iterator it never ends. What lies between two of them is passed over: whoever holds
-/// the previous set keeps it.
+/// Waits for complete sets; as an iterator it never ends. What lies between two of them is skipped: a consumer that
+/// holds the previous set keeps it.
 ///
 /// ```
-/// use treeswap::configmap::set::Stamps;
+/// use treeswap::marker::set::Stamps;
 /// use treeswap::watch::{Options, SetReader};
 /// # let volume = tempfile::tempdir()?;
 /// # let (volume, one) = (volume.path(), volume.path().join("..2026_11_20_15_04_05.1"));
@@ -110,7 +111,7 @@ impl SetReader {
                     return Ok(None);
                 }
             }
-            if let Some(set) = self.look()? {
+            if let Some(set) = self.current_set()? {
                 return Ok(Some(set));
             }
         }
@@ -121,7 +122,7 @@ impl SetReader {
         &self.gaps
     }
 
-    fn look(&mut self) -> io::Result<Option<Set>> {
+    fn current_set(&mut self) -> io::Result<Option<Set>> {
         loop {
             let opened = rustix::fs::open(
                 &self.link,
@@ -150,7 +151,7 @@ impl SetReader {
 impl Iterator for SetReader {
     type Item = Set;
 
-    /// What cannot be read is passed over like what is not complete.
+    /// What cannot be read is skipped like what is not complete.
     fn next(&mut self) -> Option<Set> {
         loop {
             if let Ok(Some(set)) = self.wait(Duration::MAX) {

@@ -87,17 +87,29 @@ fn the_stamp_is_the_commit() {
     let world = World::new();
     let rules = rules(&world, "maps:\n  docs/*: {name: docs}\n");
     let commit = world.remote.commit(&files());
-    let args = [&rules, &flag("repo", &world.remote.path), "--ref=main", "--version-key"];
-    let ran = render(&world, &args).expect_ok("render");
-    assert_eq!(documents(&ran.stdout)[0]["data"]["VERSION"].as_str(), Some(commit.as_str()));
     let tree = write(&world, "tree", &files());
-    complains(
-        &render(&world, &[&rules, &flag("tree", &tree), "--version-key"]),
-        2,
-        &["--version-key", "--repo"],
-    );
-    let ran = render(&world, &[&rules, &flag("tree", &tree), "--version-key=v7"]).expect_ok("render");
-    assert_eq!(documents(&ran.stdout)[0]["data"]["VERSION"], "v7");
+    let (repo, tree) = (flag("repo", &world.remote.path), flag("tree", &tree));
+    let id = format!("--revision={commit}");
+    let cases: [&[&str]; 3] = [
+        &[&repo, "--ref=main", "--version-key=every"],
+        &[&repo, "--ref=main", "--version-key"],
+        &[&tree, &id, "--version-key=every"],
+    ];
+    for args in cases {
+        let ran = render(&world, &[&[rules.as_str()], args].concat()).expect_ok("render");
+        assert_eq!(documents(&ran.stdout)[0]["data"]["VERSION"].as_str(), Some(commit.as_str()), "{args:?}");
+    }
+    let ran = render(&world, &[&rules, &tree, "--version-key=off"]).expect_ok("render");
+    assert!(documents(&ran.stdout)[0]["data"]["VERSION"].is_null());
+    for (args, said) in [
+        (&[&*tree, "--version-key"][..], "--version-key with --tree needs --revision"),
+        (&[&*tree, &*id], "--revision needs --version-key"),
+        (&[&*tree, "--version-key", "--revision=v7"], "40 hexadecimal digits"),
+        (&[&*tree, "--version-key=changed"], "off, every"),
+        (&[&*repo, &*id], "--revision and --repo exclude each other"),
+    ] {
+        complains(&render(&world, &[&[rules.as_str()], args].concat()), 2, &[said]);
+    }
 }
 
 #[test]
@@ -121,6 +133,32 @@ fn several_clusters_are_chosen_from_or_written_as_files() {
     complains(&render(&world, &[&rules, &tree, &flag("output", &output)]), 2, &["--output", "not empty"]);
 }
 
+/// It fails again and again until the time is over: that is said, and what failed.
+#[test]
+fn an_apply_that_runs_out_of_time_says_what_held_it_up() {
+    let world = World::new();
+    let tree = flag("tree", &write(&world, "tree", &files()));
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap(); // and dropped
+    let kubeconfig = world.dir().join("kubeconfig");
+    let text = serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "default",
+        "clusters": [{"name": "c", "cluster": {"server": format!("http://{closed}")}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "default", "context": {"cluster": "c", "user": "u"}}],
+    });
+    fs_err::write(&kubeconfig, text.to_string()).unwrap();
+    let revision = flag("revision", std::path::Path::new(&"1".repeat(40)));
+    let mut command =
+        world.treeswap(&["apply", "--owner=test", "--timeout=2s", &rules(&world, RULES), &tree, &revision]);
+    let ran = run::to_end(command.args([flag("kubeconfig", &kubeconfig), "-o=lines".to_owned()]));
+    let said = format!("{}{}", ran.stdout, ran.stderr);
+    assert_eq!(ran.status.code(), Some(3), "{said}");
+    assert!(said.contains("Connection refused"), "{said}");
+    assert!(said.contains("--timeout=2s was over before everything was done"), "{said}");
+}
+
 #[test]
 fn what_is_refused_is_named_and_nothing_is_written() {
     let world = World::new();
@@ -141,6 +179,12 @@ fn what_is_refused_is_named_and_nothing_is_written() {
     complains(&render(&world, &[&good, &tree, "--repo=x"]), 2, &["--tree and --repo exclude each other"]);
     complains(&render(&world, &["--rules=/nonexistent", &tree]), 2, &["--rules", "/nonexistent"]);
     complains(&render(&world, &[&good, "--tree=/nonexistent"]), 1, &["/nonexistent"]);
+    for idle in ["--ref=main", "--mirror=/x", "--username=me", "--ssh-key-file=/x"] {
+        let flag = idle.split_once('=').unwrap().0;
+        complains(&render(&world, &[&good, &tree, idle]), 2, &[&format!("{flag} needs --repo")]);
+    }
+    let both = render(&world, &[&good, &tree, "--rules-in-tree=x"]);
+    complains(&both, 2, &["exclude each other", "--rules", "--rules-in-tree"]);
     let bad = rules(&world, "config_updater:\n  maps:\n    a: {name: X}\n    b: {nmae: y, name: b}\n");
     complains(
         &render(&world, &[&bad, &tree]),
@@ -151,6 +195,25 @@ fn what_is_refused_is_named_and_nothing_is_written() {
 }
 
 /// The shape of a large configuration repository: organisations with repositories, a job and a config file a branch.
+/// Only what a rule names is read, and of that only its own size counts.
+#[test]
+fn a_large_file_counts_only_where_a_rule_names_it() {
+    let world = World::new();
+    let large = || vec![0; 70 << 20];
+    world.remote.commit(&files().file("model.bin", large()));
+    let (rules, repo) = (rules(&world, RULES), flag("repo", &world.remote.path));
+    let small = render(&world, &[&rules, &repo, "--ref=main"]).expect_ok("the file is in no rule");
+    assert_eq!(documents(&small.stdout).len(), 2);
+    world.remote.commit(&files().file("bin/model.bin", large()));
+    let tree = flag("tree", &write(&world, "tree", &files().file("bin/model.bin", large())));
+    for from in [vec![&*repo, "--ref=main"], vec![&*tree]] {
+        let ran = render(&world, &[&[&*rules], &from[..]].concat());
+        assert_eq!((ran.status.code(), ran.stdout.as_str()), (Some(1), ""), "{}", ran.stderr);
+        assert!(ran.stderr.contains("bin/model.bin cannot be read: it has 73400320 bytes"), "{}", ran.stderr);
+        assert!(!ran.stderr.contains("--max-file-bytes"), "no option of this command: {}", ran.stderr);
+    }
+}
+
 #[test]
 fn a_repository_of_many_files_renders_whole_and_grows() {
     let world = World::new();

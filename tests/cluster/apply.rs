@@ -275,7 +275,7 @@ fn a_missing_right_is_named_with_the_verb() {
         "no right at all",
         &ran,
         3,
-        &["the right to get configmaps", "hint: grant our user get on configmaps"],
+        &["the right to get configmaps", "hint: grant stranger get, list, create and update on configmaps"],
     );
     assert!(stage.values().is_empty());
 }

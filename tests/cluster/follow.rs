@@ -289,7 +289,7 @@ fn beside_a_root_targets_that_fail_hold_no_publication_up() {
         (told && status["ready"] == true && status["consecutive_failures"] == 0).then_some(())
     });
     let page = running.ask("GET /status.html").unwrap();
-    assert!(page.contains("<dt>Delivery fails</dt>"), "{page}");
+    assert!(page.contains("<h3>Delivery of ConfigMaps</h3>"), "{page}");
     assert!(page.contains("<h2>Targets</h2>"), "{page}");
     stage.proxy.heal();
     eventually(120, "the newest one is applied", || (stage.values() == every("5")).then_some(()));

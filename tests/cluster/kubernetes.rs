@@ -13,8 +13,14 @@ use socket2::{Domain, Socket, Type};
 
 use crate::common::{eventually, scratch};
 
-/// Users without any right of their own; each has its name for a token. `admin` may do everything.
+/// Users without any right of their own. `admin` may do everything.
 pub const USERS: [&str; 5] = ["narrow", "reader", "writer", "pruner", "stranger"];
+
+/// A user's token: the name backwards, for a message must name the user and never the token. What is no user's name is a
+/// token already.
+pub fn token_of(user: &str) -> String {
+    if USERS.contains(&user) { user.chars().rev().collect() } else { user.to_owned() }
+}
 /// How long a server may take to be ready, in seconds: 4 on an idle machine.
 const READY: u64 = 180;
 
@@ -66,7 +72,7 @@ impl Kubernetes {
             .stderr(Stdio::null());
         let cleaner = cleaner.spawn().unwrap();
         let ca = certificates(path);
-        let tokens: String = USERS.iter().map(|user| format!("{user},{user},{user}\n")).collect();
+        let tokens: String = USERS.iter().map(|user| format!("{},{user},{user}\n", token_of(user))).collect();
         std::fs::write(path.join("tokens.csv"), format!("admin,admin,admin,system:masters\n{tokens}"))
             .unwrap();
         let policy =
@@ -163,7 +169,7 @@ impl Kubernetes {
     /// How a user reaches it.
     pub fn access(&self, user: &str) -> Access {
         let server = format!("https://127.0.0.1:{}", self.port);
-        Access { server, ca: Some(self.ca.clone()), token: user.to_owned() }
+        Access { server, ca: Some(self.ca.clone()), token: token_of(user) }
     }
 
     /// A request as `admin`; none if there was no answer.
@@ -388,7 +394,7 @@ impl Audited {
 impl Access {
     /// The same as somebody else.
     pub fn as_user(&self, user: &str) -> Self {
-        Self { token: user.to_owned(), ..self.clone() }
+        Self { token: token_of(user), ..self.clone() }
     }
 }
 

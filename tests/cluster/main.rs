@@ -4,6 +4,7 @@
 mod apply;
 #[path = "../common/mod.rs"]
 mod common;
+mod crowd;
 mod ending;
 mod faults;
 mod fleet;

@@ -12,7 +12,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::sync::Notify;
 
-use super::kubernetes::{Access, Kubernetes};
+use super::kubernetes::{Access, Kubernetes, token_of};
 
 /// What happens to a request.
 #[derive(Clone, Debug)]
@@ -113,7 +113,7 @@ impl Proxy {
 
     /// How a user reaches the cluster through it.
     pub fn access(&self, user: &str) -> Access {
-        Access { server: format!("http://{}", self.address), ca: None, token: user.to_owned() }
+        Access { server: format!("http://{}", self.address), ca: None, token: token_of(user) }
     }
 
     /// The next request of this method (any if empty) whose path and query contain `part` has this fault.

@@ -163,7 +163,10 @@ fn a_cluster_that_no_rule_names_any_more_is_pruned_and_two_names_of_one_server_d
     ends(
         &ran,
         0,
-        &["1 right", "cluster gone: no rule names it, and whether it holds anything of ours is not known"],
+        &[
+            "1 right",
+            "cluster gone: no rule names it, and whether it holds anything that we own is not known",
+        ],
     );
 }
 

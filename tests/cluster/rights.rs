@@ -107,10 +107,14 @@ fn without_any_one_verb_of_it_a_run_says_which_is_missing() {
             assert_eq!(ran.status.code(), Some(code), "without {verb}:\n{said}");
             assert_eq!(["alpha", "beta", "gamma"].map(of), expected, "without {verb}:\n{said}");
             if code == 3 {
-                let missing =
-                    format!("the right to {verb} {resource} in namespace {} is missing", stage.namespace);
-                let hint =
-                    format!("hint: grant our user {verb} on {resource} with a Role in {}", stage.namespace);
+                let missing = format!(
+                    "the right to {verb} {resource} in namespace {} is missing for narrow",
+                    stage.namespace
+                );
+                let hint = format!(
+                    "hint: grant narrow get, list, create and update on {resource} with a Role and a RoleBinding in {}",
+                    stage.namespace
+                );
                 assert!(said.contains(&missing) && said.contains(&hint), "without {verb}:\n{said}");
             }
             if verb == "list" {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use treeswap::cluster::{Cluster, Clusters, ConfigError, DEFAULT, Failure, Options};
 
-use crate::kubernetes::{Access, Kubernetes, kubeconfig};
+use crate::kubernetes::{Access, Kubernetes, kubeconfig, token_of};
 use crate::whole;
 
 fn access() -> Access {
@@ -156,7 +156,7 @@ async fn a_plugin_is_run_again_when_its_credentials_run_out_or_are_refused() {
 #[tokio::test]
 async fn a_rotated_token_is_used_within_the_same_request() {
     let dir = tempfile::tempdir().unwrap();
-    let cluster = with_user(dir.path(), &json!({ "token": "stranger" }), LONG);
+    let cluster = with_user(dir.path(), &json!({ "token": token_of("stranger") }), LONG);
     assert!(matches!(cluster.list("default").await.unwrap_err().why, Failure::Forbidden { .. }));
     // The kubeconfig is replaced, as a mounted Secret is; the old token stops working on its side meanwhile.
     let cluster = with_user(dir.path(), &json!({ "token": "revoked" }), LONG);
@@ -175,6 +175,20 @@ async fn a_plugin_that_hangs_fails_or_is_absent_is_named() {
     assert!(
         error.is_transient() && whole(&error).contains("credential plugin sleep gave no answer within 1s")
     );
+
+    // And nothing that it started outlives it.
+    let child = dir.path().join("child");
+    let script = format!("sleep 1000 & echo $! > {}; wait", child.display());
+    let cluster = with_user(dir.path(), &exec("sh", &["-c", &script]), Duration::from_secs(8));
+    cluster.list("default").await.unwrap_err();
+    let stat = format!("/proc/{}/stat", std::fs::read_to_string(&child).unwrap().trim());
+    let runs = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+    for _ in 0..100 {
+        if runs() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    assert!(!runs(), "what the plugin started runs on");
 
     let cluster = with_user(dir.path(), &exec("sh", &["-c", "echo s3cret; exit 3"]), LONG);
     let error = cluster.list("default").await.unwrap_err();

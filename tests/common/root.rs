@@ -2,6 +2,7 @@
 //! on. And those of one in git-sync's layout, with its link at `live`.
 
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use super::tree::{Node, Snapshot};
@@ -170,6 +171,8 @@ pub fn left_behind(root: &Path, generations: usize) -> Vec<String> {
         let text = String::from_utf8_lossy(&name).into_owned();
         match text.as_str() {
             "lock" | "state" | "status.json" | "mirror" => {}
+            // A writer that runs answers there.
+            "status.sock" if UnixStream::connect(ours.join("status.sock")).is_ok() => {}
             "staging" | "trash" => {
                 lines.extend(
                     names(&ours.join(&text))

@@ -54,7 +54,8 @@ impl Sidecar {
         let process = Background::start(command, &world.dir().join("sidecar.log"));
         let port = eventually(30, "it says where it listens", || {
             let log = process.log();
-            let (_, rest) = log.split_once("listening at 127.0.0.1:")?;
+            let said = ["listening at 127.0.0.1:", "\"endpoint\":\"127.0.0.1:"]; // the second is git-sync's
+            let (_, rest) = said.iter().find_map(|words| log.split_once(words))?;
             rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
         });
         Self { process, port }
@@ -67,9 +68,15 @@ impl Sidecar {
 
     /// A request without a body; the answer with its head.
     pub fn request(&self, method: &str, path: &str) -> Option<String> {
+        self.request_with(method, path, "")
+    }
+
+    /// The same with headers, each with its line end.
+    pub fn request_with(&self, method: &str, path: &str, headers: &str) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         stream.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
-        write!(stream, "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+        write!(stream, "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Connection: close\r\n\r\n")
+            .ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         Some(answer)

@@ -24,9 +24,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use treeswap::clock;
 use treeswap::generation::Name;
 use treeswap::payload::{BlobError, BlobReader, BlobSource, Builder, DirIndex, Rules};
+use treeswap::pin::{self, Pin};
 use treeswap::retention;
 use treeswap::revision::{ObjectId, Revision};
-use treeswap::store::pin::{self, Pin};
 use treeswap::store::{Durability, Options, Spare, Store, Style};
 
 /// A user that owns nothing here.
@@ -52,6 +52,7 @@ impl Writer {
         let options = Options {
             root: dir.path().join("root"),
             style: Style::Kubelet,
+            own: std::collections::BTreeSet::new(),
             durability: Durability::None,
             spare: Spare::Off,
             group_write: false,
@@ -154,6 +155,10 @@ impl BlobSource for Blobs {
 struct Reader<'b>(&'b Blobs);
 
 impl BlobReader for Reader<'_> {
+    fn size(&mut self, id: &ObjectId) -> Result<u64, BlobError> {
+        Ok(self.0.0[id].len() as u64)
+    }
+
     fn read(
         &mut self,
         id: &ObjectId,

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 
 use serde_yaml::Value;
 use treeswap::configmap::apply::{Entry, Marker};
-use treeswap::configmap::set::Stamps;
+use treeswap::marker::set::Stamps;
 use treeswap::watch::{self, SetReader};
 
 use super::watches::{NO_POLL, Watching};
@@ -212,7 +212,7 @@ fn a_reader_says_what_is_missing_and_waits() {
     assert!(set.is_current() && sets.gaps().is_empty());
 }
 
-/// The ConfigMaps that a README's volume names, as the README has them written, projected as a kubelet does it.
+/// The ConfigMaps that the guide's volume names, as the guide has them written, projected as a kubelet does it.
 fn projected(sources: &[Value], configmaps: &BTreeMap<String, Data>) -> Data {
     let mut files = Data::new();
     for source in sources {
@@ -230,9 +230,10 @@ fn projected(sources: &[Value], configmaps: &BTreeMap<String, Data>) -> Data {
 }
 
 #[test]
-fn the_volume_in_the_readme_works() {
-    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
-    let (before, rest) = readme.split_once("#### Several ConfigMaps that belong together").unwrap();
+fn the_volume_in_the_guide_works() {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guides/configmaps.md");
+    let guide = fs::read_to_string(guide).unwrap();
+    let (before, rest) = guide.split_once("## Several ConfigMaps that belong together").unwrap();
     assert!(rest.contains("--stamp-key='.{name}.stamp'") && before.contains("--owner=acme"));
     let example = rest.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
     let example: Value = serde_yaml::from_str(example).unwrap();

@@ -1,6 +1,6 @@
 //! What `treeswap status` shows, and to whom.
 
-use treeswap::configmap::apply::{Book, Record};
+use treeswap::configmap::apply::{LastAttempt, LedgerSet};
 
 use super::*;
 
@@ -70,8 +70,8 @@ fn the_status_shows_what_was_attempted_in_clusters_and_a_damaged_ledger_is_kept(
     let writer = Writer::started();
     let root = writer.root().to_str().unwrap();
     let ledger = writer.store.ledger().unwrap();
-    assert_eq!(ledger.read().unwrap(), (Book::default(), None));
-    let record = |outcome: &str, error: Option<&str>| Record {
+    assert_eq!(ledger.read().unwrap(), (LedgerSet::default(), None));
+    let record = |outcome: &str, error: Option<&str>| LastAttempt {
         revision: "1".repeat(40),
         digest: "2".repeat(64),
         at: "2026-11-20T15:04:05Z".parse().unwrap(),
@@ -81,7 +81,7 @@ fn the_status_shows_what_was_attempted_in_clusters_and_a_damaged_ledger_is_kept(
         repairs: Vec::new(),
         over: None,
     };
-    let mut book = Book::default();
+    let mut book = LedgerSet::default();
     book.ledger("prod", "ci").records.insert("plugins".into(), record("failed", Some("the server is busy")));
     book.ledger("default", "ci").records.insert("jobs".into(), record("replaced", None));
     ledger.write(&book).unwrap();
@@ -99,7 +99,7 @@ fn the_status_shows_what_was_attempted_in_clusters_and_a_damaged_ledger_is_kept(
     let file = writer.root().join("..treeswap/ledger.json");
     fs::write(&file, "{\"prod\": 1").unwrap();
     let (empty, why) = ledger.read().unwrap();
-    assert_eq!(empty, Book::default());
+    assert_eq!(empty, LedgerSet::default());
     assert!(why.unwrap().contains("cannot be understood"));
     assert_eq!(fs::read_to_string(file.with_extension("json.damaged")).unwrap(), "{\"prod\": 1");
 }

@@ -11,6 +11,6 @@ mod scenario;
 mod seeded;
 mod tracer;
 
+mod decision;
 mod selftest;
 mod sweeps;
-mod verdict;

@@ -5,19 +5,19 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod decision;
 mod filter;
 mod points;
 mod scenario;
 mod tracer;
-mod verdict;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-use common::World;
+use common::{Files, World};
+use decision::run;
 use points::{Disturbance, Place, Sample};
-use verdict::run;
 
 /// A file system in a file, for each worker.
 struct Disk {
@@ -118,6 +118,32 @@ fn without_durability_the_cut_is_seen() {
         let torn = report.failures.values().filter(|wrong| wrong.contains("a mixture")).count();
         println!("control on {kind}, --durability=none: {torn} of {} torn", report.points);
         assert!(torn > 0, "the cut loses nothing: the harness proves nothing");
+    }
+}
+
+/// What was prepared without a sync is no base for a generation that counts as synced, after a restart in the same boot.
+#[test]
+fn a_spare_that_was_not_synced_tears_nothing_that_is() {
+    for kind in ["ext4", "xfs"] {
+        let disk = Disk::new(kind);
+        let world = disk.world(0);
+        let files = |word: &str| {
+            let same = |all: Files, n: u32| all.file(format!("same/{n}"), format!("{n}\n").repeat(500));
+            (0..40).fold(Files::new().file("word", word), same)
+        };
+        world.remote.commit(&files("old"));
+        let args = ["--period=10ms", "--min-interval=0s", "--grace=0s", "--durability=none"];
+        let log = world.dir().join("log");
+        let mut careless = common::run::Background::start(&mut world.sync(&args), &log);
+        let ready = world.root.join("..treeswap/spare/ready");
+        common::eventually(60, "the spare is ready", || ready.exists().then_some(()));
+        assert!(careless.terminate().success(), "{}", careless.log());
+        let commit = world.remote.commit(&files("new"));
+        world.sync_once(&["--grace=0s"]).expect_ok("the same root with --durability=syncfs");
+        tracer::shutdown(&world.root, 1).unwrap();
+        disk.remount(&world);
+        world.assert_published(&commit);
+        println!("an unsynced spare, then --durability=syncfs, on {kind}: whole");
     }
 }
 

@@ -2,8 +2,8 @@
 //! sample of the rest.
 
 use crate::common::full;
+use crate::decision::run;
 use crate::points::{Disturbance, Memory, Sample};
-use crate::verdict::run;
 
 /// Every point when asked for all, else every so many-th.
 fn sampled(step: usize) -> Sample {

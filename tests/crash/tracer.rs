@@ -22,6 +22,9 @@ use libc::{c_int, c_void, pid_t};
 
 use super::filter::{self, CALLS, Names};
 
+/// How long a child that was just forked may take until it stops for the first time.
+const NEWBORN: Duration = Duration::from_secs(5);
+
 /// What happens at the N-th call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Act {
@@ -160,9 +163,16 @@ impl<'a> Tree<'a> {
         let (mut code, mut begun) = (None, false);
         let (start, mut last) = (Instant::now(), Instant::now());
         let waits = self.trace.idle.is_some();
-        while !self.alive.is_empty() {
+        let mut emptied = None;
+        loop {
+            // A child that was forked in the moment of the kill may not have stopped for the first time: it is nobody's
+            // before it does, and sleeps for ever if nobody waits for it. ECHILD says that there is none.
+            let lingers = self.alive.is_empty();
+            if lingers && (!self.dying || emptied.get_or_insert_with(Instant::now).elapsed() > NEWBORN) {
+                break;
+            }
             let mut status = 0;
-            let flags = libc::__WALL | libc::__WNOTHREAD | if waits { libc::WNOHANG } else { 0 };
+            let flags = libc::__WALL | libc::__WNOTHREAD | if waits || lingers { libc::WNOHANG } else { 0 };
             // SAFETY: writes an int that is ours.
             let tid = unsafe { libc::waitpid(-1, &mut status, flags) };
             if start.elapsed() > self.trace.limit && !self.dying {
@@ -171,7 +181,7 @@ impl<'a> Tree<'a> {
             }
             if tid == 0 {
                 // Not before it did anything: it may be slow to start. Nor while it waits for a processor.
-                let done = self.trace.idle.is_some_and(|idle| last.elapsed() > idle);
+                let done = !lingers && self.trace.idle.is_some_and(|idle| last.elapsed() > idle);
                 if done && !self.told && !self.seen.is_empty() && self.alive.iter().all(|tid| sleeps(*tid)) {
                     self.told = true;
                     // SAFETY: a signal to a child that was not reaped yet.
@@ -451,7 +461,7 @@ fn refuse(_: pid_t, _: c_int) -> io::Result<()> {
     Err(io::Error::other("setting a call's result is written for x86_64 only"))
 }
 
-fn shutdown(directory: &Path, flag: u32) -> io::Result<()> {
+pub fn shutdown(directory: &Path, flag: u32) -> io::Result<()> {
     use std::os::fd::AsRawFd as _;
     const SHUTDOWN: libc::c_ulong = 0x8004_587d; // _IOR('X', 125, __u32)
     let mut at = directory;

@@ -111,6 +111,74 @@ fn a_revision_is_read_by_its_own_rules() {
     assert_eq!(place.content("new")["x"], "1");
 }
 
+/// The lines of a log in which everything is JSON.
+#[track_caller]
+fn log(ran: &Ran, code: i32) -> Vec<Value> {
+    ends(ran, code, &[]);
+    assert_eq!(ran.stdout, "", "all of it is in the log");
+    let parsed = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    let lines: Vec<Value> = ran.stderr.lines().map(parsed).collect();
+    for line in &lines {
+        assert!(["timestamp", "level", "message"].iter().all(|key| line[key].is_string()), "{line}");
+    }
+    lines
+}
+
+#[track_caller]
+fn has(log: &[Value], level: &str, words: &str) {
+    let found = log.iter().any(|line| {
+        line["level"] == level
+            && ["message", "error"]
+                .iter()
+                .any(|key| line[key].as_str().is_some_and(|text| text.contains(words)))
+    });
+    assert!(found, "no {level} with {words:?} in {log:#?}");
+}
+
+/// Results, and what is worth saying of rules and clusters: those that stay write as those do that do one run.
+#[test]
+fn a_log_of_json_has_nothing_else_in_it() {
+    let place = Place::new();
+    let remote = place.remote();
+    let gone =
+        flag("kubeconfig", &place.file("gone", "{contexts: [{name: gone, context: {cluster: x, user: x}}]}"));
+    let args = [&*remote, "--ref=main", "--rules-in-tree=plugins.yaml", "--unknown-fields=ignore", &gone];
+    let args = [&args[..], &["--illegal-keys=skip", "--log-format=json"]].concat();
+    let sync = |one: &str| {
+        let mut command = place.world.treeswap(&["sync", "--one-time", "--owner=team"]);
+        command.arg("--kubeconfig").arg(&place.kubeconfig).arg("--default-namespace").arg(&place.namespace);
+        run::to_end(command.args(&args).arg(one))
+    };
+    let rules = format!("{RULES}    other: {{name: other, old: 1}}\n");
+    let files = Files::new().file("docs/b.md", "b").file("docs/a key", "");
+    let files = files.file("plugins.yaml", rules);
+    place.world.remote.commit(&files);
+    let created = log(&place.apply(&args), 0);
+    has(&created, "WARN", "old");
+    has(&created, "WARN", "a key");
+    let map = created.iter().find(|line| line["configmap"] == "docs").unwrap();
+    assert_eq!((map["level"].as_str(), map["outcome"].as_str()), (Some("INFO"), Some("created")));
+    let last = created.last().unwrap();
+    assert!(
+        last["message"].as_str().unwrap().contains("1 created") && last["revision"].is_string(),
+        "{last}"
+    );
+    // Somebody else has the name.
+    Kubernetes::shared().put(&place.namespace, "jobs", serde_json::json!({ "data": { "theirs": "1" } }));
+    place.world.remote.commit(&files.file("jobs/x/a.yaml", "1"));
+    for ran in [place.apply(&args), sync("--resync-period=1h")] {
+        let refused = log(&ran, 3);
+        has(&refused, "WARN", "a key");
+        has(&refused, "WARN", "old");
+        has(&refused, "ERROR", "jobs: refused");
+        has(&refused, "INFO", "hint: ");
+    }
+    // Results on stdout where somebody asks for them there, too.
+    let ran = place.apply(&[&args[..], &["--output=json"]].concat());
+    assert!(serde_json::from_str::<Value>(&ran.stdout).unwrap()["targets"].is_array());
+    has(&log(&Ran { stdout: String::new(), ..ran }, 3), "ERROR", "jobs: refused");
+}
+
 #[test]
 fn a_mirror_that_never_saw_the_recorded_commit_follows_the_ref_wherever_it_went() {
     let place = Place::new();
@@ -157,6 +225,8 @@ fn a_directory_needs_the_revision_that_it_is_of_and_overwrites_another_only_by_f
     ends(&place.apply(&[&rules, &tree]), 2, &["--tree needs --revision"]);
     ends(&place.apply(&[&rules, &tree, "--revision=abc"]), 2, &["40 hexadecimal digits"]);
     ends(&place.apply(&[&rules, &place.remote(), &one]), 2, &["--revision and --repo"]);
+    ends(&place.apply(&[&rules, &place.remote(), "--force"]), 2, &["--force needs --tree"]);
+    ends(&place.apply(&[&rules, &tree, &one, "--ref=main"]), 2, &["--ref needs --repo"]);
     ends(&place.apply(&[&rules, &tree, &one]), 0, &["1 created"]);
     place.file("tree/docs/b.md", "changed");
     ends(&place.apply(&[&rules, &tree, &two]), 3, &["docs: refused", "111111111111", "--force"]);

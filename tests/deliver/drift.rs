@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use treeswap::configmap::apply::{Adopt, Owner, Pace};
+use treeswap::configmap::apply::{Adopt, Owner, RepairLimit};
 use treeswap::deliver::{Options, Outcome};
 
 use crate::kubernetes::{Kubernetes, text};
@@ -62,7 +62,10 @@ fn an_unchanged_revision_costs_no_write_and_what_somebody_else_wrote_is_put_righ
         scribble(&namespace, change);
         let report = deliver(2);
         let target = only(&report);
-        assert_eq!((target.outcome, target.why.as_str()), (Outcome::Repaired, "somebody else wrote it"));
+        assert_eq!(
+            (target.outcome, target.why.as_str()),
+            (Outcome::Repaired, "it was changed by another writer")
+        );
         let touched: Vec<&String> =
             target.added.iter().chain(&target.changed).chain(&target.removed).collect();
         assert_eq!(touched, [key]);
@@ -75,7 +78,7 @@ fn an_unchanged_revision_costs_no_write_and_what_somebody_else_wrote_is_put_righ
     let report = deliver(2);
     assert_eq!(only(&report).outcome, Outcome::Refused);
     assert!(only(&report).why.contains("contested"), "{report:?}");
-    let patient = Options { pace: Pace { repairs: 9, ..Pace::default() }, ..options() };
+    let patient = Options { pace: RepairLimit { repairs: 9, ..RepairLimit::default() }, ..options() };
     let report = run(Script::at(&plans, revision(2)), &writer(), &patient).unwrap();
     assert_eq!(only(&report).outcome, Outcome::Repaired);
     assert_eq!(data(&kubernetes.configmap(&namespace, "job-config")), right);
@@ -94,7 +97,7 @@ fn what_somebody_deleted_comes_back() {
     let report = deliver();
     assert_eq!(
         (only(&report).outcome, only(&report).why.as_str()),
-        (Outcome::Repaired, "somebody deleted it")
+        (Outcome::Repaired, "it was deleted by another writer")
     );
     assert_eq!(data(&kubernetes.configmap(&namespace, "job-config")), right);
 }
@@ -132,7 +135,7 @@ fn what_nothing_feeds_any_more_is_left_emptied_or_pruned_and_never_too_much_at_o
     let fewer = "config_updater:\n  maps:\n    a/*: {name: a}\n    b/*: {name: b}\n";
     let all = plans(rules, &namespace, &[(1, &[("a/1", "1"), ("b/1", "1"), ("c/1", "1")]), (2, &[])]);
     let less = plans(fewer, &namespace, &[(3, &[("a/1", "1"), ("b/1", "1")])]);
-    let cautious = Options { floor: treeswap::configmap::apply::Floor::default(), ..options() };
+    let cautious = Options { floor: treeswap::configmap::apply::PruneLimit::default(), ..options() };
     let deliver = |plans, number, options: &Options| {
         run(Script::at(plans, revision(number)), &writer(), options).unwrap()
     };

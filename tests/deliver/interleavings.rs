@@ -17,7 +17,7 @@ use futures_util::FutureExt as _;
 use serde_json::Value;
 use tokio::sync::{Mutex as Turn, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
-use treeswap::configmap::apply::Pace;
+use treeswap::configmap::apply::RepairLimit;
 use treeswap::deliver::{Options, Relation, Report, deliver};
 use treeswap::retry::Backoff;
 use treeswap::revision::Revision;
@@ -183,7 +183,7 @@ fn options() -> Options {
     Options {
         concurrency: 1,
         backoff: Backoff { first: pause, ceiling: pause },
-        pace: Pace { repairs: usize::MAX, ..Pace::default() },
+        pace: RepairLimit { repairs: usize::MAX, ..RepairLimit::default() },
         ..crate::script::options()
     }
 }

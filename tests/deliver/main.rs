@@ -1,6 +1,7 @@
 //! ConfigMaps delivered to a real API server: races, real rule files, drift, refs that move, and the command itself.
 #![allow(missing_docs, unreachable_pub)]
 
+mod aliases;
 mod command;
 #[path = "../common/mod.rs"]
 mod common;
@@ -15,3 +16,4 @@ mod races;
 mod refs;
 mod rewinds;
 mod script;
+mod upgrade;

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use treeswap::configmap;
 use treeswap::deliver::{Options, Relation, deliver};
 use treeswap::revision::Revision;
 
@@ -103,7 +102,7 @@ fn plays(case: &Value, inside: Inside) {
         let revision = revision(number(step));
         let tree = step["tree"].as_object().unwrap();
         let files = tree.iter().map(|(path, content)| (path.clone(), text(content))).collect();
-        (revision, desired(revision, &rules, &namespace, &files, configmap::Options::default()))
+        (revision, desired(revision, &rules, &namespace, &files))
     };
     let plans: Arc<Plans> = Arc::new(steps.iter().map(plan).collect());
     let runtime = runtime();

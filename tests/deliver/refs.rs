@@ -40,7 +40,7 @@ impl Delivered {
 #[test]
 fn a_ref_that_was_forced_elsewhere_is_followed_or_held_and_told_in_either_case() {
     let there = Delivered::new();
-    let forced = || Script::at(&there.plans, revision(3)).related(Relation::Aside);
+    let forced = || Script::at(&there.plans, revision(3)).related(Relation::Diverged);
     let holding = Options { on_rewind: OnRewind::Hold, ..options() };
     let report = there.run(forced(), &holding).unwrap();
     assert_eq!(only(&report).outcome, Outcome::Refused);

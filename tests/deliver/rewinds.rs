@@ -7,15 +7,13 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use treeswap::cluster::Clusters;
-use treeswap::deliver::{MirrorSource, OnRewind, Options, Outcome, Planner, Report, deliver};
-use treeswap::mirror::{Mirror, Objects, Selection, wire};
-use treeswap::payload::BlobReader;
-use treeswap::revision::Revision;
+use treeswap::deliver::{MirrorSource, OnRewind, Options, Outcome, Report, deliver};
+use treeswap::mirror::{Mirror, wire};
 
 use crate::common::http_backend::{HttpBackend, Kind};
 use crate::common::{Files, World, binary, eventually, run};
 use crate::kubernetes::Kubernetes;
-use crate::script::{Everywhere, clusters, data, desired, only, options, runtime};
+use crate::script::{Everywhere, clusters, data, only, options, planner, runtime};
 
 const RULES: &str = "config_updater:\n  maps:\n    jobs/*.yaml:\n      name: job-config\n";
 
@@ -25,28 +23,6 @@ struct Stage {
     server: HttpBackend,
     namespace: String,
     clusters: Clusters,
-}
-
-/// All files of a revision.
-fn files(objects: &Objects, revision: Revision) -> BTreeMap<String, String> {
-    let payload = objects.payload(revision, &Selection::default()).unwrap();
-    let blobs = objects.blobs().unwrap();
-    let mut reader: Box<dyn BlobReader + '_> = blobs.reader().unwrap();
-    let mut content = |id| {
-        let mut bytes = Vec::new();
-        reader
-            .read(id, &mut |piece| {
-                bytes.extend_from_slice(piece);
-                Ok(())
-            })
-            .unwrap();
-        String::from_utf8(bytes).unwrap()
-    };
-    payload
-        .entries
-        .iter()
-        .map(|entry| (String::from_utf8(payload.path_of(entry)).unwrap(), content(&entry.id)))
-        .collect()
 }
 
 impl Stage {
@@ -71,11 +47,7 @@ impl Stage {
             wire::Options::new(self.server.url(repository)),
         );
         mirrored.indexer = binary();
-        let namespace = self.namespace.clone();
-        let planner: Arc<Planner> = Arc::new(move |objects, revision| {
-            let files = files(objects, revision);
-            Ok((*desired(revision, RULES, &namespace, &files, Default::default())).clone())
-        });
+        let planner = planner(RULES, &self.namespace);
         let source = Arc::new(MirrorSource::new(Mirror::open(mirrored).unwrap(), planner).unwrap());
         let cluster = Everywhere(self.clusters.get("default").unwrap().clone());
         runtime().block_on(deliver(source, &cluster, options, &CancellationToken::new())).unwrap()

@@ -11,9 +11,10 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use treeswap::cluster::{Cluster, Clusters, ConfigError};
-use treeswap::configmap::apply::{Adopt, Desired, Floor, Owner, Shape, VersionKey};
-use treeswap::configmap::{self, Contents, Dialect, RuleSet, Setting, Tree};
+use treeswap::configmap::apply::{Adopt, Desired, ExtraKeys, Owner, PruneLimit, VersionKey};
+use treeswap::configmap::{Contents, Dialect, Policies, Tree};
 use treeswap::deliver::{Directory, Options, Relation, Report, Source, SourceError, Target, deliver};
+use treeswap::desired::{self, Listing, Planner, Rules};
 use treeswap::revision::{ObjectId, Revision};
 
 use crate::kubernetes::{Kubernetes, kubeconfig};
@@ -85,12 +86,38 @@ pub fn revision(number: u8) -> Revision {
     Revision(ObjectId([number; 20]))
 }
 
-struct Memory(Vec<Vec<u8>>);
+/// Files in memory.
+struct Memory<'f>(&'f BTreeMap<String, String>);
 
-impl Contents for Memory {
-    fn read(&mut self, file: usize) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
-        Ok(self.0[file].clone())
+impl desired::Tree for Memory<'_> {
+    fn list(&self, _: &dyn Fn(&[u8]) -> bool) -> Result<Listing<'_>, desired::Error> {
+        let mut tree = Tree::default();
+        self.0.keys().enumerate().for_each(|(at, path)| tree.file(path.clone().into_bytes(), at));
+        Ok((tree, Box::new(Texts(self.0.values().collect()))))
     }
+}
+
+struct Texts<'f>(Vec<&'f String>);
+
+impl Contents for Texts<'_> {
+    fn read(&mut self, file: usize) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
+        Ok(self.0[file].clone().into_bytes())
+    }
+}
+
+/// Plans by rules, with the key `VERSION`.
+pub fn planner(rules: &str, namespace: &str) -> Planner {
+    let options = desired::Options {
+        default_namespace: namespace.to_owned(),
+        dialect: Dialect::default(),
+        ignore_unknown: false,
+        repository: None,
+        policies: Policies::default(),
+        shape: ExtraKeys { version_key: VersionKey::Changed, stamp_key: None },
+        warn: |_| {},
+    };
+    let rules = options.read("plugins.yaml", rules).unwrap();
+    Planner::new(options, Rules::Given(rules))
 }
 
 /// What rules make of files.
@@ -99,22 +126,8 @@ pub fn desired(
     rules: &str,
     namespace: &str,
     files: &BTreeMap<String, String>,
-    options: configmap::Options,
 ) -> Arc<Desired> {
-    let setting = Setting {
-        file: "plugins.yaml",
-        default_namespace: namespace,
-        dialect: Dialect::default(),
-        ignore_unknown: false,
-    };
-    let set = RuleSet::read(rules, &setting, &|_| None).unwrap();
-    let mut tree = Tree::default();
-    files.keys().enumerate().for_each(|(at, path)| tree.file(path.clone().into_bytes(), at));
-    let mut contents = Memory(files.values().map(|text| text.clone().into_bytes()).collect());
-    let stamp = options.stamp.clone().or(Some(revision.to_string()));
-    let plan = configmap::plan(&set, &tree, &mut contents, &configmap::Options { stamp, ..options }).unwrap();
-    let shape = Shape { version_key: VersionKey::Changed, stamp_key: None };
-    Arc::new(Desired::new(&plan.accepted().unwrap(), revision, rules, shape).unwrap())
+    Arc::new(planner(rules, namespace).desired(&Memory(files), revision).unwrap())
 }
 
 pub fn files(list: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -125,7 +138,7 @@ pub fn files(list: &[(&str, &str)]) -> BTreeMap<String, String> {
 pub fn plans(rules: &str, namespace: &str, revisions: &[(u8, &[(&str, &str)])]) -> Arc<Plans> {
     let plan = |(number, list): &(u8, &[(&str, &str)])| {
         let revision = revision(*number);
-        (revision, desired(revision, rules, namespace, &files(list), configmap::Options::default()))
+        (revision, desired(revision, rules, namespace, &files(list)))
     };
     Arc::new(revisions.iter().map(plan).collect())
 }
@@ -164,7 +177,7 @@ pub fn load(contexts: &[(&str, crate::kubernetes::Access)]) -> Clusters {
 pub fn options() -> Options {
     Options {
         adopt: Adopt::Prow,
-        floor: Floor { percent: 100 },
+        floor: PruneLimit { percent: 100 },
         lag: Duration::from_secs(120),
         ..Options::new(Owner::new("team").unwrap())
     }

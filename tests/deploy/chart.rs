@@ -7,18 +7,11 @@ use std::process::Command;
 use serde_yaml::Value;
 
 use super::common::{Ran, run};
-use super::{assert_accepted, assert_probed, assert_restricted, deploy, list, ours};
+use super::{assert_accepted, assert_probed, assert_restricted, built, deploy, list, ours};
 
 /// Helm, where `tests/cluster/build --helm` puts it.
 fn helm() -> PathBuf {
-    let modules = include_str!("../cluster/go.mod");
-    let version = modules.lines().find_map(|line| line.trim().strip_prefix("helm.sh/helm/v3 v"));
-    let version = version.and_then(|rest| rest.split_whitespace().next()).expect("go.mod names the version");
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
-    let helm = cache.expect("$HOME is set").join(format!("treeswap/helm-{version}/helm"));
-    assert!(helm.exists(), "{} is missing; `tests/cluster/build --helm` makes it", helm.display());
-    helm
+    built("helm", include_str!("../cluster/go.mod"), "helm.sh/helm/v3 v")
 }
 
 fn chart() -> PathBuf {
@@ -36,7 +29,12 @@ fn run_helm(words: &[&str], chart: &Path) -> Ran {
 fn template(chart: &Path, set: &[&str]) -> Vec<(PathBuf, Value)> {
     let words: Vec<&str> =
         ["template", "--namespace=ci"].into_iter().chain(set.iter().flat_map(|one| ["--set", one])).collect();
-    let made = run_helm(&words, chart).expect_ok("helm template").stdout;
+    made(&words, chart)
+}
+
+/// What Helm makes when it is called like this.
+fn made(words: &[&str], chart: &Path) -> Vec<(PathBuf, Value)> {
+    let made = run_helm(words, chart).expect_ok("helm template").stdout;
     let documents = made.split("---\n").filter(|text| text.contains("kind:"));
     documents
         .map(|text| {
@@ -77,6 +75,10 @@ fn it_lints() {
     for set in [&ALL[..], &applier("CronJob"), &applier("Deployment")] {
         let words = ["lint", "--strict"].into_iter().chain(set.iter().flat_map(|one| ["--set", one]));
         run_helm(&words.collect::<Vec<_>>(), &chart()).expect_ok("helm lint");
+    }
+    for mode in ["CronJob", "Deployment"] {
+        let (values, mode) = (format!("--values={}", every_value()), format!("configMaps.mode={mode}"));
+        run_helm(&["lint", "--strict", &values, "--set", &mode], &chart()).expect_ok("helm lint");
     }
 }
 
@@ -179,15 +181,20 @@ fn an_applier_gets_the_rights_that_its_options_need_wherever_the_rules_lead() {
     assert_restricted(&made);
 }
 
-#[test]
-fn another_chart_gets_its_sidecar() {
-    // As `helm dependency update` would, without a repository.
+/// testdata/chart with ours in it, as `helm dependency update` would do without a repository.
+fn their_chart() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let theirs = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/chart");
     run::to_end(Command::new("cp").arg("-rL").arg(&theirs).arg(dir.path())).expect_ok("cp");
     let charts = dir.path().join("chart/charts");
     std::fs::create_dir(&charts).unwrap();
     run::to_end(Command::new("cp").arg("-rL").arg(chart()).arg(&charts)).expect_ok("cp");
+    dir
+}
+
+#[test]
+fn another_chart_gets_its_sidecar() {
+    let dir = their_chart();
     let made = template(&dir.path().join("chart"), &[]);
     let found = ours(&made);
     assert_eq!(found.len(), 1);
@@ -199,9 +206,12 @@ fn another_chart_gets_its_sidecar() {
         assert!(volumes.contains(&mount["name"].as_str().unwrap()), "{volumes:?}");
     }
     let args: Vec<&str> = list(sidecar, "args").iter().map(|arg| arg.as_str().unwrap()).collect();
-    for arg in
-        ["--period=30s", "--max-bytes=67108864", "--group-write=true", "--ssh-key-file=/etc/treeswap/two"]
-    {
+    for arg in [
+        "--period=30s",
+        "--max-tree-bytes=67108864",
+        "--group-write=true",
+        "--ssh-key-file=/etc/treeswap/two",
+    ] {
         assert!(args.contains(&arg), "{args:?}");
     }
     assert_accepted(&made);
@@ -225,6 +235,211 @@ fn it_refuses_what_it_does_not_know() {
         let ran = run_helm(&words, &chart());
         assert!(!ran.ok() && ran.stderr.contains(named), "{set}: {}", ran.stderr);
     }
+}
+
+/// The file that has a value for every key.
+fn every_value() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/every-value.yaml").display().to_string()
+}
+
+/// The keys of the schema that these values lack.
+fn lacking(schema: &Value, values: &Value, at: &str, into: &mut Vec<String>) {
+    for (key, inner) in schema["properties"].as_mapping().into_iter().flatten() {
+        let at = format!("{at}.{}", key.as_str().unwrap());
+        match &values[key] {
+            Value::Null if at != ".global" => into.push(at),
+            found => lacking(inner, found, &at, into),
+        }
+    }
+}
+
+/// Every text in a document, keys aside.
+fn texts(value: &Value, into: &mut Vec<String>) {
+    match value {
+        Value::String(text) => into.push(text.clone()),
+        Value::Sequence(all) => all.iter().for_each(|one| texts(one, into)),
+        Value::Mapping(all) => all.values().for_each(|one| texts(one, into)),
+        _ => {}
+    }
+}
+
+/// Each of its names reads as a number or a boolean where it is not quoted, and is in what the chart makes as the text
+/// that it is.
+#[test]
+fn every_value_has_an_effect_and_stays_text() {
+    let file = std::fs::read_to_string(every_value()).unwrap();
+    let values: Value = serde_yaml::from_str(&file).unwrap();
+    let schema = std::fs::read_to_string(chart().join("values.schema.json")).unwrap();
+    let mut lacks = Vec::new();
+    lacking(&serde_yaml::from_str(&schema).unwrap(), &values, "", &mut lacks);
+    assert!(lacks.is_empty(), "{} has no {lacks:?}", every_value());
+    let file = format!("--values={}", every_value());
+    let mut found = Vec::new();
+    for mode in ["Deployment", "CronJob"] {
+        let mode = format!("--set=configMaps.mode={mode}");
+        // The release's name comes before the chart where it is given as a flag.
+        let documents = made(&["template", "--name-template=123", "--namespace=on", &file, &mode], &chart());
+        for (_, document) in &documents {
+            assert!(document["metadata"]["name"].is_string(), "{document:?}");
+            let labels = document["metadata"]["labels"].as_mapping().unwrap();
+            assert!(labels.values().all(Value::is_string), "{labels:?}");
+            texts(document, &mut found);
+        }
+        assert_accepted(&documents);
+        assert_restricted(&documents);
+    }
+    let mut given = Vec::new();
+    texts(&values, &mut given);
+    assert!(given.len() > 60, "{given:?}");
+    // The sidecar's are for another chart; which mode it is shows in the kind.
+    given.retain(|text| !["3Gi", "Memory", "Deployment"].contains(&text.as_str()));
+    for text in given {
+        assert!(found.iter().any(|one| one.contains(&text)), "{text:?} has no effect, or is no text");
+    }
+}
+
+#[test]
+fn any_release_name_is_quoted_and_fits() {
+    let long = "a23456789-".repeat(6)[..53].to_owned();
+    for release in ["n", "on", "123", "1e3", "null", "0x1f", &long] {
+        let name = format!("--name-template={release}");
+        let mut words = vec!["template", &name, "--namespace=y"];
+        words.extend(ALL.iter().chain(&applier("CronJob")).flat_map(|one| ["--set", one]));
+        for (_, document) in made(&words, &chart()) {
+            let metadata = &document["metadata"];
+            let name = metadata["name"].as_str().unwrap_or_else(|| panic!("{release}: {metadata:?}"));
+            assert!(name.starts_with(&release[..release.len().min(43)]), "{name}");
+            let most = if document["kind"].as_str() == Some("CronJob") { 52 } else { 63 };
+            assert!(name.len() <= most, "{name}");
+            assert_eq!(metadata["labels"]["app.kubernetes.io/instance"].as_str(), Some(release));
+            if let Some(labels) = document["spec"]["selector"]["matchLabels"].as_mapping() {
+                assert!(labels.values().all(Value::is_string), "{labels:?}");
+            }
+        }
+    }
+}
+
+/// Each has a PodMonitor: one that selected by namespace alone would scrape the other's Pods, too.
+#[test]
+fn two_releases_of_a_namespace_do_not_scrape_each_other() {
+    let labels = |release: &str| -> (Value, Value) {
+        let name = format!("--name-template={release}");
+        let mut words = vec!["template", &name, "--namespace=ci"];
+        words.extend(ALL.iter().flat_map(|one| ["--set", one]));
+        let made = made(&words, &chart());
+        let of =
+            |kind: &str| made.iter().find(|(_, one)| one["kind"].as_str() == Some(kind)).unwrap().1.clone();
+        let pod = of("DaemonSet")["spec"]["template"]["metadata"]["labels"].clone();
+        (of("PodMonitor")["spec"]["selector"]["matchLabels"].clone(), pod)
+    };
+    let selects = |selector: &Value, pod: &Value| {
+        let mut wanted = selector.as_mapping().expect("it selects by labels").iter();
+        wanted.all(|(name, value)| pod.get(name) == Some(value))
+    };
+    let ((monitor, pod), (_, other)) = (labels("one"), labels("two"));
+    assert!(selects(&monitor, &pod) && !selects(&monitor, &other), "{monitor:?}");
+}
+
+/// Options are refused by their own names, at the install, and their values with them.
+#[test]
+fn a_wrong_option_is_refused_by_its_name() {
+    for (set, said) in [
+        ("options.perod=1s", "at '/options': additional properties 'perod' not allowed"),
+        ("options.root=/elsewhere", "at '/options': additional properties 'root' not allowed"),
+        ("options.period=soon", "at '/options/period'"),
+        ("options.period=10", "at '/options/period'"),
+        ("options.period=3sec", "at '/options/period'"),
+        ("options.period=0s", "at '/options/period'"),
+        ("options.max-generations=0", "at '/options/max-generations'"),
+        (
+            "options.submodules=deep",
+            "at '/options/submodules': value must be one of 'recursive', 'shallow', 'off'",
+        ),
+        ("options.sync-on-signal=TERM", "at '/options/sync-on-signal'"),
+        ("configMaps.options.max-prune=101", "at '/configMaps/options/max-prune'"),
+        ("options.max-bytes=2GB", "at '/options/max-bytes'"),
+        ("options.symlinks=maybe", "at '/options/symlinks'"),
+        ("options.group-write=perhaps", "at '/options/group-write'"),
+        ("options.ref=110", "at '/options/ref': got number, want string"),
+        ("configMaps.options.ownr=a", "at '/configMaps/options': additional properties 'ownr' not allowed"),
+        ("configMaps.options.timeout=1m", "at '/configMaps/options': additional properties 'timeout'"),
+        (
+            "configMaps.options.grace=1m",
+            "at '/configMaps/options': additional properties 'grace' not allowed",
+        ),
+        (
+            "configMaps.mode=CronJob,configMaps.options.period=1m",
+            "'/configMaps/options': additional properties",
+        ),
+        ("configMaps.leasePool=places", "at '/configMaps/leasePool'"),
+        ("sidecar.sizeLimit=2G", "at '/sidecar/sizeLimit'"),
+    ] {
+        let words = ["template", "--set", "options.repo=x,node.enabled=true", "--set", set];
+        let ran = run_helm(&words, &chart());
+        assert!(!ran.ok() && ran.stderr.contains(said), "{set}: {}", ran.stderr);
+        assert!(!ran.stderr.contains("imagePullSecrets"), "{set}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn what_an_applier_can_be_given_is_mounted_and_allowed() {
+    let more = [
+        "configMaps.rulesConfigMap=rules",
+        "configMaps.webhookSecret=hook",
+        "configMaps.leasePool=queue/places:3",
+        "configMaps.serviceAccountAnnotations.example=yes",
+    ];
+    let set: Vec<&str> = applier("Deployment").into_iter().chain(more).collect();
+    let made = template(&chart(), &set);
+    let of = |kind: &str| -> Vec<&Value> {
+        made.iter().map(|(_, one)| one).filter(|one| one["kind"].as_str() == Some(kind)).collect()
+    };
+    assert_eq!(of("ServiceAccount")[0]["metadata"]["annotations"]["example"].as_str(), Some("yes"));
+    let pool =
+        of("Role").into_iter().find(|role| role["metadata"]["namespace"].as_str() == Some("queue")).unwrap();
+    assert_eq!(list(pool, "rules").len(), 1);
+    assert_eq!(pool["rules"][0]["resources"][0].as_str(), Some("leases"));
+    let found = ours(&made);
+    let args: Vec<&str> = list(found[0].container, "args").iter().map(|arg| arg.as_str().unwrap()).collect();
+    for arg in ["--lease-pool=queue/places:3", "--webhook-secret-file=/etc/webhook/secret"] {
+        assert!(args.contains(&arg), "{args:?}");
+    }
+    let mounts: Vec<&str> = list(found[0].container, "volumeMounts")
+        .iter()
+        .map(|one| one["mountPath"].as_str().unwrap())
+        .collect();
+    assert_eq!(mounts, ["/scratch", "/etc/rules", "/etc/webhook"]);
+    let (service, pod) = (&of("Service")[0]["spec"], &of("Deployment")[0]["spec"]["template"]["metadata"]);
+    for (name, value) in service["selector"].as_mapping().unwrap() {
+        assert_eq!(pod["labels"].get(name), Some(value));
+    }
+    assert_eq!(service["ports"][0]["targetPort"], found[0].container["ports"][0]["name"]);
+    assert_accepted(&made);
+}
+
+/// The volume's limit is one number; what follows from it is computed.
+#[test]
+fn a_sidecars_ceilings_follow_from_its_volume() {
+    let dir = their_chart();
+    for (size, bytes, mirror) in
+        [("2Gi", "1536Mi", "512Mi"), ("64Mi", "49152Ki", "16384Ki"), ("1Ti", "768Gi", "256Gi")]
+    {
+        let made = template(&dir.path().join("chart"), &[&format!("treeswap.sidecar.sizeLimit={size}")]);
+        let args = list(ours(&made)[0].container, "args").to_vec();
+        for arg in [format!("--max-bytes={bytes}"), format!("--max-mirror-bytes={mirror}")] {
+            assert!(args.iter().any(|one| one.as_str() == Some(&arg)), "{size}: {args:?}");
+        }
+    }
+    let made = template(&dir.path().join("chart"), &["treeswap.options.max-bytes=1Gi"]);
+    let args = list(ours(&made)[0].container, "args").to_vec();
+    let of = |arg: &&Value| arg.as_str().is_some_and(|arg| arg.starts_with("--max-bytes="));
+    assert_eq!(args.iter().filter(of).collect::<Vec<_>>(), ["--max-bytes=1Gi"], "who says it means it");
+    let memory = ["treeswap.sidecar.medium=Memory", "treeswap.sidecar.sizeLimit=512Mi"];
+    let words = ["template"].into_iter().chain(memory.into_iter().flat_map(|one| ["--set", one]));
+    let ran = run_helm(&words.clone().collect::<Vec<_>>(), &dir.path().join("chart"));
+    assert!(!ran.ok() && ran.stderr.contains("set resources.limits.memory"), "{}", ran.stderr);
+    let words = words.chain(["--set", "treeswap.resources.limits.memory=640Mi"]);
+    run_helm(&words.collect::<Vec<_>>(), &dir.path().join("chart")).expect_ok("helm template");
 }
 
 /// A chart cannot name files outside of itself, and Helm complains of links that lead there.

@@ -19,6 +19,17 @@ fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy")
 }
 
+/// A program of others, where `tests/cluster/build --NAME` puts it: by the version of the module that go.mod names.
+fn built(name: &str, modules: &str, module: &str) -> PathBuf {
+    let version = modules.lines().find_map(|line| line.trim().strip_prefix(module));
+    let version = version.and_then(|rest| rest.split_whitespace().next()).expect("go.mod names the version");
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
+    let program = cache.expect("$HOME is set").join(format!("treeswap/{name}-{version}/{name}"));
+    assert!(program.exists(), "{} is missing; `tests/cluster/build --{name}` makes it", program.display());
+    program
+}
+
 fn yaml_files(dir: &Path, into: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
@@ -52,9 +63,16 @@ fn documents() -> Vec<(PathBuf, Value)> {
 /// The Pod spec of a Deployment, DaemonSet or CronJob, if the document is one.
 fn pod_spec(document: &Value) -> Option<&Value> {
     match document["kind"].as_str()? {
-        "Deployment" | "DaemonSet" => Some(&document["spec"]["template"]["spec"]),
-        "CronJob" => Some(&document["spec"]["jobTemplate"]["spec"]["template"]["spec"]),
+        "Deployment" | "DaemonSet" | "CronJob" => Some(&pod_template(document)["spec"]),
         _ => None,
+    }
+}
+
+/// Where a workload says what its Pods are.
+fn pod_template(document: &Value) -> &Value {
+    match document["kind"].as_str() {
+        Some("CronJob") => &document["spec"]["jobTemplate"]["spec"]["template"],
+        _ => &document["spec"]["template"],
     }
 }
 
@@ -107,8 +125,21 @@ const KUBECONFIG: &str = "{clusters: [{name: c, cluster: {server: 'https://c'}}]
 fn assert_accepted(documents: &[(PathBuf, Value)]) {
     let kubeconfig = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&kubeconfig, KUBECONFIG).unwrap();
+    // What a Secret holds in a Pod; nothing is asked of the rest before there is a network.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, "a secret of some length\n").unwrap();
+    let secret = format!("--webhook-secret-file={}", file.path().display());
+    let empty = tempfile::tempdir().unwrap();
+    let directory = format!("--kubeconfig-dir={}", empty.path().display());
     for Ours { at, container, .. } in ours(documents) {
-        let args: Vec<&str> = list(container, "args").iter().map(|arg| arg.as_str().unwrap()).collect();
+        let args = list(container, "args").iter().map(|arg| arg.as_str().unwrap());
+        let args: Vec<&str> = args
+            .map(|arg| match arg.split_once('=') {
+                Some(("--webhook-secret-file", _)) => secret.as_str(),
+                Some(("--kubeconfig-dir", _)) => directory.as_str(),
+                _ => arg,
+            })
+            .collect();
         let mut command = Command::new(BINARY);
         command.env_clear();
         match args[0] {
@@ -142,8 +173,8 @@ fn the_binary_accepts_every_option_that_the_manifests_use() {
     let documents = documents();
     assert_eq!(
         ours(&documents).len(),
-        6,
-        "the sidecar, the node's, who waits for it, the appliers, the CronJob"
+        8,
+        "the sidecar and who waits for the node's, each for CronJobs, too; the node's, the appliers, the CronJob"
     );
     assert_accepted(&documents);
 }
@@ -282,6 +313,77 @@ fn consumers_mount_the_whole_root_and_only_to_read() {
     }
 }
 
+/// Every kind that has Pods is patched by its label; where a CronJob has its Pod the same has to be said again.
+#[test]
+fn the_components_patch_every_workload_alike() {
+    for (component, patch) in [("sidecar", "sidecar.yaml"), ("node-volume", "volume.yaml")] {
+        let dir = deploy().join("kustomize/components").join(component);
+        let read = |name: &str| -> Value {
+            serde_yaml::from_str(&std::fs::read_to_string(dir.join(name)).unwrap()).unwrap()
+        };
+        let patches = read("kustomization.yaml")["patches"].clone();
+        let of = |path: &str| {
+            let mut all = patches.as_sequence().unwrap().iter();
+            let one = all.find(|one| one["path"].as_str() == Some(path)).unwrap();
+            one["target"]["kind"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(of(patch), "Deployment|StatefulSet|DaemonSet|Job");
+        assert_eq!(of("cronjob.yaml"), "CronJob");
+        assert_eq!(pod_template(&read("cronjob.yaml")), pod_template(&read(patch)), "{component}");
+    }
+}
+
+/// A volume that is an emptyDir blocks the cluster autoscaler unless the Pod names it.
+#[test]
+fn every_empty_volume_may_be_evicted() {
+    let mut seen = 0;
+    for (path, document) in documents() {
+        let Some(pod) = pod_spec(&document) else { continue };
+        let named = &pod_template(&document)["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"];
+        for volume in list(pod, "volumes").iter().filter(|volume| !volume["emptyDir"].is_null()) {
+            assert_eq!(named.as_str(), volume["name"].as_str(), "{}", path.display());
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 4, "the sidecar twice, the appliers");
+}
+
+#[test]
+fn what_the_appliers_are_made_of_can_be_selected() {
+    let documents = documents();
+    let objects: Vec<_> =
+        documents.iter().filter(|(path, _)| path.parent().unwrap().ends_with("apply")).collect();
+    assert_eq!(objects.len(), 7);
+    for (path, object) in objects {
+        let label = |value: &Value| {
+            value["metadata"]["labels"]["app.kubernetes.io/name"].as_str() == Some("config-apply")
+        };
+        assert!(label(object), "{}", path.display());
+        assert!(pod_spec(object).is_none() || label(pod_template(object)), "{}", path.display());
+    }
+}
+
+/// The kubelet evicts the Pod whose volume is larger than its limit.
+#[test]
+fn a_sidecars_ceilings_fit_its_volume() {
+    let documents = documents();
+    let all = ours(&documents);
+    let sidecar = all.iter().find(|one| one.at.ends_with("sidecar/sidecar.yaml")).unwrap();
+    let mebibytes = |text: &str| -> u64 {
+        let number = |unit| text.strip_suffix(unit).map(|number| number.parse::<u64>().unwrap());
+        number("Mi").or_else(|| Some(number("Gi")? * 1024)).unwrap()
+    };
+    let value = |name: &str| {
+        let mut variables = list(sidecar.container, "env").iter();
+        let found = variables.find(|one| one["name"].as_str() == Some(name)).unwrap();
+        mebibytes(found["value"].as_str().unwrap())
+    };
+    let volume = list(sidecar.pod, "volumes").iter().find_map(|one| one["emptyDir"]["sizeLimit"].as_str());
+    let limit = mebibytes(volume.unwrap());
+    assert_eq!(value("TREESWAP_MAX_BYTES"), limit / 4 * 3);
+    assert_eq!(value("TREESWAP_MAX_MIRROR_BYTES"), limit / 4);
+}
+
 #[test]
 fn the_image_runs_the_binary_as_an_unprivileged_user() {
     let text = std::fs::read_to_string(deploy().join("Dockerfile")).unwrap();
@@ -292,6 +394,8 @@ fn the_image_runs_the_binary_as_an_unprivileged_user() {
         assert!(stage.starts_with(name), "the image holds nothing but what is copied");
         assert!(stage.contains(&format!("\nUSER {user}:{user}\n")), "{stage}");
         assert!(stage.contains(&format!("ENTRYPOINT [\"{entry}\"]")), "{stage}");
+        let kind = entry.trim_start_matches('/');
+        assert_eq!(variables(stage), image::variables(kind), "deploy/Dockerfile and deploy/image: {kind}");
     }
     for line in text.lines().filter(|line| line.starts_with("COPY ") && !line.contains("--from")) {
         for source in line.split_whitespace().skip(1).take(line.split_whitespace().count() - 2) {
@@ -299,6 +403,14 @@ fn the_image_runs_the_binary_as_an_unprivileged_user() {
             assert!(path.exists(), "the Dockerfile copies {source}, which is not there");
         }
     }
+}
+
+/// The environment that a stage of the Dockerfile sets.
+fn variables(stage: &str) -> Vec<String> {
+    let lines = stage.lines().filter_map(|line| line.strip_prefix("ENV "));
+    let mut variables: Vec<String> = lines.flat_map(str::split_whitespace).map(str::to_owned).collect();
+    variables.sort();
+    variables
 }
 
 /// What the Dockerfile copies is enough for Cargo to read the manifest, whose targets must all be there.

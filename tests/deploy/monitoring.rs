@@ -1,9 +1,12 @@
-//! Alerts and the dashboard name only metrics that the binary serves, with labels that those have.
+//! Alerts and the dashboard name only metrics that the binary serves, with labels that those have; the alerts fire when
+//! they should, by Prometheus's own promtool.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
 
-use super::common::{Files, Sidecar, World, eventually};
-use super::{deploy, list};
+use super::common::{Files, Sidecar, World, eventually, run};
+use super::{built, deploy, list};
 
 /// Series as they are served: name, and the names of its labels.
 fn served() -> BTreeMap<String, BTreeSet<String>> {
@@ -20,6 +23,10 @@ fn served() -> BTreeMap<String, BTreeSet<String>> {
     eventually(60, "a target", || (applying.metric("treeswap_applied_total")? > 0.0).then_some(()));
     let text = sidecar.ask("/metrics").unwrap() + &applying.ask("/metrics").unwrap();
     let mut series: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    // What is not known, or has not come yet, has no sample.
+    for family in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" gauge")) {
+        series.entry(family.to_owned()).or_default();
+    }
     for line in text.lines().filter(|line| line.starts_with("treeswap_")) {
         let (name, rest) = line.split_at(line.find(['{', ' ']).unwrap());
         let labels =
@@ -94,4 +101,43 @@ fn a_metric_that_is_not_served_would_be_noticed() {
     let expected =
         expected.map(|(name, labels)| (name.to_owned(), labels.into_iter().map(str::to_owned).collect()));
     assert_eq!(found, expected);
+}
+
+fn alerts() -> serde_yaml::Value {
+    let file = deploy().join("monitoring/alerts.yaml");
+    let rules: serde_yaml::Value = serde_yaml::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    rules["spec"].clone()
+}
+
+#[test]
+fn the_alerts_fire_when_they_should() {
+    let promtool = built("promtool", include_str!("promtool/go.mod"), "github.com/prometheus/prometheus v");
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("rules.yaml"), serde_yaml::to_string(&alerts()).unwrap()).unwrap();
+    let tests = include_str!("alerts.yaml");
+    std::fs::write(dir.path().join("alerts.yaml"), tests).unwrap();
+    run::to_end(Command::new(promtool).args(["test", "rules", "alerts.yaml"]).current_dir(dir.path()))
+        .expect_ok("promtool test rules");
+    for rule in list(&alerts()["groups"][0], "rules") {
+        let name = rule["alert"].as_str().unwrap();
+        assert!(tests.contains(&format!("alertname=\"{name}\"")), "no test fires {name}");
+    }
+}
+
+#[test]
+fn every_alert_says_where_to_read_on() {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guides/observability.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let groups = alerts()["groups"].clone();
+    let rules = list(&groups[0], "rules");
+    assert!(rules.len() > 10, "the alerts were lost: {rules:?}");
+    for rule in rules {
+        let name = rule["alert"].as_str().unwrap();
+        let runbook = rule["annotations"]["runbook"].as_str();
+        assert_eq!(runbook, Some(format!("docs/guides/observability.md, {name}").as_str()));
+        assert!(guide.contains(&format!("\n### {name}\n")), "{name} is not in docs/guides/observability.md");
+        for text in ["summary", "description"] {
+            assert!(rule["annotations"][text].is_string(), "{name} has no {text}");
+        }
+    }
 }

@@ -90,6 +90,59 @@ fn a_disk_without_inodes_left_heals_by_itself() {
     });
 }
 
+/// How many generations are there.
+fn generations(world: &World) -> usize {
+    let names = std::fs::read_dir(&world.root).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.as_encoded_bytes().starts_with(b"..2")).count()
+}
+
+#[test]
+fn a_grace_period_ends_early_for_room_only_where_that_gives_it() {
+    mounting("a_grace_period_ends_early_for_room_only_where_that_gives_it", || {
+        let (world, elsewhere) = (world_on("size=6m"), World::new());
+        let mirror = format!("--mirror={}", elsewhere.dir().join("mirror").display());
+        let args = ["--grace=1h", "--spare=off", &mirror];
+        // 2.0 MB and 1.2 MB of 6 MB: both stay.
+        for files in [incompressible(5, 400_000), incompressible(4, 300_000)] {
+            publish_with(&world, &args, &files);
+        }
+        assert_eq!(generations(&world), 2);
+        world.remote.commit(&incompressible(14, 400_001));
+        let ran = world.sync_once(&args).expect_failure("5.6 MB do not fit beside 1.2 MB, whatever goes");
+        ran.names(&["no room"]);
+        assert_eq!(generations(&world), 2, "a grace period ended for nothing: {}", ran.stderr);
+        // 4.0 MB fit once the oldest has gone.
+        let commit = world.remote.commit(&incompressible(10, 400_002));
+        let ran = world.sync_once(&args).expect_ok("what fits where the oldest goes");
+        world.assert_published(&commit);
+        assert_eq!(generations(&world), 2);
+        assert!(ran.stderr.contains("reaped before its time"), "{}", ran.stderr);
+    });
+}
+
+/// The same where it is the fetch that has no room: how much it brings is asked before a grace period ends for it.
+#[test]
+fn a_grace_period_ends_early_for_a_fetch_only_where_that_gives_it_room() {
+    mounting("a_grace_period_ends_early_for_a_fetch_only_where_that_gives_it_room", || {
+        let world = world_on("size=8250k");
+        let args = ["--grace=1h", "--spare=off"];
+        // 2.0 MB and 1.2 MB, each in the mirror, too: 2.0 MB are left.
+        for files in [incompressible(5, 400_000), incompressible(4, 300_000)] {
+            publish_with(&world, &args, &files);
+        }
+        assert_eq!(generations(&world), 2);
+        world.remote.commit(&incompressible(14, 400_001));
+        let ran = world.sync_once(&args).expect_failure("5.6 MB do not fit into 4.0 MB");
+        ran.names(&["No space left"]);
+        assert_eq!(generations(&world), 2, "a grace period ended for nothing: {}", ran.stderr);
+        // 2.4 MB fit once the oldest has gone, and then its objects.
+        let commit = world.remote.commit(&incompressible(6, 400_002));
+        let ran = world.sync_once(&args).expect_ok("what fits where the oldest goes");
+        world.assert_published(&commit);
+        assert!(ran.stderr.contains("reaped before its time"), "{}", ran.stderr);
+    });
+}
+
 /// A revision comes that the volume has room for only once, in the mirror: it is never published. The next one finds
 /// room beside it for its own objects but not for its files, or not even for those. Each pass is a process of its own, as
 /// where the first failure ends it.
@@ -132,6 +185,51 @@ fn nor_does_it_in_git_syncs_layout() {
             let target = std::fs::read_link(world.root.join("link")).ok()?;
             Some(target.file_name()?.to_str()?.to_owned())
         });
+    });
+}
+
+/// A directory of the published generation, mounted once more: neither its path nor any directory above it says where it
+/// lies.
+#[test]
+fn another_mount_of_a_directory_of_the_generation_takes_no_file_of_the_operators() {
+    mounting("another_mount_of_a_directory_of_the_generation_takes_no_file_of_the_operators", || {
+        let world = World::new();
+        let commit = publish(&world, &small(1));
+        let out = world.dir().join("out of sight");
+        std::fs::create_dir(&out).unwrap();
+        let below = world.root.join("..data/below");
+        mount(&["--bind", below.to_str().unwrap()], &out);
+        let args = [
+            format!("--touch-file={0}/ready", out.display()),
+            format!("--error-file={0}/two", out.display()),
+        ];
+        let args = [ONCE[0], &*args[0], &*args[1]];
+        let failed = world.sync_once(&[&args[..], &["--ref=nowhere"]].concat()).expect_failure("no such ref");
+        assert!(failed.stderr.contains("cannot write"), "{}", failed.stderr);
+        let ran = world.sync_once(&args).expect_ok("a pass");
+        assert!(ran.stderr.contains("cannot touch"), "{}", ran.stderr);
+        world.assert_published(&commit);
+        let log = format!("--termination-log={}/two", out.display());
+        let ran = world.sync_once(&[&log, "--ref=nowhere"]).expect_failure("a file of the generation");
+        assert_eq!(ran.status.code(), Some(2), "{}", ran.stderr);
+        world.assert_published(&commit);
+    });
+}
+
+/// A spare has no room: that is said, and what has room is published all the same.
+#[test]
+fn a_spare_without_room_is_said_once() {
+    mounting("a_spare_without_room_is_said_once", || {
+        let (world, elsewhere) = (world_on("size=5m"), World::new());
+        let mirror = format!("--mirror={}", elsewhere.dir().join("mirror").display());
+        world.remote.commit(&incompressible(8, 400_000));
+        let log = world.dir().join("log");
+        let args = ["--period=10ms", "--min-interval=0s", "--spare=copy", &mirror];
+        let process = run::Background::start(&mut world.sync(&args), &log);
+        let said = "there is no room on the volume for a spare";
+        super::eventually(30, "it is said", || process.log().contains(said).then_some(()));
+        std::thread::sleep(std::time::Duration::from_millis(300)); // dozens of attempts
+        assert_eq!(process.log().matches(said).count(), 1, "{}", process.log());
     });
 }
 

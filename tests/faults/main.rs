@@ -2,12 +2,15 @@
 //! changed, a second instance, a root that cannot be meant. Each ends in one clear line with a hint, leaves what is
 //! published and what is not ours alone, and heals as soon as it can.
 //!
-//! `disks` has those of them that need a file system of their own.
+//! `disks` has those of them that need a file system of their own, `own` files of the operator's in the root, `planted` a
+//! mirror that somebody put something into.
 #![allow(missing_docs)]
 
 #[path = "../common/mod.rs"]
 mod common;
 mod disks;
+mod own;
+mod planted;
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};

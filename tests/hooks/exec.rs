@@ -136,6 +136,31 @@ fn at_the_timeout_all_that_the_program_started_is_killed() {
     eventually(20, "the grandchild is gone", || (!runs(pid)).then_some(()));
 }
 
+/// A session of its own, an orphan in another session, and one that knows nothing of the program's environment.
+#[test]
+fn what_left_its_session_is_killed_at_the_timeout_too() {
+    let world = World::new();
+    world.remote.commit(&files("first"));
+    let left = world.dir().join("left");
+    let then = format!(
+        "exec >/dev/null 2>&1\nleft={}\n\
+         setsid sh -c 'echo $$ >> '$left'; exec sleep 1000' &\n\
+         setsid sh -c 'sleep 1000 & echo $! >> '$left\n\
+         env -i \"PATH=$PATH\" setsid sh -c 'echo $$ >> '$left'; exec sleep 1000' &\n\
+         wait",
+        left.display()
+    );
+    let hook = Hook::new(&world, "hook", "run", &then);
+    let ran = world.sync_once(&[&hook.flag("exechook"), "--exechook-timeout=8s"]);
+    ran.names(&["exechook failed", "was killed after 8s"]);
+    let left = std::fs::read_to_string(&left).unwrap();
+    let pids: Vec<_> = left.lines().map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap()).collect();
+    assert_eq!(pids.len(), 3, "{left}");
+    for (at, pid) in pids.into_iter().enumerate() {
+        eventually(20, "it is gone", || (!runs(pid)).then_some(at));
+    }
+}
+
 #[test]
 fn what_a_program_leaves_running_delays_nothing_and_lives_on() {
     let world = World::new();

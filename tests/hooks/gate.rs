@@ -56,12 +56,28 @@ fn a_closed_gate_is_tried_again_and_opens() {
     let world = World::new();
     let commit = world.remote.commit(&files("first"));
     let hook = Hook::new(&world, "gate", "$GITSYNC_HASH", "test -e ../../../../open");
-    let flags = [GATE, &hook.flag("pre-publish-exechook"), "--max-backoff=100ms"];
+    let flags = [GATE, "--pre-publish-gate-retry", &hook.flag("pre-publish-exechook"), "--max-backoff=100ms"];
     let sidecar = Sidecar::start(&world, &flags);
     eventually(30, "tried again", || (hook.runs().len() >= 3).then_some(()));
     assert!(!world.root.join("..data").exists());
     std::fs::write(world.dir().join("open"), "").unwrap();
     sidecar.publishes(&world, &commit);
+}
+
+#[test]
+fn a_gate_is_not_asked_again_about_what_it_refused() {
+    let world = World::new();
+    world.remote.commit(&files("bad"));
+    let hook = Hook::new(&world, "gate", "$GITSYNC_HASH", "! grep -q bad file");
+    let flags = [GATE, &hook.flag("pre-publish-exechook"), "--max-backoff=100ms", "--log-level=debug"];
+    let sidecar = Sidecar::start(&world, &flags);
+    eventually(30, "refused, and several attempts later", || {
+        (sidecar.metric("treeswap_syncs_total{result=\"failed\"}")? >= 4.0).then_some(())
+    });
+    assert_eq!(hook.runs().len(), 1, "{}", sidecar.process.log());
+    let good = world.remote.commit(&files("good"));
+    sidecar.publishes(&world, &good);
+    assert_eq!(hook.runs().len(), 2);
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod common;
 
 mod exec;
 mod gate;
+mod missing;
 mod web;
 
 use std::path::PathBuf;

@@ -129,7 +129,7 @@ fn a_receiver_that_is_silent_absent_or_untrusted_is_named_without_its_path() {
 fn what_is_wrong_with_a_hooks_flags_is_said_before_anything_is_touched() {
     let world = World::new();
     for (flags, words) in [
-        (&["--webhook-url=ftp://h/s3cret"][..], "--webhook-url: it is not an http or https URL"),
+        (&["--webhook-url=ftp://h/s3cret"][..], "--webhook-url: it must begin with http:// or https://"),
         (&["--webhook-url=http://h", "--webhook-method=A B"], "--webhook-method"),
         (&["--webhook-url=http://h", "--webhook-success-status=-2"], "--webhook-success-status"),
         (&["--webhook-url=http://h", "--webhook-timeout=999ms"], "--webhook-timeout: it is at least 1s"),

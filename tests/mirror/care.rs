@@ -188,7 +188,7 @@ fn packs_are_not_removed_below_a_reader() {
     let first = revision(&remote.commit(&wide()));
     let mut mirror = bench.open();
     update(&mut mirror, &[]);
-    let reader = mirror.objects().blobs().unwrap();
+    let reader = mirror.objects().blobs();
     let mut held = first;
     for n in 0..6 {
         remote.commit(&wide().file("n", n.to_string()));

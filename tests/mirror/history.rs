@@ -84,10 +84,10 @@ fn a_mirror_of_one_commit_tells_an_advance_from_a_rewind_and_a_forced_ref() {
             (main[3], tip, Relation::Ahead),
             (tip, main[70], Relation::Behind),
             (tip, main[3], Relation::Behind),
-            (side[2], tip, Relation::Aside),
-            (tip, side[0], Relation::Aside),
+            (side[2], tip, Relation::Diverged),
+            (tip, side[0], Relation::Diverged),
             (main[90], side[2], Relation::Ahead),
-            (nobody(), tip, Relation::Gone),
+            (nobody(), tip, Relation::UnknownToRemote),
         ] {
             assert_eq!(ask(recorded, named), relation, "{recorded} {named} {over_http}");
         }
@@ -134,7 +134,7 @@ fn beyond_the_cap_nothing_is_known_but_what_two_tips_have_in_common_is_enough() 
     assert_eq!(nearer, Relation::Ahead);
     println!("900 commits: {bytes} bytes");
     assert!(bytes < 1 << 20, "{bytes}");
-    assert_eq!(ask(side[1], tip), Relation::Aside);
+    assert_eq!(ask(side[1], tip), Relation::Diverged);
     assert_untouched(&far.bench, &packs, tip);
 }
 
@@ -157,7 +157,7 @@ fn a_server_whose_own_history_ends_is_not_believed_to_know_all_of_it() {
     let mut ask = |recorded, named| wait(mirror.relation(recorded, named)).unwrap();
     assert_eq!(ask(main[16], tip), Relation::Ahead);
     assert_eq!(ask(main[14], tip), Relation::Ahead, "the boundary names its parent");
-    assert_eq!(ask(main[10], tip), Relation::Gone, "the server never had it");
+    assert_eq!(ask(main[10], tip), Relation::UnknownToRemote, "the server never had it");
 }
 
 #[test]

@@ -15,7 +15,10 @@ fn a_delta_bomb_names_the_memory_limit_and_its_flag() {
     remote.git(&["repack", "-adfq"]);
     let mut mirror = bench.open();
     let error = try_update(&mut mirror, &[]).unwrap_err();
-    assert!(matches!(error, Error::IndexMemory { limit: 0x180_0000 }), "{error:?}");
+    assert!(
+        matches!(error, Error::IndexMemory { task: "indexing the fetched pack", limit: 0x180_0000 }),
+        "{error:?}"
+    );
     assert!(error.to_string().contains("--index-memory") && !error.is_transient());
     assert!(bench.packs().is_empty());
 }

@@ -78,7 +78,7 @@ impl Bench {
         let expected = self.world.remote.snapshot(&revision.to_string());
         let payload = payload(&mirror.objects(), revision);
         let mut paths: Vec<_> = payload.entries.iter().map(|entry| payload.path_of(entry)).collect();
-        paths.extend(payload.dirs.iter().skip(1).map(|dir| dir.to_vec()));
+        paths.extend(payload.dir_paths());
         paths.sort();
         assert_eq!(paths, expected.0.keys().cloned().collect::<Vec<_>>());
     }

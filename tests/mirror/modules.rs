@@ -32,7 +32,7 @@ impl Family {
     fn content(&self, mirror: &Mirror, at: Revision) -> BTreeMap<String, Option<String>> {
         let objects = mirror.objects();
         let payload = payload(&objects, at);
-        let blobs = objects.blobs().unwrap();
+        let blobs = objects.blobs();
         let mut reader = blobs.reader().unwrap();
         let mut read = |entry: &treeswap::payload::Entry| {
             let mut content = Vec::new();
@@ -338,4 +338,46 @@ fn each_server_gets_its_own_password_and_no_other() {
     let error = try_update(&mut mirror, &[]).unwrap_err();
     assert!(matches!(&error, Error::Module { path, .. } if path == "sub"), "{error:?}");
     assert!(two.hits().iter().all(|hit| hit.header("authorization").is_none()));
+}
+
+/// Repositories that name each other: four submodules each, nine levels deep, spell a quarter of a million.
+#[test]
+fn a_family_that_never_ends_is_refused_soon_and_leaves_nothing_behind() {
+    const NAMES: [&str; 10] = ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9"];
+    let family = Family::new(&NAMES);
+    let kept = family.commit("m0", &Files::new().file("f", "leaf"));
+    let mut below = kept.clone();
+    for pair in NAMES.windows(2) {
+        let url = format!("../{}", pair[0]);
+        let links = ["a", "b", "c", "d"].map(|path| (path, &*url, &*below));
+        below = family.commit(pair[1], &with(Files::new().file("f", pair[1]), &links));
+    }
+    let remote = &family.bench.world.remote;
+    remote.commit(&with(Files::new().file("f", "good"), &[("kept", "../m0", &kept)]));
+    let mut mirror = family.bench.open();
+    let good = update(&mut mirror, &[]);
+    remote.commit(&with(
+        Files::new().file("f", "bad"),
+        &[("kept", "../m0", &kept), ("never", "../m9", &below)],
+    ));
+    let error = try_update(&mut mirror, &[good]).unwrap_err();
+    let Error::Refused(refusal) = &error else { panic!("{error:?}") };
+    assert!(refusal.path.starts_with("never/") && error.to_string().contains("1000 submodules"), "{error}");
+    let modules = family.bench.dir().join("modules");
+    let left: Vec<_> = std::fs::read_dir(&modules).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["kept"], "what only the refused revision has is gone");
+    assert_eq!(family.shown(&mirror, good), "f=good kept/f=leaf");
+
+    // The operator's ceilings are for the whole of a revision.
+    drop(mirror);
+    let refused = |change: &dyn Fn(&mut treeswap::mirror::Options)| {
+        let mut options = family.bench.options.clone();
+        change(&mut options);
+        let error = try_update(&mut Mirror::open(options).unwrap(), &[good]).unwrap_err();
+        assert!(matches!(error, Error::Refused(_)), "{error:?}");
+        error.to_string()
+    };
+    assert!(refused(&|options| options.modules.limits.depth = 5).contains("more than 5 levels"));
+    assert!(refused(&|options| options.modules.limits.entries = 20).contains("more than 20 submodules"));
+    assert!(refused(&|options| options.max_bytes = 4_000).contains("--max-mirror-bytes"));
 }

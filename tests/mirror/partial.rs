@@ -18,7 +18,7 @@ fn filled(mirror: &mut Mirror, held: &[Revision], patterns: Option<&str>) -> Rev
         let at = mirror.fetch(&tip, held).await.unwrap();
         mirror.fill(at, &selection).await.unwrap();
         let payload = mirror.objects().payload(at, &selection).unwrap();
-        let blobs = mirror.objects().blobs().unwrap();
+        let blobs = mirror.objects().blobs();
         let mut reader = blobs.reader().unwrap();
         for entry in &payload.entries {
             reader.read(&entry.id, &mut |_| Ok(())).unwrap();

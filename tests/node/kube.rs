@@ -97,12 +97,21 @@ impl Kube {
         self.feed(&["apply", "--filename=-"], manifests);
     }
 
+    /// Asks the server whether it would take these, every field of them, and returns how many they are.
     #[track_caller]
-    fn feed(&self, arguments: &[&str], manifests: &str) {
+    pub fn dry_run(&self, manifests: &str) -> usize {
+        // A namespace that is given must be that of every object.
+        let dry = ["apply", "--namespace=", "--dry-run=server", "--validate=strict", "--filename=-"];
+        let said = self.feed(&dry, manifests);
+        said.lines().count()
+    }
+
+    #[track_caller]
+    fn feed(&self, arguments: &[&str], manifests: &str) -> String {
         let mut child = self
             .command(arguments)
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -113,6 +122,7 @@ impl Kube {
             "kubectl {arguments:?}: {}\n{manifests}",
             String::from_utf8_lossy(&out.stderr)
         );
+        String::from_utf8_lossy(&out.stdout).into_owned()
     }
 
     /// The Pods with a label, those that are going aside.

@@ -11,13 +11,15 @@ mod machine;
 mod scenes;
 mod shop;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use scenes::{
-    chart, consumers, crash, cronjob, latency, migrate, rights, rollout, set, shared, start, volumes,
+    chart, consumers, crash, cronjob, latency, manifests, migrate, rights, rollout, set, shared, start,
+    volumes,
 };
 use shop::{Node, Programs, Shop};
 
@@ -36,7 +38,7 @@ use With::{GitSync, Nobody, Others};
 type Scene = (With, &'static str, fn(&Shop));
 
 /// Those that take long begin first.
-const SCENES: [Scene; 17] = [
+const SCENES: [Scene; 19] = [
     (
         Others,
         "commits become visible through treeswap, a ConfigMap volume and git-sync",
@@ -72,6 +74,16 @@ const SCENES: [Scene; 17] = [
     (GitSync, "git-sync's image in a running Pod becomes treeswap's, and git-sync's again", migrate::pod),
     (Others, "ten services share a node's directory, and a second writer is refused", shared::reads),
     (Others, "Helm installs the chart, and leaves nothing when it takes it away", chart::installed),
+    (
+        Others,
+        "the API server takes every manifest, every example, and the chart with every value",
+        manifests::accepted,
+    ),
+    (
+        Others,
+        "a volume in memory is full before the memory limit is: a revision is refused, and nobody killed",
+        volumes::full_memory,
+    ),
     (Others, "a volume on the disk, of a group, read by another user", volumes::on_disk),
     (Others, "a volume in memory, of a group, read by another user", volumes::in_memory),
     (
@@ -163,8 +175,9 @@ fn play(node: &Node, scenes: Vec<&'static Scene>, at_a_time: usize) {
                         Ok(said) => print!("ok      {seconds:6.1} s  {name}\n{said}"),
                         Err(why) => {
                             let _last = next.lock().unwrap(); // one is enough
-                            println!("FAILED  {seconds:6.1} s  {name}: {why}");
                             explain(node);
+                            // Last, since the end is what is read first.
+                            eprintln!("FAILED  {seconds:6.1} s  {name}: {why}");
                             std::process::exit(1);
                         }
                     }
@@ -181,13 +194,18 @@ fn within_limit<T: Send + 'static>(
 ) -> Result<T, String> {
     let (result, results) = channel();
     let act = move || {
-        let _ = result.send(act());
+        let _ = result.send(catch_unwind(AssertUnwindSafe(act)));
     };
     std::thread::Builder::new().name(name.to_owned()).spawn(act).expect("a thread starts");
-    results.recv_timeout(LIMIT).map_err(|error| match error {
-        RecvTimeoutError::Disconnected => "the reason is above".to_owned(),
-        RecvTimeoutError::Timeout => format!("no end after {LIMIT:?}"),
-    })
+    match results.recv_timeout(LIMIT) {
+        Ok(ended) => ended.map_err(|panic| match panic.downcast::<String>() {
+            Ok(message) => *message,
+            Err(panic) => {
+                panic.downcast_ref::<&str>().map_or("the reason is above", |message| message).to_owned()
+            }
+        }),
+        Err(_) => Err(format!("no end after {LIMIT:?}")),
+    }
 }
 
 /// What a person would look at first.

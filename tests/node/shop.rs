@@ -8,7 +8,7 @@ use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -96,7 +96,7 @@ impl Node {
             dir,
             address: (ADDRESS, 3000 + number).into(),
             git: RefCell::default(),
-            away: Arc::default(),
+            instead: Arc::default(),
             hold: Arc::default(),
             revision: Cell::new(0),
             said: RefCell::default(),
@@ -111,13 +111,14 @@ fn shipped() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy")
 }
 
-/// The repository that README's examples follow.
+/// The repository that the guides' examples follow.
 const EXAMPLE: &str = "https://git.example.com/platform/config.git";
 
-/// The block of code in README that begins with this line.
-fn readme(first: &str) -> String {
-    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
-    let begin = text.find(&format!("\n{first}")).unwrap_or_else(|| panic!("README has no {first}"));
+/// The block of code in the guide to a sidecar that begins with this line.
+fn documented(first: &str) -> String {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guides/sidecar.md");
+    let text = std::fs::read_to_string(guide).unwrap();
+    let begin = text.find(&format!("\n{first}")).unwrap_or_else(|| panic!("the guide has no {first}"));
     let (block, _) = text[begin..].split_once("\n```").expect("a block ends");
     block.to_owned()
 }
@@ -133,7 +134,7 @@ pub struct Shop {
     /// Where its git server listens.
     address: SocketAddr,
     git: RefCell<Option<HttpBackend>>,
-    away: Arc<AtomicBool>,
+    instead: Arc<Mutex<Option<Canned>>>,
     hold: Arc<Hold>,
     revision: Cell<u64>,
     said: RefCell<String>,
@@ -155,10 +156,10 @@ impl Shop {
 
     /// Starts the git server, if it does not run yet.
     pub fn serve(&self) {
-        let (away, hold) = (self.away.clone(), self.hold.clone());
+        let (instead, hold) = (self.instead.clone(), self.hold.clone());
         let hook = move |_: &_| {
             hold.wait();
-            away.load(Ordering::Relaxed).then(Canned::hang_up)
+            instead.lock().unwrap().clone()
         };
         let kind = || Kind { hook: Some(Box::new(hook)), ..Kind::default() };
         let start = || HttpBackend::start_at(self.address, &self.dir.join("repositories"), kind());
@@ -167,7 +168,12 @@ impl Shop {
 
     /// From now on the server answers nobody, or everybody again.
     pub fn set_away(&self, away: bool) {
-        self.away.store(away, Ordering::Relaxed);
+        self.answer(away.then(Canned::hang_up));
+    }
+
+    /// From now on everybody gets this answer, or what git answers.
+    pub fn answer(&self, instead: Option<Canned>) {
+        *self.instead.lock().unwrap() = instead;
     }
 
     /// From now on the server keeps everybody waiting as long as `condition` holds; it is asked at each request, and again
@@ -217,8 +223,8 @@ impl Shop {
         kube.apply(&kube.kustomize(&user));
     }
 
-    /// The same by the kustomization that README shows, word for word but for where things are, and these patches.
-    pub fn deploy_by_readme(&self, kube: &Kube, patches: &str) {
+    /// The same by the kustomization that the guide shows, word for word but for where things are, and these patches.
+    pub fn deploy_by_guide(&self, kube: &Kube, patches: &str) {
         let shown = self.shown("# kustomization.yaml").replace("path/to/treeswap", "../../..");
         let dir = self.dir.join("deploy/kustomize/user");
         std::fs::create_dir_all(&dir).unwrap();
@@ -228,9 +234,9 @@ impl Shop {
         kube.apply(&kube.kustomize(&dir));
     }
 
-    /// A block of code in README, for our repository.
+    /// A block of code in the guide, for our repository.
     pub fn shown(&self, first: &str) -> String {
-        let block = readme(first);
+        let block = documented(first);
         assert!(block.contains(EXAMPLE), "{block}");
         block.replace(EXAMPLE, &self.url())
     }

@@ -226,6 +226,7 @@ impl Stage {
         let options = Options {
             root: root.clone(),
             style: Style::Kubelet,
+            own: std::collections::BTreeSet::new(),
             durability: Durability::Syncfs,
             spare: if linked { Spare::Link } else { Spare::Off },
             group_write: false,
@@ -254,7 +255,7 @@ impl Stage {
         let mut held = plan.held.then(|| File::open(self.root.join("a")).unwrap());
         let mut recorder = Recorder::new(&self.root, watches)?;
         if plan.nothing {
-            self.store.mend(&clock::now()).unwrap();
+            self.store.repair(&clock::now()).unwrap();
         } else if plan.linked {
             self.publish_linked(before);
         } else {
@@ -307,7 +308,7 @@ impl Stage {
             next,
             Rules::default(),
         );
-        let delta = delta.finish().unwrap();
+        let delta = delta.finish().unwrap().expect("a small delta");
         let staged = self.store.stage_delta(&delta, "", &self.contents, &cancel).unwrap();
         self.swap(staged.expect("the spare was not used"));
     }
@@ -356,6 +357,10 @@ impl BlobSource for Contents {
 struct Reader<'c>(&'c Contents);
 
 impl BlobReader for Reader<'_> {
+    fn size(&mut self, id: &ObjectId) -> Result<u64, BlobError> {
+        Ok(self.0.0[id].len() as u64)
+    }
+
     fn read(
         &mut self,
         id: &ObjectId,

@@ -9,8 +9,8 @@ use std::io::{Read as _, Write as _};
 
 use serde_json::Value;
 use treeswap::configmap::{
-    Collisions, Contents, Current, Finding, Form, IllegalKeys, Links, Options, Overlaps, Plan, Planned,
-    Policies, RuleSet, Tree, plan,
+    Collisions, Contents, Current, Finding, IllegalKeys, Links, Options, Overlaps, Plan, Planned, Policies,
+    RuleSet, Tree, ValueEncoding, plan,
 };
 
 use super::maps::{Defect, Held, Ledger, defect_of, read};
@@ -164,7 +164,7 @@ fn outcome_of(plan: &Plan) -> Outcome {
         let keys = outcome.entry(target).or_default();
         for (key, value) in planned.payload.values() {
             let path = String::from_utf8(planned.files[key].clone()).unwrap();
-            keys.insert(key.clone(), Some((path, value.form() == Form::Gzip)));
+            keys.insert(key.clone(), Some((path, value.form() == ValueEncoding::Gzip)));
         }
     }
     outcome
@@ -172,7 +172,7 @@ fn outcome_of(plan: &Plan) -> Outcome {
 
 fn targets(plan: &Plan) -> impl Iterator<Item = (String, &Planned)> {
     plan.configmaps.iter().flat_map(|planned| {
-        let target = move |place: &treeswap::configmap::Place| {
+        let target = move |place: &treeswap::configmap::ClusterNamespace| {
             (format!("{}/{}/{}", place.cluster, place.namespace, planned.name), planned)
         };
         planned.places.iter().map(target)

@@ -23,7 +23,7 @@ use common::sshd::{self, Sshd};
 use common::{Files, World, run};
 use treeswap::mirror::Tip;
 use treeswap::mirror::wire::ssh::KnownHosts;
-use treeswap::mirror::wire::{Answer, Client, Credential, Deepen, Error, Options, Request};
+use treeswap::mirror::wire::{Client, Credential, Deepen, Error, Options, PackResponse, Request};
 use treeswap::revision::{ObjectId, Ref};
 use treeswap::secret::{Secret, Source};
 
@@ -139,7 +139,7 @@ fn objects(pack: &[u8]) -> u32 {
     u32::from_be_bytes(pack[8..12].try_into().unwrap())
 }
 
-async fn fetch(client: &mut Client, request: &Request) -> (Answer, Vec<u8>) {
+async fn fetch(client: &mut Client, request: &Request) -> (PackResponse, Vec<u8>) {
     let mut pack = Vec::new();
     let answer = client.fetch(request, &mut pack).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
     assert_eq!(answer.bytes, pack.len() as u64);

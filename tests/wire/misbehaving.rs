@@ -93,7 +93,7 @@ async fn endless_references_end_at_the_budget() {
     let git = endless("", "");
     for url in [format!("http://{http}/x"), format!("git://{git}/x")] {
         let mut client = with(&url, |options| options.max_refs_bytes = 8 << 20);
-        ends(&mut client, Duration::from_secs(5), &["--max-refs-bytes", "8388608"]).await;
+        ends(&mut client, Duration::from_secs(5), &["--max-refs-bytes", "8.0 MiB"]).await;
     }
 }
 
@@ -117,7 +117,7 @@ async fn a_pack_beyond_its_budget_ends_there() {
         });
         let request = Request { wants: vec![id(&commit)], depth: Deepen::To(1), ..Request::default() };
         let error = client.fetch(&request, &mut Vec::new()).await.unwrap_err();
-        names(&error, &["--max-fetch-bytes", "100000"]);
+        names(&error, &["--max-fetch-bytes", "98 KiB"]);
         assert!(!error.is_transient());
     }
 }

@@ -150,3 +150,90 @@ fn nothing_is_copied_where_nothing_is_garbage() {
     assert_eq!(packs(), before, "what was published before is history now");
     assert_eq!(before.len(), 6);
 }
+
+/// git does not write an object again that a pack has: it sets the pack's time, and counts on that.
+#[test]
+fn an_object_that_somebody_is_just_reusing_stays_until_it_had_time_to_be_named() {
+    let bench = Bench::new();
+    let content = "only the first revision has it\n";
+    let old = revision(&bench.world.remote.commit(&varied().file("once", content)));
+    let mut mirror = bench.open();
+    bench.update(&mut mirror, &[]);
+    let blob = bench.git(&bench.place(old), &["rev-parse", "HEAD:once"]).trim().to_owned();
+    bench.world.remote.commit(&varied().file("next", "x"));
+    let next = fetch(&mut mirror, &[old]);
+    bench.publish(&mirror.objects(), next, None);
+
+    // A consumer begins a commit with that content; its index does not name it yet.
+    let place = bench.place(next);
+    let scratch = bench.world.dir().join("scratch");
+    std::fs::write(&scratch, content).unwrap();
+    let loose = bench.git_dir().join("objects").join(&blob[..2]).join(&blob[2..]);
+    assert_eq!(bench.git(&place, &["hash-object", "-w", scratch.to_str().unwrap()]).trim(), blob);
+    assert!(!loose.exists(), "it is in a pack, and git writes it no second time");
+    bench.reap(&mut mirror, old, &[next]);
+    assert!(has(&bench, &blob), "it was removed under the consumer's hands");
+    bench.git(&place, &["update-index", "--add", "--cacheinfo", &format!("100644,{blob},again")]);
+    bench.git(&place, &["commit", "-qm", "mine"]);
+    bench.git(&place, &["branch", "mine"]);
+    bench.assert_sane();
+    bench.git(&place, &["reset", "-q", "--hard", &next.to_string()]);
+    bench.git(&place, &["branch", "-qD", "mine"]);
+    bench.git(&place, &["reflog", "expire", "--expire=all", "--all"]);
+    bench.git(&place, &["update-ref", "-d", "ORIG_HEAD"]);
+
+    // And not for ever.
+    bench.age();
+    bench.world.remote.commit(&varied().file("next", "y"));
+    let last = fetch(&mut mirror, &[next]);
+    bench.publish(&mirror.objects(), last, None);
+    bench.reap(&mut mirror, next, &[last]);
+    assert!(!has(&bench, &blob));
+    bench.assert_sane();
+}
+
+/// The mirror's packs.
+fn packs(bench: &Bench) -> Vec<PathBuf> {
+    let all = std::fs::read_dir(bench.git_dir().join("objects/pack")).unwrap();
+    let paths = all.map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.extension().is_some_and(|extension| extension == "pack")).collect()
+}
+
+/// A mirror that was left as one pack, by another git or before the ceiling was lowered, says nothing of how much of it
+/// is garbage: it is looked through before the ceiling counts as too low for the repository.
+#[test]
+fn a_mirror_past_its_ceiling_is_collected_whatever_it_was_before() {
+    let mut bench = Bench::new();
+    bench.options.gc = Gc::Auto;
+    bench.world.remote.commit(&varied().file("big", noise(1, 4 << 20)));
+    let old = bench.update(&mut bench.open(), &[]);
+    bench.git(&bench.world.root, &["repack", "-adq"]);
+    std::fs::write(bench.git_dir().join("treeswap"), "").unwrap(); // what was known of it
+    bench.age();
+    bench.options.max_bytes = 2 << 20;
+    bench.world.remote.commit(&varied());
+    let mut mirror = bench.open();
+    let next = fetch(&mut mirror, &[old]);
+    bench.publish(&mirror.objects(), next, None);
+    bench.reap(&mut mirror, old, &[next]);
+    assert!(kilobytes(&bench) < 1_000, "{} kB", kilobytes(&bench));
+    bench.assert_clean(next);
+    bench.assert_sane();
+}
+
+/// Where history is kept no commit is garbage, and every fetch leaves a pack.
+#[test]
+fn packs_stay_few_where_nothing_is_garbage() {
+    for gc in [Gc::Auto, Gc::Always, Gc::Aggressive] {
+        let mut bench = at_depth(Depth::Full);
+        (bench.options.gc, bench.options.max_packs) = (gc, 5);
+        let mut mirror = bench.open();
+        let mut held = Vec::new();
+        for n in 0..14 {
+            bench.world.remote.commit(&varied().file("n", n.to_string()));
+            held = vec![bench.update(&mut mirror, &held)];
+            assert!(packs(&bench).len() <= 6, "{gc:?}: {}", packs(&bench).len());
+        }
+        bench.assert_sane();
+    }
+}

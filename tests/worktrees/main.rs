@@ -124,7 +124,7 @@ impl Bench {
         let long_ago = SystemTime::now() - Duration::from_secs(7_200);
         for front in std::fs::read_dir(self.git_dir().join("objects")).unwrap() {
             let front = front.unwrap().path();
-            if front.file_name().unwrap().len() == 2 {
+            if front.file_name().unwrap().len() == 2 || front.ends_with("pack") {
                 for object in std::fs::read_dir(front).unwrap() {
                     std::fs::File::open(object.unwrap().path()).unwrap().set_modified(long_ago).unwrap();
                 }

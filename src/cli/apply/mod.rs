@@ -12,18 +12,16 @@ use clap::ValueEnum;
 use clap::builder::PossibleValuesParser;
 use tokio_util::sync::CancellationToken;
 
-use super::flags::Given;
-use super::input::{Input, Place, RuleArgs};
-use super::{Exit, hints};
+use super::flags::FlagOrigins;
+use super::input::{self, Input, TreeLocation};
+use super::{Exit, warn};
 use crate::cluster::{self, Clusters};
-use crate::configmap::apply::{Adopt, Desired, Floor, Owner, Shape, VersionKey};
-use crate::configmap::{Plan, RuleSet};
-use crate::deliver::{
-    self, Leases, MirrorSource, OnRewind, Places, Planner, Report, SourceError, TreeSource,
-};
+use crate::configmap::apply::{Adopt, ExtraKeys, Owner, PruneLimit, VersionKey};
+use crate::deliver::{self, Leases, MirrorSource, OnRewind, PoolSpec, Report, SourceError, TreeSource};
+use crate::desired::Directory;
 use crate::mirror::Mirror;
-use crate::revision::{ObjectId, Revision};
-use crate::{config, human, shutdown};
+use crate::revision::Revision;
+use crate::{config, human, shutdown, telemetry};
 
 /// Options of `treeswap apply`.
 #[derive(Clone, Debug, clap::Args)]
@@ -68,28 +66,28 @@ pub(super) struct ClusterArgs {
     no_in_cluster_config: bool,
 
     /// Requests in flight to one cluster
-    #[arg(long, hide_short_help = true, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, hide_short_help = true, value_name = "N", default_value = "8", value_parser = config::at_least_one)]
     concurrency: u16,
 
     /// How long one request may take
     #[arg(long, hide_short_help = true, value_name = "DURATION", default_value = "30s", value_parser = config::duration)]
     request_timeout: Duration,
 
-    /// How long another instance that is writing may be silent before it is waited for no longer; 0s takes no Leases
+    /// How long a Lease lasts unless its holder renews it: others wait no longer for it; 0s for no Leases
     ///
     /// Instances with the same owner take turns by a Lease in each namespace, asked for only when there is something to
-    /// write. Nothing rests on it: without the right to Leases more writes meet those of others and are tried again.
+    /// write. Correctness does not depend on it: without the right to Leases more writes conflict and are tried again.
     #[arg(long, hide_short_help = true, value_name = "DURATION", default_value = "15s", value_parser = config::duration)]
     lease_duration: Duration,
 
     /// Write only while holding one of COUNT Leases: a cap on how many of a fleet write at once
     ///
     /// For many instances, whatever their owners, that one push sets to work at the same moment. Who has something to
-    /// write takes any of NAME-0, NAME-1 and so on in that namespace of the cluster `default`, and lets it go after its
-    /// work. Nothing rests on it: without the right to Leases, or when all stay taken for a quarter of the time, the work
-    /// goes on without, and that is said once.
+    /// write takes any of NAME-0, NAME-1 and so on in that namespace of the cluster `default`, and releases it
+    /// afterwards. Correctness does not depend on it: without the right to Leases, or when all stay taken for a quarter
+    /// of the time, the work goes on without, which is logged once.
     #[arg(long, hide_short_help = true, value_name = "NAMESPACE/NAME:COUNT")]
-    lease_pool: Option<Places>,
+    lease_pool: Option<PoolSpec>,
 }
 
 /// What may be done.
@@ -97,8 +95,8 @@ pub(super) struct ClusterArgs {
 pub(super) struct Rights {
     /// This installation's name, by which it knows what is its own
     ///
-    /// It must never change. Two installations with different names never touch each other's ConfigMaps. Each repository and
-    /// set of rules has a name of its own.
+    /// It must never change. Two installations with different names never touch each other's ConfigMaps. Each
+    /// repository and set of rules has a name of its own.
     #[arg(long, value_name = "NAME")]
     owner: Option<String>,
 
@@ -106,17 +104,17 @@ pub(super) struct Rights {
     #[arg(long, value_name = "WHOSE", default_value = "nothing", value_parser = PossibleValuesParser::new(["nothing", "prow", "all"]))]
     adopt: String,
 
-    /// Delete ConfigMaps of ours that no rule names or no file feeds any more
+    /// Delete our ConfigMaps that no rule names or no file matches any more
     ///
-    /// Without it those that no file feeds are emptied, and those that no rule names are left.
+    /// Without it those that no file matches are emptied, and those that no rule names are left.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = config::boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     prune: bool,
 
     /// The most of our ConfigMaps in a cluster that a run may delete or empty
     ///
-    /// A run that would take away more is refused as a whole: a wrong ref or directory must not look like a wish. 100
-    /// lets all go.
-    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
+    /// A run that would take away more is refused as a whole: a wrong ref or directory must not delete everything.
+    /// 100 allows that.
+    #[arg(long, value_name = "PERCENT", default_value = "50", value_parser = config::percent)]
     max_prune: u8,
 
     /// When the ref goes back, or elsewhere, from what a cluster has: apply it, or hold
@@ -150,7 +148,7 @@ pub(super) struct Rights {
 struct Once {
     /// How long everything may take
     ///
-    /// What is not done then is skipped, and told.
+    /// What is not done then is skipped, and reported.
     #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = config::duration)]
     timeout: Duration,
 
@@ -169,7 +167,7 @@ struct Once {
     dry_run: bool,
 }
 
-/// How to tell.
+/// How to report.
 #[derive(Clone, Debug, clap::Args)]
 struct Output {
     /// How results are printed [default: a table on a terminal, else lines]
@@ -177,6 +175,21 @@ struct Output {
     /// A table shows also what is right, lines do not.
     #[arg(short = 'o', long = "output", value_name = "FORMAT")]
     format: Option<Format>,
+
+    /// How the log on stderr is written
+    ///
+    /// In `json`, the results are lines of the log, too, and printed only where --output asks for it.
+    #[arg(long, value_name = "FORMAT", default_value = "plain", hide_short_help = true)]
+    log_format: LogFormat,
+}
+
+/// A form of the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum LogFormat {
+    /// For people.
+    Plain,
+    /// A line of JSON each, as `sync` writes them.
+    Json,
 }
 
 /// A form of the results.
@@ -191,11 +204,15 @@ enum Format {
 }
 
 /// Applies.
-pub(super) fn run(args: &Args, given: &Given) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> {
+    let logs = args.output.log_format == LogFormat::Json;
+    if logs {
+        telemetry::start(&telemetry::Options::new(telemetry::Format::Json, "info")?);
+    }
     let shape = args.rights.shape()?;
     let options = args.options()?;
+    let planner = args.input.rules.planner(shape)?;
     let clusters = args.clusters.load()?;
-    let rules = args.input.rules.read()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2) // comparing payloads of one cluster does not hold up another
         .enable_all()
@@ -206,37 +223,37 @@ pub(super) fn run(args: &Args, given: &Given) -> anyhow::Result<ExitCode> {
         shutdown::listen(Exit::Some as u8).context("cannot listen for signals")?
     };
     let limit = args.once.timeout;
-    let report = match args.input.place("apply")? {
-        Place::Directory(directory) => {
+    let (ended, over) = match args.input.place("apply", given)? {
+        TreeLocation::Directory(directory) => {
             let revision = args.once.revision()?;
-            let (rules, plan) = args.input.rules.local(rules, directory, args.rights.stamp(revision))?;
-            let desired = desired(&args.input.rules, &rules, plan, revision, shape)?;
-            let source = Arc::new(TreeSource::new(desired));
-            runtime.block_on(within(
-                limit,
-                &cancel,
-                deliver::deliver(source, &clusters, &options, &cancel),
-            ))?
+            let source = Arc::new(TreeSource::new(planner.desired(&Directory(directory), revision)?));
+            runtime.block_on(within(limit, &cancel, deliver::deliver(source, &clusters, &options, &cancel)))
         }
-        Place::Repository(repo) => {
+        TreeLocation::Repository(repo) => {
             if args.once.revision.is_some() {
-                let (one, other) = ("--revision".into(), "--repo".into());
+                let one = "--revision".into();
+                let other = "--repo".into();
                 return Err(config::Error::Conflict { one, other }.into());
             }
+            given.without("--tree", |flag, _| flag == "force")?;
             let fetched = args.input.fetched(given, "apply", repo)?;
-            let planner = planner(&args.input.rules, rules, &args.rights, shape);
             let mirror = Mirror::open(fetched.options.clone())?;
+            let options = options.naming(&mirror.remote());
             let source = MirrorSource::new(mirror, planner).context("cannot start a thread")?;
             let source = Arc::new(source);
-            runtime.block_on(within(
-                limit,
-                &cancel,
-                deliver::deliver(source, &clusters, &options, &cancel),
-            ))?
+            runtime.block_on(within(limit, &cancel, deliver::deliver(source, &clusters, &options, &cancel)))
         }
     };
     runtime.shutdown_background();
-    show::print(&report, args.output.format, args.once.dry_run)?;
+    let report = if over { cut_short(ended, limit)? } else { ended? };
+    if logs {
+        show::log(&report, args.once.dry_run);
+    } else {
+        show::notes(&report);
+    }
+    if !logs || args.output.format.is_some() {
+        show::print(&report, args.output.format, args.once.dry_run)?;
+    }
     Ok(exit(&report, args.once.dry_run).into())
 }
 
@@ -248,58 +265,40 @@ fn exit(report: &Report, dry_run: bool) -> Exit {
     }
 }
 
-/// Runs until the end, which comes soon after the limit.
-async fn within<T>(limit: Duration, cancel: &CancellationToken, act: impl Future<Output = T>) -> T {
+/// Runs until the end, which comes soon after the limit; and whether it was the limit that brought it.
+async fn within<T>(limit: Duration, cancel: &CancellationToken, act: impl Future<Output = T>) -> (T, bool) {
     let mut act = std::pin::pin!(act);
     tokio::select! {
-        done = &mut act => return done,
+        done = &mut act => return (done, false),
         () = tokio::time::sleep(limit) => cancel.cancel(),
     }
-    act.await
+    (act.await, true)
 }
 
-/// What makes of a revision what it asks for.
-pub(super) fn planner(
-    input: &RuleArgs,
-    rules: Option<RuleSet>,
-    rights: &Rights,
-    shape: Shape,
-) -> Arc<Planner> {
-    let (input, rights) = (input.clone(), rights.clone());
-    Arc::new(move |objects, revision| {
-        let planned = input.remote(rules.clone(), objects, revision, rights.stamp(revision));
-        let desired =
-            planned.and_then(|(rules, plan)| desired(&input, &rules, plan, revision, shape.clone()));
-        desired.map_err(|error| SourceError {
-            what: format!("revision {}: {}", revision.short(), human::one_line(error.as_ref())),
-            hints: hints(&error),
-            transient: false,
-        })
-    })
-}
-
-/// What a plan asks for, unless it must not be carried out.
-fn desired(
-    input: &RuleArgs,
-    rules: &RuleSet,
-    plan: Plan,
-    revision: Revision,
-    shape: Shape,
-) -> anyhow::Result<Desired> {
-    let plan = plan.accepted()?;
-    for finding in &plan.noted {
-        say!("treeswap: warning: {finding}");
+/// Says of a run that the limit cut short that it did.
+fn cut_short(ended: Result<Report, SourceError>, limit: Duration) -> anyhow::Result<Report> {
+    let why = format!("--timeout={} was over before everything was done", config::print_duration(limit));
+    let mut report = ended.with_context(|| why.clone())?;
+    if !report.is_success() {
+        report.failures.push(why);
     }
-    let decides = format!("{:?} {}", rules.rules, input.decides());
-    Ok(Desired::new(&plan, revision, &decides, shape)
-        .map_err(|finding| crate::configmap::Refused(vec![finding]))?)
+    Ok(report)
 }
 
 impl Args {
+    /// Checks the values by themselves, as they are checked in a run.
+    #[cfg(test)]
+    pub(super) fn valid(&self, given: &FlagOrigins) -> Result<(), config::Error> {
+        self.rights.shape()?;
+        self.options()?;
+        let repo = self.input.repo.as_deref().unwrap_or_default();
+        self.input.settings(given, repo, std::path::Path::new("/mirror")).map(drop)
+    }
+
     fn options(&self) -> Result<deliver::Options, config::Error> {
         let Once { force, dry_run, timeout, .. } = self.once;
         let options = self.rights.options(&self.clusters)?;
-        // Whoever waited for others has most of its time left for the work.
+        // After waiting for others, most of the time is left for the work.
         let leases = options.leases.clone().map(|leases| leases.patient_for(timeout / 4));
         Ok(deliver::Options { force, dry_run, leases, ..options })
     }
@@ -309,9 +308,7 @@ impl ClusterArgs {
     /// The clusters; those that cannot be used are warned of.
     pub(super) fn load(&self) -> Result<Clusters, cluster::ConfigError> {
         let clusters = Clusters::load(&self.options())?;
-        for problem in &clusters.problems {
-            say!("treeswap: warning: {}", human::one_line(problem));
-        }
+        clusters.problems.iter().for_each(|problem| warn(human::one_line(problem)));
         Ok(clusters)
     }
 
@@ -320,7 +317,8 @@ impl ClusterArgs {
         match (self.lease_duration.is_zero(), &self.lease_pool) {
             (true, None) => Ok(None),
             (true, Some(_)) => {
-                let (one, other) = ("--lease-pool".into(), "--lease-duration=0s".into());
+                let one = "--lease-pool".into();
+                let other = "--lease-duration=0s".into();
                 Err(config::Error::Conflict { one, other })
             }
             (false, pool) => Ok(Some(Leases::new(self.lease_duration).pooled(pool.clone()))),
@@ -355,7 +353,8 @@ impl Rights {
     /// How to deliver.
     pub(super) fn options(&self, clusters: &ClusterArgs) -> Result<deliver::Options, config::Error> {
         let Some(name) = &self.owner else {
-            let (one, other) = ("what is applied to clusters".into(), "--owner".into());
+            let one = "what is applied to clusters".into();
+            let other = "--owner".into();
             return Err(config::Error::Needs { one, other });
         };
         let owner = Owner::new(name).map_err(|why| config::Error::Value {
@@ -370,7 +369,7 @@ impl Rights {
                 _ => Adopt::Nothing,
             },
             prune: self.prune,
-            floor: Floor { percent: self.max_prune },
+            floor: PruneLimit { percent: self.max_prune },
             recreate: self.recreate_immutable,
             on_rewind: if self.on_rewind == "hold" { OnRewind::Hold } else { OnRewind::Apply },
             concurrency: clusters.concurrency.into(),
@@ -380,8 +379,8 @@ impl Rights {
     }
 
     /// What is in a ConfigMap besides its payload.
-    pub(super) fn shape(&self) -> Result<Shape, config::Error> {
-        let shape = Shape {
+    pub(super) fn shape(&self) -> Result<ExtraKeys, config::Error> {
+        let shape = ExtraKeys {
             version_key: match self.version_key.as_str() {
                 "changed" => VersionKey::Changed,
                 "every" => VersionKey::Every,
@@ -396,24 +395,10 @@ impl Rights {
         })?;
         Ok(shape)
     }
-
-    /// What is stamped when a payload is planned.
-    fn stamp(&self, revision: Revision) -> Option<String> {
-        (self.version_key != "off").then(|| revision.to_string())
-    }
 }
 
 impl Once {
     fn revision(&self) -> Result<Revision, config::Error> {
-        let Some(text) = &self.revision else {
-            let (one, other) = ("--tree".into(), "--revision, the commit id that it is of".into());
-            return Err(config::Error::Needs { one, other });
-        };
-        let id = ObjectId::from_hex(text).ok_or_else(|| config::Error::Value {
-            name: "--revision".into(),
-            value: text.clone(),
-            why: "a full commit id has 40 hexadecimal digits".into(),
-        })?;
-        Ok(Revision(id))
+        input::revision(self.revision.as_deref(), "--tree")
     }
 }

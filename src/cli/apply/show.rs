@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
 
+use tracing::{error, info, warn};
+
 use super::Format;
 use crate::deliver::{Outcome, Report, Target};
 
 /// Keys that are named of each kind.
 const SHOWN: usize = 8;
 
-/// Prints the results on stdout, and on stderr what a person should see whatever stdout is for.
+/// Prints the results on stdout.
 pub(super) fn print(report: &Report, format: Option<Format>, dry_run: bool) -> anyhow::Result<()> {
     let terminal = || if std::io::stdout().is_terminal() { Format::Table } else { Format::Lines };
     let text = match format.unwrap_or_else(terminal) {
@@ -19,25 +21,54 @@ pub(super) fn print(report: &Report, format: Option<Format>, dry_run: bool) -> a
         Format::Lines => lines(report, dry_run),
     };
     // A reader that closes the pipe early has seen what it wanted.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    let _ = std::io::stdout().lock().write_all(crate::secret::redacted(&text).as_bytes());
+    Ok(())
+}
+
+/// Prints on stderr what an operator should see whatever stdout is for.
+pub(super) fn notes(report: &Report) {
     for note in &report.notes {
         say!("treeswap: note: {note}");
     }
     for failure in &report.failures {
         say!("treeswap: {failure}");
     }
-    let hints: BTreeSet<&String> = report.targets.iter().flat_map(|target| &target.hints).collect();
-    for hint in hints {
+    for hint in hints(report) {
         say!("hint: {hint}");
     }
-    Ok(())
+}
+
+/// Writes the results into the log. The summary comes last: Kubernetes keeps the end of a log.
+pub(super) fn log(report: &Report, dry_run: bool) {
+    for target in report.targets.iter().filter(|target| target.outcome != Outcome::Right) {
+        let outcome = target.outcome.word();
+        let line = line(target, dry_run);
+        let Target { cluster, namespace, name: configmap, .. } = target;
+        if target.outcome.is_success() {
+            info!(cluster, namespace, configmap, outcome, "{line}");
+        } else {
+            error!(cluster, namespace, configmap, outcome, "{line}");
+        }
+    }
+    report.notes.iter().for_each(|note| warn!("{note}"));
+    report.failures.iter().for_each(|failure| error!("{failure}"));
+    hints(report).iter().for_each(|hint| info!("hint: {hint}"));
+    let revision = report.revision;
+    let summary = summary(report, dry_run);
+    if report.is_success() { info!(%revision, "{summary}") } else { error!(%revision, "{summary}") }
+}
+
+/// Each once.
+fn hints(report: &Report) -> BTreeSet<&String> {
+    report.targets.iter().flat_map(|target| &target.hints).collect()
 }
 
 /// The outcome as it is, or as it would be.
 fn word(outcome: Outcome, dry_run: bool) -> String {
-    match dry_run && outcome.is_write() {
-        true => format!("to be {}", outcome.word()),
-        false => outcome.word().to_owned(),
+    if dry_run && outcome.is_write() {
+        format!("to be {}", outcome.word())
+    } else {
+        outcome.word().to_owned()
     }
 }
 
@@ -75,7 +106,7 @@ fn summary(report: &Report, dry_run: bool) -> String {
     let counts: Vec<String> =
         counts.into_iter().map(|(outcome, count)| format!("{count} {}", word(outcome, dry_run))).collect();
     let counts = if counts.is_empty() { "nothing to apply".to_owned() } else { counts.join(", ") };
-    format!("revision {}: {counts}\n", report.revision)
+    format!("revision {}: {counts}", report.revision)
 }
 
 fn table(report: &Report, dry_run: bool) -> String {
@@ -96,7 +127,9 @@ fn table(report: &Report, dry_run: bool) -> String {
     let width = |at: usize| {
         rows.iter().map(|row| row[at].chars().count()).chain([heads[at].len()]).max().unwrap_or_default()
     };
-    let (a, b, c) = (width(0), width(1), width(2));
+    let a = width(0);
+    let b = width(1);
+    let c = width(2);
     let mut text = String::new();
     let heads = heads.map(str::to_owned);
     for [place, name, result, rest] in std::iter::once(&heads).filter(|_| !rows.is_empty()).chain(&rows) {
@@ -104,15 +137,21 @@ fn table(report: &Report, dry_run: bool) -> String {
         text.push_str(row.trim_end());
         text.push('\n');
     }
-    text + &summary(report, dry_run)
+    text + &summary(report, dry_run) + "\n"
 }
 
 fn lines(report: &Report, dry_run: bool) -> String {
     let mut text = String::new();
     for target in report.targets.iter().filter(|target| target.outcome != Outcome::Right) {
-        let Target { cluster, namespace, name, .. } = target;
-        let (result, why, keys) = (word(target.outcome, dry_run), why(target), keys(target));
-        let _ = writeln!(text, "{cluster}/{namespace}/{name}: {result}: {why}{keys}"); // as above
+        text += &(line(target, dry_run) + "\n");
     }
-    text + &summary(report, dry_run)
+    text + &summary(report, dry_run) + "\n"
+}
+
+fn line(target: &Target, dry_run: bool) -> String {
+    let Target { cluster, namespace, name, outcome, .. } = target;
+    let result = word(*outcome, dry_run);
+    let why = why(target);
+    let keys = keys(target);
+    format!("{cluster}/{namespace}/{name}: {result}: {why}{keys}")
 }

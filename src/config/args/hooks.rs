@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::values::{boolean, duration, integer};
 
-/// What is run and told.
+/// Hooks.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Hooks")]
 pub struct Hooks {
@@ -53,9 +53,17 @@ pub struct Hooks {
     /// Whether a publication waits for the pre-publish program, and fails with it
     ///
     /// The program then runs in the staged generation, which has no name yet (TREESWAP_GENERATION is not set). If it
-    /// fails, what is published stays, and the next attempt runs it again. Its time counts towards --sync-timeout.
+    /// fails, what is published stays, and the revision is not asked about again. Its time counts towards
+    /// --sync-timeout.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
     pub pre_publish_gate: bool,
+
+    /// Whether a revision that the pre-publish program refused is asked about again at every attempt
+    ///
+    /// For programs whose answer depends on more than the revision. One that could not be run, or took too long, is run
+    /// again anyway.
+    #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
+    pub pre_publish_gate_retry: bool,
 
     /// Where to send a request after each publication, and at the first success
     ///

@@ -16,7 +16,7 @@ pub struct Args {
     /// What to follow.
     #[command(flatten)]
     pub source: Source,
-    /// How to be let in.
+    /// Credentials.
     #[command(flatten)]
     pub credentials: Credentials,
     /// Where to publish, and how.
@@ -27,8 +27,8 @@ pub struct Args {
     pub retention: Retention,
     /// How often.
     #[command(flatten)]
-    pub pace: Pace,
-    /// What is run and told.
+    pub pace: PaceArgs,
+    /// Hooks.
     #[command(flatten)]
     pub hooks: hooks::Hooks,
     /// git, for those who configured it.
@@ -37,7 +37,7 @@ pub struct Args {
     /// The listener.
     #[command(flatten)]
     pub server: Server,
-    /// What is said.
+    /// The log.
     #[command(flatten)]
     pub logging: Logging,
     /// Ceilings.
@@ -104,7 +104,7 @@ pub struct Source {
     pub filter: String,
 }
 
-/// How to be let in.
+/// Credentials.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Credentials")]
 pub struct Credentials {
@@ -143,7 +143,7 @@ pub struct Credentials {
     #[arg(long, value_name = "URL", default_value = "https://api.github.com/", hide_short_help = true)]
     pub github_base_url: String,
 
-    /// Application id of a GitHub App whose tokens let us in; or its client id
+    /// Application id of the GitHub App to authenticate as; or give its client id
     #[arg(long, value_name = "N", default_value = "0", hide_default_value = true, value_parser = integer, allow_negative_numbers = true, hide_short_help = true)]
     pub github_app_application_id: i64,
 
@@ -161,7 +161,7 @@ pub struct Credentials {
 
     /// Private key for ssh (repeatable)
     ///
-    /// In the variable, paths are separated by `:`. A key that does not exist is passed over.
+    /// In the variable, paths are separated by `:`. A key that does not exist is ignored.
     #[arg(long, value_name = "FILE", default_value = "/etc/git-secret/ssh")]
     pub ssh_key_file: Vec<String>,
 
@@ -179,7 +179,7 @@ pub struct Credentials {
 
     /// Whether to add the user treeswap runs as to /etc/passwd, if it is not there and the file can be written
     ///
-    /// We need no such entry; programs that hooks run may.
+    /// treeswap needs no such entry; programs that hooks run may.
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
     pub add_user: bool,
 }
@@ -222,11 +222,12 @@ pub struct Root {
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
     pub group_write: bool,
 
-    /// File to touch after each publication and at the first success; relative to the root
+    /// File to touch after each publication and at the first success; relative to the root, in which it begins with
+    /// ".." unless the layout is git-sync
     #[arg(long, value_name = "FILE", default_value = "", hide_default_value = true, hide_short_help = true)]
     pub touch_file: String,
 
-    /// How long to wait for another instance to let go of the root
+    /// How long to wait for another instance to release the root
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration, hide_short_help = true)]
     pub lock_wait: Duration,
 }
@@ -249,7 +250,7 @@ pub struct Retention {
     #[arg(long, value_name = "N", default_value = of::MAX_GENERATIONS.treeswap, value_parser = integer, hide_short_help = true)]
     pub max_generations: i64,
 
-    /// Bytes that all generations and the spare may take together; 0 for no ceiling
+    /// Bytes on disk that all generations and the spare may take together; 0 for no ceiling
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = bytes, hide_short_help = true)]
     pub max_bytes: u64,
 }
@@ -257,7 +258,7 @@ pub struct Retention {
 /// How often.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Pace")]
-pub struct Pace {
+pub struct PaceArgs {
     /// Publish once and exit
     ///
     /// The first failure ends it with exit code 1, unless --max-failures says otherwise.
@@ -282,7 +283,7 @@ pub struct Pace {
     #[arg(long, value_name = "DURATION", default_value = of::MIN_INTERVAL.treeswap, value_parser = duration)]
     pub min_interval: Duration,
 
-    /// Failures in a row that end it [default: never; with --one-time: 1]
+    /// Consecutive failures after which the process exits [default: never; with --one-time: 1]
     ///
     /// A negative number means never. As in git-sync, 0 and 1 both end it at the first failure. Unlike git-sync's, the
     /// default is never to give up: what is published keeps serving.
@@ -293,7 +294,7 @@ pub struct Pace {
     #[arg(long, value_name = "N", value_parser = integer, allow_negative_numbers = true, hide_short_help = true)]
     pub init_max_failures: Option<i64>,
 
-    /// Signal that asks for an attempt now; empty for none
+    /// Signal that triggers an attempt; empty for none
     #[arg(long, value_name = "SIGNAL", default_value = of::SYNC_ON_SIGNAL.treeswap, hide_short_help = true)]
     pub sync_on_signal: String,
 
@@ -304,7 +305,15 @@ pub struct Pace {
     #[arg(long, value_name = "FRACTION", default_value = of::JITTER.treeswap, value_parser = fraction, hide_short_help = true)]
     pub jitter: f64,
 
-    /// Longest pause after failures; 0 for ten periods, at most 5m (as git-sync: for one period)
+    /// An attempt that a webhook or a signal triggers starts after a random part of this time; 0s for at once
+    ///
+    /// One push reaches every instance of a fleet at the same moment.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration, hide_short_help = true)]
+    pub trigger_spread: Duration,
+
+    /// Longest pause after failures; 0 for ten periods, at most 5m, or 30s until the first success
+    ///
+    /// As git-sync, 0 stands for one period.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration, hide_short_help = true)]
     pub max_backoff: Duration,
 }
@@ -313,7 +322,7 @@ pub struct Pace {
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Git")]
 pub struct Git {
-    /// Program that asks and fetches in place of the client built in, with git's arguments
+    /// Program to list refs and fetch with, instead of the built-in client; it gets git's arguments
     #[arg(
         long,
         value_name = "PROGRAM",
@@ -323,10 +332,10 @@ pub struct Git {
     )]
     pub git: String,
 
-    /// Settings of git as KEY:VALUE,KEY:VALUE; those about reaching the remote count
+    /// Settings of git as KEY:VALUE,KEY:VALUE; those about reaching the remote have an effect
     ///
     /// http.extraHeader, http.sslVerify, http.sslCAInfo, http.proxy, http.cookieFile (each also as http.URL.NAME),
-    /// protocol.file.allow, url.BASE.insteadOf. Others are named in the log, without their values, and have no effect.
+    /// protocol.file.allow, url.BASE.insteadOf. Others have no effect, and are named in the log, without their values.
     #[arg(
         long,
         value_name = "SETTINGS",
@@ -340,7 +349,7 @@ pub struct Git {
     #[arg(long, value_name = "SETTING", hide_short_help = true)]
     pub git_config_add: Vec<String>,
 
-    /// When unneeded objects of the mirror are thrown away: `auto`, `always`, `aggressive`, `off`
+    /// When unneeded objects of the mirror are removed: `auto`, `always`, `aggressive`, `off`
     #[arg(long, value_name = "MODE", default_value = of::GIT_GC.treeswap, hide_short_help = true)]
     pub git_gc: String,
 }
@@ -366,11 +375,12 @@ pub struct Server {
     pub webhook_secret_file: Vec<PathBuf>,
 }
 
-/// What is said.
+/// The log.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Logging")]
 pub struct Logging {
-    /// File for the last error as JSON, removed after a success; relative to the root
+    /// File for the last error as JSON, removed after a success; relative to the root, in which it begins with ".."
+    /// unless the layout is git-sync
     #[arg(long, value_name = "FILE", default_value = "", hide_default_value = true, hide_short_help = true)]
     pub error_file: String,
 
@@ -401,7 +411,7 @@ pub struct Limits {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration, hide_short_help = true)]
     pub connect_timeout: Duration,
 
-    /// Silence that a remote is allowed
+    /// How long a remote may send nothing
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration, hide_short_help = true)]
     pub idle_timeout: Duration,
 

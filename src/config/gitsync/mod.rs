@@ -25,7 +25,7 @@ use super::error::Error;
 use super::origin::{Hidden, Origin, Variable};
 use super::values::duration;
 use crate::secret::Secret;
-use pflag::Known;
+use pflag::FlagSpec;
 
 use table::RENAMED;
 pub use table::{FLAGS, Flag, Kind};
@@ -91,25 +91,25 @@ pub enum Fault {
 
 /// A value, and where it came from.
 #[derive(Clone, Debug)]
-struct Given {
+struct SourcedValue {
     value: String,
     origin: Origin,
 }
 
 /// The values of git-sync's flags, by the names that git-sync gives them.
 #[derive(Debug, Default)]
-struct Values(BTreeMap<&'static str, Vec<Given>>);
+struct Values(BTreeMap<&'static str, Vec<SourcedValue>>);
 
 impl Values {
-    fn last(&self, name: &str) -> Option<&Given> {
+    fn last(&self, name: &str) -> Option<&SourcedValue> {
         self.0.get(name).and_then(|given| given.last())
     }
 
-    fn set(&mut self, name: &'static str, given: Given) {
+    fn set(&mut self, name: &'static str, given: SourcedValue) {
         self.0.insert(name, vec![given]);
     }
 
-    fn add(&mut self, name: &'static str, given: Given) {
+    fn add(&mut self, name: &'static str, given: SourcedValue) {
         self.0.entry(name).or_default().push(given);
     }
 }
@@ -122,7 +122,8 @@ pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 /// # Errors
 /// When a variable or an argument is malformed.
 pub fn read(sync: &Command, arguments: &[String], look: Lookup<'_>) -> Result<Call, Fault> {
-    let (mut values, mut notes) = (Values::default(), Vec::new());
+    let mut values = Values::default();
+    let mut notes = Vec::new();
     for flag in FLAGS.iter().chain(OLD) {
         if let Some(given) = of_environment(flag, look, &mut notes)? {
             values.set(flag.name, given);
@@ -132,7 +133,7 @@ pub fn read(sync: &Command, arguments: &[String], look: Lookup<'_>) -> Result<Ca
     // Ours wins where both are set; it is read with the flags of `sync`.
     let ours = |flag: &str| look(&variable("TREESWAP", flag)).is_some();
     values.0.retain(|name, _| of_name(name).is_none_or(|flag| !ours(flag.here())));
-    let mut taken = Taken { values, own: Vec::new(), asked: [false; 3], hidden };
+    let mut taken = ParsedFlags { values, own: Vec::new(), asked: [false; 3], hidden };
     for (name, value) in
         pflag::split(arguments, &known(sync)).map_err(|error| Fault::Arguments(error.to_string()))?
     {
@@ -154,25 +155,29 @@ fn of_name(name: &str) -> Option<&'static Flag> {
 }
 
 /// Of all flags there are: git-sync's, and ours.
-fn known(sync: &Command) -> Vec<Known> {
+fn known(sync: &Command) -> Vec<FlagSpec> {
     let theirs = FLAGS.iter().chain(OLD).chain(SPECIAL);
-    let theirs = theirs.map(|flag| Known { name: flag.name.to_owned(), switch: flag.kind.is_switch() });
+    let theirs = theirs.map(|flag| FlagSpec { name: flag.name.to_owned(), switch: flag.kind.is_switch() });
     let ours = sync.get_arguments().filter(|arg| !arg.is_hide_set()).filter_map(|arg| {
         let name = arg.get_long().filter(|flag| of_sync(flag).is_none() && *flag != "help")?;
         let switch = arg.get_num_args().is_some_and(|values| values.min_values() == 0);
-        Some(Known { name: name.to_owned(), switch })
+        Some(FlagSpec { name: name.to_owned(), switch })
     });
     // `--grace` is `--stale-worktree-timeout`, and known by its own name, too.
-    let renamed = Known { name: RENAMED.0.to_owned(), switch: false };
+    let renamed = FlagSpec { name: RENAMED.0.to_owned(), switch: false };
     theirs.chain(ours).chain(std::iter::once(renamed)).collect()
 }
 
 /// What the environment says of a flag.
-fn of_environment(flag: &Flag, look: Lookup<'_>, notes: &mut Vec<String>) -> Result<Option<Given>, Fault> {
+fn of_environment(
+    flag: &Flag,
+    look: Lookup<'_>,
+    notes: &mut Vec<String>,
+) -> Result<Option<SourcedValue>, Fault> {
     let newest = flag.variable().filter(|_| of_name(flag.name).is_some());
     let Some((name, value)) = one_of(newest.as_deref(), flag.older, look, notes)? else { return Ok(None) };
     match flag.kind.check(&value) {
-        Ok(()) => Ok(Some(Given { value, origin: Origin::Variable(name) })),
+        Ok(()) => Ok(Some(SourcedValue { value, origin: Origin::Variable(name) })),
         // The one kind whose malformed variable git-sync does without.
         Err(why) if flag.kind == Kind::Json => {
             notes.push(format!("${name} is ignored: {why}"));
@@ -242,7 +247,7 @@ fn of_git(look: Lookup<'_>) -> Vec<(String, String)> {
 }
 
 /// What was taken so far.
-struct Taken {
+struct ParsedFlags {
     values: Values,
     /// Flags that git-sync does not have.
     own: Vec<Setting>,
@@ -251,7 +256,7 @@ struct Taken {
     hidden: Hidden,
 }
 
-impl Taken {
+impl ParsedFlags {
     fn take(&mut self, name: &str, value: String) -> Result<(), Fault> {
         let flag = FLAGS.iter().chain(OLD).chain(SPECIAL).find(|flag| flag.name == name);
         let flag = flag.or_else(|| of_sync(name)); // `--grace`
@@ -273,7 +278,7 @@ impl Taken {
                 stand_in(&mut self.hidden.private_key, flag.name, value);
             }
             _ => {
-                let given = Given { value, origin: Origin::Flag };
+                let given = SourcedValue { value, origin: Origin::Flag };
                 let before = self.values.last(flag.name);
                 let adds =
                     flag.kind == Kind::Json || before.is_some_and(|before| before.origin == Origin::Flag);
@@ -303,7 +308,7 @@ impl Taken {
             match refspec::source(&given.value) {
                 Ok(source) => {
                     notes.extend(refspec::note(&given.origin.called("ref"), &given.value));
-                    self.values.set("ref", Given { value: source.to_owned(), ..given });
+                    self.values.set("ref", SourcedValue { value: source.to_owned(), ..given });
                 }
                 Err(why) => {
                     let name = given.origin.called("ref");
@@ -316,7 +321,7 @@ impl Taken {
             if let Err(why) = duration(&given.value) {
                 if flag.name == RENAMED.1 {
                     // git-sync takes it, and removes at once, too.
-                    self.values.set(flag.name, Given { value: "0s".to_owned(), ..given });
+                    self.values.set(flag.name, SourcedValue { value: "0s".to_owned(), ..given });
                 } else {
                     let name = given.origin.called(flag.name);
                     wrong = wrong.or(Some(Error::Value { name, value: given.value, why }));

@@ -2,7 +2,7 @@
 
 use super::super::error::Error;
 use super::super::values::integer;
-use super::{Given, Values};
+use super::{SourcedValue, Values};
 use crate::secret::Secret;
 
 /// How an old flag is called towards people, with the name that has its place.
@@ -46,7 +46,8 @@ pub(super) fn succeed(values: &mut Values, notes: &mut Vec<String>) -> Outcome {
         (Some(branch), Some(rev)) if rev.value == "HEAD" => values.set("ref", branch),
         (None, Some(rev)) => values.set("ref", rev),
         (Some(branch), Some(rev)) => {
-            let (one, other) = (branch.origin.called("branch"), rev.origin.called("rev"));
+            let one = branch.origin.called("branch");
+            let other = rev.origin.called("rev");
             outcome.wrong = Some(Error::Conflict { one, other });
         }
         (None, None) => {}
@@ -66,14 +67,14 @@ pub(super) fn succeed(values: &mut Values, notes: &mut Vec<String>) -> Outcome {
             values.set(new, given);
         }
     }
-    if let Some(Given { value, origin }) = taken(values, "wait") {
+    if let Some(SourcedValue { value, origin }) = taken(values, "wait") {
         // Parsed when it was taken in; whole milliseconds, as in git-sync.
         let milliseconds = (value.parse::<f64>().unwrap_or_default() * 1e3) as i64;
-        values.set("period", Given { value: format!("{milliseconds}ms"), origin });
+        values.set("period", SourcedValue { value: format!("{milliseconds}ms"), origin });
     }
-    if let Some(Given { value, origin }) = taken(values, "timeout") {
+    if let Some(SourcedValue { value, origin }) = taken(values, "timeout") {
         let seconds = integer(&value).unwrap_or_default();
-        values.set("sync-timeout", Given { value: format!("{seconds}s"), origin });
+        values.set("sync-timeout", SourcedValue { value: format!("{seconds}s"), origin });
     }
     outcome.password = taken(values, "password").map(|given| Secret::new(given.value));
     outcome

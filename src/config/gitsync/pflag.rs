@@ -2,11 +2,11 @@
 //!
 //! Long flags have two dashes; `--x=y` and `--x y` are the same, except that a switch takes its value only behind `=`.
 //! The value may itself begin with a dash. Short flags can be run together, and the last one takes the rest as its
-//! value. Arguments that are no flags are passed over, wherever they stand; `--` ends the flags.
+//! value. Arguments that are no flags are ignored, wherever they are; `--` ends the flags.
 
 /// What the parser has to know of a flag.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Known {
+pub(super) struct FlagSpec {
     /// Its name, without dashes.
     pub(super) name: String,
     /// Whether it means true where no `=` follows.
@@ -34,7 +34,7 @@ fn hint(words: &str, flag: Option<&str>) -> String {
 }
 
 /// The flags in the order they are given, each with its value.
-pub(super) fn split(arguments: &[String], known: &[Known]) -> Result<Vec<(String, String)>, Malformed> {
+pub(super) fn split(arguments: &[String], known: &[FlagSpec]) -> Result<Vec<(String, String)>, Malformed> {
     let mut found = Vec::new();
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
@@ -55,7 +55,7 @@ pub(super) fn split(arguments: &[String], known: &[Known]) -> Result<Vec<(String
 fn long_flag(
     argument: &str,
     text: &str,
-    known: &[Known],
+    known: &[FlagSpec],
     rest: &mut std::slice::Iter<'_, String>,
 ) -> Result<(String, String), Malformed> {
     if text.starts_with(['-', '=']) {
@@ -79,7 +79,7 @@ fn long_flag(
 fn short_flags(
     argument: &str,
     text: &str,
-    known: &[Known],
+    known: &[FlagSpec],
     rest: &mut std::slice::Iter<'_, String>,
     found: &mut Vec<(String, String)>,
 ) -> Result<(), Malformed> {
@@ -109,7 +109,7 @@ fn short_flags(
 }
 
 /// The known flag that is written most like this one, if one is close.
-fn nearest(name: &str, known: &[Known]) -> Option<String> {
+fn nearest(name: &str, known: &[FlagSpec]) -> Option<String> {
     let near = known.iter().map(|flag| (distance(name, &flag.name), &flag.name));
     near.min().filter(|(distance, _)| *distance <= 1 + name.len() / 5).map(|(_, name)| name.clone())
 }
@@ -133,8 +133,8 @@ fn distance(from: &str, to: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn known() -> Vec<Known> {
-        let flag = |name: &str, switch| Known { name: name.to_owned(), switch };
+    fn known() -> Vec<FlagSpec> {
+        let flag = |name: &str, switch| FlagSpec { name: name.to_owned(), switch };
         vec![
             flag("repo", false),
             flag("ref", false),

@@ -1,8 +1,8 @@
 //! What git-sync's `--ref` takes besides a ref: it is handed to `git fetch` as a refspec, `[+]<from>[:<to>]`
 //! (git-fetch(1)). Here only where it fetches from counts. Pure.
 //!
-//! Seen on v4.7.1: an empty `<from>` and `@` are `HEAD`. `<to>` is written into the root's repository, which nobody is
-//! promised, and without a `+` it ends every update that git cannot tell to be a fast-forward: at the default depth
+//! Seen on v4.7.1: an empty `<from>` and `@` are `HEAD`. `<to>` is written into the root's repository, which is not
+//! promised, and without a `+` it ends every update that git does not know to be a fast-forward: at the default depth
 //! that is every update. So it is checked, and not written. A pattern publishes whichever ref comes first; it is
 //! refused.
 
@@ -29,7 +29,7 @@ pub(super) fn source(text: &str) -> Result<&str, String> {
     if local { Ok(from) } else { Err(format!("{to:?}, behind the colon, is not the name of a ref")) }
 }
 
-/// What to tell about a refspec that names where to write to.
+/// The warning for a refspec that names where to write to.
 pub(super) fn note(flag: &str, text: &str) -> Option<String> {
     let (from, to) = sides(text);
     (!to.is_empty()).then(|| format!("{flag}={text} follows {from}; {to} is not written"))
@@ -50,7 +50,8 @@ mod tests {
 
     #[test]
     fn what_git_fetch_takes_is_followed_on_its_remote_side() {
-        let (forced, stored) = (format!("+{ID}"), format!("{ID}:refs/heads/x"));
+        let forced = format!("+{ID}");
+        let stored = format!("{ID}:refs/heads/x");
         for (text, from) in [
             ("main", "main"),
             ("+main", "main"),

@@ -16,7 +16,7 @@ const MOST: usize = 900_000;
 
 /// The last attempt at one target.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Record {
+pub struct LastAttempt {
     /// The revision that was to be written.
     pub revision: String,
     /// The digest that was to be written; empty for a deletion.
@@ -30,7 +30,7 @@ pub struct Record {
     /// Why it failed, shortened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// When it was last repaired after somebody else wrote it, or written back, oldest first.
+    /// When it was last repaired after another writer changed it, or written back, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repairs: Vec<Timestamp>,
     /// The rules by which it had been written, where the last write was for that they are others.
@@ -40,7 +40,7 @@ pub struct Record {
 
 /// How often a target may be repaired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Pace {
+pub struct RepairLimit {
     /// So many repairs in the window make a target contested.
     pub repairs: usize,
     /// The window.
@@ -49,7 +49,7 @@ pub struct Pace {
     pub pause: Duration,
 }
 
-impl Default for Pace {
+impl Default for RepairLimit {
     fn default() -> Self {
         Self { repairs: 3, window: Duration::from_secs(24 * 3_600), pause: Duration::from_secs(6 * 3_600) }
     }
@@ -59,15 +59,15 @@ impl Default for Pace {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ledger {
     /// By the names of the ConfigMaps.
-    pub records: BTreeMap<String, Record>,
-    /// What could not be read, as it stands there.
+    pub records: BTreeMap<String, LastAttempt>,
+    /// What could not be read, unchanged.
     pub damaged: BTreeMap<String, String>,
 }
 
-impl Pace {
+impl RepairLimit {
     /// How often a target was repaired, if that was so often and so recently that the next repair has to wait. A clock
     /// that was set has no say: repairs in its future are none.
-    pub fn contested(&self, repairs: &[Timestamp], now: Timestamp) -> Option<usize> {
+    pub fn repairs_over_limit(&self, repairs: &[Timestamp], now: Timestamp) -> Option<usize> {
         let since = |window: Duration| {
             repairs
                 .iter()
@@ -79,7 +79,7 @@ impl Pace {
     }
 }
 
-impl Record {
+impl LastAttempt {
     /// Keeps it bounded.
     fn shortened(&self) -> Self {
         let mut record = self.clone();
@@ -109,7 +109,7 @@ impl Ledger {
     /// As the data of its ConfigMap. Where it is too large for one, the oldest records of what went well are left out.
     pub fn data(&self) -> BTreeMap<String, String> {
         let mut data = self.damaged.clone();
-        let mut kept: Vec<(&String, Record)> =
+        let mut kept: Vec<(&String, LastAttempt)> =
             self.records.iter().map(|(name, record)| (name, record.shortened())).collect();
         kept.sort_by_key(|(_, record)| (record.error.is_none(), std::cmp::Reverse(record.at)));
         let mut bytes: usize = data.iter().map(|(key, text)| key.len() + text.len()).sum();
@@ -125,7 +125,7 @@ impl Ledger {
 
     /// Records an attempt, or that nothing had to be attempted: the latter only ends an error. `counted`: it is one of
     /// those that happen less often where they happen too often.
-    pub fn note(&mut self, name: &str, mut record: Record, counted: bool) {
+    pub fn note(&mut self, name: &str, mut record: LastAttempt, counted: bool) {
         let old = self.records.get(name);
         let sent = record.attempts > 0;
         if let Some(old) = old {
@@ -141,9 +141,9 @@ impl Ledger {
             record.repairs.push(record.at);
         }
         let record = record.shortened();
-        let same = |old: &Record| {
-            let Record { revision, at, attempts, .. } = record.clone();
-            Record { revision, at, attempts, ..old.clone() } == record
+        let same = |old: &LastAttempt| {
+            let LastAttempt { revision, at, attempts, .. } = record.clone();
+            LastAttempt { revision, at, attempts, ..old.clone() } == record
         };
         // The same failure again, without anything having been sent, is no news and no reason to write: neither at the
         // same revision nor at one that asks for the same.
@@ -162,8 +162,8 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn record(second: i64, error: Option<&str>, attempts: u32) -> Record {
-        Record {
+    fn record(second: i64, error: Option<&str>, attempts: u32) -> LastAttempt {
+        LastAttempt {
             revision: "r".into(),
             digest: "d".into(),
             at: at(second),
@@ -184,7 +184,7 @@ mod tests {
         let before = ledger.clone();
         ledger.note("a", record(3, Some("no route"), 0), false);
         assert_eq!(ledger, before, "nothing was sent");
-        ledger.note("a", Record { revision: "s".into(), ..record(3, Some("no route"), 0) }, false);
+        ledger.note("a", LastAttempt { revision: "s".into(), ..record(3, Some("no route"), 0) }, false);
         assert_eq!(ledger, before, "another revision that asks for the same");
         ledger.note("a", record(4, None, 1), true);
         assert_eq!((ledger.records["a"].attempts, ledger.records["a"].repairs.len()), (3, 1));
@@ -227,16 +227,17 @@ mod tests {
 
     #[test]
     fn a_target_is_contested_after_several_repairs_until_a_pause_has_gone_by() {
-        let pace = Pace { repairs: 3, window: Duration::from_secs(100), pause: Duration::from_secs(10) };
+        let pace =
+            RepairLimit { repairs: 3, window: Duration::from_secs(100), pause: Duration::from_secs(10) };
         let repairs = [at(0), at(50), at(99)];
-        assert_eq!(pace.contested(&repairs, at(100)), Some(3));
-        assert_eq!(pace.contested(&repairs[..2], at(51)), None, "not often enough");
+        assert_eq!(pace.repairs_over_limit(&repairs, at(100)), Some(3));
+        assert_eq!(pace.repairs_over_limit(&repairs[..2], at(51)), None, "not often enough");
         assert_eq!(
-            pace.contested(&repairs, at(120)),
+            pace.repairs_over_limit(&repairs, at(120)),
             None,
             "a pause has gone by, so it is repaired once more"
         );
-        assert_eq!(pace.contested(&repairs, at(20)), None, "repairs in the future are none");
-        assert_eq!(pace.contested(&repairs, at(1_000)), None, "long ago");
+        assert_eq!(pace.repairs_over_limit(&repairs, at(20)), None, "repairs in the future are none");
+        assert_eq!(pace.repairs_over_limit(&repairs, at(1_000)), None, "long ago");
     }
 }

@@ -1,33 +1,37 @@
 //! What has to happen to the ConfigMaps of a cluster so that they are what a revision says: who owns them, what was
-//! recorded of them, the verdict for each, and the order of writing. Pure: what was read comes in, a plan with reasons
+//! recorded of them, the decision for each, and the order of writing. Pure: what was read comes in, a plan with reasons
 //! comes out, and the driver carries it out.
 //!
-//! Files: `owner` whose a ConfigMap is; `wish` what it should be; `verdict` what to do with one; `order` which write
-//! comes before which; `floor` how much may be taken away at once; `marker` the inventory of what we wrote, which a
-//! consumer reads, too; `ledger` what was attempted and how it ended, `book` those of many places; `lease` whose turn it
-//! is to write.
+//! Files: `owner` who owns a ConfigMap; `desired_state` what is desired; `decision` the decision on one; `order` which
+//! write comes before which; `prune_limit` how much may be taken away at once; `marker` the inventory of what we wrote,
+//! which a consumer reads, too; `ledger` what was attempted and how it ended, `ledger_set` those of many places;
+//! `lease` whose turn it is to write; `deciding` and `digest` by which rules something was written, `legacy_digest` the
+//! same as earlier releases had it.
 
-mod book;
-mod floor;
+mod deciding;
+mod decision;
+mod desired_state;
+mod digest;
 mod lease;
 mod ledger;
-mod marker;
+mod ledger_set;
+mod legacy_digest;
 mod order;
 mod owner;
+mod prune_limit;
 #[cfg(test)]
 mod tests;
-mod verdict;
-mod wish;
 
-pub use book::Book;
-pub use floor::{Emptied, Floor};
-pub use lease::{Holding, Place, Standing, Watch, choose};
-pub use ledger::{Ledger, Pace, Record};
-pub use marker::{Entry, Marker, TooLong};
+pub use crate::marker::{Entry, Marker, RulesDigest, TooLong};
+pub use deciding::Deciding;
+pub use decision::{Action, Decision, DecisionReason, LiveConfigMap, Policy, Refusal, is_proven_by_record};
+pub use desired_state::{Desired, DesiredConfigMap, ExtraKeys, VersionKey};
+pub use lease::{Holding, SlotChoice, Standing, Watch, choose};
+pub use ledger::{LastAttempt, Ledger, RepairLimit};
+pub use ledger_set::LedgerSet;
 pub use order::{Moves, Order, order};
 pub use owner::{Adopt, BadOwner, Claim, Owner};
-pub use verdict::{Deed, Policy, Refusal, Seen, Verdict, Why, unseen};
-pub use wish::{Desired, Shape, VersionKey, Wish};
+pub use prune_limit::{PruneLimit, PruneLimitExceeded};
 
 /// Annotations and the label of what treeswap writes.
 pub mod names {
@@ -39,6 +43,8 @@ pub mod names {
     pub const REVISION: &str = "treeswap.dev/revision";
     /// Annotation: the digest of what was written. It names that, and is no evidence of what is there.
     pub const DIGEST: &str = "treeswap.dev/digest";
+    /// Annotation: where the revision is from, without userinfo, query and whatever else may be secret.
+    pub const REPOSITORY: &str = "treeswap.dev/repository";
     /// Annotation: the digest of the rules it was written by.
     pub const RULES: &str = "treeswap.dev/rules";
     /// Annotation of the marker: the cluster, by the name of its context. Two contexts may lead to one server, and what

@@ -37,11 +37,11 @@ pub struct Order {
 
 impl Moves {
     /// Of what a write changes. Empty contents are everywhere, and mean nothing.
-    pub(super) fn new(difference: &Difference, wished: Option<&Payload>, there: Option<&Current>) -> Self {
+    pub(super) fn new(difference: &Difference, desired: Option<&Payload>, there: Option<&Current>) -> Self {
         let mut moves = Self::default();
         for key in &difference.added {
             moves.gains.insert(Thing::Key(key.clone()));
-            let value = wished.and_then(|payload| payload.values().get(key));
+            let value = desired.and_then(|payload| payload.values().get(key));
             moves
                 .gains
                 .extend(value.filter(|value| !value.bytes().is_empty()).map(|v| Thing::Content(*v.digest())));

@@ -16,13 +16,13 @@ pub struct Owner {
     label: String,
 }
 
-/// A name that nobody can own by.
+/// A name that cannot be an owner's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadOwner {
     /// Nothing at all.
     #[error("it is empty")]
     Empty,
-    /// Longer than anybody would type.
+    /// Too long.
     #[error("it is longer than 253 bytes")]
     Long,
     /// Spaces at its ends, or control characters.
@@ -39,7 +39,7 @@ pub enum Claim {
     Other(String),
     /// Prow's config-updater or config-bootstrapper.
     Prow,
-    /// Somebody who left no name.
+    /// An owner without a name.
     Nobody,
 }
 
@@ -51,7 +51,7 @@ pub enum Adopt {
     Nothing,
     /// Those with Prow's labels.
     Prow,
-    /// Also those that nobody claims.
+    /// Also those without an owner.
     All,
 }
 
@@ -68,7 +68,7 @@ impl Adopt {
 }
 
 impl Owner {
-    /// By a name that a person chose.
+    /// By a name from the command line.
     pub fn new(name: &str) -> Result<Self, BadOwner> {
         match name {
             "" => return Err(BadOwner::Empty),
@@ -123,7 +123,7 @@ impl Owner {
         }
     }
 
-    /// The labels that say so, beside which others may stand.
+    /// The labels that say so, besides which others may be there.
     pub fn labels(&self) -> [(&'static str, &str); 2] {
         [(names::OWNER, &self.label), names::MANAGED_BY]
     }

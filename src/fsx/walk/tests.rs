@@ -44,11 +44,26 @@ fn twenty_thousand_levels_are_measured_and_removed_with_few_descriptors() {
     let top = open_dir_at_path(dir.path()).unwrap();
     chain(&top, 20_000);
     let measured = measure(open_dir(&top, "tree").unwrap()).unwrap();
-    assert_eq!(measured, Measured { entries: 40_000, bytes: 0 });
+    assert_eq!((measured.entries, measured.bytes, measured.frees.1), (40_000, 0, 40_000));
     let removal = remove(&top, "tree", &mut on);
     assert!(removal.is_complete(), "{removal:?}");
     assert_eq!(removal.removed, 40_001);
     assert!(!dir.path().join("tree").exists());
+}
+
+#[test]
+fn only_what_has_no_name_elsewhere_counts_as_room() {
+    let (dir, top) = scratch();
+    let tree = dir.path().join("tree");
+    fs_err::create_dir(&tree).unwrap();
+    fs_err::write(tree.join("shared"), [1; 9000]).unwrap();
+    fs_err::hard_link(tree.join("shared"), dir.path().join("elsewhere")).unwrap();
+    let shared = measure(open_dir(&top, "tree").unwrap()).unwrap();
+    assert_eq!((shared.entries, shared.bytes, shared.frees), (1, 9000, (0, 0)));
+    fs_err::remove_file(dir.path().join("elsewhere")).unwrap();
+    let alone = measure(open_dir(&top, "tree").unwrap()).unwrap();
+    let blocks = std::os::unix::fs::MetadataExt::blocks(&fs_err::metadata(tree.join("shared")).unwrap());
+    assert_eq!(alone.frees, (blocks * 512, 1));
 }
 
 #[test]
@@ -71,7 +86,8 @@ fn as_somebody(work: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| {
             if rustix::process::geteuid().is_root() {
-                let (gid, uid) = (rustix::fs::Gid::from_raw(65_534), rustix::fs::Uid::from_raw(65_534));
+                let gid = rustix::fs::Gid::from_raw(65_534);
+                let uid = rustix::fs::Uid::from_raw(65_534);
                 rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
                 rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
             }
@@ -150,7 +166,8 @@ fn a_directory_moved_away_under_the_walk_leads_nowhere() {
 fn names_that_appear_meanwhile_do_not_keep_it_going_for_ever() {
     let (dir, top) = scratch();
     chain(&top, 3);
-    let (mut count, tree) = (0, dir.path().join("tree"));
+    let mut count = 0;
+    let tree = dir.path().join("tree");
     let removal = remove(&top, "tree", &mut || {
         count += 1;
         let _ = fs_err::write(tree.join(format!("new{count}")), "x"); // its directory may be gone

@@ -6,7 +6,7 @@
 //! | bytes read, and `RLIMIT_FSIZE` behind it (`--max-fetch-bytes`) | packs without end |
 //! | objects that a pack may announce, from the memory | a header that claims 2^32 objects |
 //! | `RLIMIT_CORE` 0, not dumpable | what is fetched may be private |
-//! | death with the parent | work for nobody |
+//! | death with the parent | work whose result is not read |
 //!
 //! Not `RLIMIT_AS`: packs are mapped, and a valid pack of 317 MB fails below 256 MiB of it, looking like corruption.
 //! `RLIMIT_DATA` counts what is really allocated. libgit2 does not check the pack's connectivity while it indexes,
@@ -20,9 +20,10 @@ use std::path::Path;
 use git2::{ErrorClass, Indexer};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 
-use super::sift::sift;
+use super::repack::repack;
 use super::{Job, Report, Task};
-use crate::mirror::odb::{Lack, Reader, Settings, Store, oid};
+use crate::mirror::lack::Lack;
+use crate::mirror::odb::{ObjectReader, Settings, Store, oid};
 use crate::mirror::{closure, pack_index};
 use crate::revision::ObjectId;
 
@@ -61,7 +62,7 @@ fn run(job: &Job) -> u8 {
     let mut out = io::stdout().lock();
     match writeln!(out, "{line}").and_then(|()| out.flush()) {
         Ok(()) => 0,
-        Err(_) => 1, // nobody reads any more
+        Err(_) => 1, // the parent is gone
     }
 }
 
@@ -84,12 +85,12 @@ fn limit(job: &Job) -> io::Result<()> {
 }
 
 /// Why indexing ended early.
-enum Stop {
+enum Abort {
     Git(git2::Error),
     Report(Report),
 }
 
-impl From<git2::Error> for Stop {
+impl From<git2::Error> for Abort {
     fn from(error: git2::Error) -> Self {
         Self::Git(error)
     }
@@ -103,31 +104,34 @@ fn work(job: &Job) -> Report {
         }
         Task::Fill(wanted) => index(job, None, true, || arrived(job, wanted), io::stdin().lock()),
         Task::Merge(packs) => merge(job, packs),
-        Task::Sift(needs) => sift(job, needs).map_err(|error| match error {
-            crate::mirror::Error::Git { source, .. } => Stop::Git(source),
-            other => Stop::Report(Report::Local(crate::human::one_line(&other))),
+        Task::Sift(needs) => repack(job, needs).map_err(|error| match error {
+            crate::mirror::Error::Git { source, .. } => Abort::Git(source.0),
+            other => Abort::Report(match crate::human::one_line(&other) {
+                text if is_exhausted(&text, job) => Report::Memory,
+                text => Report::Local(text),
+            }),
         }),
     });
     match done {
-        Ok(report) | Err(Stop::Report(report)) => report,
-        Err(Stop::Git(error)) => classify(&error, job),
+        Ok(report) | Err(Abort::Report(report)) => report,
+        Err(Abort::Git(error)) => classify(&error, job),
     }
 }
 
-fn settings(job: &Job) -> Result<(), Stop> {
+fn settings(job: &Job) -> Result<(), Abort> {
     let max_objects = usize::try_from(job.memory / OBJECT_BYTES).unwrap_or(usize::MAX).min(u32::MAX as usize);
     Settings { verify: false, durable: job.durable, max_objects: Some(max_objects) }
         .apply()
-        .map_err(|error| Stop::Report(Report::Local(error.to_string())))
+        .map_err(|error| Abort::Report(Report::Local(error.to_string())))
 }
 
 fn index(
     job: &Job,
     expected: Option<u64>,
     partial: bool,
-    check: impl FnOnce() -> Result<Option<Report>, Stop>,
+    check: impl FnOnce() -> Result<Option<Report>, Abort>,
     pack: impl Read,
-) -> Result<Report, Stop> {
+) -> Result<Report, Abort> {
     let store = Store::open(&job.dir)?;
     let packs = job.dir.join("objects/pack");
     let before = std::fs::read_dir(&packs).map_or(0, Iterator::count);
@@ -136,7 +140,7 @@ fn index(
         None if partial => {
             // git then takes what is absent below its objects for promised.
             let marker = packs.join(format!("{name}.promisor"));
-            std::fs::write(&marker, "").map_err(|error| Stop::Report(Report::Local(error.to_string())))?;
+            std::fs::write(&marker, "").map_err(|error| Abort::Report(Report::Local(error.to_string())))?;
             Report::Complete { objects, bytes, pack: name.clone() }
         }
         None => Report::Complete { objects, bytes, pack: name.clone() },
@@ -161,8 +165,9 @@ fn receive(
     job: &Job,
     expected: u64,
     mut pack: impl Read,
-) -> Result<(u64, u64, String), Stop> {
-    let (objects, received) = (Cell::new(0), Cell::new(0));
+) -> Result<(u64, u64, String), Abort> {
+    let objects = Cell::new(0);
+    let received = Cell::new(0);
     let odb = store.odb()?;
     let mut bytes = 0;
     let name = {
@@ -175,15 +180,15 @@ fn receive(
         let mut chunk = vec![0; CHUNK];
         loop {
             let filled = fill(&mut pack, &mut chunk)
-                .map_err(|error| Stop::Report(Report::Local(format!("read the pack: {error}"))))?;
+                .map_err(|error| Abort::Report(Report::Local(format!("read the pack: {error}"))))?;
             bytes += filled as u64;
             if bytes > job.max_bytes {
-                return Err(Stop::Report(Report::Bytes));
+                return Err(Abort::Report(Report::Bytes));
             }
             indexer.write_all(&chunk[..filled]).map_err(|error| match error.downcast::<git2::Error>() {
-                _ if objects.get() > expected => Stop::Report(Report::Many(objects.get())),
-                Ok(error) => Stop::Git(error),
-                Err(error) => Stop::Report(Report::Local(error.to_string())),
+                _ if objects.get() > expected => Abort::Report(Report::Many(objects.get())),
+                Ok(error) => Abort::Git(error),
+                Err(error) => Abort::Report(Report::Local(error.to_string())),
             })?;
             if filled < chunk.len() {
                 break;
@@ -191,7 +196,7 @@ fn receive(
         }
         drop(chunk);
         if received.get() < objects.get() {
-            return Err(Stop::Report(Report::Cut));
+            return Err(Abort::Report(Report::Cut));
         }
         indexer.commit()?
     };
@@ -213,9 +218,9 @@ fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
 }
 
 /// Finds the first object that was asked for and did not come.
-fn arrived(job: &Job, wanted: &[ObjectId]) -> Result<Option<Report>, Stop> {
+fn arrived(job: &Job, wanted: &[ObjectId]) -> Result<Option<Report>, Abort> {
     let store = Store::open(&job.dir)?;
-    let reader = Reader(store.odb()?);
+    let reader = ObjectReader(store.odb()?);
     let absent = wanted.iter().find(|id| !reader.has(id));
     Ok(absent.map(|id| Report::Incomplete {
         at: None,
@@ -224,9 +229,9 @@ fn arrived(job: &Job, wanted: &[ObjectId]) -> Result<Option<Report>, Stop> {
 }
 
 /// Checks that the tip is complete, with a fresh look at what is there now. `None` when it is.
-fn verify(job: &Job, tip: &ObjectId, base: Option<ObjectId>, partial: bool) -> Result<Option<Report>, Stop> {
+fn verify(job: &Job, tip: &ObjectId, base: Option<ObjectId>, partial: bool) -> Result<Option<Report>, Abort> {
     let store = Store::open(&job.dir)?;
-    let reader = Reader(store.odb()?);
+    let reader = ObjectReader(store.odb()?);
     let peeled = match reader.peel(tip) {
         Ok(Ok(peeled)) => peeled,
         Ok(Err(kind)) => return Ok(Some(Report::NotACommit(kind.to_owned()))),
@@ -234,6 +239,11 @@ fn verify(job: &Job, tip: &ObjectId, base: Option<ObjectId>, partial: bool) -> R
     };
     let base = base.and_then(|base| reader.commit(&base).ok()).map(|commit| commit.tree);
     let lack = closure::tree_closure(&reader, peeled.tree, base, partial).err();
+    if let Some(Lack::Unreadable { why, .. }) = &lack
+        && is_exhausted(why, job)
+    {
+        return Err(Abort::Report(Report::Memory));
+    }
     Ok(lack.map(|lack| {
         let at = closure::path_to(&reader, peeled.tree, lack.id());
         Report::Incomplete { at: at.map(Into::into), lack }
@@ -242,10 +252,10 @@ fn verify(job: &Job, tip: &ObjectId, base: Option<ObjectId>, partial: bool) -> R
 
 /// Writes the objects of some packs into one. The indexer that libgit2 writes it through hashes every object again, so
 /// what the new index names was copied rightly.
-fn merge(job: &Job, names: &[String]) -> Result<Report, Stop> {
+fn merge(job: &Job, names: &[String]) -> Result<Report, Abort> {
     let store = Store::open(&job.dir)?;
     let packs = job.dir.join("objects/pack");
-    let local = |error: io::Error| Stop::Report(Report::Local(format!("read the index of a pack: {error}")));
+    let local = |error: io::Error| Abort::Report(Report::Local(format!("read the index of a pack: {error}")));
     let mut builder = store.builder()?;
     for name in names {
         for id in pack_index::ids(&packs.join(format!("{name}.idx"))).map_err(local)? {
@@ -261,11 +271,7 @@ fn merge(job: &Job, names: &[String]) -> Result<Report, Stop> {
 /// so the memory in use decides, too.
 fn classify(error: &git2::Error, job: &Job) -> Report {
     let text = error.message();
-    let refused = error.class() == ErrorClass::NoMemory
-        || ["out of memory", "Cannot allocate memory", "too many objects"]
-            .iter()
-            .any(|words| text.contains(words));
-    if refused || in_use().is_some_and(|bytes| bytes > job.memory / 10 * 9) {
+    if error.class() == ErrorClass::NoMemory || is_exhausted(text, job) {
         Report::Memory
     } else if text.contains("early EOF")
         || text.contains("missing trailer")
@@ -277,6 +283,12 @@ fn classify(error: &git2::Error, job: &Job) -> Report {
     } else {
         Report::Bad(text.to_owned())
     }
+}
+
+fn is_exhausted(text: &str, job: &Job) -> bool {
+    let refused = ["out of memory", "Cannot allocate memory", "too many objects"];
+    refused.iter().any(|words| text.contains(words))
+        || in_use().is_some_and(|bytes| bytes > job.memory / 10 * 9)
 }
 
 /// What `RLIMIT_DATA` counts, in bytes (proc_pid_status(5), VmData).

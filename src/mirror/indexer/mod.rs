@@ -5,7 +5,7 @@
 //! JSON. Its environment is empty, its memory, files and time are limited (see [`child`]).
 
 pub(super) mod child;
-mod sift;
+mod repack;
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -17,9 +17,9 @@ use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStdin, Command};
 
 use super::error::Error;
-use super::odb::Lack;
-use crate::revision::ObjectId;
-pub(super) use sift::Needs;
+use super::lack::Lack;
+use crate::revision::{ObjectId, Revision};
+pub(super) use repack::{Needs, is_reused};
 
 /// The hidden first argument.
 pub(super) const ARGUMENT: &str = "__index-pack";
@@ -60,6 +60,17 @@ pub(super) enum Task {
     Merge(Vec<String>),
     /// Find out what nothing needs, and write what is needed out of packs that hold much of it. No pack is removed.
     Sift(Needs),
+}
+
+impl Task {
+    /// In words, for messages.
+    fn words(&self) -> &'static str {
+        match self {
+            Self::Index { .. } | Self::Fill(_) => "indexing the fetched pack",
+            Self::Merge(_) => "merging small packs of the mirror",
+            Self::Sift(_) => "garbage collection in the mirror",
+        }
+    }
 }
 
 /// What the child says at its end.
@@ -132,7 +143,7 @@ impl Indexer {
         let said = read(self.child.stdout.take());
         let wrong = read(self.child.stderr.take());
         let (said, wrong) = tokio::join!(said, wrong);
-        // Where somebody else reaps (PID 1 does), the status may be gone; the report does not depend on it.
+        // Where another process reaps (PID 1 does), the status may be gone; the report does not depend on it.
         let status = self.child.wait().await.ok();
         understand(&self.program, &self.job, &said, &wrong, status)
     }
@@ -161,7 +172,7 @@ fn command(program: &Path, job: &Job) -> Result<std::process::Command, Error> {
     Ok(command)
 }
 
-/// Reads the report, or says why there is none, as far as that can be told.
+/// Reads the report, or says why there is none, as far as that is known.
 fn understand(
     program: &Path,
     job: &Job,
@@ -178,7 +189,7 @@ fn understand(
         return Ok(Report::Memory); // Rust's own words when an allocation is refused, before it aborts
     }
     if killed == Some(rustix::process::Signal::KILL.as_raw()) {
-        return Err(Error::IndexKilled { limit: job.memory });
+        return Err(Error::IndexKilled { task: job.task.words(), limit: job.memory });
     }
     let end = match (killed, status.and_then(|status| status.code())) {
         (Some(signal), _) => format!("was ended by signal {signal}"),
@@ -192,11 +203,22 @@ fn understand(
 /// A report that is no success, as an error.
 pub(super) fn failure(program: &Path, job: &Job, report: Report) -> Error {
     let local = |why: String| Error::Local {
-        act: "index a pack in",
+        act: match &job.task {
+            Task::Index { .. } | Task::Fill(_) => "index a pack in",
+            Task::Merge(_) => "merge packs in",
+            Task::Sift(_) => "collect garbage in",
+        },
         path: job.dir.clone(),
         source: io::Error::new(kind(&why), why),
     };
     match (report, &job.task) {
+        (
+            Report::Incomplete { at, lack: Lack::TooLarge { id, expected, bytes, limit } },
+            Task::Index { tip, .. },
+        ) => {
+            let path = at.map_or_else(|| format!("{expected} {id}"), String::from);
+            Error::too_large(Revision(*tip), path, bytes, limit)
+        }
         (Report::Incomplete { at, lack }, Task::Index { tip, .. }) => {
             Error::Incomplete { asked: *tip, at, lack: lack.into() }
         }
@@ -206,12 +228,12 @@ pub(super) fn failure(program: &Path, job: &Job, report: Report) -> Error {
         (Report::Cut, _) => Error::BadPack { why: "it ends too soon".into() },
         (Report::Many(objects), _) => Error::BadPack { why: format!("{objects} objects are too many") },
         (Report::Bad(why), _) => Error::BadPack { why },
-        (Report::Memory, _) => Error::IndexMemory { limit: job.memory },
+        (Report::Memory, _) => Error::IndexMemory { task: job.task.words(), limit: job.memory },
         (Report::Bytes, _) => Error::FetchBytes { limit: job.max_bytes },
         (Report::Local(why), _) => local(why),
-        (other, _) => Error::Indexer {
+        _ => Error::Indexer {
             program: program.to_owned(),
-            why: format!("its report is not an answer to what it was asked: {other:?}"),
+            why: "its report is not an answer to what it was asked".to_owned(),
         },
     }
 }

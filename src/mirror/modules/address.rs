@@ -3,8 +3,8 @@
 
 use url::Url;
 
-use crate::mirror::wire::Place;
-use crate::secret::redact;
+use crate::mirror::wire::RemoteHost;
+use crate::secret::{quoted, redact};
 
 /// Which hosts submodules may be fetched from.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,7 +56,7 @@ pub(super) enum Unfit {
         /// As it would be used.
         url: String,
     },
-    /// A host that nobody named.
+    /// A host that the options do not name.
     #[error("its host {host:?} is not among the hosts that submodules may come from")]
     Host {
         /// The host.
@@ -67,24 +67,29 @@ pub(super) enum Unfit {
 /// The URL to fetch from, for a submodule `url` of a repository that comes from `base`.
 pub(super) fn address(base: &str, url: Option<&str>, policy: &Policy<'_>) -> Result<String, Unfit> {
     let url = url.filter(|url| !url.is_empty()).ok_or(Unfit::Absent)?;
-    let full = match url.starts_with("./") || url.starts_with("../") {
-        true => relative(base, url)?,
-        false => url.to_owned(),
-    };
-    let malformed = |why| Unfit::Malformed { url: redact(&full), why };
-    match Place::of(&full).map_err(malformed)? {
-        Place::Here if !is_absolute(&full) => Err(malformed("a path in a submodule's url must be absolute")),
-        Place::Here if policy.local => Ok(full),
-        Place::Here => Err(Unfit::Local { url: full }),
-        Place::Host(host) => {
+    let full =
+        if url.starts_with("./") || url.starts_with("../") { relative(base, url)? } else { url.to_owned() };
+    let malformed = |why| Unfit::Malformed { url: shown(&full), why };
+    match RemoteHost::of(&full).map_err(malformed)? {
+        RemoteHost::Here if !is_absolute(&full) => {
+            Err(malformed("a path in a submodule's url must be absolute"))
+        }
+        RemoteHost::Here if policy.local => Ok(full),
+        RemoteHost::Here => Err(Unfit::Local { url: shown(&full) }),
+        RemoteHost::Host(host) => {
             let is = |known: &String| known.eq_ignore_ascii_case(&host);
             let allowed = match policy.hosts {
                 Hosts::Any => true,
                 Hosts::Known(more) => policy.known.iter().chain(more).any(is),
             };
-            if allowed { Ok(full) } else { Err(Unfit::Host { host }) }
+            if allowed { Ok(full) } else { Err(Unfit::Host { host: quoted(&host).into_owned() }) }
         }
     }
+}
+
+/// A URL that a commit names, as people may see it.
+fn shown(url: &str) -> String {
+    redact(&quoted(url))
 }
 
 fn is_absolute(url: &str) -> bool {
@@ -94,14 +99,16 @@ fn is_absolute(url: &str) -> bool {
 /// Resolves `./` and `../` at the front of `url` as git does (`relative_url` in its remote.c): by components of the
 /// base's text, where the colon of the scp form counts as a separator. Unlike git, no further than the host.
 fn relative(base: &str, url: &str) -> Result<String, Unfit> {
-    let climbs = || Unfit::Climbs { url: url.to_owned(), base: redact(base) };
+    let climbs = || Unfit::Climbs { url: shown(url), base: redact(base) };
     let base = base.strip_suffix('/').unwrap_or(base);
     // What may never be taken away: `scheme://host`, `host:`, or the `/` of a path.
     let floor = match base.find("://") {
         Some(at) => base[at + 3..].find('/').map_or(base.len(), |slash| at + 3 + slash),
         None => 0,
     };
-    let (mut kept, mut rest, mut separator) = (base, url, "/");
+    let mut kept = base;
+    let mut rest = url;
+    let mut separator = "/";
     loop {
         if let Some(after) = rest.strip_prefix("../") {
             rest = after;

@@ -2,14 +2,14 @@
 //!
 //! The syntax is git's configuration (git-config(1), "Syntax"); of it only what declares submodules is understood, and
 //! nothing is included, expanded or run. What git passes over with a warning (a name with `..` in it) is an error here:
-//! the submodule would be missing from what is published, and nobody reads warnings.
+//! the submodule would be missing from what is published, and warnings are not read.
 
 use std::collections::BTreeMap;
 
 /// A file larger than this declares nothing: a thousand submodules take some 200 KB.
 pub(super) const FILE_MAX: u64 = 1 << 20;
 
-/// More submodules than this are not declared by anybody.
+/// More submodules than any real repository declares.
 const COUNT_MAX: usize = 1_000;
 
 /// A name becomes a directory's name.
@@ -30,7 +30,7 @@ pub(super) struct Declared {
 
 /// What is wrong with a file, in words that follow its name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub(super) enum Wrong {
+pub(super) enum GitmodulesError {
     /// Not git's syntax.
     #[error("line {line} is not git's configuration syntax")]
     Syntax {
@@ -74,13 +74,13 @@ pub(super) enum Wrong {
 }
 
 /// Reads a file; the submodules are in the order of their paths.
-pub(super) fn read(raw: &[u8]) -> Result<Vec<Declared>, Wrong> {
-    let text = std::str::from_utf8(raw).map_err(|_| Wrong::NotText)?;
+pub(super) fn read(raw: &[u8]) -> Result<Vec<Declared>, GitmodulesError> {
+    let text = std::str::from_utf8(raw).map_err(|_| GitmodulesError::NotText)?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut sections: BTreeMap<String, Section> = BTreeMap::new();
     for (name, key, value) in settings(text)? {
         if sections.len() == COUNT_MAX && !sections.contains_key(&name) {
-            return Err(Wrong::Many);
+            return Err(GitmodulesError::Many);
         }
         let section = sections.entry(name).or_default();
         // As with git's own configuration, the last of several wins.
@@ -95,13 +95,18 @@ pub(super) fn read(raw: &[u8]) -> Result<Vec<Declared>, Wrong> {
     for (name, section) in sections {
         // Without a path nothing in the tree can be meant.
         let Some(path) = section.path else { continue };
-        check_name(&name).map_err(|why| Wrong::Name { name: name.clone(), why })?;
+        check_name(&name).map_err(|why| GitmodulesError::Name { name: name.clone(), why })?;
         let path = path.strip_suffix('/').map_or(path.as_str(), |path| path).to_owned();
-        check_path(&path).map_err(|why| Wrong::Path { name: name.clone(), path: path.clone(), why })?;
+        check_path(&path).map_err(|why| GitmodulesError::Path {
+            name: name.clone(),
+            path: path.clone(),
+            why,
+        })?;
         let declared = Declared { name, path, url: section.url, skipped: section.skipped };
         if let Some(other) = by_path.get(&declared.path) {
-            let (first, second) = (other.name.clone(), declared.name);
-            return Err(Wrong::Twice { first, second, path: declared.path });
+            let first = other.name.clone();
+            let second = declared.name;
+            return Err(GitmodulesError::Twice { first, second, path: declared.path });
         }
         by_path.insert(declared.path.clone(), declared);
     }
@@ -154,7 +159,7 @@ fn check_path(path: &str) -> Result<(), &'static str> {
 }
 
 /// All `key = value` of sections `[submodule "name"]`: name, key in lower case, value.
-fn settings(text: &str) -> Result<Vec<(String, String, String)>, Wrong> {
+fn settings(text: &str) -> Result<Vec<(String, String, String)>, GitmodulesError> {
     let mut cursor = Cursor { rest: text, line: 1 };
     let mut within: Option<String> = None;
     let mut found = Vec::new();
@@ -210,8 +215,8 @@ impl Cursor<'_> {
         while self.next().is_some_and(|next| next != '\n') {}
     }
 
-    fn wrong(&self) -> Wrong {
-        Wrong::Syntax { line: self.line }
+    fn wrong(&self) -> GitmodulesError {
+        GitmodulesError::Syntax { line: self.line }
     }
 
     fn take_while(&mut self, accept: impl Fn(char) -> bool) -> String {
@@ -224,7 +229,7 @@ impl Cursor<'_> {
     }
 
     /// `[section]` or `[section "name"]`. The name, where it is a submodule's.
-    fn header(&mut self) -> Result<Option<String>, Wrong> {
+    fn header(&mut self) -> Result<Option<String>, GitmodulesError> {
         self.next();
         let section = self.take_while(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.');
         self.skip_space();
@@ -253,7 +258,7 @@ impl Cursor<'_> {
     }
 
     /// `key = value` or `key`, up to the line's end.
-    fn setting(&mut self) -> Result<(String, String), Wrong> {
+    fn setting(&mut self) -> Result<(String, String), GitmodulesError> {
         if !self.peek().is_some_and(|first| first.is_ascii_alphabetic()) {
             return Err(self.wrong());
         }
@@ -270,7 +275,7 @@ impl Cursor<'_> {
         }
     }
 
-    fn value(&mut self) -> Result<String, Wrong> {
+    fn value(&mut self) -> Result<String, GitmodulesError> {
         self.skip_space();
         let mut value = String::new();
         let mut quoted = false;
@@ -404,9 +409,9 @@ mod tests {
             let error = read(text.as_bytes()).expect_err(&text).to_string();
             assert!(error.contains(expected), "{text:?}: {error}");
         }
-        assert_eq!(read(b"\xff"), Err(Wrong::NotText));
+        assert_eq!(read(b"\xff"), Err(GitmodulesError::NotText));
         let many: String = (0..=COUNT_MAX).map(|n| module(&n.to_string(), &n.to_string())).collect();
-        assert_eq!(read(many.as_bytes()), Err(Wrong::Many));
+        assert_eq!(read(many.as_bytes()), Err(GitmodulesError::Many));
     }
 
     #[test]

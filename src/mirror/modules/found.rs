@@ -5,18 +5,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Submodules;
+use super::allowance::{COUNT_MAX, NESTED_MAX};
 use super::declared::{self, FILE_MAX};
 use crate::mirror::Error;
-use crate::mirror::odb::{Lack, Reader};
+use crate::mirror::lack::Lack;
+use crate::mirror::odb::ObjectReader;
 use crate::mirror::tree::{DIRECTORY, FORMAT, Line, REGULAR, SUBMODULE, lines};
 use crate::payload::{Refusal, Rule, escaped, join};
 use crate::revision::{ObjectId, Revision};
-
-/// Submodules of submodules, so deep.
-const NESTED_MAX: usize = 16;
-
-/// And so many, all together.
-const COUNT_MAX: usize = 1_000;
 
 /// git's empty tree: nothing of it can be checked out, and yet its directory is there.
 const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
@@ -34,7 +30,7 @@ pub(in crate::mirror) struct Link {
     pub(in crate::mirror) commit: ObjectId,
 }
 
-/// Why a tree's submodules can't be told.
+/// Why a tree's submodules are not known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::mirror) enum Trouble {
     /// An object of the repository itself is not there.
@@ -46,7 +42,7 @@ pub(in crate::mirror) enum Trouble {
         /// The commit.
         commit: ObjectId,
     },
-    /// The commit's author wrote what nobody can follow.
+    /// The commit's author wrote what cannot be followed.
     Refused {
         /// Which entry.
         path: String,
@@ -78,7 +74,7 @@ impl Trouble {
 /// The submodules of a tree's own repository; nested ones are not looked into. Those that are not to be checked out
 /// (`update = none`) come second, by path.
 pub(in crate::mirror) fn links(
-    reader: &Reader<'_>,
+    reader: &ObjectReader<'_>,
     tree: ObjectId,
 ) -> Result<(Vec<Link>, Vec<String>), Trouble> {
     let Some((mode, id)) = entry(reader, tree, ".gitmodules")? else { return Ok(Default::default()) };
@@ -90,7 +86,8 @@ pub(in crate::mirror) fn links(
         return Err(refused(format!("it has more than {FILE_MAX} bytes")));
     }
     let declared = declared::read(&reader.small_blob(&id)?).map_err(|wrong| refused(wrong.to_string()))?;
-    let (mut links, mut skipped) = (Vec::new(), Vec::new());
+    let mut links = Vec::new();
+    let mut skipped = Vec::new();
     for one in declared {
         match entry(reader, tree, &one.path)? {
             Some((mode, _)) if mode & FORMAT == SUBMODULE && one.skipped => skipped.push(one.path),
@@ -105,14 +102,14 @@ pub(in crate::mirror) fn links(
 }
 
 /// What lies at a path: mode and id. Links on the way are not followed.
-fn entry(reader: &Reader<'_>, top: ObjectId, path: &str) -> Result<Option<(u32, ObjectId)>, Lack> {
+fn entry(reader: &ObjectReader<'_>, top: ObjectId, path: &str) -> Result<Option<(u32, ObjectId)>, Lack> {
     let mut at = (DIRECTORY, top);
     for component in path.split('/') {
         if at.0 & FORMAT != DIRECTORY {
             return Ok(None);
         }
         let tree = reader.tree(&at.1)?;
-        let found = lines(&at.1, tree.data())?.into_iter().find(|line| line.name == component.as_bytes());
+        let found = lines(&at.1, tree.data())?.find(|line| line.name == component.as_bytes());
         let Some(line) = found else { return Ok(None) };
         at = (line.mode, line.id);
     }
@@ -131,7 +128,7 @@ pub(in crate::mirror) struct Modules {
 impl Modules {
     /// Finds them. `reader` also reads what the submodules' own mirrors hold.
     pub(in crate::mirror) fn of(
-        reader: &Reader<'_>,
+        reader: &ObjectReader<'_>,
         tree: ObjectId,
         asked: Submodules,
     ) -> Result<Self, Trouble> {
@@ -186,7 +183,7 @@ impl Modules {
     }
 
     /// Why there is no content for what a tree holds as a submodule at the path, although it is asked for.
-    pub(in crate::mirror) fn lacks(&self, path: &[u8]) -> Option<Rule> {
+    pub(in crate::mirror) fn why_absent(&self, path: &[u8]) -> Option<Rule> {
         let asked = match self.asked {
             Submodules::Off => false,
             Submodules::First => !self.encloses(path),

@@ -12,9 +12,10 @@ use std::path::Path;
 
 use fs_err as fs;
 
-use super::{DIR, key, links_in};
+use super::dirs::DIR;
+use super::{key, links_in};
 use crate::mirror::error::Error;
-use crate::mirror::layout::{local, sync_dir};
+use crate::mirror::files::{local, sync_dir};
 use crate::mirror::{Objects, Selection, Submodules};
 use crate::revision::Revision;
 
@@ -58,14 +59,16 @@ impl Objects {
             return Ok(());
         }
         for link in links_in(&self.shared.store()?, revision)? {
-            let (staged, place) = (staged.join(&link.path), place.join(&link.path));
+            let staged = staged.join(&link.path);
+            let place = place.join(&link.path);
             if !staged.is_dir() {
                 continue;
             }
             let key = key(&link.name);
             let shared = self.shared.below(self.shared.dir.join(DIR).join(&key), asked.next());
             let objects = Self { shared: shared.into(), cancel: self.cancel.clone() };
-            let (seat, commit) = (seat.below(&link.path, &key), Revision(link.commit));
+            let seat = seat.below(&link.path, &key);
+            let commit = Revision(link.commit);
             let selection = Selection { sparse: None, ..selection.clone() };
             objects.link(commit, &selection, (&staged, &place), &seat)?;
             let file = staged.join(".git");

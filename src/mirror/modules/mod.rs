@@ -1,59 +1,43 @@
 //! Submodules. Each is a mirror of its own below the one of the repository that has it, `DIR/modules/NAME`, so that
-//! what holds for a mirror (one round trip, containment, depth, damage, growth) holds for it, and no server is told of
+//! what holds for a mirror (one round trip, containment, depth, damage, growth) holds for it, and no server learns of
 //! another one's commits.
 //!
 //! A payload needs no network and does not know of mirrors: all their objects are read as one database, and a submodule
 //! that is asked for is a directory with its commit's tree.
 //!
 //! `declared` reads `.gitmodules`; `address` says from where, and whether that is allowed; `found` which submodules a
-//! tree has; here they are fetched and kept;
+//! tree has; `allowance` what all of them together may come to; here they are fetched and kept;
 //! `linked` makes git work in those that are published in git-sync's layout.
 
 mod address;
+mod allowance;
 mod declared;
+mod depth;
+mod dirs;
 mod found;
 mod linked;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 
 use fs_err as fs;
 
-use super::error::Error;
-use super::layout::local;
-use super::odb::Reader;
+use super::error::{Error, Libgit2};
+use super::files::local;
+use super::odb::ObjectReader;
 use super::{Mirror, Options, Tip};
-use crate::payload::{Refusal, Rule, escaped};
+use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{Ref, Revision};
 
 pub use address::Hosts;
+pub(super) use allowance::Allowance;
+pub use depth::Submodules;
+pub(super) use dirs::object_dirs;
+use dirs::{DIR, entries};
 pub(super) use found::{Link, Modules, Trouble, links};
 pub(super) use linked::Seat;
-
-/// Which submodules are published with their content; the others are empty directories.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Submodules {
-    /// None.
-    #[default]
-    Off,
-    /// Those of the repository itself (`--submodules=shallow`).
-    First,
-    /// All of them, down to the last.
-    Recursive,
-}
-
-impl Submodules {
-    /// The same, asked of a submodule about its own.
-    fn next(self) -> Self {
-        match self {
-            Self::Recursive => Self::Recursive,
-            Self::Off | Self::First => Self::Off,
-        }
-    }
-}
 
 /// What may be fetched as a submodule, and from where.
 #[derive(Clone, Debug)]
@@ -65,16 +49,16 @@ pub struct Access {
     /// From repositories on this machine (`protocol.file.allow=always`). Those of a repository that itself is on this
     /// machine always may.
     pub local: bool,
+    /// What a revision may come to, its submodules included.
+    pub limits: Limits,
 }
 
 impl Default for Access {
     fn default() -> Self {
-        Self { asked: Submodules::Off, hosts: Hosts::Known(Vec::new()), local: false }
+        let hosts = Hosts::Known(Vec::new());
+        Self { asked: Submodules::Off, hosts, local: false, limits: Limits::default() }
     }
 }
-
-/// Where the mirrors of submodules are, in a mirror.
-pub(super) const DIR: &str = "modules";
 
 /// A directory's name may be 255 bytes long everywhere.
 const KEY_MAX: usize = 200;
@@ -91,29 +75,101 @@ pub(super) struct Child {
 pub(super) type Children = BTreeMap<String, Child>;
 
 /// Boxed: a submodule may have submodules.
-type Fetching<'a> = Pin<Box<dyn Future<Output = Result<Revision, Error>> + 'a>>;
+type Fetching<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
 
 impl Mirror {
-    /// Makes sure that the submodules of a revision that is held are held, too. `held`: as in [`Mirror::fetch`].
-    pub(super) async fn fetch_modules(&mut self, revision: Revision, held: &[Revision]) -> Result<(), Error> {
+    /// Makes sure that the submodules of a revision that is held are held, too, down to the last, within what all of
+    /// them together may come to. `held`: as in [`Mirror::fetch`].
+    pub(super) async fn fetch_modules(
+        &mut self,
+        revision: Revision,
+        held: &[Revision],
+        allowance: &mut Allowance,
+    ) -> Result<(), Error> {
         let mut wanted = self.links_of(&[revision]).await?;
         let Some(links) = wanted.pop().filter(|links| !links.is_empty()) else { return Ok(()) };
+        let refuse = |link: &Link, rule| Error::from(refusal(revision, link, rule));
+        if let Some(last) = links.last() {
+            allowance.declare(links.len()).map_err(|rule| refuse(last, rule))?;
+        }
         let before = self.links_of(held).await.unwrap_or_default();
         for link in links {
-            let url = self.address(&link).map_err(|why| refused(revision, &link, why))?;
+            let url =
+                self.address(&link).map_err(|why| refuse(&link, Rule::Submodule { why: why.to_string() }))?;
             // Newest first, as the published revisions are.
             let held: Vec<_> = before.iter().flatten().filter(|old| old.name == link.name).collect();
             let held: Vec<_> = held.into_iter().map(|old| Revision(old.commit)).collect();
             let tip = Tip { name: None, object: link.commit, peeled: Some(link.commit) };
+            allowance.enter(&link.path).map_err(|rule| refuse(&link, rule))?;
             let child = self.child(&link.name, &url, link.commit).await?;
             let before = child.received_bytes();
-            let fetching: Fetching<'_> = Box::pin(child.fetch(&tip, &held));
-            let fetched = fetching.await;
+            let usual = child.options.wire.max_fetch_bytes;
+            child.options.wire.max_fetch_bytes = allowance.fetch_bytes(usual);
+            let fetched = child.fetch_own(&tip, &held).await;
+            child.options.wire.max_fetch_bytes = usual;
+            let measured = match fetched {
+                Ok(commit) => child.measure(commit).await.map(|(bytes, entries)| (commit, bytes, entries)),
+                Err(Error::FetchBytes { limit }) if limit < usual => {
+                    return Err(refuse(&link, allowance.spent()));
+                }
+                Err(error) => Err(error),
+            };
+            let done = match measured {
+                Ok((commit, bytes, entries)) => {
+                    allowance.take(bytes, entries).map_err(|rule| refuse(&link, rule))?;
+                    let fetching: Fetching<'_> = Box::pin(child.fetch_modules(commit, &held, allowance));
+                    fetching.await
+                }
+                Err(error) => Err(error),
+            };
             let received = child.received_bytes() - before;
             self.received += received;
-            fetched.map_err(|error| within(revision, &link.path, &url, error))?;
+            done.map_err(|error| within(revision, &link.path, &url, error))?;
+            allowance.leave();
         }
         Ok(())
+    }
+
+    /// Bytes of the packs, and entries below a commit's tree (none where there are too many to count, which the payload
+    /// will find).
+    async fn measure(&self, commit: Revision) -> Result<(u64, u64), Error> {
+        let layout = Arc::clone(&self.layout);
+        let shared = Arc::clone(&self.shared);
+        super::blocking::blocking(move || {
+            let store = shared.store()?;
+            let odb = store.odb();
+            let odb = odb.map_err(|source| Error::Git {
+                act: "open the mirror's objects".into(),
+                source: Libgit2(source),
+            })?;
+            let reader = ObjectReader(odb);
+            let damaged = |lack| Error::damaged(commit, lack);
+            let tree = reader.commit(&commit.0).map_err(damaged)?.tree;
+            let entries = crate::mirror::tree::count(&reader, &tree).map_err(damaged)?;
+            Ok((layout.bytes()?, entries.unwrap_or(0)))
+        })
+        .await
+    }
+
+    /// Removes the mirrors of submodules that none of these revisions has: those of one that was refused.
+    pub(super) async fn forget_modules(&mut self, held: &[Revision]) {
+        let Ok(links) = self.links_of(held).await else { return };
+        let needed: BTreeSet<_> = links.iter().flatten().map(|link| key(&link.name)).collect();
+        self.children.retain(|key, _| needed.contains(key));
+        let dir = self.layout.dir().join(DIR);
+        let shared = Arc::clone(&self.shared);
+        let forgotten = super::blocking::blocking(move || {
+            let Some(_alone) = shared.alone() else { return Ok(()) }; // housekeeping does it
+            for key in entries(&dir)?.into_iter().filter(|key| !needed.contains(key)) {
+                let path = dir.join(&key);
+                fs::remove_dir_all(&path)
+                    .map_err(local("remove the mirror of a submodule that was refused,", &path))?;
+            }
+            Ok(())
+        });
+        if let Err(error) = forgotten.await {
+            tracing::warn!(%error, "what was fetched of a refused revision stays until the next look after the house");
+        }
     }
 
     /// Bounds what the submodules of these revisions weigh, and removes what none of them has any more.
@@ -154,8 +210,9 @@ impl Mirror {
 
     /// The submodules of each revision.
     async fn links_of(&self, revisions: &[Revision]) -> Result<Vec<Vec<Link>>, Error> {
-        let (shared, revisions) = (Arc::clone(&self.shared), revisions.to_vec());
-        super::fetch::blocking(move || {
+        let shared = Arc::clone(&self.shared);
+        let revisions = revisions.to_vec();
+        super::blocking::blocking(move || {
             let store = shared.store()?;
             revisions.into_iter().map(|revision| links_in(&store, revision)).collect()
         })
@@ -168,9 +225,9 @@ impl Mirror {
         let credentials = wire.credentials.iter().filter_map(|credential| credential.url.as_deref());
         let mut known: Vec<_> = credentials.filter_map(address::host_of).collect();
         let mut here = false;
-        match super::wire::Place::of(&wire.remote) {
-            Ok(super::wire::Place::Host(host)) => known.push(host),
-            Ok(super::wire::Place::Here) => here = true,
+        match super::wire::RemoteHost::of(&wire.remote) {
+            Ok(super::wire::RemoteHost::Host(host)) => known.push(host),
+            Ok(super::wire::RemoteHost::Here) => here = true,
             Err(_) => {}
         }
         let policy = address::Policy { hosts: &access.hosts, known: &known, local: here || access.local };
@@ -194,14 +251,14 @@ impl Mirror {
             let options = Options {
                 dir: self.layout.dir().join(DIR).join(&key),
                 asked: Ref::Commit(commit),
-                wire: self.options.wire.elsewhere(url),
+                wire: self.options.wire.for_remote(url),
                 modules: access,
                 filter: None,     // all of a submodule's files are published
                 worktrees: false, // a bare one may have linked worktrees, too
                 ..self.options.clone()
             };
             let shared = Arc::clone(&self.shared);
-            let mirror = super::fetch::blocking(move || Self::open_below(options, &shared)).await?;
+            let mirror = super::blocking::blocking(move || Self::open_below(options, &shared)).await?;
             self.children.insert(key.clone(), Child { url: url.to_owned(), mirror });
         }
         match self.children.get_mut(&key) {
@@ -213,15 +270,16 @@ impl Mirror {
 
 /// The submodules of a revision that is held.
 fn links_in(store: &super::odb::Store, revision: Revision) -> Result<Vec<Link>, Error> {
-    let odb = store.odb().map_err(|source| Error::Git { act: "open the mirror's objects".into(), source })?;
-    let reader = Reader(odb);
+    let odb = store
+        .odb()
+        .map_err(|source| Error::Git { act: "open the mirror's objects".into(), source: Libgit2(source) })?;
+    let reader = ObjectReader(odb);
     let commit = reader.commit(&revision.0).map_err(|lack| Error::damaged(revision, lack))?;
     links(&reader, commit.tree).map(|(links, _)| links).map_err(|trouble| trouble.of(revision))
 }
 
-fn refused(revision: Revision, link: &Link, why: address::Unfit) -> Error {
-    Refusal { revision, path: escaped(link.path.as_bytes()), rule: Rule::Submodule { why: why.to_string() } }
-        .into()
+fn refusal(revision: Revision, link: &Link, rule: Rule) -> Refusal {
+    Refusal { revision, path: escaped(link.path.as_bytes()), rule }
 }
 
 /// An error of a submodule, seen from the repository that has it.
@@ -233,7 +291,7 @@ fn within(revision: Revision, path: &str, url: &str, error: Error) -> Error {
         Error::Cancelled => Error::Cancelled,
         error => Error::Module {
             path: escaped(path.as_bytes()),
-            url: crate::secret::redact(url),
+            url: crate::secret::redact(&crate::secret::quoted(url)),
             source: Box::new(error),
         },
     }
@@ -256,32 +314,6 @@ fn key(name: &str) -> String {
         key = digest.as_ref().iter().fold("%%".to_owned(), |text, byte| text + &format!("{byte:02x}"));
     }
     key
-}
-
-/// The names in the directory of the submodules' mirrors; none where there is no such directory.
-fn entries(dir: &Path) -> Result<Vec<String>, Error> {
-    match fs::read_dir(dir) {
-        Ok(entries) => Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(source) => Err(Error::Local { act: "list", path: dir.to_owned(), source }),
-    }
-}
-
-/// The object directories of all submodules' mirrors below a mirror, in a fixed order.
-pub(super) fn object_dirs(dir: &Path) -> Result<Vec<PathBuf>, Error> {
-    let mut all = Vec::new();
-    let mut waiting = vec![dir.join(DIR)];
-    while let Some(dir) = waiting.pop() {
-        let mut keys = entries(&dir)?;
-        keys.sort_unstable();
-        for key in keys {
-            let mirror = dir.join(key);
-            waiting.push(mirror.join(DIR));
-            all.push(mirror.join("objects"));
-        }
-    }
-    all.retain(|objects| objects.is_dir());
-    Ok(all)
 }
 
 #[cfg(test)]

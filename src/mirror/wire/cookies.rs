@@ -13,6 +13,11 @@ pub(super) fn header(file: &str, url: &Url, now: i64) -> Option<String> {
     (!pairs.is_empty()).then(|| pairs.join("; "))
 }
 
+/// The value of every cookie in the file.
+pub(super) fn values(file: &str) -> impl Iterator<Item = &str> {
+    file.lines().filter_map(Cookie::parse).map(|cookie| cookie.value)
+}
+
 struct Cookie<'a> {
     domain: &'a str,
     below: bool,

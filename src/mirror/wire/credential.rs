@@ -3,7 +3,7 @@
 
 use url::Url;
 
-use crate::secret::{Secret, Source, redact};
+use crate::secret::{self, Secret, Source, redact};
 
 use super::Error;
 
@@ -47,6 +47,10 @@ impl Credentials {
                 },
             };
             let username = credential.username.clone().unwrap_or_else(|| TOKEN_USER.to_owned());
+            // Whatever the remote's path says anyway is no token.
+            if !remote.path().contains(&username) {
+                secret::know_user(&username);
+            }
             all.push((url, username, credential.password.clone()));
         }
         if let Some((username, password)) = userinfo {

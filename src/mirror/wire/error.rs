@@ -3,7 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::secret::{self, Secret};
+use crate::fsx::needs_operator;
+use crate::human;
+use crate::mirror::error::Libgit2;
+use crate::secret;
+use crate::tls;
 
 use super::ssh;
 
@@ -136,7 +140,7 @@ pub enum Error {
         doing: &'static str,
     },
     /// An answer was too long.
-    #[error("{remote}: the {} of its answer exceeds {limit} bytes ({})", budget.words(), budget.flag())]
+    #[error("{remote}: the {} of its answer exceeds {} ({})", budget.words(), human::bytes(*limit), budget.flag())]
     TooMuch {
         /// The remote.
         remote: String,
@@ -155,14 +159,12 @@ pub enum Error {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The remote's certificate, or our roots, won't do.
-    #[error("TLS with {remote}: {problem}")]
+    #[error("TLS with {remote}: {}", problem.text)]
     Tls {
         /// The remote.
         remote: String,
-        /// The problem in words.
-        problem: String,
-        /// Whether a network in between may be the cause.
-        transient: bool,
+        /// The problem.
+        problem: tls::Problem,
     },
     /// The connection broke.
     #[error("the connection to {remote} broke while {doing}")]
@@ -217,7 +219,7 @@ pub enum Error {
         /// Why we don't follow.
         why: &'static str,
     },
-    /// Whoever answered doesn't speak git's protocol.
+    /// The server doesn't speak git's protocol.
     #[error("{remote} does not speak git's protocol: its answer begins with \"{said}\"")]
     NotGit {
         /// The remote.
@@ -241,7 +243,7 @@ pub enum Error {
         /// What it says it is.
         format: String,
     },
-    /// The remote's git is too old, or is told not to.
+    /// The remote's git is too old, or configured not to.
     #[error("{remote} does not offer `{feature}`")]
     Unsupported {
         /// The remote.
@@ -256,7 +258,7 @@ pub enum Error {
         path: PathBuf,
         /// Why.
         #[source]
-        source: git2::Error,
+        source: Libgit2,
     },
     /// ssh has words of its own.
     #[error("ssh to {remote}")]
@@ -291,31 +293,34 @@ fn tried(username: Option<&str>) -> String {
 }
 
 impl Error {
-    /// Whether the same attempt may succeed later without a person.
+    /// Whether the same attempt may succeed later without an operator.
     pub fn is_transient(&self) -> bool {
         match self {
-            // Refs come and go; an answer cut or garbled on its way may be whole next time.
-            Self::NoSuchRef { .. }
-            | Self::Issuer { .. }
+            // An answer cut or garbled on its way may be whole next time.
+            Self::Issuer { .. }
             | Self::Timeout { .. }
             | Self::Connect { .. }
             | Self::Broken { .. }
             | Self::Cut { .. }
             | Self::NotGit { .. }
             | Self::Remote { .. }
-            | Self::Start { .. }
             | Self::Program { .. }
             | Self::Sink { .. } => true,
-            Self::Tls { transient, .. } => *transient,
+            Self::Tls { problem, .. } => problem.transient,
             Self::Ssh { source, .. } => source.is_transient(),
             Self::Status { status, retry_after, .. } => {
                 matches!(status, 408 | 425 | 429) || *status >= 500 || retry_after.is_some()
             }
             // No repository there; an object that is missing may be that of a ref that moved.
             Self::Local { source, .. } => {
-                source.code() != git2::ErrorCode::NotFound || source.class() == git2::ErrorClass::Odb
+                source.0.code() != git2::ErrorCode::NotFound || source.0.class() == git2::ErrorClass::Odb
             }
-            Self::BadRemote { .. }
+            Self::Start { source, .. } => {
+                !needs_operator(source.kind()) && source.kind() != std::io::ErrorKind::NotFound
+            }
+            // A ref that is not there is a typing error, or was deleted; it is looked for all the same.
+            Self::NoSuchRef { .. }
+            | Self::BadRemote { .. }
             | Self::Credential { .. }
             | Self::TooMuch { .. }
             | Self::Auth { .. }
@@ -323,23 +328,6 @@ impl Error {
             | Self::ObjectFormat { .. }
             | Self::Unsupported { .. } => false,
         }
-    }
-
-    /// The error without these secrets: what a server says is its own choice, and it has just been told them.
-    pub(super) fn without(mut self, secrets: &[Secret]) -> Self {
-        let (Self::Status { said, .. }
-        | Self::Program { said, .. }
-        | Self::NotGit { said, .. }
-        | Self::Remote { said, .. }
-        | Self::Redirect { to: said, .. }) = &mut self
-        else {
-            return self;
-        };
-        for secret in secrets.iter().filter(|secret| !secret.expose().is_empty()) {
-            let escaped = secret.expose().as_bytes().escape_ascii().to_string();
-            *said = said.replace(secret.expose(), "[redacted]").replace(&escaped, "[redacted]");
-        }
-        self
     }
 
     /// How long the server asks to be left alone.
@@ -350,7 +338,7 @@ impl Error {
         }
     }
 
-    /// What a person can do, a line each.
+    /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         let hint = |text: &str| vec![text.to_owned()];
         match self {
@@ -360,22 +348,32 @@ impl Error {
             Self::NoSuchRef { name, .. } if name.len() < 40 && is_hex(name) => {
                 hint("check --ref; a commit id is followed only if it is complete (40 digits)")
             }
-            Self::Start { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-                hint("without --git no program is needed")
+            Self::Start { .. } => {
+                hint("--git names a program that this user can run; without --git none is needed")
             }
             Self::NoSuchRef { .. } => hint("check --ref; `git ls-remote` lists what the remote has"),
             Self::Timeout { wait, .. } => vec![format!("raise {} if the remote is merely slow", wait.flag())],
             Self::Connect { .. } if PROXIES.iter().any(|name| std::env::var_os(name).is_some()) => {
                 hint("the environment names a proxy; it may be what cannot be reached")
             }
+            Self::Connect { .. } => hint(
+                "check the URL's host and port, and that name resolution and network policies let this machine reach it",
+            ),
             Self::TooMuch { budget, .. } => {
                 vec![format!("raise {} if the repository is really that large", budget.flag())]
             }
-            Self::Tls { .. } => hint("a private certificate authority is trusted with --ca-file"),
+            Self::Tls { problem, .. } => hint(problem.hint),
             Self::Status { status: 404 | 410, .. } => {
                 hint("the repository does not exist, or the credential has no permission to see it")
             }
             Self::Status { status: 407, .. } => hint("the proxy named by the environment wants a credential"),
+            Self::Status { status: 408 | 425 | 429, .. } => {
+                hint("the server wants to be asked less often: raise --period")
+            }
+            Self::Status { status: 500.., .. } => hint("look at the server, and at proxies in front of it"),
+            Self::Status { .. } => {
+                hint("check the URL: it is what `git clone` takes, not a page's or a file's")
+            }
             Self::Auth { username: None, .. } => hint(
                 "give a credential with --username and --password-file, or with --credential for this URL",
             ),
@@ -388,15 +386,30 @@ impl Error {
             Self::Remote { said, .. } if said.contains("not our ref") => hint(
                 "the remote has no such commit, or does not hand out commits that no branch or tag leads to",
             ),
+            Self::Remote { .. } => hint("these are the server's own words; its log has more"),
+            Self::Broken { .. } | Self::Cut { .. } => {
+                hint("if it lasts, look at the server's log, and at proxies in between that end long answers")
+            }
+            Self::BadRemote { .. } => hint(
+                "write https://HOST/PATH, ssh://USER@HOST/PATH, USER@HOST:PATH, git://HOST/PATH or a local path",
+            ),
+            Self::Program { .. } => {
+                hint("run the same command by hand as this user; without --git no program is needed")
+            }
+            Self::Unsupported { .. } => {
+                hint("the server needs git 2.26 or newer, with protocol version 2 allowed")
+            }
+            Self::Sink { .. } => {
+                hint("the process that indexes the pack ended: look at memory and the mirror's volume")
+            }
             Self::Redirect { .. } => {
-                hint("no credential was sent there; if it is right, give that URL as the remote")
+                hint("no credential was sent there; if it is right, give that URL as --repo")
             }
             Self::NotGit { .. } => hint("check the URL; a log-in page or a proxy may be answering"),
             Self::ObjectFormat { .. } => hint("the server must offer a sha1 repository"),
             Self::Local { .. } => hint("check the path, and that the user treeswap runs as may read it"),
             Self::Ssh { source, .. } => source.hints(),
             Self::Issuer { source, .. } => source.hints(),
-            _ => Vec::new(),
         }
     }
 }
@@ -410,9 +423,5 @@ fn is_hex(name: &str) -> bool {
 const PROXIES: [&str; 6] =
     ["https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"];
 
-/// At most `limit` bytes as printable ASCII, so that no answer can play with a terminal or a log.
-pub(super) fn escaped(bytes: &[u8], limit: usize) -> String {
-    let text = &bytes[..bytes.len().min(limit)];
-    let more = if bytes.len() > limit { "..." } else { "" };
-    format!("{}{more}", text.escape_ascii())
-}
+#[cfg(test)]
+mod tests;

@@ -7,8 +7,9 @@ use gix_packetline::{Channel, PacketLineRef, decode};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::error::{Budget, Error, Wait, escaped};
-use super::stream::Said;
+use super::error::{Budget, Error, Wait};
+use super::stderr::Stderr;
+use super::text::{escaped, root_cause};
 
 /// How much of an odd answer an error shows.
 const SHOWN: usize = 80;
@@ -64,7 +65,7 @@ pub(super) enum Band {
 
 /// Reads packet lines.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct PacketReader {
     remote: String,
     incoming: Incoming,
     buffer: BytesMut,
@@ -73,13 +74,13 @@ pub(super) struct Reader {
     left: u64,
     limit: u64,
     doing: &'static str,
-    said: Said,
+    said: Stderr,
     read_any: bool,
     put_back: Option<Line>,
 }
 
-impl Reader {
-    pub(super) fn new(remote: &str, incoming: Incoming, idle: Duration, said: Said) -> Self {
+impl PacketReader {
+    pub(super) fn new(remote: &str, incoming: Incoming, idle: Duration, said: Stderr) -> Self {
         Self {
             remote: remote.to_owned(),
             incoming,
@@ -135,7 +136,7 @@ impl Reader {
                     Ok(chunk.len())
                 }
                 Ok(Ok(None)) => Ok(0),
-                Ok(Err(error)) => return Err(broken(super::http::root_cause(&error))),
+                Ok(Err(error)) => return Err(broken(root_cause(&error))),
                 Err(elapsed) => Err(elapsed),
             },
             Incoming::Stream(stream) => {
@@ -277,7 +278,7 @@ fn words(message: &[u8]) -> String {
 
 /// Appends a line with content. Ours are all far below the 65516 bytes that a line can hold.
 pub(super) fn push(message: &mut Vec<u8>, content: &str) {
-    debug_assert!(content.len() < 65516, "a line of ours never comes near the limit");
+    debug_assert!(content.len() < 65516, "our lines never come near the limit");
     message.extend_from_slice(format!("{:04x}", content.len() + 4).as_bytes());
     message.extend_from_slice(content.as_bytes());
 }

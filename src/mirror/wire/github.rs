@@ -47,7 +47,7 @@ struct Claims<'a> {
 
 /// What GitHub answers.
 #[derive(Deserialize)]
-struct Answer {
+struct TokenResponse {
     token: String,
     expires_at: Timestamp,
 }
@@ -80,7 +80,7 @@ pub(super) fn sign(app: &App, key: &Secret, now: Timestamp) -> Result<Secret, &'
 
 /// Reads GitHub's answer.
 pub(super) fn read(text: &str) -> Result<Issued, &'static str> {
-    let Answer { token, expires_at } =
+    let TokenResponse { token, expires_at } =
         serde_json::from_str(text).map_err(|_| "answered without a token and expires_at")?;
     Ok(Issued { token: Secret::new(token), expires_at })
 }

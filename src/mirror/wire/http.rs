@@ -1,13 +1,13 @@
 //! git over http and https (gitprotocol-http(5)), on a kept connection.
 //!
 //! A poll is one POST: version 2 is taken for granted, and only an answer that makes no sense makes us look at the
-//! advertisement (a GET), which follows redirects within the origin, tells the version and the capabilities, and
+//! advertisement (a GET), which follows redirects within the origin, shows the version and the capabilities, and
 //! is remembered. No redirect is followed to another origin, and no credential is sent there.
 
 use std::time::Duration;
 
 use reqwest::header::{
-    ACCEPT, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, COOKIE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER,
+    ACCEPT, CACHE_CONTROL, CONTENT_TYPE, COOKIE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER,
 };
 use reqwest::{Method, Response, StatusCode};
 use tokio::io::AsyncWrite;
@@ -15,18 +15,19 @@ use tokio::time::timeout;
 use url::Url;
 
 use crate::revision::Ref;
-use crate::secret::{Secret, Source, redact};
+use crate::secret::{self, Secret, Source, redact};
 use crate::tls;
 
 use super::cookies;
 use super::credential::Credentials;
-use super::error::{Budget, Wait, escaped};
-use super::framing::{Incoming, Reader};
+use super::error::{Budget, Wait};
+use super::framing::{Incoming, PacketReader};
 use super::issuer::Issuer;
 use super::refs::{self, Advertisement, Capabilities, Version};
 use super::remote::Userinfo;
-use super::stream::Said;
-use super::{Answer, Error, ExtraHeader, Options, Proxy, Request, Tip, pack};
+use super::stderr::Stderr;
+use super::text::{escaped, root_cause};
+use super::{Error, ExtraHeader, Options, PackResponse, Proxy, Request, Tip, pack};
 
 /// Redirects followed for one advertisement: http has one host for many paths, and renamed repositories are renamed
 /// again.
@@ -35,6 +36,8 @@ const REDIRECTS: usize = 3;
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 /// How much of an error page is shown.
 const SHOWN: usize = 80;
+/// How much of a redirect's target is shown.
+const SHOWN_URL: usize = 400;
 /// Some servers and proxies let only clients through that call themselves `git/`.
 const USER_AGENT: &str = concat!("git/2.0 (treeswap ", env!("CARGO_PKG_VERSION"), ")");
 
@@ -58,7 +61,7 @@ pub(super) struct Http {
     speaks_two: bool,
     /// Whether a connection may be kept.
     used: bool,
-    /// The password sent last, as it is and as it was sent: an answer may hold it.
+    /// What was sent last and is secret, held so that it stays known: an answer may repeat it.
     sent: Vec<Secret>,
 }
 
@@ -66,10 +69,7 @@ impl Http {
     pub(super) fn new(url: &Url, userinfo: Userinfo, options: Options) -> Result<Self, Error> {
         let name = redact(url.as_str());
         let failed = |source| Error::Connect { remote: name.clone(), source };
-        let tls = match options.unverified {
-            true => tls::unverified(),
-            false => tls::config(options.ca_file.clone()),
-        };
+        let tls = if options.unverified { tls::unverified() } else { tls::config(options.ca_file.clone()) };
         let tls = tls.map_err(|error| failed(Box::new(error)))?;
         let builder = match &options.proxy {
             Proxy::Environment => reqwest::Client::builder(),
@@ -92,7 +92,8 @@ impl Http {
             .map_err(|error| failed(Box::new(error)))?;
         let credentials = Credentials::new(&options.credentials, url, userinfo)?;
         let issuer = options.issuance.clone().map(|from| Issuer::new(from, options.ca_file.clone()));
-        let issuer = issuer.transpose().map_err(failed)?.map(|issuer| issuer.telling(options.issued.clone()));
+        let issuer =
+            issuer.transpose().map_err(failed)?.map(|issuer| issuer.reporting_to(options.issued.clone()));
         let given = url.as_str().trim_end_matches('/').to_owned();
         let base = given.clone();
         Ok(Self {
@@ -114,24 +115,22 @@ impl Http {
         if let Some(issuer) = &mut self.issuer {
             issuer.attempt_begins();
         }
-        let resolved = self.look_up(asked).await;
-        resolved.map_err(|error| error.without(&self.sent))
+        self.look_up(asked).await
     }
 
     pub(super) async fn fetch(
         &mut self,
         request: &Request,
         sink: &mut (dyn AsyncWrite + Unpin + Send),
-    ) -> Result<Answer, Error> {
-        let fetched = self.receive(request, sink).await;
-        fetched.map_err(|error| error.without(&self.sent))
+    ) -> Result<PackResponse, Error> {
+        self.receive(request, sink).await
     }
 
     async fn look_up(&mut self, asked: &Ref) -> Result<Tip, Error> {
         let candidates = asked.candidates();
         if self.offered.as_ref().is_none_or(|offered| offered.version == Version::Two) {
             match self.ls_refs(&candidates, asked).await {
-                Err(error) if self.worth_a_look(&error) => {}
+                Err(error) if self.may_be_explained_by_advertisement(&error) => {}
                 answer => return answer,
             }
         }
@@ -154,7 +153,7 @@ impl Http {
     /// Whether the advertisement may explain the error. A server that has answered version 2 before is asked again
     /// only where the repository may have moved. One that speaks no version 2 may answer anything at all: git's own
     /// http-backend ends the answer before its first byte.
-    fn worth_a_look(&self, error: &Error) -> bool {
+    fn may_be_explained_by_advertisement(&self, error: &Error) -> bool {
         match error {
             Error::Redirect { .. } => true,
             Error::Status { status, retry_after, .. } => {
@@ -170,7 +169,7 @@ impl Http {
         &mut self,
         request: &Request,
         sink: &mut (dyn AsyncWrite + Unpin + Send),
-    ) -> Result<Answer, Error> {
+    ) -> Result<PackResponse, Error> {
         let offered = match &self.offered {
             Some(offered) => offered.clone(),
             None => self.discover(&[]).await?.capabilities,
@@ -188,7 +187,7 @@ impl Http {
         &mut self,
         question: &pack::Question,
         sink: &mut (dyn AsyncWrite + Unpin + Send),
-    ) -> Result<Answer, Error> {
+    ) -> Result<PackResponse, Error> {
         let mut reader = self.post(question.message.clone(), "asking for the pack").await?;
         let budgets = (self.options.max_refs_bytes, self.options.max_fetch_bytes);
         let answer = question.answer(&mut reader, budgets, sink, &self.name).await?;
@@ -232,7 +231,7 @@ impl Http {
     fn redirection(&self, from: &Url, response: &Response, left: usize) -> Result<Url, Error> {
         let location =
             response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let refused = |to: &str, why| Err(Error::Redirect { remote: self.name.clone(), to: redact(to), why });
+        let refused = |to: &str, why| Err(Error::Redirect { remote: self.name.clone(), to: shown(to), why });
         let Ok(to) = from.join(location) else { return refused(location, "that is not a URL") };
         if to.origin() != from.origin() {
             let why = match (from.scheme(), to.scheme()) {
@@ -250,27 +249,27 @@ impl Http {
         Ok(to)
     }
 
-    async fn post(&mut self, message: Vec<u8>, doing: &'static str) -> Result<Reader, Error> {
+    async fn post(&mut self, message: Vec<u8>, doing: &'static str) -> Result<PacketReader, Error> {
         let url = self.url(&format!("{}/git-upload-pack", self.base))?;
         let response = self.send(Method::POST, url.clone(), message, doing).await?;
         if response.status().is_redirection() {
-            // A POST is never redirected; the advertisement tells where the repository went.
+            // A POST is never redirected; the advertisement shows where the repository went.
             let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
             let to =
                 location.and_then(|location| url.join(location).ok()).map_or_else(String::new, String::from);
             let why = "a question is not sent after a redirect";
-            return Err(Error::Redirect { remote: self.name.clone(), to: redact(&to), why });
+            return Err(Error::Redirect { remote: self.name.clone(), to: shown(&to), why });
         }
         let response = self.successful(response).await?;
         Ok(self.reader(response))
     }
 
-    fn reader(&self, response: Response) -> Reader {
-        Reader::new(
+    fn reader(&self, response: Response) -> PacketReader {
+        PacketReader::new(
             &self.name,
             Incoming::Http(Box::new(response)),
             self.options.timeouts.idle,
-            Said::default(),
+            Stderr::default(),
         )
     }
 
@@ -285,6 +284,14 @@ impl Http {
     ) -> Result<Response, Error> {
         let username_password = self.credential(&url).await?;
         let cookies = self.cookies(&url).await?;
+        self.sent.clear();
+        if let Some((username, password)) = &username_password {
+            self.sent.extend([password.clone(), secret::basic(username, password)]);
+        }
+        let cookies = cookies.map(|(header, values)| {
+            self.sent.extend(values);
+            header
+        });
         let mut again = self.used;
         loop {
             let mut request = self.client.request(method.clone(), url.clone()).headers(headers(&method));
@@ -294,16 +301,13 @@ impl Http {
             if let Some(cookies) = &cookies {
                 request = request.header(COOKIE, cookies.expose());
             }
-            for (name, value) in self.options.headers.iter().filter_map(|header| header.of(&url)) {
+            for (name, value) in ExtraHeader::of(&self.options.headers, &url) {
                 request = request.header(name, value);
             }
             if method == Method::POST {
                 request = request.body(body.clone());
             }
             let request = request.build().map_err(|error| self.failed(error, doing))?;
-            self.sent = secrets(&request, username_password.as_ref());
-            self.sent.extend(cookies.clone());
-            self.sent.extend(self.options.headers.iter().filter_map(ExtraHeader::secret));
             let idle = self.options.timeouts.idle;
             match timeout(idle, self.client.execute(request)).await {
                 Err(_) => return Err(self.waited(Wait::Idle, idle, doing)),
@@ -336,21 +340,17 @@ impl Http {
     }
 
     async fn secret(&self, source: Source) -> Result<Secret, Error> {
-        match source {
-            Source::Value(secret) => Ok(secret),
-            file => tokio::task::spawn_blocking(move || file.read())
-                .await
-                .map_err(|error| self.broken(Box::new(error), "reading the credential"))?
-                .map_err(|source| Error::Credential { remote: self.name.clone(), source }),
-        }
+        source.now(self.options.timeouts.idle).await.map_err(|source| self.unread(source))
     }
 
-    /// The cookies for the URL, read now.
-    async fn cookies(&self, url: &Url) -> Result<Option<Secret>, Error> {
-        let Some(file) = self.options.cookie_file.clone() else { return Ok(None) };
-        let file = self.secret(Source::File(file)).await?;
+    /// The header with the cookies for the URL, read now; behind it, each cookie of the file.
+    async fn cookies(&self, url: &Url) -> Result<Option<(Secret, Vec<Secret>)>, Error> {
+        let Some(path) = &self.options.cookie_file else { return Ok(None) };
+        let file = secret::read_holder(path, self.options.timeouts.idle).await;
+        let file = file.map_err(|source| self.unread(source))?;
         let now = jiff::Timestamp::now().as_second();
-        Ok(cookies::header(file.expose(), url, now).map(Secret::new))
+        let values = cookies::values(file.expose()).map(Secret::new).collect();
+        Ok(cookies::header(file.expose(), url, now).map(|header| (Secret::new(header), values)))
     }
 
     /// Stops at the first refusal: a second try with the same password could lock an account. (Some services say 403
@@ -387,6 +387,10 @@ impl Http {
         Err(Error::Status { remote: self.name.clone(), status: status.as_u16(), retry_after, said })
     }
 
+    fn unread(&self, source: secret::Error) -> Error {
+        Error::Credential { remote: self.name.clone(), source }
+    }
+
     fn waited(&self, wait: Wait, after: Duration, doing: &'static str) -> Error {
         Error::Timeout { remote: self.name.clone(), wait, after, doing }
     }
@@ -398,8 +402,8 @@ impl Http {
     /// What a request that got no answer failed of. reqwest's own text would only repeat the URL.
     fn failed(&self, error: reqwest::Error, doing: &'static str) -> Error {
         let error = error.without_url();
-        if let Some((problem, transient)) = tls::problem(&error) {
-            return Error::Tls { remote: self.name.clone(), problem, transient };
+        if let Some(problem) = tls::problem(&error) {
+            return Error::Tls { remote: self.name.clone(), problem };
         }
         match (error.is_connect(), error.is_timeout()) {
             (true, true) => self.waited(Wait::Connect, self.options.timeouts.connect, "connecting"),
@@ -409,28 +413,18 @@ impl Http {
     }
 }
 
-/// What of a request nobody may see, should the server repeat it.
-fn secrets(request: &reqwest::Request, credential: Option<&(String, Secret)>) -> Vec<Secret> {
-    let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let encoded = header.and_then(|value| value.strip_prefix("Basic ")).map(Secret::new);
-    encoded.into_iter().chain(credential.map(|(_, password)| password.clone())).collect()
+/// Where a redirect leads, as people may see it, and without what we asked for there: as a user would write it.
+fn shown(to: &str) -> String {
+    let repository = TAILS.iter().find_map(|tail| to.strip_suffix(tail)).unwrap_or(to);
+    redact(&escaped(repository.as_bytes(), SHOWN_URL))
 }
 
-/// The last of an error's causes: those above it only say which part of the client noticed it.
-pub(super) fn root_cause(error: &reqwest::Error) -> Box<dyn std::error::Error + Send + Sync> {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    cause.to_string().into()
-}
+/// What an advertisement's URL ends in.
+const TAILS: [&str; 2] = ["/info/refs?service=git-upload-pack", "/info/refs&service=git-upload-pack"];
 
 /// The end of an advertisement's URL; empty for any other URL.
 fn advertisement_tail(url: &Url) -> &'static str {
-    ["/info/refs?service=git-upload-pack", "/info/refs&service=git-upload-pack"]
-        .into_iter()
-        .find(|tail| url.as_str().ends_with(tail))
-        .unwrap_or_default()
+    TAILS.into_iter().find(|tail| url.as_str().ends_with(tail)).unwrap_or_default()
 }
 
 fn headers(method: &Method) -> HeaderMap {

@@ -1,7 +1,7 @@
 //! Credentials that have to be asked for: of an askpass URL before every attempt, of GitHub for an App until the token
 //! expires. Both are for the remote's own origin.
 //!
-//! Neither follows redirects, both have seconds and not minutes, and what they answer is in no message of ours.
+//! Neither follows redirects, both have seconds and not minutes, and what they answer is in none of our messages.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,9 +15,8 @@ use url::Url;
 use crate::secret::{self, Secret, redact_path};
 use crate::tls;
 
-use super::error::escaped;
 use super::github::{self, App};
-use super::http::root_cause;
+use super::text::{escaped, root_cause};
 
 /// How long the askpass URL may take: git-sync's limit.
 const ASKPASS: Duration = Duration::from_secs(1);
@@ -72,7 +71,7 @@ impl Issued {
         Self(Some(Arc::new(hear)))
     }
 
-    fn tell(&self, well: bool) {
+    fn report(&self, well: bool) {
         if let Some(hear) = &self.0 {
             hear(well);
         }
@@ -85,26 +84,26 @@ impl fmt::Debug for Issued {
     }
 }
 
-/// Nobody issued a credential.
+/// No credential was issued.
 #[derive(Debug, thiserror::Error)]
 #[error("{url} ({flag}) {why}")]
 pub struct Unissued {
     url: String,
     flag: &'static str,
-    why: Why,
+    why: IssueFailure,
     #[source]
     source: Option<secret::Error>,
 }
 
 #[derive(Debug)]
-enum Why {
+enum IssueFailure {
     /// Not answered, or not as it should.
     Answer(String),
     /// The private key.
     Key(&'static str),
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for IssueFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Answer(why) => f.write_str(why),
@@ -118,13 +117,13 @@ impl fmt::Display for Why {
 pub struct Issuer {
     from: Issuance,
     client: Client,
-    held: Option<Held>,
+    held: Option<CachedToken>,
     issued: Issued,
 }
 
 #[derive(Debug)]
-struct Held {
-    username: String,
+struct CachedToken {
+    username: Secret,
     password: Secret,
     /// None: until the next attempt.
     until: Option<Timestamp>,
@@ -146,9 +145,9 @@ impl Issuer {
         Ok(Self { from, client, held: None, issued: Issued::default() })
     }
 
-    /// Tells somebody how each request ended.
+    /// Reports how each request ended.
     #[must_use]
-    pub fn telling(self, issued: Issued) -> Self {
+    pub fn reporting_to(self, issued: Issued) -> Self {
         Self { issued, ..self }
     }
 
@@ -165,10 +164,11 @@ impl Issuer {
     /// User name and password, asked for where none is held.
     ///
     /// # Errors
-    /// When nobody answered as it should.
+    /// When there was no proper answer.
     pub async fn credential(&mut self) -> Result<(String, Secret), Unissued> {
-        let good =
-            |held: &Held| held.until.is_none_or(|until| until.duration_since(Timestamp::now()) > SPARE);
+        let good = |held: &CachedToken| {
+            held.until.is_none_or(|until| until.duration_since(Timestamp::now()) > SPARE)
+        };
         let held = match self.held.take().filter(good) {
             Some(held) => held,
             None => {
@@ -176,55 +176,51 @@ impl Issuer {
                     Issuance::Askpass(url) => self.askpass(url).await,
                     Issuance::GitHubApp(app) => self.github(app).await,
                 };
-                self.issued.tell(asked.is_ok());
+                self.issued.report(asked.is_ok());
                 asked?
             }
         };
-        let credential = (held.username.clone(), held.password.clone());
+        let credential = (held.username.expose().to_owned(), held.password.clone());
         self.held = Some(held);
         Ok(credential)
     }
 
-    async fn askpass(&self, url: &Url) -> Result<Held, Unissued> {
-        let text = self.answer(self.client.get(url.clone()).timeout(ASKPASS), 200, None).await?;
+    async fn askpass(&self, url: &Url) -> Result<CachedToken, Unissued> {
+        let text = self.answer(self.client.get(url.clone()).timeout(ASKPASS), 200).await?;
         let value = |name: &str| {
             let lines = text.expose().lines().filter_map(|line| line.split_once('='));
             lines.filter(|(key, _)| *key == name).map(|(_, value)| value.trim_end_matches('\r')).next_back()
         };
-        let (username, password) = (value("username"), value("password"));
+        let username = value("username");
+        let password = value("password");
         if username.is_none() && password.is_none() {
             return Err(self.unissued("answered without a line username= or password="));
         }
-        let password = Secret::new(password.unwrap_or_default());
-        Ok(Held { username: username.unwrap_or_default().to_owned(), password, until: None })
+        let secret = |text: Option<&str>| Secret::new(text.unwrap_or_default());
+        Ok(CachedToken { username: secret(username), password: secret(password), until: None })
     }
 
-    async fn github(&self, app: &App) -> Result<Held, Unissued> {
+    async fn github(&self, app: &App) -> Result<CachedToken, Unissued> {
         let key = app.key.clone();
-        let read = tokio::task::spawn_blocking(move || key.read()).await;
-        let no_key = |why, source| Unissued { source, why: Why::Key(why), ..self.unissued("") };
-        let key = match read {
-            Ok(Ok(key)) => key,
-            Ok(Err(error)) => return Err(no_key("the private key cannot be read", Some(error))),
-            Err(_) => return Err(no_key("the process ends", None)),
-        };
+        let no_key = |why, source| Unissued { source, why: IssueFailure::Key(why), ..self.unissued("") };
+        let key = key.now(GITHUB).await;
+        let key = key.map_err(|error| no_key("the private key cannot be read", Some(error)))?;
         let token = github::sign(app, &key, Timestamp::now()).map_err(|why| no_key(why, None))?;
         let url = app.endpoint().ok_or_else(|| self.unissued("cannot be the beginning of a URL"))?;
         let request = self.client.post(url).timeout(GITHUB).bearer_auth(token.expose());
         let request = request.header("Accept", "application/vnd.github+json").body("");
-        let answer = self.answer(request, 201, Some(&token)).await?;
+        let answer = self.answer(request, 201).await?;
         let issued = github::read(answer.expose()).map_err(|why| self.unissued(why))?;
         // GitHub does not look at the name.
-        Ok(Held { username: "-".to_owned(), password: issued.token, until: Some(issued.expires_at) })
+        Ok(CachedToken {
+            username: Secret::holder("-"),
+            password: issued.token,
+            until: Some(issued.expires_at),
+        })
     }
 
-    /// The text of an answer with the right status. `sent` is repeated in no message.
-    async fn answer(
-        &self,
-        request: RequestBuilder,
-        wanted: u16,
-        sent: Option<&Secret>,
-    ) -> Result<Secret, Unissued> {
+    /// The text of an answer with the right status.
+    async fn answer(&self, request: RequestBuilder, wanted: u16) -> Result<Secret, Unissued> {
         let mut answer = request.send().await.map_err(|error| self.failed(error))?;
         let status = answer.status().as_u16();
         let text = self.text(&mut answer).await?;
@@ -232,12 +228,9 @@ impl Issuer {
             return Ok(text);
         }
         // What the askpass URL says may be secret whatever its status is; what GitHub says is why.
-        let said = match (&self.from, sent) {
-            (Issuance::GitHubApp(_), Some(sent)) => {
-                let said = text.expose().replace(sent.expose(), "[redacted]");
-                format!(": {}", escaped(said.trim().as_bytes(), SHOWN))
-            }
-            _ => String::new(),
+        let said = match &self.from {
+            Issuance::GitHubApp(_) => format!(": {}", escaped(text.expose().trim().as_bytes(), SHOWN)),
+            Issuance::Askpass(_) => String::new(),
         };
         Err(self.unissued(format!("answered {status}, not {wanted}{said}")))
     }
@@ -251,38 +244,38 @@ impl Issuer {
             }
         }
         let text = String::from_utf8(bytes).map_err(|_| self.unissued("answered with what is not text"))?;
-        Ok(Secret::new(text))
+        Ok(Secret::holder(text))
     }
 
     fn failed(&self, error: reqwest::Error) -> Unissued {
         let error = error.without_url();
         match tls::problem(&error) {
-            Some((problem, _)) => self.unissued(format!("is not to be trusted: {problem}")),
+            Some(problem) => self.unissued(format!("is not to be trusted: {}", problem.text)),
             None if error.is_timeout() => self.unissued("did not answer in time"),
             None => self.unissued(format!("cannot be asked: {}", root_cause(&error))),
         }
     }
 
     fn unissued(&self, why: impl Into<String>) -> Unissued {
-        let why = Why::Answer(why.into());
+        let why = IssueFailure::Answer(why.into());
         Unissued { url: self.from.url(), flag: self.from.flag(), why, source: None }
     }
 }
 
 impl Unissued {
-    /// What a person can do, a line each.
+    /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         match self.why {
-            Why::Key(_) => vec![
+            IssueFailure::Key(_) => vec![
                 "--github-app-private-key-file is the .pem file that GitHub gives for the App".to_owned(),
             ],
-            Why::Answer(_) if self.flag == "--askpass-url" => {
+            IssueFailure::Answer(_) if self.flag == "--askpass-url" => {
                 vec![
                     "it answers a GET within a second with 200 and lines username=… and password=…"
                         .to_owned(),
                 ]
             }
-            Why::Answer(_) => {
+            IssueFailure::Answer(_) => {
                 vec!["check the App's id, that its key is this one, and the installation's id".to_owned()]
             }
         }

@@ -8,14 +8,19 @@ use git2::{ErrorCode, ObjectType, Repository, RepositoryOpenFlags};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 
-use crate::revision::{ObjectId, Ref};
+use crate::mirror::error::Libgit2;
+use crate::mirror::odb::{ObjectReader, to_object_id};
+use crate::revision::Ref;
 
 use super::error::Budget;
 use super::stream::{self, Opened};
-use super::{Answer, Error, Options, Request, Tip, inplace};
+use super::{Error, Options, PackResponse, Request, Tip, local_pack};
 
 /// Pieces of pack between the thread that makes them and the sink. Each is some ten KiB.
 const PIECES: usize = 16;
+
+/// Tags of tags are followed this far; what such a tag names is then seen to be no commit.
+const TAGS_MAX: usize = 16;
 
 /// A local repository.
 #[derive(Debug)]
@@ -31,7 +36,8 @@ impl Local {
     }
 
     pub(super) async fn resolve(&mut self, asked: &Ref) -> Result<Tip, Error> {
-        let (path, candidates) = (self.path.clone(), asked.candidates());
+        let path = self.path.clone();
+        let candidates = asked.candidates();
         match blocking(move || look_up(&path, &candidates)).await {
             Ok(Some(tip)) => Ok(tip),
             Ok(None) => Err(Error::NoSuchRef { name: asked.to_string(), remote: self.name.clone() }),
@@ -48,10 +54,10 @@ impl Local {
     }
 
     fn failed<T>(&self, source: git2::Error) -> Result<T, Error> {
-        Err(Error::Local { path: self.path.clone(), source })
+        Err(Error::Local { path: self.path.clone(), source: Libgit2(source) })
     }
 
-    fn upload_pack(&self) -> Result<Option<super::framing::Reader>, Error> {
+    fn upload_pack(&self) -> Result<Option<super::framing::PacketReader>, Error> {
         stream::process(&self.name, &self.options.git, &self.path, self.options.timeouts.idle)
     }
 
@@ -59,7 +65,7 @@ impl Local {
         &mut self,
         request: &Request,
         sink: &mut (dyn AsyncWrite + Unpin + Send),
-    ) -> Result<Answer, Error> {
+    ) -> Result<PackResponse, Error> {
         // A repository has to allow its program a filter; we need no leave.
         let program = if request.only_filtered { None } else { self.upload_pack()? };
         let opened = match program {
@@ -78,10 +84,11 @@ impl Local {
         &self,
         request: &Request,
         sink: &mut (dyn AsyncWrite + Unpin + Send),
-    ) -> Result<Answer, Error> {
+    ) -> Result<PackResponse, Error> {
         let (sender, mut pieces) = mpsc::channel(PIECES);
-        let (path, request) = (self.path.clone(), request.clone());
-        let making = blocking(move || inplace::pack(&open(&path)?, &request, &sender));
+        let path = self.path.clone();
+        let request = request.clone();
+        let making = blocking(move || local_pack::pack(&open(&path)?, &request, &sender));
         let handing_on = async {
             let mut bytes = 0u64;
             while let Some(piece) = pieces.recv().await {
@@ -101,7 +108,7 @@ impl Local {
         // The thread ends by itself when the channel closes, be it by an error here or by our future being dropped.
         let making = async { making.await.or_else(|source| self.failed(source)) };
         let (answer, bytes) = tokio::try_join!(making, handing_on)?;
-        Ok(Answer { bytes, ..answer })
+        Ok(PackResponse { bytes, ..answer })
     }
 }
 
@@ -157,23 +164,20 @@ fn look_up(path: &Path, candidates: &[String]) -> Result<Option<Tip>, git2::Erro
             Err(error) => return Err(error),
         };
         let Some(id) = id else { continue };
-        let mut peeled = repository.find_object(id, None).map_err(inplace::of("object", id))?;
-        while let Some(tag) = peeled.as_tag() {
-            peeled = tag.target().map_err(inplace::of("tag", tag.id()))?;
+        // Kinds come from headers: authors chose how large the objects are.
+        let reader = ObjectReader(repository.odb()?);
+        let object = to_object_id(id);
+        let mut peeled = object;
+        let mut kind = reader.kind(&peeled).map_err(local_pack::lack)?;
+        let is_tag = kind == ObjectType::Tag;
+        for _ in 0..TAGS_MAX {
+            if kind != ObjectType::Tag {
+                break;
+            }
+            peeled = reader.target(&peeled).map_err(local_pack::lack)?;
+            kind = reader.kind(&peeled).map_err(local_pack::lack)?;
         }
-        let is_tag = repository.odb()?.read_header(id)?.1 == ObjectType::Tag;
-        return Ok(Some(Tip {
-            name: Some(name.clone()),
-            object: ours(id),
-            peeled: is_tag.then(|| ours(peeled.id())),
-        }));
+        return Ok(Some(Tip { name: Some(name.clone()), object, peeled: is_tag.then_some(peeled) }));
     }
     Ok(None)
-}
-
-/// libgit2's id as ours.
-pub(super) fn ours(id: git2::Oid) -> ObjectId {
-    let mut bytes = [0; 20];
-    bytes.copy_from_slice(id.as_bytes());
-    ObjectId(bytes)
 }

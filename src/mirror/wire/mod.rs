@@ -12,16 +12,18 @@ mod extra;
 mod framing;
 mod github;
 mod http;
-mod inplace;
 mod issuer;
-mod known_hosts;
 mod local;
+mod local_pack;
 mod pack;
+mod packing;
 pub(super) mod program;
 mod refs;
 mod remote;
 pub mod ssh;
+mod stderr;
 mod stream;
+mod text;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -35,7 +37,7 @@ use crate::secret::redact;
 
 pub use credential::Credential;
 pub use error::{Budget, Error, Wait};
-pub use extra::{ExtraHeader, Proxy};
+pub use extra::{Closeness, ExtraHeader, Proxy, Scope};
 pub use github::App;
 pub use issuer::{Issuance, Issued, Issuer, Unissued};
 
@@ -117,14 +119,14 @@ impl fmt::Debug for Program {
 
 /// Where a remote is, for who decides whether it may be asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum RemoteHost {
     /// On this machine.
     Here,
     /// On a host.
     Host(String),
 }
 
-impl Place {
+impl RemoteHost {
     /// Reads a remote's form; in words why it has none.
     pub(super) fn of(remote: &str) -> Result<Self, &'static str> {
         // git takes `name::address` for the call of a program, git-remote-name; we would take it for the scp form.
@@ -156,7 +158,7 @@ pub struct Timeouts {
 impl Options {
     /// The same for another remote, a submodule's. What was for the first one's origin stays for that origin.
     #[must_use]
-    pub fn elsewhere(&self, remote: &str) -> Self {
+    pub fn for_remote(&self, remote: &str) -> Self {
         let (own, userinfo) = match remote::parse(&self.remote) {
             Ok((Remote::Http(mut url), userinfo)) => {
                 url.set_path("/");
@@ -259,7 +261,7 @@ pub struct Request {
 
 /// What came besides the pack.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Answer {
+pub struct PackResponse {
     /// Commits that became boundary.
     pub shallow: Vec<ObjectId>,
     /// Commits that are boundary no longer.
@@ -278,13 +280,13 @@ pub struct Answer {
 pub struct Client {
     name: String,
     overall: Duration,
-    way: Way,
+    way: Transport,
     /// What fetches in our place.
     fetcher: Option<Box<program::Fetcher>>,
 }
 
 #[derive(Debug)]
-enum Way {
+enum Transport {
     Http(Box<http::Http>),
     Stream(Box<stream::Streams>),
     Local(Box<local::Local>),
@@ -301,14 +303,14 @@ impl Client {
         let fetcher = fetcher.transpose()?.map(Box::new);
         let (remote, userinfo) = match remote::parse(&options.remote) {
             Err(Error::BadRemote { .. }) if fetcher.is_some() => {
-                return Ok(Self { name, overall, way: Way::Program, fetcher });
+                return Ok(Self { name, overall, way: Transport::Program, fetcher });
             }
             parsed => parsed?,
         };
         let way = match remote {
-            Remote::Http(url) => Way::Http(Box::new(http::Http::new(&url, userinfo, options)?)),
-            Remote::Local(path) => Way::Local(Box::new(local::Local::new(name.clone(), path, options))),
-            remote => Way::Stream(Box::new(stream::Streams::new(name.clone(), remote, options))),
+            Remote::Http(url) => Transport::Http(Box::new(http::Http::new(&url, userinfo, options)?)),
+            Remote::Local(path) => Transport::Local(Box::new(local::Local::new(name.clone(), path, options))),
+            remote => Transport::Stream(Box::new(stream::Streams::new(name.clone(), remote, options))),
         };
         Ok(Self { name, overall, way, fetcher })
     }
@@ -326,10 +328,10 @@ impl Client {
         let overall = self.overall;
         let resolved = async {
             match &mut self.way {
-                Way::Http(http) => http.resolve(asked).await,
-                Way::Stream(streams) => streams.resolve(asked).await,
-                Way::Local(local) => local.resolve(asked).await,
-                Way::Program => match &mut self.fetcher {
+                Transport::Http(http) => http.resolve(asked).await,
+                Transport::Stream(streams) => streams.resolve(asked).await,
+                Transport::Local(local) => local.resolve(asked).await,
+                Transport::Program => match &mut self.fetcher {
                     Some(fetcher) => fetcher.resolve(asked).await,
                     None => unreachable!("only a client with a program goes this way"),
                 },
@@ -337,7 +339,7 @@ impl Client {
         };
         match timeout(overall, resolved).await {
             Ok(resolved) => resolved,
-            Err(_) => Err(self.too_late("looking up references")),
+            Err(_) => Err(self.past_deadline("looking up references")),
         }
     }
 
@@ -347,7 +349,7 @@ impl Client {
         &mut self,
         request: &Request,
         pack: &mut (dyn AsyncWrite + Unpin + Send),
-    ) -> Result<Answer, Error> {
+    ) -> Result<PackResponse, Error> {
         debug_assert!(!request.wants.is_empty(), "a fetch of nothing has no answer in the protocol");
         let overall = self.overall;
         let fetched = async {
@@ -355,19 +357,19 @@ impl Client {
                 return fetcher.fetch(request, pack).await;
             }
             match &mut self.way {
-                Way::Program => unreachable!("only a client with a program goes this way"),
-                Way::Http(http) => http.fetch(request, pack).await,
-                Way::Stream(streams) => streams.fetch(request, pack).await,
-                Way::Local(local) => local.fetch(request, pack).await,
+                Transport::Program => unreachable!("only a client with a program goes this way"),
+                Transport::Http(http) => http.fetch(request, pack).await,
+                Transport::Stream(streams) => streams.fetch(request, pack).await,
+                Transport::Local(local) => local.fetch(request, pack).await,
             }
         };
         match timeout(overall, fetched).await {
             Ok(fetched) => fetched,
-            Err(_) => Err(self.too_late("fetching")),
+            Err(_) => Err(self.past_deadline("fetching")),
         }
     }
 
-    fn too_late(&self, doing: &'static str) -> Error {
+    fn past_deadline(&self, doing: &'static str) -> Error {
         Error::Timeout { remote: self.name.clone(), wait: Wait::Overall, after: self.overall, doing }
     }
 }

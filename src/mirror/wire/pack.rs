@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::error::Budget;
-use super::framing::{Band, Line, Reader, push, push_delimiter, push_flush};
+use super::framing::{Band, Line, PacketReader, push, push_delimiter, push_flush};
 use super::refs::{Capabilities, Version, id_after};
-use super::{Answer, Deepen, Error, Request};
+use super::{Deepen, Error, PackResponse, Request};
 
 /// What git sends for "without end" (INFINITE_DEPTH in its shallow.h); servers know it by this value.
 const WITHOUT_END: u32 = 0x7fff_ffff;
@@ -96,8 +96,8 @@ fn version_two(message: &mut Vec<u8>, request: &Request, offered: &Capabilities,
 fn version_zero(message: &mut Vec<u8>, request: &Request, offered: &Capabilities, filtered: bool) {
     let mut capabilities = String::new();
     let side_band = if offered.has("side-band-64k") { "side-band-64k" } else { "side-band" };
-    let wished = [side_band, "ofs-delta", "no-progress", "shallow", "thin-pack", "filter"];
-    for name in wished.into_iter().filter(|name| offered.has(name)) {
+    let wanted = [side_band, "ofs-delta", "no-progress", "shallow", "thin-pack", "filter"];
+    for name in wanted.into_iter().filter(|name| offered.has(name)) {
         if (name != "thin-pack" || request.thin) && (name != "filter" || filtered) {
             // Writing to a string doesn't fail.
             let _ = write!(capabilities, " {name}");
@@ -119,12 +119,12 @@ impl Question {
     /// Reads the answer; the pack goes to the sink as it comes.
     pub(super) async fn answer(
         &self,
-        reader: &mut Reader,
+        reader: &mut PacketReader,
         budgets: (u64, u64),
         pack: &mut (dyn AsyncWrite + Unpin + Send),
         remote: &str,
-    ) -> Result<Answer, Error> {
-        let mut answer = Answer { filtered: self.filtered, ..Answer::default() };
+    ) -> Result<PackResponse, Error> {
+        let mut answer = PackResponse { filtered: self.filtered, ..PackResponse::default() };
         let sink = |source| Error::Sink { remote: remote.to_owned(), source };
         reader.begin("waiting for the pack", Budget::Refs, budgets.0);
         match self.version {
@@ -151,7 +151,7 @@ impl Question {
     }
 
     /// Version 0: the boundary, then one acknowledgment (none of the multi_ack modes is asked for), then the pack.
-    async fn negotiation(&self, reader: &mut Reader, answer: &mut Answer) -> Result<(), Error> {
+    async fn negotiation(&self, reader: &mut PacketReader, answer: &mut PackResponse) -> Result<(), Error> {
         if self.boundary_answered {
             while let Line::Data(line) = reader.line().await? {
                 read_boundary(&line, answer).ok_or_else(|| reader.odd(&line))?;
@@ -174,7 +174,7 @@ impl Question {
 }
 
 /// Version 2: sections, each with its name, the pack last.
-async fn sections(reader: &mut Reader, answer: &mut Answer) -> Result<(), Error> {
+async fn sections(reader: &mut PacketReader, answer: &mut PackResponse) -> Result<(), Error> {
     loop {
         let Line::Data(name) = reader.line().await? else { return Err(reader.cut().await) };
         match name.trim_ascii_end() {
@@ -193,7 +193,7 @@ async fn sections(reader: &mut Reader, answer: &mut Answer) -> Result<(), Error>
     }
 }
 
-fn read_boundary(line: &bytes::Bytes, answer: &mut Answer) -> Option<()> {
+fn read_boundary(line: &bytes::Bytes, answer: &mut PackResponse) -> Option<()> {
     match (id_after(line, "shallow "), id_after(line, "unshallow ")) {
         (Some(id), _) => answer.shallow.push(id),
         (_, Some(id)) => answer.unshallow.push(id),

@@ -1,13 +1,13 @@
 //! `--git`: a program of the operator's does the network step, by its own means: other transports, other credentials,
 //! a wrapper that does something first. It is git, or takes git's arguments.
 //!
-//! It runs as `PROGRAM fetch URL ID --verbose …` in an empty repository of ours (`GIT_DIR`) that borrows the mirror's
-//! objects and knows our boundary, so that it fetches what is missing and can spoil nothing. The one pack that it leaves
-//! there is then read like one that came over the network, and checked like one. The repository goes when the fetch
-//! ends; one that a kill left is swept with the mirror's other unfinished directories.
+//! It runs as `PROGRAM fetch URL ID --verbose …` in an empty scratch repository (`GIT_DIR`) that borrows the mirror's
+//! objects and knows our boundary, so that it fetches what is missing and can spoil nothing. The one pack that it
+//! leaves there is then read like one that came over the network, and checked like one. The repository goes when the
+//! fetch ends; one that a kill left is swept with the mirror's other unfinished directories.
 //!
 //! No secret is on a disk, in an argument or in the environment: configuration and credentials are in memory files of
-//! this process (memfd_create(2)), which the program reads as `/proc/PID/fd/N`; nobody but our own user can. A
+//! this process (memfd_create(2)), which the program reads as `/proc/PID/fd/N`; only our own user can. A
 //! credential is given out by a helper that git itself asks for the one origin that it is for.
 
 use std::fmt::Write as _;
@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use rustix::fs::MemfdFlags;
-use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
+use crate::descendants::Descendants;
 use crate::fsx;
 use crate::revision::{ObjectId, Ref};
 use crate::secret::Secret;
@@ -29,8 +29,8 @@ use super::error::Budget;
 use super::issuer::Issuer;
 use super::remote::{self, Remote};
 use super::ssh::{KnownHosts, quote};
-use super::stream::Said;
-use super::{Answer, Deepen, Error, Options, Program, Request, Tip};
+use super::stderr::Stderr;
+use super::{Deepen, Error, Options, PackResponse, Program, Request, Tip};
 
 /// The name of a repository to fetch into, with a number behind it. The mirror sweeps what begins so.
 pub(in crate::mirror) const UNFINISHED: &str = "tmp_worktree-fetch-";
@@ -107,12 +107,12 @@ impl Fetcher {
         &mut self,
         request: &Request,
         sink: &mut (dyn AsyncWrite + Unpin + Send),
-    ) -> Result<Answer, Error> {
+    ) -> Result<PackResponse, Error> {
         if request.only_filtered {
             // It fetches all of it where the remote knows no filter, and only says so afterwards.
             return Err(Error::Unsupported { remote: self.name.clone(), feature: "filter" });
         }
-        let place = Place::make(&self.program.mirror, request)
+        let place = ScratchRepo::make(&self.program.mirror, request)
             .map_err(|source| self.failed("make a repository for it", source))?;
         let mut args = vec!["fetch".to_owned(), self.url.clone()];
         args.extend(request.wants.iter().map(ToString::to_string));
@@ -126,14 +126,18 @@ impl Fetcher {
             args.push(format!("--filter={filter}"));
         }
         self.run(&args, Some(place.path())).await?;
-        let bytes = self.hand_on(&place, sink).await?;
+        let bytes = self.send_pack(&place, sink).await?;
         let after = place.shallow().map_err(|source| self.failed("read the boundary of", source))?;
         let unshallow = request.shallow.iter().filter(|id| !after.contains(id)).copied().collect();
-        Ok(Answer { unshallow, shallow: after, filtered: request.filter.is_some(), bytes })
+        Ok(PackResponse { unshallow, shallow: after, filtered: request.filter.is_some(), bytes })
     }
 
-    /// The pack that the program left, to whoever checks it.
-    async fn hand_on(&self, place: &Place, sink: &mut (dyn AsyncWrite + Unpin + Send)) -> Result<u64, Error> {
+    /// The pack that the program left, to the indexer.
+    async fn send_pack(
+        &self,
+        place: &ScratchRepo,
+        sink: &mut (dyn AsyncWrite + Unpin + Send),
+    ) -> Result<u64, Error> {
         let broken = |source| Error::Sink { remote: self.name.clone(), source };
         let packs = place.packs().map_err(|source| self.failed("read the pack of", source))?;
         let mut bytes = 0;
@@ -168,9 +172,10 @@ impl Fetcher {
         Ok(bytes)
     }
 
-    /// Runs the program to its end; what it wrote to its standard output. Dropped, everything that it started is killed.
+    /// Runs the program to its end; what it wrote to its standard output. Dropped, everything that it started is
+    /// killed.
     async fn run(&mut self, args: &[String], dir: Option<&Path>) -> Result<String, Error> {
-        let (files, secrets) = self.configure().await?;
+        let (files, _known) = self.configure().await?;
         let failed = |source| self.failed("run", source);
         let mut command = Command::new(&self.program.path);
         command
@@ -193,25 +198,26 @@ impl Fetcher {
         if let Some(dir) = dir {
             command.current_dir(dir).env("GIT_DIR", dir);
         }
-        let mut child = Group(command.kill_on_drop(true).spawn().map_err(failed)?);
-        let said = child.0.stderr.take().map(Said::collect).unwrap_or_default();
+        let (mut child, all) = Descendants::start(command).map_err(failed)?;
+        let said = child.stderr.take().map(Stderr::collect).unwrap_or_default();
         let mut listing = Vec::new();
-        if let Some(out) = child.0.stdout.take() {
+        if let Some(out) = child.stdout.take() {
             out.take(LISTING).read_to_end(&mut listing).await.map_err(failed)?;
         }
-        let status = child.0.wait().await.map_err(failed)?;
+        let status = child.wait().await.map_err(failed)?;
+        all.release();
         if status.success() {
             return Ok(String::from_utf8_lossy(&listing).into_owned());
         }
         let said = String::from_utf8_lossy(&said.settled().await).trim().to_owned();
-        let error =
-            Error::Program { program: self.program.path.clone(), remote: self.name.clone(), status, said };
-        Err(error.without(&secrets))
+        let said = crate::secret::quoted(&said).into_owned();
+        Err(Error::Program { program: self.program.path.clone(), remote: self.name.clone(), status, said })
     }
 
-    /// What the program is told in files, and the secrets among it.
+    /// What the program gets in files, and the secrets among it, held so that they stay known.
     async fn configure(&mut self) -> Result<(Files, Vec<Secret>), Error> {
-        let (mut files, mut secrets) = (Files::default(), Vec::new());
+        let mut files = Files::default();
+        let mut secrets = Vec::new();
         let mut text = String::from(
             "[core]\n\taskPass = true\n[gc]\n\tauto = 0\n[fetch]\n\tunpackLimit = 1\n[transfer]\n\tunpackLimit = 1\n",
         );
@@ -222,7 +228,7 @@ impl Fetcher {
             let helper = format!("!f() {{ test \"$1\" = get && cat {path}; }}; f");
             // Writing to a string doesn't fail.
             let _ = write!(text, "[credential {}]\n\thelper = {}\n", quoted(&url), quoted(&helper));
-            secrets.push(password);
+            secrets.extend([crate::secret::basic(&username, &password), password]);
         }
         if let Some(file) = &self.options.cookie_file {
             let _ = write!(text, "[http]\n\tcookieFile = {}\n", quoted(&file.to_string_lossy()));
@@ -244,10 +250,10 @@ impl Fetcher {
     /// URL, user name and password of everything that may be asked for.
     async fn credentials(&mut self) -> Result<Vec<(String, String, Secret)>, Error> {
         let mut all = Vec::new();
-        let given = Options::elsewhere(&self.options, &self.options.remote).credentials;
+        let given = Options::for_remote(&self.options, &self.options.remote).credentials;
         for credential in given {
             let unread = |source| Error::Credential { remote: self.name.clone(), source };
-            let password = credential.password.read().map_err(unread)?;
+            let password = credential.password.now(self.options.timeouts.idle).await.map_err(unread)?;
             let url = credential.url.unwrap_or_else(|| self.url.clone());
             all.push((url, credential.username.unwrap_or_else(|| "git".to_owned()), password));
         }
@@ -290,18 +296,6 @@ fn quoted(text: &str) -> String {
     format!("\"{escaped}\"")
 }
 
-/// The program with all that it started; killed when dropped.
-struct Group(Child);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // Without an id it was waited for, and the id may be somebody else's by now.
-        if let Some(group) = self.0.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)) {
-            let _ = rustix::process::kill_process_group(group, Signal::KILL); // they may all have ended
-        }
-    }
-}
-
 /// Files in memory, as long as the program may read them.
 #[derive(Default)]
 struct Files {
@@ -329,15 +323,15 @@ impl Files {
 }
 
 /// An empty repository that borrows the mirror's objects. It goes when dropped.
-struct Place(PathBuf);
+struct ScratchRepo(PathBuf);
 
-impl Drop for Place {
+impl Drop for ScratchRepo {
     fn drop(&mut self) {
         let _ = fs_err::remove_dir_all(&self.0); // what stays is swept when the mirror is opened
     }
 }
 
-impl Place {
+impl ScratchRepo {
     fn make(mirror: &Path, request: &Request) -> std::io::Result<Self> {
         let place = Self(mirror.join(fsx::unique(UNFINISHED)));
         let file = |name: &str, text: String| fs_err::write(place.0.join(name), text);
@@ -352,7 +346,7 @@ impl Place {
         if !request.shallow.is_empty() {
             file("shallow", request.shallow.iter().map(|id| format!("{id}\n")).collect())?;
         }
-        // What the server is told that we have.
+        // What the server learns that we have.
         for (at, id) in request.haves.iter().enumerate() {
             file(&format!("refs/held/{at}"), format!("{id}\n"))?;
         }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::revision::{ObjectId, Ref};
 
-use super::framing::{Line, Reader, push, push_delimiter, push_flush};
+use super::framing::{Line, PacketReader, push, push_delimiter, push_flush};
 use super::{Error, Tip};
 
 /// The protocol's version, as far as it makes a difference.
@@ -82,7 +82,7 @@ impl Capabilities {
         match self.offered.get("object-format").map(String::as_str) {
             None | Some("sha1") => Ok(()),
             Some(format) => {
-                let format = super::error::escaped(format.as_bytes(), 40);
+                let format = super::text::escaped(format.as_bytes(), 40);
                 Err(Error::ObjectFormat { remote: remote.to_owned(), format })
             }
         }
@@ -91,9 +91,9 @@ impl Capabilities {
 
 /// References that were looked for and found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Found(BTreeMap<String, (ObjectId, Option<ObjectId>)>);
+pub(super) struct FoundRefs(BTreeMap<String, (ObjectId, Option<ObjectId>)>);
 
-impl Found {
+impl FoundRefs {
     /// The best of the candidates.
     pub(super) fn pick(&self, candidates: &[String], asked: &Ref, remote: &str) -> Result<Tip, Error> {
         candidates
@@ -106,17 +106,17 @@ impl Found {
     }
 }
 
-/// What the beginning of a conversation told.
+/// What the beginning of a conversation announced.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Advertisement {
     pub(super) capabilities: Capabilities,
     /// Of version 0 only: those of the references that were looked for.
-    pub(super) found: Found,
+    pub(super) found: FoundRefs,
 }
 
 /// Reads an advertisement, over HTTP with or without its announcement of a service.
 pub(super) async fn read_advertisement(
-    reader: &mut Reader,
+    reader: &mut PacketReader,
     remote: &str,
     candidates: &[String],
 ) -> Result<Advertisement, Error> {
@@ -131,7 +131,7 @@ pub(super) async fn read_advertisement(
     let advertisement = match &line {
         Line::Data(data) if data.trim_ascii_end() == b"version 2" => {
             let capabilities = read_capabilities(reader).await?;
-            Advertisement { capabilities, found: Found::default() }
+            Advertisement { capabilities, found: FoundRefs::default() }
         }
         Line::Data(data) if data.trim_ascii_end() == b"version 1" => {
             let first = reader.line().await?;
@@ -143,7 +143,7 @@ pub(super) async fn read_advertisement(
     Ok(advertisement)
 }
 
-async fn read_capabilities(reader: &mut Reader) -> Result<Capabilities, Error> {
+async fn read_capabilities(reader: &mut PacketReader) -> Result<Capabilities, Error> {
     let mut capabilities = Capabilities::new(Version::Two);
     while let Line::Data(data) = reader.line().await? {
         let text = std::str::from_utf8(&data).map_err(|_| reader.odd(&data))?;
@@ -153,12 +153,12 @@ async fn read_capabilities(reader: &mut Reader) -> Result<Capabilities, Error> {
 }
 
 async fn read_references(
-    reader: &mut Reader,
+    reader: &mut PacketReader,
     mut line: Line,
     candidates: &[String],
 ) -> Result<Advertisement, Error> {
     let mut capabilities = Capabilities::new(Version::Zero);
-    let mut found = Found::default();
+    let mut found = FoundRefs::default();
     let mut first = true;
     while let Line::Data(data) = line {
         let mut reference: &[u8] = data.trim_ascii_end();
@@ -172,7 +172,7 @@ async fn read_references(
             }
         }
         first = false;
-        // A repository that is shallow itself says so; its boundary is told again by a fetch.
+        // A repository that is shallow itself says so; its boundary is sent again by a fetch.
         if !reference.starts_with(b"shallow ") {
             let (id, name) = id_and_rest(reference).ok_or_else(|| reader.odd(&data))?;
             match name.strip_suffix(b"^{}") {
@@ -221,8 +221,11 @@ pub(super) fn ls_refs(candidates: &[String]) -> Vec<u8> {
 
 /// Reads the answer to [`ls_refs`]. A prefix matches more than the name itself (`main` also `main2`): only exact
 /// matches are kept.
-pub(super) async fn read_ls_refs(reader: &mut Reader, candidates: &[String]) -> Result<Found, Error> {
-    let mut found = Found::default();
+pub(super) async fn read_ls_refs(
+    reader: &mut PacketReader,
+    candidates: &[String],
+) -> Result<FoundRefs, Error> {
+    let mut found = FoundRefs::default();
     while let Line::Data(data) = reader.line().await? {
         let (id, rest) = id_and_rest(data.trim_ascii_end()).ok_or_else(|| reader.odd(&data))?;
         let mut words = rest.split(|&byte| byte == b' ');
@@ -246,14 +249,14 @@ mod tests {
 
     use super::super::error::Budget;
     use super::super::framing::Incoming;
-    use super::super::stream::Said;
+    use super::super::stderr::Stderr;
     use super::*;
 
     impl super::super::framing::Duplex for std::io::Cursor<Vec<u8>> {}
 
-    fn reader(bytes: Vec<u8>) -> Reader {
+    fn reader(bytes: Vec<u8>) -> PacketReader {
         let incoming = Incoming::Stream(Box::new(std::io::Cursor::new(bytes)));
-        let mut reader = Reader::new("remote", incoming, Duration::from_secs(5), Said::default());
+        let mut reader = PacketReader::new("remote", incoming, Duration::from_secs(5), Stderr::default());
         reader.begin("testing", Budget::Refs, 1 << 20);
         reader
     }

@@ -1,4 +1,4 @@
-//! The forms in which a remote is given, told apart as git does it (git-fetch(1), "GIT URLS"). No network, no disk.
+//! The forms in which a remote is given, distinguished as git does it (git-fetch(1), "GIT URLS"). No network, no disk.
 
 use std::path::PathBuf;
 
@@ -105,7 +105,7 @@ fn scp_form(text: &str) -> Option<(Target, String)> {
     if host.contains('/') { None } else { found(user, host, 22, path) }
 }
 
-/// Refuses what no host, user or path may look like. They reach no command line of ours, but the path reaches the
+/// Refuses what no host, user or path may look like. They reach none of our command lines, but the path reaches the
 /// server's.
 fn ssh(target: Target, path: String) -> Result<Remote, &'static str> {
     if target.host.is_empty() {

@@ -2,12 +2,14 @@
 //!
 //! It promises that nothing is sent to a server whose host key `known_hosts` doesn't vouch for, that the files are read
 //! anew for every connection, that every wait has an end, and that a session dropped in any state closes its
-//! socket. It doesn't read `~/.ssh`, speak to an agent, or ask anybody anything.
+//! socket. It doesn't read `~/.ssh`, speak to an agent, or ask at a terminal.
 
 mod channel;
 mod distrust;
 mod error;
 mod keys;
+mod known_hosts;
+mod target;
 
 use std::borrow::Cow;
 use std::io;
@@ -24,12 +26,15 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
 pub use channel::{Channel, End};
-pub use distrust::{Distrust, Why};
+pub use distrust::{Distrust, UntrustedReason};
 pub use error::Error;
+pub use target::{DEFAULT_USER, Target};
+
+use crate::{detached_io, secret};
 
 use super::Timeouts;
-use super::known_hosts::HostKeys;
 use keys::Key;
+use known_hosts::HostKeys;
 
 /// After so long without a word the server is asked for one; three unanswered questions end the session.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -37,7 +42,7 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 /// How to prove who we are, and who they are.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Private keys, tried in this order (`--ssh-key-file`). Absent files are passed over unless all are absent.
+    /// Private keys, tried in this order (`--ssh-key-file`). Absent files are ignored unless all are absent.
     pub keys: Vec<PathBuf>,
     /// Which servers to trust.
     pub known_hosts: KnownHosts,
@@ -50,32 +55,6 @@ pub enum KnownHosts {
     Strict(PathBuf),
     /// Any (`--ssh-known-hosts=false`).
     Off,
-}
-
-/// Where to connect, and as whom.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Target {
-    /// The host: a name, or an address without brackets.
-    pub host: String,
-    /// The port; 22 by default.
-    pub port: u16,
-    /// The user; [`DEFAULT_USER`] where the remote names none.
-    pub user: String,
-}
-
-/// The user of a remote that names none. ssh would take the local one, which in a container means nothing; every
-/// hosting service expects this one.
-pub const DEFAULT_USER: &str = "git";
-
-impl Target {
-    /// The server, for messages.
-    pub fn server(&self) -> String {
-        if self.host.contains(':') {
-            format!("[{}]:{}", self.host, self.port)
-        } else {
-            format!("{}:{}", self.host, self.port)
-        }
-    }
 }
 
 /// An authenticated connection, kept between polls. Dropping it closes the socket, whatever is going on in it.
@@ -92,7 +71,7 @@ impl Session {
     /// Connects, checks the host key, and authenticates. Each step has a deadline of its own: connecting
     /// `timeouts.connect`; key exchange, and each key that is tried, `timeouts.idle`.
     pub async fn connect(target: &Target, options: &Options, timeouts: Timeouts) -> Result<Self, Error> {
-        let (keys, hosts) = read_files(target.clone(), options.clone()).await?;
+        let (keys, hosts) = read_files(target.clone(), options.clone(), timeouts.idle).await?;
         let (stream, socket) = dial(target, timeouts.connect).await?;
 
         let farewell = Farewell::default();
@@ -127,17 +106,18 @@ impl Session {
             offered.push(key.describe());
             match timeout(self.patience, self.offer(user, key)).await {
                 Err(_) => return Err(slow("the authentication", self.server.clone(), self.patience)),
-                Ok(Ok(Verdict::Accepted)) => return Ok(()),
-                Ok(Ok(Verdict::Next)) => {}
+                Ok(Ok(KeyReply::Accepted)) => return Ok(()),
+                Ok(Ok(KeyReply::Next)) => {}
                 // Servers hang up after some failures (OpenSSH: MaxAuthTries, six by default).
-                Ok(Ok(Verdict::Last) | Err(_)) => break,
+                Ok(Ok(KeyReply::Last) | Err(_)) => break,
             }
         }
-        let (server, user) = (self.server.clone(), user.to_owned());
+        let server = self.server.clone();
+        let user = secret::shown_user(user).to_owned();
         Err(Error::Denied { server, user, keys: offered, said: self.farewell.get() })
     }
 
-    async fn offer(&mut self, user: &str, key: &Key) -> Result<Verdict, russh::Error> {
+    async fn offer(&mut self, user: &str, key: &Key) -> Result<KeyReply, russh::Error> {
         // RSA keys sign with SHA-2 or not at all; a server that doesn't say what it takes is asked for both.
         let hashes: &[Option<HashAlg>] = if !key.key.algorithm().is_rsa() {
             &[None]
@@ -152,15 +132,15 @@ impl Session {
         for hash in hashes {
             let key = PrivateKeyWithHashAlg::new(key.key.clone(), *hash);
             match self.handle.authenticate_publickey(user, key).await? {
-                AuthResult::Success => return Ok(Verdict::Accepted),
+                AuthResult::Success => return Ok(KeyReply::Accepted),
                 AuthResult::Failure { remaining_methods, .. } => {
                     if !remaining_methods.contains(&MethodKind::PublicKey) {
-                        return Ok(Verdict::Last);
+                        return Ok(KeyReply::Last);
                     }
                 }
             }
         }
-        Ok(Verdict::Next)
+        Ok(KeyReply::Next)
     }
 
     /// Whether the connection still stands, as far as we know: unanswered keepalives end it, and so does a server
@@ -170,7 +150,7 @@ impl Session {
     }
 
     /// Runs a command. With `protocol_v2` the server is asked to set `GIT_PROTOCOL=version=2`, which it may refuse:
-    /// the first line of the answer tells. Whether it ran at all shows at the first read.
+    /// the first line of the answer shows. Whether it ran at all shows at the first read.
     pub async fn exec(&self, command: &str, protocol_v2: bool) -> Result<Channel, Error> {
         let opened = async {
             let channel = self.handle.channel_open_session().await?;
@@ -200,7 +180,7 @@ impl std::fmt::Debug for Session {
 }
 
 /// What a server thinks of a key.
-enum Verdict {
+enum KeyReply {
     Accepted,
     Next,
     Last,
@@ -216,8 +196,14 @@ impl Drop for HangUp {
     }
 }
 
-/// Reads keys and known hosts, away from the threads that mustn't block.
-async fn read_files(target: Target, options: Options) -> Result<(Vec<Key>, Option<HostKeys>), Error> {
+/// Reads keys and known hosts, away from the threads that mustn't block, and no longer than `limit`.
+async fn read_files(
+    target: Target,
+    options: Options,
+    limit: Duration,
+) -> Result<(Vec<Key>, Option<HostKeys>), Error> {
+    let late = slow("reading the key and known_hosts files for the connection", target.server(), limit);
+    let any = options.keys.first().cloned().unwrap_or_default();
     let read = move || {
         let hosts = match &options.known_hosts {
             KnownHosts::Strict(file) => Some(HostKeys::read(file, &target)?),
@@ -225,9 +211,9 @@ async fn read_files(target: Target, options: Options) -> Result<(Vec<Key>, Optio
         };
         Ok((keys::load(&options.keys)?, hosts))
     };
-    match tokio::task::spawn_blocking(read).await {
-        Ok(result) => result,
-        Err(failed) => std::panic::resume_unwind(failed.into_panic()),
+    match timeout(limit, detached_io::run(&any, read)).await {
+        Ok(Some(result)) => result,
+        Ok(None) | Err(_) => Err(late),
     }
 }
 
@@ -348,7 +334,7 @@ fn broken(step: &'static str, server: String, farewell: &Farewell, error: russh:
         russh::Error::NoCommonAlgo { kind, theirs, .. } => Error::NoCommonAlgorithm {
             server,
             kind: format!("{kind:?}").to_lowercase(),
-            theirs: theirs.join(", "),
+            theirs: secret::quoted(&theirs.join(", ")).into_owned(),
         },
         russh::Error::Disconnect | russh::Error::HUP | russh::Error::SendError | russh::Error::RecvError => {
             Error::Broken { step, server, source: farewell.words().into() }
@@ -357,7 +343,8 @@ fn broken(step: &'static str, server: String, farewell: &Farewell, error: russh:
     }
 }
 
-/// A server's words on one line of bounded length, without control characters; `None` where nothing is left.
+/// A server's words on one line of bounded length, without control characters and secrets; `None` where nothing is
+/// left.
 fn text(words: &str) -> Option<String> {
     let lines = words.lines().map(|line| line.chars().filter(|c| !c.is_control()).collect::<String>());
     let line = lines
@@ -365,7 +352,7 @@ fn text(words: &str) -> Option<String> {
         .filter(|line| !line.is_empty())
         .collect::<Vec<_>>()
         .join("; ");
-    let short: String = line.chars().take(400).collect();
+    let short: String = secret::quoted(&line).chars().take(400).collect();
     (!short.is_empty()).then_some(short)
 }
 

@@ -1,7 +1,8 @@
-//! Two-way byte streams on which `git upload-pack` answers: a TCP connection to a git daemon, a process, an ssh channel.
+//! Two-way byte streams on which `git upload-pack` answers: a TCP connection to a git daemon, a process, an ssh
+//! channel.
 //!
-//! A stream serves one operation. Asking the same upload-pack again for its references would be cheaper, and wrong:
-//! the process keeps the loose references that it has read once, and tells an old commit for ever (tried with git
+//! A stream serves one operation. Asking the same upload-pack again for its references would be cheaper, and wrong: the
+//! process keeps the loose references that it has read once, and answers with an old commit for ever (tried with git
 //! 2.39, `refs/heads/*` after a second `ls-refs`).
 
 use std::io;
@@ -12,57 +13,25 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Join, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Join, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::revision::Ref;
 
 use super::error::{Budget, Error, Wait};
-use super::framing::{Duplex, Incoming, Reader};
+use super::framing::{Duplex, Incoming, PacketReader};
 use super::refs::{self, Advertisement, Version};
 use super::remote::{GIT_PORT, Remote};
 use super::ssh::{self, Channel, Session};
-use super::{Answer, Options, Request, Tip, pack};
+use super::stderr::Stderr;
+use super::{Options, PackResponse, Request, Tip, pack};
 
 const REFERENCES: &str = "looking up references";
 
-/// How much of a process's standard error is kept.
-const SAID: usize = 4 << 10;
-
-/// What a process wrote to its standard error; nothing for other streams.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Said(Option<watch::Receiver<Vec<u8>>>);
-
-impl Said {
-    /// Collects in the background until the end.
-    pub(super) fn collect(mut from: impl AsyncRead + Send + Unpin + 'static) -> Self {
-        let (sender, receiver) = watch::channel(Vec::new());
-        tokio::spawn(async move {
-            let mut piece = [0; 1024];
-            while let Ok(taken @ 1..) = from.read(&mut piece).await {
-                sender.send_modify(|said| {
-                    let room = SAID - said.len().min(SAID);
-                    said.extend_from_slice(&piece[..taken.min(room)]);
-                });
-            }
-        });
-        Self(Some(receiver))
-    }
-
-    /// What was said, after a moment for the rest to arrive.
-    pub(super) async fn settled(&self) -> Vec<u8> {
-        let Some(mut receiver) = self.0.clone() else { return Vec::new() };
-        let end = async { while receiver.changed().await.is_ok() {} };
-        let _ = timeout(Duration::from_millis(300), end).await;
-        receiver.borrow().clone()
-    }
-}
-
 /// A process on its two pipes; when dropped, it is killed with everything it started: `git upload-pack` leaves the
-/// work to a `git pack-objects`, which would go on for as long as it takes to find that nobody reads.
+/// work to a `git pack-objects`, which would go on for as long as it takes to find that its pipe is closed.
 struct Process {
     pipes: Join<ChildStdout, ChildStdin>,
     child: Child,
@@ -70,7 +39,7 @@ struct Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Nobody has waited for the child yet, so its id, which is also its group's, names nobody else.
+        // The child has not been waited for yet, so its id, which is also its group's, is not used again.
         let group = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         if let Some(group) = group {
             let _ = rustix::process::kill_process_group(group, Signal::KILL); // they may all have ended
@@ -119,7 +88,7 @@ pub(super) async fn daemon(
     remote: &str,
     (host, port, path): (&str, u16, &str),
     (connect, idle): (Duration, Duration),
-) -> Result<Reader, Error> {
+) -> Result<PacketReader, Error> {
     let connected = timeout(connect, TcpStream::connect((host, port))).await;
     let socket = connected
         .map_err(|_| Error::Timeout {
@@ -131,7 +100,7 @@ pub(super) async fn daemon(
         .map_err(|source| Error::Connect { remote: remote.to_owned(), source: Box::new(source) })?;
     // Our messages are whole when we send them; waiting for more would only cost time.
     let _ = socket.set_nodelay(true);
-    let mut reader = Reader::new(remote, Incoming::Stream(Box::new(socket)), idle, Said::default());
+    let mut reader = PacketReader::new(remote, Incoming::Stream(Box::new(socket)), idle, Stderr::default());
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     // A daemon that serves several hosts looks the name up as it is.
     let host = if port == GIT_PORT { host } else { format!("{host}:{port}") };
@@ -142,19 +111,27 @@ pub(super) async fn daemon(
     Ok(reader)
 }
 
+/// What a git program that we start may hold while it packs: by default a window of ten objects of any size for each
+/// processor of the machine, which the memory limit of a container doesn't know. Deltas that exist are used all the
+/// same.
+const FRUGAL: [&str; 4] =
+    ["pack.threads=1", "pack.windowMemory=16m", "pack.deltaCacheSize=16m", "core.bigFileThreshold=8m"];
+
 /// Starts `git upload-pack` on a local repository; `None` where there is no such program.
 ///
-/// It gets no environment but what finding its own parts takes. Whoever owns the repository, reading it is what we
+/// It gets no environment but what finding its own parts takes. Whatever the repository's owner, reading it is what we
 /// were asked for; and a filter or an unadvertised object is refused to others, not to the machine's own reader.
 pub(super) fn process(
     remote: &str,
     git: &Path,
     path: &Path,
     idle: Duration,
-) -> Result<Option<Reader>, Error> {
+) -> Result<Option<PacketReader>, Error> {
     let mut command = Command::new(git);
     command
-        .args(["-c", "safe.directory=*", "-c", "uploadpack.allowFilter=true", "upload-pack"])
+        .args(["-c", "safe.directory=*", "-c", "uploadpack.allowFilter=true"])
+        .args(FRUGAL.iter().flat_map(|setting| ["-c", setting]))
+        .arg("upload-pack")
         .arg(path)
         .env_clear()
         .envs(
@@ -182,7 +159,7 @@ pub(super) fn process(
         return Err(failed(io::Error::other("its pipes are missing")));
     };
     let process = Process { pipes: tokio::io::join(from, to), child };
-    Ok(Some(Reader::new(remote, Incoming::Stream(Box::new(process)), idle, Said::collect(errors))))
+    Ok(Some(PacketReader::new(remote, Incoming::Stream(Box::new(process)), idle, Stderr::collect(errors))))
 }
 
 /// A remote reached by a stream of its own for every operation; an ssh session is kept for many.
@@ -196,7 +173,7 @@ pub(super) struct Streams {
 
 /// A stream whose advertisement was read.
 pub(super) struct Opened {
-    reader: Reader,
+    reader: PacketReader,
     advertisement: Advertisement,
 }
 
@@ -221,7 +198,8 @@ impl Streams {
     async fn open_once(&mut self, candidates: &[String]) -> Result<Opened, Error> {
         let reader = match &self.remote {
             Remote::Ssh(target, path) => {
-                let (name, options) = (&self.name, &self.options);
+                let name = &self.name;
+                let options = &self.options;
                 let failed = |source| Error::Ssh { remote: name.clone(), source: Box::new(source) };
                 let session = match self.session.take().filter(Session::is_alive) {
                     Some(session) => session,
@@ -231,7 +209,7 @@ impl Streams {
                 let command = format!("git-upload-pack {}", ssh::quote(path));
                 let channel = session.exec(&command, true).await.map_err(failed)?;
                 let stream = Incoming::Stream(Box::new(channel));
-                Reader::new(name, stream, options.timeouts.idle, Said::default())
+                PacketReader::new(name, stream, options.timeouts.idle, Stderr::default())
             }
             Remote::Git { host, port, path } => {
                 let timeouts = self.options.timeouts;
@@ -253,7 +231,7 @@ impl Streams {
         &mut self,
         request: &Request,
         sink: &mut (dyn AsyncWrite + Unpin + Send),
-    ) -> Result<Answer, Error> {
+    ) -> Result<PackResponse, Error> {
         let opened = self.open(&[]).await?;
         opened.fetch(&self.name, &self.options, request, sink).await
     }
@@ -269,7 +247,7 @@ fn lost(error: &Error) -> bool {
 
 impl Opened {
     pub(super) async fn new(
-        mut reader: Reader,
+        mut reader: PacketReader,
         remote: &str,
         options: &Options,
         candidates: &[String],
@@ -302,7 +280,7 @@ impl Opened {
         options: &Options,
         request: &Request,
         sink: &mut (dyn AsyncWrite + Unpin + Send),
-    ) -> Result<Answer, Error> {
+    ) -> Result<PackResponse, Error> {
         let question = pack::ask(request, &self.advertisement.capabilities, remote)?;
         self.reader.send(&question.message, "asking for the pack").await?;
         let budgets = (options.max_refs_bytes, options.max_fetch_bytes);
@@ -325,7 +303,8 @@ mod tests {
     #[tokio::test]
     async fn what_a_process_started_ends_with_it() {
         let dir = tempfile::tempdir().unwrap();
-        let (git, noted) = (dir.path().join("git"), dir.path().join("noted"));
+        let git = dir.path().join("git");
+        let noted = dir.path().join("noted");
         let script =
             format!("#!/bin/sh\nsleep 600 &\necho $! >{0}.new; mv {0}.new {0}; wait\n", noted.display());
         std::fs::write(&git, script).unwrap();
@@ -352,6 +331,6 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(Duration::from_secs(20), ended).await.expect("it goes on for nobody");
+        timeout(Duration::from_secs(20), ended).await.expect("it goes on without a reader");
     }
 }

@@ -50,8 +50,9 @@ fn directories_come_in_the_order_that_suits_the_source() {
     ]);
     let payload = checked(&all);
     let names = |order: &[u32]| -> Vec<_> {
-        let shares = ordered(&payload, order).into_iter().flat_map(|(_, entries)| entries);
-        shares.map(|entry| String::from_utf8(entry.name.to_vec()).unwrap()).collect()
+        let shares = ordered(&payload, order);
+        let entries = shares.iter().flat_map(|share| share.entries(&payload));
+        entries.map(|entry| String::from_utf8(payload.name(entry).to_vec()).unwrap()).collect()
     };
     assert_eq!(names(&[3, 1, 2, 0]), ["4", "1", "2", "3"]);
     for told in [&[][..], &[7, 0], &[2, 2, 2]] {
@@ -123,7 +124,8 @@ fn a_name_that_is_there_already_is_never_written_through() {
     let mut reader = blobs.reader().unwrap();
     for kind in [Kind::File, Kind::Executable, Kind::Symlink, Kind::Submodule] {
         let path = || b"shown/f".to_vec();
-        let (id, modes) = (id_of(b"x"), Modes::of(&OPTIONS));
+        let id = id_of(b"x");
+        let modes = Modes::of(&OPTIONS);
         let error = write_entry(parent.as_fd(), b"f", &path, kind, &id, 1, &mut *reader, modes).unwrap_err();
         assert!(matches!(&error, Error::Folded { path } if path == Path::new("shown/f")), "{error}");
     }

@@ -87,7 +87,7 @@ fn inode(path: &Path) -> u64 {
 }
 
 fn mend(store: &mut Store) -> Recovered {
-    store.mend(&clock::now()).unwrap()
+    store.repair(&clock::now()).unwrap()
 }
 
 #[test]
@@ -112,7 +112,9 @@ fn a_root_of_the_other_layout_is_refused_and_untouched() {
 
 #[test]
 fn a_generation_is_named_by_its_commit_and_the_one_before_has_its_grace_period() {
-    let (root, one, two) = (Root::new(), varied("1"), varied("2"));
+    let root = Root::new();
+    let one = varied("1");
+    let two = varied("2");
     let mut store = root.open();
     publish(&mut store, &one);
     root.assert_serves(&one);
@@ -127,7 +129,7 @@ fn a_generation_is_named_by_its_commit_and_the_one_before_has_its_grace_period()
     let (store, found) = root.try_open().unwrap();
     assert!(found.done.is_empty() && found.foreign.is_empty(), "{found:?}");
     assert!(store.is_trusted(&clock::now()));
-    assert!(store.plan(&clock::now()).verdicts.iter().all(|verdict| verdict.keep), "the age survives");
+    assert!(store.plan(&clock::now()).decisions.iter().all(|decision| decision.keep), "the age survives");
 }
 
 #[test]
@@ -169,7 +171,8 @@ fn a_link_where_it_would_be_in_the_way_is_refused() {
 
 #[test]
 fn a_commit_that_is_published_again_is_exchanged_and_the_old_one_stays_for_its_readers() {
-    let (root, one) = (Root::new(), files("ab", "1"));
+    let root = Root::new();
+    let one = files("ab", "1");
     let mut store = root.open();
     publish(&mut store, &one);
     let before = inode(&root.link);
@@ -187,8 +190,8 @@ fn a_commit_that_is_published_again_is_exchanged_and_the_old_one_stays_for_its_r
     assert_eq!(fs_err::read_to_string(root.at(old.place()).join("a")).unwrap(), "tampered");
     let later =
         store.plan(&clock::Now { boottime: clock::now().boottime + Duration::from_secs(60), ..clock::now() });
-    let verdict = later.verdicts.iter().find(|verdict| verdict.name == old).unwrap();
-    assert!(verdict.keep && verdict.pinned, "{verdict:?}");
+    let decision = later.decisions.iter().find(|decision| decision.name == old).unwrap();
+    assert!(decision.keep && decision.pinned, "{decision:?}");
     fsx::unlock(&pin).unwrap();
     drop(pin);
     let mut gone = Vec::new();
@@ -208,7 +211,9 @@ fn a_commit_that_is_published_again_is_exchanged_and_the_old_one_stays_for_its_r
 
 #[test]
 fn going_back_to_a_retired_commit_leaves_its_readers_their_directory() {
-    let (root, one, two) = (Root::new(), files("a", "1"), files("a", "2"));
+    let root = Root::new();
+    let one = files("a", "1");
+    let two = files("a", "2");
     let mut store = root.open();
     publish(&mut store, &one);
     let reader = fsx::open_dir_at_path(&root.link).unwrap();
@@ -224,7 +229,9 @@ fn going_back_to_a_retired_commit_leaves_its_readers_their_directory() {
 /// As on NFS.
 #[test]
 fn without_an_exchange_there_is_always_a_complete_generation_behind_the_link() {
-    let (root, one, two) = (Root::new(), files("a", "1"), files("a", "2"));
+    let root = Root::new();
+    let one = files("a", "1");
+    let two = files("a", "2");
     let mut store = root.open();
     store.probes.exchange = false;
     publish(&mut store, &one);
@@ -243,7 +250,9 @@ fn without_an_exchange_there_is_always_a_complete_generation_behind_the_link() {
 
 #[test]
 fn what_becomes_of_the_link_is_mended_and_what_it_named_elsewhere_is_left_alone() {
-    let (root, one, two) = (Root::new(), files("a", "1"), files("a", "2"));
+    let root = Root::new();
+    let one = files("a", "1");
+    let two = files("a", "2");
     fs_err::create_dir_all(root.at("releases/v1")).unwrap();
     fs_err::write(root.at("releases/v1/precious"), "x").unwrap();
     symlink("releases/v1", &root.link).unwrap();
@@ -267,7 +276,8 @@ fn what_becomes_of_the_link_is_mended_and_what_it_named_elsewhere_is_left_alone(
 
 #[test]
 fn a_current_generation_that_is_gone_is_noticed() {
-    let (root, one) = (Root::new(), files("a", "1"));
+    let root = Root::new();
+    let one = files("a", "1");
     let mut store = root.open();
     publish(&mut store, &one);
     fs_err::remove_dir_all(root.link.canonicalize().unwrap()).unwrap();
@@ -283,7 +293,9 @@ fn a_current_generation_that_is_gone_is_noticed() {
 
 #[test]
 fn foreign_things_are_kept_and_garbage_in_the_way_is_replaced() {
-    let (root, one, two) = (Root::new(), files("a", "1"), files("a", "2"));
+    let root = Root::new();
+    let one = files("a", "1");
+    let two = files("a", "2");
     fs_err::create_dir_all(root.at(".worktrees/mine")).unwrap();
     fs_err::create_dir_all(root.at("lost+found")).unwrap();
     fs_err::write(root.at("note"), "x").unwrap();
@@ -305,7 +317,8 @@ fn foreign_things_are_kept_and_garbage_in_the_way_is_replaced() {
 
 #[test]
 fn consumers_may_write_into_the_tree_but_not_change_what_is_of_the_commit() {
-    let (root, one) = (Root::new(), varied("1"));
+    let root = Root::new();
+    let one = varied("1");
     let mut store = root.open();
     publish(&mut store, &one);
     fs_err::write(root.link.join("app/made-by-a-hook"), "x").unwrap();
@@ -321,7 +334,8 @@ fn consumers_may_write_into_the_tree_but_not_change_what_is_of_the_commit() {
 #[test]
 fn after_a_crash_around_an_exchange_nothing_is_trusted_and_nothing_is_lost() {
     for exchanged in [None, Some(false), Some(true)] {
-        let (root, one) = (Root::new(), files("a", "1"));
+        let root = Root::new();
+        let one = files("a", "1");
         let mut store = root.open();
         publish(&mut store, &one);
         let name = store.current().unwrap().name.clone();
@@ -332,7 +346,7 @@ fn after_a_crash_around_an_exchange_nothing_is_trusted_and_nothing_is_lost() {
         state.replacing = Some(other.clone());
         state.rename(&name, &other);
         state.put(new);
-        state.save(&store.layout, fsx::Flush::Lazy).unwrap();
+        store.layout.save(&state, fsx::Flush::Lazy).unwrap();
         drop(store);
         if let Some(exchanged) = exchanged {
             root.make_tree(&root.at(other.place()), &one, of(&one).revision);
@@ -357,7 +371,9 @@ fn after_a_crash_around_an_exchange_nothing_is_trusted_and_nothing_is_lost() {
 
 #[test]
 fn a_publication_that_is_stopped_before_its_swap_leaves_everything_as_it_was() {
-    let (root, one, two) = (Root::new(), files("a", "1"), files("a", "2"));
+    let root = Root::new();
+    let one = files("a", "1");
+    let two = files("a", "2");
     let mut store = root.open();
     publish(&mut store, &one);
     let before = (inode(&root.link), store.generations().to_vec());
@@ -389,7 +405,8 @@ fn the_link_resolves_at_every_look_while_generations_are_published_and_exchanged
     publish(&mut store, &trees[0]);
     let link = root.link.clone();
     let wanted: Vec<_> = trees.iter().map(|tree| expected(tree).len() + 1).collect();
-    let (rounds, end) = (AtomicUsize::new(0), Instant::now() + Duration::from_secs(120));
+    let rounds = AtomicUsize::new(0);
+    let end = Instant::now() + Duration::from_secs(120);
     std::thread::scope(|scope| {
         let looker = scope.spawn(|| {
             // However slow the other thread is, the looks see some publications.
@@ -412,8 +429,9 @@ fn the_link_resolves_at_every_look_while_generations_are_published_and_exchanged
 #[test]
 fn a_spare_becomes_the_next_worktree_and_shares_no_file_with_the_last() {
     for spare in [Spare::Copy, Spare::Link] {
-        let (root, first, second) =
-            (Root::new(), files("ab", "1"), tree(&[("a", Kind::File, "2"), ("b", Kind::File, "1")]));
+        let root = Root::new();
+        let first = files("ab", "1");
+        let second = tree(&[("a", Kind::File, "2"), ("b", Kind::File, "1")]);
         let blobs = Blobs::of(&[&first, &second]);
         let mut store = Store::open(Options { spare, ..root.options() }).unwrap().0;
         publish(&mut store, &first);

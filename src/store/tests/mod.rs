@@ -2,6 +2,7 @@
 
 mod git_sync;
 mod model;
+mod planted;
 mod publish;
 mod reap;
 mod recover;
@@ -66,6 +67,7 @@ impl World {
         Options {
             root: self.root(),
             style: Style::Kubelet,
+            own: std::collections::BTreeSet::new(),
             durability: Durability::None, // hundreds of tests' syncs would wait for each other
             spare: Spare::Off,
             group_write: false,

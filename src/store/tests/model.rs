@@ -96,7 +96,8 @@ struct Run {
 
 impl Run {
     fn new() -> Self {
-        let (world, model) = (World::new(), Model::default());
+        let world = World::new();
+        let model = Model::default();
         let store = Some(Store::open(Self::options(&world)).unwrap().0);
         // Ahead of the real clock, so that only the model's time counts.
         let start = clock::now();
@@ -143,10 +144,10 @@ impl Run {
                 self.store = None;
                 self.store = Some(Store::open(Self::options(&self.world)).unwrap().0);
             }
-            Step::Mend => drop(self.store().mend(&now).unwrap()),
+            Step::Mend => drop(self.store().repair(&now).unwrap()),
             Step::Break(damage) => {
                 self.damage(*damage);
-                self.store().mend(&now).unwrap();
+                self.store().repair(&now).unwrap();
             }
         }
         self.check();

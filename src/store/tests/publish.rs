@@ -5,7 +5,8 @@ use crate::payload::{BlobError, BlobReader, BlobSource};
 
 #[test]
 fn a_first_publication_serves_the_tree_through_links() {
-    let (world, first) = (World::new(), varied("1"));
+    let world = World::new();
+    let first = varied("1");
     let store = world.with(&first);
     world.assert_serves(&first);
     world.assert_tidy();
@@ -90,9 +91,10 @@ fn a_file_that_becomes_a_directory_keeps_its_root_link() {
 fn idle_cycles_cause_no_event() {
     let world = World::new();
     let mut store = world.with(&varied("1"));
-    let (root, private) = (Watch::on(&world.root()), Watch::on(&world.at("..treeswap")));
+    let root = Watch::on(&world.root());
+    let private = Watch::on(&world.at("..treeswap"));
     for _ in 0..1000 {
-        let found = store.mend(&clock::now()).unwrap();
+        let found = store.repair(&clock::now()).unwrap();
         assert!(found.done.is_empty() && found.foreign.is_empty() && found.warnings.is_empty(), "{found:?}");
         let plan = store.plan(&clock::now());
         assert_eq!(store.reap(&plan), []);
@@ -129,7 +131,7 @@ fn a_published_generation_is_never_touched_again() {
     let before = look();
     publish(&mut store, &varied("2"));
     publish(&mut store, &files("q", "3"));
-    store.mend(&clock::now()).unwrap();
+    store.repair(&clock::now()).unwrap();
     assert_eq!(look(), before);
 }
 
@@ -172,7 +174,8 @@ fn what_stands_in_the_way_of_the_swap_takes_everything_back() {
 fn staging_that_is_cancelled_leaves_nothing() {
     let world = World::new();
     let mut store = world.with(&files("a", "1"));
-    let (next, stop) = (varied("2"), go());
+    let next = varied("2");
+    let stop = go();
     stop.cancel();
     let error = store.stage(&of(&next), "all", &Blobs::of(&[&next]), &stop).unwrap_err();
     assert!(matches!(error, crate::store::Error::Cancelled), "{error}");
@@ -233,7 +236,8 @@ fn what_was_synced_is_trusted_after_another_boot_and_the_rest_is_not() {
 fn a_spare_makes_the_next_generation_from_a_delta() {
     let world = World::new();
     let (mut store, _) = Store::open(Options { spare: Spare::Copy, ..world.options() }).unwrap();
-    let (first, second) = (varied("1"), varied("2"));
+    let first = varied("1");
+    let second = varied("2");
     let blobs = Blobs::of(&[&first, &second]);
     let delta = crate::payload::testing::delta(&first, &second, rules()).unwrap();
     publish(&mut store, &first);
@@ -247,6 +251,62 @@ fn a_spare_makes_the_next_generation_from_a_delta() {
     assert_eq!(store.verify(&of(&second), &go()).unwrap(), [""; 0]);
     assert!(store.stage_delta(&delta, "all", &blobs, &go()).unwrap().is_none(), "it was taken");
     assert!(store.spare_task().is_some());
+}
+
+#[test]
+fn a_spare_made_by_other_rules_is_made_anew_after_a_restart() {
+    use Durability::{None, Syncfs};
+    for (what, made, used, good) in [
+        ("as it was", (Syncfs, false), (Syncfs, false), true),
+        ("synced, though nobody asks for it any more", (Syncfs, false), (None, false), true),
+        ("not synced, and still so", (None, false), (None, false), true),
+        ("not synced", (None, false), (Syncfs, false), false),
+        ("for nobody but its owner", (Syncfs, false), (Syncfs, true), false),
+    ] {
+        let world = World::new();
+        let first = varied("1");
+        let second = varied("2");
+        let blobs = Blobs::of(&[&first, &second]);
+        let delta = crate::payload::testing::delta(&first, &second, rules()).unwrap();
+        let options = |(durability, group_write)| Options {
+            spare: Spare::Copy,
+            durability,
+            group_write,
+            ..world.options()
+        };
+        let mut store = Store::open(options(made)).unwrap().0;
+        publish(&mut store, &first);
+        store.spare_task().unwrap().run(&of(&first), &blobs, &go()).unwrap();
+        drop(store);
+        let mut store = Store::open(options(used)).unwrap().0;
+        let task = store.spare_task();
+        assert_eq!(task.is_none(), good, "{what}: whether it need not be made");
+        if let Some(task) = task {
+            assert!(store.stage_delta(&delta, "all", &blobs, &go()).unwrap().is_none(), "{what}");
+            task.run(&of(&first), &blobs, &go()).unwrap();
+            assert!(store.spare_task().is_none(), "{what}: made anew");
+        }
+        let staged = store.stage_delta(&delta, "all", &blobs, &go()).unwrap().unwrap();
+        store.publish(staged, &clock::now()).unwrap();
+        assert_eq!(store.verify(&of(&second), &go()).unwrap(), [""; 0], "{what}");
+        assert_eq!(store.current().unwrap().synced, used.0 == Syncfs, "{what}");
+        let mode = std::os::unix::fs::MetadataExt::mode(&fs_err::metadata(world.at("bin/run")).unwrap());
+        assert_eq!(mode & 0o020 != 0, used.1, "{what}: {mode:o}");
+    }
+}
+
+#[test]
+fn a_directory_dated_after_the_clock_that_is_no_time_hangs_nobody() {
+    let world = World::new();
+    let mut store = world.with(&files("a", "1"));
+    let planted = "..9999_99_99_99_99_99.9999999999";
+    fs_err::create_dir(world.at(planted)).unwrap();
+    store.repair(&clock::now()).unwrap();
+    let name = publish(&mut store, &files("a", "2")).current.name;
+    assert!(name.as_str() < planted);
+    let next = publish(&mut store, &files("a", "3")).current.name;
+    assert!(next > name);
+    world.assert_serves(&files("a", "3"));
 }
 
 /// Blobs that cannot be had before the preparation that wants them was asked to end.
@@ -271,16 +331,19 @@ impl BlobSource for Stuck<'_> {
 fn a_spare_is_made_although_the_one_for_the_generation_before_is_still_giving_way() {
     let world = World::new();
     let (mut store, _) = Store::open(Options { spare: Spare::Copy, ..world.options() }).unwrap();
-    let (first, second) = (files("a", "1"), files("a", "2"));
+    let first = files("a", "1");
+    let second = files("a", "2");
     let blobs = Blobs::of(&[&first, &second]);
     publish(&mut store, &first);
     let old = store.spare_task().unwrap();
     publish(&mut store, &second);
     let new = store.spare_task().unwrap();
-    let (stop, asked) = (go(), std::sync::Barrier::new(2));
+    let stop = go();
+    let asked = std::sync::Barrier::new(2);
     std::thread::scope(|scope| {
         let stuck = Stuck { blobs: &blobs, asked: &asked, stop: &stop };
-        let (first, stop) = (&first, &stop);
+        let first = &first;
+        let stop = &stop;
         let gives_way = scope.spawn(move || old.run(&of(first), &stuck, stop));
         asked.wait();
         stop.cancel();
@@ -308,16 +371,15 @@ impl BlobSource for Slow<'_> {
 fn a_spare_in_work_gives_way_before_a_grace_period_does() {
     let world = World::new();
     let trees = [files("a", "1"), files("a", "2"), files("a", "3")];
-    let bytes = of(&trees[0]).bytes;
-    let retention = retention::Options { max_bytes: Some(3 * bytes), ..world.options().retention };
-    let options = Options { spare: Spare::Copy, retention, ..world.options() };
+    let options = Options { spare: Spare::Copy, ..world.options() };
     let (mut store, _) = Store::open(options).unwrap();
     publish(&mut store, &trees[0]);
     publish(&mut store, &trees[1]);
-    store.state.generations[0].bytes = 0; // so that there seems to be room for a spare
     let task = store.spare_task().unwrap();
-    store.state.generations[0].bytes = bytes;
-    let (blobs, asked) = (Blobs::of(&trees.iter().collect::<Vec<_>>()), std::sync::Barrier::new(2));
+    let one = store.room().used_bytes / 2;
+    store.options.retention.max_bytes = Some(3 * one); // no room for a spare, as it turns out
+    let blobs = Blobs::of(&trees.iter().collect::<Vec<_>>());
+    let asked = std::sync::Barrier::new(2);
     std::thread::scope(|scope| {
         let slow = Slow { blobs: &blobs, asked: &asked };
         let current = &trees[1];

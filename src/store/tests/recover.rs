@@ -3,7 +3,8 @@
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::store::layout::{LINK, LINK_TMP};
+use crate::generation::LINK;
+use crate::store::names::LINK_TMP;
 
 fn found_nothing(found: &Recovered) -> bool {
     found.done.is_empty() && found.foreign.is_empty() && found.warnings.is_empty()
@@ -41,7 +42,7 @@ fn a_foreign_thing_under_the_temporary_name_is_moved_aside() {
     let mut store = world.with(&files("a", "1"));
     fs_err::create_dir(world.at(LINK_TMP)).unwrap();
     fs_err::write(world.at("..data_tmp/precious"), "x").unwrap();
-    store.mend(&clock::now()).unwrap();
+    store.repair(&clock::now()).unwrap();
     publish(&mut store, &files("a", "2"));
     world.assert_serves(&files("a", "2"));
     assert_eq!(fs_err::read_to_string(quarantined(&world).join("precious")).unwrap(), "x");
@@ -78,10 +79,10 @@ fn missing_and_obsolete_root_links_are_mended() {
     symlink(generation.join("b"), world.at("b")).unwrap(); // as a publication cut off after its swap leaves it
     symlink("..data/gone", world.at("gone")).unwrap();
     symlink("..2001_01_01_00_00_00.1/early", world.at("early")).unwrap();
-    let found = store.mend(&clock::now()).unwrap();
+    let found = store.repair(&clock::now()).unwrap();
     assert_eq!(found.done.len(), 4, "{found:?}");
     world.assert_serves(&files("abc", "1"));
-    assert!(found_nothing(&store.mend(&clock::now()).unwrap()));
+    assert!(found_nothing(&store.repair(&clock::now()).unwrap()));
 }
 
 #[test]
@@ -96,7 +97,7 @@ fn what_is_not_ours_is_reported_and_left_alone() {
     fs_err::remove_file(world.at("a")).unwrap();
     fs_err::write(world.at("a"), "in the way").unwrap();
     let watch = Watch::on(&world.root());
-    let found = store.mend(&clock::now()).unwrap();
+    let found = store.repair(&clock::now()).unwrap();
     assert_eq!(found.done, [""; 0]);
     assert_eq!((found.foreign.len(), found.warnings.len()), (5, 1), "{found:?}");
     assert_eq!(watch.events(), [""; 0]);
@@ -104,7 +105,8 @@ fn what_is_not_ours_is_reported_and_left_alone() {
 
 #[test]
 fn a_link_that_was_removed_or_turned_is_put_back() {
-    let (world, second) = (World::new(), files("a", "2"));
+    let world = World::new();
+    let second = files("a", "2");
     let mut store = world.with(&files("a", "1"));
     let first = fs_err::read_link(world.at(LINK)).unwrap();
     publish(&mut store, &second);
@@ -120,7 +122,7 @@ fn a_link_that_was_removed_or_turned_is_put_back() {
         if let Some(target) = target {
             symlink(target, world.at(LINK)).unwrap();
         }
-        let found = store.mend(&clock::now()).unwrap();
+        let found = store.repair(&clock::now()).unwrap();
         assert_eq!(found.done.len(), 1, "{target:?}: {found:?}");
         world.assert_serves(&second);
         // The same, found by a start.
@@ -137,13 +139,14 @@ fn a_link_that_was_removed_or_turned_is_put_back() {
 
 #[test]
 fn a_directory_or_file_in_the_place_of_the_link_is_moved_aside_unread() {
-    let (world, first) = (World::new(), files("a", "1"));
+    let world = World::new();
+    let first = files("a", "1");
     let mut store = world.with(&first);
     fs_err::remove_file(world.at(LINK)).unwrap();
     fs_err::create_dir(world.at(LINK)).unwrap();
     fs_err::write(world.at("..data/precious"), "x").unwrap();
     let watch = Watch::on(&world.root());
-    store.mend(&clock::now()).unwrap();
+    store.repair(&clock::now()).unwrap();
     let events = watch.events();
     assert!(!events.iter().any(|event| event == "DELETE ..data"), "{events:?}");
     world.assert_serves(&first);
@@ -168,7 +171,7 @@ fn nothing_that_an_odd_link_names_is_ever_touched() {
     for target in ["../victim", victim.to_str().unwrap(), ".", "..treeswap"] {
         fs_err::remove_file(world.at(LINK)).unwrap();
         symlink(target, world.at(LINK)).unwrap();
-        store.mend(&clock::now()).unwrap();
+        store.repair(&clock::now()).unwrap();
         publish(&mut store, &files("a", target));
         let plan = store.plan(&clock::now());
         store.reap(&plan);
@@ -181,19 +184,20 @@ fn nothing_that_an_odd_link_names_is_ever_touched() {
 /// Cuts a publication off after a step by putting the root into the state that it leaves.
 #[test]
 fn a_publication_cut_off_before_its_swap_is_taken_back() {
-    let (world, first) = (World::new(), files("ab", "1"));
+    let world = World::new();
+    let first = files("ab", "1");
     let store = world.with(&first);
     let mut state = store.state.clone();
     drop(store);
-    let name = Name::new(clock::now().wall, state.current.as_ref());
+    let name = Name::new(clock::now().wall, &state.current);
     let mut record = state.generations[0].clone();
     record.name = name.clone();
     // After step 2: a record without a directory.
     state.publishing = Some(name.clone());
     state.put(record);
     let save = || {
-        let layout = crate::store::layout::Layout::open(&world.root(), &Style::Kubelet).unwrap();
-        state.save(&layout, fsx::Flush::Content).unwrap();
+        let layout = crate::store::layout::Layout::open(&world.options(), &mut Recovered::default()).unwrap();
+        layout.save(&state, fsx::Flush::Content).unwrap();
     };
     let check = || {
         let (store, found) = world.recover();
@@ -223,9 +227,11 @@ fn a_publication_cut_off_before_its_swap_is_taken_back() {
 
 #[test]
 fn a_publication_cut_off_after_its_swap_is_finished() {
-    let (world, second) = (World::new(), files("bc", "2"));
+    let world = World::new();
+    let second = files("bc", "2");
     let mut store = world.with(&files("ab", "1"));
-    let (old, first) = (store.state.clone(), store.current().unwrap().name.clone());
+    let old = store.state.clone();
+    let first = store.current().unwrap().name.clone();
     publish(&mut store, &second);
     let new = store.current().unwrap().clone();
     drop(store);
@@ -233,12 +239,9 @@ fn a_publication_cut_off_after_its_swap_is_finished() {
     let mut state = old;
     state.publishing = Some(new.name.clone());
     state.put(new.clone());
-    state
-        .save(
-            &crate::store::layout::Layout::open(&world.root(), &Style::Kubelet).unwrap(),
-            fsx::Flush::Content,
-        )
-        .unwrap();
+    let layout = crate::store::layout::Layout::open(&world.options(), &mut Recovered::default()).unwrap();
+    layout.save(&state, fsx::Flush::Content).unwrap();
+    drop(layout);
     fs_err::remove_file(world.at("c")).unwrap();
     symlink(Path::new(new.name.as_str()).join("c"), world.at("c")).unwrap();
     let watch = Watch::on(&world.root());
@@ -253,7 +256,8 @@ fn a_publication_cut_off_after_its_swap_is_finished() {
 #[test]
 fn a_lost_or_damaged_state_file_costs_a_new_generation_and_no_reader() {
     for damage in [None, Some(""), Some("{\"version\":9}"), Some("\0\0\0\0")] {
-        let (world, second) = (World::new(), files("ab", "2"));
+        let world = World::new();
+        let second = files("ab", "2");
         let mut store = world.with(&files("a", "1"));
         publish(&mut store, &second);
         drop(store);
@@ -267,7 +271,10 @@ fn a_lost_or_damaged_state_file_costs_a_new_generation_and_no_reader() {
         assert!(!current.is_known() && !store.is_trusted(&clock::now()));
         assert_eq!((current.entries, current.bytes), (2, 2), "measured");
         let plan = store.plan(&clock::now());
-        assert!(plan.verdicts.iter().all(|verdict| verdict.keep), "a full grace period for the retired one");
+        assert!(
+            plan.decisions.iter().all(|decision| decision.keep),
+            "a full grace period for the retired one"
+        );
         publish(&mut store, &second);
         world.assert_serves(&second);
         assert!(store.is_trusted(&clock::now()));
@@ -320,7 +327,7 @@ fn a_generation_that_is_gone_is_forgotten() {
     let first = store.current().unwrap().name.clone();
     publish(&mut store, &files("a", "2"));
     fs_err::remove_dir_all(world.at(first.as_str())).unwrap();
-    let found = store.mend(&clock::now()).unwrap();
+    let found = store.repair(&clock::now()).unwrap();
     assert_eq!(found.done.len(), 1, "{found:?}");
     assert_eq!(store.generations().len(), 1);
 }
@@ -332,10 +339,10 @@ fn the_current_generation_removed_by_a_person_is_replaced_by_what_there_is() {
     publish(&mut store, &files("ab", "2"));
     let current = store.current().unwrap().name.clone();
     fs_err::remove_dir_all(world.at(current.as_str())).unwrap();
-    store.mend(&clock::now()).unwrap();
+    store.repair(&clock::now()).unwrap();
     world.assert_serves(&files("a", "1"));
     fs_err::remove_dir_all(world.at("..data").canonicalize().unwrap()).unwrap();
-    let found = store.mend(&clock::now()).unwrap();
+    let found = store.repair(&clock::now()).unwrap();
     assert!(store.current().is_none() && found.warnings.len() == 1, "{found:?}");
     publish(&mut store, &files("ab", "2"));
     world.assert_serves(&files("ab", "2"));
@@ -343,12 +350,13 @@ fn the_current_generation_removed_by_a_person_is_replaced_by_what_there_is() {
 
 #[test]
 fn our_own_directory_removed_under_us_is_made_again() {
-    let (world, second) = (World::new(), files("a", "2"));
+    let world = World::new();
+    let second = files("a", "2");
     let mut store = world.with(&files("a", "1"));
     publish(&mut store, &second);
     let before = store.generations().to_vec();
     fs_err::remove_dir_all(world.at("..treeswap")).unwrap();
-    store.mend(&clock::now()).unwrap();
+    store.repair(&clock::now()).unwrap();
     assert_eq!(store.generations(), before, "what was on record stays on record");
     assert!(Store::open(world.options()).is_err(), "the new lock is held");
     publish(&mut store, &files("a", "3"));
@@ -360,10 +368,10 @@ fn a_root_made_again_under_us_is_taken_up_and_a_missing_one_is_an_error() {
     let world = World::new();
     let mut store = world.with(&files("a", "1"));
     fs_err::rename(world.root(), world.dir.path().join("moved")).unwrap();
-    let error = store.mend(&clock::now()).unwrap_err();
+    let error = store.repair(&clock::now()).unwrap_err();
     assert!(matches!(error, crate::store::Error::Replaced { .. }) && error.is_transient(), "{error}");
     fs_err::create_dir(world.root()).unwrap();
-    store.mend(&clock::now()).unwrap();
+    store.repair(&clock::now()).unwrap();
     assert!(store.current().is_none());
     publish(&mut store, &files("a", "2"));
     world.assert_serves(&files("a", "2"));

@@ -56,7 +56,8 @@ fn another_user_sees_the_same() {
     let seen = std::thread::scope(|scope| {
         let somebody = scope.spawn(|| {
             if rustix::process::geteuid().is_root() {
-                let (gid, uid) = (rustix::fs::Gid::from_raw(65_534), rustix::fs::Uid::from_raw(65_534));
+                let gid = rustix::fs::Gid::from_raw(65_534);
+                let uid = rustix::fs::Uid::from_raw(65_534);
                 rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
                 rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
             }

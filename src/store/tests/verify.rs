@@ -6,7 +6,8 @@ use super::*;
 
 /// Publishes, changes something in the generation behind the store's back, and returns what verification says.
 fn tampered(change: impl FnOnce(&Path)) -> Vec<String> {
-    let (world, first) = (World::new(), varied("1"));
+    let world = World::new();
+    let first = varied("1");
     let mut store = world.with(&first);
     assert_eq!(store.verify(&of(&first), &go()).unwrap(), [""; 0]);
     change(&world.at("..data").canonicalize().unwrap());

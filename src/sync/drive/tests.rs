@@ -1,10 +1,13 @@
 //! The loop under a clock that jumps to whatever is waited for next.
 
+use std::sync::{Arc, Mutex};
+
+use super::super::report::InitialState;
 use super::*;
 use crate::clock;
-use crate::generation::{Name, Record};
+use crate::generation::{GenerationRecord, Name};
 use crate::mirror;
-use crate::phase::machine::{Pace, Patience};
+use crate::phase::machine::{Patience, Timing};
 use crate::retry::Backoff;
 use crate::revision::{ObjectId, Revision};
 use crate::sync::Options;
@@ -50,9 +53,9 @@ impl Double {
     }
 }
 
-fn record(number: usize) -> Record {
+fn record(number: usize) -> GenerationRecord {
     let now = clock::now();
-    Record {
+    GenerationRecord {
         name: Name::new(now.wall, None),
         revision: Revision(ObjectId([number as u8; 20])),
         tree: ObjectId([number as u8; 20]),
@@ -97,7 +100,7 @@ impl Work for Double {
         Ok(Done::Published(Box::new(Published { current, previous: None, warnings: Vec::new() })))
     }
 
-    async fn mend(&mut self, _bounds: &Bounds) -> Result<(), Error> {
+    async fn repair(&mut self, _bounds: &Bounds) -> Result<(), Error> {
         self.mends.push(self.began.elapsed());
         self.next_mend = None;
         Ok(())
@@ -109,7 +112,7 @@ impl Work for Double {
         self.recorded.push(status);
     }
 
-    fn next_mend(&self) -> Option<Duration> {
+    fn next_repair(&self) -> Option<Duration> {
         self.next_mend
     }
 
@@ -132,7 +135,7 @@ fn options() -> Options {
         sparse_file: None,
         group_write: false,
         spare: false,
-        pace: Pace {
+        pace: Timing {
             period: S(10),
             init_period: S(10),
             min_interval: S(5),
@@ -144,6 +147,7 @@ fn options() -> Options {
         sync_timeout: S(120),
         one_time: false,
         park: false,
+        every_failure: false,
         touch_file: None,
         error_file: None,
     }
@@ -152,13 +156,15 @@ fn options() -> Options {
 struct Ran {
     end: End,
     status: Status,
+    /// What was shown of attempts while they ran.
+    stages: Vec<String>,
 }
 
 /// Runs the loop on a double, with triggers at given times.
 async fn drive(double: &mut Double, options: Options, asks: &[(Duration, Trigger)]) -> Ran {
     let (send, mut asked) = mpsc::channel(1);
     let metrics = Metrics::default();
-    let asker = crate::sync::Asker { send, metrics: metrics.clone() };
+    let asker = crate::sync::TriggerSender { send, metrics: metrics.clone() };
     let asks = asks.to_vec();
     tokio::spawn(async move {
         let began = Instant::now();
@@ -170,29 +176,44 @@ async fn drive(double: &mut Double, options: Options, asks: &[(Duration, Trigger
     });
     let draining = double.end.1.clone();
     let machine = Machine::new(options.pace, options.patience, Duration::ZERO, None);
-    let (timeout, one_time, park) = (options.sync_timeout, options.one_time, options.park);
+    let timeout = options.sync_timeout;
+    let one_time = options.one_time;
+    let park = options.park;
     let (sender, status) = tokio::sync::watch::channel(Status::default());
-    let mut report = Report::new(options.into(), "remote".to_owned(), metrics, &double.view, sender);
+    let seen = InitialState { remote: "remote".to_owned(), before: None, received: Default::default() };
+    let mut report = Report::new(options.into(), seen, metrics, &double.view, sender);
+    let mut shown = status.clone();
+    let stages = Arc::<Mutex<Vec<String>>>::default();
+    let noted = Arc::clone(&stages);
+    tokio::spawn(async move {
+        while shown.changed().await.is_ok() {
+            let stage = shown.borrow_and_update().progress.as_ref().map(|progress| progress.stage.clone());
+            noted.lock().unwrap().extend(stage);
+        }
+    });
     double.began = Instant::now();
     let origin = double.began;
-    let (asked, succeeded) = (&mut asked, false);
+    let asked = &mut asked;
+    let succeeded = false;
     let end = Drive {
         work: double,
         report: &mut report,
         machine,
         asked,
-        rounds: Tell::default(),
+        rounds: AttemptResults::default(),
         draining,
         timeout,
         one_time,
         park,
         origin,
         succeeded,
+        recorded: origin,
     }
     .run()
     .await;
     let status = status.borrow().clone();
-    Ran { end, status }
+    let stages = stages.lock().unwrap().clone();
+    Ran { end, status, stages }
 }
 
 fn seconds(times: &[Duration]) -> Vec<u64> {
@@ -207,7 +228,12 @@ async fn attempts_follow_the_period() {
     assert!(matches!(ran.end, End::Drained));
     assert_eq!(seconds(&double.attempts), [0, 10, 20, 30, 40]);
     assert_eq!(double.published.len(), 1);
-    assert_eq!(double.recorded.len(), 1, "an attempt that changed nothing writes nothing");
+    let ended: Vec<bool> = double.recorded.iter().map(|status| status.ended.is_some()).collect();
+    assert_eq!(
+        ended,
+        [false, true],
+        "the publication, and the end: an attempt that changed nothing writes nothing"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -252,12 +278,34 @@ async fn failures_back_off_are_recorded_once_and_so_is_the_recovery() {
     let ran = drive(&mut double, options(), &[]).await;
     assert_eq!(seconds(&double.attempts), [0, 10, 20, 40, 80, 160, 260, 270]);
     let recorded: Vec<u64> = double.recorded.iter().map(|status| status.consecutive_failures).collect();
-    assert_eq!(recorded, [0, 1, 0], "the publication, the first failure, the recovery");
+    assert_eq!(recorded, [0, 1, 0, 0], "the publication, the first failure, the recovery, the end");
     assert!(ran.status.ready, "an outage of the remote does not close it");
     assert_eq!(
         ran.status.last_failure.unwrap().error.unwrap(),
         "the remote sent a pack that cannot be indexed: a test"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_idle_loop_last_recorded_is_minutes_old_at_most() {
+    let draining = CancellationToken::new();
+    let mut double = Double::new(&[S(0)], 100, &draining);
+    drive(&mut double, options(), &[]).await;
+    assert_eq!(double.recorded.len(), 5, "the publication, every five minutes of 990 s, the end");
+    let whole = |status: &Status| status.recorded.is_some() && status.last_success.is_some();
+    assert!(double.recorded.iter().all(whole), "{:?}", double.recorded);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_attempt_shows_its_progress_and_a_short_one_does_not() {
+    let draining = CancellationToken::new();
+    let mut double = Double::new(&[S(0)], 2, &draining);
+    assert_eq!(drive(&mut double, options(), &[]).await.stages, Vec::<String>::new());
+    let mut double = Double::new(&[S(0)], 1, &CancellationToken::new());
+    double.takes = S(5);
+    let ran = drive(&mut double, options(), &[]).await;
+    assert!(ran.stages.len() > 2 && ran.stages.iter().all(|stage| stage == "mend"), "{:?}", ran.stages);
+    assert_eq!(ran.status.progress, None, "it is over");
 }
 
 #[tokio::test(start_paused = true)]

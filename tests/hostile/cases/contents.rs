@@ -129,7 +129,7 @@ pub(super) fn depth_and_length(table: &mut Table) {
         raw.commit(id)
     });
     table
-        .refused("a tree that spells 640 MB of paths", &["names"], |raw| {
+        .refused("a tree that spells 640 MB of paths", &["more than 20000 files"], |raw| {
             let names: Vec<String> = (0..450).map(|n| format!("{n:0>200}")).collect();
             let leaf = raw.tree(&[("100644", "f", raw.blob("x"))]);
             let entries: Vec<_> = names.iter().map(|name| ("40000", name, leaf)).collect();
@@ -154,9 +154,11 @@ pub(super) fn sizes(table: &mut Table) {
     table.written("as many bytes as a file may have", entries(), two).flags = &["--max-file-bytes=60"];
     table.refused("a byte more than a file may have", &["`one`", "59"], two).flags = &["--max-file-bytes=59"];
     table.written("as many bytes as a tree may have", entries(), two).flags = &["--max-tree-bytes=100"];
-    table.refused("a byte more than a tree may have", &["`two`", "99"], two).flags = &["--max-tree-bytes=99"];
+    table.refused("a byte more than a tree may have", &["more than 99 B"], two).flags =
+        &["--max-tree-bytes=99"];
     table.written("as many entries as a tree may have", entries(), two).flags = &["--max-tree-entries=2"];
-    table.refused("an entry more than a tree may have", &["`two`"], two).flags = &["--max-tree-entries=1"];
+    table.refused("an entry more than a tree may have", &["more than 1 files"], two).flags =
+        &["--max-tree-entries=1"];
     // More than the child that indexes it may have of memory.
     table
         .refused("a small pack that holds 100 MiB of zeros", &["zeros"], |raw| {

@@ -17,7 +17,7 @@ const NAMESPACE: &str = "chart";
 const KINDS: &str =
     "all,configmaps,secrets,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,leases";
 
-/// The values that README shows, in a directory of our own and at a quick pace, and what applies ConfigMaps besides.
+/// The values that the guide shows, in a directory of our own and at a quick pace, and what applies ConfigMaps besides.
 fn values(shop: &Shop, directory: &Path) -> Value {
     let mut values: Value = serde_yaml::from_str(&shop.shown("# values.yaml")).unwrap();
     assert_eq!(values["node"]["enabled"], true);

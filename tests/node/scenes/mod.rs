@@ -5,6 +5,7 @@ pub mod consumers;
 pub mod crash;
 pub mod cronjob;
 pub mod latency;
+pub mod manifests;
 pub mod migrate;
 pub mod rights;
 pub mod rollout;

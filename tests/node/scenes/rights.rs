@@ -77,7 +77,10 @@ pub fn narrow(shop: &Shop) {
             "{ended:?}"
         );
         assert!(ended.pods[0].1.contains(&missing), "{verb}: {ended:?}");
-        let hint = format!("hint: grant our user {verb} on {resource} with a Role in {NAMESPACE}");
+        let hint = format!(
+            "hint: grant system:serviceaccount:{NAMESPACE}:config-apply get, list, create and update on {resource} with a \
+             Role and a RoleBinding in {NAMESPACE}"
+        );
         assert!(ended.pods[0].1.contains(&hint), "{verb}: {ended:?}");
     }
     applier.grant(&json!(applier.role));

@@ -11,7 +11,7 @@ use crate::common::run::{self, Background, Ran};
 use crate::kube::{Kube, eventually};
 use crate::shop::{Shop, reading_pod};
 
-/// Two ConfigMaps and the marker on one volume, as README has it.
+/// Two ConfigMaps and the marker on one volume, as the guide to ConfigMaps has it.
 const MAPS_AND_MARKER: &str = "projected: {sources: [
     {configMap: {name: alpha}},
     {configMap: {name: beta}},

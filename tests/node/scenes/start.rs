@@ -1,26 +1,58 @@
 //! The start of a Pod.
 
-use crate::kube::{self, eventually};
+use crate::common::http_backend::Canned;
+use crate::kube::{self, Kube, eventually};
 use crate::shop::{READER, Shop};
 
-/// What README shows, as a newcomer does it: the application container never starts before the first publication. Meanwhile `kubectl describe` shows why, and
-/// nobody has to do anything once the remote is there.
+/// What the startup probe said of a Pod: each message, and how often.
+fn unhealthy(kube: &Kube, pod: &str) -> Vec<(String, u64)> {
+    let which = format!("--field-selector=involvedObject.name={pod},reason=Unhealthy");
+    let ran = kube.try_run(&["get", "events", &which, "--output=json"]);
+    let list: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap_or_default();
+    let of = |event: &serde_json::Value| {
+        Some((event["message"].as_str()?.to_owned(), event["count"].as_u64().unwrap_or(1)))
+    };
+    list["items"].as_array().into_iter().flatten().filter_map(of).collect()
+}
+
+/// Waits until `kubectl describe` shows why the startup probe fails.
+fn shown(kube: &Kube, pod: &str, why: &str) {
+    eventually(&format!("describe shows {why}"), || {
+        let shown = kube.describe(pod);
+        shown.lines().any(|line| line.contains("Startup probe failed") && line.contains(why)).then_some(())
+    });
+}
+
+/// What the guide shows, as a newcomer does it: the application container never starts before the first publication.
+/// Meanwhile `kubectl describe` shows why, and nobody has to do anything once the remote is there.
 pub fn waits(shop: &Shop) {
     let kube = shop.kube.namespace("start", "restricted");
     // Nothing listens where the repository should be.
-    shop.deploy_by_readme(&kube, READER);
+    shop.deploy_by_guide(&kube, READER);
     let label = "app.kubernetes.io/name=gateway";
-    let pod = eventually("describe shows the reason", || {
-        let pod = kube.pods(label).first().map(kube::name)?;
-        let shown = kube.describe(&pod);
-        let reason = shown.lines().any(|line| line.contains("Startup probe failed"))
-            && shown.contains(&format!("cannot connect to {}: Connection refused", shop.url()));
-        reason.then_some(pod)
-    });
+    let pod = eventually("there is a Pod", || kube.pods(label).first().map(kube::name));
+    shown(&kube, &pod, &format!("cannot connect to {}: Connection refused", shop.url()));
+    // Now there is somebody, who wants to know who asks: what is shown is the present reason, not the first.
+    shop.answer(Some(Canned::status(401, "")));
+    shop.serve();
+    shown(&kube, &pod, &format!("{} answered 401", shop.url()));
+    let events = unhealthy(&kube, &pod);
+    for (message, _) in &events {
+        assert_eq!(message.trim_end().lines().count(), 2, "{message}");
+        assert!(
+            message.contains("the sync fails since 2") || message.contains("an attempt runs since 2"),
+            "{message}"
+        );
+        assert!(!message.contains(" ago"), "{message}");
+    }
+    // A block an attempt, not one a look.
+    let looks: u64 = events.iter().map(|(_, count)| count).sum();
+    shop.say(format!("{looks} looks of the startup probe in {} events", events.len()));
+    assert!(looks > events.len() as u64, "{events:?}");
     let waiting = kube.get(&format!("pod/{pod}"));
     assert_eq!(kube::container(&waiting, "gateway")["state"]["waiting"]["reason"], "PodInitializing");
 
-    shop.serve();
+    shop.answer(None);
     let pods = kube.all_ready(label, 2);
     for pod in &pods {
         let found = kube.get(&format!("pod/{pod}"));

@@ -81,3 +81,34 @@ pub fn too_small(shop: &Shop) {
     reader.assert_whole();
     kube.delete("deployment,pod", LABEL);
 }
+
+/// A volume in memory, and nothing else changed of what is shipped: 110 MB that have no room in the memory limit are
+/// refused by name, the kernel kills nobody, and what fits is published again.
+pub fn full_memory(shop: &Shop) {
+    shop.serve();
+    let kube = shop.kube.namespace("full-memory", "restricted");
+    let volume = one_reader("volumes: [{name: config, emptyDir: {medium: Memory}}]");
+    shop.deploy(&kube, "examples/one-service", "treeswap-sidecar", &["TREESWAP_DURABILITY=none"], &volume);
+    let pod = kube.ready(LABEL);
+    let reader = shop.follow(&kube, &pod, "gateway");
+    reader.waits_for(shop.newest());
+    let log = || kube.try_run(&["logs", &pod, "--container=treeswap"]).stdout;
+    assert!(log().contains("/config is in memory, of which this container may use 256 MiB"), "{}", log());
+    // What the pack has no room for, and what only the tree has none for.
+    for (flag, large) in [("--max-fetch-bytes", noise(1, 110 << 20)), ("--max-bytes", vec![b'\n'; 110 << 20])]
+    {
+        let parts = large.chunks(10 << 20).enumerate();
+        let files = parts.fold(Files::new(), |all, (at, part)| all.file(format!("large/{at}"), part));
+        let refused = shop.commit_with(files);
+        eventually(&format!("{flag} refuses it"), || {
+            log().lines().any(|line| line.contains("sync failed") && line.contains(flag)).then_some(())
+        });
+        let next = shop.commit();
+        reader.waits_for(next);
+        assert_eq!(reader.saw(refused), None);
+    }
+    reader.assert_whole();
+    let found = kube.get(&format!("pod/{pod}"));
+    assert_eq!(kube::container(&found, "treeswap")["restartCount"], 0, "nobody was killed:\n{}", log());
+    kube.delete("deployment,pod", LABEL);
+}

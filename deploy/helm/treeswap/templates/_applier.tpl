@@ -1,7 +1,7 @@
 {{- /* What the Pod that applies ConfigMaps has in common, whatever starts it. */}}
 {{- define "treeswap.applier" -}}
 {{- with .Values.configMaps }}
-{{- $given := dict "repo" (required "options.repo: the repository to follow" $.Values.options.repo) "ref" $.Values.options.ref "default-namespace" $.Release.Namespace }}
+{{- $given := dict "repo" (required "options.repo: the repository to follow" $.Values.options.repo) "ref" $.Values.options.ref "default-namespace" $.Release.Namespace "log-format" "json" }}
 {{- $_ := required "configMaps.options.owner: the name of this installation, for good" .options.owner }}
 {{- if not (or .options.rules (get .options "rules-in-tree")) }}
 {{- fail "configMaps.options.rules-in-tree: the file of the repository that has the rules" }}
@@ -9,15 +9,20 @@
 {{- if .kubeconfigsSecret }}
 {{- $_ := set $given "kubeconfig-dir" "/etc/kubeconfigs" }}
 {{- end }}
+{{- with .leasePool }}
+{{- $_ := set $given "lease-pool" . }}
+{{- end }}
+{{- $webhook := eq .mode "Deployment" | ternary .webhookSecret "" }}
+{{- if $webhook }}
+{{- $_ := set $given "webhook-secret-file" "/etc/webhook/secret" }}
+{{- end }}
 {{- if eq .mode "CronJob" }}
 {{- $_ := set $given "timeout" "8m" }}
 {{- end }}
+{{- $mounts := dict "kubeconfigs" (list .kubeconfigsSecret "/etc/kubeconfigs") "rules" (list .rulesConfigMap "/etc/rules") "webhook" (list $webhook "/etc/webhook") }}
 enableServiceLinks: false
-serviceAccountName: {{ $.Release.Name }}-apply
-{{- with $.Values.imagePullSecrets }}
-imagePullSecrets:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
+serviceAccountName: {{ printf "%s-apply" (include "treeswap.name" $) | quote }}
+{{- include "treeswap.placement" (list $ .) }}
 containers:
   - name: treeswap
     {{- include "treeswap.image" $ | nindent 4 }}
@@ -29,10 +34,11 @@ containers:
       {{- include "treeswap.arguments" (merge dict .options $given) | trim | nindent 6 }}
     env:
       - {name: TMPDIR, value: /scratch}
+      {{- include "treeswap.env" $ | nindent 6 }}
     {{- if eq .mode "Deployment" }}
     ports:
       - {name: treeswap, containerPort: 9375}
-    # No readiness: nobody is sent here, and a target that cannot be written must not hold a rollout up.
+    # No readiness: nobody is sent here but webhooks, and a target that cannot be written must not hold a rollout up.
     startupProbe:
       httpGet: {path: /livez, port: treeswap}
       periodSeconds: 2
@@ -51,19 +57,25 @@ containers:
       {{- include "treeswap.securityContext" $ | nindent 6 }}
     volumeMounts:
       - {name: scratch, mountPath: /scratch}
-      {{- if .kubeconfigsSecret }}
-      - {name: kubeconfigs, mountPath: /etc/kubeconfigs, readOnly: true}
+      {{- range $name, $of := $mounts }}
+      {{- if index $of 0 }}
+      - {name: {{ $name }}, mountPath: {{ index $of 1 }}, readOnly: true}
       {{- end }}
-      {{- include "treeswap.credentials.mount" $ | trim | nindent 6 }}
+      {{- end }}
+      {{- include "treeswap.mounts" $ | nindent 6 }}
 volumes:
   - name: scratch
     emptyDir: {sizeLimit: 1Gi}
-  {{- if .kubeconfigsSecret }}
-  - name: kubeconfigs
-    secret:
-      secretName: {{ .kubeconfigsSecret }}
-      defaultMode: 0444
+  {{- range $name, $of := omit $mounts "rules" }}
+  {{- with index $of 0 }}
+  - name: {{ $name }}
+    secret: {secretName: {{ . | quote }}, defaultMode: 0444}
   {{- end }}
-  {{- include "treeswap.credentials.volume" $ | nindent 2 }}
+  {{- end }}
+  {{- with .rulesConfigMap }}
+  - name: rules
+    configMap: {name: {{ . | quote }}}
+  {{- end }}
+  {{- include "treeswap.mounted" $ | nindent 2 }}
 {{- end }}
 {{- end }}

@@ -1,9 +1,60 @@
+{{- /* Whatever somebody else chose is quoted: `n`, `on` and `123` are names. */}}
+
+{{- /* What the names of objects begin with. A CronJob's has at most 52 characters, the longest suffix 8. */}}
+{{- define "treeswap.name" -}}
+{{- default .Release.Name .Values.nameOverride | trunc 44 | trimSuffix "-" }}
+{{- end }}
+
+{{- /* (list $ SUFFIX) */}}
+{{- define "treeswap.metadata" -}}
+{{- $ := index . 0 -}}
+name: {{ printf "%s%s" (include "treeswap.name" $) (index . 1) | quote }}
+labels:
+  {{- include "treeswap.labels" $ | nindent 2 }}
+{{- end }}
+
 {{- define "treeswap.labels" -}}
-app.kubernetes.io/name: treeswap
-app.kubernetes.io/instance: {{ .Release.Name }}
+{{- include "treeswap.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
+{{- end }}
+
+{{- define "treeswap.selector" -}}
+app.kubernetes.io/name: treeswap
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end }}
+
+{{- /* Of a Pod: (list $ COMPONENT VOLUME). Our labels win over podLabels, for others select by them. */}}
+{{- define "treeswap.pod" -}}
+{{- $ := index . 0 -}}
+labels:
+  {{- $own := merge (include "treeswap.labels" $ | fromYaml) (dict "app.kubernetes.io/component" (index . 1)) }}
+  {{- merge $own $.Values.podLabels | toYaml | nindent 2 }}
+annotations:
+  {{- include "treeswap.annotations" (list $ (index . 2)) | nindent 2 }}
+{{- end }}
+
+{{- /* Of a Pod: (list $ VOLUME). An emptyDir keeps the cluster autoscaler from removing a node, unless it is named so;
+ours is filled again wherever the Pod comes up. */}}
+{{- define "treeswap.annotations" -}}
+{{- $own := dict }}
+{{- with index . 1 }}
+{{- $_ := set $own "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes" . }}
+{{- end }}
+{{- merge (deepCopy (index . 0).Values.podAnnotations) $own | toYaml }}
+{{- end }}
+
+{{- /* Where Pods run: (list $ VALUES). */}}
+{{- define "treeswap.placement" -}}
+{{- $all := dict "imagePullSecrets" (index . 0).Values.imagePullSecrets }}
+{{- $_ := merge $all (pick (index . 1) "nodeSelector" "affinity" "tolerations") }}
+{{- range $name, $value := $all }}
+{{- with $value }}
+{{ $name }}:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "treeswap.image" -}}
@@ -11,13 +62,13 @@ image: {{ printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Va
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- end }}
 
-{{- /* The options as arguments, in the order of their names. JSON, because Helm reads numbers as floats and would print
-67108864 as 6.7108864e+07. */}}
 {{- define "treeswap.options" -}}
 {{- $_ := required "options.repo: the repository to follow" .Values.options.repo -}}
 {{- include "treeswap.arguments" .Values.options }}
 {{- end }}
 
+{{- /* The options as arguments, in the order of their names. JSON, because Helm reads numbers as floats and would print
+67108864 as 6.7108864e+07. */}}
 {{- define "treeswap.arguments" -}}
 {{- range $name, $value := . }}
 {{- range (kindIs "slice" $value | ternary $value (list $value)) }}
@@ -26,18 +77,35 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- end }}
 {{- end }}
 
-{{- define "treeswap.credentials.mount" -}}
-{{- if .Values.credentialsSecret }}
-- {name: treeswap-credentials, mountPath: /etc/treeswap, readOnly: true}
+{{- /* A boolean as the program reads it, for values may be text: empty, or not. */}}
+{{- define "treeswap.is" -}}
+{{- if has (toString .) (list "1" "t" "T" "true" "TRUE" "True") }}true{{ end }}
+{{- end }}
+
+{{- define "treeswap.env" -}}
+{{- with .Values.extraEnv }}
+{{- toYaml . }}
 {{- end }}
 {{- end }}
 
-{{- define "treeswap.credentials.volume" -}}
+{{- define "treeswap.mounts" -}}
 {{- if .Values.credentialsSecret }}
+- {name: treeswap-credentials, mountPath: /etc/treeswap, readOnly: true}
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /* What the mounts are of. Secrets are readable by all in treeswap's container, which is in no group of the Pod, and
+mounted there alone. */}}
+{{- define "treeswap.mounted" -}}
+{{- with .Values.credentialsSecret }}
 - name: treeswap-credentials
-  secret:
-    secretName: {{ .Values.credentialsSecret }}
-    defaultMode: 0444 # mounted into treeswap's container alone, which is in no group of the Pod
+  secret: {secretName: {{ . | quote }}, defaultMode: 0444}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
 {{- end }}
 {{- end }}
 
@@ -55,8 +123,13 @@ capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
-{{- /* Succeeds once a revision is published; what it prints until then is in the Pod's events. */}}
-{{- define "treeswap.probes" -}}
+{{- /* What keeps a root all the time. The startup probe succeeds once a revision is published; what it prints until then
+is in the Pod's events. */}}
+{{- define "treeswap.keeper" -}}
+{{- with include "treeswap.env" . }}
+env:
+  {{- . | nindent 2 }}
+{{- end }}
 ports:
   - {name: treeswap, containerPort: 9375}
 startupProbe:
@@ -74,5 +147,5 @@ resources:
 terminationMessagePolicy: FallbackToLogsOnError
 volumeMounts:
   - {name: config, mountPath: /config}
-  {{- include "treeswap.credentials.mount" . | trim | nindent 2 }}
+  {{- include "treeswap.mounts" . | nindent 2 }}
 {{- end }}

@@ -1,5 +1,8 @@
 {{- /* For other charts: an entry of initContainers. The application starts once the startup probe succeeds. */}}
 {{- define "treeswap.sidecar" -}}
+{{- $limits := dict "max-bytes" (include "treeswap.part" (list .Values.sidecar.sizeLimit 768)) }}
+{{- $_ := set $limits "max-mirror-bytes" (include "treeswap.part" (list .Values.sidecar.sizeLimit 256)) }}
+{{- if eq .Values.sidecar.medium "Memory" }}{{ include "treeswap.fits" . }}{{ end -}}
 - name: treeswap
   {{- include "treeswap.image" . | nindent 2 }}
   restartPolicy: Always
@@ -7,8 +10,9 @@
     - sync
     - --root=/config
     - --http-bind=:9375
-    {{- include "treeswap.options" . | trim | nindent 4 }}
-  {{- include "treeswap.probes" . | nindent 2 }}
+    {{- $_ := required "options.repo: the repository to follow" .Values.options.repo }}
+    {{- include "treeswap.arguments" (merge dict .Values.options $limits) | trim | nindent 4 }}
+  {{- include "treeswap.keeper" . | nindent 2 }}
   securityContext:
     {{- include "treeswap.securityContext" . | nindent 4 }}
 {{- end }}
@@ -17,9 +21,29 @@
 {{- define "treeswap.volumes" -}}
 - name: config
   emptyDir:
-    sizeLimit: {{ .Values.sidecar.sizeLimit }}
+    sizeLimit: {{ .Values.sidecar.sizeLimit | quote }}
     {{- with .Values.sidecar.medium }}
     medium: {{ . }}
     {{- end }}
-{{- include "treeswap.credentials.volume" . }}
+{{- include "treeswap.mounted" . }}
+{{- end }}
+
+{{- /* So many 1024ths of a size, in the next smaller unit: (list "2Gi" 768) is 1536Mi. */}}
+{{- define "treeswap.part" -}}
+{{- $unit := regexFind "[A-Z]" (index . 0) -}}
+{{- mul (index . 1) (regexFind "^[0-9]+" (index . 0) | int64) }}{{ get (dict "K" "" "M" "Ki" "G" "Mi" "T" "Gi") $unit }}
+{{- end }}
+
+{{- define "treeswap.kibibytes" -}}
+{{- mul (regexFind "^[0-9]+" . | int64) (get (dict "K" 1 "M" 1024 "G" 1048576 "T" 1073741824) (regexFind "[A-Z]" .)) }}
+{{- end }}
+
+{{- /* Fails where a volume in memory would get the container killed. */}}
+{{- define "treeswap.fits" -}}
+{{- $memory := dig "limits" "memory" "" .Values.resources | toString }}
+{{- if regexMatch "^[0-9]+[KMGT]i$" $memory }}
+{{- if lt (include "treeswap.kibibytes" $memory | int64) (include "treeswap.kibibytes" .Values.sidecar.sizeLimit | int64) }}
+{{- fail (printf "sidecar.medium Memory: the volume's %s count as the container's memory, whose limit is %s: set resources.limits.memory to sidecar.sizeLimit and 128Mi" .Values.sidecar.sizeLimit $memory) }}
+{{- end }}
+{{- end }}
 {{- end }}

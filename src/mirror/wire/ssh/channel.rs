@@ -59,7 +59,7 @@ impl Channel {
         Self { read, write: Some(write), writer, pending: Bytes::new(), closed: false, end }
     }
 
-    /// A handle that tells how the command ended.
+    /// A handle for the command's exit status.
     pub fn end(&self) -> End {
         self.end.clone()
     }
@@ -169,7 +169,8 @@ impl End {
     /// nothing bad was said.
     pub fn failure(&self) -> Option<Error> {
         let state = self.lock();
-        let (server, command) = (self.server.clone(), self.command.clone());
+        let server = self.server.clone();
+        let command = self.command.clone();
         if state.refused {
             return Some(Error::NotRun { server, command });
         }

@@ -15,12 +15,12 @@ pub struct Distrust {
     /// The command that adds the server to the file.
     pub scan: String,
     /// Why it isn't trusted.
-    pub why: Why,
+    pub why: UntrustedReason,
 }
 
 /// Why a host key isn't trusted.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Why {
+pub enum UntrustedReason {
     /// The file says nothing about the server.
     Unknown {
         /// Lines that cannot be read.
@@ -51,31 +51,31 @@ pub enum Why {
 }
 
 impl Distrust {
-    /// What a person can do, a line each.
+    /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         let add = || format!("if the host publishes this fingerprint, add the key with `{}`", self.scan);
         match &self.why {
-            Why::Unknown { unread } if unread.is_empty() => vec![add()],
-            Why::Unknown { unread } => {
+            UntrustedReason::Unknown { unread } if unread.is_empty() => vec![add()],
+            UntrustedReason::Unknown { unread } => {
                 let lines: Vec<String> = unread.iter().map(ToString::to_string).collect();
                 vec![
                     add(),
                     format!("{} has lines that cannot be read: {}", self.file.display(), lines.join(", ")),
                 ]
             }
-            Why::OtherKind { .. } => vec![add()],
-            Why::Changed { line, .. } => vec![
+            UntrustedReason::OtherKind { .. } => vec![add()],
+            UntrustedReason::Changed { line, .. } => vec![
                 "somebody may be listening in: don't go on before the host's owner confirms the new key"
                     .to_owned(),
                 format!("once confirmed, remove line {line} and add the new key with `{}`", self.scan),
             ],
-            Why::Revoked { .. } => {
+            UntrustedReason::Revoked { .. } => {
                 vec![
                     "whoever revoked it thinks that it is in the wrong hands: ask the host's owner"
                         .to_owned(),
                 ]
             }
-            Why::Certificate { .. } => {
+            UntrustedReason::Certificate { .. } => {
                 vec!["the host needs a new certificate, or this machine's clock is wrong".to_owned()]
             }
         }
@@ -87,16 +87,20 @@ impl fmt::Display for Distrust {
         let Self { server, shown, .. } = self;
         let file = self.file.display();
         match &self.why {
-            Why::Unknown { .. } => write!(f, "{server} is not in {file}; it showed {shown}"),
-            Why::OtherKind { known } => write!(f, "{server} showed {shown}, but {file} knows it by {known}"),
-            Why::Changed { line, known } => {
+            UntrustedReason::Unknown { .. } => write!(f, "{server} is not in {file}; it showed {shown}"),
+            UntrustedReason::OtherKind { known } => {
+                write!(f, "{server} showed {shown}, but {file} knows it by {known}")
+            }
+            UntrustedReason::Changed { line, known } => {
                 write!(
                     f,
                     "the host key of {server} changed: it showed {shown}, but {file} line {line} has {known}"
                 )
             }
-            Why::Revoked { line } => write!(f, "{server} showed {shown}, which {file} line {line} revokes"),
-            Why::Certificate { fault } => {
+            UntrustedReason::Revoked { line } => {
+                write!(f, "{server} showed {shown}, which {file} line {line} revokes")
+            }
+            UntrustedReason::Certificate { fault } => {
                 write!(f, "the host certificate of {server} doesn't hold: {fault}; it showed {shown}")
             }
         }
@@ -104,3 +108,33 @@ impl fmt::Display for Distrust {
 }
 
 impl std::error::Error for Distrust {}
+
+/// One of each, for the tests.
+#[cfg(test)]
+pub(super) fn each() -> Vec<Distrust> {
+    let of = |why| Distrust {
+        server: "git.example.com:22".into(),
+        file: "/etc/git-secret/known_hosts".into(),
+        shown: "ssh-ed25519 SHA256:abc".into(),
+        scan: "ssh-keyscan git.example.com".into(),
+        why,
+    };
+    let each = vec![
+        of(UntrustedReason::Unknown { unread: Vec::new() }),
+        of(UntrustedReason::Unknown { unread: vec![3] }),
+        of(UntrustedReason::OtherKind { known: "ssh-rsa (line 3)".into() }),
+        of(UntrustedReason::Changed { line: 3, known: "SHA256:def".into() }),
+        of(UntrustedReason::Revoked { line: 3 }),
+        of(UntrustedReason::Certificate { fault: "it is no longer valid".into() }),
+    ];
+    for Distrust { why, .. } in &each {
+        match why {
+            UntrustedReason::Unknown { .. }
+            | UntrustedReason::OtherKind { .. }
+            | UntrustedReason::Changed { .. }
+            | UntrustedReason::Revoked { .. }
+            | UntrustedReason::Certificate { .. } => {}
+        }
+    }
+    each
+}

@@ -144,7 +144,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same attempt may succeed later without a person.
+    /// Whether the same attempt may succeed later without an operator.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Slow { .. } | Self::Broken { .. } | Self::NotRun { .. } => true,
@@ -154,7 +154,7 @@ impl Error {
         }
     }
 
-    /// What a person can do, a line each.
+    /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         match self {
             Self::Slow { flag, .. } => vec![format!("{flag} gives it more time")],
@@ -191,9 +191,16 @@ impl Error {
             ],
             Self::BadKnownHosts { .. } => vec!["mend or remove the line".to_owned()],
             Self::HostKey(distrust) => distrust.hints(),
-            Self::Connect { .. } | Self::Broken { .. } | Self::NotRun { .. } | Self::Command { .. } => {
-                Vec::new()
+            Self::Connect { .. } => vec![
+                "check the URL's host and port, and that name resolution and network policies let this machine reach it"
+                    .to_owned(),
+            ],
+            Self::Broken { .. } => {
+                vec!["if it lasts, look at the server's log: it may refuse more connections".to_owned()]
             }
+            Self::NotRun { .. } | Self::Command { .. } => vec![
+                "check the URL's path, and that this key's account may read the repository there".to_owned(),
+            ],
         }
     }
 }
@@ -211,4 +218,57 @@ fn tried(keys: &[String]) -> String {
 
 fn words(text: Option<&str>) -> String {
     text.map(|text| format!(": {text}")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::human::reads_well;
+
+    #[test]
+    fn every_variant_is_one_line_and_says_what_to_do() {
+        let text = || "x".to_owned();
+        let file = || PathBuf::from("/etc/git-secret/ssh");
+        let io = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let distrust = super::super::distrust::each().into_iter().map(|why| Error::HostKey(Box::new(why)));
+        let each = [
+            Error::Connect { host: text(), port: 22, source: io() },
+            Error::Slow {
+                step: "the handshake",
+                server: text(),
+                after: Duration::from_secs(3),
+                flag: "--connect-timeout",
+            },
+            Error::Broken { step: "the handshake", server: text(), source: Box::new(io()) },
+            Error::NoCommonAlgorithm { server: text(), kind: "cipher".into(), theirs: "des".into() },
+            Error::NoKeys { files: vec![file()] },
+            Error::ReadKey { file: file(), source: io() },
+            Error::EncryptedKey { file: file() },
+            Error::BadKey { file: file(), why: "it is empty".into() },
+            Error::Denied { server: text(), user: "git".into(), keys: vec![text()], said: None },
+            Error::ReadKnownHosts { file: file(), source: io(), scan: "ssh-keyscan x".into() },
+            Error::BadKnownHosts { file: file(), line: 3, why: "it is cut".into() },
+            Error::NotRun { server: text(), command: text() },
+            Error::Command { server: text(), command: text(), status: "exit status 1".into(), said: None },
+        ];
+        for error in each.into_iter().chain(distrust) {
+            match error {
+                Error::Connect { .. }
+                | Error::Slow { .. }
+                | Error::Broken { .. }
+                | Error::NoCommonAlgorithm { .. }
+                | Error::NoKeys { .. }
+                | Error::ReadKey { .. }
+                | Error::EncryptedKey { .. }
+                | Error::BadKey { .. }
+                | Error::Denied { .. }
+                | Error::ReadKnownHosts { .. }
+                | Error::BadKnownHosts { .. }
+                | Error::HostKey(_)
+                | Error::NotRun { .. }
+                | Error::Command { .. } => {}
+            }
+            reads_well(&error, &error.hints());
+        }
+    }
 }

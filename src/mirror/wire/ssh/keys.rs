@@ -25,7 +25,8 @@ impl Key {
 
 /// Reads the keys that are there. One that can't be used is an error only where no other can; else it is warned of.
 pub(super) fn load(files: &[PathBuf]) -> Result<Vec<Key>, Error> {
-    let (mut keys, mut failed) = (Vec::new(), Vec::new());
+    let mut keys = Vec::new();
+    let mut failed = Vec::new();
     for file in files {
         match read(file) {
             Ok(Some(key)) => keys.push(key),
@@ -60,7 +61,8 @@ fn read(file: &Path) -> Result<Option<Key>, Error> {
 }
 
 fn parse(text: &str, file: &Path) -> Result<PrivateKey, Error> {
-    // russh's own reading of old encrypted PEM knows one cipher of several; whichever it is, nobody can be asked.
+    // russh's own reading of old encrypted PEM knows one cipher of several; whichever it is, there is no terminal to
+    // ask at.
     if text.contains("\nProc-Type: 4,ENCRYPTED") || text.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----") {
         return Err(Error::EncryptedKey { file: file.to_owned() });
     }

@@ -4,7 +4,9 @@ use super::*;
 
 #[test]
 fn a_root_of_git_sync_4_goes_on_serving_and_is_compared_before_it_is_trusted() {
-    let (root, old, one) = (Root::new(), files("a", "0"), files("ab", "1"));
+    let root = Root::new();
+    let old = files("a", "0");
+    let one = files("ab", "1");
     let commit = root.make_worktree(&one);
     let retired = root.make_worktree(&old);
     symlink(format!(".worktrees/{commit}"), &root.link).unwrap();
@@ -27,7 +29,8 @@ fn a_root_of_git_sync_4_goes_on_serving_and_is_compared_before_it_is_trusted() {
 
 #[test]
 fn what_git_sync_left_is_as_old_as_its_modification_time() {
-    let (root, old) = (Root::new(), files("a", "0"));
+    let root = Root::new();
+    let old = files("a", "0");
     let commit = root.make_worktree(&old);
     let then = std::time::SystemTime::now() - Duration::from_secs(3600);
     fs_err::File::open(root.at(Name::of(commit).place())).unwrap().file().set_modified(then).unwrap();
@@ -42,7 +45,8 @@ fn what_git_sync_left_is_as_old_as_its_modification_time() {
 
 #[test]
 fn a_root_of_git_sync_3_serves_until_the_first_publication_and_its_tree_goes_after_its_grace_period() {
-    let (root, one) = (Root::new(), files("a", "1"));
+    let root = Root::new();
+    let one = files("a", "1");
     let commit = of(&one).revision;
     let tree = root.at(commit.to_string());
     root.make_tree(&tree, &one, commit);
@@ -62,7 +66,9 @@ fn a_root_of_git_sync_3_serves_until_the_first_publication_and_its_tree_goes_aft
 
 #[test]
 fn a_generation_that_git_sync_published_in_between_is_not_turned_back() {
-    let (root, one, two) = (Root::new(), files("a", "1"), files("a", "2"));
+    let root = Root::new();
+    let one = files("a", "1");
+    let two = files("a", "2");
     let mut store = root.open();
     publish(&mut store, &one);
     drop(store);

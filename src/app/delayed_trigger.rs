@@ -1,0 +1,87 @@
+//! Webhooks and signals reach all instances of a fleet at one moment; `--trigger-spread` keeps them from asking the
+//! remote at one moment, too.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::phase::Trigger;
+use crate::retry::random_fraction;
+use crate::telemetry::metrics::{Metrics, SourceLabel};
+
+/// Asks for an attempt.
+pub(super) type TriggerFn = Arc<dyn Fn(Trigger) + Send + Sync>;
+
+/// Triggers after a random part of `within`; triggers that come until then are counted, and are the same attempt.
+pub(super) fn spread(runtime: &Handle, within: Duration, metrics: &Metrics, ask: TriggerFn) -> TriggerFn {
+    if within.is_zero() {
+        return ask;
+    }
+    let runtime = runtime.clone();
+    let waiting = Arc::new(AtomicBool::new(false));
+    let counted = metrics.triggers.clone();
+    Arc::new(move |trigger: Trigger| {
+        if waiting.swap(true, Ordering::SeqCst) {
+            counted.get_or_create(&SourceLabel { source: trigger.word() }).inc();
+            return;
+        }
+        let ask = Arc::clone(&ask);
+        let waiting = Arc::clone(&waiting);
+        runtime.spawn(async move {
+            tokio::time::sleep(within.mul_f64(random_fraction())).await;
+            waiting.store(false, Ordering::SeqCst); // before: who asks now has seen something newer
+            ask(trigger);
+        });
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fleet_asks_all_over_the_time_and_each_of_it_once() {
+        let began = Instant::now();
+        let asked = Arc::<Mutex<Vec<Duration>>>::default();
+        let within = Duration::from_secs(10);
+        let metrics = Metrics::default();
+        for _ in 0..200 {
+            let asked = Arc::clone(&asked);
+            let note = move |_| asked.lock().unwrap().push(began.elapsed());
+            let ask = spread(&Handle::current(), within, &metrics, Arc::new(note));
+            (0..5).for_each(|_| ask(Trigger::Webhook));
+        }
+        tokio::time::sleep(Duration::from_secs(11)).await;
+        let asked = asked.lock().unwrap();
+        assert_eq!(asked.len(), 200, "five webhooks at one moment are one question");
+        let counted = metrics.triggers.get_or_create(&SourceLabel { source: "webhook" }).get();
+        assert_eq!(
+            counted, 800,
+            "those that wait for nothing of their own; the others are counted by who is asked"
+        );
+        for second in 0..10 {
+            let count = asked.iter().filter(|at| at.as_secs() == second).count();
+            assert!((4..=50).contains(&count), "{count} of 200 within second {second}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_nothing_is_to_be_spread_it_is_asked_at_once() {
+        let asked = Arc::new(AtomicBool::new(false));
+        let note = Arc::clone(&asked);
+        let ask = spread(
+            &Handle::current(),
+            Duration::ZERO,
+            &Metrics::default(),
+            Arc::new(move |_| note.store(true, Ordering::SeqCst)),
+        );
+        ask(Trigger::Signal);
+        assert!(asked.load(Ordering::SeqCst));
+    }
+}

@@ -1,0 +1,83 @@
+//! A root in memory: what is in it counts as memory of the container that wrote it, and a container that uses more than
+//! its limit is killed. So there the ceilings are no higher than what that limit has room for, and a revision that is
+//! too large is refused instead.
+
+use std::path::Path;
+
+use rustix::fs::{FsWord, statfs};
+
+use crate::config::Settings;
+use crate::human;
+
+/// TMPFS_MAGIC of Linux's `linux/magic.h`.
+const TMPFS: FsWord = 0x0102_1994;
+
+/// What the process itself may need beside what it keeps: docs/sizing.md, "Memory".
+const OWN: u64 = 128 << 20;
+
+/// Where a container sees its own limit: cgroup version 2, then 1.
+const LIMITS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+
+/// Version 1 has a number for no limit, too, and no machine has so much.
+const NONE: u64 = 1 << 60;
+
+/// Lowers the ceilings to what there is memory for; in words, if any was higher. Blocking.
+pub(super) fn bound(settings: &mut Settings) -> Option<String> {
+    let limit = LIMITS.iter().find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok());
+    let limit = limit.filter(|bytes| *bytes < NONE)?;
+    let root = is_in_memory(&settings.store.root);
+    let mirror = is_in_memory(&settings.mirror.dir);
+    let (for_root, for_mirror) = shares(limit);
+    let mut lowered = Vec::new();
+    let mut lower = |applies: bool, flag: &str, ceiling: &mut u64, most: u64| {
+        if applies && *ceiling > most {
+            *ceiling = most;
+            lowered.push(format!("{flag} is {}", human::bytes(most)));
+        }
+    };
+    let mut bytes = settings.store.retention.max_bytes.unwrap_or(u64::MAX);
+    lower(root, "--max-bytes", &mut bytes, for_root);
+    lower(mirror, "--max-mirror-bytes", &mut settings.mirror.max_bytes, for_mirror);
+    lower(mirror, "--max-fetch-bytes", &mut settings.mirror.wire.max_fetch_bytes, for_mirror);
+    settings.store.retention.max_bytes = (bytes != u64::MAX).then_some(bytes);
+    (!lowered.is_empty()).then(|| {
+        format!(
+            "{} is in memory, of which this container may use {}: {}; a higher limit of the container raises them",
+            settings.store.root.display(),
+            human::bytes(limit),
+            lowered.join(", ")
+        )
+    })
+}
+
+/// Of the container's limit: what generations and what the mirror may take, as three quarters and one quarter.
+fn shares(limit: u64) -> (u64, u64) {
+    let room = limit - OWN.min(limit / 2);
+    (room - room / 4, room / 4)
+}
+
+/// Whether the file system of this path, or of where it is going to be, is one in memory.
+fn is_in_memory(path: &Path) -> bool {
+    let known = path.ancestors().find_map(|place| statfs(place).ok());
+    known.is_some_and(|known| known.f_type == TMPFS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_generations_and_mirror_may_take_leaves_room_for_the_process() {
+        let mib = |bytes: u64| bytes >> 20;
+        for (limit, expected) in [(64, (24, 8)), (256, (96, 32)), (640, (384, 128))] {
+            let (root, mirror) = shares(limit << 20);
+            assert_eq!((mib(root), mib(mirror)), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_in_memory_is_known_before_it_is_made() {
+        assert!(is_in_memory(Path::new("/dev/shm/not/made/yet")));
+        assert!(!is_in_memory(Path::new("/proc")));
+    }
+}

@@ -1,0 +1,287 @@
+//! The Helm chart checks `options` by a schema that is made of the flags, so that a typing mistake is refused at the
+//! install instead of by a Pod. How a value is written follows from the parser of the flag (`config::patterns`); which
+//! bounds it has, from asking the flag.
+
+use std::any::TypeId;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, FromArgMatches};
+use regex::Regex;
+use serde_json::{Map, Value, json};
+
+use super::{Cli, Command, flags};
+use crate::config::patterns::Least;
+use crate::config::{self, patterns};
+use crate::deliver::PoolSpec;
+
+const SCHEMA: &str = "deploy/helm/treeswap/values.schema.json";
+
+/// What the chart says itself, or what is of one run by hand.
+const NOT_SYNC: [&str; 4] = ["help", "root", "http-bind", "one-time"];
+const NOT_APPLY: [&str; 5] = ["help", "tree", "revision", "force", "dry-run"];
+
+/// The command line, to be asked which values it takes.
+struct Parser(clap::Command);
+
+impl Parser {
+    fn new() -> Self {
+        let mut tree = super::tree(super::Help::All);
+        tree.build();
+        Self(tree)
+    }
+
+    fn flags(&self, command: &str, without: &[&str]) -> Vec<Arg> {
+        let command = self.0.find_subcommand(command).unwrap();
+        let named = |arg: &&Arg| arg.get_long().is_some_and(|name| !without.contains(&name));
+        let flags: Vec<Arg> =
+            command.get_arguments().filter(|arg| !arg.is_hide_set()).filter(named).cloned().collect();
+        assert!(flags.len() > 25, "{flags:?}");
+        flags
+    }
+
+    /// Whether this value is wrong, whatever else is given.
+    fn refuses(&mut self, command: &str, flag: &str, text: &str) -> bool {
+        let others =
+            [("repo", "https://h/x"), ("rules-in-tree", "rules.yaml"), ("owner", "team"), ("root", "/r")];
+        let others = others.iter().take(if command == "sync" { 4 } else { 3 });
+        let others =
+            others.filter(|(other, _)| *other != flag).map(|(other, text)| format!("--{other}={text}"));
+        let words = ["treeswap".to_owned(), command.to_owned()].into_iter().chain(others);
+        let matches = self.0.try_get_matches_from_mut(words.chain([format!("--{flag}={text}")]));
+        let matches = match matches {
+            Ok(matches) => matches,
+            Err(error) => {
+                return !matches!(
+                    error.kind(),
+                    ErrorKind::ArgumentConflict | ErrorKind::MissingRequiredArgument
+                );
+            }
+        };
+        let given = flags::FlagOrigins::of(&self.0, &matches);
+        let valid = match Cli::from_arg_matches(&matches).unwrap().command {
+            Command::Sync(args) => args.valid(&given).map(drop),
+            Command::Apply(args) => args.valid(&given),
+            _ => panic!("{command} has no schema"),
+        };
+        use config::Error::{HiddenValue, Place, Remote, Value};
+        matches!(valid, Err(Value { .. } | HiddenValue { .. } | Remote { .. } | Place { .. }))
+    }
+}
+
+fn is<T: 'static>(arg: &Arg) -> bool {
+    arg.get_value_parser().type_id() == TypeId::of::<T>()
+}
+
+/// Whether a value is any text. Then numbers are refused: YAML reads `ref: 1.10` as 1.1.
+fn is_text(arg: &Arg) -> bool {
+    is::<String>(arg) || is::<std::path::PathBuf>(arg)
+}
+
+/// What one value of a flag may be, in YAML.
+fn value(arg: &Arg, refuses: &mut dyn FnMut(&str) -> bool) -> Value {
+    let choices = arg.get_possible_values();
+    let choices: Vec<&str> = choices.iter().map(clap::builder::PossibleValue::get_name).collect();
+    let choices = patterns::choices(arg.get_long().unwrap()).unwrap_or(choices);
+    let named = |name: &str| arg.get_value_names().is_some_and(|names| names[0] == name);
+    if is::<bool>(arg) {
+        let mut all = vec![json!(true), json!(false), json!(1), json!(0)];
+        all.extend(patterns::booleans().into_iter().map(Value::from));
+        json!({"enum": all})
+    } else if !choices.is_empty() {
+        json!({"enum": choices})
+    } else if is::<Duration>(arg) {
+        // A number without a unit is no duration, but for 0.
+        let (least, pattern) = at_least(refuses, patterns::duration);
+        match least {
+            Least::MoreThanZero => json!({"type": "string", "pattern": pattern}),
+            _ => json!({"type": ["string", "integer"], "pattern": pattern, "minimum": 0, "maximum": 0}),
+        }
+    } else if is::<u64>(arg) {
+        let (least, pattern) = at_least(refuses, patterns::bytes);
+        let least = u64::from(least == Least::MoreThanZero);
+        json!({"type": ["integer", "string"], "minimum": least, "maximum": u64::MAX, "pattern": pattern})
+    } else if is::<i64>(arg) {
+        integer(refuses)
+    } else if is::<u8>(arg) {
+        json!({"type": ["integer", "string"], "minimum": 0, "maximum": 100, "pattern": patterns::PERCENT})
+    } else if is::<u16>(arg) {
+        json!({"type": ["integer", "string"], "minimum": 1, "maximum": u16::MAX, "pattern": patterns::AT_LEAST_ONE})
+    } else if is::<f64>(arg) {
+        json!({"type": ["number", "string"], "minimum": 0, "maximum": 1, "pattern": patterns::FRACTION})
+    } else if is::<PoolSpec>(arg) {
+        json!({"type": "string", "pattern": patterns::pool()})
+    } else {
+        assert!(is_text(arg), "{arg:?} has a parser that the schema does not know");
+        match () {
+            () if named("SIGNAL") => {
+                json!({"anyOf": [{"type": "string", "pattern": patterns::signal()}, {"enum": patterns::signals()}]})
+            }
+            () if named("URL") && refuses("example.com/x") => {
+                json!({"type": "string", "pattern": patterns::URL})
+            }
+            () => json!({"type": "string"}),
+        }
+    }
+}
+
+fn at_least(refuses: &mut dyn FnMut(&str) -> bool, pattern: fn(Least) -> String) -> (Least, String) {
+    let least = match (refuses("-1"), refuses("0")) {
+        (false, _) => Least::Any,
+        (true, false) => Least::Zero,
+        (true, true) => Least::MoreThanZero,
+    };
+    (least, pattern(least))
+}
+
+fn integer(refuses: &mut dyn FnMut(&str) -> bool) -> Value {
+    let (least, pattern) = at_least(refuses, patterns::integer);
+    let mut schema = json!({"type": ["integer", "string"], "pattern": pattern});
+    if least != Least::Any {
+        schema["minimum"] = u64::from(least == Least::MoreThanZero).into();
+    }
+    if refuses("4294967296") {
+        schema["maximum"] = u32::MAX.into();
+    }
+    schema
+}
+
+/// The flags of a command as a schema of the object that has them as keys.
+fn options(parser: &mut Parser, command: &str, without: &[&str]) -> Value {
+    let flags = parser.flags(command, without).into_iter().map(|arg| {
+        let name = arg.get_long().unwrap();
+        let one = value(&arg, &mut |text| parser.refuses(command, name, text));
+        let schema = match arg.get_action() {
+            ArgAction::Append => json!({"anyOf": [one, {"type": "array", "items": one}]}),
+            _ => one,
+        };
+        (name.to_owned(), schema)
+    });
+    let flags: Map<String, Value> = flags.collect();
+    json!({"type": "object", "additionalProperties": false, "properties": flags})
+}
+
+#[test]
+fn the_charts_schema_of_options_is_the_flags() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(SCHEMA);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut schema: Value = serde_json::from_str(&text).unwrap();
+    let mut parser = Parser::new();
+    schema["$defs"]["sync"] = options(&mut parser, "sync", &NOT_SYNC);
+    let of_root = parser.flags("sync", &NOT_SYNC).into_iter().filter(|arg| {
+        super::sync::is_of_root(arg.get_long().unwrap(), arg.get_help_heading().unwrap_or_default())
+    });
+    let of_root: Vec<String> = of_root.map(|arg| arg.get_long().unwrap().to_owned()).collect();
+    let without_root: Vec<&str> = of_root.iter().map(String::as_str).chain(NOT_SYNC).collect();
+    schema["$defs"]["follow"] = options(&mut parser, "sync", &without_root);
+    schema["properties"]["configMaps"]["else"]["properties"]["options"]["$ref"] = json!("#/$defs/follow");
+    schema["$defs"]["apply"] = options(&mut parser, "apply", &NOT_APPLY);
+    schema["properties"]["configMaps"]["properties"]["leasePool"] =
+        json!({"type": "string", "pattern": format!("^$|{}", patterns::pool())});
+    let expected = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+    if text != expected && std::env::var_os("TREESWAP_TEST_WRITE").is_some() {
+        return std::fs::write(&path, expected).unwrap();
+    }
+    assert!(
+        text == expected,
+        "{SCHEMA} is not made of the flags: TREESWAP_TEST_WRITE=1 cargo test --lib the_charts_schema writes it anew"
+    );
+}
+
+/// What Helm makes of the keywords that are used here.
+fn takes(schema: &Value, value: &Value, patterns: &mut BTreeMap<String, Regex>) -> bool {
+    let keyword = |(name, of): (&String, &Value)| match name.as_str() {
+        "type" => {
+            let is_a = |kind: &Value| match kind.as_str().unwrap() {
+                "string" => value.is_string(),
+                "number" => value.is_number(),
+                "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
+                "array" => value.is_array(),
+                kind => panic!("{kind}"),
+            };
+            of.as_array().map_or_else(|| is_a(of), |kinds| kinds.iter().any(is_a))
+        }
+        "enum" => of.as_array().unwrap().contains(value),
+        "pattern" => {
+            let text = of.as_str().unwrap();
+            let pattern = patterns.entry(text.to_owned()).or_insert_with(|| Regex::new(text).unwrap());
+            value.as_str().is_none_or(|text| pattern.is_match(text))
+        }
+        "minimum" => value.as_f64().is_none_or(|number| number >= of.as_f64().unwrap()),
+        "maximum" => value.as_f64().is_none_or(|number| number <= of.as_f64().unwrap()),
+        "items" => value.as_array().is_none_or(|all| all.iter().all(|one| takes(of, one, patterns))),
+        "anyOf" => of.as_array().unwrap().iter().any(|one| takes(one, value, patterns)),
+        name => panic!("{name} is not known here"),
+    };
+    schema.as_object().unwrap().iter().all(keyword)
+}
+
+/// Written as they should be, and too much or too little: only the parser sees that.
+const OUT_OF_BOUNDS: [&str; 10] = [
+    "65536",
+    "4294967295",
+    "4294967296",
+    "3µs",
+    "3μs",
+    "1ms",
+    "999999999h",
+    "99999999999Ti",
+    "99999999999999999999",
+    "1e9",
+];
+
+/// Separated by `|`.
+const TEXTS: [&str; 6] = [
+    // durations
+    "0s|10s|300ms|1.5h|2m30s|+5s|.5s|5.s|1d12h|5min|1h1m1s1ms1us1ns|0.0s|+0|1h0s|0h1s|3sec|1w|-5s|s|5 s|1.2.3s|.s|5sx|1h-5m|1m | 1m|10s\n|soon|1H",
+    // bytes
+    "512Mi|2Gi|500M|1k|1_000|_1|1_|1__0|+1|1Ki|1Ti|0Mi|0_0k|Mi|1.5Gi|1 Gi|2GB|5K|5KB",
+    // whole numbers
+    "0|1|7|-1|-0|+0x1f|0x10|0o17|0b11|010|0x_f|-0x0|-0b0|-0x1|0x|09|--1|1.0|65535|100|101|50%|0100|0x00|0b0_1|00",
+    // fractions
+    "0.1|.1|1.|1.5|1e-3|-.0|NaN|inf|0,1",
+    // words
+    "true|false|TRUE|True|t|F|yes|on|off|never|| |recursive|shallow|auto|always|keep|safe|HUP|sigusr1|SIGTERM|9",
+    "https://h/x|HTTP://h/|h/x|/a/b|ci/places:3|ci/places:0|ci/places:101|CI/places:3",
+];
+
+/// The schema never refuses what the parser takes; and takes what the parser refuses only where it is written as
+/// it should be, or any text.
+#[test]
+fn the_charts_schema_and_the_flags_take_the_same_values() {
+    let mut parser = Parser::new();
+    let numbers = [-1.0, 0.0, 0.5, 1.0, 1.5, 10.0, 50.0, 100.0, 101.0, 65_536.0, 4_294_967_296.0, 1e9];
+    let number = |number: f64| match number.fract() == 0.0 {
+        true => json!(number as i64), // as Helm prints it
+        false => json!(number),
+    };
+    let texts = TEXTS.iter().flat_map(|texts| texts.split('|')).chain(OUT_OF_BOUNDS).map(|text| json!(text));
+    let values: Vec<Value> = texts.chain(numbers.map(number)).chain([json!(true), json!(false)]).collect();
+    let mut took = 0;
+    let mut refused = 0;
+    let mut differ = Vec::new();
+    let mut patterns = BTreeMap::new();
+    for (command, without) in [("sync", &NOT_SYNC[..]), ("apply", &NOT_APPLY[..])] {
+        let schema = options(&mut parser, command, without);
+        for arg in parser.flags(command, without) {
+            let flag = arg.get_long().unwrap();
+            let schema = &schema["properties"][flag];
+            if !["pattern", "enum"].iter().any(|keyword| schema.to_string().contains(keyword)) {
+                continue; // any text
+            }
+            for value in values.iter().filter(|value| value.is_string() || !is_text(&arg)) {
+                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                let theirs = takes(schema, value, &mut patterns);
+                let ours = !parser.refuses(command, flag, &text);
+                let lenient = theirs && OUT_OF_BOUNDS.contains(&text.as_str());
+                if theirs != ours && !lenient {
+                    differ.push(format!("--{flag}={text:?}: schema {theirs}, parser {ours}: {schema}"));
+                }
+                *(if theirs && ours { &mut took } else { &mut refused }) += 1;
+            }
+        }
+    }
+    assert!(differ.is_empty(), "{differ:#?}");
+    assert!(took > 1_000 && refused > 1_000, "{took} {refused}");
+}

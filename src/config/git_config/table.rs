@@ -1,0 +1,157 @@
+//! Which settings of git have an effect here, and what to know of the others. docs/reference/git-settings.md is made of
+//! it.
+
+/// A setting that has an effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Setting {
+    ExtraHeader,
+    SslVerify,
+    SslCaInfo,
+    CookieFile,
+    Proxy,
+    Allow,
+    InsteadOf,
+}
+
+/// What becomes of a setting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Use {
+    /// It has this effect.
+    Applied(Setting, &'static str),
+    /// None, unless git itself asks and fetches (`--git`). What to give instead.
+    ByGit(&'static str),
+    /// None. What to give instead, or why there is nothing.
+    Never(&'static str),
+}
+
+use Setting::{Allow, CookieFile, ExtraHeader, InsteadOf, Proxy, SslCaInfo, SslVerify};
+use Use::{Applied, ByGit, Never};
+
+const CREDENTIALS: &str = "give --credential, --password-file or --askpass-url";
+const CONTENT: &str = "files are published as they are committed";
+const LFS: &str = "Git LFS is not supported: its pointer files are published as they are committed";
+const WITH_GIT: &str = "with --git, git itself asks and fetches, with this setting";
+const SUBMODULES: &str = "give --submodules";
+const OWN_LIMITS: &str = "the limits are options: --max-fetch-bytes, --index-memory and others";
+const UNNEEDED: &str = "nothing here needs it";
+
+/// By section and name, or for all of a section. Of `http` and `url` as well as `http.URL.NAME` and `url.BASE.NAME`.
+pub(super) const SETTINGS: &[(&str, Use)] = &[
+    (
+        "http.extraHeader",
+        Applied(ExtraHeader, "sent with every request; an empty one takes back those before it"),
+    ),
+    ("http.sslVerify", Applied(SslVerify, "`false` leaves the server's certificate unchecked")),
+    ("http.sslCAInfo", Applied(SslCaInfo, "authorities to trust, unless `--ca-file` names others")),
+    ("http.cookieFile", Applied(CookieFile, "cookies to send, unless `--cookie-file` names others")),
+    ("http.proxy", Applied(Proxy, "the proxy; empty for none")),
+    ("protocol.allow", Applied(Allow, "as `protocol.file.allow`, where that is absent")),
+    ("protocol.file.allow", Applied(Allow, "`always` lets submodules be repositories of this machine")),
+    ("url.insteadOf", Applied(InsteadOf, "the remote's beginning is replaced by BASE")),
+    ("url.pushInsteadOf", Never("nothing is pushed")),
+    ("http.lowSpeedLimit", ByGit("give --idle-timeout")),
+    ("http.lowSpeedTime", ByGit("give --idle-timeout")),
+    ("http", ByGit(WITH_GIT)),
+    ("credential", ByGit(CREDENTIALS)),
+    ("core.sshCommand", ByGit("give --ssh-key-file and --ssh-known-hosts-file")),
+    ("core.askPass", ByGit(CREDENTIALS)),
+    ("core.autocrlf", Never(CONTENT)),
+    ("core.eol", Never(CONTENT)),
+    ("core.safecrlf", Never(CONTENT)),
+    ("core.attributesFile", Never(CONTENT)),
+    ("core.symlinks", Never("links are published as links; --symlinks decides on those that leave the tree")),
+    ("core.sharedRepository", Never("give --group-write")),
+    ("core.sparseCheckout", Never("give --sparse-checkout-file")),
+    ("core.sparseCheckoutCone", Never("give --sparse-checkout-file")),
+    ("core", Never(UNNEEDED)),
+    ("ssh", ByGit(WITH_GIT)),
+    ("protocol", ByGit(WITH_GIT)),
+    ("fetch", ByGit(WITH_GIT)),
+    ("transfer", ByGit(WITH_GIT)),
+    ("submodule", Never(SUBMODULES)),
+    ("gc", Never("give --git-gc")),
+    ("maintenance", Never("give --git-gc")),
+    ("repack", Never("give --git-gc")),
+    ("pack", Never(OWN_LIMITS)),
+    ("filter", Never(CONTENT)),
+    ("lfs", Never(LFS)),
+    ("safe", Never(UNNEEDED)),
+    ("advice", Never(UNNEEDED)),
+    ("init", Never(UNNEEDED)),
+    ("user", Never("nothing is committed")),
+];
+
+/// What becomes of a setting; `section` and `name` are in lower case.
+pub(super) fn of(section: &str, below: Option<&str>, name: &str) -> Use {
+    let file = below.filter(|_| section == "protocol");
+    let exact = match file {
+        Some("file") | None => format!("{section}.{name}"),
+        Some(_) => section.to_owned(), // of another protocol: nothing here asks for it
+    };
+    let find = |key: &str| SETTINGS.iter().find(|(known, _)| known.eq_ignore_ascii_case(key));
+    find(&exact).or_else(|| find(section)).map_or(Never("it is unknown here"), |(_, found)| *found)
+}
+
+/// What to say of a setting that has no effect; none if it has one, or is handed to git.
+pub(super) fn instead(found: Use, by_git: bool) -> Option<&'static str> {
+    match found {
+        Applied(..) => None,
+        ByGit(_) if by_git => None,
+        ByGit(instead) | Never(instead) => Some(instead),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "docs/reference/git-settings.md";
+
+    fn page() -> String {
+        let mut page = String::from(
+            "# Settings of git\n\n`--git-config`, `--git-config-add` and git-sync's `$GIT_CONFIG_COUNT` take settings \
+             of git. Files such as `~/.gitconfig` and `/etc/gitconfig` are not read.\nA setting that has no effect is \
+             named at the start, and by `treeswap check`, without its value.\n\n`http.NAME` is also `http.URL.NAME`, \
+             for remotes below that URL; `url.NAME` is `url.BASE.NAME`.\n\n| setting | effect |\n| --- | --- |\n",
+        );
+        for (key, found) in SETTINGS {
+            let key = match key.split_once('.') {
+                Some(("url", name)) => format!("url.BASE.{name}"),
+                Some(_) => (*key).to_owned(),
+                None => format!("{key}.*"),
+            };
+            let text = match found {
+                Applied(_, effect) => (*effect).to_owned(),
+                ByGit(WITH_GIT) => format!("none; {WITH_GIT}"),
+                ByGit(instead) => format!("none, unless git itself asks and fetches (`--git`); {instead}"),
+                Never(why) => format!("none; {why}"),
+            };
+            page += &format!("| `{key}` | {text} |\n");
+        }
+        page
+    }
+
+    #[test]
+    fn the_reference_of_git_settings_is_the_table() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(FILE);
+        if std::env::var_os("TREESWAP_TEST_WRITE").is_some() {
+            std::fs::write(&path, page()).unwrap();
+        }
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            text == page(),
+            "TREESWAP_TEST_WRITE=1 cargo test --lib the_reference_of_git writes {FILE} anew"
+        );
+    }
+
+    #[test]
+    fn the_closest_entry_of_the_table_counts() {
+        assert!(matches!(of("http", None, "sslverify"), Applied(SslVerify, _)));
+        assert_eq!(of("http", Some("https://h/"), "postbuffer"), ByGit(WITH_GIT));
+        assert_eq!(of("core", None, "autocrlf"), Never(CONTENT));
+        assert_eq!(of("core", None, "pager"), Never(UNNEEDED));
+        assert!(matches!(of("protocol", Some("file"), "allow"), Applied(Allow, _)));
+        assert_eq!(of("protocol", Some("https"), "allow"), ByGit(WITH_GIT));
+        assert_eq!(of("remote", Some("origin"), "url"), Never("it is unknown here"));
+    }
+}

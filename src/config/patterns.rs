@@ -1,0 +1,82 @@
+//! How values are written, as regular expressions for the chart's schema: made of the tables that the parsers read by.
+//! What is too much or too little is no matter of writing, and left to the parsers.
+
+use super::settings::{GIT_GC, SUBMODULES};
+use super::values::{BOOLEANS, SIGNALS, SIZES, TIMES};
+
+fn alternatives<T>(table: &[(&str, T)]) -> String {
+    table.iter().map(|(word, _)| *word).collect::<Vec<_>>().join("|")
+}
+
+/// Whether 0 is one of them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Least {
+    Any,
+    Zero,
+    MoreThanZero,
+}
+
+pub(crate) fn duration(least: Least) -> String {
+    let units = alternatives(&TIMES);
+    let any = format!(r"([0-9]+\.?[0-9]*|\.[0-9]+)({units})");
+    let more = format!(r"([0-9]*[1-9][0-9]*\.?[0-9]*|[0-9]*\.[0-9]*[1-9][0-9]*)({units})");
+    match least {
+        Least::MoreThanZero => format!(r"^\+?({any})*{more}({any})*$"),
+        Least::Any | Least::Zero => format!(r"^\+?(0|({any})+)$"),
+    }
+}
+
+pub(crate) fn bytes(least: Least) -> String {
+    let digits = if least == Least::MoreThanZero { "[0-9_]*[1-9][0-9_]*" } else { "[0-9][0-9_]*" };
+    format!(r"^_*\+?_*{digits}({})?$", alternatives(&SIZES))
+}
+
+pub(crate) fn integer(least: Least) -> String {
+    let any = "0[xX](_?[0-9a-fA-F])+|0[oO](_?[0-7])+|0[bB](_?[01])+|0(_?[0-7])*|[1-9](_?[0-9])*";
+    let more = "0[xX](_?0)*_?[1-9a-fA-F](_?[0-9a-fA-F])*|0[oO](_?0)*_?[1-7](_?[0-7])*|0[bB](_?0)*_?1(_?[01])*\
+                |0(_?0)*_?[1-7](_?[0-7])*|[1-9](_?[0-9])*";
+    match least {
+        Least::Any => format!("^[-+]?({any})$"),
+        Least::Zero => format!(r"^(\+?({any})|-0([xXoObB]_?0)?(_?0)*)$"),
+        Least::MoreThanZero => format!(r"^\+?({more})$"),
+    }
+}
+
+/// From 0 to 100.
+pub(crate) const PERCENT: &str = r"^\+?0*(100|[0-9]{1,2})$";
+pub(crate) const AT_LEAST_ONE: &str = r"^\+?0*[1-9][0-9]*$";
+/// From 0 to 1.
+pub(crate) const FRACTION: &str = r"^(\+?(0+(\.[0-9]*)?|0*\.[0-9]+|0*1(\.0*)?)|-(0+\.?0*|\.0+)|[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+)$";
+/// Of http(s).
+pub(crate) const URL: &str = r"^$|^\s*[Hh][Tt][Tt][Pp][Ss]?:";
+
+/// NAMESPACE/NAME:COUNT of a pool of Leases.
+pub(crate) fn pool() -> String {
+    let label = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?";
+    format!(r"^{label}/{label}:\+?0*([1-9][0-9]?|100)$")
+}
+
+/// Names in either case, with or without SIG, and numbers.
+pub(crate) fn signal() -> String {
+    let either = |c: char| format!("[{}{}]", c, c.to_ascii_lowercase());
+    let name = |name: &str| name.chars().map(either).collect::<String>();
+    let each = SIGNALS.map(|(known, number)| format!("{}|{number}", name(known)));
+    format!("^(({})?({}))?$", name("SIG"), each.join("|"))
+}
+
+pub(crate) fn signals() -> Vec<i32> {
+    SIGNALS.iter().map(|(_, number)| *number).collect()
+}
+
+pub(crate) fn booleans() -> Vec<&'static str> {
+    BOOLEANS.concat()
+}
+
+/// The values of flags whose values are not clap's to know.
+pub(crate) fn choices(flag: &str) -> Option<Vec<&'static str>> {
+    match flag {
+        "submodules" => Some(SUBMODULES.iter().map(|(word, _)| *word).collect()),
+        "git-gc" => Some(GIT_GC.iter().map(|(word, _)| *word).collect()),
+        _ => None,
+    }
+}

@@ -1,0 +1,122 @@
+//! Namespaces that no rule names any more, found by the inventories in them, so that pruning reaches them, too.
+//!
+//! An inventory is found by its name, in the whole cluster, never by a label. Where the right to that is missing the
+//! namespaces that rules name are pruned all the same.
+
+use std::collections::BTreeMap;
+
+use super::pauses::retried;
+use super::report::{Notes, Outcome, Target};
+use super::source::Source;
+use super::survey::{Item, Space, SurveyContext};
+use super::{Options, or_cancelled, parsed};
+use crate::cluster::{Error, Failure};
+use crate::configmap::apply::{Claim, Desired, names};
+use crate::human;
+use crate::revision::Relation;
+
+/// Namespaces of this cluster with an inventory of ours that no rule names any more.
+pub(super) async fn namespaces(
+    reader: SurveyContext<'_>,
+    cluster: &str,
+    desired: &Desired,
+) -> Result<Vec<String>, Error> {
+    let owner = &reader.policy.owner;
+    let marker = owner.marker();
+    // A cluster that no rule names is not waited for.
+    let tries = if desired.namespaces(cluster).next().is_some() { reader.options.tries } else { 1 };
+    let options = Options { tries, ..reader.options.clone() };
+    let found = retried(&options, reader.cancel, || reader.cluster.everywhere(&marker)).await?;
+    let forgotten = found.into_iter().filter(|meta| {
+        owner.claim(&meta.labels, &meta.annotations) == Claim::Ours
+            && meta.annotations.get(names::CLUSTER).is_some_and(|name| name == reader.cluster.name())
+            && desired.of(cluster, &meta.namespace).is_none()
+    });
+    Ok(forgotten.map(|meta| meta.namespace).collect())
+}
+
+/// It is not known which namespaces are forgotten: in them nothing is pruned. Returns what makes that a failure.
+pub(super) fn orphans_unknown(error: &Error, unneeded: bool, notes: &mut Notes) -> Option<String> {
+    let line = human::one_line(error);
+    if unneeded {
+        notes
+            .add(format!("no rule names it, and whether it holds anything that we own is not known: {line}"));
+    } else if matches!(error.why, Failure::Forbidden { .. }) {
+        notes.add(format!("namespaces that no rule names any more are not pruned: {line}"));
+    } else {
+        return Some(line);
+    }
+    None
+}
+
+/// Forgotten namespaces in which another instance may use our owner's name, and what it wrote is not ours to
+/// delete: those of which the remote knows nothing, because it does not have the revision that they are recorded
+/// at; and those that were written by rules which these did not come from. So are those of which the remote did not
+/// say.
+pub(super) async fn foreign_namespaces<S: Source>(
+    reader: SurveyContext<'_>,
+    source: &S,
+    (cluster, desired): (&str, &Desired),
+    spaces: &[Space],
+) -> BTreeMap<String, Vec<Target>> {
+    let mut refused = BTreeMap::new();
+    let (forgotten, served): (Vec<&Space>, Vec<&Space>) = spaces.iter().partition(|space| space.forgotten);
+    for space in forgotten.into_iter().filter(|space| space.items.iter().any(|item| item.decision.writes())) {
+        let recorded = parsed(&space.marker.revision).filter(|one| *one != desired.revision);
+        let relation = match recorded {
+            Some(recorded) => {
+                or_cancelled(reader.cancel, source.relation(recorded, desired.revision)).await.map(Some)
+            }
+            None => Ok(None),
+        };
+        let relation = match relation {
+            Ok(relation) => relation,
+            // Nothing is deleted because of a question that was not answered: it is put again.
+            Err(error) => {
+                let why =
+                    format!("the relation of the revision to the one recorded here is not known: {error}");
+                let hints = error.hints.clone();
+                let unknown = kept_targets(cluster, space, Outcome::Failed, &why, &hints).into_iter();
+                let unknown = unknown.map(|target| Target { transient: error.transient, ..target });
+                refused.insert(space.namespace.clone(), unknown.collect());
+                continue;
+            }
+        };
+        let gone = recorded.filter(|_| relation == Some(Relation::UnknownToRemote));
+        // Where nothing is served there is nothing to compare with; that is all there is, and the floor's to stop.
+        let kin = served.is_empty()
+            || space.marker.is_kin(&desired.rules, served.iter().map(|space| &space.marker));
+        let (why, hint) = if let Some(gone) = gone {
+            let why = format!("it is recorded at {}, which the remote does not have", gone.short());
+            let hint = "each repository needs an --owner of its own; what is left over all the same has to be \
+                        deleted by hand";
+            (why, hint)
+        } else if !kin && reader.options.floor.percent < 100 {
+            let owner = reader.options.owner.name();
+            let why = format!(
+                "another rule set uses the owner {owner}: this was written by rules that these did not come from"
+            );
+            (why, "give each rule set an --owner of its own; if there is but one, --max-prune=100 insists")
+        } else {
+            continue;
+        };
+        refused.insert(
+            space.namespace.clone(),
+            kept_targets(cluster, space, Outcome::Refused, &why, &[hint.to_owned()]),
+        );
+    }
+    refused
+}
+
+/// What is in a forgotten namespace, and stays.
+pub(super) fn kept_targets(
+    cluster: &str,
+    space: &Space,
+    outcome: Outcome,
+    why: &str,
+    hints: &[String],
+) -> Vec<Target> {
+    let items = space.items.iter().filter(|item| item.is_reported());
+    let target = |item: &Item| Target::of(cluster, &space.namespace, &item.name, &item.decision);
+    items.map(|item| target(item).ended(outcome, why, hints.to_vec())).collect()
+}

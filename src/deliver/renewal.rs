@@ -1,0 +1,215 @@
+//! One Lease: read, taken under the version that was read, renewed while it is held, released.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::debug;
+
+use super::pauses::{LAST_ANSWER, after_shutdown};
+use super::write::StopReason;
+use crate::cluster::{Cluster, Error, Failure, Lease, LeaseDraft, Verb};
+use crate::configmap::apply::{Holding, Standing, Watch};
+use crate::human;
+use crate::retry::random_fraction;
+
+/// A holder renews so many times within the duration.
+const RENEWALS: u32 = 3;
+/// How long letting go may take.
+const LETTING_GO: Duration = Duration::from_secs(2);
+
+/// A holder of Leases.
+#[derive(Debug)]
+pub(super) struct Taker {
+    /// Our identity: unique among processes and runs.
+    us: String,
+    /// What a look's moment counts from.
+    begun: Instant,
+    /// How long a holder may be silent.
+    duration: Duration,
+    /// What our Leases say of us.
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
+    cancel: CancellationToken,
+}
+
+/// Which Lease.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Named<'a> {
+    pub(super) cluster: &'a Cluster,
+    pub(super) namespace: &'a str,
+    pub(super) name: &'a str,
+}
+
+/// A Lease as it was last looked at.
+#[derive(Clone, Debug)]
+pub(super) struct ObservedLease {
+    watch: Watch,
+    lease: Option<Box<Lease>>,
+    pub(super) standing: Standing,
+}
+
+/// A Lease that is renewed until it is released.
+#[derive(Debug)]
+pub(super) struct RenewedLease {
+    cluster: Cluster,
+    stop: CancellationToken,
+    keeping: AbortOnDropHandle<Option<Lease>>,
+}
+
+impl Taker {
+    pub(super) fn new(
+        duration: Duration,
+        labels: BTreeMap<String, String>,
+        annotations: BTreeMap<String, String>,
+        cancel: CancellationToken,
+    ) -> Self {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let number = (random_fraction() * (1u64 << 53) as f64) as u64; // all bits that a f64 in 0..1 has
+        let us = format!("{host}_{}_{number:x}", std::process::id());
+        Self { us, begun: Instant::now(), duration, labels, annotations, cancel }
+    }
+
+    /// Looks at a Lease, again if it was looked at before.
+    pub(super) async fn observe(
+        &self,
+        lease: Named<'_>,
+        before: Option<&ObservedLease>,
+    ) -> Result<ObservedLease, String> {
+        let mut watch = before.map(|look| look.watch.clone()).unwrap_or_default();
+        let found = self.within(lease.cluster.lease(lease.namespace, lease.name)).await?;
+        let found = found.map_err(|error| human::one_line(&error))?;
+        let holding = found.as_ref().map(|lease| Holding {
+            holder: lease.holder.clone(),
+            duration: lease.duration.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs),
+            version: format!("{} {}", lease.meta.uid, lease.meta.resource_version),
+        });
+        let standing = watch.observe(holding.as_ref(), &self.us, self.duration, self.begun.elapsed());
+        Ok(ObservedLease { watch, lease: found.map(Box::new), standing })
+    }
+
+    /// Takes a Lease as it was looked at. `None`: another writer was first.
+    pub(super) async fn take(
+        &self,
+        lease: Named<'_>,
+        look: &ObservedLease,
+    ) -> Result<Option<RenewedLease>, String> {
+        let draft = self.draft(lease, look.lease.as_deref());
+        let taking = async {
+            match &look.lease {
+                Some(seen) => lease.cluster.replace_lease(&seen.meta, draft.clone()).await,
+                None => lease.cluster.create_lease(draft.clone()).await,
+            }
+        };
+        match self.within(taking).await? {
+            Ok(taken) => Ok(Some(RenewedLease::new(lease.cluster, draft, taken, self.duration))),
+            Err(error) if is_late(&error) => Ok(None),
+            Err(error) => Err(human::one_line(&error)),
+        }
+    }
+
+    /// What is written into a Lease when it is taken or renewed.
+    fn draft(&self, lease: Named<'_>, read: Option<&Lease>) -> LeaseDraft {
+        let now = Timestamp::now();
+        let mut labels = read.map(|read| read.meta.labels.clone()).unwrap_or_default();
+        let mut annotations = read.map(|read| read.meta.annotations.clone()).unwrap_or_default();
+        labels.extend(self.labels.clone());
+        annotations.extend(self.annotations.clone());
+        LeaseDraft {
+            namespace: lease.namespace.to_owned(),
+            name: lease.name.to_owned(),
+            labels,
+            annotations,
+            holder: Some(self.us.clone()),
+            duration: i32::try_from(self.duration.as_millis().div_ceil(1_000)).unwrap_or(i32::MAX),
+            acquired: Some(now),
+            renewed: Some(now),
+            transitions: read.map_or(0, |read| read.transitions.saturating_add(1)),
+        }
+    }
+
+    /// An answer that is worth waiting for.
+    async fn within<T>(&self, act: impl Future<Output = T>) -> Result<T, String> {
+        tokio::select! {
+            biased;
+            done = timeout(self.duration, act) => {
+                done.map_err(|_| format!("no answer within {:?}", self.duration))
+            }
+            () = after_shutdown(&self.cancel, LAST_ANSWER) => Err(StopReason::Cancelled.to_string()),
+        }
+    }
+}
+
+impl RenewedLease {
+    fn new(cluster: &Cluster, draft: LeaseDraft, lease: Lease, duration: Duration) -> Self {
+        let stop = CancellationToken::new();
+        let keeping = keep(cluster.clone(), draft, lease, duration / RENEWALS, stop.clone());
+        let keeping = AbortOnDropHandle::new(tokio::spawn(keeping));
+        Self { cluster: cluster.clone(), stop, keeping }
+    }
+
+    /// Soon. What could not be released expires by itself.
+    pub(super) async fn release(self) {
+        let _ = timeout(LETTING_GO, self.release_now()).await;
+    }
+
+    async fn release_now(self) {
+        self.stop.cancel();
+        let Ok(Some(lease)) = self.keeping.await else { return };
+        let draft = LeaseDraft {
+            namespace: lease.meta.namespace.clone(),
+            name: lease.meta.name.clone(),
+            labels: lease.meta.labels.clone(),
+            annotations: lease.meta.annotations.clone(),
+            holder: None,
+            duration: lease.duration.unwrap_or(1),
+            acquired: lease.acquired,
+            renewed: Some(Timestamp::now()),
+            transitions: lease.transitions,
+        };
+        if let Err(error) = self.cluster.replace_lease(&lease.meta, draft).await {
+            debug!("a Lease that could not be released expires: {}", human::one_line(&error));
+        }
+    }
+}
+
+/// Renews until it is stopped; the Lease as it is then, if it is still ours. Where it cannot be renewed, the work goes
+/// on.
+async fn keep(
+    cluster: Cluster,
+    draft: LeaseDraft,
+    mut lease: Lease,
+    every: Duration,
+    stop: CancellationToken,
+) -> Option<Lease> {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return Some(lease),
+            () = sleep(every) => {}
+        }
+        let renewed = LeaseDraft { renewed: Some(Timestamp::now()), ..draft.clone() };
+        match cluster.replace_lease(&lease.meta, renewed).await {
+            Ok(renewed) => lease = renewed,
+            Err(error) => {
+                debug!("a Lease could not be renewed: {}", human::one_line(&error));
+                match cluster.lease(&draft.namespace, &draft.name).await {
+                    Ok(Some(found)) if found.holder == draft.holder => lease = found,
+                    Ok(_) => return None, // another holder took it
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+}
+
+/// Whether it was written or deleted since it was read.
+fn is_late(error: &Error) -> bool {
+    match error.why {
+        Failure::Conflict | Failure::Exists => true,
+        Failure::Absent => error.act.verb == Verb::Update,
+        _ => false,
+    }
+}

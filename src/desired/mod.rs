@@ -1,0 +1,176 @@
+//! Desired state: a revision's tree, and rules, to what every cluster should hold.
+//!
+//! In reading order: the [`Tree`] is listed as far as the rules reach (`tree`), the rules are read, from their own file or
+//! from the tree; `configmap` makes a plan of both; what the plan asks for is the [`Desired`] state, with a digest of all
+//! that decided it besides the tree. Nothing is written anywhere.
+
+mod tree;
+
+pub use tree::{Commit, Directory, Listing, Tree};
+
+use crate::configmap::apply::{Deciding, Desired, ExtraKeys, VersionKey};
+use crate::configmap::{
+    self, BadLink, Dialect, Finding, Plan, Policies, Refused, RuleSet, RulesError, Setting,
+};
+use crate::mirror;
+use crate::payload::BlobError;
+use crate::revision::Revision;
+
+/// Where rules are.
+#[derive(Clone, Debug)]
+pub enum Rules {
+    /// The same for every revision.
+    Given(RuleSet),
+    /// A file of the tree, by its path: each revision by its own rules.
+    InTree(String),
+}
+
+/// How rules are read and applied.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What an empty namespace means.
+    pub default_namespace: String,
+    /// How patterns are read, unless the rules name a dialect.
+    pub dialect: Dialect,
+    /// Whether fields that Prow does not know are ignored.
+    pub ignore_unknown: bool,
+    /// The repository's `ORGANISATION/NAME`, for rules that ask.
+    pub repository: Option<String>,
+    /// What to do with what is ambiguous or does not fit.
+    pub policies: Policies,
+    /// What is written besides payloads.
+    pub shape: ExtraKeys,
+    /// Where warnings go: the log of a daemon, or standard error.
+    pub warn: fn(&dyn std::fmt::Display),
+}
+
+impl Options {
+    /// Reads rules, and warns of what in them is ignored. `file` names them in errors.
+    pub fn read(&self, file: &str, text: &str) -> Result<RuleSet, RulesError> {
+        let rules = RuleSet::read(text, &self.setting(file), &|name| std::env::var(name).ok())?;
+        rules.warnings.iter().for_each(|warning| (self.warn)(warning));
+        Ok(rules)
+    }
+
+    fn setting<'a>(&'a self, file: &'a str) -> Setting<'a> {
+        Setting {
+            file,
+            default_namespace: &self.default_namespace,
+            dialect: self.dialect,
+            ignore_unknown: self.ignore_unknown,
+        }
+    }
+}
+
+/// Makes plans and desired states, each from one tree.
+#[derive(Clone, Debug)]
+pub struct Planner {
+    options: Options,
+    rules: Rules,
+}
+
+impl Planner {
+    /// By these rules.
+    pub fn new(options: Options, rules: Rules) -> Self {
+        Self { options, rules }
+    }
+
+    /// What the tree of a revision asks for, unless policies refuse it. Blocking.
+    pub fn desired(&self, tree: &dyn Tree, revision: Revision) -> Result<Desired, Error> {
+        let shape = &self.options.shape;
+        let stamp = (shape.version_key != VersionKey::Off).then(|| revision.to_string());
+        let rules = self.rules_of(tree)?;
+        let options = self.plan_options(stamp);
+        let plan = self.carried_out(&rules, tree, &options)?;
+        let deciding =
+            Deciding { rules: &rules, setting: self.options.setting(""), options: &options, shape };
+        Desired::new(&plan, revision, deciding.digest(), shape.clone())
+            .map_err(|finding| Refused(vec![finding]).into())
+    }
+
+    /// The plan for a tree, stamped with a text, unless policies refuse it. Blocking.
+    pub fn plan(&self, tree: &dyn Tree, stamp: Option<String>) -> Result<Plan, Error> {
+        self.carried_out(&self.rules_of(tree)?, tree, &self.plan_options(stamp))
+    }
+
+    fn plan_options(&self, stamp: Option<String>) -> configmap::Options {
+        let Options { repository, policies, .. } = &self.options;
+        configmap::Options { repository: repository.clone(), stamp, policies: *policies }
+    }
+
+    fn carried_out(
+        &self,
+        rules: &RuleSet,
+        tree: &dyn Tree,
+        options: &configmap::Options,
+    ) -> Result<Plan, Error> {
+        let (listed, mut contents) = tree::reached(tree, &rules.patterns)?;
+        let plan = configmap::plan(rules, &listed, contents.as_mut(), options)?.accepted()?;
+        plan.noted.iter().for_each(|finding: &Finding| (self.options.warn)(finding));
+        Ok(plan)
+    }
+
+    fn rules_of(&self, tree: &dyn Tree) -> Result<RuleSet, Error> {
+        let path = match &self.rules {
+            Rules::Given(rules) => return Ok(rules.clone()),
+            Rules::InTree(path) => path,
+        };
+        let unusable = |why: String| Error::Rules { path: path.clone(), why };
+        let (listed, mut contents) = tree::on_the_way_to(tree, path.as_bytes())?;
+        let file = listed.resolve(path.as_bytes()).map_err(|why| match why {
+            BadLink::Dangling => unusable("the tree has no such file".to_owned()),
+            why => unusable(format!("in the tree it is {why}")),
+        })?;
+        let bytes = contents.read(file).map_err(|error| unusable(error.to_string()))?;
+        let text = String::from_utf8(bytes).map_err(|_| unusable("it is no text".to_owned()))?;
+        Ok(self.options.read(path, &text)?)
+    }
+}
+
+/// Why there is no desired state.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The rules' file in the tree.
+    #[error("invalid value {path:?} for --rules-in-tree: {why}")]
+    Rules {
+        /// Its path.
+        path: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The rules' text.
+    #[error(transparent)]
+    Text(#[from] RulesError),
+    /// A directory.
+    #[error(transparent)]
+    Directory(#[from] std::io::Error),
+    /// A mirror.
+    #[error(transparent)]
+    Mirror(#[from] mirror::Error),
+    /// A mirror's objects.
+    #[error(transparent)]
+    Blob(#[from] BlobError),
+    /// A file that rules name.
+    #[error(transparent)]
+    File(#[from] configmap::ReadFailed),
+    /// What policies refuse.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+}
+
+impl Error {
+    /// Whether rules are wrong, and not what they are applied to.
+    pub fn is_in_rules(&self) -> bool {
+        matches!(self, Self::Rules { .. } | Self::Text(_))
+    }
+
+    /// What an operator can do, a line each.
+    pub fn hints(&self) -> Vec<String> {
+        match self {
+            Self::Text(error) => error.hints(),
+            Self::Mirror(error) => error.hints(),
+            Self::Refused(refused) => refused.hints(),
+            Self::Rules { .. } | Self::Directory(_) | Self::Blob(_) | Self::File(_) => Vec::new(),
+        }
+    }
+}

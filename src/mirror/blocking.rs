@@ -1,0 +1,17 @@
+//! Work that blocks, off the runtime's threads.
+
+use super::error::Error;
+
+/// Runs what blocks on a thread of its own.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // Only a runtime that is shutting down refuses to start it.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}

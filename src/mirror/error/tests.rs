@@ -1,0 +1,91 @@
+use super::*;
+use crate::human::reads_well;
+
+fn id() -> ObjectId {
+    ObjectId([0xab; 20])
+}
+
+fn lack() -> Lack {
+    Lack(crate::mirror::lack::Lack::Missing { id: id(), expected: "blob".into() })
+}
+
+fn local(kind: io::ErrorKind) -> Error {
+    Error::Local { act: "write", path: "/mirror/x".into(), source: kind.into() }
+}
+
+#[test]
+fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
+    let libgit2 = || Libgit2(git2::Repository::open("/nowhere/at/all").err().unwrap());
+    assert!(!libgit2().to_string().contains("class="), "{}", libgit2());
+    let wire = || wire::Error::NoSuchRef { name: "x".into(), remote: "h".into() };
+    let refusal = Refusal {
+        revision: Revision(id()),
+        path: "a".into(),
+        rule: crate::payload::Rule::FileBytes { bytes: (64 << 20) + 1, limit: 64 << 20 },
+    };
+    let each = [
+        local(io::ErrorKind::Other),
+        Error::Foreign { path: "/mirror".into() },
+        Error::Locked { path: "/mirror".into() },
+        Error::Git { act: "open the mirror's objects".into(), source: libgit2() },
+        Error::Damaged { revision: Revision(id()), lack: lack() },
+        Error::Wire(wire()),
+        Error::Unsent { wanted: id(), source: Box::new(wire()) },
+        Error::Incomplete { asked: id(), at: Some("a/b".into()), lack: lack() },
+        Error::NotACommit { asked: "v1".into(), kind: "tree".into() },
+        Error::BadPack { why: "it ends too soon".into() },
+        Error::IndexMemory { task: "indexing the fetched pack", limit: 64 << 20 },
+        Error::IndexKilled { task: "garbage collection in the mirror", limit: 64 << 20 },
+        Error::FetchBytes { limit: 4 << 30 },
+        Error::Indexer { program: "/treeswap".into(), why: "ended".into() },
+        Error::Sparse { line: "[".into(), why: "a bracket is open".into() },
+        Error::Refused(refusal),
+        Error::Module {
+            path: "sub".into(),
+            url: "https://h/x".into(),
+            source: Box::new(Error::Wire(wire())),
+        },
+        Error::NoModule { path: "sub".into(), commit: id() },
+        Error::Cancelled,
+    ];
+    let named = |error: &Error| match error {
+        Error::Local { .. }
+        | Error::Foreign { .. }
+        | Error::Locked { .. }
+        | Error::Git { .. }
+        | Error::Damaged { .. }
+        | Error::Wire(_)
+        | Error::Unsent { .. }
+        | Error::Incomplete { .. }
+        | Error::NotACommit { .. }
+        | Error::BadPack { .. }
+        | Error::IndexMemory { .. }
+        | Error::IndexKilled { .. }
+        | Error::FetchBytes { .. }
+        | Error::Indexer { .. }
+        | Error::Sparse { .. }
+        | Error::Refused(_)
+        | Error::Module { .. }
+        | Error::NoModule { .. }
+        | Error::Cancelled => std::mem::discriminant(error),
+    };
+    assert_eq!(each.iter().map(named).collect::<std::collections::HashSet<_>>().len(), each.len());
+    for error in &each {
+        reads_well(error, &error.hints());
+    }
+}
+
+#[test]
+fn a_full_volume_and_a_missing_right_need_somebody() {
+    for (kind, transient) in [
+        (io::ErrorKind::StorageFull, false),
+        (io::ErrorKind::QuotaExceeded, false),
+        (io::ErrorKind::PermissionDenied, false),
+        (io::ErrorKind::ReadOnlyFilesystem, false),
+        (io::ErrorKind::Other, true),
+        (io::ErrorKind::Interrupted, true),
+    ] {
+        assert_eq!(local(kind).is_transient(), transient, "{kind}");
+        reads_well(&local(kind), &local(kind).hints());
+    }
+}

@@ -1,0 +1,192 @@
+//! What garbage collection does: rules over the sizes of packs. Pure.
+
+use super::layout::Pack;
+
+/// Below this, garbage is not worth a fetch.
+const FLOOR: u64 = 64 << 20;
+
+/// A pack at least this large a part of all is not copied again.
+const LARGE: u64 = 16;
+
+/// Nor does any pack below this size count as large.
+const SMALL: u64 = 1 << 20;
+
+/// What is to be done. Pure.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum GcPlan {
+    /// Nothing.
+    Nothing,
+    /// Make these packs one.
+    Merge(Vec<String>),
+    /// Let the next fetch bring everything.
+    Renew {
+        /// Bytes now.
+        bytes: u64,
+    },
+}
+
+/// Decides. `fresh` is what the mirror weighed when it was last complete and without garbage, if that is known.
+pub(super) fn plan_gc(packs: &[Pack], fresh: Option<u64>, max_packs: u32, max_bytes: u64) -> GcPlan {
+    let bytes: u64 = packs.iter().map(|pack| pack.bytes).sum();
+    let least = fresh.unwrap_or_else(|| packs.iter().map(|pack| pack.bytes).max().unwrap_or(0));
+    let grown = bytes > least.saturating_mul(3).max(FLOOR);
+    // A repository that alone is near the ceiling must not be fetched again and again. Where nothing is known it may be
+    // one pack of garbage: once it was looked through, it is known.
+    let over = bytes > max_bytes && fresh.is_none_or(|fresh| bytes > fresh.saturating_add(fresh / 2));
+    // Merging failed again and again, or readers never left.
+    let crowded = packs.len() as u64 > u64::from(max_packs) * 4;
+    if grown || over || crowded {
+        return GcPlan::Renew { bytes };
+    }
+    too_many(packs, max_packs).map_or(GcPlan::Nothing, GcPlan::Merge)
+}
+
+/// The small packs, if there are more packs than there may be. Pure.
+pub(super) fn too_many(packs: &[Pack], max_packs: u32) -> Option<Vec<String>> {
+    let bytes: u64 = packs.iter().map(|pack| pack.bytes).sum();
+    let small = packs.iter().filter(|pack| pack.bytes < SMALL.max(bytes / LARGE));
+    let small: Vec<_> = small.map(|pack| pack.name.clone()).collect();
+    (packs.len() > max_packs as usize && small.len() > 1).then_some(small)
+}
+
+/// What is in a pack.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct PackUsage {
+    pub(super) name: String,
+    /// Bytes of its objects.
+    pub(super) bytes: u64,
+    /// Bytes of those that are needed.
+    pub(super) needed: u64,
+    /// It has to stay as it is (`.keep`).
+    pub(super) pinned: bool,
+}
+
+/// What becomes of packs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct RepackPlan {
+    /// Nothing in them is needed.
+    pub(super) gone: Vec<String>,
+    /// What is needed in them is written anew.
+    pub(super) rewrite: Vec<String>,
+}
+
+/// Decides which packs are worth rewriting. Pure. A large pack stays while three quarters of it are needed: copying it
+/// for every commit would cost more than it gives back.
+pub(super) fn plan_repack(packs: &[PackUsage], one_pack: bool, max_packs: u32) -> RepackPlan {
+    let total: u64 = packs.iter().map(|pack| pack.bytes).sum();
+    let mut plan = RepackPlan::default();
+    let (gone, rest): (Vec<_>, Vec<_>) =
+        packs.iter().filter(|pack| !pack.pinned).partition(|pack| pack.needed == 0);
+    plan.gone = gone.into_iter().map(|pack| pack.name.clone()).collect();
+    let is_small = |pack: &PackUsage| pack.bytes < SMALL.max(total / LARGE);
+    let crowded = rest.len() > max_packs as usize;
+    let garbage = |pack: &PackUsage| pack.bytes - pack.needed;
+    let is_poor = |pack: &PackUsage| garbage(pack) > 0 && (is_small(pack) || garbage(pack) > pack.bytes / 4);
+    let rewrite: Vec<_> =
+        rest.into_iter().filter(|pack| one_pack || is_poor(pack) || crowded && is_small(pack)).collect();
+    // One pack without garbage would only be copied.
+    if rewrite.len() > 1 || rewrite.iter().any(|pack| garbage(pack) > 0) {
+        plan.rewrite = rewrite.into_iter().map(|pack| pack.name.clone()).collect();
+    }
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packs(sizes: &[u64]) -> Vec<Pack> {
+        sizes.iter().enumerate().map(|(n, bytes)| Pack { name: format!("pack-{n}"), bytes: *bytes }).collect()
+    }
+
+    fn usage(packs: &[(u64, u64)]) -> Vec<PackUsage> {
+        let name = |n| format!("pack-{n}");
+        let each = packs.iter().enumerate();
+        each.map(|(n, (bytes, needed))| PackUsage {
+            name: name(n),
+            bytes: *bytes,
+            needed: *needed,
+            pinned: false,
+        })
+        .collect()
+    }
+
+    #[test]
+    fn packs_are_rewritten_for_what_it_gives_back() {
+        let plan = |packs: &[(u64, u64)]| plan_repack(&usage(packs), false, 50);
+        let mb = 1 << 20;
+        let is = |gone: &[&str], rewrite: &[&str]| RepackPlan {
+            gone: gone.iter().map(ToString::to_string).collect(),
+            rewrite: rewrite.iter().map(ToString::to_string).collect(),
+        };
+        assert_eq!(plan(&[(60 * mb, 60 * mb), (1_000, 1_000)]), is(&[], &[]), "nothing is garbage");
+        assert_eq!(plan(&[(60 * mb, 60 * mb), (1_000, 0)]), is(&["pack-1"], &[]));
+        assert_eq!(plan(&[(60 * mb, 59 * mb), (1_000, 900)]), is(&[], &["pack-1"]), "the large one stays");
+        assert_eq!(plan(&[(60 * mb, 40 * mb), (1_000, 1_000)]), is(&[], &["pack-0"]));
+    }
+
+    #[test]
+    fn one_pack_is_made_of_all_unless_it_is_one() {
+        let one = |packs: &[(u64, u64)]| plan_repack(&usage(packs), true, 50).rewrite.len();
+        assert_eq!((one(&[(9, 9), (8, 8)]), one(&[(9, 9)]), one(&[(9, 8)])), (2, 0, 1));
+    }
+
+    #[test]
+    fn many_packs_become_one_and_one_that_somebody_pinned_stays() {
+        let mut packs = usage(&[(10, 10); 60]);
+        packs[7].pinned = true;
+        packs[8] = PackUsage { pinned: true, needed: 0, ..packs[8].clone() };
+        let plan = plan_repack(&packs, false, 50);
+        assert_eq!((plan.rewrite.len(), plan.gone.len()), (58, 0));
+    }
+
+    #[test]
+    fn few_packs_are_left_alone() {
+        assert_eq!(plan_gc(&packs(&[60 << 20, 1_000, 1_000]), Some(60 << 20), 50, 4 << 30), GcPlan::Nothing);
+    }
+
+    #[test]
+    fn small_packs_become_one_and_large_ones_stay() {
+        let mut sizes = vec![1_000; 60];
+        sizes.push(60 << 20);
+        sizes.push(20 << 20);
+        let GcPlan::Merge(names) = plan_gc(&packs(&sizes), Some(60 << 20), 50, 4 << 30) else {
+            panic!("no merge")
+        };
+        assert_eq!(names.len(), 60);
+        assert!(!names.contains(&"pack-60".to_owned()) && !names.contains(&"pack-61".to_owned()));
+    }
+
+    #[test]
+    fn garbage_that_outweighs_the_rest_is_renewed() {
+        assert_eq!(plan_gc(&packs(&[60 << 20, 119 << 20]), Some(60 << 20), 50, 4 << 30), GcPlan::Nothing);
+        assert_eq!(
+            plan_gc(&packs(&[60 << 20, 121 << 20]), Some(60 << 20), 50, 4 << 30),
+            GcPlan::Renew { bytes: 181 << 20 }
+        );
+        assert_eq!(
+            plan_gc(&packs(&[1 << 20, 20 << 20]), Some(1 << 20), 50, 4 << 30),
+            GcPlan::Nothing,
+            "not worth it yet"
+        );
+    }
+
+    #[test]
+    fn a_ceiling_below_the_repository_does_not_renew_for_ever() {
+        assert_eq!(plan_gc(&packs(&[100 << 20]), Some(100 << 20), 50, 50 << 20), GcPlan::Nothing);
+        assert!(matches!(plan_gc(&packs(&[151 << 20]), Some(100 << 20), 50, 50 << 20), GcPlan::Renew { .. }));
+    }
+
+    #[test]
+    fn past_the_ceiling_what_nothing_is_known_of_is_looked_through_once() {
+        let one = packs(&[100 << 20, 1_000]);
+        assert!(matches!(plan_gc(&one, None, 50, 50 << 20), GcPlan::Renew { .. }));
+        assert_eq!(plan_gc(&one, Some(100 << 20), 50, 50 << 20), GcPlan::Nothing);
+        assert_eq!(plan_gc(&one, None, 50, 4 << 30), GcPlan::Nothing);
+    }
+
+    #[test]
+    fn packs_that_will_not_merge_are_renewed() {
+        assert!(matches!(plan_gc(&packs(&[1_000; 201]), Some(1_000), 50, 4 << 30), GcPlan::Renew { .. }));
+    }
+}

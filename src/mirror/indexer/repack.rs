@@ -1,0 +1,413 @@
+//! Telling what is needed from garbage, and writing what is needed out of packs that are not worth keeping.
+//!
+//! Needed is what can be reached from: the held revisions; every ref; of every worktree, ours or not, `HEAD`, its
+//! own refs, its reflogs and its index (what was staged is in no commit yet); reflogs of the repository but for those
+//! of `HEAD` and of the branch `git-sync`, which git-sync fills and expires: lines of theirs that name garbage go.
+//! And every object of a pack of which another git has just reused one ([`is_reused`]).
+//! History ends where the `shallow` file says so. An object that is named but not here is ignored: nothing is lost by
+//! that. What cannot be read ends the task, and everything stays.
+//!
+//! Objects are numbers: places in the sorted list of all ids, 20 bytes and one for each.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use git2::ObjectType;
+
+use super::{Job, Report};
+use crate::mirror::error::Libgit2;
+use crate::mirror::files::{local, replace};
+use crate::mirror::gc_plan::{PackUsage, RepackPlan, plan_repack};
+use crate::mirror::odb::{ObjectReader, Store, oid};
+use crate::mirror::repo_kind::BRANCH;
+use crate::mirror::{Error, git_index, pack_index, tree};
+use crate::revision::ObjectId;
+
+/// Loose objects that are younger may belong to a commit that is just being made.
+const YOUNG: Duration = Duration::from_secs(3600);
+
+/// Whether a commit may just be made out of objects in this pack. A git that is to write an object which a pack has
+/// writes nothing and sets the pack's own time instead, so that garbage collection leaves it (`freshen_packed_object`
+/// in its object-file.c). When a pack is made its index is written last, so a pack that is newer than its index was
+/// touched by such a git. It stays for as long as a loose object would.
+pub(in crate::mirror) fn is_reused(git: &Path, name: &str) -> bool {
+    let written = |suffix: &str| {
+        let path = git.join("objects/pack").join(format!("{name}.{suffix}"));
+        fs_err::metadata(path).and_then(|metadata| metadata.modified())
+    };
+    let (Ok(pack), Ok(index)) = (written("pack"), written("idx")) else { return false };
+    pack > index && SystemTime::now().duration_since(pack).is_ok_and(|age| age <= YOUNG)
+}
+
+/// What the task needs to know besides the repository.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub(in crate::mirror) struct Needs {
+    /// Revisions that must stay, whatever names them.
+    pub(in crate::mirror) held: Vec<ObjectId>,
+    /// Make one pack of all.
+    pub(in crate::mirror) one_pack: bool,
+    /// More packs than this are too many.
+    pub(in crate::mirror) max_packs: u32,
+    /// Write nothing anew: the volume is full.
+    pub(in crate::mirror) no_room: bool,
+}
+
+/// Does the task. What is not needed is removed by the parent, packs, when there are no readers, or here, loose
+/// objects.
+pub(super) fn repack(job: &Job, needs: &Needs) -> Result<Report, Error> {
+    let git = &job.dir;
+    let mut packs = Vec::new();
+    for name in pack_names(git)? {
+        let path = git.join("objects/pack").join(format!("{name}.idx"));
+        let entries = pack_index::entries(&path).map_err(local("read", &path))?;
+        packs.push((name, entries));
+    }
+    let loose = loose(git)?;
+    let ids = packs.iter().flat_map(|(_, entries)| entries.iter().map(|entry| entry.id));
+    let mut all = Objects::new(ids.chain(loose.iter().map(|(id, _)| *id)).collect());
+    let store = store(git)?;
+    let reader = ObjectReader(store.odb().map_err(|source| open_failed(git, source))?);
+    for id in &needs.held {
+        reader.commit(id).map_err(|lack| Error::damaged(crate::revision::Revision(*id), lack))?;
+    }
+    let ends: HashSet<ObjectId> = ids_in(&git.join("shallow"))?.into_iter().collect();
+    all.mark_all(&reader, needs.held.iter().copied().chain(roots(git)?), &ends)?;
+    for (_, entries) in packs.iter().filter(|(name, _)| is_reused(git, name)) {
+        all.mark_all(&reader, entries.iter().map(|entry| entry.id), &ends)?;
+    }
+
+    let usage: Vec<_> = packs.iter().map(|(name, entries)| pack_usage(git, name, entries, &all)).collect();
+    let RepackPlan { gone, rewrite } = if needs.no_room {
+        RepackPlan { gone: removable_packs(&packs, &usage, &all), rewrite: Vec::new() }
+    } else {
+        plan_repack(&usage, needs.one_pack, needs.max_packs)
+    };
+    let mut kept = vec![false; all.ids.len()];
+    let staying = packs.iter().filter(|(name, _)| !gone.contains(name) && !rewrite.contains(name));
+    for place in staying.flat_map(|(_, entries)| entries).filter_map(|entry| all.position(&entry.id)) {
+        kept[place] = true;
+    }
+    let wanted: Vec<ObjectId> = packs
+        .iter()
+        .filter(|(name, _)| rewrite.contains(name))
+        .flat_map(|(_, entries)| entries.iter().map(|entry| entry.id))
+        .filter(|id| all.position(id).is_some_and(|at| all.needed[at] && !kept[at]))
+        .collect();
+    drop((packs, kept));
+    let pack = write(git, &store, &wanted, &rewrite)?;
+    expire_reflogs(git, &all, job.durable)?;
+    let old = loose.iter().filter(|(id, _)| !all.is_needed(id)).map(|(_, path)| path);
+    old.for_each(|path| remove_old(path));
+    let gone = gone.into_iter().chain(rewrite).filter(|name| Some(name) != pack.as_ref()).collect();
+    Ok(Report::Sifted { pack, gone })
+}
+
+fn store(git: &Path) -> Result<Store, Error> {
+    Store::open(git).map_err(|source| open_failed(git, source))
+}
+
+fn open_failed(git: &Path, source: git2::Error) -> Error {
+    Error::Git { act: format!("open the objects of {}", git.display()), source: Libgit2(source) }
+}
+
+/// All objects there are, sorted, and which of them are needed.
+struct Objects {
+    ids: Vec<ObjectId>,
+    needed: Vec<bool>,
+}
+
+impl Objects {
+    fn new(mut ids: Vec<ObjectId>) -> Self {
+        ids.sort_unstable();
+        ids.dedup();
+        let needed = vec![false; ids.len()];
+        Self { ids, needed }
+    }
+
+    fn position(&self, id: &ObjectId) -> Option<usize> {
+        self.ids.binary_search(id).ok()
+    }
+
+    fn is_needed(&self, id: &ObjectId) -> bool {
+        self.position(id).is_some_and(|at| self.needed[at])
+    }
+
+    /// Marks an object. `true`: it is here, and was not marked before.
+    fn mark(&mut self, id: &ObjectId) -> bool {
+        self.position(id).is_some_and(|at| !std::mem::replace(&mut self.needed[at], true))
+    }
+
+    /// Marks whatever can be reached.
+    fn mark_all(
+        &mut self,
+        reader: &ObjectReader<'_>,
+        roots: impl IntoIterator<Item = ObjectId>,
+        ends: &HashSet<ObjectId>,
+    ) -> Result<(), Error> {
+        let failed = |id: &ObjectId, lack| Error::damaged(crate::revision::Revision(*id), lack);
+        for root in roots {
+            let mut stack = vec![(root, None)];
+            while let Some((id, kind)) = stack.pop() {
+                if !self.mark(&id) {
+                    continue;
+                }
+                let kind = match kind {
+                    Some(kind) => kind,
+                    None => reader.kind(&id).map_err(|lack| failed(&id, lack))?,
+                };
+                match kind {
+                    ObjectType::Commit => {
+                        let commit = reader.commit(&id).map_err(|lack| failed(&id, lack))?;
+                        stack.push((commit.tree, Some(ObjectType::Tree)));
+                        if !ends.contains(&id) {
+                            stack.extend(commit.parents.iter().map(|id| (*id, Some(ObjectType::Commit))));
+                        }
+                    }
+                    ObjectType::Tag => {
+                        stack.push((reader.target(&id).map_err(|lack| failed(&id, lack))?, None));
+                    }
+                    ObjectType::Tree => {
+                        let object = reader.tree(&id).map_err(|lack| failed(&id, lack))?;
+                        for line in tree::lines(&id, object.data()).map_err(|lack| failed(&id, lack))? {
+                            match line.mode & tree::FORMAT {
+                                tree::DIRECTORY => stack.push((line.id, Some(ObjectType::Tree))),
+                                tree::SUBMODULE => {}
+                                _ => {
+                                    self.mark(&line.id);
+                                }
+                            }
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a pack holds, and what of it is needed.
+fn pack_usage(git: &Path, name: &str, entries: &[pack_index::Entry], all: &Objects) -> PackUsage {
+    let needed = entries.iter().filter(|entry| all.is_needed(&entry.id)).map(|entry| entry.bytes).sum();
+    PackUsage {
+        name: name.to_owned(),
+        bytes: entries.iter().map(|entry| entry.bytes).sum(),
+        needed,
+        pinned: git.join("objects/pack").join(format!("{name}.keep")).exists() || is_reused(git, name),
+    }
+}
+
+/// Packs with garbage in them that nothing would be lost with: what is needed in each is in another one that stays.
+/// Those with the most garbage go first.
+fn removable_packs(
+    packs: &[(String, Vec<pack_index::Entry>)],
+    usage: &[PackUsage],
+    all: &Objects,
+) -> Vec<String> {
+    let needed = |entries: &[pack_index::Entry]| -> Vec<usize> {
+        entries
+            .iter()
+            .filter(|entry| all.is_needed(&entry.id))
+            .filter_map(|entry| all.position(&entry.id))
+            .collect()
+    };
+    let mut copies = vec![0_u32; all.ids.len()];
+    packs.iter().flat_map(|(_, entries)| needed(entries)).for_each(|at| copies[at] += 1);
+    let garbage = |pack: &PackUsage| pack.bytes - pack.needed;
+    let mut poor: Vec<_> =
+        packs.iter().zip(usage).filter(|(_, pack)| !pack.pinned && garbage(pack) > 0).collect();
+    poor.sort_by_key(|(_, pack)| std::cmp::Reverse(garbage(pack)));
+    let mut gone = Vec::new();
+    for ((name, entries), _) in poor {
+        let places = needed(entries);
+        if places.iter().all(|at| copies[*at] > 1) {
+            places.iter().for_each(|at| copies[*at] -= 1);
+            gone.push(name.clone());
+        }
+    }
+    gone
+}
+
+/// Writes objects into a pack of their own and makes sure that they are all in it.
+fn write(git: &Path, store: &Store, ids: &[ObjectId], from: &[String]) -> Result<Option<String>, Error> {
+    if ids.is_empty() {
+        return Ok(None);
+    }
+    let packs = git.join("objects/pack");
+    let act =
+        |source| Error::Git { act: format!("write a pack in {}", packs.display()), source: Libgit2(source) };
+    let mut builder = store.builder().map_err(act)?;
+    for id in ids {
+        builder.insert_object(oid(id), None).map_err(act)?;
+    }
+    builder.write(&packs, 0o444).map_err(act)?;
+    let name = format!("pack-{}", builder.name().map_err(act)?.unwrap_or_default());
+    let path = packs.join(format!("{name}.idx"));
+    let written: HashSet<_> = pack_index::ids(&path).map_err(local("read", &path))?.into_iter().collect();
+    if let Some(id) = ids.iter().find(|id| !written.contains(id)) {
+        let why = io::Error::other(format!("{id} is not in it"));
+        return Err(Error::Local { act: "check the new pack", path, source: why });
+    }
+    // git takes what is missing below such a pack's objects for promised, in a partial clone.
+    if from.iter().any(|name| packs.join(format!("{name}.promisor")).exists()) {
+        let marker = packs.join(format!("{name}.promisor"));
+        fs_err::write(&marker, "").map_err(local("write", &marker))?;
+    }
+    Ok(Some(name))
+}
+
+/// Packs with their index.
+fn pack_names(git: &Path) -> Result<Vec<String>, Error> {
+    let dir = git.join("objects/pack");
+    let all = crate::mirror::files::names(&dir)?;
+    let stems = all.iter().filter_map(|name| name.strip_suffix(".pack"));
+    Ok(stems.filter(|stem| dir.join(format!("{stem}.idx")).exists()).map(ToOwned::to_owned).collect())
+}
+
+/// Loose objects and their files.
+fn loose(git: &Path) -> Result<Vec<(ObjectId, PathBuf)>, Error> {
+    let objects = git.join("objects");
+    let mut found = Vec::new();
+    for front in crate::mirror::files::names(&objects)?.iter().filter(|name| name.len() == 2) {
+        for rest in crate::mirror::files::names(&objects.join(front))? {
+            if let Some(id) = ObjectId::from_hex(&format!("{front}{rest}")) {
+                found.push((id, objects.join(front).join(rest)));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Removes a loose object that nothing needed for a while. Who fails at that does so again the next time.
+fn remove_old(path: &Path) {
+    let age = path
+        .metadata()
+        .and_then(|metadata| metadata.modified())
+        .map(|at| SystemTime::now().duration_since(at));
+    if age.is_ok_and(|age| age.is_ok_and(|age| age > YOUNG)) {
+        let _ = fs_err::remove_file(path);
+    }
+}
+
+/// Everything that names an object which has to stay.
+fn roots(git: &Path) -> Result<Vec<ObjectId>, Error> {
+    let mut named = vec![git.join("HEAD"), git.join("packed-refs")];
+    named.extend(files(&git.join("refs"))?);
+    named.extend(files(&git.join("logs"))?.into_iter().filter(|file| !is_expired(git, file)));
+    let mut indexes = vec![git.join("index")];
+    let worktrees = git.join("worktrees");
+    for name in crate::mirror::files::names(&worktrees)? {
+        let admin = worktrees.join(name);
+        for name in crate::mirror::files::names(&admin)? {
+            let path = admin.join(&name);
+            if name == "index" || name.starts_with("sharedindex.") {
+                indexes.push(path);
+            } else if path.is_file() {
+                named.push(path); // HEAD, and ORIG_HEAD, MERGE_HEAD and the like
+            }
+        }
+        named.extend(files(&admin.join("refs"))?);
+        named.extend(files(&admin.join("logs"))?);
+    }
+    let mut found = Vec::new();
+    for path in named {
+        found.extend(ids_in(&path)?);
+    }
+    for path in indexes.iter().filter(|path| path.exists()) {
+        let index = fs_err::File::open(path).map_err(local("read", path))?;
+        git_index::each_id(index, |id| found.push(id)).map_err(local("read", path))?;
+        found.sort_unstable();
+        found.dedup(); // worktrees of one repository name mostly the same
+    }
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}
+
+/// Whether a reflog is one of the two that are expired as git-sync does.
+fn is_expired(git: &Path, log: &Path) -> bool {
+    let logs = git.join("logs");
+    log == logs.join("HEAD") || log == logs.join(BRANCH)
+}
+
+/// Drops lines that name garbage: git would take the repository for broken.
+fn expire_reflogs(git: &Path, all: &Objects, durable: bool) -> Result<(), Error> {
+    for name in ["HEAD", BRANCH] {
+        let path = git.join("logs").join(name);
+        let Ok(text) = fs_err::read_to_string(&path) else { continue };
+        let null = ObjectId([0; 20]);
+        let stays = |line: &&str| words(line).take(2).all(|id| id == null || all.is_needed(&id));
+        let kept: String = text.split_inclusive('\n').filter(|line| stays(line)).collect();
+        replace(&path, kept.as_bytes(), durable)?;
+    }
+    Ok(())
+}
+
+/// Every file below a directory. Links are not followed.
+fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+    let mut found = Vec::new();
+    let mut dirs = vec![dir.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for name in crate::mirror::files::names(&dir)? {
+            let path = dir.join(name);
+            match path.symlink_metadata() {
+                Ok(metadata) if metadata.is_dir() => dirs.push(path),
+                Ok(metadata) if metadata.is_file() => found.push(path),
+                _ => {}
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// All ids that a text file spells; none where there is no file.
+fn ids_in(path: &Path) -> Result<Vec<ObjectId>, Error> {
+    match fs_err::read(path) {
+        Ok(raw) => Ok(words(&String::from_utf8_lossy(&raw)).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(source) => Err(Error::Local { act: "read", path: path.to_owned(), source }),
+    }
+}
+
+fn words(text: &str) -> impl Iterator<Item = ObjectId> {
+    text.split(|c: char| c.is_whitespace() || c == '^').filter_map(ObjectId::from_hex)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(n: u8) -> ObjectId {
+        ObjectId([n; 20])
+    }
+
+    #[test]
+    fn only_packs_whose_needed_objects_are_elsewhere_are_spared() {
+        let mut all = Objects::new((0..8).map(id).collect());
+        for n in [0, 1, 2, 3] {
+            all.mark(&id(n));
+        }
+        let pack = |name: &str, ids: &[u8]| {
+            let entry = |n: &u8| pack_index::Entry { id: id(*n), bytes: 10 };
+            (name.to_owned(), ids.iter().map(entry).collect::<Vec<_>>())
+        };
+        let spared = |packs: &[(String, Vec<pack_index::Entry>)], pinned: &str| {
+            let weigh = |(name, entries): &(String, Vec<pack_index::Entry>)| PackUsage {
+                pinned: name == pinned,
+                ..pack_usage(Path::new("/nowhere"), name, entries, &all)
+            };
+            super::removable_packs(packs, &packs.iter().map(weigh).collect::<Vec<_>>(), &all)
+        };
+        let whole = pack("whole", &[0, 1, 2, 3]);
+        let thin = pack("thin", &[3, 4, 5]);
+        let garbage = pack("garbage", &[6, 7]);
+        let alone = pack("alone", &[2, 4, 5, 6]);
+        assert_eq!(spared(&[whole.clone(), thin.clone(), garbage.clone()], ""), ["thin", "garbage"]);
+        assert_eq!(spared(&[whole.clone(), garbage.clone()], "garbage"), [""; 0]);
+        // Each has what the other needs: one of them stays.
+        assert_eq!(spared(&[alone.clone(), pack("twin", &[2, 7])], ""), ["alone"]);
+        assert_eq!(spared(&[alone], ""), [""; 0]);
+    }
+}

@@ -1,0 +1,52 @@
+//! How much of a fetch has been received so far.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use tokio::io::AsyncWrite;
+
+/// Bytes of packs received, those that were not received to their end included. Clones share the count.
+#[derive(Clone, Debug, Default)]
+pub struct Received(Arc<AtomicU64>);
+
+impl Received {
+    /// Since the count began.
+    pub fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Counts what is written.
+    pub(super) fn counting<W>(&self, to: W) -> Counting<W> {
+        Counting { to, count: self.clone() }
+    }
+}
+
+/// See [`Received::counting`].
+pub(super) struct Counting<W> {
+    to: W,
+    count: Received,
+}
+
+impl<W: AsyncWrite + Unpin> AsyncWrite for Counting<W> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        let written = Pin::new(&mut self.to).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(written)) = written {
+            self.count.0.fetch_add(written as u64, Ordering::Relaxed);
+        }
+        written
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.to).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.to).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,191 @@
+//! What the mirror is in git's eyes: a bare repository of our own, or git-sync's `ROOT/.git`, a repository that is not
+//! bare and has linked worktrees.
+//!
+//! The second one is shared: consumers run git in their worktrees, git-sync may have made it, and may have it back. So
+//! what is not ours stays there (hooks, logs, `FETCH_HEAD`, entries of the config, other refs and what they need), and
+//! what is ours is what git-sync has, too: `HEAD` names the branch `git-sync`, `origin` names the remote.
+//!
+//! Locks and temporary files that a crash left are swept when the mirror is opened, because git would refuse to work
+//! for ever: `*.lock` in the repository's top, in every worktree of a generation, beside our refs; and what git leaves in
+//! `objects/pack`. Whether a living process holds one cannot be known. A consumer that commits in the instant in which
+//! the writer starts may therefore have to do it again.
+
+use std::io;
+use std::path::Path;
+
+use fs_err as fs;
+use rustix::fs::{CWD, RenameFlags};
+use rustix::io::Errno;
+
+use super::error::{Error, Libgit2};
+use super::files::{BROKEN, MARK, local, names, remove_matching, replace, sync_dir};
+use crate::revision::ObjectId;
+
+/// The branch that git-sync keeps at what is published.
+pub(super) const BRANCH: &str = "refs/heads/git-sync";
+
+/// Directories that are not finished, or no longer wanted.
+pub(super) const UNFINISHED: &str = "tmp_worktree-";
+
+/// What stays where it is when a broken repository is set aside: the worktrees, the submodules' own mirrors, and what
+/// people put there.
+const STAYS: [&str; 8] =
+    ["HEAD", "config", "description", "hooks", "info", "modules", "worktrees", "FETCH_HEAD"];
+
+/// What a mirror is in git's eyes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum RepoKind {
+    /// A bare repository of our own.
+    Bare,
+    /// git-sync's `ROOT/.git`.
+    Worktrees,
+}
+
+/// Whether a directory is, or was, a repository's.
+pub(super) fn looks_like_git(dir: &Path) -> bool {
+    ["HEAD", "objects", "refs", "config"].iter().any(|name| dir.join(name).exists())
+}
+
+/// Makes the repository, or what is missing of it.
+pub(super) fn init(dir: &Path, durable: bool) -> Result<(), Error> {
+    if !is_whole(dir) {
+        for name in ["objects", "refs"] {
+            let path = dir.join(name);
+            if path.exists() && !path.is_dir() {
+                fs::remove_file(&path).map_err(local("remove the unfinished", &path))?;
+            }
+        }
+        let config = dir.join("config");
+        if config.exists() && git2::Config::open(&config).and_then(|mut config| config.snapshot()).is_err() {
+            let aside = dir.join("config.broken");
+            tracing::warn!(path = %config.display(), "the configuration cannot be read: it is now config.broken");
+            fs::rename(&config, &aside).map_err(local("set aside", &config))?;
+        }
+        let fresh = !config.exists();
+        let mut options = git2::RepositoryInitOptions::new();
+        // No template: no hooks, nothing from the host.
+        options.bare(false).external_template(false).initial_head("git-sync");
+        git2::Repository::init_opts(dir, &options).map_err(|source| Error::Git {
+            act: format!("make the repository {}", dir.display()),
+            source: Libgit2(source),
+        })?;
+        if fresh {
+            // A consumer's `git commit` must not repack below us; the mirror's growth is bounded by ourselves.
+            configure(dir, "gc.auto", "0")?;
+        }
+        if durable {
+            for name in ["config", "HEAD", "objects", "refs", "."] {
+                sync_dir(&dir.join(name))?; // fsync(2) is the same for a file
+            }
+        }
+    }
+    if !head_is_known(dir) {
+        replace(&dir.join("HEAD"), format!("ref: {BRANCH}\n").as_bytes(), durable)?;
+    }
+    configure(dir, "core.bare", "false")
+}
+
+fn is_whole(dir: &Path) -> bool {
+    dir.join("HEAD").exists()
+        && dir.join("objects").is_dir()
+        && dir.join("refs").is_dir()
+        && dir.join("config").exists()
+        && git2::Repository::open_bare(dir).is_ok()
+}
+
+/// Whether `HEAD` names our branch, or something that is there. One that names nothing is what a crash left.
+fn head_is_known(dir: &Path) -> bool {
+    let Ok(text) = fs::read_to_string(dir.join("HEAD")) else { return false };
+    match text.trim_end().strip_prefix("ref: ") {
+        Some(BRANCH) => true,
+        Some(name) => git2::Repository::open_bare(dir).is_ok_and(|git| git.refname_to_id(name).is_ok()),
+        None => ObjectId::from_hex(text.trim_end()).is_some(),
+    }
+}
+
+/// What git-sync published, likeliest first: its branch, `HEAD`, and the worktrees that are called by a commit.
+pub(super) fn published(dir: &Path) -> Result<Vec<ObjectId>, Error> {
+    let mut found = Vec::new();
+    if let Ok(git) = git2::Repository::open_bare(dir) {
+        let named = [BRANCH, "HEAD"].into_iter().filter_map(|name| git.refname_to_id(name).ok());
+        found.extend(named.filter_map(|id| ObjectId::from_hex(&id.to_string())));
+    }
+    found.extend(names(&dir.join("worktrees"))?.iter().filter_map(|name| ObjectId::from_hex(name)));
+    Ok(found)
+}
+
+/// Names the remote as git knows it, for people, and for submodules with relative URLs. No secret is in `url`.
+pub(super) fn name_origin(dir: &Path, url: &str) -> Result<(), Error> {
+    configure(dir, "remote.origin.url", url)
+}
+
+/// Sets one value in the repository's configuration, if it is another.
+pub(super) fn configure(dir: &Path, key: &str, value: &str) -> Result<(), Error> {
+    let path = dir.join("config");
+    let set = || -> Result<(), git2::Error> {
+        let mut config = git2::Config::open(&path)?;
+        let found = config.snapshot()?.get_string(key);
+        if found.is_ok_and(|found| found == value) { Ok(()) } else { config.set_str(key, value) }
+    };
+    set().map_err(|source| Error::Git {
+        act: format!("set {key} in {}", path.display()),
+        source: Libgit2(source),
+    })
+}
+
+/// Removes locks that an interrupted git or git-sync left.
+pub(super) fn sweep(dir: &Path) -> Result<(), Error> {
+    remove_matching(&dir.join("refs/heads"), |name| name == "git-sync.lock")?;
+    let worktrees = dir.join("worktrees");
+    for name in names(&worktrees)?.iter().filter(|name| ObjectId::from_hex(name).is_some()) {
+        remove_matching(&worktrees.join(name), |name| name.ends_with(".lock"))?;
+    }
+    Ok(())
+}
+
+/// Removes directories that were not finished.
+pub(super) fn remove_unfinished(dir: &Path) -> Result<(), Error> {
+    for name in names(dir)?.iter().filter(|name| name.starts_with(UNFINISHED)) {
+        let path = dir.join(name);
+        fs::remove_dir_all(&path).map_err(local("remove the unfinished", &path))?;
+    }
+    Ok(())
+}
+
+/// Moves a broken repository's objects, and everything that names some, into `aside`. There is a repository at `dir` at
+/// every moment, and its worktrees stay where they are.
+pub(super) fn set_aside(dir: &Path, aside: &Path) -> Result<(), Error> {
+    for name in ["objects/info", "objects/pack", "refs/heads", "refs/tags"] {
+        let path = aside.join(name);
+        fs::create_dir_all(&path).map_err(local("make", &path))?;
+    }
+    for name in ["objects", "refs"] {
+        let new = aside.join(name);
+        let old = dir.join(name);
+        exchange(&new, &old).map_err(local("set aside", &old))?;
+    }
+    for name in names(dir)? {
+        let stays = STAYS.contains(&name.as_str()) || name == MARK || name.starts_with(BROKEN);
+        if !stays && name != "objects" && name != "refs" {
+            let from = dir.join(&name);
+            fs::rename(&from, aside.join(&name)).map_err(local("set aside", &from))?;
+        }
+    }
+    Ok(())
+}
+
+/// Swaps two names, or puts `new` where nothing is. Where the file system cannot swap (`EINVAL`, e.g. on some network
+/// volumes), the name is absent for an instant: three renames stand in for it.
+pub(super) fn exchange(new: &Path, old: &Path) -> io::Result<()> {
+    match rustix::fs::renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE) {
+        Err(Errno::NOENT) => fs::rename(new, old),
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+            let mut between = new.as_os_str().to_owned();
+            between.push("-old");
+            fs::rename(old, &between)?;
+            fs::rename(new, old)?;
+            fs::rename(&between, new)
+        }
+        done => Ok(done?),
+    }
+}

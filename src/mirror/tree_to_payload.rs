@@ -1,0 +1,166 @@
+//! A revision's trees to a checked [`Payload`].
+
+use tokio_util::sync::CancellationToken;
+
+use super::lack::Lack;
+use super::modules::Modules;
+use super::odb::{ObjectReader, Peeled};
+use super::sparse::Patterns;
+use super::tree::{Budget, Line, lines};
+use super::{Error, Selection};
+use crate::payload::{Builder, DirIndex, Kind, Node, Payload, Rule};
+use crate::revision::{ObjectId, Revision};
+
+/// Links longer than this are refused by their size alone: the kernel takes no longer target (PATH_MAX less the NUL).
+pub(super) const LINK_MAX: u64 = 4_095;
+
+/// A directory on the way down. With sparse patterns the builder only gets it once something in it is wanted.
+struct Level {
+    name: Vec<u8>,
+    index: Option<DirIndex>,
+}
+
+struct Walk<'a> {
+    reader: &'a ObjectReader<'a>,
+    builder: Builder,
+    budget: Budget,
+    patterns: Option<&'a Patterns>,
+    modules: &'a Modules,
+    levels: Vec<Level>,
+    path: Vec<u8>,
+    max_depth: u32,
+    revision: Revision,
+}
+
+/// Walks all trees of a revision once.
+pub(super) fn payload(
+    reader: &ObjectReader<'_>,
+    at: Peeled,
+    selection: &Selection,
+    patterns: Option<&Patterns>,
+    modules: &Modules,
+    cancel: &CancellationToken,
+) -> Result<Payload, Error> {
+    let revision = Revision(at.commit);
+    let mut walk = Walk {
+        reader,
+        builder: Builder::new(revision, at.tree, selection.rules),
+        budget: Budget::new(revision, at.tree, selection.rules.limits.entries, patterns.is_some(), cancel),
+        patterns,
+        modules,
+        levels: Vec::new(),
+        path: Vec::new(),
+        max_depth: selection.rules.limits.depth,
+        revision,
+    };
+    walk.tree(at.tree, patterns.is_none())?;
+    Ok(walk.builder.finish()?)
+}
+
+impl Walk<'_> {
+    fn tree(&mut self, id: ObjectId, inherited: bool) -> Result<(), Error> {
+        let reader = self.reader;
+        let held = self.budget.hold(reader, &id, &self.path)?;
+        let object = reader.tree(&id).map_err(|lack| self.damaged(lack))?;
+        let lines = lines(&id, object.data()).map_err(|lack| self.damaged(lack))?;
+        self.budget.enter(reader, &id, &self.path, lines.len())?;
+        for line in lines {
+            let end = self.path.len();
+            if end > 0 {
+                self.path.push(b'/');
+            }
+            self.path.extend_from_slice(line.name);
+            let line = self.modules.seen(&self.path, line);
+            let wanted = self
+                .patterns
+                .is_none_or(|patterns| patterns.wants(&self.path, line.matches_as_dir(), inherited));
+            if line.is_dir() && self.modules.begins(&self.path) {
+                self.module(&line, wanted)?;
+            } else if line.is_dir() {
+                self.enter(&line, wanted)?;
+            } else if wanted {
+                self.leaf(&line)?;
+            }
+            self.path.truncate(end);
+        }
+        self.budget.release(held);
+        Ok(())
+    }
+
+    fn enter(&mut self, line: &Line<'_>, wanted: bool) -> Result<(), Error> {
+        self.levels.push(Level { name: line.name.to_vec(), index: None });
+        if self.patterns.is_none() {
+            self.here()?;
+        } else if self.levels.len() > self.max_depth as usize {
+            // The builder only sees directories with something wanted in them; the recursion needs an end in others.
+            let rule = Rule::Depth { limit: self.max_depth };
+            return Err(self.builder.refuse(DirIndex::TOP, &self.path, rule).into());
+        }
+        self.tree(line.id, wanted)?;
+        self.levels.pop();
+        Ok(())
+    }
+
+    /// A submodule is wanted as a whole or not at all, whatever its files are called.
+    fn module(&mut self, line: &Line<'_>, wanted: bool) -> Result<(), Error> {
+        if !wanted {
+            return Ok(());
+        }
+        let patterns = self.patterns.take();
+        let entered = self.enter(line, true);
+        self.patterns = patterns;
+        entered
+    }
+
+    /// The builder's index of the directory that the walk is in.
+    fn here(&mut self) -> Result<DirIndex, Error> {
+        let mut at = DirIndex::TOP;
+        for level in &mut self.levels {
+            at = match level.index {
+                Some(index) => index,
+                None => *level.index.insert(self.builder.dir(at, &level.name)?),
+            };
+        }
+        Ok(at)
+    }
+
+    fn leaf(&mut self, line: &Line<'_>) -> Result<(), Error> {
+        let dir = self.here()?;
+        match self.builder.node(dir, line.name, line.mode)? {
+            Node::Dir => {} // `enter` took it
+            Node::Entry(Kind::Submodule) => match self.modules.why_absent(&self.path) {
+                Some(rule) => return Err(self.builder.refuse(dir, line.name, rule).into()),
+                None => self.builder.submodule(dir, line.name, line.id)?,
+            },
+            Node::Entry(Kind::Symlink) => {
+                let target = self.target(line)?;
+                match target {
+                    Ok(target) => self.builder.symlink(dir, line.name, line.id, &target)?,
+                    Err(rule) => return Err(self.builder.refuse(dir, line.name, rule).into()),
+                }
+            }
+            Node::Entry(kind) => {
+                let size = self.reader.blob_size(&line.id).map_err(|lack| self.damaged(lack))?;
+                self.builder.file(dir, line.name, kind == Kind::Executable, line.id, size)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn target(&self, line: &Line<'_>) -> Result<Result<Vec<u8>, Rule>, Error> {
+        target(self.reader, &line.id).map_err(|lack| self.damaged(lack))
+    }
+
+    fn damaged(&self, lack: Lack) -> Error {
+        Error::damaged(self.revision, lack)
+    }
+}
+
+/// A symbolic link's target, unless it is too long to be one.
+pub(super) fn target(reader: &ObjectReader<'_>, id: &ObjectId) -> Result<Result<Vec<u8>, Rule>, Lack> {
+    let bytes = reader.blob_size(id)?;
+    if bytes > LINK_MAX {
+        return Ok(Err(Rule::LinkLong { bytes }));
+    }
+    reader.small_blob(id).map(Ok)
+}

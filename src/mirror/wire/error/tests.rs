@@ -1,0 +1,101 @@
+use std::io;
+use std::time::Duration;
+
+use super::*;
+use crate::human::reads_well;
+
+fn libgit2() -> Libgit2 {
+    Libgit2(git2::Repository::open("/nowhere/at/all").err().unwrap())
+}
+
+/// One of each variant; the match below does not compile once there is another.
+fn each() -> Vec<Error> {
+    let remote = || "https://git.example.com/x".to_owned();
+    let refused = || Box::new(io::Error::from(io::ErrorKind::ConnectionRefused));
+    let problem =
+        tls::Problem { text: "it does not speak TLS".into(), transient: true, hint: "check the port" };
+    vec![
+        Error::BadRemote { remote: remote(), why: "it has no host" },
+        Error::Start { act: "run", program: "/bin/no".into(), source: io::ErrorKind::NotFound.into() },
+        Error::Program {
+            program: "git".into(),
+            remote: remote(),
+            status: std::os::unix::process::ExitStatusExt::from_raw(0x100),
+            said: String::new(),
+        },
+        Error::Credential {
+            remote: remote(),
+            source: secret::Error::Read { path: "/password".into(), source: io::ErrorKind::NotFound.into() },
+        },
+        Error::NoSuchRef { name: "nope".into(), remote: remote() },
+        Error::Timeout {
+            remote: remote(),
+            wait: Wait::Idle,
+            after: Duration::from_secs(30),
+            doing: "asking",
+        },
+        Error::TooMuch { remote: remote(), budget: Budget::Pack, limit: 4 << 30 },
+        Error::Connect { remote: remote(), source: refused() },
+        Error::Tls { remote: remote(), problem },
+        Error::Broken { remote: remote(), doing: "asking", source: refused() },
+        Error::Cut { remote: remote(), doing: "asking", said: String::new() },
+        Error::Status { remote: remote(), status: 418, retry_after: None, said: String::new() },
+        Error::Auth { remote: remote(), status: 401, username: None },
+        Error::Redirect { remote: remote(), to: "http://h/".into(), why: "it leaves https" },
+        Error::NotGit { remote: remote(), said: "<html>".into() },
+        Error::Remote { remote: remote(), said: "no".into() },
+        Error::ObjectFormat { remote: remote(), format: "sha256".into() },
+        Error::Unsupported { remote: remote(), feature: "fetch" },
+        Error::Local { path: "/nowhere/at/all".into(), source: libgit2() },
+        Error::Ssh { remote: remote(), source: Box::new(ssh::Error::NoKeys { files: vec!["/key".into()] }) },
+        Error::Sink { remote: remote(), source: io::ErrorKind::BrokenPipe.into() },
+    ]
+}
+
+#[test]
+fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
+    let named = |error: &Error| match error {
+        Error::BadRemote { .. }
+        | Error::Start { .. }
+        | Error::Program { .. }
+        | Error::Credential { .. }
+        | Error::Issuer { .. } // made where it is known, and tested there
+        | Error::NoSuchRef { .. }
+        | Error::Timeout { .. }
+        | Error::TooMuch { .. }
+        | Error::Connect { .. }
+        | Error::Tls { .. }
+        | Error::Broken { .. }
+        | Error::Cut { .. }
+        | Error::Status { .. }
+        | Error::Auth { .. }
+        | Error::Redirect { .. }
+        | Error::NotGit { .. }
+        | Error::Remote { .. }
+        | Error::ObjectFormat { .. }
+        | Error::Unsupported { .. }
+        | Error::Local { .. }
+        | Error::Ssh { .. }
+        | Error::Sink { .. } => std::mem::discriminant(error),
+    };
+    let each = each();
+    assert_eq!(each.iter().map(named).collect::<std::collections::HashSet<_>>().len(), 21);
+    for error in &each {
+        reads_well(error, &error.hints());
+    }
+    for status in [400, 403, 404, 407, 410, 429, 500, 503] {
+        let error = Error::Status { remote: "h".into(), status, retry_after: None, said: String::new() };
+        reads_well(&error, &error.hints());
+    }
+}
+
+#[test]
+fn what_only_somebody_can_change_is_not_taken_to_pass_by_itself() {
+    let transient = |error: &Error| error.is_transient();
+    let lasting: Vec<_> =
+        each().into_iter().filter(|error| !transient(error)).map(|error| error.to_string()).collect();
+    for words in ["couldn't find remote ref", "no credential", "cannot run", "answered 401"] {
+        assert!(lasting.iter().any(|line| line.contains(words)), "{words} is not in {lasting:?}");
+    }
+    assert!(!lasting.iter().any(|line| line.contains("cannot connect")), "{lasting:?}");
+}

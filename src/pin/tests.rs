@@ -1,0 +1,170 @@
+use std::os::unix::fs::symlink;
+
+use super::*;
+
+#[cfg(feature = "program")] // where there are people to read it
+#[test]
+fn every_variant_is_one_line_and_says_what_to_do() {
+    let link = || PathBuf::from("/config/..data");
+    let io = |kind: io::ErrorKind| Error::Io { act: "open", path: link(), source: kind.into() };
+    let each = [
+        Error::NoGeneration { link: link() },
+        Error::OtherLayout { root: link() },
+        Error::NotALink { link: link() },
+        Error::NotAGeneration { link: link(), target: link() },
+        Error::Restless { link: link() },
+        io(io::ErrorKind::PermissionDenied),
+        io(io::ErrorKind::Other),
+    ];
+    for error in each {
+        match error {
+            Error::NoGeneration { .. }
+            | Error::OtherLayout { .. }
+            | Error::NotALink { .. }
+            | Error::NotAGeneration { .. }
+            | Error::Restless { .. }
+            | Error::Io { .. } => {}
+        }
+        crate::human::reads_well(&error, &error.hints());
+    }
+}
+
+fn name(n: u32) -> String {
+    format!("..2026_11_20_15_04_05.{n:09}")
+}
+
+fn root() -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    swap(root.path(), 1);
+    root
+}
+
+fn swap(root: &Path, n: u32) {
+    std::fs::create_dir(root.join(name(n))).unwrap();
+    symlink(name(n), root.join("..data_tmp")).unwrap();
+    std::fs::rename(root.join("..data_tmp"), root.join("..data")).unwrap();
+}
+
+fn reapable(root: &Path, n: u32) -> bool {
+    let dir = fsx::open_dir_at_path(&root.join(name(n))).unwrap();
+    fsx::try_lock(dir).unwrap() == fsx::Lock::Taken
+}
+
+/// Waits: a child that another test starts has copies of our descriptors until its exec.
+fn becomes_reapable(root: &Path, n: u32) -> bool {
+    (0..2000).any(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        reapable(root, n)
+    })
+}
+
+#[test]
+fn a_pin_keeps_the_reaper_away_until_it_is_dropped() {
+    let root = root();
+    let pin = Pin::take(root.path(), &Options::default()).unwrap();
+    assert_eq!(pin.protection(), Protection::Locked);
+    assert_eq!(pin.generation(), name(1).as_str());
+    assert!(!reapable(root.path(), 1));
+    drop(pin);
+    assert!(becomes_reapable(root.path(), 1));
+}
+
+#[test]
+fn renewing_takes_the_new_one_before_the_old_one_goes() {
+    let root = root();
+    let mut pin = Pin::take(root.path(), &Options::default()).unwrap();
+    assert!(!pin.renew().unwrap());
+    swap(root.path(), 2);
+    assert!(pin.renew().unwrap());
+    assert!(becomes_reapable(root.path(), 1) && !reapable(root.path(), 2));
+    std::fs::remove_file(root.path().join("..data")).unwrap();
+    assert!(matches!(pin.renew(), Err(Error::NoGeneration { .. })));
+    assert!(!reapable(root.path(), 2), "a failed renewal keeps what there is");
+}
+
+#[test]
+fn an_inherited_copy_holds_on_its_own() {
+    let root = root();
+    let pin = Pin::take(root.path(), &Options::default()).unwrap();
+    let copy = pin.inheritable().unwrap();
+    assert!(copy.as_raw_fd() >= INHERITED_FROM);
+    drop(pin);
+    assert!(!reapable(root.path(), 1));
+    drop(copy);
+    assert!(becomes_reapable(root.path(), 1));
+}
+
+#[test]
+fn somebody_who_keeps_the_exclusive_lock_cannot_keep_readers_out() {
+    let root = root();
+    let dir = fsx::open_dir_at_path(&root.path().join(name(1))).unwrap();
+    assert_eq!(fsx::try_lock(&dir).unwrap(), fsx::Lock::Taken);
+    let pin = Pin::take(root.path(), &Options::default()).unwrap();
+    assert_eq!(pin.protection(), Protection::Contended);
+}
+
+#[test]
+fn what_is_no_generation_is_refused_with_the_way_out() {
+    let root = root();
+    let at = |name: &str| root.path().join(name);
+    std::fs::create_dir(at(&name(1)).join("app")).unwrap();
+    symlink("..data/app", at("app")).unwrap();
+    let error = Pin::take_link(at("app"), &Options::default()).unwrap_err();
+    assert!(matches!(error, Error::NotAGeneration { .. }), "{error}");
+    assert!(error.hints()[0].contains("the root itself"));
+    let error = Pin::take_link(at(&name(1)), &Options::default()).unwrap_err();
+    assert!(matches!(error, Error::NotALink { .. }), "{error}");
+}
+
+#[test]
+fn git_syncs_link_is_pinned_through_its_target() {
+    let root = tempfile::tempdir().unwrap();
+    let commit = "0123456789abcdef0123456789abcdef01234567";
+    std::fs::create_dir_all(root.path().join(".worktrees").join(commit)).unwrap();
+    symlink(format!(".worktrees/{commit}"), root.path().join("live")).unwrap();
+    let pin = Pin::take_link(root.path().join("live"), &Options::default()).unwrap();
+    assert_eq!(pin.generation(), commit);
+    assert!(pin.location().ends_with(format!(".worktrees/{commit}")));
+}
+
+#[test]
+fn the_first_generation_is_waited_for() {
+    let root = tempfile::tempdir().unwrap();
+    let error = Pin::take(root.path(), &Options::default()).unwrap_err();
+    assert!(matches!(error, Error::NoGeneration { .. }) && error.is_transient());
+    let path = root.path().to_owned();
+    let writer = std::thread::spawn(move || swap(&path, 1));
+    Pin::take(root.path(), &Options { wait: Duration::from_secs(20) }).unwrap();
+    writer.join().unwrap();
+}
+
+#[test]
+fn pins_hold_one_generation_while_another_thread_swaps_and_reaps() {
+    let root = root();
+    let path = root.path().to_owned();
+    let writer = std::thread::spawn(move || {
+        for n in 2..400 {
+            swap(&path, n);
+            let old = path.join(name(n - 1));
+            let dir = fsx::open_dir_at_path(&old).unwrap();
+            if fsx::try_lock(&dir).unwrap() == fsx::Lock::Taken {
+                std::fs::remove_dir(&old).unwrap();
+            }
+        }
+    });
+    while !writer.is_finished() {
+        let pin = Pin::take(root.path(), &Options::default()).unwrap();
+        assert_eq!(pin.protection(), Protection::Locked);
+        assert!(pin.location().is_dir(), "{} was reaped under a pin", pin.location().display());
+        assert_eq!(std::fs::canonicalize(pin.path()).unwrap(), pin.location());
+    }
+    writer.join().unwrap();
+}
+
+#[test]
+fn whoever_waits_for_ever_is_told_what_cannot_be_waited_for() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("..data"), "").unwrap();
+    let error = Pin::take(root.path(), &Options { wait: Duration::MAX }).unwrap_err();
+    assert!(matches!(error, Error::NotALink { .. }), "{error}");
+}

@@ -1,0 +1,446 @@
+//! The ways to read a text, so that a secret is found however it was written.
+//!
+//! A text is a list of bytes, each with the place where it stands. Reading it gives another such list: [`unescaped`]
+//! undoes one layer of `%41`, `\u0041`, `\x41`, `\101`, `\"`, `&#65;` and `&lt;`, and leaves out control characters and
+//! others that are invisible; [`Base::read`] reads base64, base32, hexadecimal and decimal bytes, from every place
+//! where a group of digits may begin, as anything may be in front of it, or cut off; [`letters`] leaves only letters
+//! and digits, whatever was put between them. [`each`] visits what they give: the text as it is, up to [`LAYERS`]
+//! layers of escapes below it (one kind in itself, as `%252541`, is one layer), and what is in a base below that, up to
+//! [`BASES`] deep. Where a secret is found in any of them, its places say what to take out of the text.
+//!
+//! Time and memory are linear in the text: it is read in pieces of [`PIECE`] bytes, each a bounded number of times.
+
+use std::borrow::Cow;
+
+/// How many layers of escapes are undone, each of another kind than the one outside of it.
+const LAYERS: usize = 4;
+
+/// How many bases are read, one inside the other.
+const BASES: usize = 2;
+
+/// A text is read so many bytes at a time.
+const PIECE: usize = 16 << 10;
+
+/// The next piece begins so many bytes before the end of the last one: a part of a secret may lie across.
+const OVERLAP: usize = 2 << 10;
+
+/// A shorter part of a secret says nothing, and stands in too many words.
+pub(super) const SHORTEST: usize = 6;
+
+/// A byte as it was read, and where in the text it is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Byte {
+    pub(super) value: u8,
+    pub(super) from: usize,
+    pub(super) to: usize,
+}
+
+/// Visits a text in every way in which it can be read; what may be `spread` is read without what is between letters,
+/// too.
+pub(super) fn each(text: &[u8], spread: bool, visit: &mut dyn FnMut(&[Byte])) {
+    let mut start = 0;
+    loop {
+        let end = text.len().min(start + PIECE);
+        let plain = text[start..end].iter().zip(start..);
+        let plain = plain.map(|(value, at)| Byte { value: *value, from: at, to: at + 1 }).collect();
+        read(plain, spread, BASES, visit);
+        if end == text.len() {
+            return;
+        }
+        start = end - OVERLAP;
+    }
+}
+
+fn read(mut text: Vec<Byte>, spread: bool, bases: usize, visit: &mut dyn FnMut(&[Byte])) {
+    let mut visit_layer = |layer: &[Byte]| {
+        visit(layer);
+        if spread {
+            visit(&letters(layer));
+        }
+    };
+    visit_layer(&text);
+    for _ in 0..LAYERS {
+        let below = unescaped(&text);
+        if below.len() == text.len() {
+            break; // an escape is longer than what it stands for
+        }
+        text = below;
+        visit_layer(&text);
+    }
+    if bases > 0 {
+        for base in Base::ALL {
+            let text = if base.bits == 4 { unprefixed(&text) } else { Cow::Borrowed(&text[..]) };
+            let runs = base.runs(&text);
+            for skipped in 0..if runs.is_empty() { 0 } else { base.group } {
+                let inside = runs.iter().flat_map(|run| base.read(run, skipped)).collect();
+                read(inside, false, bases - 1, visit);
+            }
+        }
+        let numbers = decimal(&text);
+        if numbers.len() >= SHORTEST {
+            read(numbers, false, bases - 1, visit);
+        }
+    }
+}
+
+/// Every layer of escapes of a text, from the text itself to what is below all of them.
+pub(super) fn layers(text: &[u8]) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    let plain = text.iter().map(|value| Byte { value: *value, from: 0, to: 0 }).collect();
+    read(plain, false, 0, &mut |view| all.push(view.iter().map(|byte| byte.value).collect()));
+    all
+}
+
+/// Letters and digits only, the letters in lower case.
+pub(super) fn letters(text: &[Byte]) -> Vec<Byte> {
+    let bytes: Vec<u8> = text.iter().map(|byte| byte.value).collect();
+    let mut kept = Vec::with_capacity(text.len());
+    let mut at = 0;
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            let from = text[at].from;
+            let to = text[at + c.len_utf8() - 1].to;
+            at += c.len_utf8();
+            if c.is_alphanumeric() {
+                c.to_lowercase().for_each(|c| push(&mut kept, u32::from(c), from, to));
+            }
+        }
+        at += chunk.invalid().len();
+    }
+    kept
+}
+
+/// A text without invisible characters, and with its escapes undone.
+fn unescaped(text: &[Byte]) -> Vec<Byte> {
+    let mut plain = Vec::with_capacity(text.len());
+    let mut at = 0;
+    while let Some(first) = text.get(at) {
+        let Some((length, stands_for)) = escape(&text[at..]) else {
+            let unseen = unseen(&text[at..]);
+            if unseen == 0 {
+                plain.push(*first);
+            }
+            at += unseen.max(1);
+            continue;
+        };
+        let to = text[at + length - 1].to;
+        match stands_for {
+            Some(Unit::Byte(value)) => plain.push(Byte { value, from: first.from, to }),
+            Some(Unit::Char(code)) => push(&mut plain, code, first.from, to),
+            None => {}
+        }
+        at += length;
+    }
+    plain
+}
+
+/// How many bytes at the beginning of a text are a control character, or another that has no width of its own.
+fn unseen(text: &[Byte]) -> usize {
+    match (text[0].value, value(text, 1), value(text, 2)) {
+        (0..0x20 | 0x7f, ..) => 1,
+        // U+0080 to U+009F, and the soft hyphen
+        (0xc2, Some(0x80..=0x9f | 0xad), _) => 2,
+        // U+0300 to U+036F, accents
+        (0xcc, Some(0x80..=0xbf), _) | (0xcd, Some(0x80..=0xaf), _) => 2,
+        // U+200B to U+200F, U+202A to U+202E, U+2060 to U+206F, U+FE00 to U+FE0F, U+FEFF, U+180E
+        (0xe2, Some(0x80), Some(0x8b..=0x8f | 0xaa..=0xae)) | (0xe2, Some(0x81), Some(0xa0..=0xaf)) => 3,
+        (0xef, Some(0xb8), Some(0x80..=0x8f)) | (0xef, Some(0xbb), Some(0xbf)) => 3,
+        (0xe1, Some(0xa0), Some(0x8e)) => 3,
+        _ => 0,
+    }
+}
+
+fn push(text: &mut Vec<Byte>, code: u32, from: usize, to: usize) {
+    let c = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
+    text.extend(c.encode_utf8(&mut [0; 4]).bytes().map(|value| Byte { value, from, to }));
+}
+
+enum Unit {
+    Byte(u8),
+    Char(u32),
+}
+
+/// The length of the escape that a text begins with, and what it stands for: nothing, for a control character, and for
+/// what only stands before something else.
+fn escape(text: &[Byte]) -> Option<(usize, Option<Unit>)> {
+    match text.first()?.value {
+        b'%' => percent(text),
+        b'\\' => backslash(text),
+        b'&' => entity(text),
+        _ => None,
+    }
+}
+
+/// `%41`, `%2541` and so on, and `%u0041`.
+fn percent(text: &[Byte]) -> Option<(usize, Option<Unit>)> {
+    let mut at = 1;
+    while starts(text, at, b"25") {
+        at += 2;
+    }
+    if matches!(value(text, at), Some(b'u' | b'U'))
+        && let Some(code) = number(text, at + 1, 16, 4)
+    {
+        return Some((at + 5, Some(Unit::Char(code))));
+    }
+    match number(text, at, 16, 2).and_then(|byte| u8::try_from(byte).ok()) {
+        Some(byte) => Some((at + 2, Some(Unit::Byte(byte)))),
+        None => (at > 1).then_some((at, Some(Unit::Byte(b'%')))),
+    }
+}
+
+/// Backslashes, and what they escape. What is an escape itself goes first.
+fn backslash(text: &[Byte]) -> Option<(usize, Option<Unit>)> {
+    let at = backslashes(text);
+    let next = &text[at..];
+    if next.is_empty() {
+        return Some((at, None));
+    }
+    if unseen(next) > 0 || (matches!(next[0].value, b'%' | b'&') && escape(next).is_some()) {
+        return None;
+    }
+    let unicode = |digits: usize| Some((at + 1 + digits, number(text, at + 1, 16, digits)?));
+    let braces = || {
+        let digits = (1..=6).rev().find(|digits| value(text, at + 2 + digits) == Some(b'}'))?;
+        Some((at + 3 + digits, number(text, at + 2, 16, digits)?))
+    };
+    let code = match value(text, at) {
+        Some(b'u' | b'x') if value(text, at + 1) == Some(b'{') => braces(),
+        Some(b'u') => match unicode(4) {
+            Some((length, high @ 0xd800..=0xdbff)) => Some(surrogates(text, length, high)),
+            code => code,
+        },
+        Some(b'U') => unicode(8),
+        Some(b'x') => {
+            let byte = number(text, at + 1, 16, 2).and_then(|byte| u8::try_from(byte).ok());
+            return Some(byte.map_or((at, None), |byte| (at + 3, Some(Unit::Byte(byte)))));
+        }
+        Some(b'0'..=b'7') => {
+            let octal = |digits| Some((at + digits, u8::try_from(number(text, at, 8, digits)?).ok()?));
+            let found = (1..=3).rev().find_map(octal);
+            return Some(found.map_or((at, None), |(length, byte)| (length, Some(Unit::Byte(byte)))));
+        }
+        Some(b'a' | b'b' | b'e' | b'f' | b'n' | b'r' | b't' | b'v') => return Some((at + 1, None)),
+        _ => None,
+    };
+    Some(code.map_or((at, None), |(length, code)| (length, Some(Unit::Char(code)))))
+}
+
+/// How many there are; after so many others the next ones are an escape of their own.
+fn backslashes(text: &[Byte]) -> usize {
+    text.iter().take(64).take_while(|byte| byte.value == b'\\').count()
+}
+
+/// Half of a pair stands at the end of `length` bytes; the other half may follow.
+fn surrogates(text: &[Byte], length: usize, high: u32) -> (usize, u32) {
+    let rest = text.get(length..).unwrap_or_default();
+    let at = backslashes(rest);
+    match number(rest, at + 1, 16, 4) {
+        Some(low @ 0xdc00..=0xdfff) if at > 0 && value(rest, at) == Some(b'u') => {
+            (length + at + 5, 0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00))
+        }
+        _ => (length, high),
+    }
+}
+
+/// `&#65;`, `&#x41;`, `&lt;`, `&amp;lt;` and so on.
+fn entity(text: &[Byte]) -> Option<(usize, Option<Unit>)> {
+    let mut at = 1;
+    while starts(text, at, b"amp;") {
+        at += 4;
+    }
+    let ampersand = (at > 1).then_some((at, Some(Unit::Byte(b'&'))));
+    let digits = match (value(text, at), value(text, at + 1)) {
+        (Some(b'#'), Some(b'x' | b'X')) => Some((at + 2, 16)),
+        (Some(b'#'), _) => Some((at + 1, 10)),
+        _ => None,
+    };
+    if let Some((from, radix)) = digits {
+        let count = text[from..].iter().take(8).take_while(|b| char::from(b.value).is_digit(radix)).count();
+        let Some(code) = number(text, from, radix, count) else { return ampersand };
+        let end = from + count;
+        return Some((end + usize::from(value(text, end) == Some(b';')), Some(Unit::Char(code))));
+    }
+    let named = ENTITIES
+        .iter()
+        .find(|(name, _)| starts(text, at, name.as_bytes()) && value(text, at + name.len()) == Some(b';'));
+    named.map(|(name, byte)| (at + name.len() + 1, Some(Unit::Byte(*byte)))).or(ampersand)
+}
+
+/// HTML's names for what is printable and no letter or digit; `amp` goes by itself.
+const ENTITIES: [(&str, u8); 37] = [
+    ("lt", b'<'),
+    ("gt", b'>'),
+    ("quot", b'"'),
+    ("apos", b'\''),
+    ("nbsp", b' '),
+    ("excl", b'!'),
+    ("num", b'#'),
+    ("dollar", b'$'),
+    ("percnt", b'%'),
+    ("lpar", b'('),
+    ("rpar", b')'),
+    ("ast", b'*'),
+    ("plus", b'+'),
+    ("comma", b','),
+    ("hyphen", b'-'),
+    ("dash", b'-'),
+    ("period", b'.'),
+    ("sol", b'/'),
+    ("colon", b':'),
+    ("semi", b';'),
+    ("equals", b'='),
+    ("quest", b'?'),
+    ("commat", b'@'),
+    ("lsqb", b'['),
+    ("lbrack", b'['),
+    ("bsol", b'\\'),
+    ("rsqb", b']'),
+    ("rbrack", b']'),
+    ("hat", b'^'),
+    ("lowbar", b'_'),
+    ("grave", b'`'),
+    ("lcub", b'{'),
+    ("lbrace", b'{'),
+    ("verbar", b'|'),
+    ("vert", b'|'),
+    ("rcub", b'}'),
+    ("rbrace", b'}'),
+];
+
+fn value(text: &[Byte], at: usize) -> Option<u8> {
+    text.get(at).map(|byte| byte.value)
+}
+
+fn starts(text: &[Byte], at: usize, with: &[u8]) -> bool {
+    text.get(at..at + with.len())
+        .is_some_and(|part| part.iter().zip(with).all(|(byte, with)| byte.value.eq_ignore_ascii_case(with)))
+}
+
+/// A number of so many digits.
+fn number(text: &[Byte], at: usize, radix: u32, digits: usize) -> Option<u32> {
+    let digits = text.get(at..at + digits).filter(|digits| !digits.is_empty())?;
+    digits.iter().try_fold(0u32, |sum, digit| {
+        sum.checked_mul(radix)?.checked_add(char::from(digit.value).to_digit(radix)?)
+    })
+}
+
+/// Without the `0x` before hexadecimal digits.
+fn unprefixed(text: &[Byte]) -> Cow<'_, [Byte]> {
+    let is_prefix = |at: usize| starts(text, at, b"0x") && number(text, at + 2, 16, 2).is_some();
+    if !(0..text.len()).any(is_prefix) {
+        return Cow::Borrowed(text);
+    }
+    let kept = (0..text.len()).filter(|at| !(is_prefix(*at) || *at > 0 && is_prefix(*at - 1)));
+    kept.map(|at| text[at]).collect()
+}
+
+/// A base whose digits are a whole number of bits.
+struct Base {
+    bits: u32,
+    /// So many digits are a whole number of bytes.
+    group: usize,
+    digit: fn(u8) -> Option<u32>,
+    /// What may stand between two digits.
+    between: &'static [u8],
+}
+
+impl Base {
+    const ALL: [Self; 3] = [
+        Self { bits: 4, group: 2, digit: digit16, between: b" :-,._=%[]" },
+        Self { bits: 5, group: 8, digit: digit32, between: b"" },
+        Self { bits: 6, group: 4, digit: digit64, between: b"" },
+    ];
+
+    /// Where there are enough digits in a row for bytes that count.
+    fn runs<'t>(&self, text: &'t [Byte]) -> Vec<&'t [Byte]> {
+        let mut runs = Vec::new();
+        let mut start = 0;
+        let mut digits = 0;
+        for (at, byte) in text.iter().enumerate() {
+            if (self.digit)(byte.value).is_some() {
+                digits += 1;
+            } else if !self.between.contains(&byte.value) {
+                if digits * self.bits as usize >= SHORTEST * 8 {
+                    runs.push(&text[start..at]);
+                }
+                (start, digits) = (at + 1, 0);
+            }
+        }
+        if digits * self.bits as usize >= SHORTEST * 8 {
+            runs.push(&text[start..]);
+        }
+        runs
+    }
+
+    /// The bytes of a run of digits, but for so many at its beginning.
+    fn read(&self, run: &[Byte], skipped: usize) -> Vec<Byte> {
+        let mut bytes = Vec::with_capacity(run.len());
+        let mut held = 0;
+        let mut bits = 0;
+        let mut from = 0;
+        let digits = run.iter().filter_map(|byte| Some((byte, (self.digit)(byte.value)?)));
+        for (byte, digit) in digits.skip(skipped) {
+            if bits == 0 {
+                from = byte.from;
+            }
+            held = held << self.bits | digit;
+            bits += self.bits;
+            if bits >= 8 {
+                bits -= 8;
+                bytes.push(Byte { value: (held >> bits & 0xff) as u8, from, to: byte.to });
+                held &= (1 << bits) - 1;
+                from = byte.from;
+            }
+        }
+        bytes
+    }
+}
+
+fn digit16(byte: u8) -> Option<u32> {
+    char::from(byte).to_digit(16)
+}
+
+fn digit32(byte: u8) -> Option<u32> {
+    match byte {
+        b'A'..=b'Z' | b'a'..=b'z' => Some(u32::from(byte.to_ascii_lowercase() - b'a')),
+        b'2'..=b'7' => Some(u32::from(byte - b'2') + 26),
+        _ => None,
+    }
+}
+
+/// The digits of either alphabet.
+fn digit64(byte: u8) -> Option<u32> {
+    match byte {
+        b'A'..=b'Z' => Some(u32::from(byte - b'A')),
+        b'a'..=b'z' => Some(u32::from(byte - b'a') + 26),
+        b'0'..=b'9' => Some(u32::from(byte - b'0') + 52),
+        b'+' | b'-' => Some(62),
+        b'/' | b'_' => Some(63),
+        _ => None,
+    }
+}
+
+/// Bytes as decimal numbers, as `[65, 66]` or `[65 66]`.
+fn decimal(text: &[Byte]) -> Vec<Byte> {
+    let mut bytes = Vec::new();
+    let mut at = 0;
+    let mut run = 0;
+    while at < text.len() {
+        let count = text[at..].iter().take(4).take_while(|byte| byte.value.is_ascii_digit()).count();
+        match number(text, at, 10, count).and_then(|number| u8::try_from(number).ok()) {
+            Some(value) => bytes.push(Byte { value, from: text[at].from, to: text[at + count - 1].to }),
+            None if b" ,;".contains(&text[at].value) => {}
+            None => {
+                if bytes.len() - run < SHORTEST {
+                    bytes.truncate(run);
+                }
+                run = bytes.len();
+            }
+        }
+        at += count.max(1);
+    }
+    if bytes.len() - run < SHORTEST {
+        bytes.truncate(run);
+    }
+    bytes
+}

@@ -1,0 +1,224 @@
+use proptest::prelude::*;
+
+use super::*;
+
+#[allow(missing_docs, dead_code, unreachable_pub)] // tests/canary uses it, too
+mod encodings {
+    include!("../encodings.rs");
+}
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use encodings::ENCODINGS;
+use url::Url;
+
+fn parts(secret: &str) -> Parts {
+    let mut parts = Parts::default();
+    parts.add(secret);
+    parts
+}
+
+fn cleaned(parts: &Parts, text: &[u8], cut: Cut) -> Vec<u8> {
+    without(text, &parts.find(text, cut))
+}
+
+/// Whether six bytes of the secret in a row are left. Placeholders are no part of what is left.
+fn leaks(secret: &[u8], text: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(text).replace(REDACTED, "\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}");
+    let known: HashSet<&[u8]> = secret.windows(SHORTEST).collect();
+    text.as_bytes().windows(SHORTEST).any(|part| known.contains(part) && !is_in_public_text(part))
+}
+
+/// What is left of a secret in any encoding.
+fn trace(secret: &str, text: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(text).replace(REDACTED, "\u{fffd}");
+    let text = encodings::collapsed(&text);
+    encodings::traces(secret.as_bytes()).into_iter().find(|trace| text.contains(trace))
+}
+
+fn is_fit(secret: &str) -> bool {
+    !is_public(secret) && !secret.starts_with("-----")
+}
+
+/// How an answer, a page, a log line or a URL may write a text.
+fn written(text: &str) -> Vec<String> {
+    let json = serde_json::to_string(text).unwrap();
+    let mut url = Url::parse("http://h/").unwrap();
+    url.set_username("bob").unwrap();
+    url.set_password(Some(text)).unwrap();
+    vec![
+        text.to_owned(),
+        json[1..json.len() - 1].to_owned(),
+        format!("{text:?}"),
+        text.as_bytes().escape_ascii().to_string(),
+        serde_json::to_string(&text.as_bytes().escape_ascii().to_string()).unwrap(),
+        STANDARD.encode(text),
+        url.to_string(),
+        url::form_urlencoded::Serializer::new(String::new()).append_pair("a", text).finish(),
+        text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;"),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_whole_secret_never_leaves_however_it_is_written(
+        secret in "[!-~äß]{6,60}", before in "[ -$'-\\[\\]-~]{0,30}", after in "( [ -~]{0,29})?"
+    ) {
+        prop_assume!(!is_public(&secret) && !secret.starts_with("-----"));
+        let parts = parts(&secret);
+        for form in written(&secret) {
+            prop_assume!(!leaks(form.as_bytes(), before.as_bytes()) && !leaks(form.as_bytes(), after.as_bytes()));
+            let clean = cleaned(&parts, format!("{before}{form}{after}").as_bytes(), Cut::No);
+            let rest = [before.as_bytes(), REDACTED.as_bytes(), after.as_bytes()].concat();
+            // What is left is what stood around it, and at most a quote or an escape at either end.
+            prop_assert!(clean.len() <= rest.len() + 24, "{}", String::from_utf8_lossy(&clean));
+            prop_assert!(!leaks(secret.as_bytes(), &clean), "{}", String::from_utf8_lossy(&clean));
+        }
+    }
+
+    #[test]
+    fn a_whole_secret_never_leaves_in_any_encoding(
+        secret in "[!-~äß]{6,40}", before in "[ -$'-\\[\\]-~]{0,9}", which in 0..ENCODINGS.len()
+    ) {
+        prop_assume!(is_fit(&secret));
+        let (name, encode) = ENCODINGS[which];
+        if name.starts_with("signs") || name.starts_with("blanks") {
+            return Ok(()); // only what others said is read like this
+        }
+        let text = format!("{before} {} {before}", encode(secret.as_bytes()));
+        let clean = cleaned(&parts(&secret), text.as_bytes(), Cut::No);
+        prop_assert_eq!(trace(&secret, &clean), None, "{}: {:?}", name, String::from_utf8_lossy(&clean));
+    }
+
+    #[test]
+    fn of_what_others_said_no_part_is_left_in_any_encoding_wherever_it_was_cut(
+        secret in "[!-~äß]{6,40}", before in "[ -~]{0,9}", which in 0..ENCODINGS.len(), from in 0usize..60, to in 0usize..400
+    ) {
+        prop_assume!(is_fit(&secret));
+        let (name, encode) = ENCODINGS[which];
+        // Between signs only letters and digits are told from what was put there.
+        let is_spread = name.starts_with("signs") || name.starts_with("blanks");
+        prop_assume!(!is_spread || secret.chars().all(char::is_alphanumeric));
+        let text = format!("{before}{}{before}", encode(secret.as_bytes())).into_bytes();
+        let from = from.min(text.len());
+        let piece = &text[from..text.len().min(from + to)];
+        let clean = cleaned(&parts(&secret), piece, Cut::Anywhere);
+        prop_assert_eq!(trace(&secret, &clean), None, "{}: {:?}", name, String::from_utf8_lossy(&clean));
+    }
+
+    #[test]
+    fn no_text_is_too_odd_to_be_read(text in proptest::collection::vec(any::<u8>(), 0..200), signs in "[%\\\\&#x;0-9a-fu{}=]{0,80}") {
+        let parts = parts("canary-of-odd-texts");
+        for text in [&text[..], signs.as_bytes()] {
+            prop_assert_eq!(&cleaned(&parts, text, Cut::Anywhere)[..], text);
+        }
+    }
+
+    #[test]
+    fn of_what_others_said_no_part_is_left_wherever_it_was_cut(
+        secret in "[!-~äß]{6,60}", around in "[ -~]{0,30}", from in 0usize..90, to in 0usize..90
+    ) {
+        prop_assume!(!is_public(&secret) && !secret.starts_with("-----"));
+        let parts = parts(&secret);
+        for form in written(&secret) {
+            let text = format!("{around}{form}{around}");
+            let (from, to) = (from.min(text.len()), to.min(text.len()));
+            let piece = &text.as_bytes()[from.min(to)..from.max(to)];
+            prop_assert!(!leaks(secret.as_bytes(), &cleaned(&parts, piece, Cut::Anywhere)));
+        }
+    }
+
+    #[test]
+    fn what_holds_nothing_secret_stays_as_it_is_and_characters_stay_whole(
+        secret in "[A-Z]{6,40}", text in "[a-z0-9 äöü€]{0,200}", at in 0usize..200
+    ) {
+        let parts = parts(&secret);
+        prop_assert_eq!(&cleaned(&parts, text.as_bytes(), Cut::No), text.as_bytes());
+        let at = (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap();
+        let mixed = format!("{}{secret}{}", &text[..at], &text[at..]);
+        let wanted = format!("{}{REDACTED}{}", &text[..at], &text[at..]);
+        prop_assert_eq!(String::from_utf8(cleaned(&parts, mixed.as_bytes(), Cut::No)).unwrap(), wanted);
+    }
+}
+
+#[test]
+fn words_that_a_password_shares_with_ours_stay_and_what_is_public_is_shown() {
+    let all = parts("github_pat_11ABCDEFG0123456789");
+    let shown = |text: &str, cut| String::from_utf8(cleaned(&all, text.as_bytes(), cut)).unwrap();
+    assert_eq!(shown("https://github.com/acme/x", Cut::Anywhere), "https://github.com/acme/x");
+    assert_eq!(shown("see github_pat_", Cut::Anywhere), "see github_pat_");
+    assert_eq!(shown("see github_pat_11AB", Cut::Anywhere), "see [redacted]");
+    assert_eq!(shown("see 1ABCDE", Cut::Anywhere), "see [redacted]");
+    let all = parts("password-2024");
+    let shown = |text: &str, cut| String::from_utf8(cleaned(&all, text.as_bytes(), cut)).unwrap();
+    assert_eq!(shown("the password is password-2024", Cut::No), "the password is [redacted]");
+    assert_eq!(shown("the password is password-2024", Cut::Anywhere), "the [redacted] is [redacted]");
+}
+
+#[test]
+fn every_encoding_is_found_and_what_is_around_it_stays() {
+    let secret = "pW\"q\\z/e@f#g?h&i<j>k'l%25m n+ä\u{1f511}";
+    let all = parts(secret);
+    for (name, encode) in ENCODINGS {
+        let text = format!("before ( {} ) after", encode(secret.as_bytes()));
+        let clean = String::from_utf8(cleaned(&all, text.as_bytes(), Cut::Anywhere)).unwrap();
+        assert_eq!(trace(secret, clean.as_bytes()), None, "{name}: {clean}");
+        assert!(clean.starts_with("before ( ") && clean.ends_with(") after"), "{name}: {clean}");
+        assert!(clean.contains(REDACTED) && clean.len() < 60, "{name}: {clean}");
+    }
+}
+
+#[test]
+fn a_long_text_is_read_in_pieces_and_in_time_that_grows_with_it() {
+    let secret = "canary-of-a-long-text";
+    let all = parts(secret);
+    let mut texts: Vec<Vec<u8>> = [&b"%25"[..], b"\\", b"&amp;", b"QUJD", b"414 ", b"1 ", b"a"]
+        .map(|piece| piece.repeat((1 << 18) / piece.len()))
+        .into();
+    for text in &mut texts {
+        for at in [0, 16_380, 30_700, 200_000] {
+            text.splice(at..at, format!(" {secret} ").into_bytes());
+        }
+        let began = std::time::Instant::now();
+        let clean = cleaned(&all, text, Cut::Anywhere);
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "{:?}", began.elapsed());
+        assert_eq!(trace(secret, &clean), None);
+        assert!(clean.len() > (1 << 18) - 100, "no more was taken out than was found: {}", clean.len());
+    }
+}
+
+#[test]
+fn a_key_is_known_by_its_lines() {
+    let all =
+        parts("-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQ\nabcdef\n-----END PRIVATE KEY-----\n");
+    let text = "-----BEGIN PRIVATE KEY----- MIIEvQIBADANBgkqhkiG9w0BAQ abcdef -----END";
+    let clean = String::from_utf8(cleaned(&all, text.as_bytes(), Cut::No)).unwrap();
+    assert_eq!(clean, "-----BEGIN PRIVATE KEY----- [redacted] [redacted] -----END");
+}
+
+#[test]
+fn what_nobody_holds_is_forgotten_in_the_end_and_nothing_else() {
+    let mut known = SecretRegistry::default();
+    known.add("given-by-a-variable", true);
+    let held = known.add("still-held-by-somebody", false);
+    let last = 10 * REMEMBERED;
+    for number in 0..=last {
+        known.add(&format!("token-{number:08}"), false);
+    }
+    let stays = |known: &SecretRegistry, text: &str| known.parts.find(text.as_bytes(), Cut::No).is_empty();
+    assert!(known.secrets.len() <= 2 * REMEMBERED + 2);
+    assert!(stays(&known, "token-00000000"), "forgotten");
+    for text in [held.expose_secret(), "given-by-a-variable", &format!("token-{:08}", last - 100)] {
+        assert!(!stays(&known, text), "{text} is known");
+    }
+}
+
+#[test]
+fn every_write_loses_its_secrets() {
+    use std::io::Write as _;
+    let _held = super::super::Secret::new("canary-of-the-writer");
+    let mut lines = Redacting(Vec::new());
+    writeln!(lines, "sent canary-of-the-writer to it").unwrap();
+    assert_eq!(String::from_utf8(lines.0).unwrap(), "sent [redacted] to it\n");
+}

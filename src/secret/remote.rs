@@ -1,0 +1,274 @@
+//! Remotes and other URLs: what people may see of them, and what of them is secret.
+
+use std::ffi::OsString;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::readings::SHORTEST;
+use super::registry::{REDACTED, is_public, percent_decoded};
+use super::{in_variable, know, know_user};
+
+/// A remote as people may see it, if it is certain which part of it is a credential; else a placeholder.
+///
+/// Of http and https all userinfo goes, for a user name is often a token. Elsewhere a password goes, and a user name
+/// that may be a token: without the one in `ssh://git@host` it would be another remote. What follows the path goes,
+/// too: parameters, a query string, a fragment. Text without an `@` that is no URL (a path, the scp form) comes back as
+/// it is.
+pub fn redact(text: &str) -> String {
+    match text.split_once("://") {
+        Some((scheme, rest)) if is_scheme(scheme) => format!("{scheme}://{}", redact_rest(scheme, rest)),
+        Some(_) if text.contains(['@', ':']) => REDACTED.to_owned(),
+        _ => redact_plain(text),
+    }
+}
+
+fn is_scheme(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+}
+
+/// What begins what follows the path of a URL.
+const BEHIND: [char; 3] = [';', '?', '#'];
+
+/// What follows `scheme://`.
+fn redact_rest(scheme: &str, rest: &str) -> String {
+    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    // A password with an unescaped `/`, `?` or `#` in it ends the authority early, and its `@` comes later.
+    if path.contains('@') {
+        return REDACTED.to_owned();
+    }
+    // The last `@` ends the userinfo: a password with an unescaped `@` must not spill into the host.
+    let authority = match authority.rsplit_once('@') {
+        None => authority.to_owned(),
+        Some((_, host)) if scheme.to_ascii_lowercase().starts_with("http") => host.to_owned(),
+        Some((userinfo, host)) => {
+            format!("{}@{host}", shown_user(userinfo.split(':').next().unwrap_or_default()))
+        }
+    };
+    let (path, more) = path.split_at(path.find(BEHIND).unwrap_or(path.len()));
+    let more = more.get(..1).map(|sign| format!("{sign}{REDACTED}")).unwrap_or_default();
+    format!("{authority}{path}{more}")
+}
+
+/// A path, `[user@]host:path`, or a mistyped URL.
+fn redact_plain(text: &str) -> String {
+    let Some((before, after)) = text.split_once('@') else { return text.to_owned() };
+    let is_path = text.starts_with(['/', '.']) && !text.starts_with("//");
+    match () {
+        () if after.contains('@') || before.contains(':') => REDACTED.to_owned(),
+        () if is_path => text.to_owned(),
+        () if before.contains(['/', '?', '#']) || !after.contains(':') => REDACTED.to_owned(),
+        () => format!("{}@{after}", shown_user(before)),
+    }
+}
+
+/// A user name as people may see it: it may be a token.
+pub fn shown_user(name: &str) -> &str {
+    if name.len() < SHORTEST || is_public(name) { name } else { REDACTED }
+}
+
+/// A URL as people may see it whose path may be a secret, too, as those of chat services' webhooks are.
+pub fn redact_path(url: &str) -> String {
+    let shown = redact(url);
+    let Some((scheme, rest)) = shown.split_once("://") else { return REDACTED.to_owned() };
+    match rest.split_once(['/', '?', '#', ';']) {
+        None | Some((_, "")) => shown,
+        Some((authority, _)) => format!("{scheme}://{authority}/[redacted]"),
+    }
+}
+
+/// Makes known whatever may be a credential in the URLs of a text: wherever an `@` stands, what is before it may be a
+/// user name and a password.
+pub fn know_urls(text: &str) {
+    for (start, end) in urls(text) {
+        let url = &text[start..end];
+        for (at, _) in url.match_indices('@') {
+            know_pair(&url[..at]);
+        }
+        // None of it is shown, but a server may repeat it.
+        let more = url.find(BEHIND).map_or("", |at| &url[at..]);
+        let is_query = url.contains('?');
+        for pair in more.split(['&', ';', '#', '?']) {
+            match pair.split_once('=') {
+                Some((_, value)) => know(value),
+                None if is_query || !is_word(pair) => know(pair),
+                None => {}
+            }
+        }
+    }
+}
+
+/// The same for a text that is a remote, or was meant to be one, where it is uncertain which part is a credential:
+/// wherever an `@` stands, all that is before it may be one.
+fn know_mistyped(text: &str) {
+    if redact(text) == REDACTED {
+        text.match_indices('@').for_each(|(at, _)| know_pair(&text[..at]));
+    }
+}
+
+/// `user:password`, as written.
+fn know_pair(userinfo: &str) {
+    let (username, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
+    know_user(username);
+    know(password);
+    let plain = |text: &str| String::from_utf8_lossy(&percent_decoded(text.as_bytes())).into_owned();
+    know(&STANDARD.encode(format!("{}:{}", plain(username), plain(password))));
+}
+
+/// Where there are URLs in a text: from behind `scheme://` to a blank, a quote, or the end.
+fn urls(text: &str) -> impl Iterator<Item = (usize, usize)> {
+    let starts = text.match_indices("://").map(|(at, found)| at + found.len());
+    starts.map(|start| {
+        let ends = |c: char| c.is_whitespace() || c.is_control() || "\"'`<>\\".contains(c);
+        (start, text[start..].find(ends).map_or(text.len(), |length| start + length))
+    })
+}
+
+/// Makes a URL known that is secret as a whole: userinfo, path and query.
+pub fn know_url(url: &str) {
+    know_urls(url);
+    know_mistyped(url);
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    if let Some(at) = rest.find(['/', '?', '#', ';']).filter(|at| rest.len() > at + SHORTEST) {
+        let path = &rest[at..];
+        if !path.split(['/', '?', '&', '=', '#', ';']).all(is_word) {
+            know(path);
+        }
+    }
+}
+
+/// Whether a piece of a path is a word, and no secret: `http://localhost:9090/-/reload` is a hook as often as not, and
+/// what the hook says of reloading is to be read.
+fn is_word(piece: &str) -> bool {
+    piece.len() < SHORTEST
+        || (piece.len() <= 16
+            && piece.bytes().all(|byte| byte.is_ascii_lowercase() || b"-_.".contains(&byte)))
+}
+
+/// Where a proxy is named.
+const PROXIES: [&str; 4] = ["http_proxy", "https_proxy", "all_proxy", "ftp_proxy"];
+
+/// Learns what the command line and the environment hold: before anything of them can be in a message.
+pub fn learn(
+    arguments: impl IntoIterator<Item = OsString>,
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+) {
+    let mut before = String::new();
+    for argument in arguments {
+        let argument = argument.to_string_lossy().into_owned();
+        let (flag, value) = match argument.split_once('=').filter(|_| argument.starts_with('-')) {
+            Some((flag, value)) => (flag.to_owned(), value),
+            None => (before, argument.as_str()),
+        };
+        know_urls(value);
+        // These hold more than one thing, and are read by who knows how.
+        if !flag.contains("config") && !flag.contains("credential") {
+            know_mistyped(value);
+        }
+        before = argument;
+    }
+    for (name, value) in variables {
+        let hidden = in_variable(&name, &value);
+        let text = value.to_string_lossy();
+        let name = name.to_string_lossy();
+        let flag = ["TREESWAP_", "GITSYNC_", "GIT_SYNC_"].iter().find_map(|prefix| name.strip_prefix(prefix));
+        match flag {
+            Some("PASSWORD" | "GITHUB_APP_PRIVATE_KEY") => know(&text),
+            Some("WEBHOOK_URL" | "ASKPASS_URL") => know_url(&text),
+            Some("REPO") => know_mistyped(&text),
+            _ => {}
+        }
+        let may_hold = hidden || flag.is_some() || name.starts_with("GIT_");
+        if may_hold || PROXIES.iter().any(|proxy| name.eq_ignore_ascii_case(proxy)) {
+            know_urls(&text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::secret::quoted;
+
+    #[test]
+    fn urls_lose_what_nobody_may_see() {
+        for (url, shown) in [
+            ("https://bob:s3cret@example.com/x.git", "https://example.com/x.git"),
+            ("https://s3cret@example.com:8443/x.git", "https://example.com:8443/x.git"),
+            ("HTTPS://bob:s3c@ret@example.com/x", "HTTPS://example.com/x"),
+            ("https://hooks.example.com/x?token=s3cret", "https://hooks.example.com/x?[redacted]"),
+            ("https://example.com?token=s3cret", "https://example.com?[redacted]"),
+            ("https://example.com/x#s3cret", "https://example.com/x#[redacted]"),
+            ("https://example.com/x;token=s3cret/y", "https://example.com/x;[redacted]"),
+            ("https://example.com/x;a=b?token=s3cret#s3cret", "https://example.com/x;[redacted]"),
+            ("ssh://git@example.com/x?s3cret", "ssh://git@example.com/x?[redacted]"),
+            ("ssh://git@example.com/x", "ssh://git@example.com/x"),
+            ("ssh://git:s3cret@example.com/x", "ssh://git@example.com/x"),
+            ("ssh://s3cret@example.com/x", "ssh://[redacted]@example.com/x"),
+            ("socks5://bob:s3cret@proxy:1080", "socks5://bob@proxy:1080"),
+            ("git@example.com:x.git", "git@example.com:x.git"),
+            ("s3cret@example.com:x.git", "[redacted]@example.com:x.git"),
+            ("example.com:x.git", "example.com:x.git"),
+            ("/srv/x.git", "/srv/x.git"),
+            ("./team@corp/x.git", "./team@corp/x.git"),
+        ] {
+            assert_eq!(redact(url), shown);
+        }
+    }
+
+    #[test]
+    fn where_a_credential_cannot_be_told_from_the_rest_nothing_is_shown() {
+        for url in [
+            "http://bob:s3/cret@h/x",
+            "http://bob:s3#cret@h/x",
+            "http://bob:s3?cret@h/x",
+            "http://bob:80/cret@h/x",
+            "http://s3cret/x@h/x",
+            "bob:s3cret@h:x",
+            "bob@corp:s3cret@h:x",
+            "http:/bob:s3cret@h/x",
+            "http:bob:s3cret@h/x",
+            "//bob:s3cret@h/x",
+            "/bob:s3cret@h/x",
+            "s3cret@h/x",
+            "bob:s3cret@http://h/x",
+            "https:\\\\bob:s3cret@h\\x",
+            "https://h/x?a=s3@cret",
+        ] {
+            let shown = redact(url);
+            assert!(shown.ends_with(REDACTED), "{shown}");
+            for shown in [shown, redact_path(url)] {
+                let shown = shown.replace(REDACTED, "");
+                assert!(!shown.contains("s3") && !shown.contains("cret"), "{shown}");
+            }
+        }
+    }
+
+    #[test]
+    fn where_the_path_is_secret_only_the_origin_is_shown() {
+        for (url, shown) in [
+            (
+                "https://bob:pw@hooks.example.com:8443/services/s3cret",
+                "https://hooks.example.com:8443/[redacted]",
+            ),
+            ("https://hooks.example.com?token=s3cret", "https://hooks.example.com/[redacted]"),
+            ("http://localhost:8080/", "http://localhost:8080/"),
+            ("s3cret", "[redacted]"),
+        ] {
+            assert_eq!(redact_path(url), shown);
+        }
+    }
+
+    #[test]
+    fn a_path_of_words_is_no_secret() {
+        for url in
+            ["http://127.0.0.1:9090/-/rereadrules", "http://h/api/v1/rereadrules", "http://h/rereadrules"]
+        {
+            know_url(url);
+        }
+        assert_eq!(quoted("rereadrules: connection refused"), "rereadrules: connection refused");
+        know_url("https://hooks.example.com/services/T0AB12/B9xYz81kQ");
+        assert_eq!(quoted("no B9xYz81kQ here"), "no [redacted] here");
+        assert_eq!(redact_path("http://127.0.0.1:9090/-/rereadrules"), "http://127.0.0.1:9090/[redacted]");
+    }
+}

@@ -1,0 +1,76 @@
+use super::*;
+use crate::human::reads_well;
+
+fn each() -> Vec<Error> {
+    let root = || PathBuf::from("/root");
+    let io = |kind: io::ErrorKind| Error::Io { act: "write", path: root(), source: kind.into() };
+    let mut each = vec![
+        Error::NoRoot { path: root() },
+        Error::Refused { path: root(), why: "it is a file".into() },
+        Error::OtherLayout { path: root(), made: "git-sync" },
+        Error::BadLink { path: root(), why: "a directory is there".into() },
+        Error::Foreign { path: root(), names: "\"x\"".into() },
+        Error::Locked { path: root(), holder: String::new() },
+        Error::Replaced { path: root(), why: "nothing is there".into() },
+        Error::Collision { root: root(), name: "a".into() },
+        Error::Blob { path: "a".into(), source: BlobError::Sink(io::ErrorKind::StorageFull.into()) },
+        Error::Miswritten { path: "a".into(), why: "it is shorter".into() },
+        Error::Folded { path: "A".into() },
+        Error::NoRoom { path: root(), needed: 512 << 20, free: 1 << 20, unit: Unit::Bytes },
+        Error::NoRoom { path: root(), needed: 100_000, free: 7, unit: Unit::Inodes },
+        Error::OverCeiling { ceiling: 100 << 20, needed: (100 << 20) + 1, current: 5 << 20 },
+        Error::Cancelled,
+    ];
+    each.extend(
+        [
+            io::ErrorKind::Other,
+            io::ErrorKind::StorageFull,
+            io::ErrorKind::QuotaExceeded,
+            io::ErrorKind::ReadOnlyFilesystem,
+            io::ErrorKind::PermissionDenied,
+            io::ErrorKind::InvalidFilename,
+        ]
+        .map(io),
+    );
+    each
+}
+
+#[test]
+fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
+    let named = |error: &Error| match error {
+        Error::Io { .. }
+        | Error::NoRoot { .. }
+        | Error::Refused { .. }
+        | Error::OtherLayout { .. }
+        | Error::BadLink { .. }
+        | Error::Foreign { .. }
+        | Error::Locked { .. }
+        | Error::Replaced { .. }
+        | Error::Collision { .. }
+        | Error::Blob { .. }
+        | Error::Miswritten { .. }
+        | Error::Folded { .. }
+        | Error::NoRoom { .. }
+        | Error::OverCeiling { .. }
+        | Error::Cancelled => std::mem::discriminant(error),
+    };
+    assert_eq!(each().iter().map(named).collect::<std::collections::HashSet<_>>().len(), 15);
+    for error in each() {
+        reads_well(&error, &error.hints());
+    }
+}
+
+#[test]
+fn amounts_are_written_for_people_and_a_full_disk_needs_somebody() {
+    let lines: Vec<_> = each().iter().map(ToString::to_string).collect();
+    for text in [
+        "it needs about 512 MiB, 1.0 MiB are free",
+        "100000 inodes, 7 inodes are free",
+        "100 MiB (104857601 bytes)",
+    ] {
+        assert!(lines.iter().any(|line| line.contains(text)), "{text} is not in {lines:?}");
+    }
+    for error in each().iter().filter(|error| error.is_full()) {
+        assert!(!error.is_transient(), "{error}");
+    }
+}

@@ -1,0 +1,315 @@
+//! Files that the operator asks for beside what is published (the touch file, the error file), and where they may be.
+//!
+//! Authors of commits choose names. In our own layout every name in the root that does not begin with `..` may
+//! become a root link, which leads into the published generation; in git-sync's, the link leads there. A path through
+//! such a name would be opened wherever a commit says. So it is refused, when the configuration is read, by its text,
+//! and at every use once more by what its directory resolves to then.
+//!
+//! Promises: no link is followed in the last component, and none in what a path was resolved to; nothing existing is
+//! written into; what is no regular file is not removed; no named pipe is waited for. What a kill leaves behind of a
+//! file that was being replaced goes with [`OwnFile::sweep`].
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::hash::{BuildHasher, Hasher};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
+use rustix::io::Errno;
+
+use crate::fsx;
+use crate::generation::{LINK, Name, WORKTREES};
+use crate::store::Style;
+use crate::store::link::{clean, temporary};
+use crate::store::mounts;
+use crate::store::names::{LINK_TMP, PRIVATE};
+
+/// Why no file of the operator's may be at an absolute path, if so: by the text, nothing is looked at.
+///
+/// # Errors
+/// The reason, in words that follow the path.
+pub fn check_place(root: &Path, style: &Style, path: &Path) -> Result<(), String> {
+    let root = clean(root);
+    let path = clean(path);
+    if let Style::GitSync { link } = style {
+        check_link(link, &path)?;
+    }
+    path.strip_prefix(root).map_or(Ok(()), |below| check_below(style, below))
+}
+
+fn check_link(link: &Path, path: &Path) -> Result<(), String> {
+    let tmp = link.file_name().map(|name| link.with_file_name(temporary(name)));
+    if path.starts_with(link) || link.starts_with(path) || tmp.is_some_and(|tmp| path.starts_with(tmp)) {
+        return Err(format!("it is in the way of the link {}, or leads through it", link.display()));
+    }
+    Ok(())
+}
+
+/// The same for a path that is relative to the root.
+fn check_below(style: &Style, below: &Path) -> Result<(), String> {
+    let Some(first) = below.components().next().map(|first| first.as_os_str().to_string_lossy()) else {
+        return Err("it is the root itself".to_owned());
+    };
+    let ours = match style {
+        Style::Kubelet if !first.starts_with("..") => {
+            return Err(format!(
+                "the repository may have a {first:?} of its own, which is a link in the root then"
+            ));
+        }
+        Style::Kubelet => [LINK, LINK_TMP, PRIVATE].contains(&&*first) || Name::dated(&first).is_some(),
+        Style::GitSync { .. } => [".git", WORKTREES, PRIVATE].contains(&&*first),
+    };
+    if ours { Err(format!("{first:?} in the root is treeswap's own")) } else { Ok(()) }
+}
+
+/// Whether a name in the root is one of these, or what a kill left of a file of such a name.
+pub(super) fn is_one(names: &BTreeSet<OsString>, name: &OsStr) -> bool {
+    names.contains(name) || names.iter().any(|own| is_temporary_of(own, name))
+}
+
+/// What the temporary names of a file begin with. In the root, too, no commit has a name like it.
+fn temporary_prefix(name: &OsStr) -> OsString {
+    let mut prefix = OsString::from("..");
+    prefix.push(name);
+    prefix.push(".");
+    prefix
+}
+
+fn is_temporary_of(own: &OsStr, name: &OsStr) -> bool {
+    let bits = name.as_encoded_bytes().strip_prefix(temporary_prefix(own).as_encoded_bytes());
+    bits.is_some_and(|bits| bits.len() == 16 && bits.iter().all(u8::is_ascii_hexdigit))
+}
+
+/// The same for a directory or file by what it resolves to now: a link, or another mount of the root, may lead to it.
+/// `made_for` are names in the root that are meant for it.
+///
+/// # Errors
+/// The reason, in words that follow the path.
+pub fn check_resolved(root: &Path, path: &Path, style: &Style, made_for: &[&str]) -> Result<(), String> {
+    let Some(below) = below_root(root, path).map_err(|error| error.to_string())? else { return Ok(()) };
+    let first = below.components().next().map(|first| first.as_os_str());
+    if first.is_some_and(|first| made_for.iter().any(|name| first == *name)) {
+        return Ok(());
+    }
+    check_below(style, &below)
+}
+
+/// Why the file that [`open_outside`] opens may not be at an absolute path, if so.
+///
+/// # Errors
+/// The reason, in words that follow the path.
+pub fn check_outside(root: &Path, path: &Path) -> Result<(), String> {
+    let by_text = clean(path).starts_with(clean(root));
+    if by_text || below_root(root, path).map_err(|error| error.to_string())?.is_some() {
+        Err("it is in the root, where it is never written".to_owned())
+    } else {
+        Ok(())
+    }
+}
+
+/// Opens a regular file that is there, to write it anew: only outside of the root, whatever way leads there, and only
+/// one that has no other name, which might be in the root. For the termination log.
+///
+/// # Errors
+/// Where it is not there, is something else, or is in the root.
+pub fn open_outside(root: &Path, path: &Path) -> io::Result<File> {
+    let path = clean(path);
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(Errno::INVAL.into());
+    };
+    let parent = std::fs::canonicalize(parent)?;
+    if below_root(root, &parent)?.is_some() {
+        return Err(io::Error::other("it is in the root"));
+    }
+    let dir = open_resolved(&parent)?;
+    // NONBLOCK: a named pipe must not stop us.
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::openat(&dir, name, flags, Mode::empty())?);
+    let stat = rustix::fs::fstat(&file)?;
+    if !fsx::file_type(&stat).is_file() || stat.st_nlink > 1 {
+        return Err(io::Error::other("it is not a regular file of one name"));
+    }
+    file.set_len(0)?;
+    Ok(file)
+}
+
+/// The way from the root to what a path resolves to, as far as it is there; none where it is not in the root.
+fn below_root(root: &Path, path: &Path) -> io::Result<Option<PathBuf>> {
+    let given = root;
+    let root = match rustix::fs::stat(root) {
+        Err(Errno::NOENT) => return Ok(None), // nothing leads through it
+        root => root?,
+    };
+    let there = path.ancestors().find_map(|there| match std::fs::canonicalize(there) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        found => Some(found.map(|found| (there, found))),
+    });
+    let Some((there, resolved)) = there.transpose()? else { return Ok(None) };
+    let missing = path.strip_prefix(there).map_err(io::Error::other)?;
+    let is_root = |path: &&Path| {
+        rustix::fs::stat(*path).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (root.st_dev, root.st_ino))
+    };
+    let by_path =
+        resolved.ancestors().find(is_root).map(|root| resolved.strip_prefix(root).unwrap_or(&resolved));
+    Ok(by_path
+        .map(|below| below.join(missing))
+        .or_else(|| Some(mounts::below(given, &resolved)?.join(missing))))
+}
+
+/// Opens a directory by a path without links.
+fn open_resolved(resolved: &Path) -> io::Result<OwnedFd> {
+    let slash = fsx::open_dir_at_path(Path::new("/"))?;
+    let below = resolved.strip_prefix("/").unwrap_or(resolved);
+    let below = if below == Path::new("") { Path::new(".") } else { below };
+    fsx::open_beneath(&slash, below)
+}
+
+/// A file that the operator asked for. Any number of clones.
+#[derive(Clone, Debug)]
+pub struct OwnFile {
+    root: PathBuf,
+    style: Style,
+    path: PathBuf,
+    name: OsString,
+}
+
+impl OwnFile {
+    /// The file at `path`, relative to the root or absolute. Nothing is looked at.
+    ///
+    /// # Errors
+    /// Why it can be no such file, in words that follow the path.
+    pub fn new(root: &Path, style: &Style, path: &Path) -> Result<Self, String> {
+        let path = clean(&root.join(path));
+        check_place(root, style, &path)?;
+        let name = path.file_name().ok_or("it names no file")?.to_owned();
+        Ok(Self { root: root.to_owned(), style: style.clone(), path, name })
+    }
+
+    /// Its path, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Creates the file or sets its times to now; its directories are made.
+    ///
+    /// # Errors
+    /// Where that cannot be done, or something else is there.
+    pub fn touch(&self) -> io::Result<()> {
+        let Some(dir) = self.directory(true)? else { return Err(Errno::NOENT.into()) };
+        // NONBLOCK: a named pipe must not stop us.
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK;
+        let file = self.open(&dir, &self.name, flags)?;
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        Ok(rustix::fs::futimens(&file, &Timestamps { last_access: now, last_modification: now })?)
+    }
+
+    /// Replaces the file by one rename: a reader sees the old text or the new one. Its directories are made.
+    ///
+    /// # Errors
+    /// Where that cannot be done; what was there is as it was.
+    pub fn write(&self, text: &[u8]) -> io::Result<()> {
+        let Some(dir) = self.directory(true)? else { return Err(Errno::NOENT.into()) };
+        let (tmp, mut file) = loop {
+            let tmp = self.temporary();
+            match self.open(&dir, &tmp, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                opened => break (tmp, opened?),
+            }
+        };
+        let written = file.write_all(text);
+        let renamed = written.and_then(|()| Ok(rustix::fs::renameat(&dir, &tmp, &dir, &self.name)?));
+        renamed.inspect_err(|_| {
+            let _ = rustix::fs::unlinkat(&dir, &tmp, AtFlags::empty()); // the first error is the one to report
+        })
+    }
+
+    /// Removes the file. One that is not there need not be.
+    ///
+    /// # Errors
+    /// Where that cannot be done, or something else is there, which is left alone.
+    pub fn remove(&self) -> io::Result<()> {
+        let Some(dir) = self.directory(false)? else { return Ok(()) };
+        match fsx::stat(&dir, &self.name)? {
+            Some(stat) if fsx::file_type(&stat).is_file() => fsx::unlink(&dir, &self.name),
+            Some(_) => Err(io::Error::other("it is not a regular file, and is left alone")),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes what a process that was killed left of a file that it was replacing.
+    ///
+    /// # Errors
+    /// Where that cannot be done.
+    pub fn sweep(&self) -> io::Result<()> {
+        let Some(dir) = self.directory(false)? else { return Ok(()) };
+        for entry in fsx::list(&dir)? {
+            let left = fsx::stat(&dir, entry.os())?.filter(|_| is_temporary_of(&self.name, entry.os()));
+            if left.is_some_and(|stat| fsx::file_type(&stat).is_file()) {
+                fsx::unlink(&dir, entry.os())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A name for the next text that cannot be guessed: one that can be guessed can be blocked.
+    fn temporary(&self) -> OsString {
+        // Each RandomState has a key of its own, seeded by the kernel once per thread.
+        let bits = std::hash::RandomState::new().build_hasher().finish();
+        let mut name = temporary_prefix(&self.name);
+        name.push(format!("{bits:016x}"));
+        name
+    }
+
+    fn open(&self, dir: &OwnedFd, name: &OsStr, flags: OFlags) -> io::Result<File> {
+        let mode = Mode::from_raw_mode(0o666); // less the umask
+        match rustix::fs::openat(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode) {
+            Err(Errno::LOOP) => Err(io::Error::other("it is a symbolic link, which is not followed")),
+            opened => Ok(opened?.into()),
+        }
+    }
+
+    /// Its directory. Where some of it is missing: made, or none.
+    fn directory(&self, make: bool) -> io::Result<Option<OwnedFd>> {
+        let parent = self.path.parent().unwrap_or(Path::new("/"));
+        let there = parent.ancestors().find_map(|there| match std::fs::canonicalize(there) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            found => Some(found.map(|found| (there, found))),
+        });
+        let Some((there, resolved)) = there.transpose()? else { return Err(Errno::NOENT.into()) };
+        let missing = parent.strip_prefix(there).map_err(io::Error::other)?;
+        self.check(&resolved, &missing.join(&self.name))?;
+        if !make && missing != Path::new("") {
+            return Ok(None);
+        }
+        let mut dir = open_resolved(&resolved)?;
+        for name in missing {
+            match rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(0o777)) {
+                Err(Errno::EXIST) => {}
+                made => made?,
+            }
+            dir = fsx::open_dir(&dir, name)?;
+        }
+        Ok(Some(dir))
+    }
+
+    /// By what it resolves to: a directory that is there, and the way from it.
+    fn check(&self, resolved: &Path, rest: &Path) -> io::Result<()> {
+        if let Style::GitSync { link } = &self.style {
+            // The link may be named by one way to its directory, and the file by another.
+            let parent = link.parent().and_then(|parent| std::fs::canonicalize(parent).ok());
+            if let (Some(parent), Some(name)) = (parent, link.file_name()) {
+                check_link(&parent.join(name), &resolved.join(rest)).map_err(io::Error::other)?;
+            }
+        }
+        match below_root(&self.root, &resolved.join(rest))? {
+            Some(below) => check_below(&self.style, &below).map_err(io::Error::other),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

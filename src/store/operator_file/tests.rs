@@ -1,0 +1,213 @@
+//! Files of the operator's, and every way in which a commit or somebody else could have them opened elsewhere.
+
+use std::os::unix::fs::{MetadataExt, symlink};
+
+use super::*;
+
+struct World {
+    dir: tempfile::TempDir,
+}
+
+impl World {
+    /// A root of our own layout whose published generation has `link -> sub/new` and a directory `sub`.
+    fn new() -> Self {
+        let world = Self { dir: tempfile::tempdir().unwrap() };
+        let generation = world.root().join("..2026_11_20_15_04_05.1");
+        fs_err::create_dir_all(generation.join("sub")).unwrap();
+        fs_err::write(generation.join("sub/err.json"), "the repository's").unwrap();
+        symlink("sub/new", generation.join("link")).unwrap();
+        symlink("..2026_11_20_15_04_05.1", world.root().join("..data")).unwrap();
+        for name in ["sub", "link"] {
+            symlink(Path::new("..data").join(name), world.root().join(name)).unwrap();
+        }
+        world
+    }
+
+    fn root(&self) -> PathBuf {
+        self.dir.path().join("root")
+    }
+
+    fn own(&self, path: impl AsRef<Path>) -> OwnFile {
+        OwnFile::new(&self.root(), &Style::Kubelet, path.as_ref()).unwrap()
+    }
+
+    /// Everything in the generation.
+    fn published(&self) -> Vec<String> {
+        let top = self.root().join("..data");
+        let below = |dir: &Path| {
+            let names = fs_err::read_dir(dir).unwrap();
+            names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
+        };
+        let mut all = [below(&top), below(&top.join("sub"))].concat();
+        all.sort();
+        all
+    }
+
+    fn assert_untouched(&self) {
+        assert_eq!(self.published(), ["err.json", "link", "sub"]);
+        let text = fs_err::read_to_string(self.root().join("sub/err.json")).unwrap();
+        assert_eq!(text, "the repository's");
+    }
+}
+
+#[test]
+fn names_that_a_commit_can_have_and_names_of_ours_are_refused_by_their_text() {
+    let root = Path::new("/r");
+    let refused = |style: &Style, path: &str| OwnFile::new(root, style, Path::new(path)).err();
+    let kubelet = |path| refused(&Style::Kubelet, path);
+    for path in ["touched", "sub/ready", "/r/touched", "..own/../touched", "../r/x", ".", "", "/"] {
+        assert!(kubelet(path).is_some(), "{path}");
+    }
+    for path in ["..data", "..data/x", "..data_tmp", "..treeswap/x", "..2026_11_20_15_04_05.1/x"] {
+        assert!(kubelet(path).unwrap().contains("own"), "{path}");
+    }
+    for path in ["..touched", "..own/touched", "/elsewhere/touched", "../touched", "/rr"] {
+        assert_eq!(kubelet(path), None, "{path}");
+    }
+    assert!(kubelet("sub/ready").unwrap().contains("\"sub\""));
+    for link in ["/r/link", "/r/a/link", "/elsewhere/link"] {
+        let style = Style::GitSync { link: link.into() };
+        let git_sync = |path| refused(&style, path);
+        let through = [link.to_owned(), format!("{link}/x"), link.replace("link", "..link_tmp")];
+        for path in through.iter().map(|path| &**path).chain([".git/x", ".worktrees/x", "..treeswap/x", "."])
+        {
+            assert!(git_sync(path).is_some(), "{link}: {path}");
+        }
+        for path in ["touched", "sub/ready", "linked", "/elsewhere/touched"] {
+            assert_eq!(git_sync(path), None, "{link}: {path}");
+        }
+    }
+}
+
+#[test]
+fn a_way_round_into_what_a_commit_shapes_is_refused_when_it_is_used() {
+    let world = World::new();
+    let to = |name: &str, target: PathBuf| {
+        let link = world.dir.path().join(name);
+        symlink(target, &link).unwrap();
+        link
+    };
+    let again = to("again", world.root());
+    let inside = to("inside", world.root().join("sub"));
+    let data = to("data", world.root().join("..data"));
+    for path in [
+        again.join("sub/err.json"),
+        again.join("new/err.json"),
+        inside.join("err.json"),
+        data.join("x/err.json"),
+    ] {
+        let own = world.own(&path);
+        for done in [own.touch(), own.write(b"ours"), own.remove()] {
+            done.expect_err(path.to_str().unwrap());
+        }
+        world.assert_untouched();
+        assert!(!world.root().join("new").exists());
+    }
+    world.own(again.join("..own/file")).touch().unwrap();
+    assert!(world.root().join("..own/file").is_file());
+}
+
+#[test]
+fn the_link_of_git_syncs_layout_is_not_replaced_by_another_way_to_its_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    fs_err::create_dir_all(root.join(".worktrees/abc")).unwrap();
+    symlink(&root, dir.path().join("again")).unwrap();
+    for (link, file) in [("root/link", "again/link"), ("again/link", "root/link")] {
+        let style = Style::GitSync { link: dir.path().join(link) };
+        for there in [false, true] {
+            for path in [dir.path().join(file), dir.path().join(file).join("x/err.json")] {
+                let own = OwnFile::new(&root, &style, &path).unwrap();
+                own.touch().expect_err(file);
+                own.write(b"text").expect_err(file);
+            }
+            let kept = fs_err::read_link(root.join("link")).ok();
+            assert_eq!(kept, there.then(|| ".worktrees/abc".into()), "{link}, {file}");
+            if !there {
+                symlink(".worktrees/abc", root.join("link")).unwrap();
+            }
+        }
+        fs_err::remove_file(root.join("link")).unwrap();
+        let beside = dir.path().join(file).with_file_name("linked");
+        OwnFile::new(&root, &style, &beside).unwrap().write(b"text").unwrap();
+    }
+}
+
+#[test]
+fn a_file_is_touched_written_and_removed_with_its_directories_made() {
+    let world = World::new();
+    for path in [Path::new("..own/deep/file"), Path::new("..file"), &world.dir.path().join("else/where/file")]
+    {
+        let own = world.own(path);
+        let at = clean(&world.root().join(path));
+        own.remove().unwrap();
+        assert!(path == Path::new("..file") || !at.parent().unwrap().exists(), "made to remove something");
+        own.touch().unwrap();
+        let inode = fs_err::metadata(&at).unwrap().ino();
+        filetime(&at);
+        own.touch().unwrap();
+        let touched = fs_err::metadata(&at).unwrap();
+        assert!(touched.ino() == inode && touched.mtime() > 1, "the same file, at another time");
+        for text in ["one", "two"] {
+            own.write(text.as_bytes()).unwrap();
+            assert_eq!(fs_err::read_to_string(&at).unwrap(), text);
+        }
+        own.remove().unwrap();
+        assert_eq!(
+            fs_err::read_dir(at.parent().unwrap())
+                .unwrap()
+                .filter(|e| { e.as_ref().unwrap().file_name().to_string_lossy().contains("file") })
+                .count(),
+            0,
+            "something was left"
+        );
+    }
+    world.assert_untouched();
+}
+
+/// Sets the file's times to the epoch.
+fn filetime(at: &Path) {
+    let then = Timespec { tv_sec: 1, tv_nsec: 0 };
+    let then = Timestamps { last_access: then, last_modification: then };
+    rustix::fs::utimensat(rustix::fs::CWD, at, &then, AtFlags::empty()).unwrap();
+}
+
+#[test]
+fn nothing_else_that_stands_there_is_followed_waited_for_or_destroyed() {
+    let world = World::new();
+    let own = world.own("..file");
+    let at = world.root().join("..file");
+    let victim = world.dir.path().join("victim");
+    fs_err::write(&victim, "precious").unwrap();
+    symlink(&victim, &at).unwrap();
+    assert!(own.touch().unwrap_err().to_string().contains("symbolic link"));
+    assert!(own.remove().is_err());
+    own.write(b"text").unwrap();
+    assert!(!at.is_symlink() && fs_err::read_to_string(&victim).unwrap() == "precious");
+    own.remove().unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &at, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    assert!(own.touch().is_err() && own.remove().is_err());
+    fs_err::remove_file(&at).unwrap();
+    fs_err::create_dir(&at).unwrap();
+    fs_err::write(at.join("inside"), "theirs").unwrap();
+    for done in [own.touch(), own.write(b"text"), own.remove()] {
+        assert!(done.is_err());
+    }
+    assert_eq!(fs_err::read_to_string(at.join("inside")).unwrap(), "theirs");
+}
+
+#[test]
+fn what_a_kill_left_goes_and_nothing_else() {
+    let world = World::new();
+    let own = world.own("..own/file");
+    own.write(b"text").unwrap();
+    let dir = world.root().join("..own");
+    let left = own.temporary();
+    fs_err::write(dir.join(&left), "half").unwrap();
+    for other in ["..file.notes", "..other.0123456789abcdef", "..file.0123456789abcdeg"] {
+        fs_err::write(dir.join(other), "theirs").unwrap();
+    }
+    own.sweep().unwrap();
+    assert!(!dir.join(left).exists());
+    assert_eq!(fs_err::read_dir(&dir).unwrap().count(), 4);
+}

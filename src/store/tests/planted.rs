@@ -1,0 +1,154 @@
+//! Everything that can be put under a name of ours, at every such name: a start needs no person for it, waits for nobody,
+//! and destroys nothing of somebody else's.
+
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+use std::sync::mpsc;
+
+use super::*;
+use crate::configmap::apply::LedgerSet;
+
+#[derive(Clone, Copy, Debug)]
+enum Planted {
+    Directory,
+    LinkToFile,
+    LinkToDirectory,
+    Dangling,
+    File,
+    Pipe,
+    Socket,
+}
+
+use Planted::{Dangling, Directory, File, LinkToDirectory, LinkToFile, Pipe, Socket};
+
+const ALL: [Planted; 7] = [Directory, LinkToFile, LinkToDirectory, Dangling, File, Pipe, Socket];
+
+/// Puts it there, whatever was there before. `victims` has what links lead to.
+fn plant(what: Planted, at: &Path, victims: &Path) {
+    match fs_err::symlink_metadata(at) {
+        Ok(there) if there.is_dir() => fs_err::remove_dir_all(at).unwrap(),
+        Ok(_) => fs_err::remove_file(at).unwrap(),
+        Err(_) => {}
+    }
+    match what {
+        Directory => {
+            fs_err::create_dir(at).unwrap();
+            fs_err::write(at.join("precious"), "precious").unwrap();
+        }
+        LinkToFile => symlink(victims.join("file"), at).unwrap(),
+        LinkToDirectory => symlink(victims.join("dir"), at).unwrap(),
+        Dangling => symlink("nowhere", at).unwrap(),
+        File => fs_err::write(at, "precious").unwrap(),
+        Pipe => {
+            let kind = rustix::fs::FileType::Fifo;
+            rustix::fs::mknodat(rustix::fs::CWD, at, kind, 0o600.into(), 0).unwrap();
+        }
+        Socket => drop(UnixListener::bind(at).unwrap()),
+    }
+}
+
+/// Whether somewhere below there is a file of this content.
+fn is_kept(dir: &Path) -> bool {
+    fs_err::read_dir(dir).unwrap().any(|entry| {
+        let path = entry.unwrap().path();
+        let kind = fs_err::symlink_metadata(&path).unwrap().file_type();
+        kind.is_dir() && is_kept(&path) || kind.is_file() && fs_err::read(&path).unwrap() == b"precious"
+    })
+}
+
+/// What a start and a publication are, within a time that no waiting fits into.
+fn starts(world: &World, next: &Tree) -> Recovered {
+    let (send, receive) = mpsc::channel();
+    let options = Options { spare: Spare::Copy, ..world.options() };
+    let tree = next.clone();
+    std::thread::spawn(move || {
+        let (mut store, found) = Store::open(options).unwrap();
+        publish(&mut store, &tree);
+        store.spare_task().unwrap().run(&of(&tree), &Blobs::of(&[&tree]), &go()).unwrap();
+        store.write_status(b"{}").unwrap();
+        let ledger = store.ledger().unwrap();
+        let (ledgers, _) = ledger.read().unwrap();
+        ledger.write(&ledgers).unwrap();
+        store.wait_for_deletions(&go());
+        drop(store);
+        send.send(found).unwrap();
+    });
+    receive.recv_timeout(Duration::from_secs(60)).expect("it hangs, or failed as above")
+}
+
+#[test]
+fn whatever_is_planted_under_a_name_of_ours_heals_at_the_next_start() {
+    let files_of_ours = ["lock", "state", "status.json", "ledger.json", "ledger.json.damaged"];
+    let dirs_of_ours = ["staging", "trash", "spare", "mirror"];
+    for name in files_of_ours.into_iter().chain(dirs_of_ours).chain([
+        "status.sock",
+        "tmp-1",
+        "..",
+        "spare/ready",
+        "spare/tree",
+    ]) {
+        for what in ALL {
+            let world = World::new();
+            let case = format!("{what:?} at {name}");
+            drop(world.with(&files("a", "1")));
+            if name.starts_with("spare/") {
+                starts(&world, &files("ab", "2"));
+            }
+            let victims = world.dir.path().join("victims");
+            fs_err::create_dir_all(victims.join("dir")).unwrap();
+            fs_err::write(victims.join("dir/inside"), "theirs").unwrap();
+            fs_err::write(victims.join("file"), "theirs").unwrap();
+            let at = if name == ".." { world.at("..treeswap") } else { world.at("..treeswap").join(name) };
+            plant(what, &at, &victims);
+            println!("{case}");
+            starts(&world, &files("bc", "3"));
+            world.assert_serves(&files("bc", "3"));
+            let inside = fs_err::read_to_string(victims.join("dir/inside")).unwrap();
+            let beside = fs_err::read_to_string(victims.join("file")).unwrap();
+            assert_eq!((&*inside, &*beside), ("theirs", "theirs"), "{case}");
+            assert_eq!(fs_err::read_dir(victims.join("dir")).unwrap().count(), 1, "{case}: written into");
+            // What is in the spare's place is a copy, what begins with `tmp-` is a piece of a file of ours, and so is
+            // whatever is a file where a file belongs.
+            let ours = name.starts_with("spare/")
+                || matches!(what, File) && (name == "tmp-1" || files_of_ours.contains(&name));
+            if matches!(what, Directory | File) && !ours {
+                let kept = name == "trash" || name == "staging" || name == "spare" || is_kept(&world.root());
+                assert!(kept, "{case}: destroyed");
+            }
+            let again = starts(&world, &files("c", "4"));
+            assert!(!again.done.iter().any(|line| line.starts_with("moved")), "{case}: {again:?}");
+        }
+    }
+}
+
+#[test]
+fn a_ledger_that_cannot_be_understood_is_moved_aside_whatever_has_the_name_for_it() {
+    let world = World::new();
+    let store = world.with(&files("a", "1"));
+    let ledger = store.ledger().unwrap();
+    fs_err::create_dir_all(world.at("..treeswap/ledger.json.damaged/inside")).unwrap();
+    fs_err::write(world.at("..treeswap/ledger.json"), "{").unwrap();
+    let (ledgers, why) = ledger.read().unwrap();
+    assert!(ledgers.text() == LedgerSet::default().text() && why.is_some());
+    ledger.write(&ledgers).unwrap();
+    assert_eq!(ledger.read().unwrap().1, None);
+}
+
+/// A start moved something from the place of our own directory, or wrote a file of the operator's, and was killed.
+#[test]
+fn what_a_start_that_was_killed_left_in_a_root_without_our_own_directory_is_ours() {
+    let world = World::new();
+    drop(world.with(&files("a", "1")));
+    fs_err::remove_dir_all(world.at("..treeswap")).unwrap();
+    fs_err::write(world.at("..treeswap-quarantine-1-0"), "precious").unwrap();
+    fs_err::write(world.at("....err.json.0123456789abcdef"), "half").unwrap();
+    let own = std::collections::BTreeSet::from(["..err.json".into()]);
+    let (store, found) = Store::open(Options { own, ..world.options() }).unwrap();
+    assert!(!found.foreign.iter().any(|line| line.contains("err.json")), "{found:?}");
+    world.assert_serves(&files("a", "1"));
+    assert!(is_kept(&world.root()));
+    drop(store);
+    fs_err::remove_dir_all(world.at("..treeswap")).unwrap();
+    let refused = Store::open(world.options()).unwrap_err().to_string();
+    assert!(refused.contains("err.json") && !refused.contains("quarantine"), "{refused}");
+}

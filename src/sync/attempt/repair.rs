@@ -1,0 +1,119 @@
+//! What is current is compared with its revision, published again where it is gone or was changed, and taken up where
+//! somebody else published it. No network.
+
+use tracing::warn;
+
+use super::{Bounds, Choice, Stage, Worker};
+use crate::clock;
+use crate::generation::GenerationRecord;
+use crate::revision::Revision;
+use crate::store::Published;
+use crate::sync::error::Error;
+
+impl Worker {
+    /// Compares the current generation with a revision of the same tree that the mirror holds.
+    pub(super) async fn verify(
+        &mut self,
+        bounds: &Bounds,
+        revision: Revision,
+        choice: &Choice,
+    ) -> Result<Option<Published>, Error> {
+        self.readable = Some(revision);
+        let claims = |record: &GenerationRecord| self.is_claimed(record, revision);
+        let chosen = |record: &&GenerationRecord| {
+            self.unverified && (record.selection == choice.digest || claims(record))
+        };
+        let Some(record) = self.view.current().filter(chosen).cloned() else { return Ok(None) };
+        let objects = self.objects().await;
+        let mut store = self.store().await;
+        let wanted = choice.wanted.clone();
+        let digest = choice.digest.clone();
+        let (differences, generations) = bounds
+            .blocking(Stage::Export, move |cancel| {
+                let objects = objects.until(cancel);
+                let payload = objects.payload(revision, &wanted)?;
+                let mut differences = store.verify(&payload, cancel)?;
+                if store.is_git_sync() && objects.worktree_head(revision) != Some(revision) {
+                    differences.push("git's own directory about it is not as it should be".to_owned());
+                }
+                if differences.is_empty() && !record.is_known() {
+                    store.adopt(&payload, &digest, &clock::now())?;
+                }
+                Ok((differences, store.generations().to_vec()))
+            })
+            .await
+            // Too large to be compared in one attempt: it may serve as it is if it may serve at all.
+            .inspect_err(|error| {
+                self.unverified &= !(self.view.ready && matches!(error, Error::Timeout { .. }));
+            })?;
+        if differences.is_empty() {
+            self.unverified = false;
+            self.view.ready = true;
+            self.view.generations = generations;
+            return Ok(None);
+        }
+        let shown = differences.iter().take(5).cloned().collect::<Vec<_>>().join("; ");
+        let generation = self.view.current.as_ref().map(ToString::to_string);
+        warn!(
+            generation, %revision, differences = differences.len(),
+            "the current generation is not what was published ({shown}): publishing it afresh"
+        );
+        self.stage_and_publish(bounds, revision, choice, None).await.map(Some)
+    }
+
+    /// Whether a generation that is not on record says by its name that it is this revision's.
+    pub(super) fn is_claimed(&self, record: &GenerationRecord, revision: Revision) -> bool {
+        !record.is_known() && record.name.commit() == Some(revision)
+    }
+
+    /// Publishes the current revision again where its generation is gone, or where a commit was made in it.
+    pub(super) async fn republish_damaged(
+        &mut self,
+        bounds: &Bounds,
+        choice: &Choice,
+    ) -> Result<Option<Published>, Error> {
+        if let Some(revision) = self.lost {
+            return self.restore(bounds, revision, choice).await;
+        }
+        let Some(revision) = self.view.revision().filter(|_| self.by_commit && !self.unverified) else {
+            return Ok(None);
+        };
+        let objects = self.objects().await;
+        let head = bounds.blocking(Stage::Mend, move |_| Ok(objects.worktree_head(revision))).await?;
+        if head == Some(revision) {
+            return Ok(None);
+        }
+        let head = head.map_or_else(|| "nothing".to_owned(), |head| head.to_string());
+        warn!(%revision, head, "the HEAD of the current generation names something else: publishing it afresh");
+        if !self.holds(bounds, revision).await? {
+            self.unverified = true; // fetched, and compared, by this attempt
+            return Ok(None);
+        }
+        self.stage_and_publish(bounds, revision, choice, None).await.map(Some)
+    }
+
+    /// The generation that was current is gone, and an older one or none stands in for it. Its revision is published
+    /// again before any network is asked, if the mirror still holds it; if that fails, what the remote has will do.
+    async fn restore(
+        &mut self,
+        bounds: &Bounds,
+        revision: Revision,
+        choice: &Choice,
+    ) -> Result<Option<Published>, Error> {
+        if !self.holds(bounds, revision).await? {
+            return Ok(None);
+        }
+        match self.stage_and_publish(bounds, revision, choice, None).await {
+            Ok(published) => {
+                let name = &published.current.name;
+                warn!(%revision, generation = %name, "the current generation was gone: published again as {name}");
+                Ok(Some(published))
+            }
+            Err(Error::Interrupted) => Err(Error::Interrupted),
+            Err(error) => {
+                self.degraded("restore", &error);
+                Ok(None)
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The files that an operator asks for beside what is published. They may be where every call hangs, which must not keep
+//! the loop: each is waited for with [`apart::PATIENCE`].
+
+use tracing::{debug, error};
+
+use super::Options;
+use super::error::Error;
+use crate::detached_io;
+use crate::human::one_line;
+use crate::secret;
+use crate::store::OwnFile;
+use crate::telemetry::GIT_SYNC;
+
+/// So many failures in a row, and how many were too many where that is so.
+pub(super) type Failures = (u32, Option<u32>);
+
+/// Touches the touch file. What cannot be done, a line each.
+pub(super) async fn touch(file: Option<&OwnFile>) -> Vec<String> {
+    let work = |file: &OwnFile| {
+        let touched = file.touch();
+        say_touched(file, &touched);
+        complaint("cannot touch", file, touched).into_iter().collect()
+    };
+    within(file, work).await
+}
+
+/// For those who ran git-sync.
+fn say_touched(file: &OwnFile, touched: &std::io::Result<()>) {
+    let path = file.path().display().to_string();
+    match touched {
+        Ok(()) => debug!(name: "touched", target: GIT_SYNC, path, "touched"),
+        Err(error) => error!(name: "untouched", target: GIT_SYNC, path, error = %error, "untouched"),
+    }
+}
+
+/// Writes the error file, or removes it. What cannot be done, a line each.
+///
+/// `failures` is how many there are in a row, and whether the loop gives up.
+pub(super) async fn write(
+    options: &Options,
+    error: Option<&Error>,
+    failures: Failures,
+    is_first: bool,
+) -> Vec<String> {
+    let error = error.map(|error| ErrorFile::of(error, options, failures));
+    let work = move |file: &OwnFile| {
+        let swept = is_first.then(|| complaint("cannot sweep beside", file, file.sweep()));
+        let written = match error {
+            Some(error) => complaint("cannot write", file, file.write(&error.text())),
+            None => complaint("cannot remove", file, file.remove()),
+        };
+        swept.flatten().into_iter().chain(written).collect()
+    };
+    within(options.error_file.as_ref(), work).await
+}
+
+async fn within(
+    file: Option<&OwnFile>,
+    work: impl FnOnce(&OwnFile) -> Vec<String> + Send + 'static,
+) -> Vec<String> {
+    let Some(file) = file else { return Vec::new() };
+    let own = file.clone();
+    let work = detached_io::run(file.path(), move || work(&own));
+    match tokio::time::timeout(detached_io::PATIENCE, work).await {
+        Ok(Some(complaints)) => complaints,
+        Ok(None) | Err(_) => vec![format!("cannot reach {}: {}", file.path().display(), detached_io::late())],
+    }
+}
+
+fn complaint(act: &str, file: &OwnFile, result: std::io::Result<()>) -> Option<String> {
+    result.err().map(|error| format!("{act} {}: {error}", file.path().display()))
+}
+
+/// git-sync's error file.
+#[derive(serde::Serialize)]
+struct ErrorFile {
+    #[serde(rename = "Msg")]
+    message: &'static str,
+    #[serde(rename = "Err")]
+    error: String,
+    #[serde(rename = "Args")]
+    arguments: serde_json::Map<String, serde_json::Value>,
+}
+
+impl ErrorFile {
+    fn of(error: &Error, options: &Options, (failures, given_up): Failures) -> Self {
+        let mut arguments = serde_json::Map::new();
+        arguments.insert("failCount".to_owned(), failures.into());
+        if let Some(limit) = given_up {
+            arguments.insert("maxFailures".to_owned(), limit.into());
+        }
+        arguments.insert("ref".to_owned(), options.asked.clone().into());
+        arguments.insert("hints".to_owned(), error.hints().into());
+        // git-sync's words: what reads the file knows them.
+        let message =
+            if given_up.is_some() { "too many failures, aborting" } else { "error syncing repo, will retry" };
+        Self { message, error: one_line(error), arguments }
+    }
+
+    fn text(&self) -> Vec<u8> {
+        let text = serde_json::to_vec(self).unwrap_or_default(); // text and numbers: it cannot fail
+        secret::redacted_bytes(&text).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::store::Style;
+
+    #[tokio::test]
+    async fn a_file_that_hangs_is_named_and_keeps_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = OwnFile::new(dir.path(), &Style::Kubelet, Path::new("..touched")).unwrap();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let hung = within(Some(&file), move |_| {
+            let _ = ended.recv();
+            Vec::new()
+        });
+        let said = hung.await;
+        assert!(said.len() == 1 && said[0].contains("touched: no answer within 5s"), "{said:?}");
+        end.send(()).unwrap();
+        assert_eq!(touch(Some(&file)).await, Vec::<String>::new());
+        assert!(file.path().exists());
+    }
+}

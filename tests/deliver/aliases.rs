@@ -1,0 +1,124 @@
+//! Two names of one cluster, and a remote that does not say how revisions stand to each other: nothing is pruned by
+//! mistake.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use treeswap::cluster::{Cluster, ConfigError};
+use treeswap::configmap::apply::{Owner, PruneLimit};
+use treeswap::deliver::{Directory, Options, Outcome, Report, deliver};
+
+use crate::kubernetes::Kubernetes;
+use crate::script::{Plans, Script, data, desired, files, load, revision, runtime};
+
+/// One cluster by these names.
+struct Names(Cluster, &'static [&'static str]);
+
+impl Directory for Names {
+    fn find(&self, _: &str) -> Result<Cluster, ConfigError> {
+        Ok(self.0.clone())
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.1.iter().map(|name| (*name).to_owned()).collect()
+    }
+}
+
+/// Two namespaces, and an owner that no other test has.
+struct Stage {
+    namespaces: [String; 2],
+    options: Options,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let namespaces = [(); 2].map(|()| Kubernetes::shared().namespace("aliases"));
+        let owner = Owner::new(&format!("of-{}", namespaces[0])).unwrap();
+        let options = Options { prune: true, floor: PruneLimit { percent: 100 }, ..Options::new(owner) };
+        Self { namespaces, options }
+    }
+
+    /// Revisions that hold one map with their number, in these clusters and namespaces.
+    fn plans(&self, revisions: &[(u8, Value)]) -> Arc<Plans> {
+        let plan = |(number, clusters): &(u8, Value)| {
+            let maps = json!({ "maps": { "map/*": { "name": "map", "clusters": clusters } } }).to_string();
+            let files = files(&[("map/value", &number.to_string())]);
+            let revision = revision(*number);
+            (revision, desired(revision, &maps, "none", &files))
+        };
+        Arc::new(revisions.iter().map(plan).collect::<BTreeMap<_, _>>())
+    }
+
+    fn deliver(&self, source: Script, names: &'static [&'static str]) -> Report {
+        let clusters = load(&[("test", Kubernetes::shared().access("admin"))]);
+        let names = Names(clusters.get("default").unwrap().clone(), names);
+        let cancel = CancellationToken::new();
+        runtime().block_on(deliver(Arc::new(source), &names, &self.options, &cancel)).unwrap()
+    }
+
+    /// What the map of each namespace holds; nothing if there is none.
+    fn values(&self) -> [Option<String>; 2] {
+        let map = |namespace: &String| Kubernetes::shared().configmap(namespace, "map");
+        self.namespaces.each_ref().map(|namespace| data(&map(namespace)).remove("value"))
+    }
+}
+
+/// A ref that moves while one of the names is served makes the other the only one that is behind.
+#[test]
+fn two_names_of_one_cluster_prune_nothing_from_each_other_when_the_ref_moves_meanwhile() {
+    let stage = Stage::new();
+    let [a, b] = &stage.namespaces;
+    let both = json!({ "one": [a], "two": [b] });
+    let plans = stage.plans(&[(1, json!({ "one": [a] })), (2, both.clone()), (3, both)]);
+    let names: &[&str] = &["one", "two"];
+    assert!(stage.deliver(Script::at(&plans, revision(1)), names).is_success());
+    let moves = Script::answering(&plans, |at| Ok(revision(if at == 0 { 2 } else { 3 })));
+    let report = stage.deliver(moves, names);
+    assert_eq!(stage.values(), [Some("1".to_owned()), None], "{report:?}");
+    assert_eq!(report.targets.len(), 2, "{report:?}");
+    for (target, other) in report.targets.iter().zip(["two", "one"]) {
+        assert_eq!(target.outcome, Outcome::Failed);
+        assert!(target.why.contains(&format!("the same cluster as {other}")), "{}", target.why);
+    }
+}
+
+/// The other name comes with the revision that the ref moves to: who is at work by the first name sees it, too.
+#[test]
+fn a_second_name_that_comes_with_a_moved_ref_stops_the_first_one() {
+    let stage = Stage::new();
+    let [a, b] = &stage.namespaces;
+    let plans = stage.plans(&[
+        (1, json!({ "two": [a, b] })),
+        (2, json!({ "one": [a], "two": [b] })),
+        (3, json!({ "one": [a, b] })),
+    ]);
+    let names: &[&str] = &["one", "two"];
+    assert!(stage.deliver(Script::at(&plans, revision(1)), names).is_success());
+    let moves = Script::answering(&plans, |at| Ok(revision(if at == 0 { 1 } else { 2 })));
+    let report = stage.deliver(moves, names);
+    // Everything was right at the first revision, so nobody asked again: the second one is the next run's.
+    assert!(report.is_success(), "{report:?}");
+    let report = stage.deliver(Script::at(&plans, revision(2)), names);
+    assert!(!report.is_success(), "{report:?}");
+    assert_eq!(stage.values(), [(); 2].map(|()| Some("1".to_owned())));
+    assert!(stage.deliver(Script::at(&plans, revision(3)), names).is_success());
+    assert_eq!(stage.values(), [(); 2].map(|()| Some("3".to_owned())));
+}
+
+#[test]
+fn a_forgotten_namespace_of_which_the_remote_does_not_say_whether_it_is_its_own_is_left_until_it_does() {
+    let stage = Stage::new();
+    let [a, b] = &stage.namespaces;
+    let plans = stage.plans(&[(1, json!({ "one": [a, b] })), (2, json!({ "one": [b] }))]);
+    assert!(stage.deliver(Script::at(&plans, revision(1)), &["one"]).is_success());
+    let report = stage.deliver(Script::at(&plans, revision(2)).silent(), &["one"]);
+    assert_eq!(stage.values(), [Some("1".to_owned()), Some("2".to_owned())], "{report:?}");
+    assert!(report.is_to_be_repeated(), "{report:?}");
+    let left = report.targets.iter().find(|target| target.namespace == *a).unwrap();
+    assert!(left.why.contains("the remote is away"), "{}", left.why);
+    let report = stage.deliver(Script::at(&plans, revision(2)), &["one"]);
+    assert!(report.is_success(), "{report:?}");
+    assert_eq!(stage.values(), [None, Some("2".to_owned())]);
+}

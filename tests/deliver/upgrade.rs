@@ -1,0 +1,122 @@
+//! What an earlier release stored, and a right that is granted while a delivery waits for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use treeswap::deliver::{LoopEvent, Options, Outcome, Rhythm, follow};
+use treeswap::retry::Backoff;
+
+use crate::kubernetes::{Kubernetes, text};
+use crate::script::{Everywhere, Script, clusters, data, load, only, options, plans, revision, run, runtime};
+
+const RULES: &str = "config_updater:\n  maps:\n    jobs/*.yaml:\n      name: job-config\n";
+const FILES: [(u8, &[(&str, &str)]); 2] = [(1, &[("jobs/a.yaml", "one")]), (2, &[("jobs/a.yaml", "two")])];
+
+/// As it stands after the release before wrote it, and as an instance of that release leaves it while both run.
+#[test]
+fn rules_that_the_release_before_stored_are_these_rules_and_nothing_is_written_for_them() {
+    let kubernetes = Kubernetes::shared();
+    let namespace = kubernetes.namespace("upgrade");
+    clusters(&namespace);
+    let writer = load(&[("test", kubernetes.access("writer"))]);
+    let plans = plans(RULES, &namespace, &FILES);
+    let rules = plans[&revision(1)].rules.clone();
+    let options = options().naming("https://git.example.com/acme/config.git?token=s3cret");
+    let deliver = |number| run(Script::at(&plans, revision(number)), &writer, &options).unwrap();
+    let annotation =
+        |name: &str, of: &str| text(&kubernetes.configmap(&namespace, name)["metadata"]["annotations"][of]);
+    assert_eq!(only(&deliver(1)).outcome, Outcome::Created);
+    assert_eq!(annotation("job-config", "treeswap.dev/rules"), rules.text());
+    for name in ["job-config", "treeswap-set-team", "treeswap-ledger-team"] {
+        let from = annotation(name, "treeswap.dev/repository");
+        assert_eq!(from, "https://git.example.com/acme/config.git", "{name}");
+    }
+
+    let mut map = kubernetes.configmap(&namespace, "job-config");
+    map["metadata"]["annotations"]["treeswap.dev/rules"] = json!(rules.former());
+    let version = kubernetes.put(&namespace, "job-config", map)["metadata"]["resourceVersion"].clone();
+    let mut marker = kubernetes.configmap(&namespace, "treeswap-set-team");
+    marker["data"]["_rules"] = json!(rules.former());
+    let mut entry: serde_json::Value =
+        serde_json::from_str(marker["data"]["job-config"].as_str().unwrap()).unwrap();
+    entry["resourceVersion"] = version;
+    marker["data"]["job-config"] = json!(entry.to_string());
+    kubernetes.put(&namespace, "treeswap-set-team", marker);
+    let versions = kubernetes.versions(&namespace);
+    assert_eq!(only(&deliver(1)).outcome, Outcome::Right);
+    assert_eq!(kubernetes.versions(&namespace), versions, "nothing is written for a form");
+
+    let report = deliver(2);
+    assert_eq!((only(&report).outcome, only(&report).why.as_str()), (Outcome::Replaced, "it changed"));
+    let marker = data(&kubernetes.configmap(&namespace, "treeswap-set-team"));
+    assert_eq!(marker["_rules"], rules.former(), "who runs the release before has nothing to undo");
+}
+
+#[test]
+fn what_is_denied_is_tried_again_and_done_once_the_right_is_granted() {
+    let kubernetes = Kubernetes::shared();
+    let namespace = kubernetes.namespace("denied");
+    let grant = |verbs: &[&str], more: bool| {
+        let rules = json!([{ "apiGroups": [""], "resources": ["configmaps"], "verbs": verbs }]);
+        match more {
+            false => kubernetes.grant(&namespace, "narrow", &rules),
+            true => kubernetes.grant_more(&namespace, "narrow", &rules),
+        }
+    };
+    grant(&["get", "list"], false);
+    let narrow = load(&[("test", kubernetes.access("narrow"))]);
+    let cluster = Everywhere(narrow.get("default").unwrap().clone());
+    let plans = plans(RULES, &namespace, &FILES);
+    let source = Arc::new(Script::at(&plans, revision(1)));
+    let hour = Duration::from_secs(3_600);
+    let rhythm = Rhythm {
+        period: Some(hour), // nobody asks for it
+        min_interval: Duration::ZERO,
+        resync: hour,
+        denied: Duration::from_millis(300),
+        backoff: Backoff { first: hour, ceiling: hour },
+        jitter: 0.0,
+        limit: hour,
+        once: false,
+    };
+    let (_asks, mut asked) = mpsc::channel(1);
+    let ending = CancellationToken::new();
+    let (denied, done) = std::sync::mpsc::channel();
+    let stop = ending.clone();
+    let tell = move |turn: LoopEvent<'_>| {
+        if let LoopEvent::Delivered(report) = turn {
+            let _ = denied.send(only(report).clone());
+            if report.is_success() {
+                stop.cancel();
+            }
+        }
+    };
+    let options = Options { adopt: Default::default(), ..options() };
+    let following = std::thread::spawn(move || {
+        runtime().block_on(async {
+            let end = tokio::time::timeout(
+                Duration::from_secs(120),
+                follow(source, &cluster, &options, &rhythm, &mut asked, &ending, tell),
+            );
+            assert!(end.await.is_ok(), "the right was granted, and nobody noticed");
+        });
+    });
+    let wait = || done.recv_timeout(Duration::from_secs(120)).unwrap();
+    for _ in 0..2 {
+        let target = wait();
+        assert_eq!(target.outcome, Outcome::Failed);
+        assert!(target.why.contains("the right to create configmaps"), "{}", target.why);
+        assert!(
+            target.hints.concat().contains("grant narrow get, list, create and update"),
+            "{:?}",
+            target.hints
+        );
+    }
+    grant(&["create", "update"], true);
+    while !wait().outcome.is_success() {}
+    following.join().unwrap();
+    assert_eq!(data(&kubernetes.configmap(&namespace, "job-config"))["a.yaml"], "one");
+}

@@ -1,0 +1,157 @@
+//! Files that the operator asks for beside what is published, and commits that would have them opened elsewhere.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use super::common::{Files, World};
+
+/// A commit that has every name that the tests ask for, as a link, a file and a directory.
+fn grasping() -> Files {
+    Files::new()
+        .file("sub/err.json", "the repository's")
+        .file("sub/ready", "the repository's")
+        .link("touched", "sub/new")
+        .link("mirror", "sub/mirror")
+        .link("err.json", "sub/err.json")
+}
+
+/// The arguments for a touch file and an error file.
+fn asking(touch: impl AsRef<Path>, error: impl AsRef<Path>) -> [String; 2] {
+    let (touch, error) = (touch.as_ref().display(), error.as_ref().display());
+    [format!("--touch-file={touch}"), format!("--error-file={error}")]
+}
+
+/// A failure, which writes the error file, and a success, which touches the touch file and removes the other.
+fn fails_and_succeeds(world: &World, args: &[&str]) -> String {
+    let away = [args, &["--ref=nowhere"]].concat();
+    let failed = world.sync_once(&away).expect_failure("no such ref");
+    failed.stderr + &world.sync_once(args).expect_ok("a pass").stderr
+}
+
+#[test]
+fn in_our_layout_a_name_that_the_repository_may_have_is_refused_before_anything_is_touched() {
+    let world = World::new();
+    world.remote.commit(&grasping());
+    let inside = world.root.join("sub/err.json");
+    for flag in [
+        "--touch-file=touched".to_owned(),
+        "--touch-file=sub/ready".to_owned(),
+        "--error-file=err.json".to_owned(),
+        "--error-file=..data/err.json".to_owned(),
+        "--error-file=..treeswap/state".to_owned(),
+        format!("--error-file={}", inside.display()),
+        format!("--termination-log={}", inside.display()),
+        format!("--termination-log={}", world.root.join("..log").display()),
+        format!("--mirror={}", world.root.join("mirror").display()),
+    ] {
+        let ran = world.sync_once(&[&flag]).expect_failure(&flag);
+        assert_eq!(ran.status.code(), Some(2), "{flag}: {}", ran.stderr);
+        let (name, value) = flag.split_once('=').unwrap();
+        ran.names(&[name, value]);
+        assert!(!world.root.exists(), "{flag}: something was touched");
+    }
+    let ran = world.sync_once(&["--touch-file=sub/ready"]).expect_failure("a name of the repository's");
+    ran.names(&["\"sub\""]);
+    assert!(ran.stderr.contains("begins with \"..\""), "{}", ran.stderr);
+}
+
+#[test]
+fn in_our_layout_names_that_no_commit_can_have_work_and_are_nobody_elses() {
+    let world = World::new();
+    let commit = world.remote.commit(&grasping());
+    let args = asking("..own/touched", "..err.json");
+    let args = [&*args[0], &*args[1]];
+    let failed = world.sync_once(&[args[0], args[1], "--ref=nowhere"]).expect_failure("no such ref");
+    let text = std::fs::read_to_string(world.root.join("..err.json")).unwrap();
+    assert!(text.contains("nowhere"), "{text}");
+    let passed = world.sync_once(&args).expect_ok("a pass");
+    assert!(world.root.join("..own/touched").is_file() && !world.root.join("..err.json").exists());
+    let again = fails_and_succeeds(&world, &args);
+    for stderr in [failed.stderr, passed.stderr, again] {
+        assert!(!stderr.contains("not ours") && !stderr.contains("cannot"), "{stderr}");
+    }
+    world.assert_published(&commit);
+    // A root with nothing in it but what a publication and the operator's files leave is ours.
+    std::fs::remove_dir_all(world.root.join("..treeswap")).unwrap();
+    world.sync_once(&args).expect_ok("without our own directory");
+    world.assert_published(&commit);
+}
+
+#[test]
+fn a_way_round_into_the_published_generation_is_named_and_leads_nowhere() {
+    let world = World::new();
+    let commit = world.remote.commit(&grasping());
+    world.sync_once(&[]).expect_ok("a pass");
+    let alias = world.dir().join("alias");
+    symlink(&world.root, &alias).unwrap();
+    for (touch, error) in
+        [("touched", "sub/err.json"), ("sub/ready", "err.json"), ("new/ready", "..data/new")]
+    {
+        let args = asking(alias.join(touch), alias.join(error));
+        let said = fails_and_succeeds(&world, &[&args[0], &args[1], "--symlinks=keep"]);
+        assert!(said.contains("cannot touch") && said.contains("cannot write"), "{said}");
+        world.assert_published(&commit);
+        let text = std::fs::read_to_string(world.root.join("sub/err.json")).unwrap();
+        assert_eq!(text, "the repository's");
+    }
+}
+
+#[test]
+fn in_git_syncs_layout_they_are_beside_the_worktrees_whatever_a_commit_has() {
+    let world = World::new();
+    let commit = world.remote.commit(&grasping());
+    let layout = ["--layout=git-sync", "--link=link"];
+    let untouched = || {
+        let tree = world.root.join(".worktrees").join(&commit);
+        let read = |name: &str| std::fs::read_to_string(tree.join(name)).unwrap();
+        assert_eq!(
+            (read("sub/err.json"), read("sub/ready")),
+            ("the repository's".into(), "the repository's".into())
+        );
+        assert_eq!(std::fs::read_dir(tree.join("sub")).unwrap().count(), 2);
+    };
+    for (touch, error) in [("touched", "err.json"), ("sub/ready", "sub/err.json")] {
+        let args = asking(touch, error);
+        fails_and_succeeds(&world, &[layout[0], layout[1], &args[0], &args[1]]);
+        assert!(world.root.join(touch).is_file() && !world.root.join(error).exists());
+        untouched();
+    }
+    for path in ["link", "link/sub/ready", ".worktrees/x", ".git/config", "..treeswap/state"] {
+        let flag = format!("--touch-file={path}");
+        let ran = world.sync_once(&[layout[0], layout[1], &flag]).expect_failure(path);
+        assert_eq!(ran.status.code(), Some(2), "{path}: {}", ran.stderr);
+        ran.names(&["--touch-file", path]);
+    }
+    untouched();
+}
+
+#[test]
+fn the_termination_log_is_never_written_in_the_root_and_no_mirror_is_made_there_by_another_way() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "hi").file("d/f", "x"));
+    world.sync_once(&[]).expect_ok("a first publication");
+    let out = world.dir().join("out");
+    std::fs::create_dir(&out).unwrap();
+    symlink(world.root.join("..data"), out.join("current")).unwrap();
+    symlink(world.root.join("..data/a"), out.join("file")).unwrap();
+    std::fs::hard_link(world.root.join("..data/a"), out.join("hard")).unwrap();
+    let ways = [world.root.join("..data/a"), world.root.join("a"), world.root.join("..treeswap/state")];
+    for way in ways.into_iter().chain([out.join("current/a"), out.join("file"), out.join("hard")]) {
+        let flag = format!("--termination-log={}", way.display());
+        world.sync_once(&[&flag, "--ref=nowhere"]).expect_failure(&flag);
+        world.assert_published(&commit);
+        world.sync_once(&["--period=0.1parsecs", &flag]).expect_failure(&flag);
+        world.assert_published(&commit);
+    }
+    let flag = format!("--mirror={}", out.join("current/cache").display());
+    let ran = world.sync_once(&[&flag]).expect_failure("a mirror in what is published");
+    assert_eq!(ran.status.code(), Some(2), "{}", ran.stderr);
+    world.assert_published(&commit);
+    // Where the kubelet makes it, it is written.
+    let usual = out.join("termination-log");
+    std::fs::write(&usual, "").unwrap();
+    world
+        .sync_once(&[&format!("--termination-log={}", usual.display()), "--ref=nowhere"])
+        .expect_failure("no such ref");
+    assert!(std::fs::read_to_string(&usual).unwrap().contains("nowhere"));
+}

@@ -1,0 +1,136 @@
+//! `treeswap status` and the metrics of a writer that runs, hangs, was killed, and was started again.
+#![allow(missing_docs)]
+
+mod common;
+
+use common::run::{self, Ran};
+use common::{Files, Sidecar, World, eventually};
+use rustix::process::{Pid, Signal, kill_process};
+
+fn status(world: &World, more: &[&str]) -> Ran {
+    run::to_end(world.treeswap(&["status"]).arg(&world.root).args(more))
+}
+
+fn json(world: &World) -> serde_json::Value {
+    serde_json::from_str(&status(world, &["--json"]).stdout).unwrap()
+}
+
+fn signal(sidecar: &Sidecar, signal: Signal) {
+    kill_process(Pid::from_child(&sidecar.process.child), signal).unwrap();
+}
+
+#[test]
+fn a_running_writer_says_how_it_is_and_a_killed_one_is_not_healthy() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    let mut sidecar = Sidecar::start(&world, &["--max-backoff=20ms"]);
+    sidecar.publishes(&world, &commit);
+    eventually(30, "it answers", || (json(&world)["writer"] == "running").then_some(()));
+    assert_eq!(status(&world, &["--max-age=1h"]).status.code(), Some(0));
+    let table = status(&world, &[]).stdout;
+    for shown in ["writer        running", "commit        x (Committer, 2023-11-14)"] {
+        assert!(table.contains(shown), "{shown} is not in\n{table}");
+    }
+    let log = sidecar.process.log();
+    assert!(log.contains(": x") && log.contains("2023-11-14T"), "{log}");
+    // Nobody writes a file at each failure, and yet each is seen.
+    let away = world.remote.away();
+    eventually(30, "more failures than are recorded", || {
+        (json(&world)["sync"]["consecutive_failures"].as_u64()? >= 5).then_some(())
+    });
+    signal(&sidecar, Signal::STOP);
+    let stopped = json(&world);
+    assert_eq!(stopped["writer"], "silent", "{stopped}");
+    signal(&sidecar, Signal::CONT);
+    eventually(30, "it goes on", || (json(&world)["writer"] == "running").then_some(()));
+    signal(&sidecar, Signal::KILL);
+    sidecar.process.ended();
+    let killed = status(&world, &[]).expect_ok("without --max-age what is published is enough").stdout;
+    assert!(killed.contains("no writer is running, and the last one did not say that it ends"), "{killed}");
+    eventually(30, "its last success is too old", || {
+        let old = status(&world, &["--max-age=1s", "--quiet"]);
+        (old.status.code() == Some(1)).then(|| {
+            assert_eq!(old.stdout, "");
+            assert!(old.stderr.lines().count() <= 2, "{}", old.stderr);
+            assert!(old.stderr.contains("no success within --max-age=1s"), "{}", old.stderr);
+        })
+    });
+    // What it knew is known to the next one, while the remote is still away.
+    let mut next = Sidecar::start(&world, &[]);
+    eventually(30, "a failure", || (next.metric("treeswap_sync_consecutive_failures")? > 0.0).then_some(()));
+    let now = jiff::Timestamp::now().as_second() as f64;
+    let last = next.metric("treeswap_last_success_timestamp_seconds").unwrap();
+    assert!(now - last < 900.0, "{last} at {now}");
+    assert_eq!(next.metric("treeswap_never_succeeded"), Some(0.0));
+    next.process.terminate();
+    let ended = status(&world, &[]).stdout;
+    assert!(ended.contains("no writer is running since 2"), "{ended}");
+    drop(away);
+}
+
+#[test]
+fn a_probe_of_a_root_without_a_generation_says_why_in_two_lines_that_stay_the_same() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("a", "1"));
+    let _away = world.remote.away();
+    let sidecar = Sidecar::start(&world, &[]);
+    assert_eq!(sidecar.metric("treeswap_never_succeeded"), Some(1.0));
+    let probe = || {
+        let ran = status(&world, &[]);
+        assert_eq!((ran.status.code(), ran.stdout.as_str()), (Some(1), ""), "{}", ran.stderr);
+        ran.stderr
+    };
+    // While an attempt runs, none is due.
+    let whole = |said: &String| {
+        said.contains("the sync fails since") && said.contains("the next attempt is due at 2")
+    };
+    let said = eventually(30, "the failure and what follows", || Some(probe()).filter(whole));
+    assert_eq!(said.lines().count(), 2, "{said}");
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    let first = |said: &str| said.lines().next().unwrap().to_owned();
+    assert_eq!(first(&probe()), first(&said), "what changes by the second is a new event each time");
+}
+
+#[test]
+fn a_hook_that_fails_is_part_of_the_status_and_of_the_metrics() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("a", "1"));
+    let sidecar = Sidecar::start(&world, &["--exechook-command=false", "--exechook-backoff=1s"]);
+    eventually(30, "it fails again and again", || {
+        (sidecar.metric("treeswap_hook_consecutive_failures")? >= 3.0).then_some(())
+    });
+    let hook = json(&world)["sync"]["hooks"][0].clone();
+    assert_eq!(hook["hook"], "exechook");
+    assert!(hook["consecutive_failures"].as_u64().unwrap() >= 3 && hook["error"].is_string(), "{hook}");
+    let table = status(&world, &[]).stdout;
+    assert!(table.contains("exechook      failed "), "{table}");
+    assert!(sidecar.ask("/status").unwrap().contains("\"failing_since\""));
+}
+
+#[test]
+fn a_commit_cannot_write_to_the_terminal_or_the_log() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("a", "1"));
+    let tree = world.remote.git(&["rev-parse", "main^{tree}"]);
+    let hostile = "clear \u{1b}[2J and \u{202e}turn";
+    let commit = world.remote.git(&[
+        "-c",
+        "user.name=\u{1b}]0;Eve\u{7}",
+        "-c",
+        "user.email=e",
+        "commit-tree",
+        &tree,
+        "-m",
+        hostile,
+    ]);
+    world.remote.reset(&commit);
+    let sidecar = Sidecar::start(&world, &["--log-format=plain"]);
+    sidecar.publishes(&world, &commit);
+    let shown = eventually(30, "it is described", || {
+        Some(status(&world, &[]).stdout).filter(|text| text.contains("clear"))
+    });
+    for text in [shown, sidecar.process.log()] {
+        assert!(text.contains("clear \u{fffd}[2J and \u{fffd}turn"), "{text}");
+        assert!(!text.contains(['\u{1b}', '\u{202e}', '\u{7}']), "{text:?}");
+    }
+}
