@@ -247,6 +247,76 @@ fn sparse_patterns_are_read_again_and_other_ones_are_another_generation() {
     sidecar.publishes(&world, &commit);
 }
 
+/// The number of published generations that the process counts.
+fn published(sidecar: &Sidecar) -> f64 {
+    sidecar.metric("treeswap_syncs_total{result=\"published\"}").unwrap()
+}
+
+#[test]
+fn a_directory_of_the_repository_is_published_as_the_root() {
+    let world = World::new();
+    let files = |text: &str| {
+        let inside = Files::new().file("deploy/a/routes.yaml", text).file("deploy/a/jobs/nightly.yaml", "x");
+        inside.link("deploy/a/jobs/latest", "../routes.yaml").file("elsewhere", "y")
+    };
+    let below = |commit: &str| format!("{commit}:deploy/a");
+    let one = world.remote.commit(&files("one"));
+    let sidecar = Sidecar::start(&world, &["--path=deploy/a/"]);
+    sidecar.publishes(&world, &below(&one));
+    // A commit that changes nothing in it is no event for readers.
+    let link = std::fs::read_link(world.root.join("..data")).unwrap();
+    world.remote.commit(&files("one").file("elsewhere", "z").file("deploy/b", "new"));
+    sidecar.idle(20);
+    assert_eq!(std::fs::read_link(world.root.join("..data")).unwrap(), link);
+    assert!(published(&sidecar) <= 1.0);
+    // One file, as a delta; what leaves the directory, though not the repository, is refused.
+    let two = world.remote.commit(&files("two").file("deploy/a/new", "x"));
+    sidecar.publishes(&world, &below(&two));
+    world.remote.commit(&files("three").link("deploy/a/jobs/latest", "../../b"));
+    said(&sidecar.process, "is refused because of `jobs/latest`");
+    for (files, path) in [
+        (Files::new().file("elsewhere", "y"), "deploy"),
+        (Files::new().file("deploy/b", "y"), "deploy/a"),
+        (Files::new().file("deploy/a", "y"), "deploy/a"),
+        (Files::new().link("deploy/a", "b").file("deploy/b/x", "y"), "deploy/a"),
+    ] {
+        let gone = world.remote.commit(&files);
+        said(&sidecar.process, &format!("revision {} is refused because of `{path}`", &gone[..12]));
+        world.assert_published(&below(&two));
+    }
+    said(&sidecar.process, "--path names this directory, and the revision does not have it");
+    said(&sidecar.process, "push a commit that has the directory, or change --path");
+    let four = world.remote.commit(&files("four"));
+    sidecar.publishes(&world, &below(&four));
+    drop(sidecar);
+    // Another directory of the same revision is another generation, with patterns that count from it.
+    let patterns = world.dir().join("patterns");
+    std::fs::write(&patterns, "/jobs/\n!latest\n").unwrap();
+    let flag = format!("--sparse-checkout-file={}", patterns.display());
+    world.sync_once(&["--path=deploy"]).expect_ok("another directory");
+    world.assert_published(&format!("{four}:deploy"));
+    world.sync_once(&["--path=deploy/a", &flag]).expect_ok("a part of it");
+    let found: Vec<_> = std::fs::read_dir(world.root.join("..data/jobs")).unwrap().flatten().collect();
+    assert!(found.len() == 1 && found[0].file_name() == "nightly.yaml", "{found:?}");
+    world.sync_once(&[]).expect_ok("all of it");
+    world.assert_published(&four);
+}
+
+#[test]
+fn a_path_that_cannot_be_published_is_refused_before_anything_is_asked() {
+    let world = World::new();
+    for (flags, said) in [
+        (&["--path=../x"][..], "invalid value \"../x\" for --path: write a directory of the repository"),
+        (&["--path=/x"], "invalid value \"/x\" for --path"),
+        (&["--path=x", "--layout=git-sync"], "--path and --layout=git-sync exclude each other"),
+        (&["--path=x", "--submodules=shallow"], "--path and --submodules=shallow exclude each other"),
+    ] {
+        let ran = world.sync_once(flags);
+        assert!(!ran.ok() && ran.stderr.contains(said), "{flags:?}: {}", ran.stderr);
+    }
+    assert!(!world.root.exists());
+}
+
 /// Accepts every connection, reads what comes, and never answers.
 fn silent() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -38,7 +38,8 @@ pub(super) const OF_RULES: [&str; 4] = ["ConfigMaps", "Policies", "Clusters", "W
 
 /// Whether a flag, of this heading, is about what is published in a root, and so has no effect without one.
 pub(super) fn is_of_root(flag: &str, heading: &str) -> bool {
-    const OTHERS: [&str; 10] = [
+    const OTHERS: [&str; 11] = [
+        "path",
         "sparse-checkout-file",
         "submodules",
         "init-period",

@@ -446,6 +446,7 @@ impl Check<'_> {
                 "keep" => Symlinks::Keep,
                 _ => Symlinks::Safe,
             },
+            path: self.subdirectory(style)?,
             sparse_file: path(&source.sparse_checkout_file),
             group_write: given.group_write,
             spare: given.spare != "off" && !one_time,
@@ -459,6 +460,28 @@ impl Check<'_> {
             touch_file: self.own("touch-file", &given.touch_file, root, style)?,
             error_file: self.own("error-file", &logging.error_file, root, style)?,
         })
+    }
+
+    /// The directory that is published. git knows no worktree of a directory, nor submodules of one.
+    fn subdirectory(&self, style: &store::Style) -> Result<Option<mirror::Subdirectory>, Error> {
+        let args::Source { path, submodules, .. } = &self.args.source;
+        if path.is_empty() {
+            return Ok(None);
+        }
+        let name = |flag| self.origins.name(flag);
+        let conflict = |other: String| Err(Error::Conflict { one: name("path"), other });
+        if *style != store::Style::Kubelet {
+            return conflict(format!("{}=git-sync", name("layout")));
+        }
+        if submodules != "off" {
+            return conflict(format!("{}={submodules}", name("submodules")));
+        }
+        let found = path.parse().map_err(|why: mirror::NotBelow| Error::Value {
+            name: name("path"),
+            value: path.clone(),
+            why: why.to_string(),
+        });
+        found.map(Some)
     }
 
     fn pace(&self) -> Result<Timing, Error> {

@@ -45,6 +45,7 @@ mod received;
 mod repo_kind;
 mod shared;
 mod sparse;
+mod subdirectory;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -62,6 +63,7 @@ pub use indexer::child::child_main;
 pub use listing::Listed;
 pub use modules::{Access, Hosts, Submodules};
 pub use received::Received;
+pub use subdirectory::{NotBelow, Subdirectory};
 pub use wire::Tip;
 
 use crate::payload::{BlobSource, Delta, Payload, Rules};
@@ -160,6 +162,9 @@ impl Options {
 pub struct Selection {
     /// What may be in it.
     pub rules: Rules,
+    /// The directory of the repository that is the payload's top, or the repository's own. Patterns and limits count
+    /// from there.
+    pub path: Option<Subdirectory>,
     /// git's sparse patterns (the file's content), or everything.
     pub sparse: Option<String>,
 }
@@ -337,7 +342,7 @@ impl Objects {
         let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
         let cancel = &self.cancel;
         let asked = self.shared.asked;
-        self.read(revision, |reader, at| {
+        self.read_top(revision, selection.path.as_ref(), |reader, at| {
             let modules = Modules::of(reader, at.tree, asked).map_err(|trouble| trouble.of(revision))?;
             tree_to_payload::payload(reader, at, selection, patterns.as_ref(), &modules, cancel)
         })
@@ -362,7 +367,7 @@ impl Objects {
         let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
         let cancel = &self.cancel;
         let asked = self.shared.asked;
-        self.read(to, |reader, at| {
+        self.read_top(to, selection.path.as_ref(), |reader, at| {
             let Ok(old) = Modules::of(reader, base.tree, asked) else { return Ok(None) };
             let new = Modules::of(reader, at.tree, asked).map_err(|trouble| trouble.of(to))?;
             // Patterns choose files of the repository itself and whole submodules: what was one and is the other
@@ -388,14 +393,27 @@ impl Objects {
         })
     }
 
-    /// The tree of a revision that the mirror holds.
-    pub fn tree_of(&self, revision: Revision) -> Result<ObjectId, Error> {
-        self.read(revision, |_, at| Ok(at.tree))
+    /// The tree of a revision that the mirror holds, or of a directory in it.
+    pub fn tree_of(&self, revision: Revision, path: Option<&Subdirectory>) -> Result<ObjectId, Error> {
+        self.read_top(revision, path, |_, at| Ok(at.tree))
     }
 
     /// Contents of blobs, for any number of threads. No pack is removed while it lives.
     pub fn blobs(&self) -> Box<dyn BlobSource + Send> {
         Box::new(blobs::Blobs::new(Arc::clone(&self.shared)))
+    }
+
+    /// The same, where the tree is that of a directory.
+    fn read_top<T>(
+        &self,
+        revision: Revision,
+        path: Option<&Subdirectory>,
+        act: impl FnOnce(&ObjectReader<'_>, Peeled) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.read(revision, |reader, at| {
+            let tree = path.map_or(Ok(at.tree), |path| path.tree(reader, revision, at.tree))?;
+            act(reader, Peeled { tree, ..at })
+        })
     }
 
     /// Reads with a handle of its own; an object that is not there is remembered, so that the next fetch mends it.

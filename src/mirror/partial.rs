@@ -70,7 +70,7 @@ impl Mirror {
                 act: "open the mirror's objects".into(),
                 source: Libgit2(source),
             })?;
-            absent(&ObjectReader(odb), revision, selection.rules.limits, patterns.as_ref())
+            absent(&ObjectReader(odb), revision, &selection, patterns.as_ref())
         })
         .await
     }
@@ -80,11 +80,12 @@ impl Mirror {
 fn absent(
     reader: &ObjectReader<'_>,
     revision: Revision,
-    limits: Limits,
+    selection: &Selection,
     patterns: Option<&Patterns>,
 ) -> Result<Vec<ObjectId>, Error> {
-    let damaged = |lack| Error::damaged(revision, lack);
-    let top = reader.commit(&revision.0).map_err(damaged)?.tree;
+    let limits = selection.rules.limits;
+    let top = reader.commit(&revision.0).map_err(|lack| Error::damaged(revision, lack))?.tree;
+    let top = selection.path.as_ref().map_or(Ok(top), |path| path.tree(reader, revision, top))?;
     let budget = Budget::new(revision, top, limits.entries, patterns.is_some(), &CancellationToken::new());
     let found = Vec::new();
     let path = Vec::new();

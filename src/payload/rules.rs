@@ -132,6 +132,12 @@ pub enum Rule {
         /// Where it points, escaped.
         target: String,
     },
+    /// `--path` names what is not there.
+    #[error("--path names this directory, and the revision does not have it")]
+    NoDirectory,
+    /// `--path` names something else than a directory.
+    #[error("--path leads through it, and it is no directory")]
+    NotADirectory,
     /// A submodule that cannot be had.
     #[error("as a submodule it cannot be published: {why}")]
     Submodule {
@@ -227,7 +233,11 @@ impl std::error::Error for Refusal {}
 impl Refusal {
     /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
-        let commit = if self.rule.is_of_the_tree() { "with a smaller tree" } else { "without it" };
+        let commit = match self.rule {
+            Rule::NoDirectory | Rule::NotADirectory => "that has the directory, or change --path",
+            _ if self.rule.is_of_the_tree() => "with a smaller tree",
+            _ => "without it",
+        };
         let mend = format!("push a commit {commit}; until then the generation before stays published");
         let flag = match self.rule.flag() {
             Some(flag @ "--symlinks=keep") => Some(format!("{flag} publishes such links as they are")),

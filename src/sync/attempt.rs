@@ -134,7 +134,9 @@ impl Worker {
     async fn advance(&mut self, bounds: &Bounds, tip: &Tip, choice: &Choice) -> Result<Done, Error> {
         let revision = self.fetch(bounds, tip, &choice.wanted).await?; // 5
         let objects = self.objects().await;
-        let tree = bounds.blocking(Stage::Export, move |_| Ok(objects.tree_of(revision)?)).await?;
+        let path = self.options.path.clone();
+        let tree = move || Ok(objects.tree_of(revision, path.as_ref())?);
+        let tree = bounds.blocking(Stage::Export, move |_| tree()).await?;
         let same = |record: &GenerationRecord| {
             let names_it = !self.by_commit || record.revision == revision;
             record.tree == tree && record.selection == choice.digest && names_it

@@ -49,7 +49,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 use crate::hooks::Hooks;
-use crate::mirror::{Mirror, Selection, Submodules};
+use crate::mirror::{Mirror, Selection, Subdirectory, Submodules};
 use crate::payload::{Limits, Rules, Symlinks};
 use crate::phase::machine::{Machine, Patience, Timing};
 use crate::phase::{Status, Trigger};
@@ -73,6 +73,8 @@ pub struct Options {
     pub limits: Limits,
     /// Links that leave the tree.
     pub symlinks: Symlinks,
+    /// The directory of the repository that is published, or all of it.
+    pub path: Option<Subdirectory>,
     /// The file with sparse patterns.
     pub sparse_file: Option<PathBuf>,
     /// Whether generations are writable by the group.
@@ -138,13 +140,14 @@ impl Options {
             reserve_dotdot: given.root_links,
             folds: given.folds,
         };
-        let wanted = Selection { rules, sparse };
+        let wanted = Selection { rules, path: self.path.clone(), sparse };
+        let path = self.path.as_ref().map(|path| format!(" path={path}")).unwrap_or_default();
         let modules = match given.submodules {
             Submodules::Off => "", // as it was before there was a choice
             Submodules::First => " submodules=shallow",
             Submodules::Recursive => " submodules=recursive",
         };
-        Ok((format!("symlinks={symlinks} patterns={patterns} write={group}{modules}"), wanted))
+        Ok((format!("symlinks={symlinks} patterns={patterns} write={group}{modules}{path}"), wanted))
     }
 }
 

@@ -268,7 +268,8 @@ impl<'w> Run<'w> {
     /// Looks again and again until it ends by itself.
     #[track_caller]
     pub fn watch(mut self, canaries: &Canaries) {
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(300);
+        let end = std::time::Instant::now()
+            + std::time::Duration::from_secs(if common::full() { 1800 } else { 300 });
         while self.process.is_running() {
             assert!(std::time::Instant::now() < end, "it does not end");
             self.look(canaries);

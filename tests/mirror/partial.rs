@@ -11,13 +11,16 @@ fn bench(filter: &str) -> (Bench, Files) {
     (bench, files.file("small/a", "a").file("small/b", "b"))
 }
 
-fn filled(mirror: &mut Mirror, held: &[Revision], patterns: Option<&str>) -> Revision {
-    let selection = Selection { sparse: patterns.map(ToOwned::to_owned), ..Selection::default() };
+fn sparse(patterns: &str) -> Selection {
+    Selection { sparse: Some(patterns.to_owned()), ..Selection::default() }
+}
+
+fn filled(mirror: &mut Mirror, held: &[Revision], selection: &Selection) -> Revision {
     wait(async {
         let tip = mirror.resolve().await.unwrap();
         let at = mirror.fetch(&tip, held).await.unwrap();
-        mirror.fill(at, &selection).await.unwrap();
-        let payload = mirror.objects().payload(at, &selection).unwrap();
+        mirror.fill(at, selection).await.unwrap();
+        let payload = mirror.objects().payload(at, selection).unwrap();
         let blobs = mirror.objects().blobs();
         let mut reader = blobs.reader().unwrap();
         for entry in &payload.entries {
@@ -33,14 +36,14 @@ fn only_the_files_that_are_selected_come() {
         let (bench, files) = bench(filter);
         bench.world.remote.commit(&files);
         let mut mirror = bench.open();
-        let first = filled(&mut mirror, &[], Some("/small/\n"));
+        let first = filled(&mut mirror, &[], &sparse("/small/\n"));
         let received = mirror.received_bytes();
         if filter != "tree:0" {
             assert!(received < 20_000, "{filter}: {received}");
         }
         // An update, with one more of the large files selected.
         bench.world.remote.commit(&files.clone().file("small/c", "c"));
-        let second = filled(&mut mirror, &[first], Some("/small/\n/big/7\n"));
+        let second = filled(&mut mirror, &[first], &sparse("/small/\n/big/7\n"));
         if filter != "tree:0" {
             let more = mirror.received_bytes() - received;
             assert!((20_000..40_000).contains(&more), "{filter}: {more}");
@@ -48,15 +51,25 @@ fn only_the_files_that_are_selected_come() {
         // It is as good after a restart, and everything comes when everything is selected.
         drop(mirror);
         let mut mirror = bench.open();
-        assert_eq!(filled(&mut mirror, &[second], Some("/small/\n")), second);
+        assert_eq!(filled(&mut mirror, &[second], &sparse("/small/\n")), second);
         assert_eq!(mirror.received_bytes(), 0, "{filter}: it is all here");
-        filled(&mut mirror, &[second, first], None);
+        filled(&mut mirror, &[second, first], &Selection::default());
         bench.assert_whole(&mirror, second);
         let marked = bench.packs().iter().filter(|pack| pack.with_extension("promisor").exists()).count();
         assert_eq!(marked, bench.packs().len());
         mirror.housekeep(&[second]).unwrap();
-        filled(&mut mirror, &[second], None);
+        filled(&mut mirror, &[second], &Selection::default());
     }
+}
+
+#[test]
+fn of_a_directory_only_its_files_come() {
+    let (bench, files) = bench("blob:none");
+    bench.world.remote.commit(&files);
+    let mut mirror = bench.open();
+    let path = Some("small".parse().unwrap());
+    filled(&mut mirror, &[], &Selection { path, ..Selection::default() });
+    assert!(mirror.received_bytes() < 20_000, "{}", mirror.received_bytes());
 }
 
 #[test]
@@ -64,7 +77,7 @@ fn without_the_filter_the_rest_is_fetched() {
     let (mut bench, files) = bench("blob:none");
     bench.world.remote.commit(&files);
     let mut mirror = bench.open();
-    let at = filled(&mut mirror, &[], Some("/small/\n"));
+    let at = filled(&mut mirror, &[], &sparse("/small/\n"));
     drop(mirror);
     bench.options.filter = None;
     let mut mirror = bench.open();
@@ -80,7 +93,7 @@ fn a_server_that_cannot_filter_sends_everything() {
     bench.options.wire.remote = server.url("remote");
     bench.world.remote.commit(&files);
     let mut mirror = bench.open();
-    let at = filled(&mut mirror, &[], Some("/small/\n"));
+    let at = filled(&mut mirror, &[], &sparse("/small/\n"));
     bench.assert_whole(&mirror, at);
 }
 
@@ -91,8 +104,8 @@ fn a_program_that_fetches_filters_too() {
     let config = vec![("safe.directory".to_owned(), "*".to_owned())];
     bench.options.wire.program = Some(wire::Program { path: "git".into(), config, mirror: PathBuf::new() });
     let mut mirror = bench.open();
-    let first = filled(&mut mirror, &[], Some("/small/\n"));
+    let first = filled(&mut mirror, &[], &sparse("/small/\n"));
     assert!(mirror.received_bytes() < 20_000, "{}", mirror.received_bytes());
     bench.world.remote.commit(&files.file("small/c", "c"));
-    filled(&mut mirror, &[first], Some("/small/\n/big/7\n"));
+    filled(&mut mirror, &[first], &sparse("/small/\n/big/7\n"));
 }

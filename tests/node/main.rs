@@ -12,7 +12,7 @@ mod scenes;
 mod shop;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -175,9 +175,11 @@ fn play(node: &Node, scenes: Vec<&'static Scene>, at_a_time: usize) {
                         Ok(said) => print!("ok      {seconds:6.1} s  {name}\n{said}"),
                         Err(why) => {
                             let _last = next.lock().unwrap(); // one is enough
+                            let failed = format!("FAILED  {seconds:6.1} s  {name}: {why}");
+                            println!("{failed}\n");
                             explain(node);
-                            // Last, since the end is what is read first.
-                            eprintln!("FAILED  {seconds:6.1} s  {name}: {why}");
+                            // Again, since a log is cut off at its middle or at its end, and this must be in it.
+                            println!("{failed}");
                             std::process::exit(1);
                         }
                     }
@@ -208,20 +210,19 @@ fn within_limit<T: Send + 'static>(
     }
 }
 
-/// What a person would look at first.
+/// Shows the Pods, which is what a person would look at first, and writes everything else to a file: it is long.
 fn explain(node: &Node) {
     let kube = node.machine.kube();
-    for what in [
-        &["get", "pods", "--all-namespaces", "--output=wide"][..],
-        &["get", "events", "--all-namespaces", "--sort-by=.lastTimestamp"],
-    ] {
-        eprintln!("{}", kube.try_run(what).stdout);
-    }
+    println!("{}", kube.try_run(&["get", "pods", "--all-namespaces", "--output=wide"]).stdout);
+    let mut more = kube.try_run(&["get", "events", "--all-namespaces", "--sort-by=.lastTimestamp"]).stdout;
     for (namespace, pod, container) in kube.containers() {
-        let said = ["logs", "--namespace", &namespace, &pod, "--container", &container, "--tail=8"];
-        eprintln!("--- {namespace} {pod} {container}\n{}", kube.try_run(&said).stdout);
+        let said = ["logs", "--namespace", &namespace, &pod, "--container", &container, "--tail=30"];
+        more += &format!("--- {namespace} {pod} {container}\n{}\n", kube.try_run(&said).stdout);
     }
     for log in ["kubelet.log", "containerd.log"] {
-        eprintln!("--- {log}\n{}", machine::last_words(&node.machine.dir.join(log)));
+        more += &format!("--- {log}\n{}\n", machine::last_words(&node.machine.dir.join(log)));
     }
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("node-failed.txt");
+    std::fs::write(&file, more).expect("the directory of tests can be written");
+    println!("events and logs are in {}", file.display());
 }

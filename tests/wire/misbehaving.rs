@@ -176,6 +176,14 @@ async fn a_connection_that_is_never_accepted_ends_at_the_connect_timeout() {
         let mut client = with(&format!("{scheme}://{address}/x"), quick);
         ends(&mut client, Duration::from_millis(400), &["--connect-timeout"]).await;
     }
+    // Silence that may last as long is no reason to name it instead.
+    for _ in 0..20 {
+        let mut client = with(&format!("http://{address}/x"), |options| {
+            quick(options);
+            options.timeouts.idle = options.timeouts.connect;
+        });
+        ends(&mut client, Duration::from_millis(400), &["--connect-timeout"]).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -76,6 +76,13 @@ pub struct Source {
     #[arg(long = "ref", value_name = "REF", default_value = "HEAD")]
     pub asked: String,
 
+    /// Directory of the repository to publish, as in `services/gateway`; empty for all of it
+    ///
+    /// What is in it lies at the top of the root. A revision without the directory is refused. Sparse patterns and
+    /// limits count from it; links must stay inside it.
+    #[arg(long, value_name = "DIR", default_value = "", hide_default_value = true, hide_short_help = true)]
+    pub path: String,
+
     /// Commits of history to fetch; 0 fetches all of it
     #[arg(long, value_name = "N", default_value = "1", value_parser = integer, allow_negative_numbers = true, hide_short_help = true)]
     pub depth: i64,

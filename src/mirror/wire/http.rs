@@ -27,11 +27,13 @@ use super::refs::{self, Advertisement, Capabilities, Version};
 use super::remote::Userinfo;
 use super::stderr::Stderr;
 use super::text::{escaped, root_cause};
-use super::{Error, ExtraHeader, Options, PackResponse, Proxy, Request, Tip, pack};
+use super::{Error, ExtraHeader, Options, PackResponse, Proxy, Request, Timeouts, Tip, pack};
 
 /// Redirects followed for one advertisement: http has one host for many paths, and renamed repositories are renamed
 /// again.
 const REDIRECTS: usize = 3;
+/// What is left to a connection attempt to report its own timeout before the wait counts as the server's silence.
+const CONNECT_SLACK: Duration = Duration::from_millis(250);
 /// The longest pause a server may ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 /// How much of an error page is shown.
@@ -308,8 +310,10 @@ impl Http {
                 request = request.body(body.clone());
             }
             let request = request.build().map_err(|error| self.failed(error, doing))?;
-            let idle = self.options.timeouts.idle;
-            match timeout(idle, self.client.execute(request)).await {
+            let Timeouts { idle, connect, .. } = self.options.timeouts;
+            // A connection that is not made ends at its own timeout, which began a little later, and is named so.
+            let limit = if idle < connect { idle } else { idle.max(connect + CONNECT_SLACK) };
+            match timeout(limit, self.client.execute(request)).await {
                 Err(_) => return Err(self.waited(Wait::Idle, idle, doing)),
                 Ok(Ok(response)) => {
                     self.used = true;

@@ -100,6 +100,9 @@ proptest! {
         // Between signs only letters and digits are told from what was put there.
         let is_spread = name.starts_with("signs") || name.starts_with("blanks");
         prop_assume!(!is_spread || secret.chars().all(char::is_alphanumeric));
+        // An escape in the secret itself is undone with those around it, and may leave too few bytes of a part of it.
+        let is_nested = ["twice", "thrice", "five times", " in JSON", "once more"].iter().any(|word| name.contains(word));
+        prop_assume!(!is_nested || readings::layers(secret.as_bytes()).len() == 1);
         let text = format!("{before}{}{before}", encode(secret.as_bytes())).into_bytes();
         let from = from.min(text.len());
         let piece = &text[from..text.len().min(from + to)];

@@ -132,6 +132,7 @@ fn options() -> Options {
         root: "/root".into(),
         limits: Default::default(),
         symlinks: Default::default(),
+        path: None,
         sparse_file: None,
         group_write: false,
         spare: false,

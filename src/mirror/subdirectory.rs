@@ -1,0 +1,93 @@
+//! The directory of a repository that is published as the root of the tree (`--path`).
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::Error;
+use super::lack::Lack;
+use super::odb::ObjectReader;
+use super::tree::lines;
+use crate::payload::{Node, Refusal, Rule, escaped};
+use crate::revision::{ObjectId, Revision};
+
+/// A directory below the top of a repository. Its components are names as a commit has them, without `.` and `..`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Subdirectory(String);
+
+/// What is wrong with a path that is to name a directory of a repository.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("write a directory of the repository, as in `services/gateway`, without `.` and `..`")]
+pub struct NotBelow;
+
+impl FromStr for Subdirectory {
+    type Err = NotBelow;
+
+    /// A `/` at the end is allowed, as a shell's completion leaves it.
+    fn from_str(text: &str) -> Result<Self, NotBelow> {
+        let path = text.strip_suffix('/').unwrap_or(text);
+        let is_name = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
+        if path.split('/').all(is_name) { Ok(Self(path.to_owned())) } else { Err(NotBelow) }
+    }
+}
+
+impl fmt::Display for Subdirectory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Subdirectory {
+    /// Its tree in a revision with this tree. Links on the way are not followed.
+    ///
+    /// # Errors
+    /// A revision that has no such directory is refused.
+    pub(super) fn tree(
+        &self,
+        reader: &ObjectReader<'_>,
+        revision: Revision,
+        top: ObjectId,
+    ) -> Result<ObjectId, Error> {
+        let damaged = |lack: Lack| Error::damaged(revision, lack);
+        let mut tree = top;
+        for (end, name) in self.components() {
+            let object = reader.tree(&tree).map_err(damaged)?;
+            let found = lines(&tree, object.data()).map_err(damaged)?;
+            let found = found.into_iter().find(|line| line.name == name.as_bytes());
+            let rule = match found {
+                Some(line) if Node::of(line.mode) == Some(Node::Dir) => {
+                    tree = line.id;
+                    continue;
+                }
+                Some(_) => Rule::NotADirectory,
+                None => Rule::NoDirectory,
+            };
+            return Err(Refusal { revision, path: escaped(&self.0.as_bytes()[..end]), rule }.into());
+        }
+        Ok(tree)
+    }
+
+    /// Each name, with where it ends in the path.
+    fn components(&self) -> impl Iterator<Item = (usize, &str)> {
+        let mut end = 0;
+        self.0.split('/').map(move |name| {
+            let slash = usize::from(end > 0);
+            end += slash + name.len();
+            (end, name)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_of_a_repository_is_named_from_its_top() {
+        for (text, path) in [("a", "a"), ("a/b", "a/b"), ("a/b/", "a/b"), ("..a/b..", "..a/b..")] {
+            assert_eq!(text.parse::<Subdirectory>().map(|path| path.to_string()), Ok(path.to_owned()));
+        }
+        for text in ["", "/", "/a", "a//b", "a/./b", ".", "..", "../a", "a/..", "a\0b", "a//"] {
+            assert_eq!(text.parse::<Subdirectory>(), Err(NotBelow), "{text:?}");
+        }
+    }
+}
