@@ -25,6 +25,7 @@ use crate::hooks::{self, Hooks};
 use crate::mirror::Mirror;
 use crate::mirror::wire::{Issuance, Issued};
 use crate::phase::{HookStatus, Status, Trigger};
+use crate::sources::SourceError;
 use crate::store::{self, Store};
 use crate::sync::{End, Sync, TriggerSender};
 use crate::telemetry::metrics::Metrics;
@@ -60,7 +61,7 @@ pub enum Error {
     Admin(#[from] admin::Error),
     /// The remote, or what it names, where ConfigMaps are applied once.
     #[error(transparent)]
-    Source(#[from] deliver::SourceError),
+    Source(#[from] SourceError),
     /// Too many failures in a row.
     #[error("giving up after {failures} {}", if *failures == 1 { "failure" } else { "failures in a row" })]
     GaveUp {
@@ -502,11 +503,7 @@ mod tests {
         let each = [
             Error::Store(store::Error::Cancelled),
             Error::Mirror(mirror::Error::Cancelled),
-            Error::Source(deliver::SourceError {
-                what: "x".into(),
-                hints: vec!["y".into()],
-                transient: true,
-            }),
+            Error::Source(SourceError { what: "x".into(), hints: vec!["y".into()], transient: true }),
             Error::GaveUp { failures: 2, last: sync::Error::Interrupted },
             Error::Interrupted,
             Error::Hook(hook),

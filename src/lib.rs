@@ -9,7 +9,7 @@
 //! ```text
 //! 5 edges     main -> cli -> app -> config
 //! 4 drivers   sync   deliver (a revision's ConfigMaps to many clusters)
-//!   inputs    desired (a tree and rules to what clusters should hold)
+//!   inputs    sources (which revision a ref names)   desired (a tree and rules to what clusters should hold)
 //! 3 adapters  mirror (only git2, and git's wire protocol)   store (the root)
 //!             cluster (only kube)   hooks   watch (only notify)   pin   admin (HTTP)   telemetry
 //! 2 rules     phase (sync's states)   retention (keep or reap, and why)   configmap (rules and trees to ConfigMaps)
@@ -72,6 +72,8 @@ pub mod revision;
 pub mod secret;
 #[cfg(feature = "program")]
 pub mod shutdown;
+#[cfg(feature = "program")]
+pub mod sources;
 #[cfg(feature = "program")]
 pub mod store;
 #[cfg(feature = "program")]

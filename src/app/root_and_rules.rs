@@ -6,47 +6,17 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Rules;
 use super::rules_only::{DENIED, DeliveryReporter, LIMIT};
-use crate::configmap::apply::Desired;
-use crate::deliver::{self, LoopEvent, Plans, Relations, Rhythm, Source, SourceError};
+use crate::deliver::{self, LoopEvent, Rhythm};
 use crate::mirror::Objects;
 use crate::phase::Trigger;
 use crate::phase::machine::Timing;
-use crate::revision::{Relation, Revision};
-use crate::sync::{History, Newest, Sync, Unanswered};
-
-/// What the root has, as a delivery's source.
-struct Published {
-    newest: Newest,
-    history: History,
-    plans: Plans,
-    relations: Mutex<Relations>,
-}
-
-impl Source for Published {
-    async fn ask(&self) -> Result<Revision, SourceError> {
-        self.newest.ask().await.map_err(unanswered)
-    }
-
-    async fn desired(&self, revision: Revision) -> Result<Arc<Desired>, SourceError> {
-        self.plans.of(revision).await
-    }
-
-    async fn relation(&self, recorded: Revision, named: Revision) -> Result<Relation, SourceError> {
-        // Another delivery that asks meanwhile waits for this answer, which is often its own, too.
-        let mut relations = self.relations.lock().await;
-        let answer = async { self.history.relation(recorded, named).await.map_err(unanswered) };
-        relations.of((recorded, named), answer).await
-    }
-}
-
-fn unanswered(Unanswered { what, hints, transient }: Unanswered) -> SourceError {
-    SourceError { what, hints, transient }
-}
+use crate::sources::{Newest, Published};
+use crate::sync::Sync;
 
 /// Deliveries beside a root.
 pub(super) struct Beside {
@@ -66,8 +36,6 @@ impl Beside {
         teller: DeliveryReporter,
     ) -> Self {
         let newest = sync.newest();
-        let history = sync.history();
-        let plans = Plans::new(objects, rules.planner.clone());
         let rhythm = Rhythm {
             period: None,
             min_interval: pace.min_interval,
@@ -78,8 +46,8 @@ impl Beside {
             limit: LIMIT,
             once: false,
         };
-        let source =
-            Arc::new(Published { newest: newest.clone(), history, plans, relations: Mutex::default() });
+        let source = Published::new(newest.clone(), sync.history(), objects, rules.planner.clone());
+        let source = Arc::new(source);
         Self { rules, source, newest, rhythm, teller }
     }
 

@@ -14,11 +14,12 @@ use super::ledger::LedgerKeeper;
 use super::{Error, Signals, registry, serve, starting, system};
 use crate::cluster::Clusters;
 use crate::config::Settings;
-use crate::deliver::{self, LoopEvent, MirrorSource, Report, Rhythm, SourceError};
+use crate::deliver::{self, LoopEvent, Report, Rhythm};
 use crate::desired::Planner;
 use crate::mirror::Mirror;
 use crate::phase::{Applied, Attempt, Outcome, Status, Trigger};
 use crate::repeats::{Repeats, suppressed};
+use crate::sources::{Remote, SourceError};
 use crate::telemetry::metrics::{Metrics, ResultLabel, Shown, SourceLabel};
 use crate::{admin, clock, human, shutdown};
 
@@ -78,7 +79,7 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
         status.asked.clone_from(&settings.sync.asked);
     });
     let options = rules.options.clone().naming(&mirror.remote());
-    let source = MirrorSource::new(mirror, rules.planner.clone()).map_err(system("start a thread"))?;
+    let source = Remote::new(mirror, rules.planner.clone()).map_err(system("start a thread"))?;
     let pace = settings.sync.pace;
     let rhythm = Rhythm {
         period: Some(pace.period),
@@ -320,9 +321,10 @@ mod tests {
     use super::*;
     use crate::configmap::apply::{Desired, DesiredConfigMap, ExtraKeys, Owner, VersionKey};
     use crate::configmap::{ClusterNamespace, Payload};
-    use crate::deliver::{Options, Relation, Source};
+    use crate::deliver::{Options, Relation};
     use crate::retry::Backoff;
     use crate::revision::{ObjectId, Revision};
+    use crate::sources::Source;
 
     /// A remote that always names the same revision, which has a ConfigMap for an unknown cluster.
     struct Elsewhere;

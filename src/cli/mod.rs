@@ -45,7 +45,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::{
-    app, cluster, config, configmap, deliver, desired, human, mirror, secret, shutdown, store, telemetry,
+    app, cluster, config, configmap, desired, human, mirror, secret, shutdown, sources, store, telemetry,
 };
 
 /// What the process ends with.
@@ -325,7 +325,7 @@ fn hints(error: &anyhow::Error) -> Vec<String> {
         let mirror = || cause.downcast_ref::<mirror::Error>().map(mirror::Error::hints);
         let rules = || cause.downcast_ref::<configmap::RulesError>().map(configmap::RulesError::hints);
         let plan = || cause.downcast_ref::<desired::Error>().map(desired::Error::hints);
-        let source = || cause.downcast_ref::<deliver::SourceError>().map(|error| error.hints.clone());
+        let source = || cause.downcast_ref::<sources::SourceError>().map(|error| error.hints.clone());
         let cluster = || cause.downcast_ref::<cluster::ConfigError>().map(cluster::ConfigError::hints);
         app.or_else(config)
             .or_else(store)

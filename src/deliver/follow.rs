@@ -13,10 +13,11 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{Directory, Options, Report, Source, SourceError, deliver};
+use super::{Directory, Options, Report, deliver};
 use crate::phase::Trigger;
 use crate::retry::{Backoff, jittered, random_fraction};
 use crate::revision::Revision;
+use crate::sources::{Source, SourceError};
 
 /// The resync of a fleet that was started at once is spread over this part of its period.
 const SPREAD: f64 = 0.2;

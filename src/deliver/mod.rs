@@ -20,7 +20,7 @@
 //!
 //! Where step 2 finds something to do, several instances may take turns before step 3 (`lease`); nothing rests on that.
 //!
-//! Files: `source` where revisions come from; `survey` step 2; `rewind` a ref that went back; `write` step 4; `worker`
+//! Revisions come from [`crate::sources`]. Files: `survey` step 2; `rewind` a ref that went back; `write` step 4; `worker`
 //! one cluster from 1 to 5; `aliases` names that mean one cluster; `orphaned` namespaces that no rule names any more;
 //! `turns` who writes next, by `lease`s, `pool` and its `places` in a fleet, `renewal` one Lease of either; `set` what
 //! the marker and the ledger hold; `record` writes them; `pauses` how long is waited; `report` results; `follow` the
@@ -39,7 +39,6 @@ mod renewal;
 mod report;
 mod rewind;
 mod set;
-mod source;
 mod survey;
 mod turns;
 mod worker;
@@ -58,7 +57,6 @@ pub use lease::Leases;
 pub use ledgers::noted;
 pub use places::{BadPlaces, PoolSpec};
 pub use report::{Outcome, Report, Target};
-pub use source::{MirrorSource, Plans, Relations, Source, SourceError, TreeSource};
 
 use crate::cluster::{Clusters, ConfigError};
 use crate::configmap::apply::{Adopt, Desired, Owner, Policy, PruneLimit, RepairLimit};
@@ -66,6 +64,7 @@ use crate::human;
 use crate::retry::Backoff;
 pub use crate::revision::Relation;
 use crate::revision::Revision;
+use crate::sources::{Source, SourceError};
 use aliases::Aliases;
 use pool::Pool;
 use report::ClusterOutcome;

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 
 use super::pauses::retried;
 use super::report::{Notes, Outcome, Target};
-use super::source::Source;
 use super::survey::{Item, Space, SurveyContext};
 use super::{Options, or_cancelled, parsed};
 use crate::cluster::{Error, Failure};
 use crate::configmap::apply::{Claim, Desired, names};
 use crate::human;
 use crate::revision::Relation;
+use crate::sources::Source;
 
 /// Namespaces of this cluster with an inventory of ours that no rule names any more.
 pub(super) async fn namespaces(

@@ -67,6 +67,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn of_an_options_value_the_line_itself_says_what_is_right() {
+        for error in [BadPlaces::Form, BadPlaces::Name, BadPlaces::Count] {
+            let line = crate::human::one_line(&error);
+            let says = ["it is", "consists of", "a number from"];
+            assert!(says.iter().any(|words| line.contains(words)), "{line}");
+        }
+    }
+
+    #[test]
     fn a_pool_is_named_by_namespace_name_and_count() {
         let places: PoolSpec = "ci/treeswap-pool:3".parse().unwrap();
         assert_eq!(places.leases, ["treeswap-pool-0", "treeswap-pool-1", "treeswap-pool-2"]);

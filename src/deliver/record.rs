@@ -8,12 +8,12 @@ use jiff::Timestamp;
 use super::pauses::{pause, retried};
 use super::report::Target;
 use super::set;
-use super::source::Source;
 use super::survey::{Space, SurveyContext};
 use super::write::{Writer, Written};
 use crate::cluster::{Error, Failure, Mode};
 use crate::configmap::apply::Ledger;
 use crate::human;
+use crate::sources::Source;
 
 /// How recording ended.
 pub(super) enum Closed {

@@ -6,11 +6,11 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::report::{Notes, Outcome};
-use super::source::Source;
 use super::survey::{Space, SurveyContext};
 use super::write::{StopReason, Writer};
 use super::{OnRewind, or_cancelled, parsed};
 use crate::revision::{Relation, Revision};
+use crate::sources::Source;
 
 /// How often a ref that goes back is asked whether it means it.
 const LAG_PAUSE: Duration = Duration::from_millis(500);

@@ -16,13 +16,13 @@ use super::record::{self, Closed};
 use super::report::{ClusterOutcome, Notes, Outcome, Target, all_failed};
 use super::rewind::going_back;
 use super::set;
-use super::source::Source;
 use super::survey::{Blind, Item, Space, SurveyContext};
 use super::turns::Turns;
 use super::write::{StopReason, Writer, Written};
 use super::{Options, or_cancelled, short};
 use crate::cluster::Cluster;
 use crate::configmap::apply::{Action, Desired, Marker, Moves, order};
+use crate::sources::Source;
 
 /// A ref that moves more often than this while one cluster is written is for the next run.
 const MOST_RESTARTS: u32 = 20;

@@ -5,12 +5,12 @@ use std::sync::Mutex;
 
 use super::pauses::{LAST_ANSWER, after_shutdown, pause};
 use super::report::{Outcome, Target};
-use super::source::{Source, SourceError};
 use super::survey::{Item, Space, SurveyContext};
 use crate::cluster::{Draft, Error, Failure, Meta, Mode};
 use crate::configmap::apply::{Action, Decision, Desired, DesiredConfigMap, names};
 use crate::human;
 use crate::revision::Revision;
+use crate::sources::{Source, SourceError};
 
 /// What is reported of a write whose answer nobody waited for, and what to do.
 pub(super) const NOT_ANSWERED: (&str, &str) = (
@@ -275,5 +275,39 @@ impl std::fmt::Display for StopReason {
             Self::Unasked(error) => write!(f, "the remote does not say which revision is newest: {error}"),
             Self::Cancelled => f.write_str("the run ended before"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::configmap::apply::Refusal;
+    use crate::human::reads_well;
+
+    #[test]
+    fn a_refusal_and_an_absent_answer_read_well_and_have_a_hint() {
+        for refusal in [
+            Refusal::Other("team".to_owned()),
+            Refusal::Prow,
+            Refusal::Nobody,
+            Refusal::Immutable,
+            Refusal::Deleting,
+            Refusal::Contested(3),
+            Refusal::TurnedBack(3),
+        ] {
+            let known = match refusal {
+                Refusal::Other(_)
+                | Refusal::Prow
+                | Refusal::Nobody
+                | Refusal::Immutable
+                | Refusal::Deleting
+                | Refusal::Contested(_)
+                | Refusal::TurnedBack(_) => &refusal,
+            };
+            reads_well(known, &[known.hint().to_owned()]);
+        }
+        let (what, hint) = NOT_ANSWERED;
+        let error = SourceError { what: what.to_owned(), hints: vec![hint.to_owned()], transient: true };
+        reads_well(&error, &error.hints);
     }
 }

@@ -10,13 +10,13 @@ use tracing::Instrument;
 
 use super::bounds::Bounds;
 use super::error::Error;
-use super::newest::AttemptResults;
 use super::report::Report;
 use super::view::{Done, View};
 use crate::phase::machine::{Machine, Phase};
 use crate::phase::{Status, Trigger};
 use crate::retry;
 use crate::revision::Revision;
+use crate::sources::AttemptResults;
 use crate::store::Published;
 
 /// Between attempts the root is mended no more often than this.
@@ -85,7 +85,7 @@ pub(super) struct Drive<'a, W> {
     pub(super) machine: Machine,
     pub(super) asked: &'a mut mpsc::Receiver<Trigger>,
     /// Who works beside the root.
-    pub(super) rounds: AttemptResults,
+    pub(super) attempts: AttemptResults,
     pub(super) draining: CancellationToken,
     /// Hard limit on one attempt.
     pub(super) timeout: Duration,
@@ -174,7 +174,7 @@ impl<W: Work> Drive<'_, W> {
     async fn attempt(&mut self) -> Option<End> {
         let bounds = self.bounds();
         let hold = self.machine.held_until(self.now()).filter(|_| !self.one_time);
-        self.rounds.begun();
+        self.attempts.begun();
         let result = {
             let attempt = self.work.attempt(&bounds, hold.is_none());
             tokio::pin!(attempt);
@@ -199,11 +199,11 @@ impl<W: Work> Drive<'_, W> {
             Ok(Done::Held) => self.machine.tip_held(hold.unwrap_or(now)),
             Err(error) => self.machine.fail(now, error.failure(), retry::random_fraction()),
         }
-        self.rounds.ended(&result, self.work.newest_revision());
+        self.attempts.ended(result.as_ref().map(|_| self.work.newest_revision()).map_err(Error::as_answer));
         if self.park && result.is_ok() {
             self.machine.stop_polling();
             self.report.no_attempt_follows();
-            self.rounds.parked();
+            self.attempts.parked();
         }
         let failures = self.machine.failures();
         let given_up =

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::human::one_line;
 use crate::phase::machine::Failure;
+use crate::sources::SourceError;
 use crate::{hooks, mirror, store};
 
 /// A stage of an attempt. The names are label values of the metrics.
@@ -136,6 +138,11 @@ impl Error {
     /// Whether the root is not there any more, and with it what was published in it.
     pub(super) fn is_without_root(&self) -> bool {
         matches!(self, Self::Store(store::Error::Replaced { .. }))
+    }
+
+    /// What a delivery that asked for the attempt is told.
+    pub(super) fn as_answer(&self) -> SourceError {
+        SourceError { what: one_line(self), hints: self.hints(), transient: self.is_transient() }
     }
 
     /// What an operator can do, a line each.

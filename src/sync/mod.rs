@@ -25,14 +25,13 @@
 //! pause that grows ([`crate::phase::machine`]).
 //!
 //! Files: `drive` the loop; `attempt` the steps; `staging` staging; `bounds` deadlines; `spare`; `report` status, log,
-//! files; `hook_notice` hooks; `newest` answers for a delivery beside the root; `error`.
+//! files; `hook_notice` hooks; `error`.
 
 mod attempt;
 mod bounds;
 mod drive;
 mod error;
 mod hook_notice;
-mod newest;
 mod operator_files;
 mod report;
 mod spare;
@@ -53,6 +52,7 @@ use crate::mirror::{Mirror, Selection, Subdirectory, Submodules};
 use crate::payload::{Limits, Rules, Symlinks};
 use crate::phase::machine::{Machine, Patience, Timing};
 use crate::phase::{Status, Trigger};
+use crate::sources::{AttemptResults, History, Newest};
 use crate::store::{OwnFile, Store};
 use crate::telemetry::metrics::{Metrics, SourceLabel};
 
@@ -60,7 +60,6 @@ use drive::Work as _;
 
 pub use drive::End;
 pub use error::{Error, Stage};
-pub use newest::{History, Newest, Unanswered};
 
 /// What makes a sync.
 #[derive(Clone, Debug)]
@@ -179,7 +178,7 @@ pub struct Sync {
     machine: Machine,
     asked: mpsc::Receiver<Trigger>,
     asker: TriggerSender,
-    rounds: newest::AttemptResults,
+    attempts: AttemptResults,
     options: Arc<Options>,
 }
 
@@ -209,8 +208,8 @@ impl Sync {
         let report = report::Report::new(Arc::clone(&options), seen, metrics.clone(), worker.view(), status);
         let (send, asked) = mpsc::channel(1);
         let asker = TriggerSender { send, metrics };
-        let rounds = newest::AttemptResults::default();
-        Self { worker, report, machine, asked, asker, rounds, options }
+        let attempts = AttemptResults::default();
+        Self { worker, report, machine, asked, asker, attempts, options }
     }
 
     /// Tells these hooks.
@@ -227,12 +226,13 @@ impl Sync {
 
     /// Asks this sync which revision is newest.
     pub fn newest(&self) -> Newest {
-        self.rounds.newest(self.asker())
+        let asker = self.asker();
+        self.attempts.newest(move || asker.ask(Trigger::Delivery))
     }
 
-    /// Tells how revisions stand to each other, from this sync's mirror and remote.
+    /// Tells the relation of revisions, from this sync's mirror and remote.
     pub fn history(&self) -> History {
-        History { mirror: self.worker.mirror(), limit: self.options.sync_timeout }
+        History::new(self.worker.mirror(), self.options.sync_timeout)
     }
 
     /// Runs until it is done, gives up, or the process drains.
@@ -242,7 +242,7 @@ impl Sync {
             report: &mut self.report,
             machine: self.machine,
             asked: &mut self.asked,
-            rounds: self.rounds,
+            attempts: self.attempts,
             draining,
             timeout: self.options.sync_timeout,
             one_time: self.options.one_time,

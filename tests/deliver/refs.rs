@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use treeswap::deliver::{OnRewind, Options, Outcome, Relation, SourceError};
+use treeswap::deliver::{OnRewind, Options, Outcome, Relation};
+use treeswap::sources::SourceError;
 
 use crate::kubernetes::Kubernetes;
 use crate::script::{Script, away, clusters, data, load, only, options, plans, revision, run};

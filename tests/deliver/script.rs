@@ -13,9 +13,10 @@ use tokio_util::sync::CancellationToken;
 use treeswap::cluster::{Cluster, Clusters, ConfigError};
 use treeswap::configmap::apply::{Adopt, Desired, ExtraKeys, Owner, PruneLimit, VersionKey};
 use treeswap::configmap::{Contents, Dialect, Policies, Tree};
-use treeswap::deliver::{Directory, Options, Relation, Report, Source, SourceError, Target, deliver};
+use treeswap::deliver::{Directory, Options, Relation, Report, Target, deliver};
 use treeswap::desired::{self, Listing, Planner, Rules};
 use treeswap::revision::{ObjectId, Revision};
+use treeswap::sources::{Source, SourceError};
 
 use crate::kubernetes::{Kubernetes, kubeconfig};
 

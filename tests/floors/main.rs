@@ -13,6 +13,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("config", 50),
     ("sync", 40),
     ("deliver", 40),
+    ("sources", 32),
     ("desired", 31),
     ("mirror", 30),
     ("store", 30),

@@ -17,10 +17,11 @@ use super::input::{self, Input, TreeLocation};
 use super::{Exit, warn};
 use crate::cluster::{self, Clusters};
 use crate::configmap::apply::{Adopt, ExtraKeys, Owner, PruneLimit, VersionKey};
-use crate::deliver::{self, Leases, MirrorSource, OnRewind, PoolSpec, Report, SourceError, TreeSource};
+use crate::deliver::{self, Leases, OnRewind, PoolSpec, Report};
 use crate::desired::Directory;
 use crate::mirror::Mirror;
 use crate::revision::Revision;
+use crate::sources::{Remote, SourceError, TreeSource};
 use crate::{config, human, shutdown, telemetry};
 
 /// Options of `treeswap apply`.
@@ -239,7 +240,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
             let fetched = args.input.fetched(given, "apply", repo)?;
             let mirror = Mirror::open(fetched.options.clone())?;
             let options = options.naming(&mirror.remote());
-            let source = MirrorSource::new(mirror, planner).context("cannot start a thread")?;
+            let source = Remote::new(mirror, planner).context("cannot start a thread")?;
             let source = Arc::new(source);
             runtime.block_on(within(limit, &cancel, deliver::deliver(source, &clusters, &options, &cancel)))
         }

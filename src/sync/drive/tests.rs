@@ -201,7 +201,7 @@ async fn drive(double: &mut Double, options: Options, asks: &[(Duration, Trigger
         report: &mut report,
         machine,
         asked,
-        rounds: AttemptResults::default(),
+        attempts: AttemptResults::default(),
         draining,
         timeout,
         one_time,

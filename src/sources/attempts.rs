@@ -1,0 +1,225 @@
+//! What the ref names, once a root has it: for a delivery beside the root, which needs an answer from the remote that
+//! is newer than its question.
+//!
+//! A question is an attempt: one that begins after the question was put, and ends well. So there is one conversation
+//! with the remote, under one set of deadlines and pauses, and no revision is delivered before it is published.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, watch};
+
+use super::SourceError;
+use crate::mirror::Mirror;
+use crate::revision::{Relation, Revision};
+
+type Answer = Result<Revision, SourceError>;
+
+/// What is known of the attempts so far.
+#[derive(Clone, Debug, Default)]
+struct AttemptHistory {
+    /// How many have begun.
+    begun: u64,
+    /// The last one that gave an answer, and that.
+    answered: Option<(u64, Answer)>,
+    /// None will follow: what is asked for cannot change.
+    parked: bool,
+}
+
+/// The loop's side.
+#[derive(Debug, Default)]
+pub struct AttemptResults(watch::Sender<AttemptHistory>);
+
+impl AttemptResults {
+    /// An attempt begins.
+    pub fn begun(&self) {
+        self.0.send_modify(|attempts| attempts.begun += 1);
+    }
+
+    /// It ended: with what the ref names, if the root has it. It does not where something newer waits until it may be
+    /// published.
+    pub fn ended(&self, result: Result<Option<Revision>, SourceError>) {
+        if let Some(answer) = result.transpose() {
+            self.0.send_modify(|attempts| attempts.answered = Some((attempts.begun, answer)));
+        }
+    }
+
+    /// No attempt follows.
+    pub fn parked(&self) {
+        self.0.send_modify(|attempts| attempts.parked = true);
+    }
+
+    /// A handle to ask with; `trigger` makes the loop begin an attempt.
+    pub fn newest(&self, trigger: impl Fn() + Send + Sync + 'static) -> Newest {
+        Newest { trigger: Arc::new(trigger), attempts: self.0.subscribe(), last: None }
+    }
+}
+
+/// Asks the loop that keeps a root.
+#[derive(Clone)]
+pub struct Newest {
+    trigger: Arc<dyn Fn() + Send + Sync>,
+    attempts: watch::Receiver<AttemptHistory>,
+    last: Option<Revision>,
+}
+
+impl Newest {
+    /// Which revision the ref names, asked after the call. It comes once the root has that revision: within the minimum
+    /// interval, if there is one.
+    ///
+    /// # Errors
+    /// When the attempt fails, whatever the reason; or the sync has ended.
+    pub async fn ask(&self) -> Answer {
+        let mut attempts = self.attempts.clone();
+        let begun = attempts.borrow().begun;
+        (self.trigger)();
+        let newer = |attempts: &AttemptHistory| {
+            let newer = |(number, _): &&(u64, Answer)| attempts.parked || *number > begun;
+            attempts.answered.as_ref().filter(newer).map(|(_, answer)| answer.clone())
+        };
+        let answer = attempts
+            .wait_for(|attempts| newer(attempts).is_some())
+            .await
+            .ok()
+            .and_then(|found| newer(&found));
+        answer.unwrap_or_else(|| {
+            let what = "the sync of the root has ended".to_owned();
+            Err(SourceError { what, hints: Vec::new(), transient: true })
+        })
+    }
+
+    /// Waits until the root has another revision than the last time. `None`: the sync has ended.
+    pub async fn changed(&mut self) -> Option<Revision> {
+        let last = self.last;
+        let named = |attempts: &AttemptHistory| match &attempts.answered {
+            Some((_, Ok(named))) if last != Some(*named) => Some(*named),
+            _ => None,
+        };
+        let found = self.attempts.wait_for(|attempts| named(attempts).is_some()).await.ok()?;
+        let found = named(&found);
+        self.last = found;
+        found
+    }
+}
+
+/// Tells an advance of the ref from a rewind. It has the mirror while it asks, and the root waits so long: no longer
+/// than an attempt may take.
+pub struct History {
+    mirror: Arc<Mutex<Mirror>>,
+    limit: Duration,
+}
+
+impl History {
+    /// Of a mirror, within the limit of an attempt.
+    pub fn new(mirror: Arc<Mutex<Mirror>>, limit: Duration) -> Self {
+        Self { mirror, limit }
+    }
+
+    /// The relation of a revision that the ref names to another one, from the mirror or the remote.
+    ///
+    /// # Errors
+    /// When the remote does not answer, or not in the time of an attempt.
+    pub(super) async fn relation(
+        &self,
+        recorded: Revision,
+        named: Revision,
+    ) -> Result<Relation, SourceError> {
+        let limit = self.limit;
+        let runtime = tokio::runtime::Handle::current();
+        let mut mirror = Arc::clone(&self.mirror).lock_owned().await;
+        // On a thread of its own: a connection stays on the thread that speaks through it.
+        let asked = tokio::task::spawn_blocking(move || {
+            runtime.block_on(async { tokio::time::timeout(limit, mirror.relation(recorded, named)).await })
+        });
+        match asked.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())) {
+            Ok(found) => found.map_err(|error| SourceError::of_mirror(&error)),
+            Err(_) => {
+                let what =
+                    format!("the remote did not answer within {limit:?} what lies between two commits");
+                Err(SourceError { what, hints: Vec::new(), transient: true })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::revision::ObjectId;
+
+    const A: Revision = Revision(ObjectId([1; 20]));
+    const B: Revision = Revision(ObjectId([2; 20]));
+
+    fn failed() -> Result<Option<Revision>, SourceError> {
+        Err(SourceError { what: "a test".to_owned(), hints: Vec::new(), transient: true })
+    }
+
+    fn begin() -> (AttemptResults, Newest, mpsc::Receiver<()>) {
+        let results = AttemptResults::default();
+        let (send, asked) = mpsc::channel(1);
+        let newest = results.newest(move || {
+            let _ = send.try_send(()); // the channel holds one
+        });
+        (results, newest, asked)
+    }
+
+    /// Whether a question has its answer by now.
+    async fn answer(question: impl Future<Output = Answer>) -> Option<Answer> {
+        tokio::time::timeout(Duration::from_secs(1), question).await.ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_an_attempt_that_began_after_the_question_answers_it() {
+        let (results, newest, mut asked) = begin();
+        results.begun();
+        let mut question = std::pin::pin!(newest.ask());
+        assert!(answer(&mut question).await.is_none());
+        results.ended(Ok(Some(A)));
+        assert!(answer(&mut question).await.is_none(), "it had begun before");
+        assert_eq!(asked.recv().await, Some(()));
+        results.begun();
+        results.ended(Ok(None));
+        assert!(answer(&mut question).await.is_none(), "what the ref names is not published yet");
+        results.begun();
+        results.ended(Ok(Some(B)));
+        assert_eq!(answer(&mut question).await, Some(Ok(B)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_an_end_and_a_ref_that_cannot_change_answer_too() {
+        let (results, newest, _asked) = begin();
+        let mut question = std::pin::pin!(newest.ask());
+        assert!(answer(&mut question).await.is_none());
+        results.begun();
+        results.ended(failed());
+        assert!(answer(&mut question).await.unwrap().unwrap_err().what.contains("a test"));
+        results.begun();
+        results.ended(Ok(Some(A)));
+        results.parked();
+        assert_eq!(answer(newest.ask()).await, Some(Ok(A)));
+        let (results, newest, _asked) = begin();
+        drop(results);
+        assert!(answer(newest.ask()).await.unwrap().unwrap_err().what.contains("has ended"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_revision_is_told_once() {
+        let (results, mut newest, _asked) = begin();
+        for (result, told) in [
+            (Ok(Some(A)), Some(A)),
+            (Ok(Some(A)), None),
+            (failed(), None),
+            (Ok(Some(B)), Some(B)),
+            (Ok(Some(A)), Some(A)),
+        ] {
+            results.begun();
+            results.ended(result);
+            let changed = tokio::time::timeout(Duration::from_secs(1), newest.changed()).await;
+            assert_eq!(changed.ok().flatten(), told);
+        }
+        drop(results);
+        assert_eq!(newest.changed().await, None);
+    }
+}

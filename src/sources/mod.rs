@@ -1,0 +1,126 @@
+//! Where revisions come from: what a delivery asks before and after it writes.
+//!
+//! A [`Source`] says which revision its ref names *now*, what that revision asks for, and how two revisions are related.
+//! [`Remote`] asks a repository through a mirror of its own; [`Published`] asks the loop that keeps a root, so that
+//! there is one conversation with the remote and no revision is delivered before it is published; [`TreeSource`] is a
+//! directory.
+//!
+//! Files: `remote` the thread that owns a mirror; `attempts` answers out of a root's attempts; `published` those with
+//! plans; `plans` what revisions ask for; `relations` what is known of their order.
+
+mod attempts;
+mod plans;
+mod published;
+mod relations;
+mod remote;
+
+use std::future::Future;
+use std::sync::Arc;
+
+pub use attempts::{AttemptResults, History, Newest};
+pub use published::Published;
+pub use remote::Remote;
+
+use crate::configmap::apply::Desired;
+use crate::desired;
+use crate::human::one_line;
+use crate::mirror;
+use crate::revision::{Relation, Revision};
+
+/// One input of deliveries.
+pub trait Source: Send + Sync + 'static {
+    /// Which revision the ref names. The question is put after the call, never answered from memory.
+    fn ask(&self) -> impl Future<Output = Result<Revision, SourceError>> + Send;
+
+    /// What a revision asks for.
+    fn desired(&self, revision: Revision) -> impl Future<Output = Result<Arc<Desired>, SourceError>> + Send;
+
+    /// The relation of a revision that the ref names to another one, which a cluster has on record. An error is for a
+    /// question that may be answered later.
+    fn relation(
+        &self,
+        recorded: Revision,
+        named: Revision,
+    ) -> impl Future<Output = Result<Relation, SourceError>> + Send;
+
+    /// Whether there is a ref at all. Where there is none, it is unknown which of two revisions is newer.
+    fn follows(&self) -> bool {
+        true
+    }
+}
+
+/// The remote did not answer, or what it names cannot be planned.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{what}")]
+pub struct SourceError {
+    /// One line.
+    pub what: String,
+    /// What an operator can do.
+    pub hints: Vec<String>,
+    /// Whether it may pass by itself.
+    pub transient: bool,
+}
+
+impl SourceError {
+    fn of_mirror(error: &mirror::Error) -> Self {
+        Self { what: one_line(error), hints: error.hints(), transient: error.is_transient() }
+    }
+
+    fn of_plan(revision: Revision, error: &desired::Error) -> Self {
+        let what = format!("revision {}: {}", revision.short(), one_line(error));
+        Self { what, hints: error.hints(), transient: false }
+    }
+
+    /// The process ends, or the run's time is over.
+    pub fn interrupted() -> Self {
+        Self {
+            what: "the run ended before the remote had answered".to_owned(),
+            hints: vec!["the next run begins anew; `apply --timeout` gives one run more time".to_owned()],
+            transient: true,
+        }
+    }
+}
+
+/// A local tree, of the revision that the command line names.
+#[derive(Debug)]
+pub struct TreeSource(Arc<Desired>);
+
+impl TreeSource {
+    /// Of what the tree asks for.
+    pub fn new(desired: Desired) -> Self {
+        Self(Arc::new(desired))
+    }
+}
+
+impl Source for TreeSource {
+    async fn ask(&self) -> Result<Revision, SourceError> {
+        Ok(self.0.revision)
+    }
+
+    async fn desired(&self, _: Revision) -> Result<Arc<Desired>, SourceError> {
+        Ok(Arc::clone(&self.0))
+    }
+
+    async fn relation(&self, _: Revision, _: Revision) -> Result<Relation, SourceError> {
+        Ok(Relation::Unknown)
+    }
+
+    fn follows(&self) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::human::reads_well;
+
+    #[test]
+    fn every_error_is_one_line_with_a_hint() {
+        let remote = mirror::wire::Error::BadRemote { remote: "https://".to_owned(), why: "it has no host" };
+        let of_mirror = SourceError::of_mirror(&mirror::Error::from(remote));
+        for error in [of_mirror, remote::thread_ended(), SourceError::interrupted()] {
+            reads_well(&error, &error.hints);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! What revisions that a mirror holds ask for.
+
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+
+use super::SourceError;
+use crate::configmap::apply::Desired;
+use crate::desired::{Commit, Planner};
+use crate::mirror::Objects;
+use crate::revision::Revision;
+
+/// Plans revisions; what the last one asks for is kept.
+pub(super) struct Plans {
+    objects: Objects,
+    planner: Planner,
+    planned: Mutex<Option<Arc<Desired>>>,
+}
+
+impl Plans {
+    /// Of a mirror's objects.
+    pub(super) fn new(objects: Objects, planner: Planner) -> Self {
+        Self { objects, planner, planned: Mutex::new(None) }
+    }
+
+    /// What a revision asks for.
+    ///
+    /// # Errors
+    /// When the mirror does not hold it, or it cannot be planned.
+    pub(super) async fn of(&self, revision: Revision) -> Result<Arc<Desired>, SourceError> {
+        let mut planned = self.planned.lock().await;
+        if let Some(desired) = planned.as_ref().filter(|desired| desired.revision == revision) {
+            return Ok(Arc::clone(desired));
+        }
+        let objects = self.objects.clone();
+        let planner = self.planner.clone();
+        let plan = move || planner.desired(&Commit::new(&objects, revision), revision);
+        let made = tokio::task::spawn_blocking(plan).await;
+        let desired = made.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+        let desired = Arc::new(desired.map_err(|error| SourceError::of_plan(revision, &error))?);
+        *planned = Some(Arc::clone(&desired));
+        Ok(desired)
+    }
+}

@@ -1,0 +1,148 @@
+//! A remote repository, asked through a mirror that a thread of its own holds.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::plans::Plans;
+use super::relations::Relations;
+use super::{Source, SourceError};
+use crate::configmap::apply::Desired;
+use crate::desired::Planner;
+use crate::human;
+use crate::mirror::{self, Mirror};
+use crate::revision::{Relation, Revision};
+
+type Reply<T> = oneshot::Sender<Result<T, SourceError>>;
+
+/// A question to the thread that owns the mirror.
+enum Question {
+    /// Which revision the ref names.
+    Tip(Reply<Revision>),
+    /// The relation of the second one, which the ref names, to the first.
+    Relation(Revision, Revision, Reply<Relation>),
+}
+
+/// A repository and a ref of it; a handle to the thread that owns its mirror.
+pub struct Remote {
+    asks: mpsc::UnboundedSender<Question>,
+    plans: Plans,
+}
+
+impl std::fmt::Debug for Remote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Remote").finish_non_exhaustive()
+    }
+}
+
+impl Remote {
+    /// Of a mirror that has no other user.
+    pub fn new(mirror: Mirror, planner: Planner) -> io::Result<Self> {
+        let objects = mirror.objects();
+        let (asks, asked) = mpsc::unbounded_channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let serve = move || runtime.block_on(Owner::new(mirror).serve(asked));
+        // It ends with the last handle, or with the process: it holds nothing that a kill could harm.
+        std::thread::Builder::new().name("remote".into()).spawn(serve)?;
+        Ok(Self { asks, plans: Plans::new(objects, planner) })
+    }
+
+    /// Puts a question to the remote.
+    async fn put<T>(&self, question: impl FnOnce(Reply<T>) -> Question) -> Result<T, SourceError> {
+        let (asker, answer) = oneshot::channel();
+        self.asks.send(question(asker)).map_err(|_| thread_ended())?;
+        answer.await.map_err(|_| thread_ended())?
+    }
+}
+
+/// Revisions that the mirror keeps readable.
+const HELD: usize = 3;
+
+/// The thread that owns the mirror.
+struct Owner {
+    mirror: Mirror,
+    relations: Relations,
+    /// What may still be read, newest first.
+    held: Vec<Revision>,
+}
+
+impl Owner {
+    fn new(mirror: Mirror) -> Self {
+        Self { mirror, relations: Relations::default(), held: Vec::new() }
+    }
+
+    async fn serve(mut self, mut asked: mpsc::UnboundedReceiver<Question>) {
+        while let Some(first) = asked.recv().await {
+            // Questions that came before this one goes out share its answer.
+            let mut askers = Vec::new();
+            let mut pairs = Vec::new();
+            for question in std::iter::once(first).chain(std::iter::from_fn(|| asked.try_recv().ok())) {
+                match question {
+                    Question::Tip(asker) => askers.push(asker),
+                    Question::Relation(recorded, named, asker) => pairs.push((recorded, named, asker)),
+                }
+            }
+            if !askers.is_empty() {
+                let answer = self.tip().await.map_err(|error| SourceError::of_mirror(&error));
+                for asker in askers {
+                    let _ = asker.send(answer.clone()); // it may have been cancelled
+                }
+                if let Ok(revision) = answer {
+                    self.housekeep(revision);
+                }
+            }
+            for (recorded, named, asker) in pairs {
+                let _ = asker.send(self.relation(recorded, named).await);
+            }
+        }
+    }
+
+    /// The tip's commit, fetched unless the mirror holds it.
+    async fn tip(&mut self) -> Result<Revision, mirror::Error> {
+        let tip = self.mirror.resolve().await?;
+        self.mirror.fetch(&tip, &[]).await
+    }
+
+    /// Keeps the mirror from growing with every revision, once a new one came. Clusters may still be at the ones
+    /// before.
+    fn housekeep(&mut self, newest: Revision) {
+        if self.held.first() == Some(&newest) {
+            return;
+        }
+        self.held.retain(|held| *held != newest);
+        self.held.insert(0, newest);
+        self.held.truncate(HELD);
+        if let Err(error) = self.mirror.housekeep(&self.held) {
+            tracing::warn!(error = human::one_line(&error), "the mirror cannot be made smaller");
+        }
+    }
+
+    async fn relation(&mut self, recorded: Revision, named: Revision) -> Result<Relation, SourceError> {
+        let found = self.mirror.relation(recorded, named);
+        let answer = async { found.await.map_err(|error| SourceError::of_mirror(&error)) };
+        self.relations.of((recorded, named), answer).await
+    }
+}
+
+impl Source for Remote {
+    async fn ask(&self) -> Result<Revision, SourceError> {
+        self.put(Question::Tip).await
+    }
+
+    async fn desired(&self, revision: Revision) -> Result<Arc<Desired>, SourceError> {
+        self.plans.of(revision).await
+    }
+
+    async fn relation(&self, recorded: Revision, named: Revision) -> Result<Relation, SourceError> {
+        self.put(|asker| Question::Relation(recorded, named, asker)).await
+    }
+}
+
+pub(super) fn thread_ended() -> SourceError {
+    SourceError {
+        what: "the thread that speaks to the remote has ended".to_owned(),
+        hints: vec!["this is a defect of treeswap: please report it with the lines above".to_owned()],
+        transient: false,
+    }
+}
