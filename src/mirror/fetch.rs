@@ -92,8 +92,8 @@ pub(super) fn repair(layout: &Layout, shared: &Shared) -> Result<(), Error> {
 fn start_empty(layout: &Layout, why: &str) -> Result<(), Error> {
     let aside = layout.set_aside()?;
     tracing::warn!(mirror = %layout.dir().display(), why, "the mirror is broken and is made anew");
-    // What fails here is swept at the next opening.
-    std::thread::spawn(move || fs_err::remove_dir_all(aside));
+    // What fails here is swept at the next opening, that there is no thread to be had included.
+    let _ = std::thread::Builder::new().name("mirror".into()).spawn(move || fs_err::remove_dir_all(aside));
     Ok(())
 }
 

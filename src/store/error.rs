@@ -272,13 +272,10 @@ impl Error {
 }
 
 /// Names for people: some of them, quoted, and how many more there are.
-pub(crate) fn some_names(names: &[String]) -> String {
+pub(crate) fn some_names<N: std::fmt::Debug>(names: impl IntoIterator<Item = N>, count: usize) -> String {
     const SHOWN: usize = 5;
-    let mut text = names.iter().take(SHOWN).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
-    if names.len() > SHOWN {
-        text.push_str(&format!(" and {} more", names.len() - SHOWN));
-    }
-    text
+    let shown = names.into_iter().take(SHOWN).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
+    if count > SHOWN { format!("{shown} and {} more", count - SHOWN) } else { shown }
 }
 
 #[cfg(test)]

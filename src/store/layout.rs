@@ -297,7 +297,7 @@ fn refuse_foreign(path: &Path, root: &OwnedFd, own: &BTreeSet<OsString>) -> Resu
         return Ok(());
     }
     foreign.sort();
-    Err(Error::Foreign { path: path.to_owned(), names: some_names(&foreign) })
+    Err(Error::Foreign { path: path.to_owned(), names: some_names(&foreign, foreign.len()) })
 }
 
 /// Whether a name in a root is one that a publication (ours, or a kubelet's) makes.

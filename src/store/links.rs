@@ -3,8 +3,8 @@
 //! Ours are recognised by their target. Whatever else is under such a name is not ours: reported, never
 //! touched. A link is replaced by a rename over it, never by an unlink and a symlink: it must not be absent in between.
 
-use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -12,26 +12,67 @@ use std::path::Path;
 use crate::fsx;
 use crate::generation::{LINK, Name};
 use crate::store::Recovered;
-use crate::store::error::Error;
+use crate::store::error::{Error, some_names};
 use crate::store::layout::{Layout, RootLink, root_link};
 
-/// Top-level names of a generation.
-pub(crate) type Names = BTreeSet<OsString>;
+/// Names in a directory. A tree may have a million at its top: each takes its bytes and eight more.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Names {
+    text: Vec<u8>,
+    /// Where each begins and ends.
+    places: Vec<(u32, u32)>,
+}
 
-/// Reads the top-level names of a generation.
-pub(crate) fn top_names(generation: impl AsFd) -> std::io::Result<Names> {
-    let mut names = Names::new();
-    fsx::each(generation, |name, _| {
-        names.insert(OsStr::from_bytes(name.to_bytes()).to_owned());
+impl Names {
+    /// Adds one behind the others.
+    fn push(&mut self, name: &OsStr) -> io::Result<()> {
+        let place = |at| u32::try_from(at).map_err(|_| io::Error::other("its names take more than 4 GiB"));
+        let start = place(self.text.len())?;
+        self.places.push((start, place(self.text.len() + name.len())?));
+        self.text.extend_from_slice(name.as_bytes());
         Ok(())
-    })?;
-    Ok(names)
+    }
+
+    fn at(&self, (start, end): (u32, u32)) -> &OsStr {
+        OsStr::from_bytes(&self.text[start as usize..end as usize])
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &OsStr> {
+        self.places.iter().map(|place| self.at(*place))
+    }
+
+    /// Some of them, and how many more there are; nothing if there are none.
+    fn shown(&self) -> Option<String> {
+        let count = self.places.len();
+        (count > 0).then(|| some_names(self.iter(), count))
+    }
+}
+
+/// The top-level names of a generation, sorted.
+#[derive(Debug, Default)]
+pub(crate) struct TopNames(Names);
+
+impl TopNames {
+    /// Reads them.
+    pub(crate) fn of(generation: impl AsFd) -> io::Result<Self> {
+        let mut names = Names::default();
+        fsx::each(generation, |name, _| names.push(OsStr::from_bytes(name.to_bytes())))?;
+        let mut places = std::mem::take(&mut names.places);
+        places.sort_unstable_by(|one, other| names.at(*one).cmp(names.at(*other)));
+        names.places = places;
+        Ok(Self(names))
+    }
+
+    /// Whether a name is one of them.
+    pub(crate) fn contains(&self, name: &OsStr) -> bool {
+        self.0.places.binary_search_by(|place| self.0.at(*place).cmp(name)).is_ok()
+    }
 }
 
 impl Layout {
     /// Refuses names that cannot become root links, before anything is changed.
-    pub(crate) fn refuse_collisions(&self, names: &Names) -> Result<(), Error> {
-        for name in names {
+    pub(crate) fn refuse_collisions(&self, names: &TopNames) -> Result<(), Error> {
+        for name in names.0.iter() {
             let collides =
                 name.as_encoded_bytes().starts_with(b"..") || self.link_at(name)? == RootLink::Foreign;
             if collides {
@@ -43,45 +84,42 @@ impl Layout {
     }
 
     /// Makes the links that are missing. They name the generation itself, so that they hold before the swap as well;
-    /// returns them for [`Layout::settle_links`].
-    pub(crate) fn add_links(&self, names: &Names, generation: &Name) -> Result<Vec<OsString>, Error> {
-        let mut added = Vec::new();
-        for name in names {
+    /// returns them for [`Layout::finish_links`].
+    pub(crate) fn add_links(&self, names: &TopNames, generation: &Name) -> Result<Names, Error> {
+        let mut added = Names::default();
+        for name in names.0.iter() {
             if self.link_at(name)? == RootLink::Absent {
                 let target = Path::new(generation.as_str()).join(name);
-                rustix::fs::symlinkat(&target, &self.root, name.as_os_str())
-                    .map_err(Error::io("make the link", self.at(name)))?;
-                added.push(name.clone());
+                let made = rustix::fs::symlinkat(&target, &self.root, name).map_err(io::Error::from);
+                made.and_then(|()| added.push(name)).map_err(Error::io("make the link", self.at(name)))?;
             }
         }
         Ok(added)
     }
 
     /// Removes our links whose name is not among `names`; returns them.
-    pub(crate) fn remove_links(&self, names: &Names) -> Result<Vec<OsString>, Error> {
-        let mut others = Vec::new();
-        let mut removed = Vec::new();
+    pub(crate) fn remove_links(&self, names: &TopNames) -> Result<Names, Error> {
+        let mut others = Names::default();
+        let mut removed = Names::default();
         fsx::each(&self.root, |name, _| {
             let name = OsStr::from_bytes(name.to_bytes());
-            if !names.contains(name) {
-                others.push(name.to_owned());
-            }
-            Ok(())
+            if names.contains(name) { Ok(()) } else { others.push(name) }
         })
         .map_err(Error::io("list", &self.path))?;
-        for name in others {
-            if matches!(self.link_at(&name)?, RootLink::Ours(_)) {
-                fsx::unlink(&self.root, name.as_os_str())
-                    .map_err(Error::io("remove the link", self.at(&name)))?;
-                removed.push(name);
+        for name in others.iter() {
+            if matches!(self.link_at(name)?, RootLink::Ours(_)) {
+                let unlinked = fsx::unlink(&self.root, name);
+                unlinked
+                    .and_then(|()| removed.push(name))
+                    .map_err(Error::io("remove the link", self.at(name)))?;
             }
         }
         Ok(removed)
     }
 
     /// Points links that were made before the swap to the link.
-    pub(crate) fn finish_links(&self, names: &[OsString]) -> Result<(), Error> {
-        names.iter().try_for_each(|name| self.point_link(name))
+    pub(crate) fn finish_links(&self, added: &Names) -> Result<(), Error> {
+        added.iter().try_for_each(|name| self.point_link(name))
     }
 
     /// Makes or replaces one root link, in one step.
@@ -102,30 +140,31 @@ impl Layout {
     }
 
     /// Brings the root links in line with the current generation's names. Reads only, where nothing is wrong.
-    pub(crate) fn repair_links(&self, names: &Names, found: &mut Recovered) -> Result<(), Error> {
-        for name in self.remove_links(names)? {
-            found
-                .done
-                .push(format!("removed the root link {name:?}: the current generation has no such name"));
-        }
-        for name in names {
-            match self.link_at(name)? {
-                RootLink::Ours(dir) if dir == LINK => {}
-                RootLink::Ours(_) => {
-                    self.point_link(name)?;
-                    found.done.push(format!("pointed the root link {name:?} to {LINK}"));
-                }
-                RootLink::Absent => {
-                    self.point_link(name)?;
-                    found.done.push(format!("made the missing root link {name:?}"));
-                }
+    pub(crate) fn repair_links(&self, names: &TopNames, found: &mut Recovered) -> Result<(), Error> {
+        let removed = self.remove_links(names)?.shown();
+        let mut pointed = Names::default();
+        let mut made = Names::default();
+        for name in names.0.iter() {
+            let repaired = match self.link_at(name)? {
+                RootLink::Ours(dir) if dir == LINK => continue,
+                RootLink::Ours(_) => &mut pointed,
+                RootLink::Absent => &mut made,
                 RootLink::Foreign => {
                     found
                         .warnings
                         .push(format!("{name:?} is not our link, and hides the tree's entry of that name"));
+                    continue;
                 }
-            }
+            };
+            self.point_link(name)?;
+            repaired.push(name).map_err(Error::io("list", &self.path))?;
         }
+        let removed = removed.map(|names| {
+            format!("removed root links, of which the current generation has no names: {names}")
+        });
+        let pointed = pointed.shown().map(|names| format!("pointed root links to {LINK}: {names}"));
+        let made = made.shown().map(|names| format!("made missing root links: {names}"));
+        found.done.extend([removed, pointed, made].into_iter().flatten());
         Ok(())
     }
 

@@ -50,7 +50,7 @@ use crate::generation::{GenerationRecord, Name};
 use crate::phase::Status;
 use crate::retention;
 use layout::Layout;
-use links::Names;
+use links::TopNames;
 use lock::WriterLock;
 use names::{LEDGER, STAGING, STATUS};
 use spare_slot::SpareSlot;
@@ -180,7 +180,7 @@ pub struct Store {
     /// The root was changed and its sync failed.
     unsynced: bool,
     /// Top-level names of the current generation.
-    names: Option<(Name, Names)>,
+    names: Option<(Name, Arc<TopNames>)>,
     spare: Arc<SpareSlot>,
     trash: Arc<Trash>,
     /// Generations that could not be reaped.

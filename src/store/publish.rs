@@ -27,14 +27,14 @@
 //! A failure before step 6 leaves what was published as it was. A failure after it is no failure of the publication:
 //! it is reported, and mended in the next cycle.
 
-use std::ffi::OsString;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::clock::{self, Now};
 use crate::fsx;
 use crate::generation::{GenerationRecord, Name, Retired};
 use crate::human::one_line;
-use crate::store::links::{Names, top_names};
+use crate::store::links::{Names, TopNames};
 use crate::store::{Durability, Error, Published, Staged, Store};
 
 /// Told of a generation that is in a place of its own and not yet current: its record, and where it is now. An error
@@ -59,7 +59,7 @@ impl Store {
             return self.publish_worktree(staged, now, ready);
         }
         // 1
-        let names = top_names(&staged.dir).map_err(Error::io("list", staged.path()))?;
+        let names = TopNames::of(&staged.dir).map_err(Error::io("list", staged.path()))?;
         self.layout.refuse_collisions(&names)?;
         let name = Name::new(now.wall, self.state.generations.iter().map(|record| &record.name));
         let record = staged.record(name.clone(), now);
@@ -69,7 +69,7 @@ impl Store {
         let added =
             self.swap_in(staged, &record, &names, ready).inspect_err(|_| self.withdraw(&name, now))?;
         let previous = self.state.current.replace(name.clone());
-        self.names = Some((name, names));
+        self.names = Some((name, Arc::new(names)));
         // 7, 8, 9
         let warnings = self.finish_publication_steps(&added, previous.as_ref(), now);
         Ok(Published { current: record, previous, warnings })
@@ -92,9 +92,9 @@ impl Store {
         &mut self,
         staged: Staged,
         record: &GenerationRecord,
-        names: &Names,
+        names: &TopNames,
         ready: Ready<'_, E>,
-    ) -> Result<Vec<OsString>, E> {
+    ) -> Result<Names, E> {
         let layout = &self.layout;
         let name = &record.name;
         let place = layout.place(name);
@@ -135,7 +135,7 @@ impl Store {
     /// Steps 7 to 9; the publication stands whatever becomes of them.
     pub(super) fn finish_publication_steps(
         &mut self,
-        added: &[OsString],
+        added: &Names,
         previous: Option<&Name>,
         now: &Now,
     ) -> Vec<String> {

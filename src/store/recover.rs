@@ -14,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType};
+use std::sync::Arc;
 
 use crate::clock::Now;
 use crate::fsx::{self, Link};
@@ -21,7 +22,7 @@ use crate::generation::{GenerationRecord, LINK, Name, Retired};
 use crate::human::one_line;
 use crate::store::layout::{Layout, RootLink, root_link};
 use crate::store::ledger::DAMAGED;
-use crate::store::links::{Names, top_names};
+use crate::store::links::TopNames;
 use crate::store::names::{LEDGER, LINK_TMP, MIRROR, PRIVATE, QUARANTINE, SOCKET, STATE, STATUS};
 use crate::store::{Error, Recovered, Store, operator_file, quarantine};
 
@@ -298,18 +299,18 @@ impl Store {
         found: &mut Recovered,
     ) -> Result<(), Error> {
         let names = match serving {
-            None => Names::new(),
-            Some(_) if self.layout.is_git_sync => Names::new(),
+            None => Arc::default(),
+            Some(_) if self.layout.is_git_sync => Arc::default(),
             Some(name) => match self.names.take() {
                 Some((of, names)) if of == name => self.names.insert((of, names)).1.clone(),
                 _ => {
                     let dir = self.layout.generation(&name)?;
-                    let names = top_names(dir).map_err(Error::io("list", self.layout.place(&name)))?;
-                    self.names.insert((name, names)).1.clone()
+                    let names = TopNames::of(dir).map_err(Error::io("list", self.layout.place(&name)))?;
+                    self.names.insert((name, Arc::new(names))).1.clone()
                 }
             },
         };
-        for name in scan.foreign.iter().filter(|name| !names.contains(*name)) {
+        for name in scan.foreign.iter().filter(|name| !names.contains(name)) {
             found.foreign.push(format!("{name:?} is not ours"));
         }
         if self.layout.is_git_sync {

@@ -259,16 +259,12 @@ fn write_files(
             }
         }
     };
-    std::thread::scope(|scope| {
-        for _ in 0..threads.clamp(1, shares.len().max(1)) {
-            scope.spawn(|| {
-                if let Err(error) = work() {
-                    stop.store(true, Ordering::Relaxed);
-                    if let Ok(mut failed) = failed.lock() {
-                        failed.get_or_insert(error);
-                    }
-                }
-            });
+    on_threads(threads.clamp(1, shares.len().max(1)), || {
+        if let Err(error) = work() {
+            stop.store(true, Ordering::Relaxed);
+            if let Ok(mut failed) = failed.lock() {
+                failed.get_or_insert(error);
+            }
         }
     });
     match failed.into_inner() {
@@ -276,6 +272,19 @@ fn write_files(
         Ok(None) => Ok(()),
         Err(_) => Err(Error::Cancelled),
     }
+}
+
+/// Does the work on so many threads, of which the caller's is one. Where the system gives fewer (pids.max, memory), those
+/// do all of it.
+pub(super) fn on_threads(count: usize, work: impl Fn() + Sync) {
+    std::thread::scope(|scope| {
+        let start = || std::thread::Builder::new().spawn_scoped(scope, &work);
+        let started = (1..count).map_while(|_| start().ok()).count();
+        if started + 1 < count {
+            tracing::debug!(started, "the system gives no more threads");
+        }
+        work();
+    });
 }
 
 fn write_links(

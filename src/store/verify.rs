@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::fsx;
 use crate::payload::{Entry, Kind, Payload, escaped, join};
 use crate::revision::ObjectId;
-use crate::store::stage::{Dirs, GIT_FILE, git_file};
+use crate::store::stage::{Dirs, GIT_FILE, git_file, on_threads};
 use crate::store::{Error, Store};
 
 /// Differences that are listed; the first says enough, the rest helps an operator.
@@ -133,11 +133,7 @@ impl<'a> Check<'a> {
                 }
             }
         };
-        std::thread::scope(|scope| {
-            for _ in 0..self.threads.clamp(1, count.max(1) as usize) {
-                scope.spawn(work);
-            }
-        });
+        on_threads(self.threads.clamp(1, count.max(1) as usize), work);
         if self.cancel.is_cancelled() {
             return Err(Error::Cancelled);
         }

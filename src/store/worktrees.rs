@@ -37,6 +37,7 @@ use crate::clock::Now;
 use crate::fsx;
 use crate::generation::{GenerationRecord, Name};
 use crate::human::one_line;
+use crate::store::links::Names;
 use crate::store::publish::Ready;
 use crate::store::state::State;
 use crate::store::{Durability, Error, Published, Staged, Store};
@@ -96,7 +97,7 @@ impl Store {
         let previous = if spot.exchanges() && spot.serves { Some(spot.first.clone()) } else { previous };
         // 8, 9
         warnings.extend(self.clear_name(&spot).err().map(|error| one_line(&error)));
-        warnings.extend(self.finish_publication_steps(&[], previous.as_ref(), now));
+        warnings.extend(self.finish_publication_steps(&Names::default(), previous.as_ref(), now));
         Ok(Published { current: record, previous, warnings })
     }
 

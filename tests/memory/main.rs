@@ -92,9 +92,10 @@ fn anonymous(pid: u32) -> u64 {
 
 /// The service on one shape.
 struct Run {
-    world: World,
-    process: Background,
+    // In this order they end: a service would make again what is being removed.
     watch: Watch,
+    process: Background,
+    world: World,
     name: &'static str,
 }
 
@@ -114,7 +115,7 @@ impl Run {
         let data = rustix::process::Rlimit { current: Some(limit), maximum: Some(limit) };
         rustix::process::prlimit(pid, rustix::process::Resource::Data, data).unwrap();
         let watch = Watch::of(process.pid());
-        Self { world, process, watch, name }
+        Self { watch, process, world, name }
     }
 
     /// Waits for what shows that a revision is served and everything after it is done; the peak until then.

@@ -80,7 +80,14 @@ fn missing_and_obsolete_root_links_are_mended() {
     symlink("..data/gone", world.at("gone")).unwrap();
     symlink("..2001_01_01_00_00_00.1/early", world.at("early")).unwrap();
     let found = store.repair(&clock::now()).unwrap();
-    assert_eq!(found.done.len(), 4, "{found:?}");
+    let done = [
+        "removed root links, of which the current generation has no names: \"early\", \"gone\"",
+        "pointed root links to ..data: \"b\"",
+        "made missing root links: \"a\"",
+    ];
+    let mut found = found.done;
+    found[0] = found[0].replace("\"gone\", \"early\"", "\"early\", \"gone\""); // as the directory has them
+    assert_eq!(found, done);
     world.assert_serves(&files("abc", "1"));
     assert!(found_nothing(&store.repair(&clock::now()).unwrap()));
 }
