@@ -127,7 +127,7 @@ fn system(act: &'static str) -> impl FnOnce(std::io::Error) -> Error {
 
 /// Keeps the memory at rest level. glibc gives each of a process's first threads a heap of its own, eight for each
 /// processor, and fragments all of them a little with every publication; the threads that share ours now are few and
-/// mostly wait for files. (musl has one heap anyway.)
+/// mostly wait for files. (The static binary has its own settings, in `main`.)
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "mallopt(3) has no safe form")]
 fn limit_heaps() {
