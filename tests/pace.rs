@@ -268,7 +268,7 @@ fn a_directory_of_the_repository_is_published_as_the_root() {
     world.remote.commit(&files("one").file("elsewhere", "z").file("deploy/b", "new"));
     sidecar.idle(20);
     assert_eq!(std::fs::read_link(world.root.join("..data")).unwrap(), link);
-    assert!(published(&sidecar) <= 1.0);
+    assert_eq!(published(&sidecar), 1.0);
     // One file, as a delta; what leaves the directory, though not the repository, is refused.
     let two = world.remote.commit(&files("two").file("deploy/a/new", "x"));
     sidecar.publishes(&world, &below(&two));
@@ -284,7 +284,11 @@ fn a_directory_of_the_repository_is_published_as_the_root() {
         said(&sidecar.process, &format!("revision {} is refused because of `{path}`", &gone[..12]));
         world.assert_published(&below(&two));
     }
-    said(&sidecar.process, "--path names this directory, and the revision does not have it");
+    said(&sidecar.process, "--path=deploy/a needs this directory, and the revision does not have it");
+    said(
+        &sidecar.process,
+        "--path=deploy/a needs a directory here, and the revision has a file, symbolic link or submodule",
+    );
     said(&sidecar.process, "push a commit that has the directory, or change --path");
     let four = world.remote.commit(&files("four"));
     sidecar.publishes(&world, &below(&four));
@@ -303,16 +307,19 @@ fn a_directory_of_the_repository_is_published_as_the_root() {
 }
 
 #[test]
-fn a_path_that_cannot_be_published_is_refused_before_anything_is_asked() {
+fn a_path_that_cannot_be_published_is_refused_before_the_root_is_made() {
     let world = World::new();
-    for (flags, said) in [
-        (&["--path=../x"][..], "invalid value \"../x\" for --path: write a directory of the repository"),
+    for (flags, words) in [
+        (
+            &["--path=../x"][..],
+            "invalid value \"../x\" for --path: write a path below the top of the repository",
+        ),
         (&["--path=/x"], "invalid value \"/x\" for --path"),
         (&["--path=x", "--layout=git-sync"], "--path and --layout=git-sync exclude each other"),
         (&["--path=x", "--submodules=shallow"], "--path and --submodules=shallow exclude each other"),
     ] {
         let ran = world.sync_once(flags);
-        assert!(!ran.ok() && ran.stderr.contains(said), "{flags:?}: {}", ran.stderr);
+        assert!(!ran.ok() && ran.stderr.contains(words), "{flags:?}: {}", ran.stderr);
     }
     assert!(!world.root.exists());
 }

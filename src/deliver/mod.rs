@@ -110,7 +110,7 @@ pub struct Options {
     pub tries: u32,
     /// From one try to the next.
     pub backoff: Backoff,
-    /// Writes in flight to one cluster.
+    /// Writes in flight to one namespace; `cluster::Options::concurrency` bounds the requests to the whole cluster.
     pub concurrency: usize,
     /// How often a target may be repaired.
     pub pace: RepairLimit,

@@ -22,9 +22,10 @@ use super::write::{StopReason, Writer, Written};
 use super::{Options, or_cancelled, short};
 use crate::cluster::Cluster;
 use crate::configmap::apply::{Action, Desired, Marker, Moves, order};
-use crate::sources::Source;
+use crate::sources::{Source, SourceError};
 
-/// A ref that moves more often than this while one cluster is written is for the next run.
+/// How often one cluster is begun again, because the ref moved or a peer recorded something, before it is left to the
+/// next run.
 const MOST_RESTARTS: u32 = 20;
 /// How long what was done may take to be recorded after a shutdown was asked for.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -142,11 +143,7 @@ impl<S: Source> Worker<S> {
             failures += 1;
             if !error.transient || failures >= self.options.tries || self.cancel.is_cancelled() {
                 let why = format!("cluster {}: {error}", self.name);
-                return self.ended(
-                    &desired,
-                    unanswered(targets, &error.to_string(), &error.hints),
-                    vec![why],
-                );
+                return self.ended(&desired, unasked(targets, &error), vec![why]);
             }
             self.turns.release().await; // peers need not wait for our remote
             pause(&self.options, &self.cancel, failures, None).await;
@@ -417,7 +414,7 @@ impl<S: Source> Worker<S> {
         done.into_iter().map(|(write, written)| (space.items[busy[write]].name.clone(), written)).collect()
     }
 
-    /// One write, or_cancelled what has to come before it could not be written.
+    /// Writes one ConfigMap; or not, where `held` names another that gains keys from it and could not be written.
     async fn one(&self, writer: &Writer<'_, S>, space: &Space, item: &Item, held: Option<String>) -> Written {
         match (held, writer.stopped()) {
             (Some(other), None) => {
@@ -479,12 +476,12 @@ fn ordered_items(space: &Space) -> Vec<usize> {
         .collect()
 }
 
-/// What was not attempted because the remote did not answer has failed.
-fn unanswered(targets: Vec<Target>, why: &str, hints: &[String]) -> Vec<Target> {
+/// What was not attempted because the source did not name a revision, or could not plan it, has failed.
+fn unasked(targets: Vec<Target>, error: &SourceError) -> Vec<Target> {
     let failed = |target: Target| match target.outcome {
         Outcome::Skipped => {
-            let failed = target.ended(Outcome::Failed, why, hints.to_vec());
-            Target { transient: true, ..failed }
+            let failed = target.ended(Outcome::Failed, &error.to_string(), error.hints.clone());
+            Target { transient: error.transient, ..failed }
         }
         _ => target,
     };

@@ -11,7 +11,7 @@ use crate::mirror::{Listed, Objects};
 use crate::payload::{BlobError, BlobReader, BlobSource};
 use crate::revision::{ObjectId, Revision};
 
-/// The most bytes of one file that a rule names. What may become a value is far less: 1 MiB, compressed at most.
+/// The most bytes that are read of one file, 64 MiB. A ConfigMap holds 1 MiB at most, compressed or not.
 const FILE_MAX: u64 = 64 << 20;
 
 /// A tree, listed, and the contents of its files.
@@ -31,7 +31,7 @@ pub(super) fn reached<'t>(tree: &'t dyn Tree, patterns: &Patterns) -> Result<Lis
     complete(tree, &|path| patterns.reach_below(path))
 }
 
-/// Lists the directories on the way to a path, or everything if there are links on it.
+/// Lists the directories on the way to a path, or everything if one of them has a link: it may lead anywhere.
 pub(super) fn on_the_way_to<'t>(tree: &'t dyn Tree, path: &[u8]) -> Result<Listing<'t>, Error> {
     complete(tree, &|directory| path.strip_prefix(directory).is_some_and(|rest| rest.starts_with(b"/")))
 }

@@ -85,7 +85,10 @@ fn absent(
 ) -> Result<Vec<ObjectId>, Error> {
     let limits = selection.rules.limits;
     let top = reader.commit(&revision.0).map_err(|lack| Error::damaged(revision, lack))?.tree;
-    let top = selection.path.as_ref().map_or(Ok(top), |path| path.tree(reader, revision, top))?;
+    let top = match selection.path.as_ref().map_or(Ok(Ok(top)), |path| path.find(reader, revision, top))? {
+        Ok(top) => top,
+        Err(lack) => return Ok(vec![lack]), // what is below it shows once it came
+    };
     let budget = Budget::new(revision, top, limits.entries, patterns.is_some(), &CancellationToken::new());
     let found = Vec::new();
     let path = Vec::new();

@@ -16,7 +16,9 @@ pub struct Subdirectory(String);
 
 /// What is wrong with a path that is to name a directory of a repository.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("write a directory of the repository, as in `services/gateway`, without `.` and `..`")]
+#[error(
+    "write a path below the top of the repository, as in `services/gateway`: no `/` in front, no `.` or `..`"
+)]
 pub struct NotBelow;
 
 impl FromStr for Subdirectory {
@@ -37,7 +39,7 @@ impl fmt::Display for Subdirectory {
 }
 
 impl Subdirectory {
-    /// Its tree in a revision with this tree. Links on the way are not followed.
+    /// The id of its tree, below the tree `top` of a revision. Links on the way are not followed.
     ///
     /// # Errors
     /// A revision that has no such directory is refused.
@@ -47,23 +49,38 @@ impl Subdirectory {
         revision: Revision,
         top: ObjectId,
     ) -> Result<ObjectId, Error> {
+        let absent = |id| Error::damaged(revision, Lack::Missing { id, expected: "tree".to_owned() });
+        self.find(reader, revision, top)?.map_err(absent)
+    }
+
+    /// The same; or the first tree on the way that the mirror does not hold, which a filter may have left out.
+    pub(super) fn find(
+        &self,
+        reader: &ObjectReader<'_>,
+        revision: Revision,
+        top: ObjectId,
+    ) -> Result<Result<ObjectId, ObjectId>, Error> {
         let damaged = |lack: Lack| Error::damaged(revision, lack);
         let mut tree = top;
         for (end, name) in self.components() {
+            if !reader.has(&tree) {
+                return Ok(Err(tree));
+            }
             let object = reader.tree(&tree).map_err(damaged)?;
             let found = lines(&tree, object.data()).map_err(damaged)?;
             let found = found.into_iter().find(|line| line.name == name.as_bytes());
+            let found = found.map(|line| (Node::of(line.mode), line.id));
             let rule = match found {
-                Some(line) if Node::of(line.mode) == Some(Node::Dir) => {
-                    tree = line.id;
+                Some((Some(Node::Dir), id)) => {
+                    tree = id;
                     continue;
                 }
-                Some(_) => Rule::NotADirectory,
-                None => Rule::NoDirectory,
+                Some(_) => Rule::NotADirectory { path: escaped(self.0.as_bytes()) },
+                None => Rule::NoDirectory { path: escaped(self.0.as_bytes()) },
             };
             return Err(Refusal { revision, path: escaped(&self.0.as_bytes()[..end]), rule }.into());
         }
-        Ok(tree)
+        Ok(Ok(tree))
     }
 
     /// Each name, with where it ends in the path.

@@ -133,11 +133,17 @@ pub enum Rule {
         target: String,
     },
     /// `--path` names what is not there.
-    #[error("--path names this directory, and the revision does not have it")]
-    NoDirectory,
+    #[error("--path={path} needs this directory, and the revision does not have it")]
+    NoDirectory {
+        /// The whole path, escaped.
+        path: String,
+    },
     /// `--path` names something else than a directory.
-    #[error("--path leads through it, and it is no directory")]
-    NotADirectory,
+    #[error("--path={path} needs a directory here, and the revision has a file, symbolic link or submodule")]
+    NotADirectory {
+        /// The whole path, escaped.
+        path: String,
+    },
     /// A submodule that cannot be had.
     #[error("as a submodule it cannot be published: {why}")]
     Submodule {
@@ -234,7 +240,9 @@ impl Refusal {
     /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         let commit = match self.rule {
-            Rule::NoDirectory | Rule::NotADirectory => "that has the directory, or change --path",
+            Rule::NoDirectory { .. } | Rule::NotADirectory { .. } => {
+                "that has the directory, or change --path"
+            }
             _ if self.rule.is_of_the_tree() => "with a smaller tree",
             _ => "without it",
         };

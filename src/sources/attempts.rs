@@ -36,8 +36,7 @@ impl AttemptResults {
         self.0.send_modify(|attempts| attempts.begun += 1);
     }
 
-    /// It ended: with what the ref names, if the root has it. It does not where something newer waits until it may be
-    /// published.
+    /// It ended: with what the ref names, if the root has it. `None`: a newer revision waits for the minimum interval.
     pub fn ended(&self, result: Result<Option<Revision>, SourceError>) {
         if let Some(answer) = result.transpose() {
             self.0.send_modify(|attempts| attempts.answered = Some((attempts.begun, answer)));
@@ -102,8 +101,8 @@ impl Newest {
     }
 }
 
-/// Tells an advance of the ref from a rewind. It has the mirror while it asks, and the root waits so long: no longer
-/// than an attempt may take.
+/// Tells an advance of the ref from a rewind. It locks the mirror while it asks, at most as long as an attempt may take;
+/// attempts wait meanwhile. That it waits for the lock itself is not counted.
 pub struct History {
     mirror: Arc<Mutex<Mirror>>,
     limit: Duration,
@@ -134,9 +133,11 @@ impl History {
         match asked.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())) {
             Ok(found) => found.map_err(|error| SourceError::of_mirror(&error)),
             Err(_) => {
+                let [old, new] = [recorded, named].map(|revision| revision.short().to_string());
                 let what =
-                    format!("the remote did not answer within {limit:?} what lies between two commits");
-                Err(SourceError { what, hints: Vec::new(), transient: true })
+                    format!("the remote did not answer within {limit:?} how {old} and {new} are related");
+                let hints = vec!["--sync-timeout gives it more time".to_owned()];
+                Err(SourceError { what, hints, transient: true })
             }
         }
     }

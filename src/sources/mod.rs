@@ -29,7 +29,8 @@ use crate::revision::{Relation, Revision};
 
 /// One input of deliveries.
 pub trait Source: Send + Sync + 'static {
-    /// Which revision the ref names. The question is put after the call, never answered from memory.
+    /// Which revision the ref names, asked after the call. It is answered from memory only where it cannot change: a
+    /// commit's id, a directory.
     fn ask(&self) -> impl Future<Output = Result<Revision, SourceError>> + Send;
 
     /// What a revision asks for.

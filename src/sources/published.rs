@@ -12,7 +12,7 @@ use crate::desired::Planner;
 use crate::mirror::Objects;
 use crate::revision::{Relation, Revision};
 
-/// The revisions of a root.
+/// The revisions of a root: deliveries ask the loop that keeps it instead of the remote.
 pub struct Published {
     newest: Newest,
     history: History,

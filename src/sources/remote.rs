@@ -37,7 +37,10 @@ impl std::fmt::Debug for Remote {
 }
 
 impl Remote {
-    /// Of a mirror that has no other user.
+    /// Starts the thread that owns the mirror, which has no other user.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
     pub fn new(mirror: Mirror, planner: Planner) -> io::Result<Self> {
         let objects = mirror.objects();
         let (asks, asked) = mpsc::unbounded_channel();

@@ -117,7 +117,7 @@ impl Layout {
         Ok(removed)
     }
 
-    /// Points links that were made before the swap to the link.
+    /// Points the root links that [`Layout::add_links`] made to `..data/NAME`.
     pub(crate) fn finish_links(&self, added: &Names) -> Result<(), Error> {
         added.iter().try_for_each(|name| self.point_link(name))
     }
@@ -160,7 +160,7 @@ impl Layout {
             repaired.push(name).map_err(Error::io("list", &self.path))?;
         }
         let removed = removed.map(|names| {
-            format!("removed root links, of which the current generation has no names: {names}")
+            format!("removed root links whose names the current generation does not have: {names}")
         });
         let pointed = pointed.shown().map(|names| format!("pointed root links to {LINK}: {names}"));
         let made = made.shown().map(|names| format!("made missing root links: {names}"));

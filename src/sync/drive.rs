@@ -25,14 +25,14 @@ const MEND_SPACING: Duration = Duration::from_secs(1);
 /// How often an attempt that takes its time says how far it is.
 const PROGRESS: Duration = Duration::from_millis(500);
 
-/// What is recorded is never older while attempts end, so that the next process after a kill finds when the last one
-/// succeeded. A poll alone writes nothing.
+/// The longest time between two writes of the status file while attempts end, so that the next process after a kill
+/// finds when the last one succeeded. A poll alone writes nothing.
 const RECORD: Duration = Duration::from_secs(300);
 
 /// How long the last record of a process may take.
 const LAST_RECORD: Duration = Duration::from_secs(1);
 
-/// How far away what will never be due is taken to be.
+/// What a timer that never fires is set to.
 const NEVER: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// How a sync ended.
@@ -60,7 +60,7 @@ pub(super) trait Work {
     fn announce(&self) {}
     /// Keeps a status for `treeswap status`, which reads the root.
     fn record(&mut self, status: Status) -> impl Future<Output = ()>;
-    /// Whether something went since then that the mirror may forget.
+    /// Whether a generation was removed since the last housekeeping, so that the mirror may drop its objects.
     fn needs_housekeeping(&self) -> bool {
         false
     }
@@ -84,7 +84,7 @@ pub(super) struct Drive<'a, W> {
     pub(super) report: &'a mut Report,
     pub(super) machine: Machine,
     pub(super) asked: &'a mut mpsc::Receiver<Trigger>,
-    /// Who works beside the root.
+    /// Tells deliveries how attempts ended.
     pub(super) attempts: AttemptResults,
     pub(super) draining: CancellationToken,
     /// Hard limit on one attempt.
@@ -200,7 +200,7 @@ impl<W: Work> Drive<'_, W> {
             Err(error) => self.machine.fail(now, error.failure(), retry::random_fraction()),
         }
         self.attempts.ended(result.as_ref().map(|_| self.work.newest_revision()).map_err(Error::as_answer));
-        if self.park && result.is_ok() {
+        if self.park && matches!(result, Ok(Done::Published(_) | Done::Unchanged)) {
             self.machine.stop_polling();
             self.report.no_attempt_follows();
             self.attempts.parked();

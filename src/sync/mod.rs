@@ -15,8 +15,7 @@
 //! 7. Stage: what changed onto the spare, or everything. A staging that is not on record is removed at the next start.
 //!    A pre-publish hook that is a gate runs on what is staged, and refuses the attempt if it fails.
 //! 8. Publish, in the store's own numbered order: the swap is the commit point. In git-sync's layout the mirror makes
-//!    the
-//!    generation a worktree of it just before.
+//!    the generation a worktree of it just before.
 //! 9. Touch the file, update status and metrics, notify the hooks; reap, collect the mirror's garbage; then prepare the
 //!    spare in the background.
 //!

@@ -64,12 +64,17 @@ fn only_the_files_that_are_selected_come() {
 
 #[test]
 fn of_a_directory_only_its_files_come() {
-    let (bench, files) = bench("blob:none");
-    bench.world.remote.commit(&files);
-    let mut mirror = bench.open();
-    let path = Some("small".parse().unwrap());
-    filled(&mut mirror, &[], &Selection { path, ..Selection::default() });
-    assert!(mirror.received_bytes() < 20_000, "{}", mirror.received_bytes());
+    // Without the trees on the way, too.
+    for filter in ["blob:none", "tree:0", "tree:1"] {
+        let (bench, files) = bench(filter);
+        bench.world.remote.commit(&files.file("way/to/it/c", "c"));
+        let mut mirror = bench.open();
+        for path in ["small", "way/to/it"] {
+            let path = Some(path.parse().unwrap());
+            filled(&mut mirror, &[], &Selection { path, ..Selection::default() });
+        }
+        assert!(filter != "blob:none" || mirror.received_bytes() < 20_000, "{}", mirror.received_bytes());
+    }
 }
 
 #[test]

@@ -79,7 +79,8 @@ pub struct Source {
     /// Directory of the repository to publish, as in `services/gateway`; empty for all of it
     ///
     /// What is in it lies at the top of the root. A revision without the directory is refused. Sparse patterns and
-    /// limits count from it; links must stay inside it.
+    /// limits count from it, links must stay inside it; rules for ConfigMaps read the whole repository. Not with
+    /// --layout=git-sync or --submodules.
     #[arg(long, value_name = "DIR", default_value = "", hide_default_value = true, hide_short_help = true)]
     pub path: String,
 

@@ -81,7 +81,7 @@ fn missing_and_obsolete_root_links_are_mended() {
     symlink("..2001_01_01_00_00_00.1/early", world.at("early")).unwrap();
     let found = store.repair(&clock::now()).unwrap();
     let done = [
-        "removed root links, of which the current generation has no names: \"early\", \"gone\"",
+        "removed root links whose names the current generation does not have: \"early\", \"gone\"",
         "pointed root links to ..data: \"b\"",
         "made missing root links: \"a\"",
     ];

@@ -163,6 +163,16 @@ struct Ran {
 
 /// Runs the loop on a double, with triggers at given times.
 async fn drive(double: &mut Double, options: Options, asks: &[(Duration, Trigger)]) -> Ran {
+    drive_held(double, options, asks, None).await
+}
+
+/// The same after a restart within the minimum interval, of which so much is left.
+async fn drive_held(
+    double: &mut Double,
+    options: Options,
+    asks: &[(Duration, Trigger)],
+    hold: Option<Duration>,
+) -> Ran {
     let (send, mut asked) = mpsc::channel(1);
     let metrics = Metrics::default();
     let asker = crate::sync::TriggerSender { send, metrics: metrics.clone() };
@@ -176,7 +186,7 @@ async fn drive(double: &mut Double, options: Options, asks: &[(Duration, Trigger
         std::future::pending::<()>().await; // the channel stays open
     });
     let draining = double.end.1.clone();
-    let machine = Machine::new(options.pace, options.patience, Duration::ZERO, None);
+    let machine = Machine::new(options.pace, options.patience, Duration::ZERO, hold);
     let timeout = options.sync_timeout;
     let one_time = options.one_time;
     let park = options.park;
@@ -346,6 +356,22 @@ async fn parked_nothing_is_asked_any_more_but_the_root_is_looked_after() {
     assert_eq!(seconds(&double.attempts), [0, 10], "until the first success");
     assert_eq!(double.mends.len(), 1);
     assert_eq!(ran.status.alive_until_ms, u64::MAX, "it does not hang");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_minimum_interval_holds_back_is_published_before_anything_is_parked() {
+    let draining = CancellationToken::new();
+    let mut double = Double::new(&[S(0)], 100, &draining);
+    double.current = 7;
+    double.view.current = Some(record(7).name);
+    let later = draining.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(S(1_000)).await;
+        later.cancel();
+    });
+    drive_held(&mut double, Options { park: true, ..options() }, &[], Some(S(4))).await;
+    assert_eq!(seconds(&double.attempts), [0, 4]);
+    assert_eq!(double.published.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
