@@ -480,7 +480,7 @@ fn ordered_items(space: &Space) -> Vec<usize> {
 fn unasked(targets: Vec<Target>, error: &SourceError) -> Vec<Target> {
     let failed = |target: Target| match target.outcome {
         Outcome::Skipped => {
-            let failed = target.ended(Outcome::Failed, &error.to_string(), error.hints.clone());
+            let failed = target.ended(Outcome::Failed, error.to_string(), error.hints.clone());
             Target { transient: error.transient, ..failed }
         }
         _ => target,
