@@ -1,5 +1,5 @@
-//! treeswap keeps a directory equal to a revision of a git repository, so that whoever reads the directory only ever
-//! sees one complete revision, for as long as they need it.
+//! treeswap keeps a directory equal to a revision of a git repository, so that its readers only ever see
+//! one complete revision, for as long as they need it.
 //!
 //! # Floors
 //!

@@ -167,7 +167,7 @@ SYNOPSIS
 
 DESCRIPTION
     Fetches what --ref names, makes a worktree of it in ROOT/.worktrees/<commit>, and makes the link --link name it, in
-    one step. Whoever reads through the link, or opens the directory behind it, sees one complete commit. Again after
+    one step. A reader that goes through the link, or opens the directory behind it, sees one complete commit. Again after
     --period, until it is ended; once with --one-time.
 
     Flags and variables, the layout of the root, metrics, hooks and exit codes are those of git-sync v4. What is

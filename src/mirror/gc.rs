@@ -8,13 +8,12 @@
 //!   same limits as the indexer's copies their objects, so a hostile object can not take the service down. No object is
 //!   lost, so readers cannot notice.
 //! - **Renewal**: when garbage outweighs what is needed, the next fetch asks for everything and claims nothing; the
-//!   pack
-//!   it gets stands for itself, and after the publication that follows all the others are removed. The revisions before
-//!   it can then no longer be read; a delta against one of them is made from the whole tree instead. Not in git-sync's
-//!   layout, where other people's commits are in the packs, too.
-//! - **Sifting**: after a revision went that is not part of another's history, a child finds what is needed still (by
-//!   whom: `indexer/repack`) and writes it out of the packs that hold much garbage. No network. What stays of garbage is
-//!   less than a quarter of each large pack.
+//!   pack it gets stands for itself, and after the publication that follows all the others are removed. The revisions
+//!   before it can then no longer be read; a delta against one of them is made from the whole tree instead. Not in
+//!   git-sync's layout, where other people's commits are in the packs, too.
+//! - **Garbage collection**: after a revision went that is not part of another's history, a child finds what is needed
+//!   still (by whom: `indexer/repack`) and writes it out of the packs that hold much garbage. No network. What stays of
+//!   garbage is less than a quarter of each large pack.
 //!
 //! And one in its way, where the volume is full: what was fetched and never published is given back; whole packs first,
 //! because nothing need be written for that.
@@ -135,9 +134,9 @@ impl Mirror {
             max_packs: self.options.max_packs,
             no_room,
         };
-        let job = self.job(Task::Sift(needs))?;
+        let job = self.job(Task::CollectGarbage(needs))?;
         let (pack, gone) = match indexer::run(&self.options.indexer, &job)? {
-            Report::Sifted { pack, gone } => (pack, gone),
+            Report::Collected { pack, gone } => (pack, gone),
             other => return Err(indexer::failure(&self.options.indexer, &job, other)),
         };
         tracing::debug!(pack, gone = gone.join(" "), "garbage collection");

@@ -4,9 +4,14 @@
 //! undoes one layer of `%41`, `\u0041`, `\x41`, `\101`, `\"`, `&#65;` and `&lt;`, and leaves out control characters and
 //! others that are invisible; [`Base::read`] reads base64, base32, hexadecimal and decimal bytes, from every place
 //! where a group of digits may begin, as anything may be in front of it, or cut off; [`letters`] leaves only letters
-//! and digits, whatever was put between them. [`each`] visits what they give: the text as it is, up to [`LAYERS`]
-//! layers of escapes below it (one kind in itself, as `%252541`, is one layer), and what is in a base below that, up to
-//! [`BASES`] deep. Where a secret is found in any of them, its places say what to take out of the text.
+//! and digits, whatever was put between them. [`each`] visits what they give: the text as it is, up to [`LAYERS`] layers
+//! of escapes below it (one kind in itself, as `%252541`, is one layer; each is read as one that holds escapes itself,
+//! too), and what is in a base below that, up to [`BASES`] deep. Where a secret is found in any of them, its
+//! places say what to take out of the text.
+//!
+//! Out of reach: a secret that holds several backslashes in a row, or a backslash beside `%` or `&`, where something wrote
+//! it with escapes; there it is not always known which of them are the secret's own. It is found where it stands as it
+//! is, and in a base.
 //!
 //! Time and memory are linear in the text: it is read in pieces of [`PIECE`] bytes, each a bounded number of times.
 
@@ -54,13 +59,17 @@ pub(super) fn each(text: &[u8], spread: bool, visit: &mut dyn FnMut(&[Byte])) {
 fn read(mut text: Vec<Byte>, spread: bool, bases: usize, visit: &mut dyn FnMut(&[Byte])) {
     let mut visit_layer = |layer: &[Byte]| {
         visit(layer);
+        if layer.iter().any(|byte| matches!(byte.value, b'\\' | b'%' | b'&')) {
+            visit(&unescaped(layer, quoted_escape));
+            visit(&unescaped(layer, single_escape));
+        }
         if spread {
             visit(&letters(layer));
         }
     };
     visit_layer(&text);
     for _ in 0..LAYERS {
-        let below = unescaped(&text);
+        let below = unescaped(&text, escape);
         if below.len() == text.len() {
             break; // an escape is longer than what it stands for
         }
@@ -71,7 +80,8 @@ fn read(mut text: Vec<Byte>, spread: bool, bases: usize, visit: &mut dyn FnMut(&
         for base in Base::ALL {
             let text = if base.bits == 4 { unprefixed(&text) } else { Cow::Borrowed(&text[..]) };
             let runs = base.runs(&text);
-            for skipped in 0..if runs.is_empty() { 0 } else { base.group } {
+            // At which bit of a run its first whole byte may begin.
+            for skipped in (0..if runs.is_empty() { 0 } else { 8 }).step_by(base.step) {
                 let inside = runs.iter().flat_map(|run| base.read(run, skipped)).collect();
                 read(inside, false, bases - 1, visit);
             }
@@ -111,7 +121,7 @@ pub(super) fn letters(text: &[Byte]) -> Vec<Byte> {
 }
 
 /// A text without invisible characters, and with its escapes undone.
-fn unescaped(text: &[Byte]) -> Vec<Byte> {
+fn unescaped(text: &[Byte], escape: fn(&[Byte]) -> Option<Escape>) -> Vec<Byte> {
     let mut plain = Vec::with_capacity(text.len());
     let mut at = 0;
     while let Some(first) = text.get(at) {
@@ -162,7 +172,9 @@ enum Unit {
 
 /// The length of the escape that a text begins with, and what it stands for: nothing, for a control character, and for
 /// what only stands before something else.
-fn escape(text: &[Byte]) -> Option<(usize, Option<Unit>)> {
+type Escape = (usize, Option<Unit>);
+
+fn escape(text: &[Byte]) -> Option<Escape> {
     match text.first()?.value {
         b'%' => percent(text),
         b'\\' => backslash(text),
@@ -171,8 +183,28 @@ fn escape(text: &[Byte]) -> Option<(usize, Option<Unit>)> {
     }
 }
 
+/// The same where what was quoted holds backslashes itself: several stand for one, and one before a letter that no
+/// quoting adds for itself is a part of the text.
+fn quoted_escape(text: &[Byte]) -> Option<Escape> {
+    match (backslashes(text), value(text, 1)) {
+        (1, Some(b'a' | b'b' | b'e' | b'f' | b'n' | b'r' | b't' | b'v')) => None,
+        (0 | 1, _) => escape(text),
+        (several, _) => Some((several, Some(Unit::Byte(b'\\')))),
+    }
+}
+
+/// The same where the text holds escapes itself: those of a URL or of HTML are undone once, and backslashes stay.
+fn single_escape(text: &[Byte]) -> Option<Escape> {
+    match text.first()?.value {
+        b'%' => Some((3, Some(Unit::Byte(u8::try_from(number(text, 1, 16, 2)?).ok()?)))),
+        b'&' if starts(text, 1, b"amp;") => Some((5, Some(Unit::Byte(b'&')))),
+        b'&' => entity(text),
+        _ => None,
+    }
+}
+
 /// `%41`, `%2541` and so on, and `%u0041`.
-fn percent(text: &[Byte]) -> Option<(usize, Option<Unit>)> {
+fn percent(text: &[Byte]) -> Option<Escape> {
     let mut at = 1;
     while starts(text, at, b"25") {
         at += 2;
@@ -189,7 +221,7 @@ fn percent(text: &[Byte]) -> Option<(usize, Option<Unit>)> {
 }
 
 /// Backslashes, and what they escape. What is an escape itself goes first.
-fn backslash(text: &[Byte]) -> Option<(usize, Option<Unit>)> {
+fn backslash(text: &[Byte]) -> Option<Escape> {
     let at = backslashes(text);
     let next = &text[at..];
     if next.is_empty() {
@@ -200,7 +232,7 @@ fn backslash(text: &[Byte]) -> Option<(usize, Option<Unit>)> {
     }
     let unicode = |digits: usize| Some((at + 1 + digits, number(text, at + 1, 16, digits)?));
     let braces = || {
-        let digits = (1..=6).rev().find(|digits| value(text, at + 2 + digits) == Some(b'}'))?;
+        let digits = (1..=6).find(|digits| value(text, at + 2 + digits) == Some(b'}'))?;
         Some((at + 3 + digits, number(text, at + 2, 16, digits)?))
     };
     let code = match value(text, at) {
@@ -243,7 +275,7 @@ fn surrogates(text: &[Byte], length: usize, high: u32) -> (usize, u32) {
 }
 
 /// `&#65;`, `&#x41;`, `&lt;`, `&amp;lt;` and so on.
-fn entity(text: &[Byte]) -> Option<(usize, Option<Unit>)> {
+fn entity(text: &[Byte]) -> Option<Escape> {
     let mut at = 1;
     while starts(text, at, b"amp;") {
         at += 4;
@@ -337,8 +369,8 @@ fn unprefixed(text: &[Byte]) -> Cow<'_, [Byte]> {
 /// A base whose digits are a whole number of bits.
 struct Base {
     bits: u32,
-    /// So many digits are a whole number of bytes.
-    group: usize,
+    /// The greatest common divisor of those and the bits of a byte.
+    step: usize,
     digit: fn(u8) -> Option<u32>,
     /// What may stand between two digits.
     between: &'static [u8],
@@ -346,9 +378,9 @@ struct Base {
 
 impl Base {
     const ALL: [Self; 3] = [
-        Self { bits: 4, group: 2, digit: digit16, between: b" :-,._=%[]" },
-        Self { bits: 5, group: 8, digit: digit32, between: b"" },
-        Self { bits: 6, group: 4, digit: digit64, between: b"" },
+        Self { bits: 4, step: 4, digit: digit16, between: b" :-,._=%[]" },
+        Self { bits: 5, step: 1, digit: digit32, between: b"" },
+        Self { bits: 6, step: 2, digit: digit64, between: b"" },
     ];
 
     /// Where there are enough digits in a row for bytes that count.
@@ -372,25 +404,27 @@ impl Base {
         runs
     }
 
-    /// The bytes of a run of digits, but for so many at its beginning.
-    fn read(&self, run: &[Byte], skipped: usize) -> Vec<Byte> {
+    /// The bytes of a run of digits, but for so many bits at its beginning.
+    fn read(&self, run: &[Byte], mut skipped: u32) -> Vec<Byte> {
         let mut bytes = Vec::with_capacity(run.len());
         let mut held = 0;
         let mut bits = 0;
         let mut from = 0;
-        let digits = run.iter().filter_map(|byte| Some((byte, (self.digit)(byte.value)?)));
-        for (byte, digit) in digits.skip(skipped) {
+        for byte in run {
+            let Some(digit) = (self.digit)(byte.value) else { continue };
             if bits == 0 {
                 from = byte.from;
             }
             held = held << self.bits | digit;
             bits += self.bits;
+            let unwanted = skipped.min(bits);
+            (bits, skipped) = (bits - unwanted, skipped - unwanted);
             if bits >= 8 {
                 bits -= 8;
                 bytes.push(Byte { value: (held >> bits & 0xff) as u8, from, to: byte.to });
-                held &= (1 << bits) - 1;
                 from = byte.from;
             }
+            held &= (1 << bits) - 1;
         }
         bytes
     }

@@ -104,7 +104,7 @@ fn work(job: &Job) -> Report {
         }
         Task::Fill(wanted) => index(job, None, true, || arrived(job, wanted), io::stdin().lock()),
         Task::Merge(packs) => merge(job, packs),
-        Task::Sift(needs) => repack(job, needs).map_err(|error| match error {
+        Task::CollectGarbage(needs) => repack(job, needs).map_err(|error| match error {
             crate::mirror::Error::Git { source, .. } => Abort::Git(source.0),
             other => Abort::Report(match crate::human::one_line(&other) {
                 text if is_exhausted(&text, job) => Report::Memory,

@@ -59,7 +59,7 @@ pub(super) enum Task {
     /// Write the objects of these packs (names without a suffix) into one more pack. Nothing is removed.
     Merge(Vec<String>),
     /// Find out what nothing needs, and write what is needed out of packs that hold much of it. No pack is removed.
-    Sift(Needs),
+    CollectGarbage(Needs),
 }
 
 impl Task {
@@ -68,7 +68,7 @@ impl Task {
         match self {
             Self::Index { .. } | Self::Fill(_) => "indexing the fetched pack",
             Self::Merge(_) => "merging small packs of the mirror",
-            Self::Sift(_) => "garbage collection in the mirror",
+            Self::CollectGarbage(_) => "garbage collection in the mirror",
         }
     }
 }
@@ -89,7 +89,7 @@ pub(super) enum Report {
     /// The packs' objects are in this pack, too.
     Merged(String),
     /// These packs hold nothing any more that is needed and not elsewhere.
-    Sifted {
+    Collected {
         /// The pack that was written for that.
         pack: Option<String>,
         /// Packs that may go, without a suffix.
@@ -206,7 +206,7 @@ pub(super) fn failure(program: &Path, job: &Job, report: Report) -> Error {
         act: match &job.task {
             Task::Index { .. } | Task::Fill(_) => "index a pack in",
             Task::Merge(_) => "merge packs in",
-            Task::Sift(_) => "collect garbage in",
+            Task::CollectGarbage(_) => "collect garbage in",
         },
         path: job.dir.clone(),
         source: io::Error::new(kind(&why), why),

@@ -101,7 +101,7 @@ pub(super) fn repack(job: &Job, needs: &Needs) -> Result<Report, Error> {
     let old = loose.iter().filter(|(id, _)| !all.is_needed(id)).map(|(_, path)| path);
     old.for_each(|path| remove_old(path));
     let gone = gone.into_iter().chain(rewrite).filter(|name| Some(name) != pack.as_ref()).collect();
-    Ok(Report::Sifted { pack, gone })
+    Ok(Report::Collected { pack, gone })
 }
 
 fn store(git: &Path) -> Result<Store, Error> {

@@ -70,10 +70,7 @@ impl Distrust {
                 format!("once confirmed, remove line {line} and add the new key with `{}`", self.scan),
             ],
             UntrustedReason::Revoked { .. } => {
-                vec![
-                    "whoever revoked it thinks that it is in the wrong hands: ask the host's owner"
-                        .to_owned(),
-                ]
+                vec!["a revoked key may be in the wrong hands: ask the host's owner".to_owned()]
             }
             UntrustedReason::Certificate { .. } => {
                 vec!["the host needs a new certificate, or this machine's clock is wrong".to_owned()]
