@@ -304,6 +304,15 @@ fn a_directory_of_the_repository_is_published_as_the_root() {
     assert!(found.len() == 1 && found[0].file_name() == "nightly.yaml", "{found:?}");
     world.sync_once(&[]).expect_ok("all of it");
     world.assert_published(&four);
+    // A restart that asks for another one does not wait for the minimum interval, which is for commits.
+    let sidecar = Sidecar::start(&world, &["--path=deploy/a", "--min-interval=1h"]);
+    sidecar.publishes(&world, &below(&four));
+    let five = world.remote.commit(&files("five"));
+    sidecar.idle(5);
+    world.assert_published(&below(&four));
+    drop(sidecar);
+    let sidecar = Sidecar::start(&world, &["--path=deploy", "--min-interval=1h"]);
+    sidecar.publishes(&world, &format!("{five}:deploy"));
 }
 
 #[test]

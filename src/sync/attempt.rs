@@ -177,7 +177,8 @@ impl Worker {
         if let Some((_, message, hints)) = self.refused.as_ref().filter(|(refused, ..)| *refused == known) {
             return Err(Error::StillRefused { message: message.clone(), hints: hints.clone() }); // 3
         }
-        if !may_publish && self.view.current.is_some() {
+        // The interval holds back commits. What the operator asks for now, another directory say, is not one of them.
+        if !may_publish && self.view.current().is_some_and(|record| record.selection == choice.digest) {
             return Ok(Done::Held); // 4
         }
         match self.advance(bounds, &tip, choice).await {
