@@ -25,7 +25,7 @@ use crate::hooks::{self, Hooks};
 use crate::mirror::Mirror;
 use crate::mirror::wire::{Issuance, Issued};
 use crate::phase::{HookStatus, Status, Trigger};
-use crate::sources::SourceError;
+use crate::sources::{SetOptions, SourceError, SourceSet, Upstream};
 use crate::store::{self, Store};
 use crate::sync::{End, Sync, TriggerSender};
 use crate::telemetry::metrics::Metrics;
@@ -260,7 +260,13 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
         Some(Issuance::GitHubApp(_)) => Issued::to(move |well| counted.token(well)),
         _ => Issued::to(move |well| counted.askpass(well)),
     };
-    let mirror = Mirror::open(settings.mirror.clone())?;
+    let upstream = match settings.sources.take() {
+        None => Upstream::Repository(Box::new(Mirror::open(settings.mirror.clone())?)),
+        Some(sources) => {
+            let mirror = settings.mirror.clone(); // with its ceilings as they are now
+            Upstream::Set(Box::new(SourceSet::open(SetOptions { mirror, ..sources })?))
+        }
+    };
     metrics.expect_hooks(settings.hooks.kinds().map(hooks::Kind::label));
     status.send_modify(|status| status.expect_hooks(settings.hooks.kinds().map(hooks::Kind::label)));
     let socket = store.socket();
@@ -270,13 +276,13 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
         Arc::new(Hooks::start(settings.hooks, &draining, &observer))
     };
     let pace = settings.sync.pace;
-    let objects = mirror.objects();
-    let remote = mirror.remote();
+    let objects = upstream.objects();
+    let remote = upstream.remote();
     let ledger = rules.as_ref().map(|_| store.ledger()).transpose()?.map(ledger::LedgerKeeper::with_file);
     let told = status.clone();
     let counted = metrics.clone();
     let sync =
-        Sync::new(settings.sync.clone(), store, mirror, metrics, status).with_hooks(Arc::clone(&hooks));
+        Sync::new(settings.sync.clone(), store, upstream, metrics, status).with_hooks(Arc::clone(&hooks));
     let beside = rules.map(|rules| {
         let rules = Rules { options: rules.options.naming(&remote), ..rules };
         let teller = DeliveryReporter::with_root(told, counted, ledger.unwrap_or_default(), &rules.clusters);

@@ -6,10 +6,11 @@
 //! Neither knows the other.
 //!
 //! `rules` says what a name, a mode, a link and a size may be, and how a refusal reads; `builder` and `delta` collect
-//! entries under those rules.
+//! entries under those rules; `parts` knows whose a path is, where a tree is composed of several sources.
 
 mod builder;
 mod delta;
+mod parts;
 mod rules;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -22,6 +23,7 @@ use crate::revision::{ObjectId, Revision};
 
 pub use builder::{Builder, DirIndex};
 pub use delta::DeltaBuilder;
+pub use parts::Parts;
 pub use rules::{Node, Refusal, Rule, Rules, escaped};
 
 /// What an entry becomes on disk. There is nothing else: odd modes are normalised, devices do not exist.

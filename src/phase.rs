@@ -25,6 +25,8 @@ pub enum Trigger {
     Webhook,
     /// ConfigMaps are delivered beside a root, and one of the two asked the other.
     Delivery,
+    /// One of several sources answered after the attempt that had asked it.
+    Source,
 }
 
 impl Trigger {
@@ -36,6 +38,7 @@ impl Trigger {
             Self::Signal => "signal",
             Self::Webhook => "webhook",
             Self::Delivery => "delivery",
+            Self::Source => "source",
         }
     }
 }
@@ -146,6 +149,36 @@ pub struct GenerationStatus {
     pub reason: String,
 }
 
+/// One of several sources.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SourceStatus {
+    /// What it is called.
+    pub name: String,
+    /// Its repository, userinfo removed.
+    pub repo: String,
+    /// What is followed there.
+    #[serde(rename = "ref")]
+    pub asked: String,
+    /// The directory or file that is placed; empty for all of it.
+    pub path: String,
+    /// Where it is placed; empty for the top.
+    pub to: String,
+    /// The commit that it has in the set; none: it is not in it.
+    pub revision: Option<Revision>,
+    /// Why it is not where its ref is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hints: Vec<String>,
+    /// Since when its remote fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failing_since: Option<Timestamp>,
+    /// Its remote has not answered yet.
+    #[serde(default, rename = "late")]
+    pub is_late: bool,
+}
+
 /// What the last delivery of ConfigMaps came to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Applied {
@@ -214,6 +247,9 @@ pub struct Status {
     pub asked: String,
     /// The root.
     pub root: String,
+    /// The sources, where there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<SourceStatus>,
     /// The generation the link names.
     pub current: Option<GenerationStatus>,
     /// What was applied to clusters, where there are rules.

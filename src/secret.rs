@@ -23,7 +23,7 @@ use secrecy::{ExposeSecret, SecretString};
 use crate::detached_io;
 
 pub use registry::{REDACTED, Redacting, is_public, quoted, quoted_bytes, redacted, redacted_bytes};
-pub use remote::{know_url, know_urls, learn, redact, redact_path, shown_user};
+pub use remote::{know_remote, know_url, know_urls, learn, redact, redact_path, shown_user};
 
 /// A secret file larger than this is none: the wrong file is mounted.
 const MAX_FILE: u64 = 64 << 10;

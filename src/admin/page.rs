@@ -202,6 +202,7 @@ fn attempt_line(attempt: &Attempt, now: Timestamp) -> String {
         Trigger::Signal => "by a signal",
         Trigger::Webhook => "by a webhook",
         Trigger::Delivery => "for the ConfigMaps",
+        Trigger::Source => "by a source that answered late",
     };
     format!("{outcome} {}, {trigger}, in {}", when(attempt.at, now), human::milliseconds(attempt.duration_ms))
 }

@@ -21,6 +21,7 @@ pub(crate) mod patterns;
 mod personality;
 mod print;
 mod settings;
+mod sources;
 mod values;
 
 pub use args::{Args, Credentials};

@@ -17,6 +17,7 @@ use crate::mirror::wire;
 use crate::payload::{Limits, Symlinks};
 use crate::phase::machine::{Patience, Timing};
 use crate::revision::Ref;
+use crate::sources::SetOptions;
 use crate::store::OwnFile;
 use crate::{admin, hooks, mirror, retention, retry, store, sync, telemetry};
 
@@ -50,8 +51,10 @@ pub(super) const GIT_GC: [(&str, mirror::Gc); 4] = [
 /// Everything `sync` runs with.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The mirror and the way to the remote.
+    /// The mirror and the way to the remote; of several sources, what their mirrors have in common.
     pub mirror: mirror::Options,
+    /// Several sources in place of one remote.
+    pub sources: Option<SetOptions>,
     /// The root.
     pub store: store::Options,
     /// How long to wait for the root's lock.
@@ -99,12 +102,13 @@ impl Settings {
         credentials.extend(credentials::listed(args, origins)?);
         let admin = check.admin()?;
         let (entries, git) = check.git_config(hidden)?;
-        let wire = wire::Options {
-            issuance,
-            program: check.program(entries),
-            ..check.wire(credentials, sync_timeout, hidden, &git)?
-        };
+        let is_set = check.is_set()?;
         let style = check.style(&root)?;
+        let wire = check.wire(credentials, sync_timeout, hidden, &git)?;
+        if !is_set {
+            check.remote(&wire)?;
+        }
+        let wire = wire::Options { issuance, program: check.program(entries), ..wire };
         let mirror_dir = match (args.root.mirror.as_str(), &style) {
             ("", store::Style::Kubelet) => root.join("..treeswap/mirror"),
             ("", store::Style::GitSync { .. }) => root.join(".git"),
@@ -136,8 +140,11 @@ impl Settings {
             verify: args.limits.verify,
             ..mirror::Options::new(mirror_dir, asked.clone(), wire)
         };
+        let backoff = pace.backoff;
+        let set = is_set.then(|| check.set(&mirror, backoff, sync_timeout, hidden)).transpose()?;
         Ok(Self {
             mirror,
+            sources: set,
             sync: check.sync(&root, &style, &asked, pace, sync_timeout)?,
             store: check.store(root, style)?,
             lock_wait: args.root.lock_wait,
@@ -227,7 +234,10 @@ impl Check<'_> {
     }
 
     /// git's settings, the flags' and then what git's own variables say, and what they come to.
-    fn git_config(&self, hidden: &Hidden) -> Result<(Vec<git_config::Entry>, git_config::Effect), Error> {
+    pub(super) fn git_config(
+        &self,
+        hidden: &Hidden,
+    ) -> Result<(Vec<git_config::Entry>, git_config::Effect), Error> {
         let given = &self.args.git;
         let mut entries = Vec::new();
         let added = given.git_config_add.iter().map(|text| ("git-config-add", text));
@@ -282,7 +292,7 @@ impl Check<'_> {
         }
     }
 
-    fn wire(
+    pub(super) fn wire(
         &self,
         credentials: Vec<wire::Credential>,
         sync_timeout: Duration,
@@ -314,9 +324,14 @@ impl Check<'_> {
         };
         wire.max_refs_bytes = self.ceiling("max-refs-bytes", limits.max_refs_bytes)?;
         wire.max_fetch_bytes = self.ceiling("max-fetch-bytes", limits.max_fetch_bytes)?;
+        Ok(wire)
+    }
+
+    /// Whether the remote's form is understood.
+    fn remote(&self, wire: &wire::Options) -> Result<(), Error> {
         let refused = |error| Error::Remote { name: self.origins.name("repo"), source: Box::new(error) };
         wire::Client::new(wire.clone()).map_err(refused)?; // reads the forms, opens nothing
-        Ok(wire)
+        Ok(())
     }
 
     /// As in git-sync, the variable holds a list, and the flag, which may be repeated, does not.
@@ -439,7 +454,10 @@ impl Check<'_> {
     ) -> Result<sync::Options, Error> {
         let Args { source, root: given, pace: args::PaceArgs { one_time, .. }, logging, .. } = self.args;
         Ok(sync::Options {
-            asked: asked.to_string(),
+            asked: match source.sources.as_str() {
+                "" => asked.to_string(),
+                file => format!("the sources of {file}"),
+            },
             root: root.to_owned(),
             limits: self.limits()?,
             symlinks: match given.symlinks.as_str() {

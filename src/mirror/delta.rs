@@ -13,7 +13,7 @@ use super::sparse::Patterns;
 use super::tree::{Budget, Line, Lines, Sorted, lines};
 use super::tree_to_payload::target;
 use super::{Base, Error, Selection};
-use crate::payload::{Delta, DeltaBuilder, Kind, Node, join};
+use crate::payload::{Delta, DeltaBuilder, Kind, Node, Parts, join};
 use crate::revision::{ObjectId, Revision};
 
 /// Whether a directory has something wanted in it, before and after.
@@ -107,17 +107,18 @@ pub(super) fn delta(
     to: Peeled,
     selection: &Selection,
     patterns: Option<&Patterns>,
-    modules: (&Modules, &Modules),
+    (before, after, parts): (&Modules, &Modules, Parts),
     cancel: &CancellationToken,
 ) -> Result<Option<Delta>, Error> {
     let revision = Revision(to.commit);
     let rules = selection.rules;
+    let builder = DeltaBuilder::new(base.tree, base.entries, base.bytes, revision, to.tree, rules);
     let mut comparison = Comparison {
         reader,
-        builder: DeltaBuilder::new(base.tree, base.entries, base.bytes, revision, to.tree, rules),
+        builder: builder.of_parts(parts),
         budget: Budget::new(revision, to.tree, rules.limits.entries, true, cancel),
         patterns,
-        modules,
+        modules: (before, after),
         revision,
         max_depth: rules.limits.depth,
         undecided: false,

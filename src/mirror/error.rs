@@ -151,6 +151,35 @@ pub enum Error {
         #[source]
         source: Box<Self>,
     },
+    /// One source of several.
+    #[error("source {name}")]
+    OfSource {
+        /// What it is called.
+        name: String,
+        /// What is wrong with it.
+        #[source]
+        source: Box<Self>,
+    },
+    /// Two sources that are placed over each other have something there that is not a directory in both.
+    #[error("sources {one} and {other} both have `{path}`")]
+    Collision {
+        /// Where, escaped.
+        path: String,
+        /// The one.
+        one: String,
+        /// The other one.
+        other: String,
+    },
+    /// A source has something where another one is placed.
+    #[error("source {other} has `{path}`, where source {owner} is placed")]
+    Trespass {
+        /// Where, escaped.
+        path: String,
+        /// Whose place it is.
+        owner: String,
+        /// Who has something there.
+        other: String,
+    },
     /// A submodule's commit is not in its mirror. The next fetch brings it.
     #[error("commit {commit} of submodule {path} is not in the mirror")]
     NoModule {
@@ -179,7 +208,7 @@ impl Error {
         match self {
             Self::Wire(error) => error.is_transient(),
             Self::Unsent { source, .. } => source.is_transient(),
-            Self::Module { source, .. } => source.is_transient(),
+            Self::Module { source, .. } | Self::OfSource { source, .. } => source.is_transient(),
             Self::Local { source, .. } => !needs_operator(source.kind()),
             Self::Git { .. }
             | Self::Locked { .. }
@@ -195,6 +224,8 @@ impl Error {
             | Self::IndexMemory { .. }
             | Self::FetchBytes { .. }
             | Self::Sparse { .. }
+            | Self::Collision { .. }
+            | Self::Trespass { .. }
             | Self::Refused(_) => false,
         }
     }
@@ -205,9 +236,14 @@ impl Error {
             Self::Local { source, .. } => {
                 matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
             }
-            Self::Module { source, .. } => source.is_full(),
+            Self::Module { source, .. } | Self::OfSource { source, .. } => source.is_full(),
             _ => false,
         }
+    }
+
+    /// Whether it is about the ref that was asked for, and not about its repository.
+    pub fn is_about_ref(&self) -> bool {
+        matches!(self, Self::Wire(wire::Error::NoSuchRef { .. }) | Self::NotACommit { .. })
     }
 
     /// What an operator can do, a line each.
@@ -224,7 +260,10 @@ impl Error {
                 }
                 hints
             }
-            Self::Module { source, .. } => source.hints(),
+            Self::Module { source, .. } | Self::OfSource { source, .. } => source.hints(),
+            Self::Collision { .. } | Self::Trespass { .. } => one(
+                "remove it from one of them, or place one elsewhere (`to` in --sources); until then the generation before stays published",
+            ),
             Self::Local { .. } if self.is_full() => one(
                 "the volume is full: the mirror needs about the size of the repository's pack, twice while it is renewed",
             ),
@@ -284,8 +323,12 @@ impl Error {
     }
 
     /// Whether the error says that the mirror's content is not what it should be.
-    pub(super) fn is_damage(&self) -> bool {
-        matches!(self, Self::Damaged { .. })
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Damaged { .. } => true,
+            Self::OfSource { source, .. } => source.is_damage(),
+            _ => false,
+        }
     }
 }
 

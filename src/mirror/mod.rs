@@ -9,7 +9,7 @@
 //! Files: `wire/` git's smart protocol (streams, framing, the commands we speak); `plan` what to ask it for; `fetch`
 //! asking and settling; `indexer/` the child process that takes a fetched pack in, and separates garbage from what is
 //! needed, under limits; `closure` whether all is there; `partial` what a filter left out; `modules/` submodules;
-//! `layout` the mirror's files, `files` names and helpers, `foreign_files` what is taken out, `repo_kind` what is
+//! `composed` revisions of several repositories' trees; `layout` the mirror's files, `files` names and helpers, `foreign_files` what is taken out, `repo_kind` what is
 //! different in git-sync's layout, `worktrees` generations as linked worktrees, `git_index` their index; `odb` reading
 //! objects; `tree`, `tree_to_payload`, `delta`, `sparse` trees to payloads and deltas; `listing` trees to paths;
 //! `blobs` contents for writers; `history` how two revisions stand to each other; `gc` bounded growth, by the rules of
@@ -21,6 +21,7 @@ mod blobs;
 mod blocking;
 mod closure;
 mod commit_info;
+mod composed;
 mod delta;
 mod error;
 mod fetch;
@@ -58,7 +59,9 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
+pub use composed::{Composer, Part};
 pub use error::{Error, Lack, Libgit2};
+
 pub use indexer::child::child_main;
 pub use listing::Listed;
 pub use modules::{Access, Hosts, Submodules};
@@ -219,6 +222,17 @@ impl Mirror {
         })
     }
 
+    /// The same for a source of composed revisions: readers of those may read its objects, too.
+    fn open_beside(options: Options, composed: &Shared) -> Result<Self, Error> {
+        Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
+        Self::begin(options, false, |dir, options| composed.below(dir, options.modules.asked))
+    }
+
+    /// The next fetch makes the mirror anew: something of it could not be read.
+    pub fn distrust(&self) {
+        self.shared.note_damage();
+    }
+
     /// The same for a submodule: readers of the objects of the mirror above may read its objects, too.
     fn open_below(options: Options, above: &Shared) -> Result<Self, Error> {
         Self::begin(options, true, |dir, options| above.below(dir, options.modules.asked))
@@ -270,6 +284,11 @@ impl Mirror {
     /// Asks the remote what the ref names now: one round trip on a kept connection, no process, no disk.
     pub async fn resolve(&mut self) -> Result<Tip, Error> {
         Ok(self.client.resolve(&self.options.asked).await?)
+    }
+
+    /// The same for any ref.
+    pub async fn resolve_ref(&mut self, asked: &Ref) -> Result<Tip, Error> {
+        Ok(self.client.resolve(asked).await?)
     }
 
     /// A handle to the objects, for blocking threads.
@@ -344,7 +363,8 @@ impl Objects {
         let asked = self.shared.asked;
         self.read_top(revision, selection.path.as_ref(), |reader, at| {
             let modules = Modules::of(reader, at.tree, asked).map_err(|trouble| trouble.of(revision))?;
-            tree_to_payload::payload(reader, at, selection, patterns.as_ref(), &modules, cancel)
+            let parts = composed::places(reader, revision);
+            tree_to_payload::payload(reader, at, selection, patterns.as_ref(), (&modules, parts), cancel)
         })
     }
 
@@ -376,7 +396,8 @@ impl Objects {
             if (patterns.is_some() || self.shared.linked) && !(old.is_empty() && new.is_empty()) {
                 return Ok(None);
             }
-            delta::delta(reader, base, at, selection, patterns.as_ref(), (&old, &new), cancel)
+            let parts = composed::places(reader, to);
+            delta::delta(reader, base, at, selection, patterns.as_ref(), (&old, &new, parts), cancel)
         })
     }
 

@@ -23,6 +23,8 @@ pub(super) struct Shared {
     damaged: AtomicBool,
     /// Which submodules' mirrors are read together with this one.
     pub(super) asked: Submodules,
+    /// The object directories of the mirrors whose trees those here are composed of.
+    parts: Mutex<Vec<PathBuf>>,
     /// One for a mirror and those of its submodules, because readers read them together.
     door: Arc<ReadLock>,
 }
@@ -50,6 +52,7 @@ impl Shared {
             partial: false,
             damaged: AtomicBool::new(false),
             asked,
+            parts: Mutex::default(),
             door: Arc::default(),
         }
     }
@@ -64,7 +67,17 @@ impl Shared {
         let durable = self.durable;
         let linked = self.linked;
         let door = Arc::clone(&self.door);
-        Self { dir, durable, linked, partial: false, damaged: AtomicBool::new(false), asked, door }
+        let parts = Mutex::default();
+        Self { dir, durable, linked, partial: false, damaged: AtomicBool::new(false), asked, parts, door }
+    }
+
+    /// Reads these mirrors' objects, too.
+    pub(super) fn compose_of(&self, mirrors: &[PathBuf]) {
+        *self.parts() = mirrors.iter().map(|dir| dir.join("objects")).collect();
+    }
+
+    fn parts(&self) -> MutexGuard<'_, Vec<PathBuf>> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens the repository, as the remote has it.
@@ -75,18 +88,19 @@ impl Shared {
         })
     }
 
-    /// Opens the repository together with those of its submodules.
+    /// Opens the repository together with those of its submodules, or of its parts.
     pub(super) fn all(&self) -> Result<Store, Error> {
         let more = match self.asked {
             Submodules::Off => Vec::new(),
             Submodules::First | Submodules::Recursive => modules::object_dirs(&self.dir)?,
         };
-        self.store()?.with(&more)
+        self.store()?.with(&more)?.with(&self.parts())
     }
 
     /// The indexes of the packs that [`Self::all`] reads, as far as they can be listed.
     pub(super) fn pack_indexes(&self) -> Vec<PathBuf> {
         let mut dirs = vec![self.dir.join("objects")];
+        dirs.extend_from_slice(&self.parts());
         if self.asked != Submodules::Off {
             dirs.extend(modules::object_dirs(&self.dir).unwrap_or_default());
         }

@@ -8,7 +8,7 @@ use super::odb::{ObjectReader, Peeled};
 use super::sparse::Patterns;
 use super::tree::{Budget, Line, lines};
 use super::{Error, Selection};
-use crate::payload::{Builder, DirIndex, Kind, Node, Payload, Rule};
+use crate::payload::{Builder, DirIndex, Kind, Node, Parts, Payload, Rule};
 use crate::revision::{ObjectId, Revision};
 
 /// Links longer than this are refused by their size alone: the kernel takes no longer target (PATH_MAX less the NUL).
@@ -38,13 +38,13 @@ pub(super) fn payload(
     at: Peeled,
     selection: &Selection,
     patterns: Option<&Patterns>,
-    modules: &Modules,
+    (modules, parts): (&Modules, Parts),
     cancel: &CancellationToken,
 ) -> Result<Payload, Error> {
     let revision = Revision(at.commit);
     let mut walk = Walk {
         reader,
-        builder: Builder::new(revision, at.tree, selection.rules),
+        builder: Builder::new(revision, at.tree, selection.rules).of_parts(parts),
         budget: Budget::new(revision, at.tree, selection.rules.limits.entries, patterns.is_some(), cancel),
         patterns,
         modules,

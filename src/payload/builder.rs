@@ -1,7 +1,7 @@
 //! Collects a whole tree into a [`Payload`].
 
 use super::rules::{Twice, twice};
-use super::{Dir, Entry, Kind, Names, Node, Payload, Refusal, Rule, Rules, escaped, join};
+use super::{Dir, Entry, Kind, Names, Node, Parts, Payload, Refusal, Rule, Rules, Symlinks, escaped, join};
 use crate::revision::{ObjectId, Revision};
 
 /// A directory that the builder knows.
@@ -21,6 +21,7 @@ impl DirIndex {
 #[derive(Debug)]
 pub struct Builder {
     rules: Rules,
+    parts: Parts,
     payload: Payload,
     /// For each directory: how many components its path has, and how many bytes.
     places: Vec<(u32, u32)>,
@@ -32,7 +33,13 @@ impl Builder {
         let dirs = vec![Dir::default()];
         let names = Names::default();
         let payload = Payload { revision, tree, dirs, names, entries: Vec::new(), bytes: 0 };
-        Self { rules, payload, places: vec![(0, 0)] }
+        Self { rules, parts: Parts::default(), payload, places: vec![(0, 0)] }
+    }
+
+    /// The same for a tree that is composed of several sources'.
+    #[must_use]
+    pub fn of_parts(self, parts: Parts) -> Self {
+        Self { parts, ..self }
     }
 
     /// What the tree's raw mode says the entry is.
@@ -77,6 +84,11 @@ impl Builder {
     ) -> Result<(), Refusal> {
         let (depth, _) = self.places[dir.0 as usize];
         self.rules.link(name, depth, target).map_err(|rule| self.refuse(dir, name, rule))?;
+        if self.rules.symlinks == Symlinks::Safe
+            && self.parts.is_left_by(&self.payload.dir_path(dir.0), name, target)
+        {
+            return Err(self.refuse(dir, name, Rule::LinkLeavesSource { target: escaped(target) }));
+        }
         self.push(dir, name, Kind::Symlink, id, target.len() as u64)
     }
 

@@ -1,7 +1,7 @@
 //! Collects what one revision changes against another into a [`Delta`].
 
 use super::rules::twice;
-use super::{Delta, Kind, Node, Refusal, Rule, Rules, escaped, join};
+use super::{Delta, Kind, Node, Parts, Refusal, Rule, Rules, Symlinks, escaped, join};
 use crate::revision::{ObjectId, Revision};
 
 /// What a delta may take in memory, in bytes: some 150,000 paths of usual length. What changes more is written as a whole
@@ -18,6 +18,7 @@ const AROUND: usize = 64;
 #[derive(Debug)]
 pub struct DeltaBuilder {
     rules: Rules,
+    parts: Parts,
     delta: Delta,
     entries: i128,
     bytes: i128,
@@ -46,7 +47,14 @@ impl DeltaBuilder {
             entries: base_entries,
             bytes: base_bytes,
         };
-        Self { rules, delta, entries: base_entries.into(), bytes: base_bytes.into(), held: 0 }
+        let parts = Parts::default();
+        Self { rules, parts, delta, entries: base_entries.into(), bytes: base_bytes.into(), held: 0 }
+    }
+
+    /// The same for a tree that is composed of several sources'.
+    #[must_use]
+    pub fn of_parts(self, parts: Parts) -> Self {
+        Self { parts, ..self }
     }
 
     /// Whether it has become larger than a delta may be: nothing more is kept then, and [`DeltaBuilder::finish`] has none.
@@ -120,6 +128,9 @@ impl DeltaBuilder {
     /// A link comes, or changes.
     pub fn symlink(&mut self, dir: &[u8], name: &[u8], id: ObjectId, target: &[u8]) -> Result<(), Refusal> {
         self.rules.link(name, depth(dir), target).map_err(|rule| self.refuse(dir, name, rule))?;
+        if self.rules.symlinks == Symlinks::Safe && self.parts.is_left_by(dir, name, target) {
+            return Err(self.refuse(dir, name, Rule::LinkLeavesSource { target: escaped(target) }));
+        }
         self.write(dir, name, Kind::Symlink, id, target.len() as u64)
     }
 

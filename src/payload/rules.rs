@@ -126,6 +126,12 @@ pub enum Rule {
         /// Where it points, escaped.
         target: String,
     },
+    /// A link out of what its own source placed.
+    #[error("it is a symbolic link to `{target}`, which is not inside what its own source has placed")]
+    LinkLeavesSource {
+        /// Where it points, escaped.
+        target: String,
+    },
     /// A link that goes up after it went down.
     #[error("it is a symbolic link to `{target}`; `..` after a name can leave the tree through another link")]
     LinkTurns {
@@ -206,7 +212,9 @@ impl Rule {
             Self::Bytes { .. } => Some("--max-tree-bytes"),
             Self::Entries { .. } | Self::Names { .. } => Some("--max-tree-entries"),
             Self::Submodule { .. } => Some("--submodules=off"),
-            Self::LinkLeaves { .. } | Self::LinkTurns { .. } => Some("--symlinks=keep"),
+            Self::LinkLeaves { .. } | Self::LinkLeavesSource { .. } | Self::LinkTurns { .. } => {
+                Some("--symlinks=keep")
+            }
             _ => None,
         }
     }
@@ -237,6 +245,11 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 impl Refusal {
+    /// Whether the entry that it names is to blame, and not all of the tree together.
+    pub fn is_of_one_path(&self) -> bool {
+        !self.rule.is_of_the_tree()
+    }
+
     /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         let commit = match self.rule {

@@ -98,6 +98,12 @@ pub fn know_urls(text: &str) {
     }
 }
 
+/// The same for a text that is a remote.
+pub fn know_remote(text: &str) {
+    know_urls(text);
+    know_mistyped(text);
+}
+
 /// The same for a text that is a remote, or was meant to be one, where it is uncertain which part is a credential:
 /// wherever an `@` stands, all that is before it may be one.
 fn know_mistyped(text: &str) {

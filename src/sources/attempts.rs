@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, watch};
 
-use super::SourceError;
-use crate::mirror::Mirror;
+use super::{SourceError, Upstream};
 use crate::revision::{Relation, Revision};
 
 type Answer = Result<Revision, SourceError>;
@@ -104,13 +103,13 @@ impl Newest {
 /// Tells an advance of the ref from a rewind. It locks the mirror while it asks, at most as long as an attempt may take;
 /// attempts wait meanwhile. That it waits for the lock itself is not counted.
 pub struct History {
-    mirror: Arc<Mutex<Mirror>>,
+    mirror: Arc<Mutex<Upstream>>,
     limit: Duration,
 }
 
 impl History {
     /// Of a mirror, within the limit of an attempt.
-    pub fn new(mirror: Arc<Mutex<Mirror>>, limit: Duration) -> Self {
+    pub fn new(mirror: Arc<Mutex<Upstream>>, limit: Duration) -> Self {
         Self { mirror, limit }
     }
 

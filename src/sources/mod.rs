@@ -6,20 +6,28 @@
 //! directory.
 //!
 //! Files: `remote` the thread that owns a mirror; `attempts` answers out of a root's attempts; `published` those with
-//! plans; `plans` what revisions ask for; `relations` what is known of their order.
+//! plans; `plans` what revisions ask for; `relations` what is known of their order. What a root follows is an
+//! [`Upstream`]: one repository, or a `set` of sources, which a `file` lists and which are `poll`ed side by side.
 
 mod attempts;
+mod file;
 mod plans;
+mod poll;
 mod published;
 mod relations;
 mod remote;
+mod set;
+mod upstream;
 
 use std::future::Future;
 use std::sync::Arc;
 
 pub use attempts::{AttemptResults, History, Newest};
+pub use file::{BadFile, Credentials, List, Listed};
 pub use published::Published;
 pub use remote::Remote;
+pub use set::{SetError, SetOptions, SourceSet, WireOf};
+pub use upstream::Upstream;
 
 use crate::configmap::apply::Desired;
 use crate::desired;
@@ -70,6 +78,12 @@ impl SourceError {
     fn of_plan(revision: Revision, error: &desired::Error) -> Self {
         let what = format!("revision {}: {}", revision.short(), one_line(error));
         Self { what, hints: error.hints(), transient: false }
+    }
+
+    /// The remote has not answered yet.
+    fn unanswered() -> Self {
+        let what = "its remote has not answered yet".to_owned();
+        Self { what, hints: vec!["it is asked again at the next attempt".to_owned()], transient: true }
     }
 
     /// The process ends, or the run's time is over.

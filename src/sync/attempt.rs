@@ -25,12 +25,13 @@ use crate::clock;
 use crate::generation::{GenerationRecord, Name};
 use crate::hooks::Hooks;
 use crate::human::one_line;
-use crate::mirror::{self, Mirror, Objects, Tip};
+use crate::mirror::{self, Objects, Tip};
 use crate::phase::Status;
 use crate::repeats::{Repeats, suppressed};
 use crate::retention::Plan;
 use crate::revision::{ObjectId, Revision};
 use crate::secret;
+use crate::sources::Upstream;
 use crate::store::{Published, Store};
 use crate::telemetry::metrics::Metrics;
 
@@ -45,7 +46,7 @@ struct SettledTip {
 pub(super) struct Worker {
     options: Arc<Options>,
     store: Arc<Mutex<Store>>,
-    mirror: Arc<Mutex<Mirror>>,
+    upstream: Arc<Mutex<Upstream>>,
     metrics: Metrics,
     spare: SpareWork,
     given: PayloadInputs,
@@ -83,7 +84,7 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Looks at what the store found. No network.
-    pub(super) fn new(options: Arc<Options>, store: Store, mirror: Mirror, metrics: Metrics) -> Self {
+    pub(super) fn new(options: Arc<Options>, store: Store, upstream: Upstream, metrics: Metrics) -> Self {
         let current = store.current().cloned();
         let mut view = View {
             generations: store.generations().to_vec(),
@@ -93,12 +94,12 @@ impl Worker {
         view.ready = store.is_trusted(&clock::now());
         let folds = store.probes().folds;
         let by_commit = store.is_git_sync();
-        let given = PayloadInputs { folds, root_links: !by_commit, submodules: mirror.submodules() };
+        let given = PayloadInputs { folds, root_links: !by_commit, submodules: upstream.submodules() };
         let root = store.root().to_owned();
         Self {
             options,
             store: Arc::new(Mutex::new(store)),
-            mirror: Arc::new(Mutex::new(mirror)),
+            upstream: Arc::new(Mutex::new(upstream)),
             metrics,
             spare: SpareWork::default(),
             given,
@@ -121,9 +122,9 @@ impl Worker {
         }
     }
 
-    /// The mirror, for a delivery beside the root.
-    pub(super) fn mirror(&self) -> Arc<Mutex<Mirror>> {
-        Arc::clone(&self.mirror)
+    /// The way to the remote, for a delivery beside the root.
+    pub(super) fn upstream(&self) -> Arc<Mutex<Upstream>> {
+        Arc::clone(&self.upstream)
     }
 
     pub(super) fn hooks(&mut self, hooks: Arc<Hooks>) {
@@ -189,6 +190,11 @@ impl Worker {
                 Ok(done)
             }
             Err(error) => {
+                if let Error::Mirror(mirror::Error::Refused(refusal)) = &error
+                    && self.upstream.lock().await.hold_back(refusal)
+                {
+                    return Box::pin(self.follow(bounds, choice, may_publish)).await; // with what is left of the set
+                }
                 if error.is_refusal() {
                     self.refused = Some((known, one_line(&error), error.hints()));
                 }
@@ -201,7 +207,7 @@ impl Worker {
     /// sees it. The other layout shows no history, and saves itself the look.
     async fn may_differ_in_depth(&self, tip: &Tip) -> bool {
         let revision = Revision(tip.peeled.unwrap_or(tip.object));
-        self.by_commit && !self.mirror.lock().await.is_settled(revision)
+        self.by_commit && !self.upstream.lock().await.is_settled(revision)
     }
 
     fn remember_settled(&mut self, known: SettledTip) {
@@ -209,10 +215,14 @@ impl Worker {
         self.lost = None;
     }
 
-    async fn resolve(&self, bounds: &Bounds) -> Result<Tip, Error> {
+    async fn resolve(&mut self, bounds: &Bounds) -> Result<Tip, Error> {
         let began = Instant::now();
-        let mut mirror = self.mirror.lock().await;
-        let tip = bounds.network(Stage::Resolve, mirror.resolve()).await?;
+        let held = self.held();
+        let current = self.view.revision();
+        let mut upstream = self.upstream.lock().await;
+        let resolved = bounds.network(Stage::Resolve, upstream.resolve(current, &held)).await;
+        self.view.sources = upstream.rows();
+        let tip = resolved?;
         self.metrics.took("resolve", began.elapsed());
         Ok(tip)
     }
@@ -227,7 +237,7 @@ impl Worker {
     }
 
     async fn objects(&self) -> Objects {
-        self.mirror.lock().await.objects()
+        self.upstream.lock().await.objects()
     }
 
     /// Whether the mirror holds a revision.
@@ -338,6 +348,7 @@ impl Work for Worker {
         let ready = self.view.ready;
         let mirror_bytes = self.view.mirror_bytes;
         let commits = self.view.commits.clone();
+        let sources = self.view.sources.clone();
         let mended = bounds
             .blocking(Stage::Mend, move |_| {
                 let now = clock::now();
@@ -353,6 +364,7 @@ impl Work for Worker {
                     room: store.room(),
                     mirror_bytes,
                     commits,
+                    sources,
                 };
                 Ok((view, reaped, recovered))
             })
@@ -387,11 +399,11 @@ impl Work for Worker {
         }
         self.untidy = false;
         let held = self.held();
-        let mut mirror = Arc::clone(&self.mirror).lock_owned().await;
+        let mut upstream = Arc::clone(&self.upstream).lock_owned().await;
         let root = self.root.clone();
         let kept = bounds.blocking(Stage::Fetch, move |_| {
-            let kept = mirror.housekeep(&held);
-            let bytes = if mirror.dir().starts_with(&root) { mirror.disk_bytes() } else { 0 };
+            let kept = upstream.housekeep(&held);
+            let bytes = if upstream.dir().starts_with(&root) { upstream.disk_bytes() } else { 0 };
             Ok((kept, bytes))
         });
         match kept.await {

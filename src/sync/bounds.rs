@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::error::{Error, Stage};
-use crate::{hooks, mirror};
+use crate::hooks;
 
 /// The bounds of one attempt.
 #[derive(Debug)]
@@ -37,16 +37,16 @@ impl Bounds {
     }
 
     /// Runs something that waits for the network, and drops it when it is out of bounds.
-    pub(super) async fn network<T>(
+    pub(super) async fn network<T, E: Into<Error>>(
         &self,
         stage: Stage,
-        work: impl Future<Output = Result<T, mirror::Error>>,
+        work: impl Future<Output = Result<T, E>>,
     ) -> Result<T, Error> {
         self.stage.set(stage);
         tokio::select! {
             biased;
             () = self.draining.cancelled() => Err(Error::Interrupted),
-            result = work => Ok(result?),
+            result = work => result.map_err(Into::into),
             () = tokio::time::sleep_until(self.deadline) => Err(self.past_deadline(stage)),
         }
     }
@@ -155,7 +155,7 @@ mod tests {
     async fn a_silent_remote_is_given_up_at_the_deadline() {
         let (bounds, _draining) = bounds(Duration::from_secs(120));
         let began = Instant::now();
-        let never = std::future::pending::<Result<(), mirror::Error>>();
+        let never = std::future::pending::<Result<(), Error>>();
         let error = bounds.network(Stage::Fetch, never).await.unwrap_err();
         assert!(matches!(error, Error::Timeout { stage: Stage::Fetch, .. }), "{error}");
         assert_eq!(began.elapsed(), Duration::from_secs(120));
@@ -173,7 +173,7 @@ mod tests {
             Err::<(), _>(store::Error::Cancelled.into())
         });
         assert!(matches!(cancelled.await, Err(Error::Interrupted)));
-        let never = std::future::pending::<Result<(), mirror::Error>>();
+        let never = std::future::pending::<Result<(), Error>>();
         assert!(matches!(bounds.network(Stage::Fetch, never).await, Err(Error::Interrupted)));
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::human::one_line;
 use crate::phase::machine::Failure;
-use crate::sources::SourceError;
+use crate::sources::{SetError, SourceError};
 use crate::{hooks, mirror, store};
 
 /// A stage of an attempt. The names are label values of the metrics.
@@ -62,6 +62,9 @@ pub enum Error {
     /// The mirror, or the way to the remote.
     #[error(transparent)]
     Mirror(#[from] mirror::Error),
+    /// Several sources: one of them, the file that lists them, or how they lie beside each other.
+    #[error(transparent)]
+    Sources(SetError),
     /// The root.
     #[error(transparent)]
     Store(#[from] store::Error),
@@ -112,11 +115,21 @@ pub enum Error {
     Interrupted,
 }
 
+impl From<SetError> for Error {
+    fn from(error: SetError) -> Self {
+        match error {
+            SetError::Mirror(error) => Self::Mirror(error),
+            error => Self::Sources(error),
+        }
+    }
+}
+
 impl Error {
     /// Whether the same attempt may succeed later without an operator.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Mirror(error) => error.is_transient(),
+            Self::Sources(error) => error.is_transient(),
             Self::Store(error) => error.is_transient(),
             Self::Timeout { .. } | Self::Interrupted => true,
             Self::StillRefused { .. } | Self::Panicked { .. } => false,
@@ -149,6 +162,7 @@ impl Error {
     pub fn hints(&self) -> Vec<String> {
         match self {
             Self::Mirror(error) => error.hints(),
+            Self::Sources(error) => error.hints(),
             Self::Store(error) => error.hints(),
             Self::Gate { source, .. } if self.is_refusal() => {
                 let again = "the same revision is not asked about again; --pre-publish-gate-retry asks at every attempt";
@@ -217,7 +231,8 @@ fn refuses(error: &mirror::Error) -> bool {
         // The same pack would be fetched and thrown away again.
         Mirror::IndexMemory { .. } | Mirror::FetchBytes { .. } => true,
         Mirror::Wire(Wire::TooMuch { budget: Budget::Pack, .. }) => true,
-        Mirror::Module { source, .. } => refuses(source),
+        Mirror::Module { source, .. } | Mirror::OfSource { source, .. } => refuses(source),
+        Mirror::Collision { .. } | Mirror::Trespass { .. } => true,
         _ => false,
     }
 }
@@ -226,7 +241,7 @@ fn retry_after(error: &mirror::Error) -> Option<Duration> {
     match error {
         mirror::Error::Wire(error) => error.retry_after(),
         mirror::Error::Unsent { source, .. } => source.retry_after(),
-        mirror::Error::Module { source, .. } => retry_after(source),
+        mirror::Error::Module { source, .. } | mirror::Error::OfSource { source, .. } => retry_after(source),
         _ => None,
     }
 }
@@ -252,6 +267,10 @@ mod tests {
         let each = [
             Error::Mirror(mirror::Error::Cancelled),
             Error::Store(store::Error::Cancelled),
+            Error::Sources(SetError::File(crate::sources::BadFile {
+                path: "/sources.yaml".into(),
+                why: "it lists 0 sources; 1 to 64 make a root".into(),
+            })),
             gate(hooks::Failure::Drained, false),
             gate(ended(), false),
             gate(ended(), true),
@@ -265,6 +284,7 @@ mod tests {
         for error in each {
             match &error {
                 Error::Mirror(_)
+                | Error::Sources(_)
                 | Error::Store(_)
                 | Error::Gate { .. }
                 | Error::Timeout { .. }

@@ -47,11 +47,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 use crate::hooks::Hooks;
-use crate::mirror::{Mirror, Selection, Subdirectory, Submodules};
+use crate::mirror::{Selection, Subdirectory, Submodules};
 use crate::payload::{Limits, Rules, Symlinks};
 use crate::phase::machine::{Machine, Patience, Timing};
 use crate::phase::{Status, Trigger};
-use crate::sources::{AttemptResults, History, Newest};
+use crate::sources::{AttemptResults, History, Newest, Upstream};
 use crate::store::{OwnFile, Store};
 use crate::telemetry::metrics::{Metrics, SourceLabel};
 
@@ -187,12 +187,12 @@ impl Sync {
     pub fn new(
         options: Options,
         store: Store,
-        mirror: Mirror,
+        upstream: Upstream,
         metrics: Metrics,
         status: watch::Sender<Status>,
     ) -> Self {
         let options = Arc::new(options);
-        let remote = mirror.remote();
+        let remote = upstream.remote();
         let hold = store.current().and_then(|record| {
             // By the wall clock, which may have been set: never longer than the interval itself.
             let since = clock::now().wall.duration_since(record.published);
@@ -201,12 +201,14 @@ impl Sync {
         });
         let machine = Machine::new(options.pace, options.patience, Duration::ZERO, hold);
         let before = store.status();
-        let received = mirror.received();
-        let worker = attempt::Worker::new(Arc::clone(&options), store, mirror, metrics.clone());
-        let seen = report::InitialState { remote, before, received };
-        let report = report::Report::new(Arc::clone(&options), seen, metrics.clone(), worker.view(), status);
+        let received = upstream.received();
         let (send, asked) = mpsc::channel(1);
-        let asker = TriggerSender { send, metrics };
+        let asker = TriggerSender { send, metrics: metrics.clone() };
+        let of_source = asker.clone();
+        upstream.on_answer(move || of_source.ask(Trigger::Source));
+        let worker = attempt::Worker::new(Arc::clone(&options), store, upstream, metrics.clone());
+        let seen = report::InitialState { remote, before, received };
+        let report = report::Report::new(Arc::clone(&options), seen, metrics, worker.view(), status);
         let attempts = AttemptResults::default();
         Self { worker, report, machine, asked, asker, attempts, options }
     }
@@ -231,7 +233,7 @@ impl Sync {
 
     /// Tells the relation of revisions, from this sync's mirror and remote.
     pub fn history(&self) -> History {
-        History::new(self.worker.mirror(), self.options.sync_timeout)
+        History::new(self.worker.upstream(), self.options.sync_timeout)
     }
 
     /// Runs until it is done, gives up, or the process drains.

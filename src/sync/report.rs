@@ -470,6 +470,7 @@ fn known_success(before: Option<Status>, view: &View, remote: &str, asked: &str)
 /// Puts what was seen of the root into the status.
 fn fill_status(status: &mut Status, view: &View) {
     status.ready |= view.ready;
+    status.sources.clone_from(&view.sources);
     let shown = |record: &crate::generation::GenerationRecord| {
         let decision = view.plan.decisions.iter().find(|decision| decision.name == record.name);
         let is_current = view.current.as_ref() == Some(&record.name);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 
 use crate::generation::{GenerationRecord, Name};
-use crate::phase::Commit;
+use crate::phase::{Commit, SourceStatus};
 use crate::retention::Plan;
 use crate::revision::Revision;
 use crate::store::{Published, Room};
@@ -42,6 +42,8 @@ pub(super) struct View {
     pub(super) room: Room,
     /// What their commits say of themselves, of those that were looked at; none where the mirror does not have it.
     pub(super) commits: HashMap<Revision, Option<Commit>>,
+    /// The sources, where there are several.
+    pub(super) sources: Vec<SourceStatus>,
     /// Bytes of the mirror, if it lies in the root, when they were last counted.
     pub(super) mirror_bytes: Option<u64>,
 }

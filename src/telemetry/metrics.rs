@@ -32,7 +32,7 @@ const BESIDE: [&str; 7] = ["verify", "restore", "housekeep", "spare", "status", 
 const CLASSES: [&str; 4] = ["transient", "permanent", "refused", "timeout"];
 
 /// Who asks for attempts.
-const SOURCES: [&str; 5] = ["start_up", "timer", "signal", "webhook", "delivery"];
+const SOURCES: [&str; 6] = ["start_up", "timer", "signal", "webhook", "delivery", "source"];
 
 /// `result` of an attempt.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
@@ -61,7 +61,7 @@ pub struct ErrorLabel {
 /// Who asked for an attempt.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 pub struct SourceLabel {
-    /// start_up, timer, signal, webhook, delivery.
+    /// start_up, timer, signal, webhook, delivery, source.
     pub source: &'static str,
 }
 

@@ -69,8 +69,22 @@ impl Args {
 #[command(next_help_heading = "Source")]
 pub struct Source {
     /// Repository: https, http, ssh or git URL, host:path, or a local path
-    #[arg(long, value_name = "URL", required = true)]
+    #[arg(
+        long,
+        value_name = "URL",
+        required_unless_present = "sources",
+        default_value = "",
+        hide_default_value = true
+    )]
     pub repo: String,
+
+    /// File that lists several repositories, refs and directories, to be published as one tree; instead of --repo
+    ///
+    /// YAML, read again at every attempt: see docs/guides/sources.md. A flag for credentials counts for every source
+    /// that has none of its own. Not with --ref, --path, --sparse-checkout-file, --submodules, --filter, --git,
+    /// --layout=git-sync or rules for ConfigMaps.
+    #[arg(long, value_name = "FILE", default_value = "", hide_default_value = true, hide_short_help = true)]
+    pub sources: String,
 
     /// Branch, tag, full ref name or full commit id to follow
     #[arg(long = "ref", value_name = "REF", default_value = "HEAD")]

@@ -75,12 +75,21 @@ pub(super) struct Child {
 pub(super) type Children = BTreeMap<String, Child>;
 
 /// Boxed: a submodule may have submodules.
-type Fetching<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
+pub(super) type Fetching<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
 impl Mirror {
     /// Makes sure that the submodules of a revision that is held are held, too, down to the last, within what all of
     /// them together may come to. `held`: as in [`Mirror::fetch`].
-    pub(super) async fn fetch_modules(
+    pub(super) fn fetch_modules<'a>(
+        &'a mut self,
+        revision: Revision,
+        held: &'a [Revision],
+        allowance: &'a mut Allowance,
+    ) -> Fetching<'a> {
+        Box::pin(self.fetch_modules_of(revision, held, allowance))
+    }
+
+    async fn fetch_modules_of(
         &mut self,
         revision: Revision,
         held: &[Revision],
@@ -117,8 +126,7 @@ impl Mirror {
             let done = match measured {
                 Ok((commit, bytes, entries)) => {
                     allowance.take(bytes, entries).map_err(|rule| refuse(&link, rule))?;
-                    let fetching: Fetching<'_> = Box::pin(child.fetch_modules(commit, &held, allowance));
-                    fetching.await
+                    child.fetch_modules(commit, &held, allowance).await
                 }
                 Err(error) => Err(error),
             };

@@ -254,7 +254,7 @@ impl PacketReader {
     }
 
     /// The answer ended early. A local process has said why on its standard error, a moment before or after.
-    pub(super) async fn cut(&self) -> Error {
+    pub(super) async fn cut(&mut self) -> Error {
         if let Incoming::Stream(stream) = &self.incoming
             && let Some(failure) = stream.failure(&self.remote)
         {

@@ -11,7 +11,7 @@ use super::{Bounds, Choice, Stage, Worker};
 use crate::clock;
 use crate::generation::GenerationRecord;
 use crate::human::one_line;
-use crate::mirror::{self, Mirror, Selection, Tip};
+use crate::mirror::{self, Selection, Tip};
 use crate::revision::Revision;
 use crate::store::{self, Published};
 use crate::sync::error::Error;
@@ -48,10 +48,10 @@ impl Worker {
             return false;
         }
         let held = self.held();
-        let mut mirror = Arc::clone(&self.mirror).lock_owned().await;
+        let mut upstream = Arc::clone(&self.upstream).lock_owned().await;
         let bytes = match self.too_large {
             Some((object, bytes)) if object == tip.object => bytes,
-            _ => match bounds.network(Stage::Fetch, mirror.pack_bytes(tip, &held)).await {
+            _ => match bounds.network(Stage::Fetch, upstream.pack_bytes(tip, &held)).await {
                 Ok(bytes) => bytes,
                 Err(error) => {
                     debug!(error = one_line(&error), "it is not known how large it is");
@@ -61,8 +61,8 @@ impl Worker {
         };
         self.too_large = Some((tip.object, bytes));
         let needed = bytes + bytes / INDEX + (1 << 18);
-        let dir = mirror.dir().to_owned();
-        drop(mirror);
+        let dir = upstream.dir();
+        drop(upstream);
         let mut store = self.store().await;
         let made = bounds.blocking(Stage::Fetch, move |cancel| {
             let made = store.make_room_to_fetch(&dir, needed, cancel)?;
@@ -88,11 +88,17 @@ impl Worker {
         self.view.generations = generations;
     }
 
-    async fn try_to_fetch(&self, bounds: &Bounds, tip: &Tip, wanted: &Selection) -> Result<Revision, Error> {
+    async fn try_to_fetch(
+        &mut self,
+        bounds: &Bounds,
+        tip: &Tip,
+        wanted: &Selection,
+    ) -> Result<Revision, Error> {
         let began = Instant::now();
         let held = self.held();
-        let mut mirror = self.mirror.lock().await;
-        let fetched = bounds.network(Stage::Fetch, fetch_all(&mut mirror, tip, &held, wanted)).await;
+        let mut upstream = self.upstream.lock().await;
+        let fetched = bounds.network(Stage::Fetch, upstream.fetch(tip, &held, wanted)).await;
+        self.view.sources = upstream.rows();
         let revision = fetched?;
         self.metrics.took("fetch", began.elapsed());
         Ok(revision)
@@ -193,10 +199,10 @@ impl Worker {
     async fn make_room(&mut self, bounds: &Bounds, stage: Stage, coming: Option<Revision>) -> bool {
         let keep: Vec<_> = coming.into_iter().chain(self.held()).collect();
         let store = self.store().await;
-        let mut mirror = Arc::clone(&self.mirror).lock_owned().await;
+        let mut upstream = Arc::clone(&self.upstream).lock_owned().await;
         let made = bounds.blocking(stage, move |cancel| {
             store.wait_for_deletions(cancel); // of what did not fit
-            Ok(mirror.make_room(&keep)?)
+            Ok(upstream.make_room(&keep)?)
         });
         match made.await {
             Ok(made) => {
@@ -211,16 +217,4 @@ impl Worker {
             }
         }
     }
-}
-
-/// A revision with its history, and the files that are wanted of it.
-async fn fetch_all(
-    mirror: &mut Mirror,
-    tip: &Tip,
-    held: &[Revision],
-    wanted: &Selection,
-) -> Result<Revision, mirror::Error> {
-    let revision = mirror.fetch(tip, held).await?;
-    mirror.fill(revision, wanted).await?;
-    Ok(revision)
 }

@@ -1,0 +1,274 @@
+//! Several trees placed in one. Rules: the source with the longest place owns what is below it, and others have nothing
+//! there; sources of one place may share directories and no file.
+
+use std::collections::BTreeMap;
+
+use git2::ObjectType;
+
+use super::{Part, failed};
+use crate::mirror::error::Error;
+use crate::mirror::odb::{ObjectReader, to_object_id};
+use crate::mirror::sparse::Patterns;
+use crate::mirror::tree::{DIRECTORY, FORMAT, Line, lines};
+use crate::payload::{Limits, Refusal, Rule, escaped};
+use crate::revision::{ObjectId, Revision};
+
+/// An entry of a source's tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Item {
+    mode: u32,
+    id: ObjectId,
+}
+
+impl Item {
+    fn is_dir(&self) -> bool {
+        self.mode & FORMAT == DIRECTORY
+    }
+}
+
+/// A source, and what it has somewhere.
+type Has = (usize, Item);
+
+/// Something that is placed further down.
+struct Placed<'p> {
+    part: usize,
+    item: Item,
+    /// The components that are left of its place.
+    to: Vec<&'p [u8]>,
+}
+
+struct Overlay<'a> {
+    reader: &'a ObjectReader<'a>,
+    parts: &'a [Part],
+    limits: &'a Limits,
+    /// Entries that may still be looked at. Trees that name the same trees again and again would have no end.
+    left: u64,
+}
+
+/// The tree that holds what every part places. It is written with all the trees on the way that no source has.
+pub(super) fn overlay(reader: &ObjectReader<'_>, parts: &[Part], limits: &Limits) -> Result<ObjectId, Error> {
+    let left = limits.entries.saturating_mul(8);
+    let mut overlay = Overlay { reader, parts, limits, left };
+    let mut here = Vec::new();
+    let mut below = Vec::new();
+    for (part, given) in parts.iter().enumerate() {
+        let of = |source| Error::OfSource { name: given.name.clone(), source: Box::new(source) };
+        let Some(item) = overlay.chosen(given).map_err(of)? else { continue };
+        match given.to.as_str() {
+            "" if item.is_dir() => here.push((part, item)),
+            "" => {
+                let rule = Rule::NotADirectory { path: escaped(given.path.as_bytes()) };
+                return Err(of(refusal(given.revision, given.path.as_bytes(), rule)));
+            }
+            to => {
+                let to = to.split('/').map(str::as_bytes).collect();
+                below.push(Placed { part, item, to });
+            }
+        }
+    }
+    let top = overlay.dir(&mut Vec::new(), here, below)?;
+    top.map_or_else(|| overlay.write(&[]), Ok)
+}
+
+fn refusal(revision: Revision, path: &[u8], rule: Rule) -> Error {
+    Refusal { revision, path: escaped(path), rule }.into()
+}
+
+impl Overlay<'_> {
+    /// What a part places; none where its patterns leave nothing.
+    fn chosen(&mut self, part: &Part) -> Result<Option<Item>, Error> {
+        let damaged = |lack| Error::damaged(part.revision, lack);
+        let top = self.reader.commit(&part.revision.0).map_err(damaged)?.tree;
+        let mut item = Item { mode: DIRECTORY, id: top };
+        for (end, name) in part.components() {
+            let path = || part.path.as_bytes();
+            let found = match item.is_dir() {
+                true => self.line(part.revision, &item.id, name)?,
+                false => None,
+            };
+            item = found.ok_or_else(|| {
+                refusal(part.revision, &path()[..end], Rule::NoDirectory { path: escaped(path()) })
+            })?;
+        }
+        if part.sparse.is_empty() || !item.is_dir() {
+            return Ok(Some(item));
+        }
+        let patterns = Patterns::parse(&part.sparse.join("\n"))?;
+        let chosen = self.filtered(part.revision, &patterns, item.id, &mut Vec::new(), false)?;
+        Ok(chosen.map(|id| Item { id, ..item }))
+    }
+
+    fn line(&self, revision: Revision, tree: &ObjectId, name: &str) -> Result<Option<Item>, Error> {
+        let damaged = |lack| Error::damaged(revision, lack);
+        let object = self.reader.tree(tree).map_err(damaged)?;
+        let mut lines = lines(tree, object.data()).map_err(damaged)?;
+        Ok(lines.find(|line| line.name == name.as_bytes()).map(|line| item(&line)))
+    }
+
+    /// A tree without what patterns leave out; none where nothing is left.
+    fn filtered(
+        &mut self,
+        revision: Revision,
+        patterns: &Patterns,
+        tree: ObjectId,
+        path: &mut Vec<u8>,
+        inherited: bool,
+    ) -> Result<Option<ObjectId>, Error> {
+        let damaged = |lack| Error::damaged(revision, lack);
+        let all: Vec<(Vec<u8>, Item)> = {
+            let object = self.reader.tree(&tree).map_err(damaged)?;
+            let lines = lines(&tree, object.data()).map_err(damaged)?;
+            lines.map(|line| (line.name.to_vec(), item(&line))).collect()
+        };
+        self.look(revision, path, all.len())?;
+        let before = all.len();
+        let mut kept = Vec::new();
+        let mut is_same = true;
+        for (name, item) in all {
+            let end = path.len();
+            if end > 0 {
+                path.push(b'/');
+            }
+            path.extend_from_slice(&name);
+            let wanted = patterns.wants(path, item.is_dir(), inherited);
+            let found = match item.is_dir() {
+                true => self.filtered(revision, patterns, item.id, path, wanted)?,
+                false => wanted.then_some(item.id),
+            };
+            path.truncate(end);
+            is_same &= found == Some(item.id);
+            kept.extend(found.map(|id| (name, Item { id, ..item })));
+        }
+        if kept.is_empty() {
+            return Ok(None);
+        }
+        if is_same && kept.len() == before {
+            return Ok(Some(tree));
+        }
+        self.write(&kept).map(Some)
+    }
+
+    /// Depth and number of what is looked at are bounded: commits' authors choose both.
+    fn look(&mut self, revision: Revision, path: &[u8], entries: usize) -> Result<(), Error> {
+        let depth = if path.is_empty() { 0 } else { 1 + path.iter().filter(|byte| **byte == b'/').count() };
+        if depth > self.limits.depth as usize {
+            return Err(refusal(revision, path, Rule::Depth { limit: self.limits.depth }));
+        }
+        match self.left.checked_sub(entries as u64 + 1) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => Err(refusal(revision, path, Rule::Entries { limit: self.limits.entries })),
+        }
+    }
+
+    /// One directory: `here` are the trees that lie over each other in it, `below` what is placed somewhere in it. None
+    /// where nothing is in it.
+    fn dir(
+        &mut self,
+        path: &mut Vec<u8>,
+        here: Vec<Has>,
+        below: Vec<Placed<'_>>,
+    ) -> Result<Option<ObjectId>, Error> {
+        if below.is_empty()
+            && let [(_, only)] = here[..]
+        {
+            return Ok(Some(only.id));
+        }
+        let mut names: BTreeMap<Vec<u8>, (Vec<Has>, Vec<Placed<'_>>)> = BTreeMap::new();
+        for (part, tree) in here {
+            let revision = self.parts[part].revision;
+            let damaged = |lack| Error::damaged(revision, lack);
+            let object = self.reader.tree(&tree.id).map_err(damaged)?;
+            let lines = lines(&tree.id, object.data()).map_err(damaged)?;
+            self.look(revision, path, lines.len())?;
+            for line in lines {
+                names.entry(line.name.to_vec()).or_default().0.push((part, item(&line)));
+            }
+        }
+        for mut placed in below {
+            let name = placed.to.remove(0); // it is placed below here
+            names.entry(name.to_vec()).or_default().1.push(placed);
+        }
+        let mut entries = Vec::new();
+        for (name, (has, placed)) in names {
+            let end = path.len();
+            if end > 0 {
+                path.push(b'/');
+            }
+            path.extend_from_slice(&name);
+            let found = self.entry(path, has, placed)?;
+            path.truncate(end);
+            entries.extend(found.map(|item| (name, item)));
+        }
+        if entries.is_empty() { Ok(None) } else { self.write(&entries).map(Some) }
+    }
+
+    /// What becomes of one path.
+    fn entry(
+        &mut self,
+        path: &mut Vec<u8>,
+        mut has: Vec<Has>,
+        placed: Vec<Placed<'_>>,
+    ) -> Result<Option<Item>, Error> {
+        let (exact, below): (Vec<_>, Vec<_>) = placed.into_iter().partition(|placed| placed.to.is_empty());
+        if let (Some(owner), Some((other, _))) = (exact.first(), has.first()) {
+            return Err(Error::Trespass {
+                path: escaped(path),
+                owner: self.name(owner.part),
+                other: self.name(*other),
+            });
+        }
+        has.extend(exact.into_iter().map(|placed| (placed.part, placed.item)));
+        if let ([(_, only)], []) = (&has[..], &below[..]) {
+            return Ok(Some(*only)); // as it is, whatever it is
+        }
+        if let Some((one, _)) = has.iter().find(|(_, item)| !item.is_dir()) {
+            let others = has.iter().map(|(part, _)| *part).chain(below.iter().map(|placed| placed.part));
+            let other = others.into_iter().find(|part| part != one).unwrap_or(*one);
+            let (one, other) = (self.name(*one), self.name(other));
+            return Err(Error::Collision { path: escaped(path), one, other });
+        }
+        let tree = self.dir(path, has, below)?;
+        Ok(tree.map(|id| Item { mode: DIRECTORY, id }))
+    }
+
+    fn name(&self, part: usize) -> String {
+        self.parts[part].name.clone()
+    }
+
+    /// Writes a tree, in git's order: a directory's name counts as if it ended in a slash.
+    fn write(&self, entries: &[(Vec<u8>, Item)]) -> Result<ObjectId, Error> {
+        let key = |(name, item): &(Vec<u8>, Item)| {
+            let slash: &[u8] = if item.is_dir() { b"/" } else { b"" };
+            [name, slash].concat()
+        };
+        let mut sorted: Vec<_> = entries.iter().collect();
+        sorted.sort_by_cached_key(|entry| key(entry));
+        let mut raw = Vec::new();
+        for (name, item) in sorted {
+            raw.extend_from_slice(format!("{:o} ", item.mode).as_bytes());
+            raw.extend_from_slice(name);
+            raw.push(0);
+            raw.extend_from_slice(&item.id.0);
+        }
+        let id = self.reader.0.write(ObjectType::Tree, &raw).map_err(failed("write a tree"))?;
+        Ok(to_object_id(id))
+    }
+}
+
+fn item(line: &Line<'_>) -> Item {
+    Item { mode: line.mode, id: line.id }
+}
+
+impl Part {
+    /// Each name of the path, with where it ends in it.
+    fn components(&self) -> impl Iterator<Item = (usize, &str)> {
+        let mut end = 0;
+        self.path.split('/').filter(|name| !name.is_empty()).map(move |name| {
+            end += usize::from(end > 0) + name.len();
+            (end, name)
+        })
+    }
+}

@@ -1,0 +1,96 @@
+//! Which source of a composed tree a path belongs to.
+
+use std::sync::Arc;
+
+/// Where the sources of a tree are placed: each owns what lies below its own place and below no longer one.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Parts(Arc<[Vec<u8>]>);
+
+impl Parts {
+    /// Of these places, the top of the tree being the empty path. None: the tree is one source's.
+    pub fn new(places: impl IntoIterator<Item = Vec<u8>>) -> Self {
+        let mut places: Vec<_> = places.into_iter().collect();
+        places.sort_unstable_by_key(|place| std::cmp::Reverse(place.len()));
+        places.dedup();
+        Self(places.into())
+    }
+
+    /// The place that a path belongs to; the top where it is below none.
+    pub fn owner(&self, path: &[u8]) -> &[u8] {
+        let found = self.0.iter().find(|place| {
+            place.is_empty()
+                || path.strip_prefix(place.as_slice()).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+        });
+        found.map_or(b"", Vec::as_slice)
+    }
+
+    /// Whether a link called `name` in the directory `dir` leads out of what its source placed. The target was found to
+    /// stay inside the tree, with `..` at its beginning only.
+    pub(super) fn is_left_by(&self, dir: &[u8], name: &[u8], target: &[u8]) -> bool {
+        if self.0.is_empty() {
+            return false;
+        }
+        let mut at: Vec<&[u8]> = dir.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).collect();
+        let own = self.owner(&super::join(dir, name));
+        let mut leaves = false;
+        for part in target.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
+            match part {
+                b".." => _ = at.pop(),
+                part => at.push(part),
+            }
+            // On the way up it may pass the top of its own place, and nothing above.
+            leaves |= self.owner(&at.join(&b'/')) != own && !(own.is_empty() && at.is_empty());
+        }
+        leaves
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(places: &[&str]) -> Parts {
+        Parts::new(places.iter().map(|place| place.as_bytes().to_vec()))
+    }
+
+    #[test]
+    fn the_longest_place_owns_a_path() {
+        let parts = parts(&["", "teams", "teams/a"]);
+        for (path, owner) in [
+            ("x", ""),
+            ("teams", "teams"),
+            ("teams/b/c", "teams"),
+            ("teams/a", "teams/a"),
+            ("teams/a/x", "teams/a"),
+            ("teams/ab", "teams"),
+            ("teamsters", ""),
+        ] {
+            assert_eq!(parts.owner(path.as_bytes()), owner.as_bytes(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_link_stays_in_what_its_own_source_placed() {
+        let placed = parts(&["", "jobs", "teams/a"]);
+        for (dir, target, leaves) in [
+            ("", "x", false),
+            ("", "jobs/x", true),
+            ("sub", "../x", false),
+            ("sub", "../jobs", true),
+            ("jobs", "x", false),
+            ("jobs/deep", "../x", false),
+            ("jobs", "../x", true),
+            ("jobs", "../jobs/x", true),
+            ("teams/a/deep", "../../b", true),
+            ("teams", "a", true),
+            ("teams", "b", false),
+        ] {
+            assert_eq!(
+                placed.is_left_by(dir.as_bytes(), b"link", target.as_bytes()),
+                leaves,
+                "{dir}: {target}"
+            );
+        }
+        assert!(!parts(&[]).is_left_by(b"jobs", b"link", b"../x"), "one source");
+    }
+}

@@ -1,0 +1,283 @@
+//! The file that lists the sources of a root (`--sources`).
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use crate::revision::Ref;
+use crate::secret;
+
+/// No more sources than these make one root.
+const MOST: usize = 64;
+
+/// More than any real file. It is read at every attempt.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// What becomes of a set when one of its sources fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnFailure {
+    /// That source stays at its last published revision, and the others go on.
+    #[default]
+    Keep,
+    /// Nothing moves.
+    Hold,
+}
+
+/// The file's content, checked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct List {
+    /// What becomes of the others when one fails.
+    pub on_failure: OnFailure,
+    /// In the file's order.
+    pub sources: Vec<Listed>,
+}
+
+/// One source.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Listed {
+    /// What it is called in status, metrics and errors.
+    pub name: String,
+    /// Its repository, as `--repo` takes it. It may hold a secret.
+    pub repo: String,
+    /// What is followed there.
+    pub asked: String,
+    /// The directory or file that is placed; empty for all of the repository.
+    pub path: String,
+    /// Where it is placed; empty for the top of the root.
+    pub to: String,
+    /// git's sparse patterns, from `path` on; none: everything.
+    pub sparse: Vec<String>,
+    /// Whether the first publication does without it.
+    pub optional: bool,
+    /// What is used for its repository instead of the flags' values.
+    pub credentials: Credentials,
+}
+
+impl Listed {
+    /// What is followed.
+    pub fn wanted(&self) -> Ref {
+        self.asked.parse().unwrap_or(Ref::Head) // it was read before
+    }
+}
+
+/// Credentials of one source.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Credentials {
+    /// As `--username`.
+    pub username: String,
+    /// As `--password-file`.
+    pub password_file: PathBuf,
+    /// As `--ssh-key-file`.
+    pub ssh_key_file: PathBuf,
+    /// As `--ssh-known-hosts-file`.
+    pub ssh_known_hosts_file: PathBuf,
+}
+
+/// The file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {why}", path.display())]
+pub struct BadFile {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Raw {
+    version: u32,
+    #[serde(default)]
+    on_failure: OnFailure,
+    sources: Vec<RawSource>,
+    end: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct RawSource {
+    name: String,
+    repo: String,
+    #[serde(rename = "ref", default)]
+    asked: Option<String>,
+    #[serde(default)]
+    path: String,
+    #[serde(default)]
+    to: String,
+    #[serde(default)]
+    sparse: Vec<String>,
+    #[serde(default)]
+    optional: bool,
+    #[serde(default)]
+    credentials: Credentials,
+}
+
+impl List {
+    /// Reads the file. It is read twice: who writes it in place may be in the middle of that. Blocking.
+    pub fn read(path: &std::path::Path) -> Result<Self, BadFile> {
+        let bad = |why: String| BadFile { path: path.to_owned(), why };
+        let read = || -> std::io::Result<String> {
+            let mut text = String::new();
+            let file = std::fs::File::open(path)?;
+            std::io::Read::read_to_string(&mut std::io::Read::take(file, MAX_BYTES + 1), &mut text)?;
+            Ok(text)
+        };
+        let text = read().map_err(|error| bad(format!("cannot read it: {error}")))?;
+        if text.len() as u64 > MAX_BYTES {
+            return Err(bad("it has more than 1 MiB".to_owned()));
+        }
+        match read() {
+            Ok(again) if again == text => Self::parse(&text).map_err(bad),
+            _ => Err(bad("it changed while it was read; it is read again at the next attempt".to_owned())),
+        }
+    }
+
+    /// Reads the text; else says in words what is wrong.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        const END: &str =
+            "its last line must be `end: true`: a file that was cut short would mean something else";
+        secret::know_urls(text); // before a word of it is in a message
+        let last = text.lines().rev().find(|line| !line.trim().is_empty());
+        if last.is_none_or(|line| line.trim_end() != "end: true") || !text.ends_with('\n') {
+            return Err(END.to_owned());
+        }
+        let raw: Raw = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
+        if raw.version != 1 {
+            return Err(format!("version {} is not known: this treeswap reads version 1", raw.version));
+        }
+        if !raw.end {
+            return Err(END.to_owned());
+        }
+        if raw.sources.is_empty() || raw.sources.len() > MOST {
+            return Err(format!("it lists {} sources; 1 to {MOST} make a root", raw.sources.len()));
+        }
+        let mut names = BTreeSet::new();
+        let mut sources = Vec::new();
+        for source in raw.sources {
+            let name = source.name.clone();
+            if !names.insert(name.clone()) {
+                return Err(format!("two sources are called {name:?}"));
+            }
+            sources.push(source.checked().map_err(|why| format!("source {name:?}: {why}"))?);
+        }
+        Ok(Self { on_failure: raw.on_failure, sources })
+    }
+}
+
+impl RawSource {
+    fn checked(self) -> Result<Listed, String> {
+        let is_label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if self.name.is_empty() || self.name.len() > 63 || !self.name.chars().all(is_label) {
+            return Err("a name has 1 to 63 lower-case letters, digits and `-`".to_owned());
+        }
+        if self.repo.is_empty() {
+            return Err("it has no repo".to_owned());
+        }
+        secret::know_remote(&self.repo);
+        let asked = self.asked.unwrap_or_else(|| "HEAD".to_owned());
+        let checked: Result<Ref, _> = asked.parse();
+        checked.map_err(|error: crate::revision::BadRef| format!("ref {asked:?}: {}", error.why()))?;
+        let path = below("path", &self.path)?;
+        let to = below("to", &self.to)?;
+        if to.split('/').any(|part| part.eq_ignore_ascii_case(".git") || part.starts_with("..")) {
+            return Err("to: no part of it may be `.git` or begin with `..`".to_owned());
+        }
+        if self.sparse.iter().any(|pattern| pattern.contains(['\n', '\0'])) {
+            return Err("sparse: one pattern an entry".to_owned());
+        }
+        let credentials = self.credentials;
+        if credentials.username.is_empty() != credentials.password_file.as_os_str().is_empty() {
+            return Err("credentials: username and password-file need each other".to_owned());
+        }
+        Ok(Listed {
+            name: self.name,
+            repo: self.repo,
+            asked,
+            path,
+            to,
+            sparse: self.sparse,
+            optional: self.optional,
+            credentials,
+        })
+    }
+}
+
+/// A relative path without detours, which may end in a slash; empty for the top.
+fn below(key: &str, text: &str) -> Result<String, String> {
+    let path = text.strip_suffix('/').unwrap_or(text);
+    let is_name = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
+    if path.is_empty() && text.is_empty() || path.split('/').all(is_name) {
+        return Ok(path.to_owned());
+    }
+    Err(format!(
+        "{key}: write a path below the top, as in `services/gateway`: no `/` in front, no `.` or `..`"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = r#"version: 1
+on-failure: hold
+sources:
+  - {name: jobs, repo: https://git.example.com/release.git, ref: main, path: ci-operator/jobs/, to: jobs}
+  - {name: steps, repo: https://git.example.com/release.git, to: steps, sparse: ["/a/", "!b"]}
+  - {name: team-a, repo: git@git.example.com:a.git, to: teams/a, optional: true, credentials: {ssh-key-file: /etc/a/key}}
+end: true
+"#;
+
+    #[test]
+    fn a_file_is_read_as_it_is_written() {
+        let list = List::parse(EXAMPLE).unwrap();
+        assert_eq!(list.on_failure, OnFailure::Hold);
+        let jobs = &list.sources[0];
+        assert_eq!(
+            (jobs.path.as_str(), jobs.to.as_str(), jobs.asked.as_str()),
+            ("ci-operator/jobs", "jobs", "main")
+        );
+        assert_eq!((list.sources[1].asked.as_str(), list.sources[1].sparse.len()), ("HEAD", 2));
+        assert!(list.sources[2].optional && !list.sources[1].optional);
+        assert_eq!(list.sources[2].credentials.ssh_key_file, PathBuf::from("/etc/a/key"));
+    }
+
+    #[test]
+    fn no_file_that_was_cut_short_is_read() {
+        for end in 0..EXAMPLE.len() {
+            assert!(List::parse(&EXAMPLE[..end]).is_err(), "cut at {end}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_the_sources_name() {
+        let one = |source: &str| format!("version: 1\nsources:\n  - {{{source}}}\nend: true\n");
+        for (text, words) in [
+            (one("name: A, repo: x"), "source \"A\": a name has 1 to 63 lower-case letters"),
+            (one("name: a, repo: ''"), "source \"a\": it has no repo"),
+            (one("name: a, repo: x, ref: 'a b'"), "ref \"a b\": only a branch"),
+            (one("name: a, repo: x, to: /y"), "to: write a path below the top"),
+            (one("name: a, repo: x, to: a/../b"), "to: write a path below the top"),
+            (one("name: a, repo: x, path: /"), "path: write a path below the top"),
+            (one("name: a, repo: x, to: a/.GIT"), "no part of it may be `.git`"),
+            (one("name: a, repo: x, to: ..data"), "begin with `..`"),
+            (one("name: a, repo: x, branch: y"), "unknown field `branch`"),
+            (
+                one("name: a, repo: x, credentials: {username: y}"),
+                "username and password-file need each other",
+            ),
+            (one("name: a, repo: x}\n  - {name: a, repo: y"), "two sources are called \"a\""),
+            ("version: 2\nsources: []\nend: true\n".to_owned(), "version 2 is not known"),
+            ("version: 1\nsources: []\nend: true\n".to_owned(), "it lists 0 sources; 1 to 64"),
+            ("version: 1\nend: true\nsources: []\n".to_owned(), "its last line must be `end: true`"),
+        ] {
+            let why = List::parse(&text).unwrap_err();
+            assert!(why.contains(words), "{text}: {why}");
+        }
+        let many: String = (0..65).map(|n| format!("  - {{name: s{n}, repo: x}}\n")).collect();
+        let why = List::parse(&format!("version: 1\nsources:\n{many}end: true\n")).unwrap_err();
+        assert!(why.contains("it lists 65 sources; 1 to 64"), "{why}");
+    }
+}

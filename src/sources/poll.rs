@@ -1,0 +1,128 @@
+//! One question to one repository: what its refs name, with the objects.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, Semaphore};
+
+use super::SourceError;
+use crate::mirror::{self, Mirror, Tip};
+use crate::revision::{ObjectId, Ref, Revision};
+
+/// Several refs are asked for one by one, and a ref transaction may come in between: they are asked for until two rounds
+/// agree, at most so often.
+const ROUNDS: usize = 6;
+
+/// A question.
+pub(super) struct Question {
+    pub(super) mirror: Arc<Mutex<Mirror>>,
+    /// As the file has them, each once.
+    pub(super) refs: Vec<String>,
+    /// What they named before: nothing is fetched for the same object.
+    pub(super) known: BTreeMap<String, (ObjectId, Revision)>,
+    /// Revisions that must stay readable.
+    pub(super) held: Vec<Revision>,
+    /// So many fetches at once.
+    pub(super) fetches: Arc<Semaphore>,
+    pub(super) timeout: Duration,
+}
+
+/// What became of one ref.
+pub(super) enum Answer {
+    /// The object that it names, and the commit, which the mirror holds.
+    Named(ObjectId, Revision),
+    /// Why that is not known.
+    Failed(SourceError),
+}
+
+/// The answers of one repository.
+pub(super) struct Answers {
+    pub(super) of_refs: Vec<(String, Answer)>,
+    /// There was no room for what was fetched.
+    pub(super) full: bool,
+}
+
+/// Asks, and fetches what is new.
+pub(super) async fn poll(question: Question) -> Answers {
+    let refs = question.refs.clone();
+    let timeout = question.timeout;
+    match tokio::time::timeout(timeout, ask(question)).await {
+        Ok(answers) => answers,
+        Err(_) => {
+            let what = format!("it took longer than --sync-timeout={}s", timeout.as_secs_f64());
+            let hints =
+                vec!["raise --sync-timeout if the repository is large; else look at its remote".to_owned()];
+            failed(&refs, &SourceError { what, hints, transient: true }, false)
+        }
+    }
+}
+
+fn failed(refs: &[String], why: &SourceError, full: bool) -> Answers {
+    Answers { of_refs: refs.iter().map(|asked| (asked.clone(), Answer::Failed(why.clone()))).collect(), full }
+}
+
+async fn ask(question: Question) -> Answers {
+    let mut mirror = question.mirror.lock().await;
+    let tips = match agreed(&mut mirror, &question.refs).await {
+        Ok(tips) => tips,
+        Err(error) => return failed(&question.refs, &SourceError::of_mirror(&error), false),
+    };
+    let mut answers = Answers { of_refs: Vec::new(), full: false };
+    for (asked, tip) in question.refs.iter().zip(tips) {
+        let answer = match (tip, question.known.get(asked)) {
+            (Ok(tip), Some((object, revision))) if tip.object == *object => {
+                Answer::Named(tip.object, *revision)
+            }
+            (Ok(tip), _) => {
+                let permit = question.fetches.acquire().await;
+                let fetched = mirror.fetch(&tip, &question.held).await;
+                drop(permit);
+                answers.full |= fetched.as_ref().is_err_and(mirror::Error::is_full);
+                match fetched {
+                    Ok(revision) => Answer::Named(tip.object, revision),
+                    Err(error) => Answer::Failed(SourceError::of_mirror(&error)),
+                }
+            }
+            (Err(why), _) => Answer::Failed(why),
+        };
+        answers.of_refs.push((asked.clone(), answer));
+    }
+    answers
+}
+
+/// What each ref names, at one moment as far as that can be known. An error is about the repository; one ref's own is
+/// among the tips.
+async fn agreed(
+    mirror: &mut Mirror,
+    refs: &[String],
+) -> Result<Vec<Result<Tip, SourceError>>, mirror::Error> {
+    let mut before = round(mirror, refs).await?;
+    if refs.len() < 2 {
+        return Ok(before);
+    }
+    for _ in 1..ROUNDS {
+        let again = round(mirror, refs).await?;
+        if again == before {
+            return Ok(again);
+        }
+        before = again;
+    }
+    let what = "its refs change faster than they can be read together".to_owned();
+    let hints = vec!["they are asked for again at the next attempt".to_owned()];
+    let why = SourceError { what, hints, transient: true };
+    Ok(refs.iter().map(|_| Err(why.clone())).collect())
+}
+
+async fn round(mirror: &mut Mirror, refs: &[String]) -> Result<Vec<Result<Tip, SourceError>>, mirror::Error> {
+    let mut tips = Vec::new();
+    for asked in refs {
+        let wanted: Ref = asked.parse().unwrap_or(Ref::Head); // it was read before
+        tips.push(match mirror.resolve_ref(&wanted).await {
+            Ok(tip) => Ok(tip),
+            Err(error) if error.is_about_ref() => Err(SourceError::of_mirror(&error)),
+            Err(error) => return Err(error),
+        });
+    }
+    Ok(tips)
+}

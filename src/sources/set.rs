@@ -1,0 +1,651 @@
+//! Several sources of one root: what each of their refs names, and the revision that is composed of all.
+//!
+//! Each repository has a mirror, a connection and a pause after failures of its own, and is polled by a task of its own;
+//! an attempt waits for those that answer soon. One that hangs or fails is not waited for: its sources stay at what was
+//! last published of them, and it asks for another attempt when it has something new.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use jiff::Timestamp;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::SourceError;
+use super::file::{BadFile, List, Listed, OnFailure};
+use super::poll::{Answer, Answers, Question, poll};
+use crate::human::one_line;
+use crate::mirror::{self, Composer, Mirror, Objects, Part, Tip, wire};
+use crate::payload::{Parts, Refusal};
+use crate::phase::SourceStatus;
+use crate::repeats::{Repeats, suppressed};
+use crate::retry::Backoff;
+use crate::revision::{ObjectId, Revision};
+
+/// An attempt waits so long for repositories that are asked, once something is published. Those that need longer ask
+/// for another attempt when they are done.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// So many repositories send packs at once: each may take `--index-memory`.
+const FETCHES: usize = 2;
+
+/// Where composed revisions are, in the directory of the mirrors.
+const COMPOSED: &str = "composed";
+
+/// The way to a source's repository.
+pub type WireOf = Arc<dyn Fn(&Listed) -> Result<wire::Options, String> + Send + Sync>;
+
+/// What makes a set.
+#[derive(Clone)]
+pub struct SetOptions {
+    /// The file that lists the sources.
+    pub file: PathBuf,
+    /// The directory of their mirrors.
+    pub dir: PathBuf,
+    /// What all mirrors have in common.
+    pub mirror: mirror::Options,
+    /// The way to each.
+    pub wire: WireOf,
+    /// The pauses of a repository that fails.
+    pub backoff: Backoff,
+    /// How long one may take for one answer.
+    pub timeout: Duration,
+    /// Wait for every repository, however long it takes.
+    pub one_time: bool,
+}
+
+impl std::fmt::Debug for SetOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SetOptions").field("file", &self.file).field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+/// Why there is no revision of the set.
+#[derive(Debug, thiserror::Error)]
+pub enum SetError {
+    /// The file.
+    #[error("--sources")]
+    File(#[from] BadFile),
+    /// A source that the set cannot do without.
+    #[error("source {name}")]
+    Source {
+        /// What it is called.
+        name: String,
+        /// What is wrong with it.
+        #[source]
+        source: SourceError,
+    },
+    /// The mirrors, or the sources cannot lie beside each other.
+    #[error(transparent)]
+    Mirror(#[from] mirror::Error),
+}
+
+impl SetError {
+    /// Whether the same attempt may succeed later without an operator.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::File(_) => false,
+            Self::Source { source, .. } => source.transient,
+            Self::Mirror(error) => error.is_transient(),
+        }
+    }
+
+    /// What an operator can do, a line each.
+    pub fn hints(&self) -> Vec<String> {
+        match self {
+            Self::File(_) => {
+                vec!["the file is read again at every attempt; what is published stays until then".to_owned()]
+            }
+            Self::Source { source, .. } => source.hints.clone(),
+            Self::Mirror(error) => error.hints(),
+        }
+    }
+}
+
+/// A source, and its repository.
+struct Followed {
+    listed: Listed,
+    /// The repository's mirror, by the name of its directory.
+    mirror: String,
+    /// The repository without userinfo.
+    repo: String,
+}
+
+/// One repository.
+struct Repository {
+    mirror: Arc<Mutex<Mirror>>,
+    /// What its refs named last, by the ref, with the object that was named.
+    known: BTreeMap<String, (ObjectId, Revision)>,
+    /// What is wrong with a ref, or with all of them.
+    errors: BTreeMap<String, SourceError>,
+    /// Failures in a row, and when the first of them was.
+    failures: u32,
+    failing_since: Option<Timestamp>,
+    /// It is not asked before.
+    not_before: Option<Instant>,
+    /// It is being asked.
+    busy: bool,
+    /// It has no room for what it fetches.
+    full: bool,
+}
+
+/// The sources of a root.
+pub struct SourceSet {
+    options: SetOptions,
+    composer: Arc<Composer>,
+    on_failure: OnFailure,
+    /// In the file's order.
+    sources: Vec<Followed>,
+    repositories: BTreeMap<String, Repository>,
+    polls: JoinSet<(String, Answers)>,
+    /// Whether an attempt waits for the polls; else they ask for one.
+    awaited: Arc<AtomicBool>,
+    trigger: Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>,
+    fetches: Arc<Semaphore>,
+    /// What was logged of each source.
+    logged: BTreeMap<String, Repeats>,
+    /// Revisions that a source may not be published at, and why.
+    refused: BTreeMap<String, (Revision, SourceError)>,
+    /// What was last published of each source.
+    published: Vec<Part>,
+    /// What the next revision is composed of.
+    parts: Vec<Part>,
+}
+
+impl SourceSet {
+    /// Opens what is there of the mirrors. Blocking; no network.
+    pub fn open(options: SetOptions) -> Result<Self, mirror::Error> {
+        let composed = options.dir.join(COMPOSED);
+        let limits = options.mirror.modules.limits;
+        let composer = Arc::new(Composer::open(&composed, options.mirror.durable, limits)?);
+        let set = Self {
+            options,
+            composer,
+            on_failure: OnFailure::Keep,
+            sources: Vec::new(),
+            repositories: BTreeMap::new(),
+            polls: JoinSet::new(),
+            awaited: Arc::default(),
+            trigger: Arc::default(),
+            fetches: Arc::new(Semaphore::new(FETCHES)),
+            logged: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            published: Vec::new(),
+            parts: Vec::new(),
+        };
+        set.read_from_all();
+        Ok(set)
+    }
+
+    /// What asks for an attempt when a repository has an answer that nobody waits for.
+    pub fn on_answer(&self, trigger: impl Fn() + Send + Sync + 'static) {
+        let _ = self.trigger.set(Box::new(trigger));
+    }
+
+    /// The objects of all mirrors.
+    pub fn objects(&self) -> Objects {
+        self.composer.objects()
+    }
+
+    /// The directory of the mirrors.
+    pub fn dir(&self) -> &Path {
+        &self.options.dir
+    }
+
+    /// What counts the bytes that come.
+    pub fn received(&self) -> mirror::Received {
+        self.options.mirror.received.clone()
+    }
+
+    /// The file, for people.
+    pub fn remote(&self) -> String {
+        self.options.file.display().to_string()
+    }
+
+    /// Asks every repository, and says which set of revisions is to be published. `current` is what is; `held` must
+    /// stay readable.
+    pub async fn resolve(&mut self, current: Option<Revision>, held: &[Revision]) -> Result<Tip, SetError> {
+        let file = self.options.file.clone();
+        let list = blocking(move || List::read(&file)).await?;
+        self.published = current.map(|current| self.composer.objects().parts(current)).unwrap_or_default();
+        self.follow(list).await?;
+        if self.composer.take_damage() {
+            for repository in self.repositories.values_mut().filter(|repository| !repository.busy) {
+                repository.mirror.lock().await.distrust();
+                repository.known.clear();
+            }
+        }
+        self.ask_all(held);
+        self.wait().await;
+        self.log();
+        self.choose()?;
+        Ok(self.tip())
+    }
+
+    /// Says which sources fail, and ever less often that they still do.
+    fn log(&mut self) {
+        for source in &self.sources {
+            let name = &source.listed.name;
+            let (_, why) = self.state_of(source);
+            let logged = self.logged.entry(name.clone()).or_default();
+            match why {
+                None => logged.forget(),
+                Some(why) => {
+                    if let Some(times) = logged.should_log(&why.what) {
+                        let hints = why.hints.join("; ");
+                        tracing::warn!(
+                            source = name,
+                            error = why.what,
+                            hints,
+                            "source {name} is not where its ref is{}",
+                            suppressed(times)
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    /// The mirrors of the repositories that the file names; those that it names no more are forgotten.
+    async fn follow(&mut self, list: List) -> Result<(), SetError> {
+        let mut followed = Vec::new();
+        for listed in list.sources {
+            let bad = |what: String| SetError::Source {
+                name: listed.name.clone(),
+                source: SourceError { what, hints: Vec::new(), transient: false },
+            };
+            let wire = (self.options.wire)(&listed).map_err(bad)?;
+            let client = wire::Client::new(wire.clone()).map_err(mirror::Error::from);
+            let client = client.map_err(|error| of_source(&listed.name, &error))?;
+            let repo = client.remote().to_owned();
+            let mirror = key(&repo, &listed);
+            if !self.repositories.contains_key(&mirror) {
+                let options = mirror::Options {
+                    dir: self.options.dir.join(&mirror),
+                    wire,
+                    asked: listed.wanted(),
+                    ..self.options.mirror.clone()
+                };
+                let composer = Arc::clone(&self.composer);
+                let opened = blocking(move || composer.mirror(options)).await?;
+                self.repositories.insert(mirror.clone(), Repository::new(opened));
+            }
+            followed.push(Followed { listed, mirror, repo });
+        }
+        let is_followed = |name: &String| followed.iter().any(|source| source.mirror == *name);
+        self.repositories.retain(|name, repository| repository.busy || is_followed(name));
+        (self.sources, self.on_failure) = (followed, list.on_failure);
+        self.read_from_all();
+        Ok(())
+    }
+
+    /// Also those of sources that the file names no more: older generations are made of them.
+    fn read_from_all(&self) {
+        let found = std::fs::read_dir(&self.options.dir).into_iter().flatten().flatten();
+        let dirs = found.map(|entry| entry.path()).filter(|dir| dir.join("objects").is_dir());
+        let composed = self.composer.dir();
+        self.composer.read_from(&dirs.filter(|dir| dir != composed).collect::<Vec<_>>());
+    }
+
+    /// Begins to ask those that are not being asked and have no pause.
+    fn ask_all(&mut self, held: &[Revision]) {
+        self.awaited.store(true, Ordering::Release);
+        let objects = self.composer.objects();
+        let held: Vec<Part> = held.iter().flat_map(|revision| objects.parts(*revision)).collect();
+        let now = Instant::now();
+        for (name, repository) in &mut self.repositories {
+            let pauses = repository.not_before.is_some_and(|until| now < until) && !self.options.one_time;
+            if repository.busy || pauses {
+                continue;
+            }
+            let sources = self.sources.iter().filter(|source| source.mirror == *name);
+            let refs: BTreeSet<String> = sources.map(|source| source.listed.asked.clone()).collect();
+            if refs.is_empty() {
+                continue; // it was asked while the file changed
+            }
+            let known = repository.known.clone();
+            let of_it = held.iter().filter(|part| part.mirror == *name).map(|part| part.revision);
+            let question = Question {
+                mirror: Arc::clone(&repository.mirror),
+                refs: refs.into_iter().collect(),
+                known,
+                held: of_it.collect(),
+                fetches: Arc::clone(&self.fetches),
+                timeout: self.options.timeout,
+            };
+            repository.busy = true;
+            let awaited = Arc::clone(&self.awaited);
+            let trigger = Arc::clone(&self.trigger);
+            let name = name.clone();
+            self.polls.spawn(async move {
+                let answers = poll(question).await;
+                if !awaited.load(Ordering::Acquire)
+                    && let Some(trigger) = trigger.get()
+                {
+                    trigger();
+                }
+                (name, answers)
+            });
+        }
+    }
+
+    /// Waits for answers: for all of them while nothing is published, else as long as is worth it.
+    async fn wait(&mut self) {
+        let all = self.published.is_empty() || self.options.one_time;
+        let patience = if all { self.options.timeout.saturating_mul(2) } else { PATIENCE };
+        let deadline = Instant::now() + patience;
+        // Who was late the last time is late again: it is not waited for.
+        let late: BTreeSet<String> = match all {
+            true => BTreeSet::new(),
+            false => {
+                let failing = self.repositories.iter().filter(|(_, repository)| repository.failures > 0);
+                failing.map(|(name, _)| name.clone()).collect()
+            }
+        };
+        loop {
+            let waits = |(name, repository): (&String, &Repository)| repository.busy && !late.contains(name);
+            if !self.repositories.iter().any(waits) {
+                break;
+            }
+            match tokio::time::timeout_at(deadline, self.polls.join_next()).await {
+                Ok(Some(ended)) => self.take(ended),
+                Ok(None) | Err(_) => break,
+            }
+        }
+        self.awaited.store(false, Ordering::Release);
+        while let Some(ended) = self.polls.try_join_next() {
+            self.take(ended);
+        }
+    }
+
+    fn take(&mut self, ended: Result<(String, Answers), tokio::task::JoinError>) {
+        let (name, answers) = match ended {
+            Ok(ended) => ended,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(_) => return, // it was aborted, as the process ends
+        };
+        let Some(repository) = self.repositories.get_mut(&name) else { return };
+        repository.take(answers, &self.options.backoff);
+    }
+
+    /// Chooses a revision for each source.
+    fn choose(&mut self) -> Result<(), SetError> {
+        let mut parts = Vec::new();
+        for source in &self.sources {
+            let listed = &source.listed;
+            let (named, why) = self.state_of(source);
+            let before =
+                self.published.iter().find(|part| part.name == listed.name && part.mirror == source.mirror);
+            let before = before.map(|part| part.revision);
+            let revision = match &why {
+                Some(why) if self.on_failure == OnFailure::Hold => {
+                    return Err(SetError::Source { name: listed.name.clone(), source: why.clone() });
+                }
+                _ => named.or(before),
+            };
+            let Some(revision) = revision else {
+                // What serves is without it, too; the first publication waits for what is not optional.
+                if listed.optional || !self.published.is_empty() {
+                    continue;
+                }
+                let source = why.unwrap_or_else(SourceError::unanswered);
+                return Err(SetError::Source { name: listed.name.clone(), source });
+            };
+            parts.push(Part {
+                name: listed.name.clone(),
+                repo: source.repo.clone(),
+                asked: listed.asked.clone(),
+                revision,
+                path: listed.path.clone(),
+                to: listed.to.clone(),
+                sparse: listed.sparse.clone(),
+                mirror: source.mirror.clone(),
+            });
+        }
+        self.parts = parts;
+        Ok(())
+    }
+
+    /// The revision that a source's ref named last, unless it is refused, and what is wrong with the source.
+    fn state_of(&self, source: &Followed) -> (Option<Revision>, Option<SourceError>) {
+        let repository = self.repositories.get(&source.mirror);
+        let named = repository.and_then(|repository| repository.known.get(&source.listed.asked));
+        let named = named.map(|(_, revision)| *revision);
+        let refused = self.refused.get(&source.listed.name);
+        match refused.filter(|(revision, _)| Some(*revision) == named) {
+            Some((_, why)) => (None, Some(why.clone())),
+            None => (
+                named,
+                repository.and_then(|repository| repository.errors.get(&source.listed.asked).cloned()),
+            ),
+        }
+    }
+
+    /// The set, as an id that is the same for the same set.
+    fn tip(&self) -> Tip {
+        let mut text = serde_json::to_vec(&self.parts).unwrap_or_default();
+        if self.repositories.values().any(|repository| repository.full) {
+            let again = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            text.extend_from_slice(&again.as_nanos().to_be_bytes()); // something is still to be fetched
+        }
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &text);
+        let mut object = [0; 20];
+        object.copy_from_slice(&digest.as_ref()[..20]);
+        Tip { name: None, object: ObjectId(object), peeled: None }
+    }
+
+    /// Composes the revision. A source that cannot be a part of it stays at what was published of it.
+    pub async fn compose(&mut self) -> Result<Revision, SetError> {
+        self.fetch_what_had_no_room().await?;
+        loop {
+            let composer = Arc::clone(&self.composer);
+            let parts = self.parts.clone();
+            match blocking(move || composer.compose(&parts)).await {
+                Ok(revision) => return Ok(revision),
+                Err(mirror::Error::OfSource { name, source }) if !source.is_damage() => {
+                    let why = SourceError::of_mirror(&source);
+                    if !self.put_back(&name, &why)? {
+                        return Err(mirror::Error::OfSource { name, source }.into());
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// A composed revision was refused because of one path: whether the source that it belongs to can stay at what was
+    /// published of it.
+    pub fn hold_back(&mut self, refusal: &Refusal) -> bool {
+        if !refusal.is_of_one_path() {
+            return false;
+        }
+        let places = Parts::new(self.parts.iter().map(|part| part.to.clone().into_bytes()));
+        let owner = places.owner(refusal.path.as_bytes()).to_vec();
+        let owners: Vec<_> = self.parts.iter().filter(|part| part.to.as_bytes() == owner).collect();
+        let [owner] = owners[..] else { return false };
+        let name = owner.name.clone();
+        let what = one_line(&mirror::Error::from(Refusal { revision: owner.revision, ..refusal.clone() }));
+        let why = SourceError { what, hints: refusal.hints(), transient: false };
+        self.put_back(&name, &why).unwrap_or(false)
+    }
+
+    /// Keeps a source at what was published of it. `false`: it is there already, or nothing was.
+    fn put_back(&mut self, name: &str, why: &SourceError) -> Result<bool, SetError> {
+        let Some(part) = self.parts.iter().find(|part| part.name == name) else { return Ok(false) };
+        let before = self.published.iter().find(|before| before.name == name);
+        let is_new = before.is_none_or(|before| before.revision != part.revision);
+        let is_known = self.refused.get(name).is_some_and(|(revision, _)| *revision == part.revision);
+        self.refused.insert(name.to_owned(), (part.revision, why.clone()));
+        if self.published.is_empty() || !is_new || is_known {
+            return Ok(false);
+        }
+        self.log();
+        self.choose()?;
+        Ok(true)
+    }
+
+    /// Fetches again where there was no room: there may be by now.
+    async fn fetch_what_had_no_room(&mut self) -> Result<(), SetError> {
+        let full: Vec<String> = self
+            .repositories
+            .iter()
+            .filter(|(_, of)| of.full && !of.busy)
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in full {
+            let Some(repository) = self.repositories.get(&name) else { continue };
+            let mirror = Arc::clone(&repository.mirror);
+            let mut mirror = mirror.lock().await;
+            let tip = mirror.resolve().await?;
+            mirror.fetch(&tip, &[]).await?;
+            drop(mirror);
+            if let Some(repository) = self.repositories.get_mut(&name) {
+                (repository.full, repository.not_before) = (false, None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of what has no room.
+    pub async fn pack_bytes(&mut self) -> Result<u64, mirror::Error> {
+        let mut bytes = 0;
+        for repository in self.repositories.values().filter(|repository| repository.full && !repository.busy)
+        {
+            let mut mirror = repository.mirror.lock().await;
+            let tip = mirror.resolve().await?;
+            bytes += mirror.pack_bytes(&tip, &[]).await?;
+        }
+        Ok(bytes)
+    }
+
+    /// Keeps the mirrors' growth bounded. Blocking. One that is being asked is left for the next time.
+    pub fn housekeep(&mut self, held: &[Revision]) -> Result<(), mirror::Error> {
+        let objects = self.composer.objects();
+        let parts: Vec<Part> = held.iter().flat_map(|revision| objects.parts(*revision)).collect();
+        self.composer.collect_garbage(held)?;
+        for (name, repository) in &self.repositories {
+            let Ok(mut mirror) = repository.mirror.try_lock() else { continue };
+            mirror.housekeep(&repository.held(name, &parts))?;
+        }
+        let needed: BTreeSet<&str> = parts.iter().map(|part| part.mirror.as_str()).collect();
+        for entry in std::fs::read_dir(&self.options.dir).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if name != COMPOSED && !needed.contains(&*name) && !self.repositories.contains_key(&*name) {
+                tracing::info!(mirror = %entry.path().display(), "removed the mirror of a source that is no more");
+                let _ = std::fs::remove_dir_all(entry.path()); // what is left is removed the next time
+            }
+        }
+        Ok(())
+    }
+
+    /// On a full volume: see [`Mirror::make_room`].
+    pub fn make_room(&mut self, keep: &[Revision]) -> Result<bool, mirror::Error> {
+        let objects = self.composer.objects();
+        let parts: Vec<Part> = keep.iter().flat_map(|revision| objects.parts(*revision)).collect();
+        let mut made = false;
+        for (name, repository) in &self.repositories {
+            if let Ok(mut mirror) = repository.mirror.try_lock() {
+                made |= mirror.make_room(&repository.held(name, &parts))?;
+            }
+        }
+        Ok(made)
+    }
+
+    /// Bytes of the mirrors. Blocking.
+    pub fn disk_bytes(&self) -> u64 {
+        Composer::disk_bytes(&self.options.dir)
+    }
+
+    /// How each source is, in the file's order.
+    pub fn rows(&self) -> Vec<SourceStatus> {
+        let row = |source: &Followed| {
+            let Followed { listed, mirror, repo } = source;
+            let (_, why) = self.state_of(source);
+            let part = self.parts.iter().find(|part| part.name == listed.name);
+            let repository = self.repositories.get(mirror);
+            SourceStatus {
+                name: listed.name.clone(),
+                repo: repo.clone(),
+                asked: listed.asked.clone(),
+                path: listed.path.clone(),
+                to: listed.to.clone(),
+                revision: part.map(|part| part.revision),
+                failing_since: repository.and_then(|repository| repository.failing_since),
+                is_late: repository.is_some_and(|repository| repository.busy),
+                hints: why.as_ref().map(|why| why.hints.clone()).unwrap_or_default(),
+                error: why.map(|why| why.what),
+            }
+        };
+        self.sources.iter().map(row).collect()
+    }
+}
+
+fn of_source(name: &str, error: &mirror::Error) -> SetError {
+    SetError::Source { name: name.to_owned(), source: SourceError::of_mirror(error) }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let ended = tokio::task::spawn_blocking(work).await;
+    ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}
+
+impl Repository {
+    fn new(mirror: Mirror) -> Self {
+        Self {
+            mirror: Arc::new(Mutex::new(mirror)),
+            known: BTreeMap::new(),
+            errors: BTreeMap::new(),
+            failures: 0,
+            failing_since: None,
+            not_before: None,
+            busy: false,
+            full: false,
+        }
+    }
+
+    fn take(&mut self, answers: Answers, backoff: &Backoff) {
+        self.busy = false;
+        self.errors.clear();
+        self.full = answers.full;
+        let mut failed = false;
+        for (asked, answer) in answers.of_refs {
+            match answer {
+                Answer::Named(object, revision) => _ = self.known.insert(asked, (object, revision)),
+                Answer::Failed(why) => {
+                    failed = true;
+                    self.errors.insert(asked, why);
+                }
+            }
+        }
+        if failed {
+            self.failures = self.failures.saturating_add(1);
+            self.failing_since.get_or_insert_with(Timestamp::now);
+            self.not_before = Some(Instant::now() + backoff.delay(self.failures));
+        } else {
+            (self.failures, self.failing_since, self.not_before) = (0, None, None);
+        }
+    }
+
+    /// What its mirror must go on holding.
+    fn held(&self, name: &str, parts: &[Part]) -> Vec<Revision> {
+        let named = self.known.values().map(|(_, revision)| *revision);
+        let published = parts.iter().filter(|part| part.mirror == name).map(|part| part.revision);
+        let mut seen = BTreeSet::new();
+        published.chain(named).filter(|revision| seen.insert(*revision)).collect()
+    }
+}
+
+/// The name of the mirror of a repository: the same one with the same credential is one.
+fn key(repo: &str, source: &Listed) -> String {
+    let credentials = &source.credentials;
+    let files = [&credentials.password_file, &credentials.ssh_key_file, &credentials.ssh_known_hosts_file];
+    let files = files.map(|file| file.as_os_str().as_encoded_bytes());
+    let text = [&[repo.as_bytes(), credentials.username.as_bytes()], &files[..]].concat().join(&0);
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &text);
+    digest.as_ref().iter().take(10).map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,155 @@
+//! What a root follows: one repository, or a set of sources. Both give revisions, with their objects in mirrors.
+
+use std::path::PathBuf;
+
+use super::set::{SetError, SourceSet};
+use crate::mirror::{self, Mirror, Objects, Received, Selection, Submodules, Tip};
+use crate::payload::Refusal;
+use crate::phase::SourceStatus;
+use crate::revision::{Relation, Revision};
+
+/// What a root follows.
+pub enum Upstream {
+    /// One repository.
+    Repository(Box<Mirror>),
+    /// Several sources.
+    Set(Box<SourceSet>),
+}
+
+impl Upstream {
+    /// Asks the remotes what is to be published. `current` is what is; `held` must stay readable.
+    pub async fn resolve(&mut self, current: Option<Revision>, held: &[Revision]) -> Result<Tip, SetError> {
+        match self {
+            Self::Repository(mirror) => Ok(mirror.resolve().await?),
+            Self::Set(set) => set.resolve(current, held).await,
+        }
+    }
+
+    /// Makes sure that the revision is there, with the files that are wanted of it.
+    pub async fn fetch(
+        &mut self,
+        tip: &Tip,
+        held: &[Revision],
+        wanted: &Selection,
+    ) -> Result<Revision, SetError> {
+        match self {
+            Self::Repository(mirror) => {
+                let revision = mirror.fetch(tip, held).await?;
+                mirror.fill(revision, wanted).await?;
+                Ok(revision)
+            }
+            Self::Set(set) => set.compose().await,
+        }
+    }
+
+    /// Bytes of the packs that [`Self::fetch`] would bring.
+    pub async fn pack_bytes(&mut self, tip: &Tip, held: &[Revision]) -> Result<u64, mirror::Error> {
+        match self {
+            Self::Repository(mirror) => mirror.pack_bytes(tip, held).await,
+            Self::Set(set) => set.pack_bytes().await,
+        }
+    }
+
+    /// A revision was refused: whether another one can be had at once, with one source where it was before.
+    pub fn hold_back(&mut self, refusal: &Refusal) -> bool {
+        match self {
+            Self::Repository(_) => false,
+            Self::Set(set) => set.hold_back(refusal),
+        }
+    }
+
+    /// How two revisions of one repository stand to each other. Of sets that is not known.
+    pub async fn relation(&mut self, recorded: Revision, named: Revision) -> Result<Relation, mirror::Error> {
+        match self {
+            Self::Repository(mirror) => mirror.relation(recorded, named).await,
+            Self::Set(_) => Ok(Relation::Unknown),
+        }
+    }
+
+    /// A handle to the objects, for blocking threads.
+    pub fn objects(&self) -> Objects {
+        match self {
+            Self::Repository(mirror) => mirror.objects(),
+            Self::Set(set) => set.objects(),
+        }
+    }
+
+    /// See [`Mirror::is_settled`].
+    pub fn is_settled(&self, revision: Revision) -> bool {
+        match self {
+            Self::Repository(mirror) => mirror.is_settled(revision),
+            Self::Set(_) => true,
+        }
+    }
+
+    /// See [`Mirror::housekeep`].
+    pub fn housekeep(&mut self, held: &[Revision]) -> Result<(), mirror::Error> {
+        match self {
+            Self::Repository(mirror) => mirror.housekeep(held),
+            Self::Set(set) => set.housekeep(held),
+        }
+    }
+
+    /// See [`Mirror::make_room`].
+    pub fn make_room(&mut self, keep: &[Revision]) -> Result<bool, mirror::Error> {
+        match self {
+            Self::Repository(mirror) => mirror.make_room(keep),
+            Self::Set(set) => set.make_room(keep),
+        }
+    }
+
+    /// Which submodules a payload holds.
+    pub fn submodules(&self) -> Submodules {
+        match self {
+            Self::Repository(mirror) => mirror.submodules(),
+            Self::Set(_) => Submodules::Off,
+        }
+    }
+
+    /// What comes, while it comes.
+    pub fn received(&self) -> Received {
+        match self {
+            Self::Repository(mirror) => mirror.received(),
+            Self::Set(set) => set.received(),
+        }
+    }
+
+    /// Bytes on disk. Blocking.
+    pub fn disk_bytes(&self) -> u64 {
+        match self {
+            Self::Repository(mirror) => mirror.disk_bytes(),
+            Self::Set(set) => set.disk_bytes(),
+        }
+    }
+
+    /// Where the objects are.
+    pub fn dir(&self) -> PathBuf {
+        match self {
+            Self::Repository(mirror) => mirror.dir().to_owned(),
+            Self::Set(set) => set.dir().to_owned(),
+        }
+    }
+
+    /// The remote's URL without userinfo; of a set, the file that lists it.
+    pub fn remote(&self) -> String {
+        match self {
+            Self::Repository(mirror) => mirror.remote(),
+            Self::Set(set) => set.remote(),
+        }
+    }
+
+    /// How each of several sources is.
+    pub fn rows(&self) -> Vec<SourceStatus> {
+        match self {
+            Self::Repository(_) => Vec::new(),
+            Self::Set(set) => set.rows(),
+        }
+    }
+
+    /// What asks for an attempt when a source has an answer that nobody waits for.
+    pub fn on_answer(&self, trigger: impl Fn() + Send + Sync + 'static) {
+        if let Self::Set(set) = self {
+            set.on_answer(trigger);
+        }
+    }
+}

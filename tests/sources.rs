@@ -1,0 +1,400 @@
+//! Several repositories, refs and directories in one root (`--sources`), from outside.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::run::{Background, Ran, to_end};
+use common::{Files, Remote, Sidecar, World, eventually};
+
+/// Everything that is published, by its path: a file's content, a link's target after an arrow.
+fn published(root: &Path) -> BTreeMap<String, String> {
+    fn walk(dir: &Path, prefix: &str, into: &mut BTreeMap<String, String>) {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            let path = format!("{prefix}{}", entry.file_name().to_string_lossy());
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() {
+                walk(&entry.path(), &format!("{path}/"), into);
+            } else if kind.is_symlink() {
+                into.insert(path, format!("-> {}", entry.path().read_link().unwrap().display()));
+            } else {
+                into.insert(path, std::fs::read_to_string(entry.path()).unwrap());
+            }
+        }
+    }
+    let mut all = BTreeMap::new();
+    walk(&root.join("..data"), "", &mut all);
+    all
+}
+
+fn tree(files: &[(&str, &str)]) -> BTreeMap<String, String> {
+    files.iter().map(|(path, content)| ((*path).to_owned(), (*content).to_owned())).collect()
+}
+
+/// A world with more remotes, and the file that lists the sources.
+struct Many {
+    world: World,
+}
+
+impl Many {
+    fn new() -> Self {
+        Self { world: World::new() }
+    }
+
+    fn remote(&self, name: &str) -> Remote {
+        Remote::create(&self.world.dir().join(name))
+    }
+
+    fn file(&self) -> PathBuf {
+        self.world.dir().join("sources.yaml")
+    }
+
+    /// Replaces the file: a line a source, without braces.
+    fn list(&self, sources: &[String]) {
+        self.list_with("", sources);
+    }
+
+    fn list_with(&self, more: &str, sources: &[String]) {
+        let sources: String = sources.iter().map(|source| format!("  - {{{source}}}\n")).collect();
+        let new = self.file().with_extension("new");
+        std::fs::write(&new, format!("version: 1\n{more}sources:\n{sources}end: true\n")).unwrap();
+        std::fs::rename(new, self.file()).unwrap();
+    }
+
+    fn sync(&self, more: &[&str]) -> Command {
+        let mut command = self.world.treeswap(&["sync", "--sources"]);
+        command.arg(self.file()).arg("--root").arg(&self.world.root).args(more);
+        command
+    }
+
+    fn once(&self) -> Ran {
+        to_end(&mut self.sync(&["--one-time"]))
+    }
+
+    fn sidecar(&self, more: &[&str]) -> Sidecar {
+        let fast = ["--period=10ms", "--min-interval=0s", "--max-backoff=100ms", "--http-bind=127.0.0.1:0"];
+        Sidecar::of(&self.world, self.sync(&fast).args(more))
+    }
+
+    #[track_caller]
+    fn shows(&self, files: &[(&str, &str)]) {
+        let expected = tree(files);
+        let seen = std::cell::RefCell::new(BTreeMap::new());
+        let deadline = Instant::now() + common::allowed(Duration::from_secs(30));
+        while Instant::now() < deadline {
+            *seen.borrow_mut() = published(&self.world.root);
+            if *seen.borrow() == expected {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(*seen.borrow(), expected);
+    }
+}
+
+fn source(name: &str, remote: &Remote, more: &str) -> String {
+    format!("name: {name}, repo: {}, ref: main{more}", remote.path.display())
+}
+
+fn rows(sidecar: &Sidecar) -> Vec<serde_json::Value> {
+    let answer = sidecar.ask("/status").unwrap();
+    let status: serde_json::Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+    status["sources"].as_array().cloned().unwrap_or_default()
+}
+
+#[track_caller]
+fn said(process: &Background, words: &str) {
+    eventually(30, words, || process.log().contains(words).then_some(()));
+}
+
+#[test]
+fn directories_files_and_patterns_of_several_repositories_are_one_tree() {
+    let many = Many::new();
+    let (release, team) = (many.remote("release"), many.remote("team"));
+    release.commit(
+        &Files::new()
+            .file("ci/jobs/a.yaml", "a")
+            .file("ci/jobs/sub/b.yaml", "b")
+            .link("ci/jobs/sub/up", "../a.yaml")
+            .file("ci/steps/s.yaml", "s")
+            .file("OWNERS", "o"),
+    );
+    team.commit(&Files::new().file("x.yaml", "x").file("keep/y.yaml", "y").file("drop/z.yaml", "z"));
+    many.list(&[
+        source("jobs", &release, ", path: ci/jobs, to: jobs"),
+        source("owners", &release, ", path: OWNERS, to: jobs/OWNERS-of-all"),
+        source("steps", &release, ", path: ci/steps, to: deep/down/steps"),
+        source("team", &team, ", to: teams/a, sparse: [\"/keep/\", \"x.yaml\"]"),
+        source("top", &team, ", path: drop"),
+    ]);
+    // `owners` lies in `jobs`' place, which is its own: nothing of `jobs` is there.
+    many.once().expect_ok("five sources");
+    many.shows(&[
+        ("deep/down/steps/s.yaml", "s"),
+        ("jobs/OWNERS-of-all", "o"),
+        ("jobs/a.yaml", "a"),
+        ("jobs/sub/b.yaml", "b"),
+        ("jobs/sub/up", "-> ../a.yaml"),
+        ("teams/a/keep/y.yaml", "y"),
+        ("teams/a/x.yaml", "x"),
+        ("z.yaml", "z"),
+    ]);
+    assert!(many.world.root.join("z.yaml").exists() && many.world.root.join("jobs/a.yaml").exists());
+    // Nothing new: no other generation.
+    let link = std::fs::read_link(many.world.root.join("..data")).unwrap();
+    many.once().expect_ok("again");
+    assert_eq!(std::fs::read_link(many.world.root.join("..data")).unwrap(), link);
+}
+
+#[test]
+fn every_source_moves_by_itself_and_a_commit_costs_what_it_changes() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    let wide = (0..400).fold(Files::new(), |files, n| files.file(format!("d{}/f{n}", n % 20), "same"));
+    one.commit(&wide);
+    two.commit(&Files::new().file("f", "1"));
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two")]);
+    let sidecar = many.sidecar(&[]);
+    eventually(30, "the first set", || many.world.root.join("two/f").exists().then_some(()));
+    for n in 2..12 {
+        two.commit(&Files::new().file("f", n.to_string()).file(format!("g{n}"), "x"));
+        eventually(30, "the commit", || {
+            (std::fs::read_to_string(many.world.root.join("two/f")).ok()? == n.to_string()).then_some(())
+        });
+    }
+    one.commit(&wide.file("d0/f0", "changed"));
+    eventually(30, "the other one's commit", || {
+        (std::fs::read_to_string(many.world.root.join("one/d0/f0")).ok()? == "changed").then_some(())
+    });
+    let all = published(&many.world.root);
+    assert_eq!(all.len(), 402);
+    let rows = rows(&sidecar);
+    assert_eq!(rows.len(), 2);
+    assert_eq!(rows[0]["revision"], one.tip("main").unwrap());
+    assert_eq!(rows[1]["revision"], two.tip("main").unwrap());
+    assert_eq!(rows[1].get("error"), None);
+    // An idle look writes nothing.
+    let before = std::fs::metadata(many.world.root.join("..treeswap")).unwrap().modified().unwrap();
+    sidecar.idle(20);
+    assert_eq!(std::fs::metadata(many.world.root.join("..treeswap")).unwrap().modified().unwrap(), before);
+}
+
+#[test]
+fn a_source_that_fails_stays_where_it_was_and_the_others_go_on() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    two.commit(&Files::new().file("f", "1"));
+    let sources = [source("one", &one, ", to: one"), source("two", &two, ", to: two")];
+    many.list(&sources);
+    let sidecar = many.sidecar(&[]);
+    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    {
+        let _away = one.away();
+        said(&sidecar.process, "source one is not where its ref is");
+        two.commit(&Files::new().file("f", "2"));
+        many.shows(&[("one/f", "1"), ("two/f", "2")]);
+        let rows = rows(&sidecar);
+        assert!(rows[0]["error"].is_string() && rows[0]["failing_since"].is_string(), "{rows:?}");
+        assert_eq!(rows[1].get("error"), None);
+    }
+    one.commit(&Files::new().file("f", "3"));
+    many.shows(&[("one/f", "3"), ("two/f", "2")]);
+    eventually(30, "it is well again", || rows(&sidecar)[0].get("error").is_none().then_some(()));
+    // A revision that is refused is the failure of its source alone.
+    one.commit(&Files::new().file("f", "4").link("out", "../two/f"));
+    two.commit(&Files::new().file("f", "5"));
+    many.shows(&[("one/f", "3"), ("two/f", "5")]);
+    said(&sidecar.process, "which is not inside what its own source has placed");
+    two.commit(&Files::new().file("f", "6"));
+    many.shows(&[("one/f", "3"), ("two/f", "6")]);
+    one.commit(&Files::new().file("f", "7"));
+    many.shows(&[("one/f", "7"), ("two/f", "6")]);
+    // Where it is asked for, nothing moves without all.
+    many.list_with("on-failure: hold\n", &sources);
+    let _away = one.away();
+    two.commit(&Files::new().file("f", "8"));
+    eventually(30, "it fails", || {
+        (sidecar.metric("treeswap_sync_consecutive_failures")? > 0.0).then_some(())
+    });
+    sidecar.idle(3);
+    many.shows(&[("one/f", "7"), ("two/f", "6")]);
+}
+
+#[test]
+fn a_remote_that_hangs_holds_no_other_up() {
+    let many = Many::new();
+    let one = many.remote("one");
+    one.commit(&Files::new().file("f", "1"));
+    let (address, _held) = common::swallowing();
+    let list = |one: &Remote| {
+        let hangs = format!("name: hangs, repo: http://{address}/x.git, to: hangs, optional: true");
+        [source("one", one, ", to: one"), hangs]
+    };
+    many.list(&[source("one", &one, ", to: one")]);
+    let sidecar = many.sidecar(&["--connect-timeout=20s", "--idle-timeout=20s"]);
+    many.shows(&[("one/f", "1")]);
+    many.list(&list(&one));
+    eventually(30, "it is asked", || (rows(&sidecar).len() == 2).then_some(()));
+    eventually(30, "it is late", || rows(&sidecar)[1]["late"].as_bool().filter(|late| *late));
+    let began = Instant::now();
+    for n in 2..7 {
+        one.commit(&Files::new().file("f", n.to_string()));
+        many.shows(&[("one/f", &n.to_string())]);
+    }
+    let took = began.elapsed();
+    assert!(took < common::allowed(Duration::from_secs(10)), "five commits took {took:?}");
+}
+
+#[test]
+fn the_first_set_waits_for_all_but_what_is_optional() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two")]);
+    let ran = many.once().expect_failure("a ref that is not there");
+    assert!(ran.stderr.contains("source two: ") && ran.stderr.contains("main"), "{}", ran.stderr);
+    assert!(!many.world.root.join("..data").exists());
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two, optional: true")]);
+    many.once().expect_ok("it is optional");
+    many.shows(&[("one/f", "1")]);
+    two.commit(&Files::new().file("g", "2"));
+    many.once().expect_ok("it is there");
+    many.shows(&[("one/f", "1"), ("two/g", "2")]);
+}
+
+#[test]
+fn what_cannot_lie_beside_each_other_is_refused_with_both_names_and_what_serves_stays() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("a/f", "1").file("b", "1").file("shared/x", "1"));
+    two.commit(&Files::new().file("a/g", "2").file("b/h", "2").file("shared/y", "2").file("shared/x", "2"));
+    many.list(&[
+        source("one", &one, ", path: shared, to: shared"),
+        source("two", &two, ", path: a, to: shared"),
+    ]);
+    many.once().expect_ok("two sources of one place may share it");
+    let serves = [("shared/g", "2"), ("shared/x", "1")];
+    many.shows(&serves);
+    for (list, words) in [
+        (
+            [
+                source("one", &one, ", path: shared, to: shared"),
+                source("two", &two, ", path: shared, to: shared"),
+            ],
+            "sources one and two both have `shared/x`",
+        ),
+        ([source("one", &one, ""), source("two", &two, ", path: a")], ""),
+        ([source("one", &one, ""), source("two", &two, "")], "sources one and two both have `b`"),
+        (
+            [source("one", &one, ""), source("two", &two, ", to: a")],
+            "source one has `a`, where source two is placed",
+        ),
+        ([source("one", &one, ""), source("two", &two, ", to: b/deep")], "sources one and two both have `b`"),
+        (
+            [source("one", &one, ", path: b"), source("two", &two, ", to: x")],
+            "--path=b needs a directory here",
+        ),
+        ([source("one", &one, ", path: nowhere, to: z"), source("two", &two, ", to: x")], "--path=nowhere"),
+        ([source("one", &one, ", to: x"), "name: two".to_owned()], "missing field `repo`"),
+        ([source("one", &one, ", to: x"), "name: two, repo: 'https://'".to_owned()], "source two: "),
+    ] {
+        many.list(&list);
+        if words.is_empty() {
+            continue;
+        }
+        let ran = many.once().expect_failure(words);
+        assert!(ran.stderr.contains(words), "{words}: {}", ran.stderr);
+        many.shows(&serves);
+    }
+}
+
+#[test]
+fn sources_come_go_and_move_and_one_repository_becomes_many_and_back() {
+    let many = Many::new();
+    let (one, two) = (&many.world.remote, many.remote("two"));
+    let tip = one.commit(&Files::new().file("f", "1"));
+    two.commit(&Files::new().file("g", "2"));
+    many.world.sync_once(&[]).expect_ok("one repository");
+    many.world.assert_published(&tip);
+    many.list(&[source("one", one, "")]);
+    many.once().expect_ok("a set of one");
+    many.shows(&[("f", "1")]);
+    many.list(&[source("one", one, ""), source("two", &two, ", to: two")]);
+    many.once().expect_ok("one more");
+    many.shows(&[("f", "1"), ("two/g", "2")]);
+    many.list(&[source("one", one, ", to: one"), source("two", &two, "")]);
+    many.once().expect_ok("they move");
+    many.shows(&[("g", "2"), ("one/f", "1")]);
+    many.list(&[source("two", &two, ", to: two")]);
+    many.once().expect_ok("one less");
+    many.shows(&[("two/g", "2")]);
+    many.world.sync_once(&[]).expect_ok("one repository again");
+    many.world.assert_published(&tip);
+    many.list(&[source("two", &two, "")]);
+    {
+        let _away = two.away();
+        many.once().expect_failure("the remote is away, and nothing of the set is published");
+        many.world.assert_published(&tip);
+    }
+    many.once().expect_ok("and a set again");
+    many.shows(&[("g", "2")]);
+}
+
+#[test]
+fn two_refs_of_one_repository_come_from_one_moment() {
+    let many = Many::new();
+    let one = many.remote("one");
+    let push = |n: u32| {
+        let files = Files::new().file("n", n.to_string());
+        let (a, b) = (one.commit_on("next-a", &files), one.commit_on("next-b", &files));
+        let update = format!("start\nupdate refs/heads/a {a}\nupdate refs/heads/b {b}\nprepare\ncommit\n");
+        let mut git = one.command(&["update-ref", "--stdin"]);
+        let mut git =
+            git.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null()).spawn().unwrap();
+        std::io::Write::write_all(&mut git.stdin.take().unwrap(), update.as_bytes()).unwrap();
+        assert!(git.wait().unwrap().success());
+    };
+    push(0);
+    let of = |name: &str| format!("name: {name}, repo: {}, ref: {name}, to: {name}", one.path.display());
+    many.list(&[of("a"), of("b")]);
+    let _sidecar = many.sidecar(&[]);
+    many.shows(&[("a/n", "0"), ("b/n", "0")]);
+    let mut looks = 0;
+    for n in 1..40 {
+        push(n);
+        let until = Instant::now() + Duration::from_millis(60);
+        while Instant::now() < until {
+            let generation = many.world.root.join("..data").canonicalize().unwrap();
+            let read = |name: &str| std::fs::read_to_string(generation.join(name)).ok();
+            if let (Some(a), Some(b)) = (read("a/n"), read("b/n")) {
+                assert_eq!(a, b, "a torn pair");
+                looks += 1;
+            }
+        }
+    }
+    many.shows(&[("a/n", "39"), ("b/n", "39")]);
+    assert!(looks > 100, "{looks} looks");
+}
+
+#[test]
+fn flags_of_one_repository_are_refused_beside_the_file() {
+    let many = Many::new();
+    many.list(&[source("one", &many.world.remote, "")]);
+    for flag in [
+        "--repo=/x",
+        "--ref=main",
+        "--path=x",
+        "--sparse-checkout-file=/x",
+        "--submodules=recursive",
+        "--layout=git-sync",
+    ] {
+        let ran = to_end(&mut many.sync(&[flag, "--one-time"])).expect_failure(flag);
+        assert!(ran.stderr.contains("--sources"), "{flag}: {}", ran.stderr);
+    }
+    let neither = to_end(&mut many.world.treeswap(&["sync", "--root=/x"])).expect_failure("neither");
+    assert!(neither.stderr.contains("--repo"), "{}", neither.stderr);
+}
