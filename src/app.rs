@@ -77,6 +77,12 @@ pub enum Error {
     /// What was to be published once is published, but a hook failed.
     #[error("published, but a hook failed")]
     Hook(#[from] hooks::Error),
+    /// What was to be published once is published, but some of its sources are not where their refs are.
+    #[error("published without the newest of {}", sources.join(", "))]
+    Sources {
+        /// Their names.
+        sources: Vec<String>,
+    },
     /// The system gave us no threads, no signals or no clock.
     #[error("cannot {act}")]
     System {
@@ -110,6 +116,7 @@ impl Error {
             Self::Source(error) => error.hints.clone(),
             Self::GaveUp { last, .. } => last.hints(),
             Self::Hook(error) => error.hints(),
+            Self::Sources { .. } => vec!["the lines above say what is wrong with each".to_owned()],
             Self::Interrupted => vec!["nothing was published; the next start begins anew".to_owned()],
             Self::System { .. } => {
                 vec![
@@ -306,7 +313,13 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
         if matches!(end, End::Done) {
             let completed = hooks.completed().await;
             info!(name: "once", target: telemetry::GIT_SYNC, status = i32::from(completed.is_err()), "ended");
-            return Ok(completed?);
+            completed?;
+            let failing: Vec<String> = {
+                let status = shown.borrow();
+                let failing = status.sources.iter().filter(|source| source.error.is_some());
+                failing.map(|source| source.name.clone()).collect()
+            };
+            return if failing.is_empty() { Ok(()) } else { Err(Error::Sources { sources: failing }) };
         }
         hooks.stop().await;
         match end {
@@ -513,6 +526,7 @@ mod tests {
             Error::GaveUp { failures: 2, last: sync::Error::Interrupted },
             Error::Interrupted,
             Error::Hook(hook),
+            Error::Sources { sources: vec!["jobs".into()] },
             Error::System { act: "start the runtime", source: io() },
         ];
         for error in each.into_iter().chain(listener.map(Error::Admin)) {
@@ -526,6 +540,7 @@ mod tests {
                 | Error::GaveUp { .. }
                 | Error::Interrupted
                 | Error::Hook(_)
+                | Error::Sources { .. }
                 | Error::System { .. } => {}
             }
             reads_well(&error, &error.hints());

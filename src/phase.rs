@@ -82,6 +82,27 @@ pub struct Commit {
     pub author: String,
     /// When it was written, by its author's clock.
     pub date: Option<Timestamp>,
+    /// The sources that it is composed of; none of a repository's own commit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<SourceRevision>,
+}
+
+/// One source in a composed revision.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SourceRevision {
+    /// What it is called.
+    pub name: String,
+    /// Its repository, userinfo removed.
+    pub repo: String,
+    /// What was followed there.
+    #[serde(rename = "ref")]
+    pub asked: String,
+    /// The commit.
+    pub revision: Revision,
+    /// The directory or file that is placed; empty for all of it.
+    pub path: String,
+    /// Where it is placed; empty for the top.
+    pub to: String,
 }
 
 /// One hook, and how its last run ended.

@@ -204,6 +204,7 @@ fn generation(n: u8, reason: &str) -> GenerationStatus {
                 .trim_end()
                 .into(),
             date: Some("2026-11-20T15:00:00Z".parse().unwrap()),
+            sources: Vec::new(),
         }),
         entries: 1234,
         bytes: 5 << 20,

@@ -204,11 +204,24 @@ fn a_source_that_fails_stays_where_it_was_and_the_others_go_on() {
     one.commit(&Files::new().file("f", "3"));
     many.shows(&[("one/f", "3"), ("two/f", "2")]);
     eventually(30, "it is well again", || rows(&sidecar)[0].get("error").is_none().then_some(()));
+    let shown = to_end(&mut many.world.treeswap(&["status".as_ref(), many.world.root.as_os_str()])).stdout;
+    assert!(shown.contains("source        one ") && shown.contains(" in two"), "{shown}");
+    assert_eq!(sidecar.metric("treeswap_source_failing"), Some(0.0));
     // A revision that is refused is the failure of its source alone.
     one.commit(&Files::new().file("f", "4").link("out", "../two/f"));
     two.commit(&Files::new().file("f", "5"));
     many.shows(&[("one/f", "3"), ("two/f", "5")]);
     said(&sidecar.process, "which is not inside what its own source has placed");
+    eventually(30, "it is counted", || {
+        sidecar.metric("treeswap_source_failing").filter(|count| *count == 1.0)
+    });
+    let page = sidecar.request_with("GET", "/", "Accept: text/html\r\n").unwrap_or_default();
+    let page = if page.contains("What is served is not the newest of one.") {
+        page
+    } else {
+        sidecar.request_with("GET", "/status", "Accept: text/html\r\n").unwrap()
+    };
+    assert!(page.contains("What is served is not the newest of one.") && page.contains("<h2"), "{page}");
     two.commit(&Files::new().file("f", "6"));
     many.shows(&[("one/f", "3"), ("two/f", "6")]);
     one.commit(&Files::new().file("f", "7"));
@@ -259,11 +272,56 @@ fn the_first_set_waits_for_all_but_what_is_optional() {
     assert!(ran.stderr.contains("source two: ") && ran.stderr.contains("main"), "{}", ran.stderr);
     assert!(!many.world.root.join("..data").exists());
     many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two, optional: true")]);
-    many.once().expect_ok("it is optional");
+    assert_eq!(many.once().status.code(), Some(3), "it is optional, and said to be absent");
     many.shows(&[("one/f", "1")]);
     two.commit(&Files::new().file("g", "2"));
     many.once().expect_ok("it is there");
     many.shows(&[("one/f", "1"), ("two/g", "2")]);
+}
+
+#[test]
+fn a_hook_gets_the_set_and_once_ends_by_what_failed() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    let a = one.commit(&Files::new().file("f", "1"));
+    let b = two.commit(&Files::new().file("g", "2"));
+    let said = many.world.dir().join("said");
+    let hook = many.world.dir().join("hook");
+    common::run::executable(&hook, &format!("#!/bin/sh\nprintenv TREESWAP_REVISIONS > {}\n", said.display()));
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two")]);
+    let hook = format!("--exechook-command={}", hook.display());
+    to_end(many.sync(&["--one-time"]).arg(&hook)).expect_ok("with a hook");
+    let set: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&said).unwrap()).unwrap();
+    assert_eq!((set[0]["name"].as_str(), set[0]["revision"].as_str()), (Some("one"), Some(a.as_str())));
+    assert_eq!((set[1]["to"].as_str(), set[1]["revision"].as_str()), (Some("two"), Some(b.as_str())));
+    // The record names the set of each generation.
+    let status = to_end(&mut many.world.treeswap(&[
+        "status".as_ref(),
+        "--json".as_ref(),
+        many.world.root.as_os_str(),
+    ]));
+    let status: serde_json::Value = serde_json::from_str(&status.stdout).unwrap();
+    assert_eq!(status["generations"][0]["commit"]["sources"], set);
+    let _away = one.away();
+    two.commit(&Files::new().file("g", "3"));
+    let ran = many.once();
+    assert_eq!(ran.status.code(), Some(3), "{}", ran.stderr);
+    assert!(ran.stderr.contains("published without the newest of one"), "{}", ran.stderr);
+    many.shows(&[("one/f", "1"), ("two/g", "3")]);
+}
+
+#[test]
+fn check_reads_the_file_and_asks_nobody() {
+    let many = Many::new();
+    many.list(&["name: one, repo: 'https://git.example.com/x.git', to: one".to_owned()]);
+    let check = |many: &Many| {
+        let mut command = many.world.treeswap(&["check", "--sources"]);
+        to_end(command.arg(many.file()).arg("--root").arg(&many.world.root))
+    };
+    check(&many).expect_ok("a good file");
+    many.list(&["name: one, repo: 'https://', to: one".to_owned()]);
+    let ran = check(&many).expect_failure("a remote without a host");
+    assert!(ran.stderr.contains("source \"one\""), "{}", ran.stderr);
 }
 
 #[test]

@@ -74,6 +74,12 @@ fn headline(status: &Status, now: &clock::Now) -> Headline {
                 format!("The newest revision that was found is being served, but the {names} {verb}.");
             of("warn", "a hook fails", sentence)
         }
+        (Some(_), 0) if status.sources.iter().any(|source| source.error.is_some()) => {
+            let failing = status.sources.iter().filter(|source| source.error.is_some());
+            let names: Vec<&str> = failing.map(|source| source.name.as_str()).collect();
+            let sentence = format!("What is served is not the newest of {}.", names.join(", "));
+            of("warn", "incomplete", sentence)
+        }
         (Some(_), 0) => {
             of("good", "up to date", "The newest revision that was found is being served.".into())
         }
@@ -113,6 +119,7 @@ fn write_page(page: &mut String, status: &Status, now: &clock::Now) -> fmt::Resu
     )?;
     write_failures(page, status, now.wall)?;
     write_current(page, status, now.wall)?;
+    write_sources(page, status)?;
     write_generations(page, status, now.wall)?;
     write_hooks(page, status, now.wall)?;
     write_targets(page, status, now.wall)?;
@@ -328,6 +335,34 @@ fn write_hooks(page: &mut String, status: &Status, now: Timestamp) -> fmt::Resul
             "<tr><th scope=\"row\">{}</th><td data-label=\"Last run\"><span>{ran}</span></td>\
              <td data-label=\"For\" class=\"code\">{revision}</td><td data-label=\"Outcome\">{outcome}</td></tr>",
             Text(hook)
+        )?;
+    }
+    page.push_str("</tbody>\n</table>\n</section>\n");
+    Ok(())
+}
+
+fn write_sources(page: &mut String, status: &Status) -> fmt::Result {
+    if status.sources.is_empty() {
+        return Ok(());
+    }
+    let head = [("Source", false), ("Place", false), ("Commit", false), ("Ref", false), ("State", false)];
+    open_table(page, "Sources", &head)?;
+    for source in &status.sources {
+        let revision = source.revision.map(|revision| revision.short()).unwrap_or_default();
+        let state = match &source.error {
+            Some(error) => format!("<span class=\"bad\">{}</span>", Text(error)),
+            None if source.is_late => "its remote has not answered yet".to_owned(),
+            None => "where its ref is".to_owned(),
+        };
+        writeln!(
+            page,
+            "<tr><th scope=\"row\">{}</th><td data-label=\"Place\" class=\"code\">/{}</td>\
+             <td data-label=\"Commit\" class=\"code\">{revision}</td>\
+             <td data-label=\"Ref\"><span>{} of {}</span></td><td data-label=\"State\"><span>{state}</span></td></tr>",
+            Text(&source.name),
+            Text(&source.to),
+            Text(&source.asked),
+            Text(&source.repo),
         )?;
     }
     page.push_str("</tbody>\n</table>\n</section>\n");

@@ -14,6 +14,14 @@ use crate::{app, detached_io, secret};
 /// Validates, and prints the effective configuration: flags that `sync` takes, and where each came from.
 pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> {
     let settings = args.check(given)?;
+    let sources = settings.sources.clone().filter(|sources| sources.file.exists());
+    if let Some(sources) = sources {
+        let file = sources.file.clone();
+        let checked = detached_io::patiently(&file, move |_| {
+            sources.check().map_err(|error| std::io::Error::other(error.to_string()))
+        });
+        checked.map_err(|error| anyhow::anyhow!("--sources={error}"))?;
+    }
     given.warnings.iter().for_each(super::warn);
     for (flag, path) in absent(&args.sync) {
         super::warn(format_args!("--{flag}={} cannot be read: {}", path.0.display(), path.1));
@@ -49,6 +57,7 @@ fn absent(args: &config::Args) -> Vec<(&'static str, (PathBuf, std::io::Error))>
         ("github-app-private-key-file", named(&args.credentials.github_app_private_key_file)),
         ("ca-file", named(&args.credentials.ca_file)),
         ("sparse-checkout-file", named(&args.source.sparse_checkout_file)),
+        ("sources", named(&args.source.sources)),
     ];
     let one = one.into_iter().filter_map(|(flag, path)| Some((flag, path?)));
     let unreadable =

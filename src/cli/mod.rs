@@ -58,7 +58,7 @@ pub enum Exit {
     Failed = 1,
     /// The command line or the configuration is wrong; nothing was touched.
     Usage = 2,
-    /// Some targets failed; the others are done.
+    /// Some targets, or sources, failed; the others are done.
     Some = 3,
     /// A dry run found differences.
     Differs = 4,
@@ -305,7 +305,11 @@ fn report(error: &anyhow::Error, asked: Option<telemetry::Format>) -> ExitCode {
         || error.is::<configmap::RulesError>()
         || error.is::<cluster::ConfigError>()
         || error.downcast_ref().is_some_and(desired::Error::is_in_rules);
-    if usage { Exit::Usage.into() } else { Exit::Failed.into() }
+    match error.downcast_ref() {
+        _ if usage => Exit::Usage.into(),
+        Some(app::Error::Sources { .. }) => Exit::Some.into(),
+        _ => Exit::Failed.into(),
+    }
 }
 
 fn say_why(asked: Option<telemetry::Format>, ending: telemetry::Ending<'_>, line: &str, hints: &[String]) {

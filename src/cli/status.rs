@@ -358,6 +358,18 @@ fn sync_lines(sync: &Status, live: bool, now: Timestamp, line: &mut impl FnMut(&
         line("error", failure.and_then(|failure| failure.error.as_deref()).unwrap_or_default());
         failure.iter().flat_map(|failure| &failure.hints).for_each(|hint| line("hint", hint));
     }
+    for source in &sync.sources {
+        let revision =
+            source.revision.map_or_else(|| "not in the set".to_owned(), |revision| revision.short());
+        let place = if source.to.is_empty() { "the top" } else { &source.to };
+        let state = match &source.error {
+            Some(error) => format!(": {error}"),
+            None if source.is_late => ", its remote has not answered yet".to_owned(),
+            None => String::new(),
+        };
+        line("source", &format!("{} {revision} in {place}{state}", source.name));
+        source.hints.iter().for_each(|hint| line("hint", hint));
+    }
     for hook in &sync.hooks {
         line(&hook.hook, &hook_line(hook, now));
         hook.hints.iter().for_each(|hint| line("hint", hint));

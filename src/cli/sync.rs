@@ -129,6 +129,12 @@ impl Args {
 
     fn serve(&self, given: &FlagOrigins) -> Result<Serve, config::Error> {
         let named = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+        if self.sync.source.repo.is_empty() && self.sync.source.sources.is_empty() {
+            return Err(config::Error::Required {
+                name: "--repo".into(),
+                hint: "give it, or $TREESWAP_REPO; --sources, or $TREESWAP_SOURCES, is for several".into(),
+            });
+        }
         let rules = self.rules.are_given();
         let root = named(&self.sync.root.root);
         match (rules, root) {

@@ -115,7 +115,11 @@ impl Exec {
             .env("GITSYNC_HASH", &revision)
             .env("TREESWAP_REVISION", &revision)
             .env("TREESWAP_DIR", &notice.dir)
-            .env_remove("TREESWAP_GENERATION");
+            .env_remove("TREESWAP_GENERATION")
+            .env_remove("TREESWAP_REVISIONS");
+        if let Some(sources) = &notice.sources {
+            command.env("TREESWAP_REVISIONS", sources);
+        }
         if let Some(generation) = &notice.generation {
             command.env("TREESWAP_GENERATION", generation.as_str());
         }

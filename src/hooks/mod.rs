@@ -96,6 +96,8 @@ impl Options {
 pub struct Notice {
     /// The revision.
     pub revision: Revision,
+    /// The sources that it is composed of, as JSON; none where there is one repository.
+    pub sources: Option<String>,
     /// What was chosen of its tree: another choice is news, too.
     pub selection: String,
     /// The generation's name; none while it is staged.

@@ -3,10 +3,10 @@
 use git2::ObjectType;
 use jiff::Timestamp;
 
-use super::Objects;
 use super::odb::ObjectReader;
+use super::{Objects, composed};
 use crate::human::sanitize;
-use crate::phase::Commit;
+use crate::phase::{Commit, SourceRevision};
 use crate::revision::{ObjectId, Revision};
 use crate::secret::quoted;
 
@@ -29,7 +29,15 @@ impl Objects {
 
 fn describe(reader: &ObjectReader<'_>, id: &ObjectId) -> Option<Commit> {
     let object = reader.structure(id, ObjectType::Commit, LONGEST).ok()?;
-    Some(read(object.data()))
+    let sources = composed::read_parts(reader, id).into_iter().map(|part| SourceRevision {
+        name: part.name,
+        repo: part.repo,
+        asked: part.asked,
+        revision: part.revision,
+        path: part.path,
+        to: part.to,
+    });
+    Some(Commit { sources: sources.collect(), ..read(object.data()) })
 }
 
 /// Text in another encoding than UTF-8 shows with marks in place of what is not ASCII.
@@ -44,6 +52,7 @@ fn read(data: &[u8]) -> Commit {
         subject: sanitize(&quoted(subject.trim()), SUBJECT),
         author: sanitize(&quoted(name.trim()), AUTHOR),
         date: seconds.and_then(|seconds| Timestamp::from_second(seconds).ok()),
+        sources: Vec::new(),
     }
 }
 

@@ -161,7 +161,8 @@ pub(super) fn places(reader: &ObjectReader<'_>, revision: Revision) -> Parts {
     Parts::new(read_parts(reader, &revision.0).into_iter().map(|part| part.to.into_bytes()))
 }
 
-fn read_parts(reader: &ObjectReader<'_>, id: &ObjectId) -> Vec<Part> {
+/// The parts of a composed revision; none of any other.
+pub(super) fn read_parts(reader: &ObjectReader<'_>, id: &ObjectId) -> Vec<Part> {
     let Ok(object) = reader.structure(id, ObjectType::Commit, MESSAGE_MAX) else { return Vec::new() };
     let text = String::from_utf8_lossy(object.data());
     let Some((head, message)) = text.split_once("\n\n") else { return Vec::new() };

@@ -10,8 +10,8 @@
 //! places say what to take out of the text.
 //!
 //! Out of reach: a secret that holds several backslashes in a row, or a backslash beside `%` or `&`, where something wrote
-//! it with escapes; there it is not always known which of them are the secret's own. It is found where it stands as it
-//! is, and in a base.
+//! it with escapes, and one that holds an escape itself where escapes were written into each other; there it is not always
+//! known which of them are the secret's own. It is found where it stands as it is, and in a base.
 //!
 //! Time and memory are linear in the text: it is read in pieces of [`PIECE`] bytes, each a bounded number of times.
 

@@ -58,6 +58,22 @@ pub struct SetOptions {
     pub one_time: bool,
 }
 
+impl SetOptions {
+    /// Reads the file, and the forms of the remotes in it; asks nobody. Blocking.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<(), BadFile> {
+        for source in List::read(&self.file)?.sources {
+            let bad =
+                |why| BadFile { path: self.file.clone(), why: format!("source {:?}: {why}", source.name) };
+            let wire = (self.wire)(&source).map_err(bad)?;
+            wire::Client::new(wire).map_err(|error| bad(one_line(&error)))?;
+        }
+        Ok(())
+    }
+}
+
 impl std::fmt::Debug for SetOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SetOptions").field("file", &self.file).field("dir", &self.dir).finish_non_exhaustive()
@@ -540,6 +556,7 @@ impl SourceSet {
                 let _ = std::fs::remove_dir_all(entry.path()); // what is left is removed the next time
             }
         }
+        self.read_from_all();
         Ok(())
     }
 

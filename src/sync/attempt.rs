@@ -444,7 +444,8 @@ impl Work for Worker {
 
     fn announce(&self) {
         if let (Some(hooks), Some(record)) = (&self.hooks, self.view.current()) {
-            hooks.published(&hook_notice::notice(record, &self.root));
+            let commit = self.view.commits.get(&record.revision).and_then(Option::as_ref);
+            hooks.published(&hook_notice::notice(record, commit, &self.root));
         }
     }
 

@@ -64,7 +64,7 @@ pub enum Error {
     Mirror(#[from] mirror::Error),
     /// Several sources: one of them, the file that lists them, or how they lie beside each other.
     #[error(transparent)]
-    Sources(SetError),
+    Sources(Box<SetError>),
     /// The root.
     #[error(transparent)]
     Store(#[from] store::Error),
@@ -119,7 +119,7 @@ impl From<SetError> for Error {
     fn from(error: SetError) -> Self {
         match error {
             SetError::Mirror(error) => Self::Mirror(error),
-            error => Self::Sources(error),
+            error => Self::Sources(Box::new(error)),
         }
     }
 }
@@ -267,10 +267,10 @@ mod tests {
         let each = [
             Error::Mirror(mirror::Error::Cancelled),
             Error::Store(store::Error::Cancelled),
-            Error::Sources(SetError::File(crate::sources::BadFile {
+            Error::Sources(Box::new(SetError::File(crate::sources::BadFile {
                 path: "/sources.yaml".into(),
                 why: "it lists 0 sources; 1 to 64 make a root".into(),
-            })),
+            }))),
             gate(hooks::Failure::Drained, false),
             gate(ended(), false),
             gate(ended(), true),

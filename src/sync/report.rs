@@ -439,6 +439,8 @@ impl Report {
         set("current", current);
         set("retired", view.generations.len() - current);
         set("pinned", pinned);
+        let failing = view.sources.iter().map(|source| (source.name.as_str(), source.error.is_some()));
+        self.metrics.sources(failing);
         let room = view.room;
         self.metrics.room(Room {
             free_bytes: room.free_bytes,

@@ -65,6 +65,13 @@ pub struct SourceLabel {
     pub source: &'static str,
 }
 
+/// One of several sources.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+pub struct NamedSource {
+    /// As the file calls it.
+    pub source: String,
+}
+
 /// The state of a generation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 pub struct StateLabel {
@@ -146,6 +153,8 @@ pub struct Metrics {
     pub current: Family<CurrentLabel, Gauge>,
     /// Generations by state.
     pub generations: Family<StateLabel, Gauge>,
+    /// 1 for each of several sources that is not where its ref is.
+    pub sources_failing: Family<NamedSource, Gauge>,
     /// Bytes of the current generation's files.
     pub generation_bytes: Gauge,
     /// Files, links and directories of the current generation.
@@ -196,6 +205,7 @@ impl Default for Metrics {
             last_publish: Seconds::default(),
             current: Family::default(),
             generations: Family::default(),
+            sources_failing: Family::default(),
             generation_bytes: Gauge::default(),
             generation_entries: Gauge::default(),
             reaped: Counter::default(),
@@ -264,6 +274,8 @@ impl Metrics {
         );
         registry.register("current_generation_info", "The current generation", self.current.clone());
         registry.register("generations", "Generations in the root, by state", self.generations.clone());
+        let help = "1 for each of several sources that is not where its ref is, by its name; else 0";
+        registry.register("source_failing", help, self.sources_failing.clone());
         registry.register_with_unit(
             "generation",
             "Size of the current generation's files",
@@ -310,6 +322,15 @@ impl Metrics {
             "Files that may still be made in the root's file system",
             inodes,
         );
+    }
+
+    /// Whether each of several sources is not where its ref is.
+    pub fn sources<'s>(&self, sources: impl Iterator<Item = (&'s str, bool)>) {
+        self.sources_failing.clear();
+        for (name, fails) in sources {
+            let source = NamedSource { source: name.to_owned() };
+            self.sources_failing.get_or_create(&source).set(i64::from(fails));
+        }
     }
 
     fn begin(&self) {

@@ -77,6 +77,10 @@ const COMMANDS: &[(&str, Kept)] = &[
         Check("tests/hooks/gate.rs", "a_closed_gate_is_tried_again_and_opens"),
     ),
     ("treeswap sync --repo=https://github.com/kubernetes/git-sync --root=/tmp/config --one-time", Run),
+    (
+        "treeswap sync --sources=",
+        Check("tests/sources.rs", "directories_files_and_patterns_of_several_repositories_are_one_tree"),
+    ),
     ("treeswap watch --skip-first ", By(WATCHES, "the_first_run_can_be_left_out")),
     (
         "treeswap watch /config -- ./reindex",

@@ -11,8 +11,9 @@ pub struct Hooks {
     /// Program to run after each publication, and at the first success
     ///
     /// One program: no arguments, no shell. It runs in the generation's directory, which is pinned while it runs, with
-    /// GITSYNC_HASH, TREESWAP_REVISION, TREESWAP_GENERATION and TREESWAP_DIR set. If it fails it runs again after the
-    /// backoff, for what is newest by then. With --one-time it runs once, and its failure is exit code 1.
+    /// GITSYNC_HASH, TREESWAP_REVISION, TREESWAP_GENERATION and TREESWAP_DIR set, with --sources TREESWAP_REVISIONS. If
+    /// it fails it runs again after the backoff, for what is newest by then. With --one-time it runs once, and its
+    /// failure is exit code 1.
     #[arg(
         long,
         value_name = "PROGRAM",

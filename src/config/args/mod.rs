@@ -69,13 +69,7 @@ impl Args {
 #[command(next_help_heading = "Source")]
 pub struct Source {
     /// Repository: https, http, ssh or git URL, host:path, or a local path
-    #[arg(
-        long,
-        value_name = "URL",
-        required_unless_present = "sources",
-        default_value = "",
-        hide_default_value = true
-    )]
+    #[arg(long, value_name = "URL", default_value = "", hide_default_value = true)]
     pub repo: String,
 
     /// File that lists several repositories, refs and directories, to be published as one tree; instead of --repo

@@ -7,7 +7,7 @@ use git2::ObjectType;
 
 use super::{Part, failed};
 use crate::mirror::error::Error;
-use crate::mirror::odb::{ObjectReader, to_object_id};
+use crate::mirror::odb::{ObjectReader, TREE_MAX, to_object_id};
 use crate::mirror::sparse::Patterns;
 use crate::mirror::tree::{DIRECTORY, FORMAT, Line, lines};
 use crate::payload::{Limits, Refusal, Rule, escaped};
@@ -43,12 +43,14 @@ struct Overlay<'a> {
     limits: &'a Limits,
     /// Entries that may still be looked at. Trees that name the same trees again and again would have no end.
     left: u64,
+    /// Bytes of the trees that lie in one another and are held.
+    held: usize,
 }
 
 /// The tree that holds what every part places. It is written with all the trees on the way that no source has.
 pub(super) fn overlay(reader: &ObjectReader<'_>, parts: &[Part], limits: &Limits) -> Result<ObjectId, Error> {
     let left = limits.entries.saturating_mul(8);
-    let mut overlay = Overlay { reader, parts, limits, left };
+    let mut overlay = Overlay { reader, parts, limits, left, held: 0 };
     let mut here = Vec::new();
     let mut below = Vec::new();
     for (part, given) in parts.iter().enumerate() {
@@ -121,6 +123,7 @@ impl Overlay<'_> {
             lines.map(|line| (line.name.to_vec(), item(&line))).collect()
         };
         self.look(revision, path, all.len())?;
+        let held = self.hold(revision, path, &tree)?;
         let before = all.len();
         let mut kept = Vec::new();
         let mut is_same = true;
@@ -139,6 +142,7 @@ impl Overlay<'_> {
             is_same &= found == Some(item.id);
             kept.extend(found.map(|id| (name, Item { id, ..item })));
         }
+        self.held -= held;
         if kept.is_empty() {
             return Ok(None);
         }
@@ -163,6 +167,16 @@ impl Overlay<'_> {
         }
     }
 
+    /// A tree is held while those in it are looked at: all together are bounded as one tree is. Returns what to give back.
+    fn hold(&mut self, revision: Revision, path: &[u8], tree: &ObjectId) -> Result<usize, Error> {
+        let size = self.reader.tree_size(tree).map_err(|lack| Error::damaged(revision, lack))?;
+        self.held += size;
+        if self.held > TREE_MAX {
+            return Err(Error::too_large(revision, escaped(path), self.held as u64, TREE_MAX as u64));
+        }
+        Ok(size)
+    }
+
     /// One directory: `here` are the trees that lie over each other in it, `below` what is placed somewhere in it. None
     /// where nothing is in it.
     fn dir(
@@ -176,6 +190,7 @@ impl Overlay<'_> {
         {
             return Ok(Some(only.id));
         }
+        let mut held = 0;
         let mut names: BTreeMap<Vec<u8>, (Vec<Has>, Vec<Placed<'_>>)> = BTreeMap::new();
         for (part, tree) in here {
             let revision = self.parts[part].revision;
@@ -183,6 +198,7 @@ impl Overlay<'_> {
             let object = self.reader.tree(&tree.id).map_err(damaged)?;
             let lines = lines(&tree.id, object.data()).map_err(damaged)?;
             self.look(revision, path, lines.len())?;
+            held += self.hold(revision, path, &tree.id)?;
             for line in lines {
                 names.entry(line.name.to_vec()).or_default().0.push((part, item(&line)));
             }
@@ -202,6 +218,7 @@ impl Overlay<'_> {
             path.truncate(end);
             entries.extend(found.map(|item| (name, item)));
         }
+        self.held -= held;
         if entries.is_empty() { Ok(None) } else { self.write(&entries).map(Some) }
     }
 

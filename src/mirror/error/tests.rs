@@ -45,6 +45,9 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
             url: "https://h/x".into(),
             source: Box::new(Error::Wire(wire())),
         },
+        Error::OfSource { name: "jobs".into(), source: Box::new(Error::Wire(wire())) },
+        Error::Collision { path: "a/b".into(), one: "jobs".into(), other: "steps".into() },
+        Error::Trespass { path: "a".into(), owner: "jobs".into(), other: "steps".into() },
         Error::NoModule { path: "sub".into(), commit: id() },
         Error::Cancelled,
     ];
@@ -66,6 +69,9 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
         | Error::Sparse { .. }
         | Error::Refused(_)
         | Error::Module { .. }
+        | Error::OfSource { .. }
+        | Error::Collision { .. }
+        | Error::Trespass { .. }
         | Error::NoModule { .. }
         | Error::Cancelled => std::mem::discriminant(error),
     };

@@ -94,6 +94,9 @@ proptest! {
         if name.starts_with("signs") || name.starts_with("blanks") {
             return Ok(()); // only what others said is read like this
         }
+        // Out of reach, too: which of several layers of escapes is the secret's own.
+        let is_nested = ["twice", "thrice", "five times", " in JSON", "once more"].iter().any(|word| name.contains(word));
+        prop_assume!(!is_nested || readings::layers(secret.as_bytes()).len() == 1);
         // A backslash before an escape is one of the escape's as well.
         prop_assume!(!(name.starts_with("an escaped NUL") && secret.contains('\\')));
         let text = format!("{before} {} {before}", encode(secret.as_bytes()));

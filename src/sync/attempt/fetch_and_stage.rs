@@ -138,17 +138,18 @@ impl Worker {
         let worktrees = self.by_commit.then(|| objects.clone());
         let mut store = self.store().await;
         let metrics = self.metrics.clone();
-        let (mut store, staged) = bounds
+        let (mut store, staged, commit) = bounds
             .blocking(Stage::Export, move |cancel| {
                 let began = Instant::now();
+                let commit = objects.describe(revision);
                 let job = Job { objects: &objects.until(cancel), choice: &choice, cancel };
                 let staged = job.stage(&mut store, revision, base)?; // 7
                 metrics.took("export", began.elapsed());
-                Ok((store, staged))
+                Ok((store, staged, commit))
             })
             .await?;
         bounds.check(Stage::Export)?;
-        hook_notice::ask_gate(self.hooks.as_deref(), bounds, &staged).await?; // the end of 7
+        hook_notice::ask_gate(self.hooks.as_deref(), bounds, &staged, commit.as_ref()).await?; // the end of 7
         let metrics = self.metrics.clone();
         let hooks = self.hooks.clone();
         let root = self.root.clone();
@@ -165,7 +166,7 @@ impl Worker {
                         objects.add_worktree(record.revision, &wanted, at, &place)?;
                     }
                     if let Some(hooks) = &hooks {
-                        hooks.publishing(&hook_notice::notice(record, &root));
+                        hooks.publishing(&hook_notice::notice(record, commit.as_ref(), &root));
                     }
                     Ok::<(), Error>(())
                 };
