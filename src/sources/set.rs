@@ -3,27 +3,33 @@
 //! Each repository has a mirror, a connection and a pause after failures of its own, and is polled by a task of its own;
 //! an attempt waits for those that answer soon. One that hangs or fails is not waited for: its sources stay at what was
 //! last published of them, and it asks for another attempt when it has something new.
+//!
+//! Files: `options` what makes a set; `repository` one of its repositories.
+
+mod options;
+mod repository;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use jiff::Timestamp;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+pub use options::{SetError, SetOptions, WireOf};
+use repository::{Repository, key};
+
 use super::SourceError;
-use super::file::{BadFile, List, Listed, OnFailure};
-use super::poll::{Answer, Answers, Question, poll};
+use super::file::{List, Listed, OnFailure};
+use super::poll::{Answers, Question, poll};
 use crate::human::one_line;
-use crate::mirror::{self, Composer, Mirror, Objects, Part, Tip, wire};
+use crate::mirror::{self, Composer, Objects, Part, Tip, wire};
 use crate::payload::{Parts, Refusal};
 use crate::phase::SourceStatus;
 use crate::repeats::{Repeats, suppressed};
-use crate::retry::Backoff;
 use crate::revision::{ObjectId, Revision};
 
 /// An attempt waits so long for repositories that are asked, once something is published. Those that need longer ask
@@ -36,92 +42,6 @@ const FETCHES: usize = 2;
 /// Where composed revisions are, in the directory of the mirrors.
 const COMPOSED: &str = "composed";
 
-/// The way to a source's repository.
-pub type WireOf = Arc<dyn Fn(&Listed) -> Result<wire::Options, String> + Send + Sync>;
-
-/// What makes a set.
-#[derive(Clone)]
-pub struct SetOptions {
-    /// The file that lists the sources.
-    pub file: PathBuf,
-    /// The directory of their mirrors.
-    pub dir: PathBuf,
-    /// What all mirrors have in common.
-    pub mirror: mirror::Options,
-    /// The way to each.
-    pub wire: WireOf,
-    /// The pauses of a repository that fails.
-    pub backoff: Backoff,
-    /// How long one may take for one answer.
-    pub timeout: Duration,
-    /// Wait for every repository, however long it takes.
-    pub one_time: bool,
-}
-
-impl SetOptions {
-    /// Reads the file, and the forms of the remotes in it; asks nobody. Blocking.
-    ///
-    /// # Errors
-    /// What is wrong with it.
-    pub fn check(&self) -> Result<(), BadFile> {
-        for source in List::read(&self.file)?.sources {
-            let bad =
-                |why| BadFile { path: self.file.clone(), why: format!("source {:?}: {why}", source.name) };
-            let wire = (self.wire)(&source).map_err(bad)?;
-            wire::Client::new(wire).map_err(|error| bad(one_line(&error)))?;
-        }
-        Ok(())
-    }
-}
-
-impl std::fmt::Debug for SetOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SetOptions").field("file", &self.file).field("dir", &self.dir).finish_non_exhaustive()
-    }
-}
-
-/// Why there is no revision of the set.
-#[derive(Debug, thiserror::Error)]
-pub enum SetError {
-    /// The file.
-    #[error("--sources")]
-    File(#[from] BadFile),
-    /// A source that the set cannot do without.
-    #[error("source {name}")]
-    Source {
-        /// What it is called.
-        name: String,
-        /// What is wrong with it.
-        #[source]
-        source: SourceError,
-    },
-    /// The mirrors, or the sources cannot lie beside each other.
-    #[error(transparent)]
-    Mirror(#[from] mirror::Error),
-}
-
-impl SetError {
-    /// Whether the same attempt may succeed later without an operator.
-    pub fn is_transient(&self) -> bool {
-        match self {
-            Self::File(_) => false,
-            Self::Source { source, .. } => source.transient,
-            Self::Mirror(error) => error.is_transient(),
-        }
-    }
-
-    /// What an operator can do, a line each.
-    pub fn hints(&self) -> Vec<String> {
-        match self {
-            Self::File(_) => {
-                vec!["the file is read again at every attempt; what is published stays until then".to_owned()]
-            }
-            Self::Source { source, .. } => source.hints.clone(),
-            Self::Mirror(error) => error.hints(),
-        }
-    }
-}
-
 /// A source, and its repository.
 struct Followed {
     listed: Listed,
@@ -129,24 +49,6 @@ struct Followed {
     mirror: String,
     /// The repository without userinfo.
     repo: String,
-}
-
-/// One repository.
-struct Repository {
-    mirror: Arc<Mutex<Mirror>>,
-    /// What its refs named last, by the ref, with the object that was named.
-    known: BTreeMap<String, (ObjectId, Revision)>,
-    /// What is wrong with a ref, or with all of them.
-    errors: BTreeMap<String, SourceError>,
-    /// Failures in a row, and when the first of them was.
-    failures: u32,
-    failing_since: Option<Timestamp>,
-    /// It is not asked before.
-    not_before: Option<Instant>,
-    /// It is being asked.
-    busy: bool,
-    /// It has no room for what it fetches.
-    full: bool,
 }
 
 /// The sources of a root.
@@ -560,7 +462,7 @@ impl SourceSet {
         Ok(())
     }
 
-    /// On a full volume: see [`Mirror::make_room`].
+    /// On a full volume: see `Mirror::make_room`.
     pub fn make_room(&mut self, keep: &[Revision]) -> Result<bool, mirror::Error> {
         let objects = self.composer.objects();
         let parts: Vec<Part> = keep.iter().flat_map(|revision| objects.parts(*revision)).collect();
@@ -609,60 +511,4 @@ fn of_source(name: &str, error: &mirror::Error) -> SetError {
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let ended = tokio::task::spawn_blocking(work).await;
     ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
-}
-
-impl Repository {
-    fn new(mirror: Mirror) -> Self {
-        Self {
-            mirror: Arc::new(Mutex::new(mirror)),
-            known: BTreeMap::new(),
-            errors: BTreeMap::new(),
-            failures: 0,
-            failing_since: None,
-            not_before: None,
-            busy: false,
-            full: false,
-        }
-    }
-
-    fn take(&mut self, answers: Answers, backoff: &Backoff) {
-        self.busy = false;
-        self.errors.clear();
-        self.full = answers.full;
-        let mut failed = false;
-        for (asked, answer) in answers.of_refs {
-            match answer {
-                Answer::Named(object, revision) => _ = self.known.insert(asked, (object, revision)),
-                Answer::Failed(why) => {
-                    failed = true;
-                    self.errors.insert(asked, why);
-                }
-            }
-        }
-        if failed {
-            self.failures = self.failures.saturating_add(1);
-            self.failing_since.get_or_insert_with(Timestamp::now);
-            self.not_before = Some(Instant::now() + backoff.delay(self.failures));
-        } else {
-            (self.failures, self.failing_since, self.not_before) = (0, None, None);
-        }
-    }
-
-    /// What its mirror must go on holding.
-    fn held(&self, name: &str, parts: &[Part]) -> Vec<Revision> {
-        let named = self.known.values().map(|(_, revision)| *revision);
-        let published = parts.iter().filter(|part| part.mirror == name).map(|part| part.revision);
-        let mut seen = BTreeSet::new();
-        published.chain(named).filter(|revision| seen.insert(*revision)).collect()
-    }
-}
-
-/// The name of the mirror of a repository: the same one with the same credential is one.
-fn key(repo: &str, source: &Listed) -> String {
-    let credentials = &source.credentials;
-    let files = [&credentials.password_file, &credentials.ssh_key_file, &credentials.ssh_known_hosts_file];
-    let files = files.map(|file| file.as_os_str().as_encoded_bytes());
-    let text = [&[repo.as_bytes(), credentials.username.as_bytes()], &files[..]].concat().join(&0);
-    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &text);
-    digest.as_ref().iter().take(10).map(|byte| format!("{byte:02x}")).collect()
 }

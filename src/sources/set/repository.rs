@@ -1,0 +1,89 @@
+//! One repository of a set: its mirror, and what its refs named last.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::mirror::{Mirror, Part};
+use crate::retry::Backoff;
+use crate::revision::{ObjectId, Revision};
+use crate::sources::SourceError;
+use crate::sources::file::Listed;
+use crate::sources::poll::{Answer, Answers};
+
+/// One repository.
+pub(super) struct Repository {
+    pub(super) mirror: Arc<Mutex<Mirror>>,
+    /// What its refs named last, by the ref, with the object that was named.
+    pub(super) known: BTreeMap<String, (ObjectId, Revision)>,
+    /// What is wrong with a ref, or with all of them.
+    pub(super) errors: BTreeMap<String, SourceError>,
+    /// Failures in a row, and when the first of them was.
+    pub(super) failures: u32,
+    pub(super) failing_since: Option<Timestamp>,
+    /// It is not asked before.
+    pub(super) not_before: Option<Instant>,
+    /// It is being asked.
+    pub(super) busy: bool,
+    /// It has no room for what it fetches.
+    pub(super) full: bool,
+}
+
+impl Repository {
+    pub(super) fn new(mirror: Mirror) -> Self {
+        Self {
+            mirror: Arc::new(Mutex::new(mirror)),
+            known: BTreeMap::new(),
+            errors: BTreeMap::new(),
+            failures: 0,
+            failing_since: None,
+            not_before: None,
+            busy: false,
+            full: false,
+        }
+    }
+
+    pub(super) fn take(&mut self, answers: Answers, backoff: &Backoff) {
+        self.busy = false;
+        self.errors.clear();
+        self.full = answers.full;
+        let mut failed = false;
+        for (asked, answer) in answers.of_refs {
+            match answer {
+                Answer::Named(object, revision) => _ = self.known.insert(asked, (object, revision)),
+                Answer::Failed(why) => {
+                    failed = true;
+                    self.errors.insert(asked, why);
+                }
+            }
+        }
+        if failed {
+            self.failures = self.failures.saturating_add(1);
+            self.failing_since.get_or_insert_with(Timestamp::now);
+            self.not_before = Some(Instant::now() + backoff.delay(self.failures));
+        } else {
+            (self.failures, self.failing_since, self.not_before) = (0, None, None);
+        }
+    }
+
+    /// What its mirror must go on holding.
+    pub(super) fn held(&self, name: &str, parts: &[Part]) -> Vec<Revision> {
+        let named = self.known.values().map(|(_, revision)| *revision);
+        let published = parts.iter().filter(|part| part.mirror == name).map(|part| part.revision);
+        let mut seen = BTreeSet::new();
+        published.chain(named).filter(|revision| seen.insert(*revision)).collect()
+    }
+}
+
+/// The name of the mirror of a repository: the same one with the same credential is one.
+pub(super) fn key(repo: &str, source: &Listed) -> String {
+    let credentials = &source.credentials;
+    let files = [&credentials.password_file, &credentials.ssh_key_file, &credentials.ssh_known_hosts_file];
+    let files = files.map(|file| file.as_os_str().as_encoded_bytes());
+    let text = [&[repo.as_bytes(), credentials.username.as_bytes()], &files[..]].concat().join(&0);
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &text);
+    digest.as_ref().iter().take(10).map(|byte| format!("{byte:02x}")).collect()
+}
