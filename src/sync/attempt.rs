@@ -422,6 +422,10 @@ impl Work for Worker {
         let Some(task) = task else { return };
         let revision = self.readable.unwrap_or(task.generation().revision);
         match self.choice(bounds).await {
+            // The next attempt publishes that, and a spare of it follows.
+            Ok(choice) if choice.digest != task.generation().selection => {
+                debug!("no spare: something else is chosen by now");
+            }
             Ok(choice) => {
                 let objects = self.objects().await;
                 self.spare.start(task, objects, revision, choice.wanted, self.metrics.clone());
