@@ -142,6 +142,12 @@ fn shallow_means_the_first_level_and_off_none() {
         let mut mirror = Mirror::open(options).unwrap();
         let at = update(&mut mirror, &[]);
         assert_eq!(family.shown(&mirror, at), expected, "{asked:?}");
+        let below = family.bench.dir().join("modules/sub/modules");
+        assert_eq!(
+            below.exists(),
+            asked == Submodules::Recursive,
+            "{asked:?}: whether the second level was fetched"
+        );
     }
 }
 

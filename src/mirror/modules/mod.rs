@@ -88,6 +88,9 @@ impl Mirror {
         held: &[Revision],
         allowance: &mut Allowance,
     ) -> Result<(), Error> {
+        if self.options.modules.asked == Submodules::Off {
+            return Ok(());
+        }
         let links = self.links_of(revision).await?;
         let before = self.links_of_readable(held).await?;
         // Of a revision that could not be published there may be any number before this one, each with names of its own.
