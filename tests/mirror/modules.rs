@@ -452,3 +452,37 @@ fn on_a_full_volume_submodules_give_back_what_was_never_published() {
     assert!(mirror.disk_bytes() < before + (1 << 18), "{before} and {}", mirror.disk_bytes());
     assert_eq!(family.shown(&mirror, good), "f=good kept/s=x");
 }
+
+#[test]
+fn what_is_planted_among_the_mirrors_of_submodules_is_no_obstacle() {
+    use std::os::unix::fs::symlink;
+    let family = Family::new(&["sub"]);
+    let sub = family.commit("sub", &Files::new().file("s", "x"));
+    let remote = &family.bench.world.remote;
+    remote.commit(&with(Files::new().file("f", "one"), &[("sub", "../sub", &*sub)]));
+    let mut mirror = family.bench.open();
+    let first = update(&mut mirror, &[]);
+    let modules = family.bench.dir().join("modules");
+    let plant = |at: &Path| {
+        std::fs::write(at.join("file"), "x").unwrap();
+        symlink("loop", at.join("loop")).unwrap();
+        // Each is a mirror of the repository's own, with all of these below it.
+        (0..40).for_each(|n| symlink("..", at.join(format!("up{n}"))).unwrap());
+    };
+    plant(&modules);
+    std::fs::write(modules.join("next"), "where a mirror belongs").unwrap();
+    assert_eq!(family.shown(&mirror, first), "f=one sub/s=x");
+    remote
+        .commit(&with(Files::new().file("f", "two"), &[("sub", "../sub", &*sub), ("next", "../sub", &*sub)]));
+    let second = update(&mut mirror, &[first]);
+    assert_eq!(family.shown(&mirror, second), "f=two next/s=x sub/s=x");
+    mirror.housekeep(&[second]).unwrap();
+    drop(mirror);
+    drop(family.bench.open());
+    assert_eq!(kept(family.bench.dir()), ["next", "sub"]);
+    std::fs::remove_dir_all(&modules).unwrap();
+    std::fs::write(&modules, "where the mirrors belong").unwrap();
+    let mut mirror = family.bench.open();
+    assert_eq!(update(&mut mirror, &[second]), second);
+    assert_eq!(family.shown(&mirror, second), "f=two next/s=x sub/s=x");
+}

@@ -36,8 +36,8 @@ use crate::revision::{Ref, Revision};
 pub use address::Hosts;
 pub(super) use allowance::Allowance;
 pub use depth::Submodules;
-pub(super) use dirs::object_dirs;
-use dirs::{DIR, entries};
+use dirs::entries;
+pub(super) use dirs::{DIR, object_dirs};
 pub(super) use found::{Link, Modules, Trouble, links};
 pub(super) use linked::Seat;
 
@@ -271,7 +271,11 @@ impl Mirror {
                 ..self.options.clone()
             };
             let shared = Arc::clone(&self.shared);
-            let mirror = super::blocking::blocking(move || Self::open_below(options, &shared)).await?;
+            let mirror = super::blocking::blocking(move || {
+                dirs::make_way(&options.dir)?;
+                Self::open_below(options, &shared)
+            })
+            .await?;
             self.children.insert(key.clone(), Child { url: url.to_owned(), mirror });
         }
         match self.children.get_mut(&key) {
