@@ -193,7 +193,8 @@ impl Store {
 
     /// Bytes that all generations take.
     pub(super) fn generations_on_disk(&self) -> u64 {
-        self.generations().iter().map(|record| self.on_disk(Need::of(record))).sum()
+        let sizes = self.generations().iter().map(|record| self.on_disk(Need::of(record)));
+        sizes.fold(0, u64::saturating_add) // a record's numbers are what a file says
     }
 
     fn is_pinned(&self, name: &Name) -> bool {
