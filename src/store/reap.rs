@@ -102,7 +102,8 @@ impl Store {
 
     /// Makes sure that a generation of this size fits, before its first byte is written: lets the spare go, reaps what
     /// retention releases early, and waits for the deletion where it is needed. Where all of that would not do, nothing
-    /// is reaped before its time. `written` is the part of it that is not on disk yet.
+    /// is reaped before its time. `written` is the part of it that is not on disk yet. Who goes for the number of
+    /// generations alone goes later: see [`Store::make_way`].
     pub(super) fn make_room(
         &mut self,
         need: Need,
@@ -134,7 +135,9 @@ impl Store {
             }
             let short = self.shortage(written)?;
             let lack = short.as_ref().map_or_else(Extent::default, |short| short.lack);
-            let reserved = Reserved { generations: 1, bytes: needed.saturating_add(self.spare_bytes()) };
+            // What has to go for their number gives room, too, where that is missing.
+            let generations = u32::from(short.is_some());
+            let reserved = Reserved { generations, bytes: needed.saturating_add(self.spare_bytes()) };
             let gone = self.reap_for(lack, reserved);
             match short {
                 None => return Ok(()),
@@ -143,6 +146,13 @@ impl Store {
                 Some(_) => self.trash.wait(cancel),
             };
         }
+    }
+
+    /// Sends off what `--max-generations` has no place for beside a staged generation that is published now: whatever may
+    /// say no to it has been asked, and nobody is evicted in vain.
+    pub(super) fn make_way(&mut self, staged: Need) {
+        let bytes = self.on_disk(staged).saturating_add(self.spare_bytes());
+        self.reap_for(Extent::default(), Reserved { generations: 1, bytes });
     }
 
     /// Makes room for what a fetch brings into the mirror, by the same rules, if the mirror is on the root's file

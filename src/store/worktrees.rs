@@ -66,6 +66,7 @@ impl Store {
         ready: Ready<'_, E>,
     ) -> Result<Published, E> {
         // 1
+        self.make_way(staged.need());
         let spot = self.choose_names(&staged)?;
         let mut record = staged.record(spot.name.clone(), now);
         if let Some(newest) = self.state.generations.first() {
