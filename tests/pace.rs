@@ -281,6 +281,29 @@ fn a_spare_is_of_what_was_published_whatever_the_patterns_choose_by_then() {
     assert!(!there("routes.yaml"), "a file that no pattern chooses is published");
 }
 
+#[test]
+fn a_lower_ceiling_takes_the_spare_before_a_grace_period() {
+    let world = World::new();
+    let mebibyte = |text: &str| Files::new().file("large", text.repeat(1 << 20));
+    let first = world.remote.commit(&mebibyte("1"));
+    let sidecar = Sidecar::start(&world, &["--grace=1h", "--spare=copy"]);
+    sidecar.publishes(&world, &first);
+    let second = world.remote.commit(&mebibyte("2"));
+    sidecar.publishes(&world, &second);
+    let ready = world.root.join("..treeswap/spare/ready");
+    let is_of_the_second = || {
+        let copy = std::fs::read(world.root.join("..treeswap/spare/tree/large")).ok()?;
+        (ready.exists() && copy[0] == b'2').then_some(())
+    };
+    eventually(20, "a spare", is_of_the_second);
+    drop(sidecar);
+    let sidecar = Sidecar::start(&world, &["--grace=1h", "--spare=copy", "--max-bytes=2500000"]);
+    sidecar.idle(3);
+    let names = std::fs::read_dir(&world.root).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.filter(|name| name.to_string_lossy().starts_with("..20")).count(), 2);
+    assert!(!ready.exists());
+}
+
 /// The number of published generations that the process counts.
 fn published(sidecar: &Sidecar) -> f64 {
     sidecar.metric("treeswap_syncs_total{result=\"published\"}").unwrap()

@@ -22,6 +22,20 @@ impl Store {
         self.plan_with(Reserved { generations: 0, bytes: self.spare_bytes() }, now)
     }
 
+    /// The same, once the spare went if a generation stays for that: a spare saves time, a grace period is a promise.
+    pub fn plan_to_reap(&self, now: &Now, cancel: &CancellationToken) -> Result<Plan, Error> {
+        let plan = self.plan(now);
+        if self.spare_bytes() == 0 || plan.reaped().all(|decision| !decision.early) {
+            return Ok(plan);
+        }
+        let without = self.plan_with(Reserved::default(), now);
+        if without.reaped().count() == plan.reaped().count() {
+            return Ok(plan);
+        }
+        self.drop_spare(cancel)?;
+        Ok(self.plan(now))
+    }
+
     fn plan_with(&self, reserved: Reserved, now: &Now) -> Plan {
         retention::plan(&self.candidates(), &self.options.retention, reserved, now)
     }

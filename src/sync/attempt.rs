@@ -339,10 +339,10 @@ impl Work for Worker {
         let mirror_bytes = self.view.mirror_bytes;
         let commits = self.view.commits.clone();
         let mended = bounds
-            .blocking(Stage::Mend, move |_| {
+            .blocking(Stage::Mend, move |cancel| {
                 let now = clock::now();
                 let recovered = store.repair(&now)?;
-                let plan = store.plan(&now);
+                let plan = store.plan_to_reap(&now, cancel)?;
                 let doomed = plan.decisions.iter().any(|decision| !decision.keep);
                 let reaped = if doomed { store.reap(&plan) } else { Vec::new() };
                 let view = View {
