@@ -234,7 +234,7 @@ fn keep_ceilings(
     for (at, pinned) in eviction_order(candidates, whys) {
         let kept = || candidates.iter().zip(&*whys).filter(|(_, why)| why.keeps());
         let generations = kept().count() + reserved.generations as usize;
-        let bytes = kept().map(|(candidate, _)| candidate.bytes).sum::<u64>() + reserved.bytes;
+        let bytes = kept().fold(reserved.bytes, |sum, (candidate, _)| sum.saturating_add(candidate.bytes));
         whys[at] = if generations > options.max_generations as usize {
             RetentionReason::OverGenerations { pinned }
         } else if options.max_bytes.is_some_and(|ceiling| bytes > ceiling) {
@@ -430,6 +430,17 @@ mod tests {
             let goes = |bytes| goes_for_room(4, Extent { bytes, inodes: 0 }, &options).len();
             assert_eq!((goes(0), goes(30), goes(31)), (3, 3, 0), "what a ceiling sends off gives room, too");
         }
+    }
+
+    #[test]
+    fn sizes_that_no_disk_has_are_over_a_ceiling() {
+        let records: Vec<_> = (0..3).map(|n| record(n, 10, (n < 2).then(|| retired(1000)))).collect();
+        let candidates: Vec<Candidate<'_>> = (records.iter().enumerate())
+            .map(|(n, record)| Candidate { record, bytes: u64::MAX, current: n == 2, pinned: false })
+            .collect();
+        let options = Options { max_bytes: Some(100), ..generous() };
+        let plan = plan(&candidates, &options, Reserved { generations: 1, bytes: u64::MAX }, &now(1001));
+        assert_eq!(plan.reaped().count(), 2);
     }
 
     /// The rules once more, written as sets: what must hold of any plan.

@@ -19,7 +19,7 @@ use super::plan::{RequestReason, Situation, plan, without_haves};
 use super::repo_kind::{self, RepoKind};
 use super::shared::Shared;
 use super::wire::{self, PackResponse, Request};
-use super::{Depth, Mirror, Submodules, Tip};
+use super::{Depth, Mirror, Tip};
 use crate::revision::{ObjectId, Revision};
 
 /// Our commits that a server learns of. More would only make requests longer.
@@ -103,9 +103,6 @@ impl Mirror {
     /// must stay readable.
     pub async fn fetch(&mut self, tip: &Tip, held: &[Revision]) -> Result<Revision, Error> {
         let revision = self.fetch_own(tip, held).await?;
-        if self.options.modules.asked == Submodules::Off {
-            return Ok(revision);
-        }
         let mut allowance = Allowance::of(&self.options);
         match self.fetch_modules(revision, held, &mut allowance).await {
             Ok(()) => Ok(revision),

@@ -9,13 +9,15 @@ use fs_err as fs;
 
 use super::error::Error;
 use super::files::{HISTORY, MARK, TIP, local};
+use super::modules;
 use super::repo_kind::RepoKind;
 
 /// Names of files.
 const FILES: [&str; 6] = [MARK, "HEAD", "config", "shallow", "packed-refs", TIP];
 
 /// Names of directories.
-const DIRECTORIES: [&str; 6] = ["objects", "objects/info", "objects/pack", "refs", "refs/treeswap", HISTORY];
+const DIRECTORIES: [&str; 7] =
+    ["objects", "objects/info", "objects/pack", "refs", "refs/treeswap", HISTORY, modules::DIR];
 
 /// Takes them out. git-sync's `ROOT/.git` may hold what its operator wants there, links among it: only what we open in
 /// it by name and would wait for goes.
@@ -29,6 +31,9 @@ pub(super) fn remove(dir: &Path, form: RepoKind) -> Result<(), Error> {
     }
     for name in DIRECTORIES {
         remove_if(&dir.join(name), |kind| !kind.is_dir())?;
+    }
+    for mirror in fs::read_dir(dir.join(modules::DIR)).into_iter().flatten().flatten() {
+        remove_if(&mirror.path(), |kind| !kind.is_dir())?;
     }
     let mut dirs = vec![dir.to_owned()];
     while let Some(dir) = dirs.pop() {

@@ -71,6 +71,7 @@ impl Mirror {
         if self.options.gc == Gc::Off {
             return Ok(false);
         }
+        let given_back = self.free_modules(keep)?;
         let before = self.layout.bytes()?;
         if self.layout.form() == RepoKind::Worktrees {
             worktrees::prune(self.layout.dir(), keep, self.inner)?;
@@ -97,7 +98,7 @@ impl Mirror {
             }
             ended => ended?,
         }
-        Ok(self.layout.bytes()? < before)
+        Ok(given_back || self.layout.bytes()? < before)
     }
 
     /// Whether something may have become garbage since the mirror was last known to have none: a revision went, and

@@ -304,8 +304,7 @@ impl Mirror {
     }
 
     /// On a full volume: gives back what was fetched and is of none of these revisions, of which the published ones
-    /// are some, unless nothing is ever to go ([`Gc::Off`]). Blocking. `true`: there is more room now. Submodules keep
-    /// what they have.
+    /// are some, unless nothing is ever to go ([`Gc::Off`]). Blocking. `true`: there is more room now.
     pub fn make_room(&mut self, keep: &[Revision]) -> Result<bool, Error> {
         self.free_space(keep)
     }

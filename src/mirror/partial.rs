@@ -39,6 +39,8 @@ impl Mirror {
         if self.options.filter.is_none() {
             return Ok(());
         }
+        let limit = self.options.wire.max_fetch_bytes;
+        let mut left = limit;
         for _ in 0..ROUNDS {
             let absent = self.absent(revision, selection).await?;
             if absent.is_empty() {
@@ -50,13 +52,25 @@ impl Mirror {
             );
             for wants in absent.chunks(WANTED) {
                 let request = Request { wants: wants.to_vec(), ..Request::default() };
-                let (answer, _) = self.receive(&request, Task::Fill(wants.to_vec())).await?;
-                self.received += answer.bytes;
+                let bytes = self.receive_wanted(&request, left).await.map_err(|error| match error {
+                    Error::FetchBytes { .. } => Error::FetchBytes { limit },
+                    error => error,
+                })?;
+                self.received += bytes;
+                left = left.saturating_sub(bytes);
             }
         }
         let id = revision.0;
         let lack = Lack::Missing { id, expected: "all of what is selected of".into() };
         Err(Error::Incomplete { asked: id, at: None, lack: lack.into() })
+    }
+
+    /// One request's pack, of so many bytes at most. How many it had.
+    async fn receive_wanted(&mut self, request: &Request, most: u64) -> Result<u64, Error> {
+        let layout = Arc::clone(&self.layout);
+        let task = Task::Fill(request.wants.clone());
+        let (answer, _) = self.receive_into(layout.dir(), most, request, task).await?;
+        Ok(answer.bytes)
     }
 
     async fn absent(&self, revision: Revision, selection: &Selection) -> Result<Vec<ObjectId>, Error> {

@@ -25,7 +25,8 @@ pub(crate) const TRASH: &str = "trash";
 /// Begins the name of what was moved aside.
 pub(crate) const QUARANTINE: &str = "quarantine-";
 
-/// Begins the name of what stood where our own directory belongs: no commit has one like it.
+/// Begins the name of what stood where our own directory belongs, and of what cannot be moved into that: no commit has
+/// one like it.
 pub(crate) const PRIVATE_ASIDE: &str = "..treeswap-quarantine-";
 
 /// Our directories are readable by every uid: tools that walk the whole root must not trip over them.

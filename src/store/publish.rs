@@ -3,7 +3,8 @@
 //! The writer's lock is held throughout. Each step with what a crash right after it leaves, and what the next start
 //! does about it:
 //!
-//! 1. Look: the tree's top-level names must be free in the root, or our links.
+//! 1. Look: the tree's top-level names must be free in the root, or our links. Then retired generations make way that
+//!    `--max-generations` has no place for.
 //!    *Crash:* a directory in staging. Discarded.
 //! 2. Write the record, synced, saying that this generation is being published.
 //!    *Crash:* a record without a directory. Forgotten.
@@ -61,6 +62,7 @@ impl Store {
         // 1
         let names = TopNames::of(&staged.dir).map_err(Error::io("list", staged.path()))?;
         self.layout.refuse_collisions(&names)?;
+        self.make_way(staged.need());
         let name = Name::new(now.wall, self.state.generations.iter().map(|record| &record.name));
         let record = staged.record(name.clone(), now);
         // 2

@@ -22,6 +22,20 @@ impl Store {
         self.plan_with(Reserved { generations: 0, bytes: self.spare_bytes() }, now)
     }
 
+    /// The same, once the spare went if a generation stays for that: a spare saves time, a grace period is a promise.
+    pub fn plan_to_reap(&self, now: &Now, cancel: &CancellationToken) -> Result<Plan, Error> {
+        let plan = self.plan(now);
+        if self.spare_bytes() == 0 || plan.reaped().all(|decision| !decision.early) {
+            return Ok(plan);
+        }
+        let without = self.plan_with(Reserved::default(), now);
+        if without.reaped().count() == plan.reaped().count() {
+            return Ok(plan);
+        }
+        self.drop_spare(cancel)?;
+        Ok(self.plan(now))
+    }
+
     fn plan_with(&self, reserved: Reserved, now: &Now) -> Plan {
         retention::plan(&self.candidates(), &self.options.retention, reserved, now)
     }
@@ -102,7 +116,8 @@ impl Store {
 
     /// Makes sure that a generation of this size fits, before its first byte is written: lets the spare go, reaps what
     /// retention releases early, and waits for the deletion where it is needed. Where all of that would not do, nothing
-    /// is reaped before its time. `written` is the part of it that is not on disk yet.
+    /// is reaped before its time. `written` is the part of it that is not on disk yet. Who goes for the number of
+    /// generations alone goes later: see [`Store::make_way`].
     pub(super) fn make_room(
         &mut self,
         need: Need,
@@ -134,7 +149,9 @@ impl Store {
             }
             let short = self.shortage(written)?;
             let lack = short.as_ref().map_or_else(Extent::default, |short| short.lack);
-            let reserved = Reserved { generations: 1, bytes: needed.saturating_add(self.spare_bytes()) };
+            // What has to go for their number gives room, too, where that is missing.
+            let generations = u32::from(short.is_some());
+            let reserved = Reserved { generations, bytes: needed.saturating_add(self.spare_bytes()) };
             let gone = self.reap_for(lack, reserved);
             match short {
                 None => return Ok(()),
@@ -143,6 +160,13 @@ impl Store {
                 Some(_) => self.trash.wait(cancel),
             };
         }
+    }
+
+    /// Sends off what `--max-generations` has no place for beside a staged generation that is published now: whatever may
+    /// say no to it has been asked, and nobody is evicted in vain.
+    pub(super) fn make_way(&mut self, staged: Need) {
+        let bytes = self.on_disk(staged).saturating_add(self.spare_bytes());
+        self.reap_for(Extent::default(), Reserved { generations: 1, bytes });
     }
 
     /// Makes room for what a fetch brings into the mirror, by the same rules, if the mirror is on the root's file
@@ -193,7 +217,8 @@ impl Store {
 
     /// Bytes that all generations take.
     pub(super) fn generations_on_disk(&self) -> u64 {
-        self.generations().iter().map(|record| self.on_disk(Need::of(record))).sum()
+        let sizes = self.generations().iter().map(|record| self.on_disk(Need::of(record)));
+        sizes.fold(0, u64::saturating_add) // a record's numbers are what a file says
     }
 
     fn is_pinned(&self, name: &Name) -> bool {

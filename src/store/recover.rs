@@ -5,8 +5,9 @@
 //! causes no event at all.
 //!
 //! Promises: nothing on this path touches the content of a generation. What is not ours is never deleted: what stands
-//! where the link belongs is moved to `..treeswap/quarantine-*` unread, everything else is reported. A link's target is
-//! trusted only if it is one name of a generation's form and a real directory stands under it.
+//! where the link belongs is moved to `..treeswap/quarantine-*` unread (or to a name beside it, where the kernel does not
+//! let us have it there), everything else is reported. A link's target is trusted only if it is one name of a
+//! generation's form and a real directory stands under it.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -23,7 +24,9 @@ use crate::human::one_line;
 use crate::store::layout::{Layout, RootLink, root_link};
 use crate::store::ledger::DAMAGED;
 use crate::store::links::TopNames;
-use crate::store::names::{LEDGER, LINK_TMP, MIRROR, PRIVATE, QUARANTINE, SOCKET, STATE, STATUS};
+use crate::store::names::{
+    LEDGER, LINK_TMP, MIRROR, PRIVATE, PRIVATE_ASIDE, QUARANTINE, SOCKET, STATE, STATUS,
+};
 use crate::store::{Error, Recovered, Store, operator_file, quarantine};
 
 /// One look at the names in the root.
@@ -141,7 +144,7 @@ impl Store {
             }
             Link::To(_) | Link::Other(_) => {
                 let to = self.layout.move_aside(tmp)?;
-                found.done.push(format!("moved {}, which is not ours, to {PRIVATE}/{to}", tmp.display()));
+                found.done.push(format!("moved {}, which is not ours, to {to}", tmp.display()));
             }
         }
         Ok(())
@@ -167,13 +170,11 @@ impl Store {
             }
             (LinkState::Odd(what), None) => {
                 let to = self.layout.move_aside(LINK.as_ref())?;
-                found.done.push(format!("moved {what} from {link} to {PRIVATE}/{to}"));
+                found.done.push(format!("moved {what} from {link} to {to}"));
             }
             (LinkState::Odd(what), Some(wanted)) if !self.layout.is_git_sync => {
                 let to = self.layout.exchange_link(wanted)?;
-                found
-                    .done
-                    .push(format!("moved {what} from {link} to {PRIVATE}/{to}; it names {wanted} again"));
+                found.done.push(format!("moved {what} from {link} to {to}; it names {wanted} again"));
             }
             (seen, Some(wanted)) => {
                 self.swap(wanted)?;
@@ -359,12 +360,19 @@ impl Layout {
         measured.unwrap_or_default() // it cannot be read: then at least it is not counted twice
     }
 
-    /// Moves something that stands beside the link out of sight, unread, and says to which name.
+    /// Moves something that stands beside the link out of sight, unread, and says where it is now, seen from there.
     fn move_aside(&self, name: &OsStr) -> Result<String, Error> {
-        self.quarantine(&self.link.dir, name)
+        let dir = &self.link.dir;
+        match quarantine::move_to(dir, name, &self.private, QUARANTINE) {
+            Ok(to) => Ok(format!("{PRIVATE}/{to}")),
+            // Another user's directory has another parent only with the right to write into it (rename(2), EACCES), and
+            // the link may be on another file system. Its name it can lose.
+            Err(_) => quarantine::move_to(dir, name, dir, PRIVATE_ASIDE)
+                .map_err(Error::io("move aside", self.link.dir_path().join(name))),
+        }
     }
 
-    /// The same for a name in any of our directories.
+    /// Moves a name in one of our own directories aside.
     pub(super) fn quarantine(&self, dir: &OwnedFd, name: &OsStr) -> Result<String, Error> {
         quarantine::move_to(dir, name, &self.private, QUARANTINE)
             .map_err(Error::io("move aside", self.at(name)))

@@ -193,6 +193,7 @@ impl SpareTask {
         cancel: &CancellationToken,
     ) -> Result<(), Error> {
         let keeper = &self.keeper;
+        self.refuse_other(payload)?;
         let _busy = keeper.lock(cancel)?;
         let cancel = &cancel.child_token();
         *keeper.preparing() = cancel.clone();
@@ -224,6 +225,16 @@ impl SpareTask {
                 tracing::warn!(error = %error, "a half-made spare cannot be removed before the next start");
             }
         })
+    }
+
+    /// The spare goes on record as the current generation's, and the next one is made from it.
+    fn refuse_other(&self, payload: &Payload) -> Result<(), Error> {
+        let current = &self.current;
+        if (payload.tree, payload.count(), payload.bytes) == (current.tree, current.entries, current.bytes) {
+            return Ok(());
+        }
+        let path = self.keeper.layout.place(&current.name);
+        Err(Error::io("make a spare of", path)(std::io::Error::other("the payload is another generation's")))
     }
 }
 

@@ -50,6 +50,10 @@ impl Staged {
         self.place.layout.private_at(STAGING).join(&self.place.name)
     }
 
+    pub(super) fn need(&self) -> Need {
+        self.facts.need
+    }
+
     pub(super) fn name(&self) -> &str {
         &self.place.name
     }

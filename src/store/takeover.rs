@@ -47,8 +47,15 @@ impl Store {
             let name = entry.os();
             if let Some(commit) = layout.link.name_of(name).filter(|_| self.is_old_tree(name)) {
                 let to = self.free_name(&commit)?;
-                fsx::rename_new(&layout.root, name, &layout.home, to.as_str())
-                    .map_err(Error::io("move to the generations", layout.at(name)))?;
+                match fsx::rename_new(&layout.root, name, &layout.home, to.as_str()) {
+                    // It would have another parent, and we may not write into it (rename(2), EACCES).
+                    Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                        let whose = "published by git-sync version 3, belongs to another user";
+                        found.foreign.push(format!("{commit}, {whose}"));
+                        continue;
+                    }
+                    moved => moved.map_err(Error::io("move to the generations", layout.at(name)))?,
+                }
                 found.done.push(format!(
                     "moved {commit}, published by git-sync version 3, to {}",
                     to.place().display()

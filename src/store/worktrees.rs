@@ -66,11 +66,13 @@ impl Store {
         ready: Ready<'_, E>,
     ) -> Result<Published, E> {
         // 1
+        self.make_way(staged.need());
         let spot = self.choose_names(&staged)?;
         let mut record = staged.record(spot.name.clone(), now);
         if let Some(newest) = self.state.generations.first() {
             // Names do not give the order here: after a clock went back, the time of the newest is used again.
-            record.published = record.published.max(newest.published + SignedDuration::from_nanos(1));
+            let after = newest.published.checked_add(SignedDuration::from_nanos(1));
+            record.published = record.published.max(after.unwrap_or(newest.published));
         }
         let before = self.state.clone();
         // 2

@@ -350,10 +350,10 @@ impl Work for Worker {
         let commits = self.view.commits.clone();
         let sources = self.view.sources.clone();
         let mended = bounds
-            .blocking(Stage::Mend, move |_| {
+            .blocking(Stage::Mend, move |cancel| {
                 let now = clock::now();
                 let recovered = store.repair(&now)?;
-                let plan = store.plan(&now);
+                let plan = store.plan_to_reap(&now, cancel)?;
                 let doomed = plan.decisions.iter().any(|decision| !decision.keep);
                 let reaped = if doomed { store.reap(&plan) } else { Vec::new() };
                 let view = View {
@@ -434,6 +434,10 @@ impl Work for Worker {
         let Some(task) = task else { return };
         let revision = self.readable.unwrap_or(task.generation().revision);
         match self.choice(bounds).await {
+            // The next attempt publishes that, and a spare of it follows.
+            Ok(choice) if choice.digest != task.generation().selection => {
+                debug!("no spare: something else is chosen by now");
+            }
             Ok(choice) => {
                 let objects = self.objects().await;
                 self.spare.start(task, objects, revision, choice.wanted, self.metrics.clone());

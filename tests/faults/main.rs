@@ -208,6 +208,60 @@ fn a_directory_in_the_links_place_is_moved_aside_unread() {
     assert_eq!(kept.as_deref(), Some("work"), "what somebody put there is gone");
 }
 
+/// Makes the world's root, writable by all as an emptyDir is, and gives it and the remote to the user of [`unprivileged`].
+#[track_caller]
+fn give_to_nobody(world: &World) {
+    assert_eq!(rustix::process::geteuid().as_raw(), ROOT_UID, "run it as root: it needs two users");
+    open_to_all(world);
+    std::fs::create_dir(&world.root).unwrap();
+    for path in [&world.root, &world.remote.path, &world.dir().join("home")] {
+        run::to_end(Command::new("chown").args(["-R", "65534:65534"]).arg(path)).expect_ok("chown");
+    }
+    std::fs::set_permissions(&world.root, std::fs::Permissions::from_mode(0o777)).unwrap();
+}
+
+#[test]
+fn another_users_directory_under_a_name_of_ours_loses_the_name_although_it_cannot_be_moved() {
+    let world = World::new();
+    world.remote.commit(&small(1));
+    give_to_nobody(&world);
+    let sync = |what: &str| {
+        let command = world.sync(&["--one-time", "--grace=0s"]);
+        run::to_end(&mut unprivileged(&reachable(&world, &command))).expect_ok(what);
+        assert_eq!(std::fs::read_to_string(world.root.join("one")).unwrap(), "1", "{what}");
+    };
+    sync("before");
+    for name in ["..data_tmp", "..data"] {
+        let planted = world.root.join(name);
+        let _ = std::fs::remove_file(&planted);
+        std::fs::create_dir(&planted).unwrap();
+        std::fs::write(planted.join("somebody's"), name).unwrap();
+        sync(name);
+    }
+    let names = root::names(&world.root).into_iter().map(|name| String::from_utf8(name).unwrap());
+    let aside = names.filter(|name| name.starts_with("..treeswap-quarantine-"));
+    let read = |name| std::fs::read_to_string(world.root.join(name).join("somebody's")).unwrap();
+    let mut kept: Vec<_> = aside.map(read).collect();
+    kept.sort();
+    assert_eq!(kept, ["..data", "..data_tmp"]);
+    sync("after");
+}
+
+#[test]
+fn another_users_tree_of_git_sync_3_does_not_keep_the_root_from_being_taken_over() {
+    let world = World::new();
+    world.remote.commit(&small(1));
+    give_to_nobody(&world);
+    let old = "0123456789abcdef0123456789abcdef01234567";
+    let tree = world.root.join(old);
+    std::fs::create_dir(&tree).unwrap();
+    std::fs::write(tree.join(".git"), format!("gitdir: /git/.git/worktrees/{old}\n")).unwrap();
+    let command = world.sync(&["--one-time", "--layout=git-sync", "--link=link"]);
+    run::to_end(&mut unprivileged(&reachable(&world, &command))).expect_ok("with another user's tree");
+    assert_eq!(std::fs::read_to_string(world.root.join("link/one")).unwrap(), "1");
+    assert!(tree.join(".git").exists());
+}
+
 #[test]
 fn root_links_that_are_missing_wrong_or_too_many_are_put_right() {
     heals("a missing root link", |world, _| std::fs::remove_file(world.root.join("one")).unwrap());

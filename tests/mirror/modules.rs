@@ -142,6 +142,12 @@ fn shallow_means_the_first_level_and_off_none() {
         let mut mirror = Mirror::open(options).unwrap();
         let at = update(&mut mirror, &[]);
         assert_eq!(family.shown(&mirror, at), expected, "{asked:?}");
+        let below = family.bench.dir().join("modules/sub/modules");
+        assert_eq!(
+            below.exists(),
+            asked == Submodules::Recursive,
+            "{asked:?}: whether the second level was fetched"
+        );
     }
 }
 
@@ -380,4 +386,103 @@ fn a_family_that_never_ends_is_refused_soon_and_leaves_nothing_behind() {
     assert!(refused(&|options| options.modules.limits.depth = 5).contains("more than 5 levels"));
     assert!(refused(&|options| options.modules.limits.entries = 20).contains("more than 20 submodules"));
     assert!(refused(&|options| options.max_bytes = 4_000).contains("--max-mirror-bytes"));
+}
+
+/// The names in the directory of a mirror's submodules.
+fn kept(mirror: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(mirror.join("modules")).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn submodules_of_revisions_that_are_never_published_do_not_pile_up() {
+    let family = Family::new(&["sub"]);
+    let sub = family.commit("sub", &Files::new().file("s", "x"));
+    let absent = "7".repeat(40);
+    let remote = &family.bench.world.remote;
+    let good = [("kept", "../sub", &*sub)];
+    remote.commit(&with(Files::new().file("f", "good"), &good));
+    let mut mirror = family.bench.open();
+    let good = update(&mut mirror, &[]);
+    for name in ["a1", "a2", "a3"] {
+        // Fetched, and then one that is not there: again and again, as often as it is tried.
+        let all = [("kept", "../sub", &*sub), (name, "../sub", &*sub), ("b", "../sub", &absent)];
+        remote.commit(&with(Files::new().file("f", name), &all));
+        for _ in 0..2 {
+            let error = try_update(&mut mirror, &[good]).unwrap_err();
+            assert!(matches!(&error, Error::Module { path, .. } if path == "b"), "{error:?}");
+            assert_eq!(kept(family.bench.dir()), [name, "b", "kept"], "what a retry needs, and no more");
+        }
+    }
+    for name in ["c1", "c2"] {
+        // Whole, and then perhaps a gate says no.
+        remote.commit(&with(Files::new().file("f", name), &[(name, "../sub", &*sub)]));
+        update(&mut mirror, &[good]);
+        assert_eq!(kept(family.bench.dir()), [name, "kept"]);
+    }
+    for name in ["d1", "d2"] {
+        // A level deeper, in one that is published.
+        let inner = [(name, "../sub", &*sub), ("e", "../sub", &*absent)];
+        let deep = family.commit("sub", &with(Files::new().file("s", name), &inner));
+        remote.commit(&with(Files::new().file("f", name), &[("kept", "../sub", &*deep)]));
+        assert!(matches!(try_update(&mut mirror, &[good]), Err(Error::Module { .. })));
+        assert_eq!(kept(&family.bench.dir().join("modules/kept")), [name, "e"]);
+    }
+    assert_eq!(family.shown(&mirror, good), "f=good kept/s=x");
+}
+
+#[test]
+fn on_a_full_volume_submodules_give_back_what_was_never_published() {
+    let family = Family::new(&["sub"]);
+    let small = family.commit("sub", &Files::new().file("s", "x"));
+    let large = family.commit("sub", &Files::new().file("s", noise(7, 1 << 20)));
+    let remote = &family.bench.world.remote;
+    remote.commit(&with(Files::new().file("f", "good"), &[("kept", "../sub", &*small)]));
+    let mut mirror = family.bench.open();
+    let good = update(&mut mirror, &[]);
+    let before = mirror.disk_bytes();
+    let all = [("kept", "../sub", &*large), ("other", "../sub", &*large)];
+    remote.commit(&with(Files::new().file("f", "bad"), &all));
+    update(&mut mirror, &[good]);
+    assert!(mirror.disk_bytes() > before + (2 << 20));
+    assert!(mirror.make_room(&[good]).unwrap());
+    assert_eq!(kept(family.bench.dir()), ["kept"]);
+    assert!(mirror.disk_bytes() < before + (1 << 18), "{before} and {}", mirror.disk_bytes());
+    assert_eq!(family.shown(&mirror, good), "f=good kept/s=x");
+}
+
+#[test]
+fn what_is_planted_among_the_mirrors_of_submodules_is_no_obstacle() {
+    use std::os::unix::fs::symlink;
+    let family = Family::new(&["sub"]);
+    let sub = family.commit("sub", &Files::new().file("s", "x"));
+    let remote = &family.bench.world.remote;
+    remote.commit(&with(Files::new().file("f", "one"), &[("sub", "../sub", &*sub)]));
+    let mut mirror = family.bench.open();
+    let first = update(&mut mirror, &[]);
+    let modules = family.bench.dir().join("modules");
+    let plant = |at: &Path| {
+        std::fs::write(at.join("file"), "x").unwrap();
+        symlink("loop", at.join("loop")).unwrap();
+        // Each is a mirror of the repository's own, with all of these below it.
+        (0..40).for_each(|n| symlink("..", at.join(format!("up{n}"))).unwrap());
+    };
+    plant(&modules);
+    std::fs::write(modules.join("next"), "where a mirror belongs").unwrap();
+    assert_eq!(family.shown(&mirror, first), "f=one sub/s=x");
+    remote
+        .commit(&with(Files::new().file("f", "two"), &[("sub", "../sub", &*sub), ("next", "../sub", &*sub)]));
+    let second = update(&mut mirror, &[first]);
+    assert_eq!(family.shown(&mirror, second), "f=two next/s=x sub/s=x");
+    mirror.housekeep(&[second]).unwrap();
+    drop(mirror);
+    drop(family.bench.open());
+    assert_eq!(kept(family.bench.dir()), ["next", "sub"]);
+    std::fs::remove_dir_all(&modules).unwrap();
+    std::fs::write(&modules, "where the mirrors belong").unwrap();
+    let mut mirror = family.bench.open();
+    assert_eq!(update(&mut mirror, &[second]), second);
+    assert_eq!(family.shown(&mirror, second), "f=two next/s=x sub/s=x");
 }

@@ -114,3 +114,30 @@ fn a_program_that_fetches_filters_too() {
     bench.world.remote.commit(&files.file("small/c", "c"));
     filled(&mut mirror, &[first], &sparse("/small/\n/big/7\n"));
 }
+
+#[test]
+fn the_most_bytes_of_a_fetch_are_those_of_all_requests_for_what_was_left_out() {
+    let mut bench = Bench::new("main");
+    bench.options.filter = Some("blob:none".into());
+    // Two requests, of which each alone may be sent.
+    let files =
+        (0..3_000).fold(Files::new(), |files, n| files.file(format!("{}/{n}", n / 100), noise(n, 300)));
+    bench.world.remote.commit(&files);
+    for (limit, fits) in [(800_000, false), (2_000_000, true)] {
+        bench.options.wire.max_fetch_bytes = limit;
+        let mut mirror = bench.open();
+        let filled = wait(async {
+            let tip = mirror.resolve().await.unwrap();
+            let at = mirror.fetch(&tip, &[]).await.unwrap();
+            mirror.fill(at, &Selection::default()).await
+        });
+        match filled {
+            Ok(()) => assert!(fits, "{} bytes were received", mirror.received_bytes()),
+            Err(Error::FetchBytes { limit: named }) => assert!(!fits && named == limit),
+            Err(error) => panic!("{error:?}"),
+        }
+        assert!(mirror.received_bytes() > 400_000, "the first of them came");
+        drop(mirror);
+        std::fs::remove_dir_all(bench.dir()).unwrap();
+    }
+}

@@ -5,17 +5,20 @@ use std::path::{Path, PathBuf};
 use fs_err as fs;
 
 use crate::mirror::Error;
+use crate::mirror::files::local;
 
 /// Where the mirrors of submodules are, in a mirror.
-pub(super) const DIR: &str = "modules";
+pub(in crate::mirror) const DIR: &str = "modules";
 
-/// The names in the directory of the submodules' mirrors; none where there is no such directory.
+/// The directories in the directory of the submodules' mirrors; none where there is no such directory. What else somebody
+/// put there is not ours, and links could lead round in circles.
 pub(super) fn entries(dir: &Path) -> Result<Vec<String>, Error> {
-    match fs::read_dir(dir) {
-        Ok(entries) => Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(source) => Err(Error::Local { act: "list", path: dir.to_owned(), source }),
+    if !is_dir(dir) {
+        return Ok(Vec::new());
     }
+    let entries = fs::read_dir(dir).map_err(local("list", dir))?.flatten();
+    let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    Ok(dirs.filter_map(|entry| entry.file_name().into_string().ok()).collect())
 }
 
 /// The object directories of all submodules' mirrors below a mirror, in a fixed order.
@@ -31,6 +34,21 @@ pub(in crate::mirror) fn object_dirs(dir: &Path) -> Result<Vec<PathBuf>, Error> 
             all.push(mirror.join("objects"));
         }
     }
-    all.retain(|objects| objects.is_dir());
+    all.retain(|objects| is_dir(objects));
     Ok(all)
+}
+
+/// Removes what stands where a submodule's mirror belongs and is no directory.
+pub(super) fn make_way(mirror: &Path) -> Result<(), Error> {
+    for path in mirror.parent().into_iter().chain([mirror]) {
+        if path.symlink_metadata().is_ok_and(|there| !there.is_dir()) {
+            tracing::warn!("removed {} from the mirror: it is nothing that belongs there", path.display());
+            fs::remove_file(path).map_err(local("remove", path))?;
+        }
+    }
+    Ok(())
+}
+
+fn is_dir(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|there| there.is_dir())
 }

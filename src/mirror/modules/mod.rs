@@ -19,6 +19,7 @@ mod linked;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ use fs_err as fs;
 use super::error::{Error, Libgit2};
 use super::files::local;
 use super::odb::ObjectReader;
+use super::shared::Shared;
 use super::{Mirror, Options, Tip};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{Ref, Revision};
@@ -34,8 +36,8 @@ use crate::revision::{Ref, Revision};
 pub use address::Hosts;
 pub(super) use allowance::Allowance;
 pub use depth::Submodules;
-pub(super) use dirs::object_dirs;
-use dirs::{DIR, entries};
+use dirs::entries;
+pub(super) use dirs::{DIR, object_dirs};
 pub(super) use found::{Link, Modules, Trouble, links};
 pub(super) use linked::Seat;
 
@@ -95,13 +97,17 @@ impl Mirror {
         held: &[Revision],
         allowance: &mut Allowance,
     ) -> Result<(), Error> {
-        let mut wanted = self.links_of(&[revision]).await?;
-        let Some(links) = wanted.pop().filter(|links| !links.is_empty()) else { return Ok(()) };
+        if self.options.modules.asked == Submodules::Off {
+            return Ok(());
+        }
+        let links = self.links_of(revision).await?;
+        let before = self.links_of_readable(held).await?;
+        // Of a revision that could not be published there may be any number before this one, each with names of its own.
+        self.forget_modules_but(links.iter().chain(before.iter().flatten())).await;
         let refuse = |link: &Link, rule| Error::from(refusal(revision, link, rule));
         if let Some(last) = links.last() {
             allowance.declare(links.len()).map_err(|rule| refuse(last, rule))?;
         }
-        let before = self.links_of(held).await.unwrap_or_default();
         for link in links {
             let url =
                 self.address(&link).map_err(|why| refuse(&link, Rule::Submodule { why: why.to_string() }))?;
@@ -161,70 +167,77 @@ impl Mirror {
 
     /// Removes the mirrors of submodules that none of these revisions has: those of one that was refused.
     pub(super) async fn forget_modules(&mut self, held: &[Revision]) {
-        let Ok(links) = self.links_of(held).await else { return };
-        let needed: BTreeSet<_> = links.iter().flatten().map(|link| key(&link.name)).collect();
+        let Ok(links) = self.links_of_readable(held).await else { return };
+        self.forget_modules_but(links.iter().flatten()).await;
+    }
+
+    async fn forget_modules_but<'l>(&mut self, needed: impl Iterator<Item = &'l Link>) {
+        let needed: BTreeSet<_> = needed.map(|link| key(&link.name)).collect();
         self.children.retain(|key, _| needed.contains(key));
         let dir = self.layout.dir().join(DIR);
         let shared = Arc::clone(&self.shared);
-        let forgotten = super::blocking::blocking(move || {
-            let Some(_alone) = shared.alone() else { return Ok(()) }; // housekeeping does it
-            for key in entries(&dir)?.into_iter().filter(|key| !needed.contains(key)) {
-                let path = dir.join(&key);
-                fs::remove_dir_all(&path)
-                    .map_err(local("remove the mirror of a submodule that was refused,", &path))?;
-            }
-            Ok(())
-        });
+        let forgotten =
+            super::blocking::blocking(move || remove_all_but(&dir, &shared, |key| needed.contains(key)));
         if let Err(error) = forgotten.await {
-            tracing::warn!(%error, "what was fetched of a refused revision stays until the next look after the house");
+            tracing::warn!(%error, "what was fetched and not published stays until the next look after the house");
         }
     }
 
     /// Bounds what the submodules of these revisions weigh, and removes what none of them has any more.
     pub(super) fn keep_modules(&mut self, held: &[Revision]) -> Result<(), Error> {
-        let dir = self.layout.dir().join(DIR);
-        if self.options.modules.asked == Submodules::Off && !dir.exists() {
-            return Ok(());
-        }
-        let mut needed: BTreeMap<String, Vec<Revision>> = BTreeMap::new();
-        if self.options.modules.asked != Submodules::Off {
-            for revision in held {
-                let store = self.shared.store()?;
-                let Ok(links) = links_in(&store, *revision) else { continue };
-                for link in links {
-                    needed.entry(key(&link.name)).or_default().push(Revision(link.commit));
-                }
-            }
-        }
+        let needed = self.modules_of(held)?;
         for (key, commits) in &needed {
             if let Some(child) = self.children.get_mut(key) {
                 child.mirror.housekeep(commits)?;
             }
         }
-        let gone =
-            entries(&dir)?.into_iter().filter(|key| !needed.contains_key(key)).collect::<BTreeSet<_>>();
-        if gone.is_empty() {
-            return Ok(());
-        }
-        let Some(_alone) = self.shared.alone() else { return Ok(()) };
-        for key in gone {
-            self.children.remove(&key);
-            let path = dir.join(&key);
-            fs::remove_dir_all(&path)
-                .map_err(local("remove the mirror of a submodule that is gone,", &path))?;
-        }
+        self.remove_modules_but(&needed)?;
         Ok(())
     }
 
-    /// The submodules of each revision.
-    async fn links_of(&self, revisions: &[Revision]) -> Result<Vec<Vec<Link>>, Error> {
+    /// Gives back what the submodules hold of other revisions than these. `true`: there was something.
+    pub(super) fn free_modules(&mut self, keep: &[Revision]) -> Result<bool, Error> {
+        let needed = self.modules_of(keep)?;
+        let mut freed = self.remove_modules_but(&needed)?;
+        for (key, commits) in &needed {
+            if let Some(child) = self.children.get_mut(key) {
+                freed |= child.mirror.free_space(commits)?;
+            }
+        }
+        Ok(freed)
+    }
+
+    /// The mirrors of the submodules of these revisions, and the commits that each is to hold.
+    fn modules_of(&self, held: &[Revision]) -> Result<BTreeMap<String, Vec<Revision>>, Error> {
+        let mut needed: BTreeMap<String, Vec<Revision>> = BTreeMap::new();
+        if self.options.modules.asked == Submodules::Off {
+            return Ok(needed);
+        }
+        let store = self.shared.store()?;
+        for link in readable_links(&store, held).into_iter().flatten() {
+            needed.entry(key(&link.name)).or_default().push(Revision(link.commit));
+        }
+        Ok(needed)
+    }
+
+    fn remove_modules_but(&mut self, needed: &BTreeMap<String, Vec<Revision>>) -> Result<bool, Error> {
+        let removed =
+            remove_all_but(&self.layout.dir().join(DIR), &self.shared, |key| needed.contains_key(key))?;
+        self.children.retain(|key, _| !removed.contains(key));
+        Ok(!removed.is_empty())
+    }
+
+    /// The submodules of a revision that is held.
+    async fn links_of(&self, revision: Revision) -> Result<Vec<Link>, Error> {
+        let shared = Arc::clone(&self.shared);
+        super::blocking::blocking(move || links_in(&shared.store()?, revision)).await
+    }
+
+    /// Those of each of these revisions that can be read.
+    async fn links_of_readable(&self, revisions: &[Revision]) -> Result<Vec<Vec<Link>>, Error> {
         let shared = Arc::clone(&self.shared);
         let revisions = revisions.to_vec();
-        super::blocking::blocking(move || {
-            let store = shared.store()?;
-            revisions.into_iter().map(|revision| links_in(&store, revision)).collect()
-        })
-        .await
+        super::blocking::blocking(move || Ok(readable_links(&shared.store()?, &revisions))).await
     }
 
     fn address(&self, link: &Link) -> Result<String, address::Unfit> {
@@ -266,7 +279,11 @@ impl Mirror {
                 ..self.options.clone()
             };
             let shared = Arc::clone(&self.shared);
-            let mirror = super::blocking::blocking(move || Self::open_below(options, &shared)).await?;
+            let mirror = super::blocking::blocking(move || {
+                dirs::make_way(&options.dir)?;
+                Self::open_below(options, &shared)
+            })
+            .await?;
             self.children.insert(key.clone(), Child { url: url.to_owned(), mirror });
         }
         match self.children.get_mut(&key) {
@@ -284,6 +301,27 @@ fn links_in(store: &super::odb::Store, revision: Revision) -> Result<Vec<Link>, 
     let reader = ObjectReader(odb);
     let commit = reader.commit(&revision.0).map_err(|lack| Error::damaged(revision, lack))?;
     links(&reader, commit.tree).map(|(links, _)| links).map_err(|trouble| trouble.of(revision))
+}
+
+/// Those of the revisions of which they can be read; of the others nothing can be published.
+fn readable_links(store: &super::odb::Store, revisions: &[Revision]) -> Vec<Vec<Link>> {
+    revisions.iter().filter_map(|revision| links_in(store, *revision).ok()).collect()
+}
+
+/// Removes the mirrors of submodules but for those that are needed, unless there are readers. Which it removed.
+fn remove_all_but(dir: &Path, shared: &Shared, needed: impl Fn(&str) -> bool) -> Result<Vec<String>, Error> {
+    let mut gone = entries(dir)?;
+    gone.retain(|key| !needed(key));
+    if gone.is_empty() {
+        return Ok(gone);
+    }
+    let Some(_alone) = shared.alone() else { return Ok(Vec::new()) }; // the next call does it
+    for key in &gone {
+        let path = dir.join(key);
+        fs::remove_dir_all(&path)
+            .map_err(local("remove the mirror of a submodule that is not published,", &path))?;
+    }
+    Ok(gone)
 }
 
 fn refusal(revision: Revision, link: &Link, rule: Rule) -> Refusal {

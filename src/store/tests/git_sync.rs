@@ -133,6 +133,22 @@ fn a_generation_is_named_by_its_commit_and_the_one_before_has_its_grace_period()
 }
 
 #[test]
+fn a_record_of_the_last_moment_there_is_and_of_a_size_that_cannot_be_keeps_nobody_from_publishing() {
+    let root = Root::new();
+    let (one, two, three) = (varied("1"), varied("2"), varied("3"));
+    let mut store = root.open();
+    publish(&mut store, &one);
+    publish(&mut store, &two);
+    for record in &mut store.state.generations {
+        record.published = jiff::Timestamp::MAX;
+        record.bytes = u64::MAX;
+    }
+    assert_eq!(store.room().used_bytes, u64::MAX);
+    publish(&mut store, &three);
+    root.assert_serves(&three);
+}
+
+#[test]
 fn the_link_may_be_anywhere_and_its_parents_are_made() {
     for link in ["root/sub/dir/live", "else/where/live"] {
         let world = World::new();

@@ -254,6 +254,18 @@ fn a_spare_makes_the_next_generation_from_a_delta() {
 }
 
 #[test]
+fn no_spare_is_made_of_a_payload_that_is_not_the_current_generations() {
+    let world = World::new();
+    let (mut store, _) = Store::open(Options { spare: Spare::Copy, ..world.options() }).unwrap();
+    let all = varied("1");
+    publish(&mut store, &all);
+    let part = files("a", "1");
+    let made = store.spare_task().unwrap().run(&of(&part), &Blobs::of(&[&part]), &go());
+    assert!(made.unwrap_err().to_string().starts_with("cannot make a spare of "));
+    assert!(store.spare_task().is_some(), "none is ready");
+}
+
+#[test]
 fn a_spare_made_by_other_rules_is_made_anew_after_a_restart() {
     use Durability::{None, Syncfs};
     for (what, made, used, good) in [

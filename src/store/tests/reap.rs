@@ -102,6 +102,30 @@ fn max_pin_evicts_and_the_reader_keeps_its_open_files() {
 }
 
 #[test]
+fn the_number_of_generations_evicts_nobody_for_one_that_is_staged_and_not_published() {
+    let world = World::new();
+    let mut store = world.with(&files("a", "1"));
+    store.options.retention.max_generations = 2;
+    let pin = Consumer::of(&world);
+    publish(&mut store, &files("a", "2"));
+    let next = files("a", "3");
+    let stage = |store: &mut Store| store.stage(&of(&next), "all", &Blobs::of(&[&next]), &go()).unwrap();
+    drop(stage(&mut store)); // a gate says no
+    assert_eq!(store.generations().len(), 2);
+    assert_eq!(fsx::read_file(&pin.0, "a", 9).unwrap().unwrap(), b"1");
+    let staged = stage(&mut store);
+    fs_err::write(world.at("b"), "somebody's").unwrap();
+    let taken = files("b", "4");
+    let collides = store.stage(&of(&taken), "all", &Blobs::of(&[&taken]), &go()).unwrap();
+    assert!(matches!(store.publish(collides, &clock::now()), Err(Error::Collision { .. })));
+    assert_eq!(store.generations().len(), 2);
+    fs_err::remove_file(world.at("b")).unwrap();
+    store.publish(staged, &clock::now()).unwrap();
+    assert_eq!(store.generations().len(), 2, "no more than that beside the new one");
+    world.assert_serves(&files("a", "3"));
+}
+
+#[test]
 fn a_late_reader_cannot_pin_what_is_being_deleted() {
     let world = World::new();
     let mut store = world.with(&files("a", "1"));
