@@ -21,14 +21,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use fs_err as fs;
 
 use super::error::{Error, Libgit2};
 use super::files::local;
 use super::odb::ObjectReader;
-use super::shared::Shared;
 use super::{Mirror, Options, Tip};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{Ref, Revision};
@@ -176,8 +175,9 @@ impl Mirror {
         self.children.retain(|key, _| needed.contains(key));
         let dir = self.layout.dir().join(DIR);
         let shared = Arc::clone(&self.shared);
-        let forgotten =
-            super::blocking::blocking(move || remove_all_but(&dir, &shared, |key| needed.contains(key)));
+        let forgotten = super::blocking::blocking(move || {
+            remove_all_but(&dir, shared.alone(), |key| needed.contains(key))
+        });
         if let Err(error) = forgotten.await {
             tracing::warn!(%error, "what was fetched and not published stays until the next look after the house");
         }
@@ -221,8 +221,9 @@ impl Mirror {
     }
 
     fn remove_modules_but(&mut self, needed: &BTreeMap<String, Vec<Revision>>) -> Result<bool, Error> {
-        let removed =
-            remove_all_but(&self.layout.dir().join(DIR), &self.shared, |key| needed.contains_key(key))?;
+        let removed = remove_all_but(&self.layout.dir().join(DIR), self.shared.alone(), |key| {
+            needed.contains_key(key)
+        })?;
         self.children.retain(|key, _| !removed.contains(key));
         Ok(!removed.is_empty())
     }
@@ -308,14 +309,15 @@ fn readable_links(store: &super::odb::Store, revisions: &[Revision]) -> Vec<Vec<
     revisions.iter().filter_map(|revision| links_in(store, *revision).ok()).collect()
 }
 
-/// Removes the mirrors of submodules but for those that are needed, unless there are readers. Which it removed.
-fn remove_all_but(dir: &Path, shared: &Shared, needed: impl Fn(&str) -> bool) -> Result<Vec<String>, Error> {
+/// Removes the mirrors of submodules but for those that are needed, while there are no readers. Which it removed.
+fn remove_all_but(
+    dir: &Path,
+    alone: Option<MutexGuard<'_, ()>>,
+    needed: impl Fn(&str) -> bool,
+) -> Result<Vec<String>, Error> {
+    let Some(_alone) = alone else { return Ok(Vec::new()) }; // the next call does it
     let mut gone = entries(dir)?;
     gone.retain(|key| !needed(key));
-    if gone.is_empty() {
-        return Ok(gone);
-    }
-    let Some(_alone) = shared.alone() else { return Ok(Vec::new()) }; // the next call does it
     for key in &gone {
         let path = dir.join(key);
         fs::remove_dir_all(&path)
