@@ -120,6 +120,16 @@ impl<'r> Writer<'r> {
         self.publish(top)
     }
 
+    /// A commit of a chain of so many trees, each naming the next one by so many lines: few objects, and more paths
+    /// than anybody can count.
+    pub fn repeated(&self, trees: usize, lines: usize) {
+        let mut at = self.tree(vec![(FILE, "f".into(), self.blobs[0].clone())]);
+        for _ in 0..trees {
+            at = self.tree((0..lines).map(|n| (DIR, format!("{n:07}"), at.clone())).collect());
+        }
+        self.publish(vec![(DIR, "d".into(), at)]);
+    }
+
     /// A commit on top of another, with a message of so many bytes.
     pub fn long_commit(&self, parent: &str, bytes: usize) {
         let tree = self.remote.git(&["rev-parse", &format!("{parent}^{{tree}}")]);
