@@ -48,3 +48,16 @@ fn a_system_without_certificates_says_so_and_works_with_a_ca_file() {
         .expect_ok("with a CA file");
     world.assert_published(&commit);
 }
+
+#[test]
+fn certificates_of_the_system_that_hang_are_named_and_do_not_stop_the_program() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("a", "1"));
+    let kind = Kind { tls: Some(Authority::new().server), ..Kind::default() };
+    let backend = HttpBackend::start(world.dir(), kind);
+    let fifo = world.dir().join("fifo.pem");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let hung = [("SSL_CERT_FILE", fifo.to_str().unwrap())];
+    let ran = sync(&world, &backend.url("remote"), &hung, &["--max-failures=0"]).expect_failure("hung roots");
+    ran.names(&["this system's CA certificates could not be read within 5s"]);
+}
