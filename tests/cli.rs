@@ -635,6 +635,28 @@ fn pin_as_pid_1_ends_at_a_signal_while_it_waits() {
 }
 
 #[test]
+fn render_as_pid_1_ends_at_a_signal_while_it_waits() {
+    let world = World::new();
+    let rules = world.dir().join("rules");
+    rustix::fs::mknodat(rustix::fs::CWD, &rules, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let mut command = run::clean("unshare", &world.dir().join("home"));
+    command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
+    if !rustix::process::geteuid().is_root() {
+        command.args(["--user", "--map-root-user"]);
+    }
+    command.arg(common::binary()).args(["render", "--tree=."]).arg(format!("--rules={}", rules.display()));
+    let mut render = run::Background::start(&mut command, &world.dir().join("render.log"));
+    let parent = render.pid();
+    let init = eventually(20, "PID 1", || children(parent).into_iter().find(|pid| is_treeswap(*pid)));
+    let init = rustix::process::Pid::from_raw(init as i32).unwrap();
+    eventually(20, "its end", || {
+        let _ = rustix::process::kill_process(init, rustix::process::Signal::TERM); // the first may come too early
+        (!render.is_running()).then_some(())
+    });
+    assert_eq!(render.ended().code(), Some(143), "{}", render.log());
+}
+
+#[test]
 fn a_kubeconfigs_program_gets_no_setting_of_git_with_a_token_in_it() {
     let world = World::new();
     let told = world.dir().join("told");
