@@ -19,7 +19,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use crate::detached_io;
 use crate::secret::quoted;
 
-/// How long the CA file may take to be read.
+/// How long the roots may take to be read.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A client's configuration. No file is read yet.
@@ -101,22 +101,30 @@ enum RootsProblem {
     Unreadable { path: PathBuf, source: rustls::pki_types::pem::Error },
     #[error("the CA file {} could not be read within {PATIENCE:?}", path.display())]
     Late { path: PathBuf },
+    #[error(
+        "this system's CA certificates could not be read within {PATIENCE:?} (SSL_CERT_FILE, SSL_CERT_DIR, or where \
+         the distribution keeps them)"
+    )]
+    SystemLate,
     #[error("the CA file {} holds no PEM certificate", path.display())]
     Empty { path: PathBuf },
     #[error("this system has no CA certificates, and no CA file was given")]
     None,
 }
 
-/// The roots, read by a thread that may hang with the CA file's file system; this one waits no longer than
+/// By this name those take turns to whom no CA file was given.
+const SYSTEM: &str = "the system's CA certificates";
+
+/// The roots, read by a thread that may hang with the file system that they are on; this one waits no longer than
 /// [`PATIENCE`].
 fn in_time(ca_file: Option<PathBuf>) -> Result<RootCertStore, RootsProblem> {
-    let Some(path) = ca_file else { return roots(None) };
-    let own = path.clone();
-    let read = || detached_io::wait(&path, PATIENCE, move || roots(Some(&own)));
+    let own = ca_file.clone();
+    let turn = ca_file.as_deref().unwrap_or(Path::new(SYSTEM));
+    let read = || detached_io::wait(turn, PATIENCE, move || roots(own.as_deref()));
     // rustls has no other way to wait: whatever else this thread of the runtime has to do goes to another one.
     let of_many = Handle::try_current().is_ok_and(|it| it.runtime_flavor() == RuntimeFlavor::MultiThread);
     let read = if of_many { tokio::task::block_in_place(read) } else { read() };
-    read.unwrap_or(Err(RootsProblem::Late { path }))
+    read.unwrap_or_else(|| Err(ca_file.map_or(RootsProblem::SystemLate, |path| RootsProblem::Late { path })))
 }
 
 /// The system's roots (`SSL_CERT_FILE`, `SSL_CERT_DIR`, or where distributions keep them) and the CA file's.

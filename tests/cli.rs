@@ -634,6 +634,61 @@ fn pin_as_pid_1_ends_at_a_signal_while_it_waits() {
     assert_eq!(pin.ended().code(), Some(143), "{}", pin.log());
 }
 
+#[test]
+fn render_as_pid_1_ends_at_a_signal_while_it_waits() {
+    let world = World::new();
+    let rules = world.dir().join("rules");
+    rustix::fs::mknodat(rustix::fs::CWD, &rules, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let mut command = run::clean("unshare", &world.dir().join("home"));
+    command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
+    if !rustix::process::geteuid().is_root() {
+        command.args(["--user", "--map-root-user"]);
+    }
+    command.arg(common::binary()).args(["render", "--tree=."]).arg(format!("--rules={}", rules.display()));
+    let mut render = run::Background::start(&mut command, &world.dir().join("render.log"));
+    let parent = render.pid();
+    let init = eventually(20, "PID 1", || children(parent).into_iter().find(|pid| is_treeswap(*pid)));
+    let init = rustix::process::Pid::from_raw(init as i32).unwrap();
+    eventually(20, "its end", || {
+        let _ = rustix::process::kill_process(init, rustix::process::Signal::TERM); // the first may come too early
+        (!render.is_running()).then_some(())
+    });
+    assert_eq!(render.ended().code(), Some(143), "{}", render.log());
+}
+
+#[test]
+fn a_kubeconfigs_program_gets_no_setting_of_git_with_a_token_in_it() {
+    let world = World::new();
+    let told = world.dir().join("told");
+    let program = world.dir().join("plugin");
+    run::executable(&program, &format!("#!/bin/sh\nenv >{}\nexit 1\n", told.display()));
+    let kubeconfig = world.dir().join("kubeconfig");
+    let text = format!(
+        "{{apiVersion: v1, kind: Config, current-context: default, \
+         contexts: [{{name: default, context: {{cluster: c, user: u}}}}], \
+         clusters: [{{name: c, cluster: {{server: \"http://127.0.0.1:1\"}}}}], \
+         users: [{{name: u, user: {{exec: {{apiVersion: client.authentication.k8s.io/v1, command: {}, \
+         interactiveMode: Never}}}}}}]}}",
+        program.display()
+    );
+    std::fs::write(&kubeconfig, text).unwrap();
+    let map = world.dir().join("plugins.yaml");
+    std::fs::write(&map, "config_updater: {maps: {file: {name: map}}}").unwrap();
+    let tree = world.dir().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    std::fs::write(tree.join("file"), "x").unwrap();
+    let [rules, tree, kubeconfig] = [("rules", &map), ("tree", &tree), ("kubeconfig", &kubeconfig)]
+        .map(|(flag, path)| format!("--{flag}={}", path.display()));
+    let revision = format!("--revision={}", "1".repeat(40));
+    let token = "Authorization: Bearer canary-of-a-setting";
+    let variables =
+        [("GIT_CONFIG_COUNT", "1"), ("GIT_CONFIG_KEY_0", "http.extraHeader"), ("GIT_CONFIG_VALUE_0", token)];
+    let args = ["apply", "--owner=test", &rules, &tree, &kubeconfig, &revision, "--timeout=5s"];
+    let ran = treeswap(&world, &args, &variables);
+    let environment = std::fs::read_to_string(&told).unwrap_or_else(|_| panic!("it ran: {}", ran.stderr));
+    assert!(environment.contains("PATH=") && !environment.contains("canary-of-a-setting"), "{environment}");
+}
+
 /// The children of a process, zombies included.
 fn children(pid: u32) -> Vec<u32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();

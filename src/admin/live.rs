@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock;
 use crate::fsx;
 use crate::phase::Status;
+use crate::secret;
 
 /// One answer may take so long to be read.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -141,7 +142,8 @@ pub async fn serve(path: PathBuf, mut status: watch::Receiver<Status>, shutdown:
 fn answer(status: &Status) -> Vec<u8> {
     let status = Status { targets: Vec::new(), ..status.clone() };
     let answer = LiveStatus { alive: status.is_alive(&clock::now()), status };
-    serde_json::to_vec(&answer).unwrap_or_default()
+    let text = serde_json::to_string(&answer).unwrap_or_default();
+    secret::redacted(&text).into_owned().into_bytes()
 }
 
 /// Asks the writer of a root, and waits no longer than `patience`. Blocking.
@@ -216,6 +218,15 @@ mod tests {
         shutdown.cancel();
         serving.await.unwrap();
         assert_eq!(ask().await.unwrap(), Writer::Absent);
+    }
+
+    #[test]
+    fn an_answer_has_no_secret_in_it_and_is_still_understood() {
+        secret::know("canary-of-the-socket");
+        let text = answer(&Status { remote: "what canary-of-the-socket said".into(), ..Status::default() });
+        assert!(!String::from_utf8_lossy(&text).contains("canary-of-the-socket"));
+        let understood: LiveStatus = serde_json::from_slice(&text).unwrap();
+        assert!(understood.status.remote.ends_with(" said"), "{}", understood.status.remote);
     }
 
     #[test]

@@ -266,7 +266,7 @@ fn run(mut arguments: Vec<OsString>) -> ExitCode {
         Command::Sync(args) => init(|| sync::run(&args, &flags::FlagOrigins::of(&tree, &matches))),
         Command::Check(args) => check::run(&args, &flags::FlagOrigins::of(&tree, &matches)),
         Command::Apply(args) => init(|| apply::run(&args, &flags::FlagOrigins::of(&tree, &matches))),
-        Command::Render(args) => render::run(&args, &flags::FlagOrigins::of(&tree, &matches)),
+        Command::Render(args) => init(|| render::run(&args, &flags::FlagOrigins::of(&tree, &matches))),
         Command::GitSync(args) => return gitsync::run("treeswap git-sync", &args.arguments),
         Command::Pin(args) => pin::run(args),
         Command::Watch(args) => init(|| watch::run(args)),
@@ -289,7 +289,7 @@ fn asked_format(arguments: &[OsString]) -> Option<telemetry::Format> {
     (asked == Some("json")).then_some(telemetry::Format::Json)
 }
 
-/// Runs a command that stays, as the child of an init where this process is PID 1.
+/// Runs a command that stays, or may take long, as the child of an init where this process is PID 1.
 fn init(command: impl FnOnce() -> anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
     match shutdown::init::supervise() {
         Ok(Some(code)) => Ok(ExitCode::from(code)),

@@ -79,7 +79,7 @@ async fn run(exec: &ExecConfig, command: &str, limit: Duration) -> Result<Vec<u8
     for name in exec.drop_env.iter().flatten() {
         program.env_remove(name);
     }
-    for (name, _) in std::env::vars_os().filter(|(name, value)| secret::in_variable(name, value)) {
+    for (name, _) in std::env::vars_os().filter(|(name, value)| secret::in_variable_of_hook(name, value)) {
         program.env_remove(name);
     }
     program.stdin(Stdio::null()).stdout(Stdio::piped());

@@ -23,15 +23,16 @@ pub(super) fn tree_closure(
     partial: bool,
 ) -> Result<(), Lack> {
     let absent = |lack: &Lack| partial && matches!(lack, Lack::Missing { .. });
-    let mut seen = HashSet::new();
-    // An explicit stack: a tree may nest deeper than a thread's stack allows. Every tree is visited once, whatever
-    // the number of paths that lead to it, so a bomb of nested trees costs only the trees that were really sent.
+    if base == Some(tree) {
+        return Ok(());
+    }
+    // An explicit stack: a tree may nest deeper than a thread's stack allows. Every tree is put there once, whatever
+    // the number of paths that lead to it, so a bomb of nested trees costs only the trees that were really sent. It
+    // does not matter which path's base it is compared with: each is complete.
     // Blobs are asked for as often as they are named: to remember them all would cost more than the question.
+    let mut seen = HashSet::from([tree]);
     let mut stack = vec![(tree, base)];
     while let Some((at, base)) = stack.pop() {
-        if Some(at) == base || !seen.insert(at) {
-            continue;
-        }
         let object = match reader.tree(&at) {
             Err(lack) if absent(&lack) => continue,
             read => read?,
@@ -50,8 +51,7 @@ pub(super) fn tree_closure(
                 continue;
             }
             match entry.mode & tree::FORMAT {
-                tree::DIRECTORY if seen.contains(&entry.id) => {}
-                tree::DIRECTORY => stack.push((entry.id, before)),
+                tree::DIRECTORY if seen.insert(entry.id) => stack.push((entry.id, before)),
                 tree::REGULAR | tree::LINK if last.replace(entry.id) != Some(entry.id) => {
                     match reader.blob_size(&entry.id) {
                         Err(lack) if absent(&lack) => {}

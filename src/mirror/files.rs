@@ -25,7 +25,9 @@ pub(super) fn replace(path: &Path, content: &[u8], durable: bool) -> Result<(), 
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".lock");
     let write = || -> io::Result<()> {
-        let mut file = fs::File::create(Path::new(&temporary))?;
+        // What lies there is a left-over, or a link that somebody planted: neither is written through.
+        ignore_absent(fs::remove_file(&temporary))?;
+        let mut file = fs::File::create_new(Path::new(&temporary))?;
         file.write_all(content)?;
         if durable {
             file.sync_all()?;
@@ -98,5 +100,25 @@ pub(super) fn remove_scratch(dir: &Path) -> Result<(), Error> {
             Err(local("remove the fetched history", dir)(error))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_not_replaced_through_a_link_at_its_temporary_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, lock, victim] = ["shallow", "shallow.lock", "victim"].map(|name| dir.path().join(name));
+        fs::write(&victim, "untouched").unwrap();
+        std::os::unix::fs::symlink(&victim, &lock).unwrap();
+        replace(&path, b"new", false).unwrap();
+        assert_eq!(fs::read(&victim).unwrap(), b"untouched");
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        fs::write(&lock, "what a kill left, and longer").unwrap();
+        replace(&path, b"newer", false).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"newer");
     }
 }

@@ -32,6 +32,10 @@ const MOST_BYTES: u64 = 16 << 20;
 /// Commits of the mirror that are looked at.
 const MOST_COMMITS: usize = 20_000;
 
+/// Parents of them, counted as often as they are named: some 4 MiB of ids. Merges of the same thousands of commits name
+/// few commits many times.
+const MOST_PARENTS: usize = 200_000;
+
 /// Commits and their parents, as far as they are known.
 #[derive(Debug, Default)]
 struct Graph(HashMap<ObjectId, Vec<ObjectId>>);
@@ -80,15 +84,23 @@ impl Graph {
         found
     }
 
-    /// Takes in what a repository knows of a commit's history, nearest first, until it comes to `until`.
+    /// Takes in what a repository knows of a commit's history, nearest first, until it comes to `until` or to more
+    /// than is looked at: how the two stand to each other may then stay unknown.
     fn read(&mut self, reader: &ObjectReader<'_>, from: ObjectId, until: ObjectId) {
         let mut seen = HashSet::from([from]);
         let mut queue = VecDeque::from([from]);
+        let mut parents: usize = self.0.values().map(Vec::len).sum();
         while let Some(at) = queue.pop_front() {
             if at == until || seen.len() > MOST_COMMITS {
                 return;
             }
             let Ok(commit) = reader.commit(&at) else { continue }; // it is not here
+            if !self.0.contains_key(&at) {
+                parents += commit.parents.len();
+            }
+            if parents > MOST_PARENTS {
+                return;
+            }
             queue.extend(commit.parents.iter().copied().filter(|id| seen.insert(*id)));
             self.0.insert(at, commit.parents);
         }
@@ -245,6 +257,32 @@ mod tests {
         assert_eq!(known.relation(id(1), id(5)), Relation::Unknown);
         let whole = graph(&[(5, &[4]), (4, &[]), (6, &[4])]);
         assert_eq!(whole.relation(id(6), id(5)), Relation::Diverged);
+    }
+
+    #[test]
+    fn merges_of_the_same_thousands_are_taken_in_up_to_a_bound() {
+        let fixture = super::super::fixture::Fixture::new();
+        let tree = fixture.tree(&[]);
+        let root = fixture.commit(tree, &[]);
+        let many: Vec<_> = (0..5_000u32)
+            .map(|n| {
+                let mut id = [7; 20];
+                id[..4].copy_from_slice(&n.to_be_bytes());
+                Revision(ObjectId(id))
+            })
+            .collect();
+        let mut tip = root;
+        for _ in 0..60 {
+            tip = fixture.commit(tree, &[&[tip], &many[..]].concat());
+        }
+        let store = fixture.shared.store().unwrap();
+        let known = known_history(Graph::default(), &store, root.0, tip.0).unwrap();
+        let parents: usize = known.0.values().map(Vec::len).sum();
+        assert!(parents <= MOST_PARENTS, "{parents} ids of parents are held");
+        assert_eq!(known.relation(root.0, tip.0), Relation::Unknown);
+        let below = fixture.commit(tree, &[root]);
+        let known = known_history(known, &store, root.0, below.0).unwrap();
+        assert_eq!(known.relation(root.0, below.0), Relation::Ahead, "what is small enough is known");
     }
 
     #[test]

@@ -257,3 +257,35 @@ fn without_a_git_program_a_repository_on_this_machine_is_read_object_by_object()
     println!("a commit of 300 MiB: {}", mib(peak));
     assert!(serves("1") && peak < limit / 2, "{} for a commit", mib(peak));
 }
+
+#[test]
+fn a_tree_that_names_one_directory_over_and_over_costs_what_was_sent_of_it() {
+    let limit = shipped_limit();
+    let world = World::new();
+    Writer::new(&world.remote, 0).repeated(16, 150_000);
+    let refused = |run: &Run| run.peak_until("refused", || run.process.log().contains("is refused"));
+    let more = ["--index-memory=200Mi"]; // what is measured is the same work in the service, at its start
+    let run = Run::start("over and over", world, limit, &more);
+    let first = refused(&run);
+    let Run { process, world, .. } = run;
+    drop(process);
+    // It is in the mirror now, which is looked at when the service starts again.
+    let again = refused(&Run::start("over and over", world, limit, &more));
+    println!("a tree of 2,400,000 lines in 16 objects: {}, at the next start {}", mib(first), mib(again));
+    // 64 MiB are what trees in one another may have where a payload is made.
+    assert!(first.max(again) < limit * 3 / 8, "{} and {} for 16 trees of 5 MB", mib(first), mib(again));
+}
+
+#[test]
+fn a_commit_that_many_merges_name_is_counted_once_where_no_git_program_reads_the_repository() {
+    let limit = shipped_limit();
+    let world = World::new();
+    Writer::new(&world.remote, 0).merges(800, 2_000);
+    let nowhere = world.dir().join("nowhere");
+    std::fs::create_dir(&nowhere).unwrap();
+    let run = Run::start_in("merges", world, limit, &["--spare=off", "--depth=0"], &nowhere);
+    let marker = run.world.root.join("..data/marker");
+    let peak = run.peak_until("served", || std::fs::read_to_string(&marker).is_ok_and(|found| found == "1"));
+    println!("800 merges of the same 2,000 commits: {}", mib(peak));
+    assert!(peak < limit / 8, "{} for 2,801 commits", mib(peak));
+}

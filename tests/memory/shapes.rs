@@ -120,6 +120,45 @@ impl<'r> Writer<'r> {
         self.publish(top)
     }
 
+    /// A commit of so many merges, each of the same so many commits.
+    pub fn merges(&self, merges: usize, parents: usize) {
+        let tree = self.tree(vec![(FILE, "marker".into(), self.marker(1))]);
+        let who = "Author <author@example.com> 1700000000 +0000";
+        let mut stream = String::new();
+        for n in 1..=parents {
+            // No two have the same id.
+            stream += &format!(
+                "reset refs/parent\ncommit refs/parent\nmark :{n}\ncommitter A <a@example.com> {n} +0000\ndata 0\nM 040000 {tree} \n"
+            );
+        }
+        let marks = self.remote.path.join("marks");
+        let mut command = self.remote.command(&["fast-import", "--quiet"]);
+        command.arg(format!("--export-marks={}", marks.display())).stdin(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(stream.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
+        let marks = std::fs::read_to_string(marks).unwrap();
+        let ids: Vec<_> = marks.lines().filter_map(|line| line.split_once(' ')).map(|(_, id)| id).collect();
+        let commit = |parents: &[&str], message: usize| {
+            let parents: String = parents.iter().map(|id| format!("parent {id}\n")).collect();
+            let text = format!("tree {tree}\n{parents}author {who}\ncommitter {who}\n\n{message}\n");
+            self.write("commit", text.as_bytes())
+        };
+        let merges: Vec<_> = (0..merges).map(|n| commit(&ids, n)).collect();
+        let merges: Vec<_> = merges.iter().map(String::as_str).collect();
+        self.remote.reset(&commit(&merges, 0));
+    }
+
+    /// A commit of a chain of so many trees, each naming the next one by so many lines: few objects, and more paths
+    /// than anybody can count.
+    pub fn repeated(&self, trees: usize, lines: usize) {
+        let mut at = self.tree(vec![(FILE, "f".into(), self.blobs[0].clone())]);
+        for _ in 0..trees {
+            at = self.tree((0..lines).map(|n| (DIR, format!("{n:07}"), at.clone())).collect());
+        }
+        self.publish(vec![(DIR, "d".into(), at)]);
+    }
+
     /// A commit on top of another, with a message of so many bytes.
     pub fn long_commit(&self, parent: &str, bytes: usize) {
         let tree = self.remote.git(&["rev-parse", &format!("{parent}^{{tree}}")]);

@@ -48,3 +48,44 @@ fn a_system_without_certificates_says_so_and_works_with_a_ca_file() {
         .expect_ok("with a CA file");
     world.assert_published(&commit);
 }
+
+#[test]
+fn certificates_of_the_system_that_hang_are_named_and_do_not_stop_the_program() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("a", "1"));
+    let kind = Kind { tls: Some(Authority::new().server), ..Kind::default() };
+    let backend = HttpBackend::start(world.dir(), kind);
+    let fifo = world.dir().join("fifo.pem");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let hung = [("SSL_CERT_FILE", fifo.to_str().unwrap())];
+    let ran = sync(&world, &backend.url("remote"), &hung, &["--max-failures=0"]).expect_failure("hung roots");
+    ran.names(&["this system's CA certificates could not be read within 5s"]);
+}
+
+#[test]
+fn a_url_with_a_secret_in_it_never_becomes_an_argument_of_a_program() {
+    let world = World::new();
+    let program = world.dir().join("git-that-tells");
+    let told = world.dir().join("told");
+    let script = format!("#!/bin/sh\ntr '\\0' ' ' </proc/$$/cmdline >>{}\nexit 1\n", told.display());
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let git = format!("--git={}", program.display());
+    // A commit id names itself: the program is run at once.
+    let fetch = |url: &str| {
+        let reference = format!("--ref={}", "1".repeat(40));
+        let mut command = world.treeswap(&["sync", "--one-time", &reference, "--repo", url, &git, "--root"]);
+        run::to_end(command.arg(&world.root)).expect_failure(url).stderr
+    };
+    for url in
+        ["https://127.0.0.1:1/x.git?private_token=canary-argument", "ssh://u:canary-argument@127.0.0.1:1/x"]
+    {
+        let stderr = fetch(url);
+        let said = std::fs::read_to_string(&told).unwrap_or_default();
+        assert!(!said.contains("canary-argument"), "{said}");
+        assert!(stderr.contains("with --git it is an argument"), "{stderr}");
+    }
+    let stderr = fetch("ssh://deploy-of-acme@127.0.0.1:1/x"); // a user name is none
+    let said = std::fs::read_to_string(&told).unwrap_or_default();
+    assert!(said.contains("ssh://deploy-of-acme@127.0.0.1:1/x"), "{said}: {stderr}");
+}

@@ -5,7 +5,7 @@
 //! of at most [`BLOB_MAX`] at a time. No deltas are looked for: that would take a window of objects and most of the
 //! time.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
@@ -82,21 +82,22 @@ impl History {
         let boundary: HashSet<Oid> = request.shallow.iter().map(to_oid).collect();
         let own = fs_err::read_to_string(repository.commondir().join("shallow")).unwrap_or_default();
         let own_boundary = own.lines().filter_map(|line| Oid::from_str(line.trim()).ok()).collect();
-        let mut history = Self { held: HashSet::new(), boundary, own_boundary };
-        let mut left: Vec<Oid> = request.haves.iter().map(to_oid).collect();
+        let held: HashSet<Oid> = request.haves.iter().map(to_oid).collect();
+        let mut left: Vec<Oid> = held.iter().copied().collect();
+        let mut history = Self { held, boundary, own_boundary };
         while let Some(id) = left.pop() {
-            if history.held.contains(&id) {
-                continue;
-            }
             let parents = match history.parents(repository, id) {
                 Ok(parents) => parents,
                 // We hold something that this repository doesn't: it takes no part in the choice.
-                Err(error) if error.code() == ErrorCode::NotFound => continue,
+                Err(error) if error.code() == ErrorCode::NotFound => {
+                    history.held.remove(&id);
+                    continue;
+                }
                 Err(error) => return Err(error),
             };
-            history.held.insert(id);
             if !history.boundary.contains(&id) {
-                left.extend(parents);
+                left.extend(parents.into_iter().filter(|parent| history.held.insert(*parent)));
+                check_count(history.held.len())?;
             }
         }
         Ok(history)
@@ -108,7 +109,8 @@ impl History {
         Ok(if ends { Vec::new() } else { commit.parents.iter().map(to_oid).collect() })
     }
 
-    /// The commits to send, and how the boundary moves: breadth first, so that each is met at its least depth.
+    /// The commits to send, and how the boundary moves: breadth first, so that each is met at its least depth, and
+    /// queued no more than once, however many name it as a parent.
     fn commits_to_send(
         &self,
         repository: &Repository,
@@ -121,14 +123,14 @@ impl History {
             Deepen::No | Deepen::Full => None,
         };
         let moves = request.depth != Deepen::No;
-        let mut depths: HashMap<Oid, u32> = HashMap::new();
-        let mut queue: VecDeque<(Oid, u32)> = starts.into_iter().map(|id| (id, 1)).collect();
+        let mut queued = HashSet::new();
+        let mut queue: VecDeque<(Oid, u32)> =
+            starts.into_iter().filter(|id| queued.insert(*id)).map(|id| (id, 1)).collect();
         let mut chosen = Vec::new();
         while let Some((id, depth)) = queue.pop_front() {
-            if depths.contains_key(&id) || (!moves && self.held.contains(&id)) {
+            if !moves && self.held.contains(&id) {
                 continue;
             }
-            depths.insert(id, depth);
             let parents = self.parents(repository, id)?;
             if !self.held.contains(&id) {
                 chosen.push(id);
@@ -142,7 +144,9 @@ impl History {
                 answer.unshallow.push(to_object_id(id));
             }
             if !ends && (moves || !was_boundary) {
-                queue.extend(parents.into_iter().map(|parent| (parent, depth.saturating_add(1))));
+                let new = parents.into_iter().filter(|parent| queued.insert(*parent));
+                queue.extend(new.map(|parent| (parent, depth.saturating_add(1))));
+                check_count(queued.len())?;
             }
         }
         Ok(chosen)
@@ -169,12 +173,19 @@ impl Objects {
     }
 
     fn receiver_has(&mut self, id: ObjectId) -> Result<bool, git2::Error> {
-        if self.known.len() >= OBJECTS_MAX {
-            let why = format!("more than {OBJECTS_MAX} objects, which takes a git program to read");
-            return Err(git2::Error::from_str(&why));
-        }
-        Ok(self.known.insert(id))
+        let new = self.known.insert(id);
+        check_count(self.known.len())?;
+        Ok(new)
     }
+}
+
+/// Refuses to hold more ids than [`OBJECTS_MAX`].
+fn check_count(ids: usize) -> Result<(), git2::Error> {
+    if ids > OBJECTS_MAX {
+        let why = format!("more than {OBJECTS_MAX} objects, which takes a git program to read");
+        return Err(git2::Error::from_str(&why));
+    }
+    Ok(())
 }
 
 struct Packer<'r> {

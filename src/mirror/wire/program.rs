@@ -53,6 +53,11 @@ const MISLEADING: [&str; 7] = [
     "GIT_SHALLOW_FILE",
 ];
 
+/// Why a URL is refused. Given another name by `url.BASE.insteadOf` it would still be an argument of what git starts:
+/// `git-remote-https`, ssh.
+const SHOWN: &str = "with --git it is an argument of programs, which every user of the machine can read, and a password or \
+                     a query string stands in it; give a secret with --password-file, --credential or --ssh-key-file";
+
 /// A program that fetches.
 #[derive(Debug)]
 pub(super) struct Fetcher {
@@ -78,6 +83,10 @@ impl Fetcher {
             }
             _ => options.remote.clone(),
         };
+        let is_local = matches!(remote::parse(&options.remote), Ok((Remote::Local(_), _)));
+        if !is_local && has_secret(&url) {
+            return Err(bad(SHOWN));
+        }
         let issuer = options.issuance.clone().map(|from| Issuer::new(from, options.ca_file.clone()));
         let failed = |source| Error::Connect { remote: name.clone(), source };
         let issuer = issuer.transpose().map_err(failed)?;
@@ -288,6 +297,18 @@ impl Fetcher {
     fn failed(&self, act: &'static str, source: std::io::Error) -> Error {
         Error::Start { act, program: self.program.path.clone(), source }
     }
+}
+
+/// Whether a URL has more in it than where the repository is: a password, a query string. A user name is the name of an
+/// account, without which ssh reaches none.
+fn has_secret(url: &str) -> bool {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let place = match rest.split_once('@') {
+        Some((user, place)) if !user.contains([':', '/', '?', '#', ';']) => place,
+        _ => rest,
+    };
+    let place = format!("{scheme}://{place}");
+    crate::secret::redact(&place) != place
 }
 
 /// A value or a subsection as git's configuration takes it.
