@@ -137,8 +137,9 @@ impl SourceSet {
                 repository.known.clear();
             }
         }
+        let late = self.late();
         self.ask_all(held);
-        self.wait().await;
+        self.wait(&late).await;
         self.log();
         self.choose()?;
         Ok(self.tip())
@@ -196,6 +197,11 @@ impl SourceSet {
         }
         let is_followed = |name: &String| followed.iter().any(|source| source.mirror == *name);
         self.repositories.retain(|name, repository| repository.busy || is_followed(name));
+        let listed =
+            |sources: &[Followed]| sources.iter().map(|source| source.listed.clone()).collect::<Vec<_>>();
+        if listed(&followed) != listed(&self.sources) {
+            self.refused.clear(); // what was wrong may have been what the file said
+        }
         (self.sources, self.on_failure) = (followed, list.on_failure);
         self.read_from_all();
         Ok(())
@@ -251,21 +257,22 @@ impl SourceSet {
         }
     }
 
-    /// Waits for answers: for all of them while nothing is published, else as long as is worth it.
-    async fn wait(&mut self) {
+    /// Those that fail, or have not answered an earlier attempt yet.
+    fn late(&self) -> BTreeSet<String> {
+        let late =
+            self.repositories.iter().filter(|(_, repository)| repository.busy || repository.failures > 0);
+        late.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Waits for answers: for all of them while nothing is published, else as long as is worth it, and not for those
+    /// that are late.
+    async fn wait(&mut self, late: &BTreeSet<String>) {
         let all = self.published.is_empty() || self.options.one_time;
         let patience = if all { self.options.timeout.saturating_mul(2) } else { PATIENCE };
         let deadline = Instant::now() + patience;
-        // Who was late the last time is late again: it is not waited for.
-        let late: BTreeSet<String> = match all {
-            true => BTreeSet::new(),
-            false => {
-                let failing = self.repositories.iter().filter(|(_, repository)| repository.failures > 0);
-                failing.map(|(name, _)| name.clone()).collect()
-            }
-        };
         loop {
-            let waits = |(name, repository): (&String, &Repository)| repository.busy && !late.contains(name);
+            let waits =
+                |(name, repository): (&String, &Repository)| repository.busy && (all || !late.contains(name));
             if !self.repositories.iter().any(waits) {
                 break;
             }
@@ -294,35 +301,35 @@ impl SourceSet {
     fn choose(&mut self) -> Result<(), SetError> {
         let mut parts = Vec::new();
         for source in &self.sources {
-            let listed = &source.listed;
+            let Followed { listed, mirror, repo } = source;
             let (named, why) = self.state_of(source);
-            let before =
-                self.published.iter().find(|part| part.name == listed.name && part.mirror == source.mirror);
-            let before = before.map(|part| part.revision);
-            let revision = match &why {
-                Some(why) if self.on_failure == OnFailure::Hold => {
-                    return Err(SetError::Source { name: listed.name.clone(), source: why.clone() });
-                }
-                _ => named.or(before),
-            };
-            let Some(revision) = revision else {
-                // What serves is without it, too; the first publication waits for what is not optional.
-                if listed.optional || !self.published.is_empty() {
-                    continue;
-                }
-                let source = why.unwrap_or_else(SourceError::unanswered);
-                return Err(SetError::Source { name: listed.name.clone(), source });
-            };
-            parts.push(Part {
+            if let Some(why) = why.as_ref().filter(|_| self.on_failure == OnFailure::Hold) {
+                return Err(SetError::Source { name: listed.name.clone(), source: why.clone() });
+            }
+            let placed = |revision: Revision, repo: &str, asked: &str, mirror: &str| Part {
                 name: listed.name.clone(),
-                repo: source.repo.clone(),
-                asked: listed.asked.clone(),
+                repo: repo.to_owned(),
+                asked: asked.to_owned(),
                 revision,
                 path: listed.path.clone(),
                 to: listed.to.clone(),
                 sparse: listed.sparse.clone(),
-                mirror: source.mirror.clone(),
-            });
+                mirror: mirror.to_owned(),
+            };
+            // What was published of it may be of another ref, or even repository: the file has changed since.
+            let before = self.published.iter().find(|part| part.name == listed.name);
+            match (named, before) {
+                (Some(named), _) => parts.push(placed(named, repo, &listed.asked, mirror)),
+                (None, Some(part)) => {
+                    parts.push(placed(part.revision, &part.repo, &part.asked, &part.mirror));
+                }
+                // What serves is without it, too; the first publication waits for what is not optional.
+                (None, None) if listed.optional || !self.published.is_empty() => {}
+                (None, None) => {
+                    let source = why.unwrap_or_else(SourceError::unanswered);
+                    return Err(SetError::Source { name: listed.name.clone(), source });
+                }
+            }
         }
         self.parts = parts;
         Ok(())

@@ -22,7 +22,7 @@ use crate::desired::Directory;
 use crate::mirror::Mirror;
 use crate::revision::Revision;
 use crate::sources::{Remote, SourceError, TreeSource};
-use crate::{config, human, shutdown, telemetry};
+use crate::{config, detached_io, human, shutdown, telemetry};
 
 /// Options of `treeswap apply`.
 #[derive(Clone, Debug, clap::Args)]
@@ -346,7 +346,11 @@ fn usual() -> Vec<PathBuf> {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".kube/config"));
     match named {
         Some(paths) => std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()).collect(),
-        None => home().filter(|path| path.exists()).into_iter().collect(),
+        // One that hangs is there: to read it says so.
+        None => home()
+            .filter(|path| detached_io::patiently(path, |path| path.try_exists()).unwrap_or(true))
+            .into_iter()
+            .collect(),
     }
 }
 

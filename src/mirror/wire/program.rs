@@ -21,6 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::process::Command;
 
 use crate::descendants::Descendants;
+use crate::detached_io;
 use crate::fsx;
 use crate::revision::{ObjectId, Ref};
 use crate::secret::Secret;
@@ -186,13 +187,14 @@ impl Fetcher {
     async fn run(&mut self, args: &[String], dir: Option<&Path>) -> Result<String, Error> {
         let (files, _known) = self.configure().await?;
         let failed = |source| self.failed("run", source);
+        let ssh = self.ssh().await;
         let mut command = Command::new(&self.program.path);
         command
             .args(args)
             .env("GIT_CONFIG_GLOBAL", files.config())
             .env("GIT_CONFIG_NOSYSTEM", "true")
             .env("GIT_TERMINAL_PROMPT", "0")
-            .env("GIT_SSH_COMMAND", self.ssh())
+            .env("GIT_SSH_COMMAND", ssh)
             .env("LC_ALL", "C")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -275,11 +277,23 @@ impl Fetcher {
         Ok(all)
     }
 
+    /// The keys that are there; of files that hang, all: ssh says then what is wrong.
+    async fn keys(&self) -> Vec<PathBuf> {
+        let all = self.options.ssh.keys.clone();
+        let Some(first) = all.first().cloned() else { return all };
+        let given = all.clone();
+        let look = detached_io::run(&first, move || {
+            given.into_iter().filter(|key| key.exists()).collect::<Vec<_>>()
+        });
+        let found = tokio::time::timeout(self.options.timeouts.idle, look).await;
+        found.ok().flatten().unwrap_or(all)
+    }
+
     /// What git runs in place of ssh: with our keys and our idea of whom to trust.
-    fn ssh(&self) -> String {
+    async fn ssh(&self) -> String {
         let before = std::env::var("GIT_SSH_COMMAND").unwrap_or_default();
         let mut command = if before.is_empty() { "ssh".to_owned() } else { before };
-        for key in self.options.ssh.keys.iter().filter(|key| key.exists()) {
+        for key in self.keys().await {
             let _ = write!(command, " -i {}", quote(&key.to_string_lossy()));
         }
         match &self.options.ssh.known_hosts {

@@ -50,6 +50,7 @@ impl Repository {
         self.busy = false;
         self.errors.clear();
         self.full = answers.full;
+        self.known.retain(|asked, _| answers.of_refs.iter().any(|(of, _)| of == asked));
         let mut failed = false;
         for (asked, answer) in answers.of_refs {
             match answer {
