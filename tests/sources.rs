@@ -242,6 +242,92 @@ fn a_source_that_fails_stays_where_it_was_and_the_others_go_on() {
 }
 
 #[test]
+fn what_a_source_is_called_decides_what_stays_of_it() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    two.commit(&Files::new().file("g", "1"));
+    let one_at = source("one", &one, ", to: one");
+    many.list(&[one_at.clone(), source("two", &two, ", to: two")]);
+    many.once().expect_ok("both");
+    // Another way to its repository that does not work, or another repository: its files stay.
+    for repo in ["/nowhere/at/all".to_owned(), format!("file://{}.gone", two.path.display())] {
+        many.list(&[one_at.clone(), format!("name: two, repo: '{repo}', ref: main, to: two")]);
+        assert_eq!(many.once().status.code(), Some(3), "{repo}");
+        many.shows(&[("one/f", "1"), ("two/g", "1")]);
+        one.commit(&Files::new().file("f", "1").file("new", "x"));
+        assert_eq!(many.once().status.code(), Some(3), "{repo}");
+        many.shows(&[("one/f", "1"), ("one/new", "x"), ("two/g", "1")]);
+        one.commit(&Files::new().file("f", "1"));
+        assert_eq!(many.once().status.code(), Some(3), "{repo}");
+    }
+}
+
+#[test]
+fn a_mirror_that_cannot_be_opened_is_the_failure_of_its_source() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    two.commit(&Files::new().file("g", "1"));
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two")]);
+    many.once().expect_ok("both");
+    let mirrors = std::fs::read_dir(many.world.root.join("..treeswap/mirrors")).unwrap().flatten();
+    let marks = mirrors.map(|entry| entry.path().join("treeswap")).filter(|mark| mark.exists());
+    let of_two = marks.into_iter().find(|mark| {
+        let refs = std::fs::read_to_string(mark.parent().unwrap().join("refs/treeswap/tip")).unwrap();
+        refs.trim() == two.tip("main").unwrap()
+    });
+    std::fs::write(of_two.unwrap(), "something else").unwrap();
+    one.commit(&Files::new().file("f", "2"));
+    let ran = many.once();
+    assert_eq!(ran.status.code(), Some(3), "{}", ran.stderr);
+    many.shows(&[("one/f", "2"), ("two/g", "1")]);
+}
+
+#[test]
+fn an_optional_source_that_is_refused_holds_no_first_publication_up() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    two.commit(&Files::new().link("bad", "/etc/passwd").file("g", "1"));
+    let one_at = source("one", &one, ", to: one");
+    for two_at in [", to: two, optional: true", ", path: nowhere, to: two, optional: true"] {
+        let _ = std::fs::remove_dir_all(&many.world.root);
+        many.list(&[one_at.clone(), source("two", &two, two_at)]);
+        assert_eq!(many.once().status.code(), Some(3), "{two_at}");
+        many.shows(&[("one/f", "1")]);
+    }
+    let _ = std::fs::remove_dir_all(&many.world.root);
+    many.list(&[one_at, source("two", &two, ", to: two")]);
+    let ran = many.once().expect_failure("it is not optional");
+    assert!(ran.stderr.contains("source two: ") && ran.stderr.contains("two/bad"), "{}", ran.stderr);
+}
+
+#[test]
+fn two_that_collide_are_both_named_until_one_is_mended() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    two.commit(&Files::new().file("g", "1"));
+    many.list(&[source("one", &one, ", to: z"), source("two", &two, ", to: z")]);
+    let sidecar = many.sidecar(&[]);
+    many.shows(&[("z/f", "1"), ("z/g", "1")]);
+    two.commit(&Files::new().file("f", "2"));
+    let words = "sources one and two both have `z/f`";
+    said(&sidecar.process, words);
+    eventually(30, "both are named", || {
+        let rows = rows(&sidecar);
+        rows.iter().all(|row| row["error"].as_str().is_some_and(|error| error.contains(words))).then_some(())
+    });
+    many.shows(&[("z/f", "1"), ("z/g", "1")]);
+    two.commit(&Files::new().file("g", "3"));
+    many.shows(&[("z/f", "1"), ("z/g", "3")]);
+    eventually(30, "all is well", || {
+        rows(&sidecar).iter().all(|row| row.get("error").is_none()).then_some(())
+    });
+}
+
+#[test]
 fn what_the_file_had_wrong_is_right_once_it_is_changed() {
     let many = Many::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
@@ -252,7 +338,7 @@ fn what_the_file_had_wrong_is_right_once_it_is_changed() {
     let sidecar = many.sidecar(&[]);
     many.shows(&[("one/f", "1"), ("two/g", "1")]);
     many.list(&[source("one", &one, ", path: dri, to: one"), two_at.clone()]);
-    said(&sidecar.process, "--path=dri needs this directory");
+    said(&sidecar.process, "it is the `path` of the source, and the revision does not have it");
     sidecar.idle(3);
     many.list(&[source("one", &one, ", path: other, to: one"), two_at.clone()]);
     many.shows(&[("one/f", "2"), ("two/g", "1")]);
@@ -381,9 +467,12 @@ fn what_cannot_lie_beside_each_other_is_refused_with_both_names_and_what_serves_
         ([source("one", &one, ""), source("two", &two, ", to: b/deep")], "sources one and two both have `b`"),
         (
             [source("one", &one, ", path: b"), source("two", &two, ", to: x")],
-            "--path=b needs a directory here",
+            "no directory, so that it needs a `to`",
         ),
-        ([source("one", &one, ", path: nowhere, to: z"), source("two", &two, ", to: x")], "--path=nowhere"),
+        (
+            [source("one", &one, ", path: nowhere, to: z"), source("two", &two, ", to: x")],
+            "it is the `path` of the source",
+        ),
         ([source("one", &one, ", to: x"), "name: two".to_owned()], "missing field `repo`"),
         ([source("one", &one, ", to: x"), "name: two, repo: 'https://'".to_owned()], "source two: "),
     ] {

@@ -150,6 +150,12 @@ pub enum Rule {
         /// The whole path, escaped.
         path: String,
     },
+    /// A source's `path` names what is not there.
+    #[error("it is the `path` of the source, and the revision does not have it")]
+    NoPath,
+    /// A source's `path` names a file, and it has no place.
+    #[error("it is the `path` of the source and no directory, so that it needs a `to`")]
+    PathIsNoDirectory,
     /// A submodule that cannot be had.
     #[error("as a submodule it cannot be published: {why}")]
     Submodule {
@@ -255,6 +261,9 @@ impl Refusal {
         let commit = match self.rule {
             Rule::NoDirectory { .. } | Rule::NotADirectory { .. } => {
                 "that has the directory, or change --path"
+            }
+            Rule::NoPath | Rule::PathIsNoDirectory => {
+                "that has it, or change what the file says of the source"
             }
             _ if self.rule.is_of_the_tree() => "with a smaller tree",
             _ => "without it",

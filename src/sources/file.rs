@@ -86,6 +86,13 @@ pub struct BadFile {
     pub why: String,
 }
 
+impl BadFile {
+    /// The system had no thread to read it on.
+    pub(super) fn unread(path: &std::path::Path) -> Self {
+        Self { path: path.to_owned(), why: "there was no thread to read it on".to_owned() }
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Raw {

@@ -14,6 +14,9 @@ use crate::revision::{ObjectId, Ref, Revision};
 /// agree, at most so often.
 const ROUNDS: usize = 6;
 
+/// Between two rounds: git writes the refs of a transaction one after the other, within milliseconds.
+const TRANSACTION: Duration = Duration::from_millis(25);
+
 /// A question.
 pub(super) struct Question {
     pub(super) mirror: Arc<Mutex<Mirror>>,
@@ -64,7 +67,7 @@ fn failed(refs: &[String], why: &SourceError, full: bool) -> Answers {
 
 async fn ask(question: Question) -> Answers {
     let mut mirror = question.mirror.lock().await;
-    let tips = match agreed(&mut mirror, &question.refs).await {
+    let tips = match agreed(&mut mirror, &question).await {
         Ok(tips) => tips,
         Err(error) => return failed(&question.refs, &SourceError::of_mirror(&error), false),
     };
@@ -95,13 +98,19 @@ async fn ask(question: Question) -> Answers {
 /// among the tips.
 async fn agreed(
     mirror: &mut Mirror,
-    refs: &[String],
+    question: &Question,
 ) -> Result<Vec<Result<Tip, SourceError>>, mirror::Error> {
+    let refs = &question.refs;
     let mut before = round(mirror, refs).await?;
-    if refs.len() < 2 {
+    let is_known = |(asked, tip): (&String, &Result<Tip, SourceError>)| {
+        let known = question.known.get(asked);
+        matches!((tip, known), (Ok(tip), Some((object, _))) if tip.object == *object)
+    };
+    if refs.len() < 2 || refs.iter().zip(&before).all(is_known) {
         return Ok(before);
     }
     for _ in 1..ROUNDS {
+        tokio::time::sleep(TRANSACTION).await;
         let again = round(mirror, refs).await?;
         if again == before {
             return Ok(again);

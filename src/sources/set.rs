@@ -23,9 +23,9 @@ pub use options::{SetError, SetOptions, WireOf};
 use repository::{Repository, key};
 
 use super::SourceError;
-use super::file::{List, Listed, OnFailure};
+use super::file::{BadFile, List, Listed, OnFailure};
 use super::poll::{Answers, Question, poll};
-use crate::human::one_line;
+use crate::detached_io;
 use crate::mirror::{self, Composer, Objects, Part, Tip, wire};
 use crate::payload::{Parts, Refusal};
 use crate::phase::SourceStatus;
@@ -49,6 +49,8 @@ struct Followed {
     mirror: String,
     /// The repository without userinfo.
     repo: String,
+    /// Its mirror cannot be opened.
+    unopened: Option<SourceError>,
 }
 
 /// The sources of a root.
@@ -68,6 +70,8 @@ pub struct SourceSet {
     logged: BTreeMap<String, Repeats>,
     /// Revisions that a source may not be published at, and why.
     refused: BTreeMap<String, (Revision, SourceError)>,
+    /// The parts that could not lie beside each other, the names of the two, and why.
+    collided: Option<(Vec<Part>, [String; 2], SourceError)>,
     /// What was last published of each source.
     published: Vec<Part>,
     /// What the next revision is composed of.
@@ -92,6 +96,7 @@ impl SourceSet {
             fetches: Arc::new(Semaphore::new(FETCHES)),
             logged: BTreeMap::new(),
             refused: BTreeMap::new(),
+            collided: None,
             published: Vec::new(),
             parts: Vec::new(),
         };
@@ -128,7 +133,8 @@ impl SourceSet {
     /// stay readable.
     pub async fn resolve(&mut self, current: Option<Revision>, held: &[Revision]) -> Result<Tip, SetError> {
         let file = self.options.file.clone();
-        let list = blocking(move || List::read(&file)).await?;
+        let list = detached_io::run(&file.clone(), move || List::read(&file)).await;
+        let list = list.unwrap_or_else(|| Err(BadFile::unread(&self.options.file)))?;
         self.published = current.map(|current| self.composer.objects().parts(current)).unwrap_or_default();
         self.follow(list).await?;
         if self.composer.take_damage() {
@@ -182,18 +188,11 @@ impl SourceSet {
             let client = client.map_err(|error| of_source(&listed.name, &error))?;
             let repo = client.remote().to_owned();
             let mirror = key(&repo, &listed);
-            if !self.repositories.contains_key(&mirror) {
-                let options = mirror::Options {
-                    dir: self.options.dir.join(&mirror),
-                    wire,
-                    asked: listed.wanted(),
-                    ..self.options.mirror.clone()
-                };
-                let composer = Arc::clone(&self.composer);
-                let opened = blocking(move || composer.mirror(options)).await?;
-                self.repositories.insert(mirror.clone(), Repository::new(opened));
-            }
-            followed.push(Followed { listed, mirror, repo });
+            let unopened = match self.repositories.contains_key(&mirror) {
+                true => None,
+                false => self.open_mirror(&mirror, wire, &listed).await.err(),
+            };
+            followed.push(Followed { listed, mirror, repo, unopened });
         }
         let is_followed = |name: &String| followed.iter().any(|source| source.mirror == *name);
         self.repositories.retain(|name, repository| repository.busy || is_followed(name));
@@ -204,6 +203,25 @@ impl SourceSet {
         }
         (self.sources, self.on_failure) = (followed, list.on_failure);
         self.read_from_all();
+        Ok(())
+    }
+
+    async fn open_mirror(
+        &mut self,
+        name: &str,
+        wire: wire::Options,
+        listed: &Listed,
+    ) -> Result<(), SourceError> {
+        let options = mirror::Options {
+            dir: self.options.dir.join(name),
+            wire,
+            asked: listed.wanted(),
+            ..self.options.mirror.clone()
+        };
+        let composer = Arc::clone(&self.composer);
+        let opened = blocking(move || composer.mirror(options)).await;
+        let opened = opened.map_err(|error| SourceError::of_mirror(&error))?;
+        self.repositories.insert(name.to_owned(), Repository::new(opened));
         Ok(())
     }
 
@@ -301,7 +319,7 @@ impl SourceSet {
     fn choose(&mut self) -> Result<(), SetError> {
         let mut parts = Vec::new();
         for source in &self.sources {
-            let Followed { listed, mirror, repo } = source;
+            let Followed { listed, mirror, repo, .. } = source;
             let (named, why) = self.state_of(source);
             if let Some(why) = why.as_ref().filter(|_| self.on_failure == OnFailure::Hold) {
                 return Err(SetError::Source { name: listed.name.clone(), source: why.clone() });
@@ -343,6 +361,7 @@ impl SourceSet {
         let refused = self.refused.get(&source.listed.name);
         match refused.filter(|(revision, _)| Some(*revision) == named) {
             Some((_, why)) => (None, Some(why.clone())),
+            None if source.unopened.is_some() => (None, source.unopened.clone()),
             None => (
                 named,
                 repository.and_then(|repository| repository.errors.get(&source.listed.asked).cloned()),
@@ -377,35 +396,47 @@ impl SourceSet {
                         return Err(mirror::Error::OfSource { name, source }.into());
                     }
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    self.collided = collision(&error)
+                        .map(|names| (self.parts.clone(), names, SourceError::of_mirror(&error)));
+                    return Err(error.into());
+                }
             }
         }
     }
 
-    /// A composed revision was refused because of one path: whether the source that it belongs to can stay at what was
-    /// published of it.
-    pub fn hold_back(&mut self, refusal: &Refusal) -> bool {
-        if !refusal.is_of_one_path() {
-            return false;
+    /// A composed revision was refused: whether another one can be had at once, without what one source has new; else
+    /// the same with the name of the source, if one is to blame.
+    pub fn hold_back(&mut self, refusal: Refusal) -> Result<(), mirror::Error> {
+        let Some(part) = self.blamed(&refusal).cloned() else { return Err(refusal.into()) };
+        let own = mirror::Error::from(Refusal { revision: part.revision, ..refusal });
+        let why = SourceError::of_mirror(&own);
+        match self.put_back(&part.name, &why) {
+            Ok(true) => Ok(()),
+            Ok(false) | Err(_) => Err(mirror::Error::OfSource { name: part.name, source: Box::new(own) }),
         }
-        let places = Parts::new(self.parts.iter().map(|part| part.to.clone().into_bytes()));
-        let owner = places.owner(refusal.path.as_bytes()).to_vec();
-        let owners: Vec<_> = self.parts.iter().filter(|part| part.to.as_bytes() == owner).collect();
-        let [owner] = owners[..] else { return false };
-        let name = owner.name.clone();
-        let what = one_line(&mirror::Error::from(Refusal { revision: owner.revision, ..refusal.clone() }));
-        let why = SourceError { what, hints: refusal.hints(), transient: false };
-        self.put_back(&name, &why).unwrap_or(false)
     }
 
-    /// Keeps a source at what was published of it. `false`: it is there already, or nothing was.
+    /// The source that a refused path belongs to; none where several are placed there.
+    fn blamed(&self, refusal: &Refusal) -> Option<&Part> {
+        let places = Parts::new(self.parts.iter().map(|part| part.to.clone().into_bytes()));
+        let owner = places.owner(refusal.path.as_bytes());
+        let mut owners = self.parts.iter().filter(|part| part.to.as_bytes() == owner);
+        let owner = owners.next().filter(|_| refusal.is_of_one_path())?;
+        owners.next().is_none().then_some(owner)
+    }
+
+    /// Keeps a source at what was published of it, or out of the set if it is optional. `false`: it is so already, or
+    /// cannot be.
     fn put_back(&mut self, name: &str, why: &SourceError) -> Result<bool, SetError> {
         let Some(part) = self.parts.iter().find(|part| part.name == name) else { return Ok(false) };
         let before = self.published.iter().find(|before| before.name == name);
         let is_new = before.is_none_or(|before| before.revision != part.revision);
         let is_known = self.refused.get(name).is_some_and(|(revision, _)| *revision == part.revision);
+        let is_optional =
+            self.sources.iter().any(|source| source.listed.name == name && source.listed.optional);
         self.refused.insert(name.to_owned(), (part.revision, why.clone()));
-        if self.published.is_empty() || !is_new || is_known {
+        if self.published.is_empty() && !is_optional || !is_new || is_known {
             return Ok(false);
         }
         self.log();
@@ -490,8 +521,13 @@ impl SourceSet {
     /// How each source is, in the file's order.
     pub fn rows(&self) -> Vec<SourceStatus> {
         let row = |source: &Followed| {
-            let Followed { listed, mirror, repo } = source;
+            let Followed { listed, mirror, repo, .. } = source;
             let (_, why) = self.state_of(source);
+            let collided = self
+                .collided
+                .as_ref()
+                .filter(|(parts, names, _)| *parts == self.parts && names.contains(&listed.name));
+            let why = why.or_else(|| collided.map(|(_, _, why)| why.clone()));
             let part = self.parts.iter().find(|part| part.name == listed.name);
             let repository = self.repositories.get(mirror);
             SourceStatus {
@@ -508,6 +544,15 @@ impl SourceSet {
             }
         };
         self.sources.iter().map(row).collect()
+    }
+}
+
+/// The sources that cannot lie beside each other.
+fn collision(error: &mirror::Error) -> Option<[String; 2]> {
+    match error {
+        mirror::Error::Collision { one, other, .. } => Some([one.clone(), other.clone()]),
+        mirror::Error::Trespass { owner, other, .. } => Some([owner.clone(), other.clone()]),
+        _ => None,
     }
 }
 

@@ -50,10 +50,11 @@ impl Upstream {
         }
     }
 
-    /// A revision was refused: whether another one can be had at once, with one source where it was before.
-    pub fn hold_back(&mut self, refusal: &Refusal) -> bool {
+    /// A revision was refused: `Ok` where another one can be had at once, with one source where it was before; else the
+    /// error, with the name of the source that is to blame.
+    pub fn hold_back(&mut self, refusal: Refusal) -> Result<(), mirror::Error> {
         match self {
-            Self::Repository(_) => false,
+            Self::Repository(_) => Err(refusal.into()),
             Self::Set(set) => set.hold_back(refusal),
         }
     }

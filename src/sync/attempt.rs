@@ -190,11 +190,19 @@ impl Worker {
                 Ok(done)
             }
             Err(error) => {
-                if let Error::Mirror(mirror::Error::Refused(refusal)) = &error
-                    && self.upstream.lock().await.hold_back(refusal)
-                {
-                    return Box::pin(self.follow(bounds, choice, may_publish)).await; // with what is left of the set
-                }
+                let error = match error {
+                    Error::Mirror(mirror::Error::Refused(refusal)) => {
+                        let mut upstream = self.upstream.lock().await;
+                        let held_back = upstream.hold_back(refusal);
+                        self.view.sources = upstream.rows();
+                        drop(upstream);
+                        match held_back {
+                            Ok(()) => return Box::pin(self.follow(bounds, choice, may_publish)).await,
+                            Err(error) => error.into(),
+                        }
+                    }
+                    error => error,
+                };
                 if error.is_refusal() {
                     self.refused = Some((known, one_line(&error), error.hints()));
                 }

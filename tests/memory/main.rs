@@ -289,3 +289,16 @@ fn a_commit_that_many_merges_name_is_counted_once_where_no_git_program_reads_the
     println!("800 merges of the same 2,000 commits: {}", mib(peak));
     assert!(peak < limit / 8, "{} for 2,801 commits", mib(peak));
 }
+
+/// The same repository made libgit2 wait for more of a pack that it had whole: a window on it ended in the head of a
+/// deflated block, from which nothing comes out.
+#[test]
+fn a_pack_of_commits_as_large_as_windows_on_it_is_taken_in_to_its_end() {
+    let world = World::new();
+    Writer::new(&world.remote, 0).merges(2, 20_000);
+    let nowhere = world.dir().join("nowhere");
+    std::fs::create_dir(&nowhere).unwrap();
+    let run = Run::start_in("large commits", world, shipped_limit(), &["--spare=off", "--depth=0"], &nowhere);
+    let marker = run.world.root.join("..data/marker");
+    run.peak_until("served", || std::fs::read_to_string(&marker).is_ok_and(|found| found == "1"));
+}

@@ -123,12 +123,12 @@ impl<'r> Writer<'r> {
     /// A commit of so many merges, each of the same so many commits.
     pub fn merges(&self, merges: usize, parents: usize) {
         let tree = self.tree(vec![(FILE, "marker".into(), self.marker(1))]);
-        let who = "Author <author@example.com> 1700000000 +0000";
+        let who = "A <a@b> 1 +0000";
         let mut stream = String::new();
         for n in 1..=parents {
             // No two have the same id.
             stream += &format!(
-                "reset refs/parent\ncommit refs/parent\nmark :{n}\ncommitter A <a@example.com> {n} +0000\ndata 0\nM 040000 {tree} \n"
+                "reset refs/parent\ncommit refs/parent\nmark :{n}\ncommitter A <a@b> {n} +0000\ndata 0\nM 040000 {tree} \n"
             );
         }
         let marks = self.remote.path.join("marks");

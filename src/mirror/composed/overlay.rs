@@ -59,7 +59,7 @@ pub(super) fn overlay(reader: &ObjectReader<'_>, parts: &[Part], limits: &Limits
         match given.to.as_str() {
             "" if item.is_dir() => here.push((part, item)),
             "" => {
-                let rule = Rule::NotADirectory { path: escaped(given.path.as_bytes()) };
+                let rule = Rule::PathIsNoDirectory;
                 return Err(of(refusal(given.revision, given.path.as_bytes(), rule)));
             }
             to => {
@@ -82,15 +82,12 @@ impl Overlay<'_> {
         let damaged = |lack| Error::damaged(part.revision, lack);
         let top = self.reader.commit(&part.revision.0).map_err(damaged)?.tree;
         let mut item = Item { mode: DIRECTORY, id: top };
-        for (end, name) in part.components() {
-            let path = || part.path.as_bytes();
+        for name in part.components() {
             let found = match item.is_dir() {
                 true => self.line(part.revision, &item.id, name)?,
                 false => None,
             };
-            item = found.ok_or_else(|| {
-                refusal(part.revision, &path()[..end], Rule::NoDirectory { path: escaped(path()) })
-            })?;
+            item = found.ok_or_else(|| refusal(part.revision, part.path.as_bytes(), Rule::NoPath))?;
         }
         if part.sparse.is_empty() || !item.is_dir() {
             return Ok(Some(item));
@@ -280,12 +277,8 @@ fn item(line: &Line<'_>) -> Item {
 }
 
 impl Part {
-    /// Each name of the path, with where it ends in it.
-    fn components(&self) -> impl Iterator<Item = (usize, &str)> {
-        let mut end = 0;
-        self.path.split('/').filter(|name| !name.is_empty()).map(move |name| {
-            end += usize::from(end > 0) + name.len();
-            (end, name)
-        })
+    /// Each name of the path.
+    fn components(&self) -> impl Iterator<Item = &str> {
+        self.path.split('/').filter(|name| !name.is_empty())
     }
 }

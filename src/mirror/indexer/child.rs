@@ -84,6 +84,9 @@ fn limit(job: &Job) -> io::Result<()> {
     Ok(())
 }
 
+/// Less than libgit2's windows overlap each other by.
+const PART_OF_WINDOW: u64 = 256 << 10;
+
 /// Why indexing ended early.
 enum Abort {
     Git(git2::Error),
@@ -195,6 +198,13 @@ fn receive(
             }
         }
         drop(chunk);
+        // libgit2 looks at what it has through windows, and where nothing comes out of the last bytes of one, it waits for
+        // more. All is there: asked again, it goes on with the next window.
+        let mut windows = bytes / PART_OF_WINDOW + 2;
+        while received.get() < objects.get() && windows > 0 {
+            let _ = indexer.write(&[]).map_err(|error| Abort::Report(Report::Local(error.to_string())))?;
+            windows -= 1;
+        }
         if received.get() < objects.get() {
             return Err(Abort::Report(Report::Cut));
         }
