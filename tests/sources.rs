@@ -264,6 +264,38 @@ fn what_a_source_is_called_decides_what_stays_of_it() {
 }
 
 #[test]
+fn a_mirror_that_is_lost_is_fetched_again_and_garbage_goes() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    two.commit(&Files::new().file("g", "1").file("d/keep", "1"));
+    let of_two = ", to: two, sparse: [\"/*\", \"!/d/drop\"]";
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, of_two)]);
+    let sidecar = many.sidecar(&["--grace=0s", "--git-gc=always"]);
+    many.shows(&[("one/f", "1"), ("two/g", "1"), ("two/d/keep", "1")]);
+    let mirrors = many.world.root.join("..treeswap/mirrors");
+    for n in 2..8 {
+        // A tree that is filtered back to what it was before is ours to keep, whatever becomes of the commit before.
+        two.commit(&Files::new().file("g", n.to_string()).file("d/keep", "1").file("d/drop", n.to_string()));
+        many.shows(&[("one/f", "1"), ("two/g", &n.to_string()), ("two/d/keep", "1")]);
+        sidecar.idle(2);
+    }
+    for entry in std::fs::read_dir(&mirrors).unwrap().flatten() {
+        if entry.file_name() != "composed" {
+            std::fs::remove_dir_all(entry.path()).unwrap();
+        }
+    }
+    one.commit(&Files::new().file("f", "9"));
+    many.shows(&[("one/f", "9"), ("two/g", "7"), ("two/d/keep", "1")]);
+    let loose = || {
+        let objects = std::fs::read_dir(mirrors.join("composed/objects")).unwrap().flatten();
+        let dirs = objects.filter(|entry| entry.file_name().len() == 2);
+        dirs.map(|dir| std::fs::read_dir(dir.path()).unwrap().count()).sum::<usize>()
+    };
+    eventually(30, "what no generation needs goes", || (loose() < 15).then_some(()));
+}
+
+#[test]
 fn a_mirror_that_cannot_be_opened_is_the_failure_of_its_source() {
     let many = Many::new();
     let (one, two) = (many.remote("one"), many.remote("two"));
@@ -465,14 +497,6 @@ fn what_cannot_lie_beside_each_other_is_refused_with_both_names_and_what_serves_
             "source one has `a`, where source two is placed",
         ),
         ([source("one", &one, ""), source("two", &two, ", to: b/deep")], "sources one and two both have `b`"),
-        (
-            [source("one", &one, ", path: b"), source("two", &two, ", to: x")],
-            "no directory, so that it needs a `to`",
-        ),
-        (
-            [source("one", &one, ", path: nowhere, to: z"), source("two", &two, ", to: x")],
-            "it is the `path` of the source",
-        ),
         ([source("one", &one, ", to: x"), "name: two".to_owned()], "missing field `repo`"),
         ([source("one", &one, ", to: x"), "name: two, repo: 'https://'".to_owned()], "source two: "),
     ] {
@@ -483,6 +507,17 @@ fn what_cannot_lie_beside_each_other_is_refused_with_both_names_and_what_serves_
         let ran = many.once().expect_failure(words);
         assert!(ran.stderr.contains(words), "{words}: {}", ran.stderr);
         many.shows(&serves);
+    }
+    // What is wrong with one alone leaves it as it was, and the others go on.
+    for (path, words) in [
+        (", path: b", "no directory, so that it needs a `to`"),
+        (", path: nowhere, to: z", "it is the `path` of the source, and the revision does not have it"),
+    ] {
+        many.list(&[source("one", &one, path), source("two", &two, ", path: a, to: x")]);
+        let ran = many.once();
+        assert_eq!(ran.status.code(), Some(3), "{}", ran.stderr);
+        assert!(ran.stderr.contains(words), "{words}: {}", ran.stderr);
+        many.shows(&[("shared/x", "1"), ("x/g", "2")]);
     }
 }
 

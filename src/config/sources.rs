@@ -54,7 +54,7 @@ impl Check<'_> {
     ) -> Result<SetOptions, Error> {
         let file = absolute(&self.args.source.sources);
         let (args, origins, hidden) = (self.args.clone(), self.origins.clone(), hidden.clone());
-        let settings = WireSettings { args, origins, hidden, timeout, common: mirror.wire.clone() };
+        let settings = WireSettings { args, origins, hidden, timeout };
         let dir = match self.args.root.mirror.as_str() {
             "" => mirror.dir.with_file_name("mirrors"),
             _ => mirror.dir.join("mirrors"),
@@ -76,7 +76,6 @@ struct WireSettings {
     origins: Origins,
     hidden: Hidden,
     timeout: Duration,
-    common: wire::Options,
 }
 
 impl WireSettings {
@@ -103,13 +102,7 @@ impl WireSettings {
         credentials.extend(credentials::listed(&args, &self.origins)?);
         let (_, git) = check.git_config(&self.hidden)?;
         let wire = check.wire(credentials, self.timeout, &self.hidden, &git)?;
-        let max_fetch_bytes = self.common.max_fetch_bytes; // it may have been lowered since
-        Ok(wire::Options {
-            issuance: check.issuance(&self.hidden)?,
-            issued: self.common.issued.clone(),
-            max_fetch_bytes,
-            ..wire
-        })
+        Ok(wire::Options { issuance: check.issuance(&self.hidden)?, ..wire })
     }
 }
 

@@ -4,6 +4,7 @@ use git2::ObjectType;
 use jiff::Timestamp;
 
 use super::odb::ObjectReader;
+use super::shared::Shared;
 use super::{Objects, composed};
 use crate::human::sanitize;
 use crate::phase::{Commit, SourceRevision};
@@ -23,13 +24,13 @@ impl Objects {
         let _lease = self.shared.lease();
         let store = self.shared.all().ok()?;
         let reader = ObjectReader(store.odb().ok()?);
-        describe(&reader, &revision.0)
+        describe(&reader, &self.shared, &revision.0)
     }
 }
 
-fn describe(reader: &ObjectReader<'_>, id: &ObjectId) -> Option<Commit> {
+fn describe(reader: &ObjectReader<'_>, shared: &Shared, id: &ObjectId) -> Option<Commit> {
     let object = reader.structure(id, ObjectType::Commit, LONGEST).ok()?;
-    let sources = composed::read_parts(reader, id).into_iter().map(|part| SourceRevision {
+    let sources = composed::read_parts(reader, shared, id).into_iter().map(|part| SourceRevision {
         name: part.name,
         repo: part.repo,
         asked: part.asked,

@@ -34,8 +34,8 @@ use crate::revision::{ObjectId, Revision};
 /// Begins the message of a composed commit, before the version of what follows.
 const HEADING: &str = "treeswap-sources 1";
 
-/// A longer message is none of ours: 64 sources with paths of full length take less.
-const MESSAGE_MAX: usize = 1 << 20;
+/// A longer message is none of ours: the file that lists the sources is shorter, with all its patterns.
+const MESSAGE_MAX: usize = 4 << 20;
 
 /// One source's part of a composed tree, as the commit's message has it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -71,7 +71,7 @@ impl Composer {
     pub fn open(dir: &Path, durable: bool, limits: Limits) -> Result<Self, Error> {
         Settings { verify: false, durable, max_objects: None }.apply()?;
         let dir = std::path::absolute(dir).map_err(local("find", dir))?;
-        let shared = Arc::new(Shared::new(dir.clone(), Submodules::Off, durable, false));
+        let shared = Arc::new(Shared::new(dir.clone(), Submodules::Off, durable, false).composed());
         if shared.store().is_err() {
             // Whatever is there is a piece of a cache.
             ignore_absent(fs::remove_dir_all(&dir)).map_err(local("remove the unfinished", &dir))?;
@@ -110,14 +110,24 @@ impl Composer {
     /// # Errors
     /// [`Error::OfSource`] for what is wrong with one part alone; [`Error::Collision`] and [`Error::Trespass`] for two
     /// that cannot lie beside each other.
-    pub fn compose(&self, parts: &[Part]) -> Result<Revision, Error> {
+    pub fn compose(&self, parts: &[Part], cancel: &CancellationToken) -> Result<Revision, Error> {
         let _lease = self.shared.lease();
+        let composed = self.try_to_compose(parts, cancel);
+        if composed.as_ref().is_err_and(Error::is_damage) {
+            self.shared.note_damage();
+        }
+        composed
+    }
+
+    fn try_to_compose(&self, parts: &[Part], cancel: &CancellationToken) -> Result<Revision, Error> {
         let store = self.shared.all()?;
-        let odb = store.odb().map_err(failed("open the mirrors' objects"))?;
-        let reader = ObjectReader(odb);
-        let tree = overlay::overlay(&reader, parts, &self.limits)?;
+        let reader = ObjectReader(store.odb().map_err(failed("open the mirrors' objects"))?);
+        // Without the mirrors: an object is written although one of them has it, for how long is not ours to say.
+        let own = self.shared.store()?;
+        let own = ObjectReader(own.odb().map_err(failed("open the composed objects"))?);
+        let tree = overlay::overlay((&reader, &own), parts, &self.limits, cancel)?;
         let commit = commit(&reader, tree, parts)?;
-        let id = reader.0.write(ObjectType::Commit, &commit).map_err(failed("write a commit"))?;
+        let id = own.0.write(ObjectType::Commit, &commit).map_err(failed("write a commit"))?;
         Ok(Revision(to_object_id(id)))
     }
 
@@ -147,26 +157,34 @@ impl Composer {
 }
 
 impl Objects {
+    /// Where the parts of a composed revision are placed.
+    pub fn places(&self, revision: Revision) -> Parts {
+        Parts::new(self.parts(revision).into_iter().map(|part| part.to.into_bytes()))
+    }
+
     /// The parts that a composed revision consists of; none for a repository's own commit, or one that is not here.
     pub fn parts(&self, revision: Revision) -> Vec<Part> {
         let _lease = self.shared.lease();
         let Ok(store) = self.shared.store() else { return Vec::new() };
         let Ok(odb) = store.odb() else { return Vec::new() };
-        read_parts(&ObjectReader(odb), &revision.0)
+        read_parts(&ObjectReader(odb), &self.shared, &revision.0)
     }
 }
 
 /// Whose a path of a composed tree is.
-pub(super) fn places(reader: &ObjectReader<'_>, revision: Revision) -> Parts {
-    Parts::new(read_parts(reader, &revision.0).into_iter().map(|part| part.to.into_bytes()))
+pub(super) fn places(reader: &ObjectReader<'_>, shared: &Shared, revision: Revision) -> Parts {
+    Parts::new(read_parts(reader, shared, &revision.0).into_iter().map(|part| part.to.into_bytes()))
 }
 
 /// The parts of a composed revision; none of any other.
-pub(super) fn read_parts(reader: &ObjectReader<'_>, id: &ObjectId) -> Vec<Part> {
+pub(super) fn read_parts(reader: &ObjectReader<'_>, shared: &Shared, id: &ObjectId) -> Vec<Part> {
+    if !shared.composed {
+        return Vec::new(); // whatever its author says
+    }
     let Ok(object) = reader.structure(id, ObjectType::Commit, MESSAGE_MAX) else { return Vec::new() };
     let text = String::from_utf8_lossy(object.data());
     let Some((head, message)) = text.split_once("\n\n") else { return Vec::new() };
-    // Somebody else's commit may have such a message, too.
+    // The commits of sources can be read there, too.
     if !head.contains(&format!("\nauthor {AUTHOR} ")) {
         return Vec::new();
     }
@@ -198,6 +216,7 @@ fn commit(reader: &ObjectReader<'_>, tree: ObjectId, parts: &[Part]) -> Result<V
         text += &line;
         text.push('\n');
     }
+    debug_assert!(text.len() <= MESSAGE_MAX, "the file that lists the parts is shorter");
     Ok(text.into_bytes())
 }
 

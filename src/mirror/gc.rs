@@ -174,8 +174,10 @@ impl Mirror {
         match plan_gc(&packs, fresh, self.options.max_packs, self.options.max_bytes) {
             GcPlan::Nothing => Ok(()),
             // Commits and refs of others are in there, too: the remote could not bring them again.
-            // And of a partial clone one fetch does not bring all that is published.
-            GcPlan::Renew { .. } if self.layout.form() == RepoKind::Worktrees || self.shared.partial => {
+            // And of a partial clone, or of several refs, one fetch does not bring all that is published.
+            GcPlan::Renew { .. }
+                if self.layout.form() == RepoKind::Worktrees || self.shared.partial || self.of_source =>
+            {
                 self.repack(held, false)
             }
             GcPlan::Renew { bytes } => {

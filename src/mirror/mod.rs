@@ -207,6 +207,8 @@ pub struct Mirror {
     received: u64,
     /// It is a submodule's.
     inner: bool,
+    /// It is a source's: several revisions of it may be current at once, and no one fetch brings all of them.
+    of_source: bool,
     /// The mirrors of submodules.
     children: modules::Children,
 }
@@ -225,7 +227,8 @@ impl Mirror {
     /// The same for a source of composed revisions: readers of those may read its objects, too.
     fn open_beside(options: Options, composed: &Shared) -> Result<Self, Error> {
         Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
-        Self::begin(options, false, |dir, options| composed.below(dir, options.modules.asked))
+        let mirror = Self::begin(options, false, |dir, options| composed.below(dir, options.modules.asked))?;
+        Ok(Self { of_source: true, ..mirror })
     }
 
     /// The next fetch makes the mirror anew: something of it could not be read.
@@ -271,6 +274,7 @@ impl Mirror {
             renewed: None,
             received: 0,
             inner,
+            of_source: false,
             children,
         })
     }
@@ -362,7 +366,7 @@ impl Objects {
         let asked = self.shared.asked;
         self.read_top(revision, selection.path.as_ref(), |reader, at| {
             let modules = Modules::of(reader, at.tree, asked).map_err(|trouble| trouble.of(revision))?;
-            let parts = composed::places(reader, revision);
+            let parts = composed::places(reader, &self.shared, revision);
             tree_to_payload::payload(reader, at, selection, patterns.as_ref(), (&modules, parts), cancel)
         })
     }
@@ -395,7 +399,7 @@ impl Objects {
             if (patterns.is_some() || self.shared.linked) && !(old.is_empty() && new.is_empty()) {
                 return Ok(None);
             }
-            let parts = composed::places(reader, to);
+            let parts = composed::places(reader, &self.shared, to);
             delta::delta(reader, base, at, selection, patterns.as_ref(), (&old, &new, parts), cancel)
         })
     }

@@ -23,6 +23,8 @@ pub(super) struct Shared {
     damaged: AtomicBool,
     /// Which submodules' mirrors are read together with this one.
     pub(super) asked: Submodules,
+    /// Its revisions are composed.
+    pub(super) composed: bool,
     /// The object directories of the mirrors whose trees those here are composed of.
     parts: Mutex<Vec<PathBuf>>,
     /// One for a mirror and those of its submodules, because readers read them together.
@@ -52,6 +54,7 @@ impl Shared {
             partial: false,
             damaged: AtomicBool::new(false),
             asked,
+            composed: false,
             parts: Mutex::default(),
             door: Arc::default(),
         }
@@ -62,13 +65,16 @@ impl Shared {
         Self { partial, ..self }
     }
 
-    /// For the mirror of a submodule.
+    /// The same, of composed revisions.
+    pub(super) fn composed(self) -> Self {
+        Self { composed: true, ..self }
+    }
+
+    /// For the mirror of a submodule, or of a part.
     pub(super) fn below(&self, dir: PathBuf, asked: Submodules) -> Self {
-        let durable = self.durable;
-        let linked = self.linked;
         let door = Arc::clone(&self.door);
-        let parts = Mutex::default();
-        Self { dir, durable, linked, partial: false, damaged: AtomicBool::new(false), asked, parts, door }
+        let (durable, linked) = (self.durable, self.linked);
+        Self { door, ..Self::new(dir, asked, durable, linked) }
     }
 
     /// Reads these mirrors' objects, too.

@@ -14,6 +14,12 @@ const MOST: usize = 64;
 /// More than any real file. It is read at every attempt.
 const MAX_BYTES: u64 = 1 << 20;
 
+/// Parts of a path; a place is that deep at most.
+const MAX_DEPTH: usize = 64;
+
+/// Bytes of one source's patterns. What a set is made of is written down with it.
+const MAX_PATTERNS: usize = 8 << 10;
+
 /// What becomes of a set when one of its sources fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -170,6 +176,11 @@ impl List {
             }
             sources.push(source.checked().map_err(|why| format!("source {name:?}: {why}"))?);
         }
+        let bytes =
+            |source: &Listed| source.repo.len() + source.asked.len() + source.path.len() + source.to.len();
+        if sources.iter().map(bytes).sum::<usize>() > MAX_BYTES as usize / 2 {
+            return Err("its sources together are written in more than 512 KiB".to_owned());
+        }
         Ok(Self { on_failure: raw.on_failure, sources })
     }
 }
@@ -191,6 +202,12 @@ impl RawSource {
         let to = below("to", &self.to)?;
         if to.split('/').any(|part| part.eq_ignore_ascii_case(".git") || part.starts_with("..")) {
             return Err("to: no part of it may be `.git` or begin with `..`".to_owned());
+        }
+        if to.split('/').count() > MAX_DEPTH || path.split('/').count() > MAX_DEPTH {
+            return Err(format!("path and to have at most {MAX_DEPTH} parts"));
+        }
+        if self.sparse.iter().map(String::len).sum::<usize>() > MAX_PATTERNS {
+            return Err("sparse: the patterns have more than 8 KiB".to_owned());
         }
         if self.sparse.iter().any(|pattern| pattern.contains(['\n', '\0'])) {
             return Err("sparse: one pattern an entry".to_owned());

@@ -43,7 +43,9 @@ pub(super) enum Answer {
 pub(super) struct Answers {
     pub(super) of_refs: Vec<(String, Answer)>,
     /// There was no room for what was fetched.
-    pub(super) full: bool,
+    pub(super) full: Option<mirror::Error>,
+    /// Something was named that was not before.
+    pub(super) is_new: bool,
 }
 
 /// Asks, and fetches what is new.
@@ -56,22 +58,23 @@ pub(super) async fn poll(question: Question) -> Answers {
             let what = format!("it took longer than --sync-timeout={}s", timeout.as_secs_f64());
             let hints =
                 vec!["raise --sync-timeout if the repository is large; else look at its remote".to_owned()];
-            failed(&refs, &SourceError { what, hints, transient: true }, false)
+            failed(&refs, &SourceError { what, hints, transient: true })
         }
     }
 }
 
-fn failed(refs: &[String], why: &SourceError, full: bool) -> Answers {
-    Answers { of_refs: refs.iter().map(|asked| (asked.clone(), Answer::Failed(why.clone()))).collect(), full }
+fn failed(refs: &[String], why: &SourceError) -> Answers {
+    let of_refs = refs.iter().map(|asked| (asked.clone(), Answer::Failed(why.clone()))).collect();
+    Answers { of_refs, full: None, is_new: false }
 }
 
 async fn ask(question: Question) -> Answers {
     let mut mirror = question.mirror.lock().await;
     let tips = match agreed(&mut mirror, &question).await {
         Ok(tips) => tips,
-        Err(error) => return failed(&question.refs, &SourceError::of_mirror(&error), false),
+        Err(error) => return failed(&question.refs, &SourceError::of_mirror(&error)),
     };
-    let mut answers = Answers { of_refs: Vec::new(), full: false };
+    let mut answers = Answers { of_refs: Vec::new(), full: None, is_new: false };
     for (asked, tip) in question.refs.iter().zip(tips) {
         let answer = match (tip, question.known.get(asked)) {
             (Ok(tip), Some((object, revision))) if tip.object == *object => {
@@ -81,10 +84,16 @@ async fn ask(question: Question) -> Answers {
                 let permit = question.fetches.acquire().await;
                 let fetched = mirror.fetch(&tip, &question.held).await;
                 drop(permit);
-                answers.full |= fetched.as_ref().is_err_and(mirror::Error::is_full);
                 match fetched {
-                    Ok(revision) => Answer::Named(tip.object, revision),
-                    Err(error) => Answer::Failed(SourceError::of_mirror(&error)),
+                    Ok(revision) => {
+                        answers.is_new = true;
+                        Answer::Named(tip.object, revision)
+                    }
+                    Err(error) => {
+                        let why = SourceError::of_mirror(&error);
+                        answers.full = answers.full.or_else(|| error.is_full().then_some(error));
+                        Answer::Failed(why)
+                    }
                 }
             }
             (Err(why), _) => Answer::Failed(why),

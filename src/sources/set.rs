@@ -11,16 +11,16 @@ mod repository;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 pub use options::{SetError, SetOptions, WireOf};
-use repository::{Repository, key};
+use repository::{Repository, is_key, key};
 
 use super::SourceError;
 use super::file::{BadFile, List, Listed, OnFailure};
@@ -53,6 +53,34 @@ struct Followed {
     unopened: Option<SourceError>,
 }
 
+/// How a poll ends.
+#[derive(Clone)]
+struct Answering {
+    send: mpsc::UnboundedSender<(String, Answers)>,
+    /// Whether an attempt waits for answers; else what is new asks for one. Held while an answer is sent, so that each is
+    /// either taken by the attempt that waits or asks for another.
+    awaited: Arc<std::sync::Mutex<bool>>,
+    trigger: Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>,
+}
+
+impl Answering {
+    fn is_awaited(&self) -> MutexGuard<'_, bool> {
+        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self, name: String, answers: Answers) {
+        let is_new = answers.is_new;
+        let awaited = self.is_awaited();
+        let _ = self.send.send((name, answers)); // the set is gone: the process ends
+        if !*awaited
+            && is_new
+            && let Some(trigger) = self.trigger.get()
+        {
+            trigger();
+        }
+    }
+}
+
 /// The sources of a root.
 pub struct SourceSet {
     options: SetOptions,
@@ -61,10 +89,9 @@ pub struct SourceSet {
     /// In the file's order.
     sources: Vec<Followed>,
     repositories: BTreeMap<String, Repository>,
-    polls: JoinSet<(String, Answers)>,
-    /// Whether an attempt waits for the polls; else they ask for one.
-    awaited: Arc<AtomicBool>,
-    trigger: Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>,
+    polls: JoinSet<()>,
+    answers: mpsc::UnboundedReceiver<(String, Answers)>,
+    answering: Answering,
     fetches: Arc<Semaphore>,
     /// What was logged of each source.
     logged: BTreeMap<String, Repeats>,
@@ -84,6 +111,7 @@ impl SourceSet {
         let composed = options.dir.join(COMPOSED);
         let limits = options.mirror.modules.limits;
         let composer = Arc::new(Composer::open(&composed, options.mirror.durable, limits)?);
+        let (send, answers) = mpsc::unbounded_channel();
         let set = Self {
             options,
             composer,
@@ -91,8 +119,8 @@ impl SourceSet {
             sources: Vec::new(),
             repositories: BTreeMap::new(),
             polls: JoinSet::new(),
-            awaited: Arc::default(),
-            trigger: Arc::default(),
+            answers,
+            answering: Answering { send, awaited: Arc::default(), trigger: Arc::default() },
             fetches: Arc::new(Semaphore::new(FETCHES)),
             logged: BTreeMap::new(),
             refused: BTreeMap::new(),
@@ -106,7 +134,7 @@ impl SourceSet {
 
     /// What asks for an attempt when a repository has an answer that nobody waits for.
     pub fn on_answer(&self, trigger: impl Fn() + Send + Sync + 'static) {
-        let _ = self.trigger.set(Box::new(trigger));
+        let _ = self.answering.trigger.set(Box::new(trigger));
     }
 
     /// The objects of all mirrors.
@@ -188,6 +216,8 @@ impl SourceSet {
             let client = client.map_err(|error| of_source(&listed.name, &error))?;
             let repo = client.remote().to_owned();
             let mirror = key(&repo, &listed);
+            // A secret in the URL may be another one now.
+            self.repositories.retain(|name, open| *name != mirror || open.busy || open.url == listed.repo);
             let unopened = match self.repositories.contains_key(&mirror) {
                 true => None,
                 false => self.open_mirror(&mirror, wire, &listed).await.err(),
@@ -212,6 +242,9 @@ impl SourceSet {
         wire: wire::Options,
         listed: &Listed,
     ) -> Result<(), SourceError> {
+        let common = &self.options.mirror.wire;
+        let issued = common.issued.clone();
+        let wire = wire::Options { max_fetch_bytes: common.max_fetch_bytes, issued, ..wire };
         let options = mirror::Options {
             dir: self.options.dir.join(name),
             wire,
@@ -221,7 +254,7 @@ impl SourceSet {
         let composer = Arc::clone(&self.composer);
         let opened = blocking(move || composer.mirror(options)).await;
         let opened = opened.map_err(|error| SourceError::of_mirror(&error))?;
-        self.repositories.insert(name.to_owned(), Repository::new(opened));
+        self.repositories.insert(name.to_owned(), Repository::new(opened, listed.repo.clone()));
         Ok(())
     }
 
@@ -235,7 +268,7 @@ impl SourceSet {
 
     /// Begins to ask those that are not being asked and have no pause.
     fn ask_all(&mut self, held: &[Revision]) {
-        self.awaited.store(true, Ordering::Release);
+        *self.answering.is_awaited() = true;
         let objects = self.composer.objects();
         let held: Vec<Part> = held.iter().flat_map(|revision| objects.parts(*revision)).collect();
         let now = Instant::now();
@@ -257,21 +290,13 @@ impl SourceSet {
                 known,
                 held: of_it.collect(),
                 fetches: Arc::clone(&self.fetches),
-                timeout: self.options.timeout,
+                // It ends before the attempt does.
+                timeout: self.options.timeout.mul_f64(0.9),
             };
             repository.busy = true;
-            let awaited = Arc::clone(&self.awaited);
-            let trigger = Arc::clone(&self.trigger);
+            let answering = self.answering.clone();
             let name = name.clone();
-            self.polls.spawn(async move {
-                let answers = poll(question).await;
-                if !awaited.load(Ordering::Acquire)
-                    && let Some(trigger) = trigger.get()
-                {
-                    trigger();
-                }
-                (name, answers)
-            });
+            self.polls.spawn(async move { answering.end(name, poll(question).await) });
         }
     }
 
@@ -294,25 +319,28 @@ impl SourceSet {
             if !self.repositories.iter().any(waits) {
                 break;
             }
-            match tokio::time::timeout_at(deadline, self.polls.join_next()).await {
-                Ok(Some(ended)) => self.take(ended),
+            match tokio::time::timeout_at(deadline, self.answers.recv()).await {
+                Ok(Some((name, answers))) => self.take(&name, answers),
                 Ok(None) | Err(_) => break,
             }
         }
-        self.awaited.store(false, Ordering::Release);
+        *self.answering.is_awaited() = false;
+        while let Ok((name, answers)) = self.answers.try_recv() {
+            self.take(&name, answers);
+        }
         while let Some(ended) = self.polls.try_join_next() {
-            self.take(ended);
+            if let Err(error) = ended
+                && error.is_panic()
+            {
+                std::panic::resume_unwind(error.into_panic()); // it has no answer
+            }
         }
     }
 
-    fn take(&mut self, ended: Result<(String, Answers), tokio::task::JoinError>) {
-        let (name, answers) = match ended {
-            Ok(ended) => ended,
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            Err(_) => return, // it was aborted, as the process ends
-        };
-        let Some(repository) = self.repositories.get_mut(&name) else { return };
-        repository.take(answers, &self.options.backoff);
+    fn take(&mut self, name: &str, answers: Answers) {
+        if let Some(repository) = self.repositories.get_mut(name) {
+            repository.take(answers, &self.options.backoff);
+        }
     }
 
     /// Chooses a revision for each source.
@@ -324,23 +352,21 @@ impl SourceSet {
             if let Some(why) = why.as_ref().filter(|_| self.on_failure == OnFailure::Hold) {
                 return Err(SetError::Source { name: listed.name.clone(), source: why.clone() });
             }
-            let placed = |revision: Revision, repo: &str, asked: &str, mirror: &str| Part {
+            let new = |revision| Part {
                 name: listed.name.clone(),
-                repo: repo.to_owned(),
-                asked: asked.to_owned(),
+                repo: repo.clone(),
+                asked: listed.asked.clone(),
                 revision,
                 path: listed.path.clone(),
                 to: listed.to.clone(),
                 sparse: listed.sparse.clone(),
-                mirror: mirror.to_owned(),
+                mirror: mirror.clone(),
             };
-            // What was published of it may be of another ref, or even repository: the file has changed since.
+            // As it was published: the file may say something else of it since.
             let before = self.published.iter().find(|part| part.name == listed.name);
             match (named, before) {
-                (Some(named), _) => parts.push(placed(named, repo, &listed.asked, mirror)),
-                (None, Some(part)) => {
-                    parts.push(placed(part.revision, &part.repo, &part.asked, &part.mirror));
-                }
+                (Some(named), _) => parts.push(new(named)),
+                (None, Some(before)) => parts.push(before.clone()),
                 // What serves is without it, too; the first publication waits for what is not optional.
                 (None, None) if listed.optional || !self.published.is_empty() => {}
                 (None, None) => {
@@ -372,7 +398,7 @@ impl SourceSet {
     /// The set, as an id that is the same for the same set.
     fn tip(&self) -> Tip {
         let mut text = serde_json::to_vec(&self.parts).unwrap_or_default();
-        if self.repositories.values().any(|repository| repository.full) {
+        if self.repositories.values().any(|repository| repository.full.is_some()) {
             let again = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             text.extend_from_slice(&again.as_nanos().to_be_bytes()); // something is still to be fetched
         }
@@ -384,11 +410,18 @@ impl SourceSet {
 
     /// Composes the revision. A source that cannot be a part of it stays at what was published of it.
     pub async fn compose(&mut self) -> Result<Revision, SetError> {
-        self.fetch_what_had_no_room().await?;
+        // Said once, so that room is made; then the others go on, until it is asked again.
+        let full = self.repositories.values_mut().find_map(|repository| repository.full.take());
+        if let Some(error) = full {
+            return Err(error.into());
+        }
+        let cancel = CancellationToken::new();
+        let _dropped = cancel.clone().drop_guard();
         loop {
+            let cancel = cancel.clone();
             let composer = Arc::clone(&self.composer);
             let parts = self.parts.clone();
-            match blocking(move || composer.compose(&parts)).await {
+            match blocking(move || composer.compose(&parts, &cancel)).await {
                 Ok(revision) => return Ok(revision),
                 Err(mirror::Error::OfSource { name, source }) if !source.is_damage() => {
                     let why = SourceError::of_mirror(&source);
@@ -430,87 +463,56 @@ impl SourceSet {
     /// cannot be.
     fn put_back(&mut self, name: &str, why: &SourceError) -> Result<bool, SetError> {
         let Some(part) = self.parts.iter().find(|part| part.name == name) else { return Ok(false) };
-        let before = self.published.iter().find(|before| before.name == name);
-        let is_new = before.is_none_or(|before| before.revision != part.revision);
+        let is_new =
+            self.published.iter().find(|before| before.name == name).is_none_or(|before| before != part);
         let is_known = self.refused.get(name).is_some_and(|(revision, _)| *revision == part.revision);
         let is_optional =
             self.sources.iter().any(|source| source.listed.name == name && source.listed.optional);
-        self.refused.insert(name.to_owned(), (part.revision, why.clone()));
         if self.published.is_empty() && !is_optional || !is_new || is_known {
             return Ok(false);
         }
+        self.refused.insert(name.to_owned(), (part.revision, why.clone()));
         self.log();
         self.choose()?;
         Ok(true)
-    }
-
-    /// Fetches again where there was no room: there may be by now.
-    async fn fetch_what_had_no_room(&mut self) -> Result<(), SetError> {
-        let full: Vec<String> = self
-            .repositories
-            .iter()
-            .filter(|(_, of)| of.full && !of.busy)
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in full {
-            let Some(repository) = self.repositories.get(&name) else { continue };
-            let mirror = Arc::clone(&repository.mirror);
-            let mut mirror = mirror.lock().await;
-            let tip = mirror.resolve().await?;
-            mirror.fetch(&tip, &[]).await?;
-            drop(mirror);
-            if let Some(repository) = self.repositories.get_mut(&name) {
-                (repository.full, repository.not_before) = (false, None);
-            }
-        }
-        Ok(())
-    }
-
-    /// Bytes of what has no room.
-    pub async fn pack_bytes(&mut self) -> Result<u64, mirror::Error> {
-        let mut bytes = 0;
-        for repository in self.repositories.values().filter(|repository| repository.full && !repository.busy)
-        {
-            let mut mirror = repository.mirror.lock().await;
-            let tip = mirror.resolve().await?;
-            bytes += mirror.pack_bytes(&tip, &[]).await?;
-        }
-        Ok(bytes)
     }
 
     /// Keeps the mirrors' growth bounded. Blocking. One that is being asked is left for the next time.
     pub fn housekeep(&mut self, held: &[Revision]) -> Result<(), mirror::Error> {
         let objects = self.composer.objects();
         let parts: Vec<Part> = held.iter().flat_map(|revision| objects.parts(*revision)).collect();
-        self.composer.collect_garbage(held)?;
+        let mut kept = self.composer.collect_garbage(held);
         for (name, repository) in &self.repositories {
-            let Ok(mut mirror) = repository.mirror.try_lock() else { continue };
-            mirror.housekeep(&repository.held(name, &parts))?;
+            if let Some(mut mirror) = repository.idle() {
+                kept = kept.and(mirror.housekeep(&repository.held(name, &parts)));
+            }
         }
         let needed: BTreeSet<&str> = parts.iter().map(|part| part.mirror.as_str()).collect();
         for entry in std::fs::read_dir(&self.options.dir).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            if name != COMPOSED && !needed.contains(&*name) && !self.repositories.contains_key(&*name) {
+            let is_open = self.repositories.contains_key(&*name);
+            if kept.is_ok() && is_key(&name) && !needed.contains(&*name) && !is_open {
                 tracing::info!(mirror = %entry.path().display(), "removed the mirror of a source that is no more");
                 let _ = std::fs::remove_dir_all(entry.path()); // what is left is removed the next time
             }
         }
         self.read_from_all();
-        Ok(())
+        kept
     }
 
     /// On a full volume: see `Mirror::make_room`.
     pub fn make_room(&mut self, keep: &[Revision]) -> Result<bool, mirror::Error> {
         let objects = self.composer.objects();
         let parts: Vec<Part> = keep.iter().flat_map(|revision| objects.parts(*revision)).collect();
-        let mut made = false;
+        let mut made = Ok(false);
         for (name, repository) in &self.repositories {
-            if let Ok(mut mirror) = repository.mirror.try_lock() {
-                made |= mirror.make_room(&repository.held(name, &parts))?;
+            if let Some(mut mirror) = repository.idle() {
+                let more = mirror.make_room(&repository.held(name, &parts));
+                made = made.and_then(|made| more.map(|more| made || more));
             }
         }
-        Ok(made)
+        made
     }
 
     /// Bytes of the mirrors. Blocking.

@@ -46,7 +46,7 @@ impl Upstream {
     pub async fn pack_bytes(&mut self, tip: &Tip, held: &[Revision]) -> Result<u64, mirror::Error> {
         match self {
             Self::Repository(mirror) => mirror.pack_bytes(tip, held).await,
-            Self::Set(set) => set.pack_bytes().await,
+            Self::Set(_) => Err(mirror::Error::Cancelled), // of which repository is not known here
         }
     }
 

@@ -136,8 +136,14 @@ impl Worker {
         let revision = self.fetch(bounds, tip, &choice.wanted).await?; // 5
         let objects = self.objects().await;
         let path = self.options.path.clone();
-        let tree = move || Ok(objects.tree_of(revision, path.as_ref())?);
-        let tree = bounds.blocking(Stage::Export, move |_| tree()).await?;
+        let current = self.view.revision();
+        let look = move || {
+            // Links that did not change may lead elsewhere where sources are placed otherwise.
+            let is_placed_alike =
+                current.is_none_or(|current| objects.places(current) == objects.places(revision));
+            Ok((objects.tree_of(revision, path.as_ref())?, is_placed_alike))
+        };
+        let (tree, is_placed_alike) = bounds.blocking(Stage::Export, move |_| look()).await?;
         let same = |record: &GenerationRecord| {
             let names_it = !self.by_commit || record.revision == revision;
             record.tree == tree && record.selection == choice.digest && names_it
@@ -147,7 +153,7 @@ impl Worker {
             let published = self.verify(bounds, revision, choice).await?;
             return Ok(published.map_or(Done::Unchanged, Done::published)); // 6
         }
-        let base = self.view.current().filter(|record| record.selection == choice.digest);
+        let base = self.view.current().filter(|record| record.selection == choice.digest && is_placed_alike);
         let base = base.map(|record| mirror::Base {
             tree: record.tree,
             entries: record.entries,

@@ -4,14 +4,20 @@
 use std::collections::BTreeMap;
 
 use git2::ObjectType;
+use tokio_util::sync::CancellationToken;
 
 use super::{Part, failed};
 use crate::mirror::error::Error;
-use crate::mirror::odb::{ObjectReader, TREE_MAX, to_object_id};
+use crate::mirror::odb::{ObjectReader, to_object_id};
 use crate::mirror::sparse::Patterns;
-use crate::mirror::tree::{DIRECTORY, FORMAT, Line, lines};
+use crate::mirror::tree::{DIRECTORY, FORMAT, Line, SUBMODULE, lines};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Revision};
+
+/// Trees that lie over each other, or are read by patterns, with those that they lie in, have no more bytes than this
+/// together: 100,000 names or so in one directory. Each name takes some hundred bytes of memory meanwhile. What one source
+/// alone has anywhere is not looked into.
+const OVERLAID_MAX: usize = 8 << 20;
 
 /// An entry of a source's tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,6 +29,11 @@ struct Item {
 impl Item {
     fn is_dir(&self) -> bool {
         self.mode & FORMAT == DIRECTORY
+    }
+
+    /// As patterns see it.
+    fn matches_as_dir(&self) -> bool {
+        matches!(self.mode & FORMAT, DIRECTORY | SUBMODULE)
     }
 }
 
@@ -39,18 +50,26 @@ struct Placed<'p> {
 
 struct Overlay<'a> {
     reader: &'a ObjectReader<'a>,
+    /// Where trees are written.
+    own: &'a ObjectReader<'a>,
     parts: &'a [Part],
     limits: &'a Limits,
+    cancel: &'a CancellationToken,
     /// Entries that may still be looked at. Trees that name the same trees again and again would have no end.
     left: u64,
     /// Bytes of the trees that lie in one another and are held.
-    held: usize,
+    tree_bytes: usize,
 }
 
 /// The tree that holds what every part places. It is written with all the trees on the way that no source has.
-pub(super) fn overlay(reader: &ObjectReader<'_>, parts: &[Part], limits: &Limits) -> Result<ObjectId, Error> {
+pub(super) fn overlay(
+    (reader, own): (&ObjectReader<'_>, &ObjectReader<'_>),
+    parts: &[Part],
+    limits: &Limits,
+    cancel: &CancellationToken,
+) -> Result<ObjectId, Error> {
     let left = limits.entries.saturating_mul(8);
-    let mut overlay = Overlay { reader, parts, limits, left, held: 0 };
+    let mut overlay = Overlay { reader, own, parts, limits, cancel, left, tree_bytes: 0 };
     let mut here = Vec::new();
     let mut below = Vec::new();
     for (part, given) in parts.iter().enumerate() {
@@ -130,7 +149,7 @@ impl Overlay<'_> {
                 path.push(b'/');
             }
             path.extend_from_slice(&name);
-            let wanted = patterns.wants(path, item.is_dir(), inherited);
+            let wanted = patterns.wants(path, item.matches_as_dir(), inherited);
             let found = match item.is_dir() {
                 true => self.filtered(revision, patterns, item.id, path, wanted)?,
                 false => wanted.then_some(item.id),
@@ -139,7 +158,7 @@ impl Overlay<'_> {
             is_same &= found == Some(item.id);
             kept.extend(found.map(|id| (name, Item { id, ..item })));
         }
-        self.held -= held;
+        self.tree_bytes -= held;
         if kept.is_empty() {
             return Ok(None);
         }
@@ -151,6 +170,9 @@ impl Overlay<'_> {
 
     /// Depth and number of what is looked at are bounded: commits' authors choose both.
     fn look(&mut self, revision: Revision, path: &[u8], entries: usize) -> Result<(), Error> {
+        if self.cancel.is_cancelled() {
+            return Err(Error::Cancelled);
+        }
         let depth = if path.is_empty() { 0 } else { 1 + path.iter().filter(|byte| **byte == b'/').count() };
         if depth > self.limits.depth as usize {
             return Err(refusal(revision, path, Rule::Depth { limit: self.limits.depth }));
@@ -167,9 +189,14 @@ impl Overlay<'_> {
     /// A tree is held while those in it are looked at: all together are bounded as one tree is. Returns what to give back.
     fn hold(&mut self, revision: Revision, path: &[u8], tree: &ObjectId) -> Result<usize, Error> {
         let size = self.reader.tree_size(tree).map_err(|lack| Error::damaged(revision, lack))?;
-        self.held += size;
-        if self.held > TREE_MAX {
-            return Err(Error::too_large(revision, escaped(path), self.held as u64, TREE_MAX as u64));
+        self.tree_bytes += size;
+        if self.tree_bytes > OVERLAID_MAX {
+            return Err(Error::too_large(
+                revision,
+                escaped(path),
+                self.tree_bytes as u64,
+                OVERLAID_MAX as u64,
+            ));
         }
         Ok(size)
     }
@@ -215,7 +242,7 @@ impl Overlay<'_> {
             path.truncate(end);
             entries.extend(found.map(|item| (name, item)));
         }
-        self.held -= held;
+        self.tree_bytes -= held;
         if entries.is_empty() { Ok(None) } else { self.write(&entries).map(Some) }
     }
 
@@ -267,7 +294,7 @@ impl Overlay<'_> {
             raw.push(0);
             raw.extend_from_slice(&item.id.0);
         }
-        let id = self.reader.0.write(ObjectType::Tree, &raw).map_err(failed("write a tree"))?;
+        let id = self.own.0.write(ObjectType::Tree, &raw).map_err(failed("write a tree"))?;
         Ok(to_object_id(id))
     }
 }

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-use crate::mirror::{Mirror, Part};
+use crate::mirror::{self, Mirror, Part};
 use crate::retry::Backoff;
 use crate::revision::{ObjectId, Revision};
 use crate::sources::SourceError;
@@ -17,6 +17,8 @@ use crate::sources::poll::{Answer, Answers};
 /// One repository.
 pub(super) struct Repository {
     pub(super) mirror: Arc<Mutex<Mirror>>,
+    /// As the file had it when the mirror was opened. It may hold a secret.
+    pub(super) url: String,
     /// What its refs named last, by the ref, with the object that was named.
     pub(super) known: BTreeMap<String, (ObjectId, Revision)>,
     /// What is wrong with a ref, or with all of them.
@@ -26,23 +28,24 @@ pub(super) struct Repository {
     pub(super) failing_since: Option<Timestamp>,
     /// It is not asked before.
     pub(super) not_before: Option<Instant>,
-    /// It is being asked.
+    /// It was asked, and its answer is not taken yet.
     pub(super) busy: bool,
     /// It has no room for what it fetches.
-    pub(super) full: bool,
+    pub(super) full: Option<mirror::Error>,
 }
 
 impl Repository {
-    pub(super) fn new(mirror: Mirror) -> Self {
+    pub(super) fn new(mirror: Mirror, url: String) -> Self {
         Self {
             mirror: Arc::new(Mutex::new(mirror)),
+            url,
             known: BTreeMap::new(),
             errors: BTreeMap::new(),
             failures: 0,
             failing_since: None,
             not_before: None,
             busy: false,
-            full: false,
+            full: None,
         }
     }
 
@@ -70,6 +73,11 @@ impl Repository {
         }
     }
 
+    /// Its mirror, unless something may come into it that is not known of yet.
+    pub(super) fn idle(&self) -> Option<MutexGuard<'_, Mirror>> {
+        (!self.busy).then(|| self.mirror.try_lock().ok()).flatten()
+    }
+
     /// What its mirror must go on holding.
     pub(super) fn held(&self, name: &str, parts: &[Part]) -> Vec<Revision> {
         let named = self.known.values().map(|(_, revision)| *revision);
@@ -87,4 +95,9 @@ pub(super) fn key(repo: &str, source: &Listed) -> String {
     let text = [&[repo.as_bytes(), credentials.username.as_bytes()], &files[..]].concat().join(&0);
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &text);
     digest.as_ref().iter().take(10).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Whether a name can be one that [`key`] makes.
+pub(super) fn is_key(name: &str) -> bool {
+    name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
