@@ -49,6 +49,18 @@ impl Sidecar {
         (Self::of(world, &mut command), held)
     }
 
+    /// Publishes the remote's files as the only one of several sources, and has done so once.
+    pub fn of_sources(world: &World) -> Self {
+        let file = world.dir().join("sources.yaml");
+        let source = format!("name: one, repo: {}, ref: main", world.remote.path.display());
+        std::fs::write(&file, format!("version: 1\nsources:\n  - {{{source}}}\nend: true\n")).unwrap();
+        let mut command = world.treeswap(&["sync", "--http-bind=127.0.0.1:0", "--sources"]);
+        let sidecar = Self::of(world, command.arg(&file).arg("--root").arg(&world.root));
+        let named = || sidecar.ask("/metrics")?.contains("treeswap_source_failing{").then_some(());
+        eventually(30, "a source", named);
+        sidecar
+    }
+
     /// A command that serves at a port of the kernel's choice on 127.0.0.1.
     pub fn of(world: &World, command: &mut std::process::Command) -> Self {
         let process = Background::start(command, &world.dir().join("sidecar.log"));

@@ -21,7 +21,10 @@ fn served() -> BTreeMap<String, BTreeSet<String>> {
     other.remote.commit(&Files::new().file("key", "1"));
     let (applying, _held) = Sidecar::applying(&other);
     eventually(60, "a target", || (applying.metric("treeswap_applied_total")? > 0.0).then_some(()));
-    let text = sidecar.ask("/metrics").unwrap() + &applying.ask("/metrics").unwrap();
+    let third = World::new();
+    third.remote.commit(&Files::new().file("a", "1"));
+    let several = Sidecar::of_sources(&third);
+    let text = [&sidecar, &applying, &several].map(|one| one.ask("/metrics").unwrap()).concat();
     let mut series: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     // What is not known, or has not come yet, has no sample.
     for family in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" gauge")) {

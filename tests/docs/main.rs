@@ -85,13 +85,7 @@ fn the_table_of_metrics_is_what_is_served() {
     eventually(60, "a target", || (applying.metric("treeswap_applied_total")? > 0.0).then_some(()));
     let third = World::new();
     third.remote.commit(&Files::new().file("a", "1"));
-    let list = third.dir().join("sources.yaml");
-    let source = format!("name: one, repo: {}", third.remote.path.display());
-    std::fs::write(&list, format!("version: 1\nsources:\n  - {{{source}}}\nend: true\n")).unwrap();
-    let mut several = third.treeswap(&["sync", "--http-bind=127.0.0.1:0", "--sources"]);
-    let several = Sidecar::of(&third, several.arg(&list).arg("--root").arg(&third.root));
-    let named = || several.ask("/metrics")?.contains("treeswap_source_failing{").then_some(());
-    eventually(20, "a source", named);
+    let several = Sidecar::of_sources(&third);
     let served = [&sidecar, &applying, &several].map(|one| one.ask("/metrics").unwrap());
     let text = served.concat();
     let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
