@@ -216,8 +216,11 @@ impl SourceSet {
             let client = client.map_err(|error| of_source(&listed.name, &error))?;
             let repo = client.remote().to_owned();
             let mirror = key(&repo, &listed);
-            // A secret in the URL may be another one now.
-            self.repositories.retain(|name, open| *name != mirror || open.busy || open.url == listed.repo);
+            // A secret in the URL may be another one now. Of several sources of one repository the first one's counts.
+            if followed.iter().all(|other: &Followed| other.mirror != mirror) {
+                self.repositories
+                    .retain(|name, open| *name != mirror || open.busy || open.url == listed.repo);
+            }
             let unopened = match self.repositories.contains_key(&mirror) {
                 true => None,
                 false => self.open_mirror(&mirror, wire, &listed).await.err(),
