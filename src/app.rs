@@ -22,10 +22,9 @@ use tracing::{debug, error, info, warn};
 
 use crate::config::{Line, Origin, Settings, signal_name};
 use crate::hooks::{self, Hooks};
-use crate::mirror::Mirror;
 use crate::mirror::wire::{Issuance, Issued};
 use crate::phase::{HookStatus, Status, Trigger};
-use crate::sources::{SetOptions, SourceError, SourceSet, Upstream};
+use crate::sources::{SetOptions, SourceError, Upstream};
 use crate::store::{self, Store};
 use crate::sync::{End, Sync, TriggerSender};
 use crate::telemetry::metrics::Metrics;
@@ -267,13 +266,10 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
         Some(Issuance::GitHubApp(_)) => Issued::to(move |well| counted.token(well)),
         _ => Issued::to(move |well| counted.askpass(well)),
     };
-    let upstream = match settings.sources.take() {
-        None => Upstream::Repository(Box::new(Mirror::open(settings.mirror.clone())?)),
-        Some(sources) => {
-            let mirror = settings.mirror.clone(); // with its ceilings as they are now
-            Upstream::Set(Box::new(SourceSet::open(SetOptions { mirror, ..sources })?))
-        }
-    };
+    let sources = settings.sources.take().map(|sources| SetOptions { rules: rules.is_some(), ..sources });
+    let upstream = Upstream::open(settings.mirror.clone(), sources)?;
+    let rules =
+        rules.map(|rules| Rules { options: rules.options.naming(upstream.repository().as_deref()), ..rules });
     metrics.expect_hooks(settings.hooks.kinds().map(hooks::Kind::label));
     status.send_modify(|status| status.expect_hooks(settings.hooks.kinds().map(hooks::Kind::label)));
     let socket = store.socket();
@@ -284,14 +280,12 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
     };
     let pace = settings.sync.pace;
     let objects = upstream.objects();
-    let remote = upstream.remote();
     let ledger = rules.as_ref().map(|_| store.ledger()).transpose()?.map(ledger::LedgerKeeper::with_file);
     let told = status.clone();
     let counted = metrics.clone();
     let sync =
         Sync::new(settings.sync.clone(), store, upstream, metrics, status).with_hooks(Arc::clone(&hooks));
     let beside = rules.map(|rules| {
-        let rules = Rules { options: rules.options.naming(&remote), ..rules };
         let teller = DeliveryReporter::with_root(told, counted, ledger.unwrap_or_default(), &rules.clusters);
         root_and_rules::Beside::new(rules, objects, &sync, pace, teller)
     });

@@ -16,10 +16,9 @@ use crate::cluster::Clusters;
 use crate::config::Settings;
 use crate::deliver::{self, LoopEvent, Report, Rhythm};
 use crate::desired::Planner;
-use crate::mirror::Mirror;
-use crate::phase::{Applied, Attempt, Outcome, Status, Trigger};
+use crate::phase::{Applied, Attempt, Outcome, SourceStatus, Status, Trigger};
 use crate::repeats::{Repeats, suppressed};
-use crate::sources::{Remote, SourceError};
+use crate::sources::{Remote, SetOptions, SourceError, Upstream};
 use crate::telemetry::metrics::{Metrics, ResultLabel, Shown, SourceLabel};
 use crate::{admin, clock, human, shutdown};
 
@@ -73,13 +72,16 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
         let state = admin::State { status: shown, registry, more: None, trigger: Arc::clone(&ask) };
         runtime.spawn(serve(listener, state, draining.clone()));
     }
-    let mirror = Mirror::open(settings.mirror)?;
+    let sources = settings.sources.map(|sources| SetOptions { rules: true, root: false, ..sources });
+    let upstream = Upstream::open(settings.mirror, sources)?;
+    let again = Arc::clone(&ask);
+    upstream.on_answer(move || again(Trigger::Delivery));
     status.send_modify(|status| {
-        status.remote = mirror.remote();
+        status.remote = upstream.remote();
         status.asked.clone_from(&settings.sync.asked);
     });
-    let options = rules.options.clone().naming(&mirror.remote());
-    let source = Remote::new(mirror, rules.planner.clone()).map_err(system("start a thread"))?;
+    let options = rules.options.clone().naming(upstream.repository().as_deref());
+    let source = Arc::new(Remote::new(upstream, rules.planner.clone()).map_err(system("start a thread"))?);
     let pace = settings.sync.pace;
     let rhythm = Rhythm {
         period: Some(pace.period),
@@ -97,9 +99,12 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
     };
     runtime.block_on(async {
         signals.ask(move |trigger| ask(trigger));
-        let source = Arc::new(source);
         let clusters = &rules.clusters;
-        let tell = |turn: LoopEvent<'_>| teller.report(&turn);
+        let rows = Arc::clone(&source);
+        let tell = |turn: LoopEvent<'_>| {
+            teller.sources(rows.rows());
+            teller.report(&turn);
+        };
         let end = deliver::follow(source, clusters, &options, &rhythm, &mut asked, &draining, tell).await;
         match end {
             Some(Ok(report)) => Ok(Some(report)),
@@ -146,6 +151,12 @@ impl DeliveryReporter {
             shown: Shown::default(),
             ledger,
         }
+    }
+
+    /// How each of several sources is.
+    pub(super) fn sources(&self, rows: Vec<SourceStatus>) {
+        self.metrics.sources(rows.iter().map(|source| (source.name.as_str(), source.error.is_some())));
+        self.status.send_modify(|status| status.sources = rows);
     }
 
     pub(super) fn report(&mut self, turn: &LoopEvent<'_>) {
@@ -324,31 +335,33 @@ mod tests {
     use crate::deliver::{Options, Relation};
     use crate::retry::Backoff;
     use crate::revision::{ObjectId, Revision};
-    use crate::sources::Source;
+    use crate::sources::{Named, Recorded, Source};
 
     /// A remote that always names the same revision, which has a ConfigMap for an unknown cluster.
     struct Elsewhere;
 
     impl Source for Elsewhere {
-        async fn ask(&self) -> Result<Revision, SourceError> {
-            Ok(Revision(ObjectId([1; 20])))
+        async fn ask(&self) -> Result<Named, SourceError> {
+            Ok(Revision(ObjectId([1; 20])).into())
         }
 
-        async fn desired(&self, revision: Revision) -> Result<Arc<Desired>, SourceError> {
+        async fn desired(&self, named: Named) -> Result<Arc<Desired>, SourceError> {
+            let Named { revision, sources } = named;
             let wanted = DesiredConfigMap {
                 payload: Payload::new(BTreeMap::new()),
                 digest: String::new(),
                 fed: true,
                 versioned: false,
                 stamp: None,
+                held: None,
             };
             let place = ClusterNamespace { cluster: "nowhere".into(), namespace: "ci".into() };
             let config_maps = BTreeMap::from([(place, BTreeMap::from([("config".to_owned(), wanted)]))]);
             let shape = ExtraKeys { version_key: VersionKey::Changed, stamp_key: None };
-            Ok(Arc::new(Desired { revision, rules: "rules".into(), shape, config_maps }))
+            Ok(Arc::new(Desired { revision, sources, rules: "rules".into(), shape, config_maps }))
         }
 
-        async fn relation(&self, _: Revision, _: Revision) -> Result<Relation, SourceError> {
+        async fn relation(&self, _: Recorded, _: Revision) -> Result<Relation, SourceError> {
             Ok(Relation::Ahead)
         }
     }

@@ -12,8 +12,12 @@ use crate::configmap::apply::ExtraKeys;
 use crate::configmap::{Collisions, Dialect, IllegalKeys, Links, Overlaps, Oversize, Policies};
 use crate::desired::{self, Planner, Rules};
 use crate::detached_io;
-use crate::mirror::{self, Mirror, Objects};
+use crate::mirror::{self, Objects, Selection};
 use crate::revision::{ObjectId, Revision};
+use crate::sources::{SetOptions, SourceError, Upstream};
+
+/// The flag for several repositories.
+const SOURCES: &str = "--sources";
 
 /// Rules and a tree.
 #[derive(Clone, Debug, clap::Args)]
@@ -26,6 +30,10 @@ pub(super) struct Input {
     /// Repository of the tree: a URL, host:path, or a local path
     #[arg(long, value_name = "URL")]
     pub(super) repo: Option<String>,
+
+    /// File that lists several repositories, refs and directories, whose files make one tree: as of `sync`
+    #[arg(long, value_name = "FILE")]
+    sources: Option<String>,
 
     /// Branch, tag, full ref name or full commit id of --repo
     #[arg(long = "ref", value_name = "REF", default_value = "HEAD")]
@@ -108,12 +116,14 @@ where
 /// Where the tree is.
 pub(super) enum TreeLocation<'a> {
     Directory(&'a Path),
-    Repository(&'a str),
+    /// Of a repository or several, by the flag that says which.
+    Remote(&'static str),
 }
 
-/// The mirror of a repository that is read, and the directory that goes with it.
+/// What is read, and the directory that goes with it.
 pub(super) struct Fetched {
-    pub(super) options: mirror::Options,
+    pub(super) mirror: mirror::Options,
+    pub(super) sources: Option<SetOptions>,
     /// Removed with this.
     pub(super) _temporary: tempfile::TempDir,
 }
@@ -125,47 +135,57 @@ impl Input {
         command: &str,
         given: &FlagOrigins,
     ) -> Result<TreeLocation<'_>, config::Error> {
-        match (&self.tree, &self.repo) {
-            (Some(_), Some(_)) => {
-                Err(config::Error::Conflict { one: "--tree".into(), other: "--repo".into() })
+        let named = [
+            ("--tree", self.tree.is_some()),
+            ("--repo", self.repo.is_some()),
+            (SOURCES, self.sources.is_some()),
+        ];
+        let named: Vec<&'static str> =
+            named.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag).collect();
+        match (named.as_slice(), &self.tree) {
+            ([], _) => Err(config::Error::Needs {
+                one: command.to_owned(),
+                other: "--tree, --repo or --sources".into(),
+            }),
+            ([one, other, ..], _) => {
+                Err(config::Error::Conflict { one: (*one).to_owned(), other: (*other).to_owned() })
             }
-            (None, None) => {
-                Err(config::Error::Needs { one: command.to_owned(), other: "--tree or --repo".into() })
-            }
-            (Some(directory), None) => {
+            ([_], Some(directory)) => {
                 let of_repo =
                     |flag: &str, heading: &str| matches!(flag, "ref" | "mirror") || heading == "Credentials";
                 given.without("--repo", of_repo)?;
                 Ok(TreeLocation::Directory(directory))
             }
-            (None, Some(repo)) => Ok(TreeLocation::Repository(repo)),
+            ([flag], None) => Ok(TreeLocation::Remote(flag)),
         }
     }
 
-    /// What `sync` would read a repository with.
+    /// What `sync` would read the repository, or the sources, with.
     pub(super) fn settings(
         &self,
         given: &FlagOrigins,
-        repo: &str,
         mirror: &Path,
     ) -> Result<config::Settings, config::Error> {
-        given.settings(&config::Args::reading(repo, &self.asked, self.credentials.clone(), mirror))
+        let repo = self.repo.as_deref().unwrap_or_default();
+        let mut args = config::Args::reading(repo, &self.asked, self.credentials.clone(), mirror);
+        args.source.sources = self.sources.clone().unwrap_or_default();
+        args.pace.one_time = self.sources.is_some(); // those that are slow are waited for
+        given.settings(&args)
     }
 
-    /// How to reach a repository and where to keep what is fetched.
-    pub(super) fn fetched(&self, given: &FlagOrigins, command: &str, repo: &str) -> anyhow::Result<Fetched> {
+    /// How to reach what is read, and where to keep what is fetched.
+    pub(super) fn fetched(&self, given: &FlagOrigins, command: &str) -> anyhow::Result<Fetched> {
         let temporary = tempfile::Builder::new()
             .prefix(&format!("treeswap-{command}-"))
             .tempdir()
             .context("cannot make a temporary directory")?;
         let kept = self.mirror.as_deref();
         let mirror = kept.map_or_else(|| temporary.path().join("mirror"), Path::to_owned);
-        let settings = self.settings(given, repo, &mirror)?;
+        let settings = self.settings(given, &mirror)?;
         for remark in &settings.remarks {
             say!("treeswap: warning: {remark}");
         }
-        let options = settings.mirror;
-        Ok(Fetched { options, _temporary: temporary })
+        Ok(Fetched { mirror: settings.mirror, sources: settings.sources, _temporary: temporary })
     }
 }
 
@@ -223,16 +243,17 @@ fn text_of(rules: &Path) -> Result<String, config::Error> {
     detached_io::patiently(rules, |path| std::fs::read_to_string(path)).map_err(unreadable)
 }
 
-/// Fetches what a ref names.
-pub(super) fn fetch(options: mirror::Options) -> anyhow::Result<(Objects, Revision)> {
+/// Fetches what a ref, or the refs of all sources, name.
+pub(super) fn fetch(fetched: &Fetched) -> anyhow::Result<(Objects, Revision)> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let mut mirror = Mirror::open(options)?;
+    let mut upstream = Upstream::open(fetched.mirror.clone(), fetched.sources.clone())?;
     let revision = runtime.block_on(async {
-        let tip = mirror.resolve().await?;
-        mirror.fetch(&tip, &[]).await
-    })?;
-    Ok((mirror.objects(), revision))
+        let tip = upstream.resolve(None, &[]).await?;
+        upstream.fetch(&tip, &[], &Selection::default()).await
+    });
+    let revision = revision.map_err(|error| SourceError::of_set(&error))?;
+    Ok((upstream.objects(), revision))
 }

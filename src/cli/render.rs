@@ -51,14 +51,13 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     let planner = args.input.rules.planner(ExtraKeys::default())?;
     let plan = match args.input.place("render", given)? {
         input::TreeLocation::Directory(directory) => planner.plan(&Directory(directory), args.stamp()?)?,
-        input::TreeLocation::Repository(repo) => {
+        input::TreeLocation::Remote(flag) => {
             if args.revision.is_some() {
                 let one = "--revision".into();
-                let other = "--repo".into();
-                return Err(config::Error::Conflict { one, other }.into());
+                return Err(config::Error::Conflict { one, other: flag.into() }.into());
             }
-            let fetched = args.input.fetched(given, "render", repo)?;
-            let (objects, revision) = input::fetch(fetched.options.clone())?;
+            let fetched = args.input.fetched(given, "render")?;
+            let (objects, revision) = input::fetch(&fetched)?;
             let stamp = (args.version_key != "off").then(|| revision.to_string());
             planner.plan(&Commit::new(&objects, revision), stamp)?
         }

@@ -142,9 +142,6 @@ impl Args {
             (true, _) if !self.sync.source.filter.is_empty() => {
                 Err(config::Error::Conflict { one: "--filter".into(), other: "rules for ConfigMaps".into() })
             }
-            (true, _) if !self.sync.source.sources.is_empty() => {
-                Err(config::Error::Conflict { one: "--sources".into(), other: "rules for ConfigMaps".into() })
-            }
             (true, None) => {
                 given.without("--root", is_of_root)?;
                 Ok(Serve::ConfigMaps(named(&self.sync.root.mirror)))

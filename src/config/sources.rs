@@ -62,7 +62,7 @@ impl Check<'_> {
         let mirror = mirror.clone();
         let one_time = self.args.pace.one_time;
         let wire = Arc::new(move |source: &Listed| settings.of(source).map_err(|error| error.to_string()));
-        Ok(SetOptions { file, dir, mirror, wire, backoff, timeout, one_time })
+        Ok(SetOptions { file, dir, mirror, wire, backoff, timeout, one_time, rules: false, root: true })
     }
 }
 

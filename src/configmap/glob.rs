@@ -111,7 +111,7 @@ impl Pattern {
     }
 
     /// What every path that matches begins with.
-    fn prefix(&self) -> &[u8] {
+    pub fn prefix(&self) -> &[u8] {
         match &self.matcher {
             Matcher::Zglob(zglob) => zglob.prefix(),
             Matcher::Globset(_) => {

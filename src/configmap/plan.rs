@@ -117,6 +117,8 @@ pub struct Planned {
     pub fed: bool,
     /// Whether the key `VERSION` is the stamp.
     pub stamped: bool,
+    /// The rules that feed it, by their index.
+    pub rules: Vec<usize>,
 }
 
 /// A policy's words: as flags give them, and as digests of rules have them for good.
@@ -250,6 +252,7 @@ pub fn plan(
             files: keys.into_iter().map(|(key, (path, _))| (key, path)).collect(),
             fed: feeders.iter().any(|&rule| !fed[rule].is_empty()),
             stamped: stamp.is_some(),
+            rules: feeders,
         };
         planner.add(planned);
     }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
 
+use crate::payload::Parts;
+
 /// As many links in one path as Linux follows.
 const MOST_LINKS: usize = 40;
 
@@ -18,6 +20,9 @@ pub enum BadLink {
     /// It is absolute or climbs out.
     #[error("a link that leaves the tree")]
     Leaves,
+    /// It leads to another of several sources.
+    #[error("a link that leaves what its source placed")]
+    LeavesPart,
     /// It leads back to itself.
     #[error("a link in a circle")]
     Circle,
@@ -30,6 +35,7 @@ pub enum BadLink {
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
     entries: BTreeMap<Vec<u8>, Entry>,
+    parts: Parts,
 }
 
 #[derive(Clone, Debug)]
@@ -40,6 +46,11 @@ enum Entry {
 }
 
 impl Tree {
+    /// An empty one; links do not lead from one part to another.
+    pub fn of(parts: Parts) -> Self {
+        Self { parts, ..Self::default() }
+    }
+
     /// Adds a regular file; `file` is what [`super::Contents`] will be asked for.
     pub fn file(&mut self, path: Vec<u8>, file: usize) {
         self.entries.insert(path, Entry::File(file));
@@ -80,6 +91,7 @@ impl Tree {
         let mut rest: VecDeque<Vec<u8>> = components(path).collect();
         let mut at: Vec<Vec<u8>> = Vec::new();
         let mut links = 0;
+        let mut owner = None;
         while let Some(component) = rest.pop_front() {
             match component.as_slice() {
                 b"" | b"." => continue,
@@ -89,7 +101,12 @@ impl Tree {
                 }
                 _ => at.push(component),
             }
-            if let Some(Entry::Link(target)) = self.entries.get(&at.join(&b'/')) {
+            let here = at.join(&b'/');
+            if let Some(Entry::Link(target)) = self.entries.get(&here) {
+                let own = self.parts.owner(&here);
+                if *owner.get_or_insert(own) != own {
+                    return Err(BadLink::LeavesPart);
+                }
                 links += 1;
                 if links > MOST_LINKS {
                     return Err(BadLink::Circle);
@@ -104,6 +121,9 @@ impl Tree {
             }
         }
         let found = at.join(&b'/');
+        if owner.is_some_and(|owner| owner != self.parts.owner(&found)) {
+            return Err(BadLink::LeavesPart);
+        }
         match self.entries.get(&found) {
             Some(Entry::File(file)) => Ok(*file),
             Some(_) => Err(BadLink::NoFile),

@@ -166,7 +166,7 @@ async fn turn<S: Source>(
             return Some(Done::Tried(Err(error)));
         }
         Ok(named) => {
-            let settled = known.settled.filter(|(revision, _)| *revision == named);
+            let settled = known.settled.filter(|(revision, _)| *revision == named.revision);
             if let Some((_, success)) = settled.filter(|_| known.verify.is_some_and(|at| now < at)) {
                 known.failures = 0;
                 return Some(Done::Unchanged(success));
@@ -209,21 +209,24 @@ mod tests {
     use crate::configmap::apply::{Desired, ExtraKeys, Owner, VersionKey};
     use crate::deliver::Relation;
     use crate::revision::{ObjectId, Revision};
+    use crate::sources::{Named, Recorded};
 
     /// A remote that always names the same revision, which asks for nothing.
     struct Nothing;
 
     impl Source for Nothing {
-        async fn ask(&self) -> Result<Revision, SourceError> {
-            Ok(Revision(ObjectId([1; 20])))
+        async fn ask(&self) -> Result<Named, SourceError> {
+            Ok(Revision(ObjectId([1; 20])).into())
         }
 
-        async fn desired(&self, revision: Revision) -> Result<Arc<Desired>, SourceError> {
+        async fn desired(&self, named: Named) -> Result<Arc<Desired>, SourceError> {
+            let Named { revision, sources } = named;
             let shape = ExtraKeys { version_key: VersionKey::Changed, stamp_key: None };
-            Ok(Arc::new(Desired { revision, rules: "rules".into(), shape, config_maps: Default::default() }))
+            let config_maps = Default::default();
+            Ok(Arc::new(Desired { revision, sources, rules: "rules".into(), shape, config_maps }))
         }
 
-        async fn relation(&self, _: Revision, _: Revision) -> Result<Relation, SourceError> {
+        async fn relation(&self, _: Recorded, _: Revision) -> Result<Relation, SourceError> {
             Ok(Relation::Ahead)
         }
     }

@@ -141,10 +141,10 @@ impl Options {
     }
 
     /// What is written says that it is from this remote: a name without userinfo, of which query and fragment, in which
-    /// there may be a token, too, are left out.
+    /// there may be a token, too, are left out. Of several sources no one is named there.
     #[must_use]
-    pub fn naming(self, remote: &str) -> Self {
-        let repository = remote.split(['?', '#']).next().map(str::to_owned);
+    pub fn naming(self, remote: Option<&str>) -> Self {
+        let repository = remote.and_then(|remote| remote.split(['?', '#']).next().map(str::to_owned));
         Self { repository, ..self }
     }
 
@@ -160,6 +160,7 @@ impl Options {
             shape: desired.shape.clone(),
             pace: self.pace,
             now: Timestamp::now(),
+            held: desired.sources.held(),
         }
     }
 }
@@ -226,7 +227,7 @@ pub async fn deliver<S: Source>(
             }
         }
     }
-    let mut report = Report::new(desired.revision);
+    let mut report = Report::new(&desired);
     report.failures = failures;
     ended.into_values().for_each(|ended| report.add(ended));
     Ok(report)

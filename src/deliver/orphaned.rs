@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::pauses::retried;
 use super::report::{Notes, Outcome, Target};
 use super::survey::{Item, Space, SurveyContext};
-use super::{Options, or_cancelled, parsed};
+use super::{Options, or_cancelled};
 use crate::cluster::{Error, Failure};
 use crate::configmap::apply::{Claim, Desired, names};
 use crate::human;
@@ -62,10 +62,11 @@ pub(super) async fn foreign_namespaces<S: Source>(
     let mut refused = BTreeMap::new();
     let (forgotten, served): (Vec<&Space>, Vec<&Space>) = spaces.iter().partition(|space| space.forgotten);
     for space in forgotten.into_iter().filter(|space| space.items.iter().any(|item| item.decision.writes())) {
-        let recorded = parsed(&space.marker.revision).filter(|one| *one != desired.revision);
+        let recorded = space.recorded.as_ref().filter(|one| one.revision != desired.revision);
         let relation = match recorded {
             Some(recorded) => {
-                or_cancelled(reader.cancel, source.relation(recorded, desired.revision)).await.map(Some)
+                let relation = source.relation(recorded.clone(), desired.revision);
+                or_cancelled(reader.cancel, relation).await.map(Some)
             }
             None => Ok(None),
         };
@@ -87,7 +88,7 @@ pub(super) async fn foreign_namespaces<S: Source>(
         let kin = served.is_empty()
             || space.marker.is_kin(&desired.rules, served.iter().map(|space| &space.marker));
         let (why, hint) = if let Some(gone) = gone {
-            let why = format!("it is recorded at {}, which the remote does not have", gone.short());
+            let why = format!("it is recorded at {}, which the remote does not have", gone.revision.short());
             let hint = "each repository needs an --owner of its own; what is left over all the same has to be \
                         deleted by hand";
             (why, hint)

@@ -8,6 +8,10 @@ use crate::configmap::Difference;
 use crate::configmap::apply::{Action, Decision, DecisionReason, Desired};
 use crate::revision::Revision;
 
+/// What is said of a target that waits for a source.
+const HELD: &str =
+    "it is written once the source answers; what does not depend on that source is written meanwhile";
+
 /// How it ended for one target.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -28,7 +32,7 @@ pub enum Outcome {
     Left,
     /// It needs an operator.
     Refused,
-    /// Another target, which has to be written first, was not.
+    /// It has to wait: for another target that has to be written first, or for a source that does not answer.
     Held,
     /// It failed.
     Failed,
@@ -89,6 +93,7 @@ impl Outcome {
             }
             Action::Nothing => Self::Right,
             Action::Refuse(_) => Self::Refused,
+            Action::Hold(_) => Self::Held,
             Action::Create | Action::Replace if decision.repairs() => Self::Repaired,
             Action::Create => Self::Created,
             Action::Replace => Self::Replaced,
@@ -148,6 +153,9 @@ pub struct Report {
     pub notes: Vec<String>,
     /// What failed besides targets: a marker or a ledger that could not be written, a question that was not answered.
     pub failures: Vec<String>,
+    /// Of several sources those that did not answer, and why. What depends on one was not written.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unanswered: Vec<String>,
 }
 
 /// What became of one cluster.
@@ -175,6 +183,7 @@ impl Target {
             Action::Refuse(refusal) => {
                 (refusal.to_string(), vec![refusal.hint().to_owned()], refusal.is_transient())
             }
+            Action::Hold(why) => (why.clone(), vec![HELD.to_owned()], true),
             _ => (decision.why.to_string(), Vec::new(), false),
         };
         Self {
@@ -223,8 +232,12 @@ impl Target {
 }
 
 impl Report {
-    pub(super) fn new(revision: Revision) -> Self {
-        Self { revision, targets: Vec::new(), notes: Vec::new(), failures: Vec::new() }
+    pub(super) fn new(desired: &Desired) -> Self {
+        let unanswered = desired.sources.unanswered().map(|source| {
+            format!("source {}: {}", source.name, source.unanswered.as_deref().unwrap_or_default())
+        });
+        let (targets, notes, failures) = Default::default();
+        Self { revision: desired.revision, targets, notes, failures, unanswered: unanswered.collect() }
     }
 
     pub(super) fn add(&mut self, ended: ClusterOutcome) {

@@ -1,6 +1,6 @@
 //! A ref that goes back, or elsewhere, from what is recorded in a cluster: whether it means it, and what follows.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
@@ -8,9 +8,9 @@ use tokio::time::{Instant, timeout_at};
 use super::report::{Notes, Outcome};
 use super::survey::{Space, SurveyContext};
 use super::write::{StopReason, Writer};
-use super::{OnRewind, or_cancelled, parsed};
+use super::{OnRewind, or_cancelled};
 use crate::revision::{Relation, Revision};
-use crate::sources::Source;
+use crate::sources::{Recorded, Source};
 
 /// How often a ref that goes back is asked whether it means it.
 const LAG_PAUSE: Duration = Duration::from_millis(500);
@@ -26,16 +26,15 @@ pub(super) async fn going_back<S: Source>(
 ) -> Option<(Outcome, String)> {
     let SurveyContext { options, cancel, .. } = writer.reader;
     let named = writer.desired.revision;
-    let recorded: BTreeSet<Revision> = spaces
-        .iter()
-        .filter_map(|space| parsed(&space.marker.revision))
-        .filter(|one| *one != named)
-        .collect();
+    let recorded = spaces.iter().filter_map(|space| space.recorded.clone());
+    let recorded: BTreeMap<Revision, Recorded> =
+        recorded.filter(|one| one.revision != named).map(|one| (one.revision, one)).collect();
     if !writer.source.follows() {
         return None;
     }
     let holds = options.on_rewind == OnRewind::Hold;
-    for recorded in recorded {
+    for recorded in recorded.into_values() {
+        let from = recorded.revision.short();
         let relation = match or_cancelled(cancel, writer.source.relation(recorded, named)).await {
             Ok(relation) => relation,
             // It is asked again, rather than held for what may be known in a moment.
@@ -54,7 +53,6 @@ pub(super) async fn going_back<S: Source>(
                 return Some((Outcome::Skipped, why));
             }
         }
-        let from = recorded.short();
         let to = named.short();
         let what = match relation {
             Relation::Ahead => continue,

@@ -37,6 +37,10 @@ pub(super) fn marker(space: &Space, desired: &Desired, written: &BTreeMap<String
 
 fn entry(item: &Item, digest: &str, old: Option<&Entry>, written: Option<&Written>) -> Option<Entry> {
     let decision = &item.decision;
+    // What it is to be is not known for sure, and a peer may know better.
+    if matches!(decision.action, Action::Hold(_)) {
+        return old.cloned();
+    }
     let known = match written {
         Some(written) if written.target.outcome == Outcome::Deleted => return None,
         Some(written) if written.target.outcome.is_success() => {

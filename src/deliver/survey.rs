@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::{StreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 
-use super::Options;
 use super::pauses::retried;
+use super::{Options, parsed};
 use crate::cluster::{Cluster, ConfigMap, Error, Meta};
 use crate::configmap::apply::{
     Action, Claim, Decision, DecisionReason, Desired, DesiredConfigMap, Ledger, LiveConfigMap, Marker,
-    Policy, is_proven_by_record,
+    Policy, is_proven_by_record, names,
 };
+use crate::sources::Recorded;
 
 /// One namespace as it was found.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(super) struct Space {
     /// The marker's ConfigMap, if there is one.
     pub(super) marker_meta: Option<Meta>,
     pub(super) marker: Marker,
+    /// The revision that the marker is of.
+    pub(super) recorded: Option<Recorded>,
     /// The ledger's ConfigMap, if there is one.
     pub(super) ledger_meta: Option<Meta>,
     pub(super) ledger: Ledger,
@@ -86,6 +89,7 @@ impl SurveyContext<'_> {
             Some(object) => (Some(object.meta), Marker::read(&object.content.data)),
             None => (None, Marker::default()),
         };
+        let recorded = marker_meta.as_ref().and_then(|meta| recorded(&marker, meta));
         let (ledger_meta, ledger) = match ledger? {
             Some(object) => (Some(object.meta), Ledger::read(&object.content.data)),
             None => (None, Ledger::default()),
@@ -113,7 +117,7 @@ impl SurveyContext<'_> {
             items.iter_mut().for_each(never_delete);
         }
         let (namespace, forgotten) = (namespace.to_owned(), desired.of(name, namespace).is_none());
-        Ok(Space { namespace, forgotten, marker_meta, marker, ledger_meta, ledger, items })
+        Ok(Space { namespace, forgotten, marker_meta, marker, recorded, ledger_meta, ledger, items })
     }
 
     /// A ConfigMap that holds what we record. One of another owner is not overwritten.
@@ -189,6 +193,12 @@ impl SurveyContext<'_> {
         }
         Ok(again)
     }
+}
+
+/// The revision of a marker, with the sources that it is composed of, if there are several.
+fn recorded(marker: &Marker, meta: &Meta) -> Option<Recorded> {
+    let sources = meta.annotations.get(names::SOURCES).and_then(|text| serde_json::from_str(text).ok());
+    Some(Recorded { revision: parsed(&marker.revision)?, sources: sources.unwrap_or_default() })
 }
 
 /// While the inventory is damaged nothing is deleted: what else it named is unknown.

@@ -471,7 +471,9 @@ impl<S: Source> Worker<S> {
 fn ordered_items(space: &Space) -> Vec<usize> {
     let items = space.items.iter().enumerate();
     items
-        .filter(|(_, item)| item.decision.writes() || matches!(item.decision.action, Action::Refuse(_)))
+        .filter(|(_, item)| {
+            item.decision.writes() || matches!(item.decision.action, Action::Refuse(_) | Action::Hold(_))
+        })
         .map(|(at, _)| at)
         .collect()
 }

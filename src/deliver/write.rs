@@ -9,8 +9,7 @@ use super::survey::{Item, Space, SurveyContext};
 use crate::cluster::{Draft, Error, Failure, Meta, Mode};
 use crate::configmap::apply::{Action, Decision, Desired, DesiredConfigMap, names};
 use crate::human;
-use crate::revision::Revision;
-use crate::sources::{Source, SourceError};
+use crate::sources::{Named, Source, SourceError};
 
 /// What is reported of a write whose answer nobody waited for, and what to do.
 pub(super) const NOT_ANSWERED: (&str, &str) = (
@@ -21,8 +20,8 @@ pub(super) const NOT_ANSWERED: (&str, &str) = (
 /// DecisionReason no further write of a batch may be begun.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum StopReason {
-    /// The ref names another revision.
-    Moved(Revision),
+    /// The ref names another revision, or other sources answer.
+    Moved(Named),
     /// The remote does not say which revision is newest.
     Unasked(SourceError),
     /// We are to end.
@@ -77,7 +76,12 @@ impl<S: Source> Writer<'_, S> {
             () = self.reader.cancel.cancelled() => return Err(StopReason::Cancelled),
         };
         let stop = match answer {
-            Ok(named) if named == self.desired.revision => return Ok(()),
+            Ok(named)
+                if named.revision == self.desired.revision
+                    && named.sources.answers_like(&self.desired.sources) =>
+            {
+                return Ok(());
+            }
             Ok(named) => StopReason::Moved(named),
             Err(error) => StopReason::Unasked(error),
         };
@@ -222,6 +226,15 @@ impl<S: Source> Writer<'_, S> {
         };
     }
 
+    /// Says which commits the set is composed of.
+    fn name_sources(&self, annotations: &mut BTreeMap<String, String>) {
+        let sources = self.desired.sources.revisions();
+        match serde_json::to_string(&sources) {
+            Ok(text) if !sources.is_empty() => annotations.insert(names::SOURCES.to_owned(), text),
+            _ => annotations.remove(names::SOURCES),
+        };
+    }
+
     /// Writes what we record of a namespace, as `set` or `ledger`. `meta` is what was read of it.
     pub(super) async fn record(
         &self,
@@ -238,6 +251,7 @@ impl<S: Source> Writer<'_, S> {
         labels.insert(names::ROLE.to_owned(), role.to_owned());
         annotations.insert(names::OWNER_NAME.to_owned(), owner.name().to_owned());
         annotations.insert(names::CLUSTER.to_owned(), cluster.name().to_owned());
+        self.name_sources(&mut annotations);
         self.name_repository(&mut annotations);
         let draft = Draft {
             namespace: namespace.to_owned(),
@@ -271,7 +285,7 @@ fn ended(target: Target, item: &Item) -> Written {
 impl std::fmt::Display for StopReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Moved(revision) => write!(f, "the ref names {} now", revision.short()),
+            Self::Moved(named) => write!(f, "the ref names {} now", named.revision.short()),
             Self::Unasked(error) => write!(f, "the remote does not say which revision is newest: {error}"),
             Self::Cancelled => f.write_str("the run ended before"),
         }

@@ -8,7 +8,7 @@ mod tree;
 
 pub use tree::{Commit, Directory, Listing, Tree};
 
-use crate::configmap::apply::{Deciding, Desired, ExtraKeys, VersionKey};
+use crate::configmap::apply::{Deciding, Desired, ExtraKeys, Placement, VersionKey};
 use crate::configmap::{
     self, BadLink, Dialect, Finding, Plan, Policies, Refused, RuleSet, RulesError, Setting,
 };
@@ -75,8 +75,19 @@ impl Planner {
         Self { options, rules }
     }
 
-    /// What the tree of a revision asks for, unless policies refuse it. Blocking.
-    pub fn desired(&self, tree: &dyn Tree, revision: Revision) -> Result<Desired, Error> {
+    /// What the tree of a revision asks for, unless policies refuse it. Blocking. `sources` is what the tree is composed
+    /// of; nothing is held where it is one repository's.
+    pub fn desired(
+        &self,
+        tree: &dyn Tree,
+        revision: Revision,
+        sources: &Placement,
+    ) -> Result<Desired, Error> {
+        if let Rules::InTree(path) = &self.rules
+            && let Some(why) = sources.held_below([path.as_bytes()])
+        {
+            return Err(Error::RulesHeld(why));
+        }
         let shape = &self.options.shape;
         let stamp = (shape.version_key != VersionKey::Off).then(|| revision.to_string());
         let rules = self.rules_of(tree)?;
@@ -84,7 +95,9 @@ impl Planner {
         let plan = self.carried_out(&rules, tree, &options)?;
         let deciding =
             Deciding { rules: &rules, setting: self.options.setting(""), options: &options, shape };
-        Desired::new(&plan, revision, deciding.digest(), shape.clone())
+        let made_of = (revision, sources.clone());
+        let prefix = |rule: usize| rules.patterns.get(rule).prefix();
+        Desired::new(&plan, made_of, deciding.digest(), shape.clone(), prefix)
             .map_err(|finding| Refused(vec![finding]).into())
     }
 
@@ -138,6 +151,9 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// The rules are a file of a source that does not say where its ref is.
+    #[error("the rules are in the tree, and {0}")]
+    RulesHeld(String),
     /// The rules' text.
     #[error(transparent)]
     Text(#[from] RulesError),
@@ -170,6 +186,7 @@ impl Error {
             Self::Text(error) => error.hints(),
             Self::Mirror(error) => error.hints(),
             Self::Refused(refused) => refused.hints(),
+            Self::RulesHeld(_) => vec!["they are read once it answers".to_owned()],
             Self::Rules { .. } | Self::Directory(_) | Self::Blob(_) | Self::File(_) => Vec::new(),
         }
     }

@@ -117,7 +117,7 @@ impl<'m> Commit<'m> {
 
 impl Tree for Commit<'_> {
     fn list(&self, enter: &dyn Fn(&[u8]) -> bool) -> Result<Listing<'_>, Error> {
-        let mut tree = configmap::Tree::default();
+        let mut tree = configmap::Tree::of(self.objects.places(self.revision));
         let mut ids = Vec::new();
         for (path, listed) in self.objects.list(self.revision, enter)? {
             match listed {

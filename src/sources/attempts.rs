@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, watch};
 
-use super::{SourceError, Upstream};
+use super::{Named, Recorded, SourceError, Upstream};
 use crate::revision::{Relation, Revision};
 
-type Answer = Result<Revision, SourceError>;
+type Answer = Result<Named, SourceError>;
 
 /// What is known of the attempts so far.
 #[derive(Clone, Debug, Default)]
@@ -36,7 +36,7 @@ impl AttemptResults {
     }
 
     /// It ended: with what the ref names, if the root has it. `None`: a newer revision waits for the minimum interval.
-    pub fn ended(&self, result: Result<Option<Revision>, SourceError>) {
+    pub fn ended(&self, result: Result<Option<Named>, SourceError>) {
         if let Some(answer) = result.transpose() {
             self.0.send_modify(|attempts| attempts.answered = Some((attempts.begun, answer)));
         }
@@ -90,7 +90,7 @@ impl Newest {
     pub async fn changed(&mut self) -> Option<Revision> {
         let last = self.last;
         let named = |attempts: &AttemptHistory| match &attempts.answered {
-            Some((_, Ok(named))) if last != Some(*named) => Some(*named),
+            Some((_, Ok(named))) if last != Some(named.revision) => Some(named.revision),
             _ => None,
         };
         let found = self.attempts.wait_for(|attempts| named(attempts).is_some()).await.ok()?;
@@ -119,20 +119,21 @@ impl History {
     /// When the remote does not answer, or not in the time of an attempt.
     pub(super) async fn relation(
         &self,
-        recorded: Revision,
+        recorded: Recorded,
         named: Revision,
     ) -> Result<Relation, SourceError> {
+        let old = recorded.revision;
         let limit = self.limit;
         let runtime = tokio::runtime::Handle::current();
         let mut mirror = Arc::clone(&self.mirror).lock_owned().await;
         // On a thread of its own: a connection stays on the thread that speaks through it.
         let asked = tokio::task::spawn_blocking(move || {
-            runtime.block_on(async { tokio::time::timeout(limit, mirror.relation(recorded, named)).await })
+            runtime.block_on(async { tokio::time::timeout(limit, mirror.relation(&recorded, named)).await })
         });
         match asked.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())) {
             Ok(found) => found.map_err(|error| SourceError::of_mirror(&error)),
             Err(_) => {
-                let [old, new] = [recorded, named].map(|revision| revision.short().to_string());
+                let [old, new] = [old, named].map(|revision| revision.short().to_string());
                 let what =
                     format!("the remote did not answer within {limit:?} how {old} and {new} are related");
                 let hints = vec!["--sync-timeout gives it more time".to_owned()];
@@ -152,7 +153,7 @@ mod tests {
     const A: Revision = Revision(ObjectId([1; 20]));
     const B: Revision = Revision(ObjectId([2; 20]));
 
-    fn failed() -> Result<Option<Revision>, SourceError> {
+    fn failed() -> Result<Option<Named>, SourceError> {
         Err(SourceError { what: "a test".to_owned(), hints: Vec::new(), transient: true })
     }
 
@@ -176,15 +177,15 @@ mod tests {
         results.begun();
         let mut question = std::pin::pin!(newest.ask());
         assert!(answer(&mut question).await.is_none());
-        results.ended(Ok(Some(A)));
+        results.ended(Ok(Some(A.into())));
         assert!(answer(&mut question).await.is_none(), "it had begun before");
         assert_eq!(asked.recv().await, Some(()));
         results.begun();
         results.ended(Ok(None));
         assert!(answer(&mut question).await.is_none(), "what the ref names is not published yet");
         results.begun();
-        results.ended(Ok(Some(B)));
-        assert_eq!(answer(&mut question).await, Some(Ok(B)));
+        results.ended(Ok(Some(B.into())));
+        assert_eq!(answer(&mut question).await, Some(Ok(B.into())));
     }
 
     #[tokio::test(start_paused = true)]
@@ -196,9 +197,9 @@ mod tests {
         results.ended(failed());
         assert!(answer(&mut question).await.unwrap().unwrap_err().what.contains("a test"));
         results.begun();
-        results.ended(Ok(Some(A)));
+        results.ended(Ok(Some(A.into())));
         results.parked();
-        assert_eq!(answer(newest.ask()).await, Some(Ok(A)));
+        assert_eq!(answer(newest.ask()).await, Some(Ok(A.into())));
         let (results, newest, _asked) = begin();
         drop(results);
         assert!(answer(newest.ask()).await.unwrap().unwrap_err().what.contains("has ended"));
@@ -208,11 +209,11 @@ mod tests {
     async fn another_revision_is_told_once() {
         let (results, mut newest, _asked) = begin();
         for (result, told) in [
-            (Ok(Some(A)), Some(A)),
-            (Ok(Some(A)), None),
+            (Ok(Some(A.into())), Some(A)),
+            (Ok(Some(A.into())), None),
             (failed(), None),
-            (Ok(Some(B)), Some(B)),
-            (Ok(Some(A)), Some(A)),
+            (Ok(Some(B.into())), Some(B)),
+            (Ok(Some(A.into())), Some(A)),
         ] {
             results.begun();
             results.ended(result);

@@ -19,6 +19,7 @@ mod remote;
 mod set;
 mod upstream;
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -29,26 +30,50 @@ pub use remote::Remote;
 pub use set::{SetError, SetOptions, SourceSet, WireOf};
 pub use upstream::Upstream;
 
-use crate::configmap::apply::Desired;
+use crate::configmap::apply::{Desired, Placement};
 use crate::desired;
 use crate::human::one_line;
 use crate::mirror;
 use crate::revision::{Relation, Revision};
 
+/// What the ref names; of several sources, the set of what their refs name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Named {
+    /// The revision.
+    pub revision: Revision,
+    /// The sources that it is composed of, if there are several, and those that did not answer.
+    pub sources: Placement,
+}
+
+impl From<Revision> for Named {
+    fn from(revision: Revision) -> Self {
+        Self { revision, sources: Placement::default() }
+    }
+}
+
+/// A revision that a cluster has on record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Recorded {
+    /// The revision.
+    pub revision: Revision,
+    /// Of several sources the commit of each, by its name.
+    pub sources: BTreeMap<String, Revision>,
+}
+
 /// One input of deliveries.
 pub trait Source: Send + Sync + 'static {
     /// Which revision the ref names, asked after the call. It is answered from memory only where it cannot change: a
     /// commit's id, a directory.
-    fn ask(&self) -> impl Future<Output = Result<Revision, SourceError>> + Send;
+    fn ask(&self) -> impl Future<Output = Result<Named, SourceError>> + Send;
 
     /// What a revision asks for.
-    fn desired(&self, revision: Revision) -> impl Future<Output = Result<Arc<Desired>, SourceError>> + Send;
+    fn desired(&self, named: Named) -> impl Future<Output = Result<Arc<Desired>, SourceError>> + Send;
 
     /// The relation of a revision that the ref names to another one, which a cluster has on record. An error is for a
     /// question that may be answered later.
     fn relation(
         &self,
-        recorded: Revision,
+        recorded: Recorded,
         named: Revision,
     ) -> impl Future<Output = Result<Relation, SourceError>> + Send;
 
@@ -72,6 +97,11 @@ pub struct SourceError {
 
 impl SourceError {
     fn of_mirror(error: &mirror::Error) -> Self {
+        Self { what: one_line(error), hints: error.hints(), transient: error.is_transient() }
+    }
+
+    /// Of a set or a repository.
+    pub fn of_set(error: &SetError) -> Self {
         Self { what: one_line(error), hints: error.hints(), transient: error.is_transient() }
     }
 
@@ -108,15 +138,15 @@ impl TreeSource {
 }
 
 impl Source for TreeSource {
-    async fn ask(&self) -> Result<Revision, SourceError> {
-        Ok(self.0.revision)
+    async fn ask(&self) -> Result<Named, SourceError> {
+        Ok(self.0.revision.into())
     }
 
-    async fn desired(&self, _: Revision) -> Result<Arc<Desired>, SourceError> {
+    async fn desired(&self, _: Named) -> Result<Arc<Desired>, SourceError> {
         Ok(Arc::clone(&self.0))
     }
 
-    async fn relation(&self, _: Revision, _: Revision) -> Result<Relation, SourceError> {
+    async fn relation(&self, _: Recorded, _: Revision) -> Result<Relation, SourceError> {
         Ok(Relation::Unknown)
     }
 

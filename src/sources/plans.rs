@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use tokio::sync::Mutex;
 
-use super::SourceError;
+use super::{Named, SourceError};
 use crate::configmap::apply::Desired;
 use crate::desired::{Commit, Planner};
 use crate::mirror::Objects;
-use crate::revision::Revision;
 
 /// Plans revisions; what the last one asks for is kept.
 pub(super) struct Plans {
@@ -27,14 +26,16 @@ impl Plans {
     ///
     /// # Errors
     /// When the mirror does not hold it, or it cannot be planned.
-    pub(super) async fn of(&self, revision: Revision) -> Result<Arc<Desired>, SourceError> {
+    pub(super) async fn of(&self, named: Named) -> Result<Arc<Desired>, SourceError> {
+        let Named { revision, sources } = named;
         let mut planned = self.planned.lock().await;
-        if let Some(desired) = planned.as_ref().filter(|desired| desired.revision == revision) {
+        let is_it = |desired: &&Arc<Desired>| desired.revision == revision && desired.sources == sources;
+        if let Some(desired) = planned.as_ref().filter(is_it) {
             return Ok(Arc::clone(desired));
         }
         let objects = self.objects.clone();
         let planner = self.planner.clone();
-        let plan = move || planner.desired(&Commit::new(&objects, revision), revision);
+        let plan = move || planner.desired(&Commit::new(&objects, revision), revision, &sources);
         let made = tokio::task::spawn_blocking(plan).await;
         let desired = made.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
         let desired = Arc::new(desired.map_err(|error| SourceError::of_plan(revision, &error))?);

@@ -6,7 +6,7 @@ use tokio::sync::Mutex;
 
 use super::plans::Plans;
 use super::relations::Relations;
-use super::{History, Newest, Source, SourceError};
+use super::{History, Named, Newest, Recorded, Source, SourceError};
 use crate::configmap::apply::Desired;
 use crate::desired::Planner;
 use crate::mirror::Objects;
@@ -28,17 +28,17 @@ impl Published {
 }
 
 impl Source for Published {
-    async fn ask(&self) -> Result<Revision, SourceError> {
+    async fn ask(&self) -> Result<Named, SourceError> {
         self.newest.ask().await
     }
 
-    async fn desired(&self, revision: Revision) -> Result<Arc<Desired>, SourceError> {
-        self.plans.of(revision).await
+    async fn desired(&self, named: Named) -> Result<Arc<Desired>, SourceError> {
+        self.plans.of(named).await
     }
 
-    async fn relation(&self, recorded: Revision, named: Revision) -> Result<Relation, SourceError> {
+    async fn relation(&self, recorded: Recorded, named: Revision) -> Result<Relation, SourceError> {
         // Another delivery that asks meanwhile waits for this answer, which is often its own, too.
         let mut relations = self.relations.lock().await;
-        relations.of((recorded, named), self.history.relation(recorded, named)).await
+        relations.of((recorded.revision, named), self.history.relation(recorded, named)).await
     }
 }

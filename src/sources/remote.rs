@@ -1,17 +1,18 @@
-//! A remote repository, asked through a mirror that a thread of its own holds.
+//! A remote repository, or several, asked through mirrors that a thread of its own holds.
 
 use std::io;
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::plans::Plans;
 use super::relations::Relations;
-use super::{Source, SourceError};
+use super::{Named, Recorded, SetError, Source, SourceError, Upstream};
 use crate::configmap::apply::Desired;
 use crate::desired::Planner;
 use crate::human;
-use crate::mirror::{self, Mirror};
+use crate::mirror::Selection;
+use crate::phase::SourceStatus;
 use crate::revision::{Relation, Revision};
 
 type Reply<T> = oneshot::Sender<Result<T, SourceError>>;
@@ -19,15 +20,17 @@ type Reply<T> = oneshot::Sender<Result<T, SourceError>>;
 /// A question to the thread that owns the mirror.
 enum Question {
     /// Which revision the ref names.
-    Tip(Reply<Revision>),
+    Tip(Reply<Named>),
     /// The relation of the second one, which the ref names, to the first.
-    Relation(Revision, Revision, Reply<Relation>),
+    Relation(Recorded, Revision, Reply<Relation>),
 }
 
-/// A repository and a ref of it; a handle to the thread that owns its mirror.
+/// What is followed; a handle to the thread that owns its mirrors.
 pub struct Remote {
     asks: mpsc::UnboundedSender<Question>,
     plans: Plans,
+    /// How each of several sources is.
+    rows: watch::Receiver<Vec<SourceStatus>>,
 }
 
 impl std::fmt::Debug for Remote {
@@ -41,14 +44,20 @@ impl Remote {
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn new(mirror: Mirror, planner: Planner) -> io::Result<Self> {
-        let objects = mirror.objects();
+    pub fn new(upstream: Upstream, planner: Planner) -> io::Result<Self> {
+        let objects = upstream.objects();
+        let (send, rows) = watch::channel(Vec::new());
         let (asks, asked) = mpsc::unbounded_channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let serve = move || runtime.block_on(Owner::new(mirror).serve(asked));
+        let serve = move || runtime.block_on(Owner::new(upstream, send).serve(asked));
         // It ends with the last handle, or with the process: it holds nothing that a kill could harm.
         std::thread::Builder::new().name("remote".into()).spawn(serve)?;
-        Ok(Self { asks, plans: Plans::new(objects, planner) })
+        Ok(Self { asks, plans: Plans::new(objects, planner), rows })
+    }
+
+    /// How each of several sources was found at the last question.
+    pub fn rows(&self) -> Vec<SourceStatus> {
+        self.rows.borrow().clone()
     }
 
     /// Puts a question to the remote.
@@ -62,17 +71,18 @@ impl Remote {
 /// Revisions that the mirror keeps readable.
 const HELD: usize = 3;
 
-/// The thread that owns the mirror.
+/// The thread that owns the mirrors.
 struct Owner {
-    mirror: Mirror,
+    upstream: Upstream,
+    rows: watch::Sender<Vec<SourceStatus>>,
     relations: Relations,
     /// What may still be read, newest first.
     held: Vec<Revision>,
 }
 
 impl Owner {
-    fn new(mirror: Mirror) -> Self {
-        Self { mirror, relations: Relations::default(), held: Vec::new() }
+    fn new(upstream: Upstream, rows: watch::Sender<Vec<SourceStatus>>) -> Self {
+        Self { upstream, rows, relations: Relations::default(), held: Vec::new() }
     }
 
     async fn serve(mut self, mut asked: mpsc::UnboundedReceiver<Question>) {
@@ -87,12 +97,13 @@ impl Owner {
                 }
             }
             if !askers.is_empty() {
-                let answer = self.tip().await.map_err(|error| SourceError::of_mirror(&error));
+                let answer = self.tip().await.map_err(|error| SourceError::of_set(&error));
+                self.rows.send_replace(self.upstream.rows());
                 for asker in askers {
                     let _ = asker.send(answer.clone()); // it may have been cancelled
                 }
-                if let Ok(revision) = answer {
-                    self.housekeep(revision);
+                if let Ok(named) = answer {
+                    self.housekeep(named.revision);
                 }
             }
             for (recorded, named, asker) in pairs {
@@ -102,9 +113,10 @@ impl Owner {
     }
 
     /// The tip's commit, fetched unless the mirror holds it.
-    async fn tip(&mut self) -> Result<Revision, mirror::Error> {
-        let tip = self.mirror.resolve().await?;
-        self.mirror.fetch(&tip, &[]).await
+    async fn tip(&mut self) -> Result<Named, SetError> {
+        let tip = self.upstream.resolve(self.held.first().copied(), &self.held).await?;
+        let revision = self.upstream.fetch(&tip, &[], &Selection::default()).await?;
+        Ok(Named { revision, sources: self.upstream.placement() })
     }
 
     /// Keeps the mirror from growing with every revision, once a new one came. Clusters may still be at the ones
@@ -116,28 +128,28 @@ impl Owner {
         self.held.retain(|held| *held != newest);
         self.held.insert(0, newest);
         self.held.truncate(HELD);
-        if let Err(error) = self.mirror.housekeep(&self.held) {
+        if let Err(error) = self.upstream.housekeep(&self.held) {
             tracing::warn!(error = human::one_line(&error), "the mirror cannot be made smaller");
         }
     }
 
-    async fn relation(&mut self, recorded: Revision, named: Revision) -> Result<Relation, SourceError> {
-        let found = self.mirror.relation(recorded, named);
+    async fn relation(&mut self, recorded: Recorded, named: Revision) -> Result<Relation, SourceError> {
+        let found = self.upstream.relation(&recorded, named);
         let answer = async { found.await.map_err(|error| SourceError::of_mirror(&error)) };
-        self.relations.of((recorded, named), answer).await
+        self.relations.of((recorded.revision, named), answer).await
     }
 }
 
 impl Source for Remote {
-    async fn ask(&self) -> Result<Revision, SourceError> {
+    async fn ask(&self) -> Result<Named, SourceError> {
         self.put(Question::Tip).await
     }
 
-    async fn desired(&self, revision: Revision) -> Result<Arc<Desired>, SourceError> {
-        self.plans.of(revision).await
+    async fn desired(&self, named: Named) -> Result<Arc<Desired>, SourceError> {
+        self.plans.of(named).await
     }
 
-    async fn relation(&self, recorded: Revision, named: Revision) -> Result<Relation, SourceError> {
+    async fn relation(&self, recorded: Recorded, named: Revision) -> Result<Relation, SourceError> {
         self.put(|asker| Question::Relation(recorded, named, asker)).await
     }
 }

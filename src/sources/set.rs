@@ -4,8 +4,9 @@
 //! an attempt waits for those that answer soon. One that hangs or fails is not waited for: its sources stay at what was
 //! last published of them, and it asks for another attempt when it has something new.
 //!
-//! Files: `options` what makes a set; `repository` one of its repositories.
+//! Files: `options` what makes a set; `repository` one of its repositories; `answer` what deliveries ask.
 
+mod answer;
 mod options;
 mod repository;
 
@@ -35,6 +36,9 @@ use crate::revision::{ObjectId, Revision};
 /// An attempt waits so long for repositories that are asked, once something is published. Those that need longer ask
 /// for another attempt when they are done.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The same where ConfigMaps are made of the set: what depends on a source without an answer is not written.
+const PATIENCE_FOR_RULES: Duration = Duration::from_secs(10);
 
 /// So many repositories send packs at once: each may take `--index-memory`.
 const FETCHES: usize = 2;
@@ -103,6 +107,8 @@ pub struct SourceSet {
     published: Vec<Part>,
     /// What the next revision is composed of.
     parts: Vec<Part>,
+    /// When the last question began.
+    asked: Option<Instant>,
 }
 
 impl SourceSet {
@@ -127,6 +133,7 @@ impl SourceSet {
             collided: None,
             published: Vec::new(),
             parts: Vec::new(),
+            asked: None,
         };
         set.read_from_all();
         Ok(set)
@@ -171,6 +178,7 @@ impl SourceSet {
                 repository.known.clear();
             }
         }
+        self.take_answers();
         let late = self.late();
         self.ask_all(held);
         self.wait(&late).await;
@@ -275,8 +283,10 @@ impl SourceSet {
         let objects = self.composer.objects();
         let held: Vec<Part> = held.iter().flat_map(|revision| objects.parts(*revision)).collect();
         let now = Instant::now();
+        self.asked = Some(now);
+        let may_pause = !self.options.root || !self.options.one_time;
         for (name, repository) in &mut self.repositories {
-            let pauses = repository.not_before.is_some_and(|until| now < until) && !self.options.one_time;
+            let pauses = repository.not_before.is_some_and(|until| now < until) && may_pause;
             if repository.busy || pauses {
                 continue;
             }
@@ -296,7 +306,7 @@ impl SourceSet {
                 // It ends before the attempt does.
                 timeout: self.options.timeout.mul_f64(0.9),
             };
-            repository.busy = true;
+            (repository.busy, repository.asked) = (true, Some(now));
             let answering = self.answering.clone();
             let name = name.clone();
             self.polls.spawn(async move { answering.end(name, poll(question).await) });
@@ -305,16 +315,23 @@ impl SourceSet {
 
     /// Those that fail, or have not answered an earlier attempt yet.
     fn late(&self) -> BTreeSet<String> {
-        let late =
-            self.repositories.iter().filter(|(_, repository)| repository.busy || repository.failures > 0);
+        let is_late =
+            |repository: &Repository| repository.busy || repository.failures > 0 && !self.options.rules;
+        let late = self.repositories.iter().filter(|(_, repository)| is_late(repository));
         late.map(|(name, _)| name.clone()).collect()
     }
 
     /// Waits for answers: for all of them while nothing is published, else as long as is worth it, and not for those
     /// that are late.
     async fn wait(&mut self, late: &BTreeSet<String>) {
-        let all = self.published.is_empty() || self.options.one_time;
-        let patience = if all { self.options.timeout.saturating_mul(2) } else { PATIENCE };
+        let first = self.published.is_empty();
+        let &SetOptions { one_time, root, rules, .. } = &self.options;
+        let all = if root { first || one_time } else { first && one_time };
+        let patience = match (all, rules) {
+            (true, _) => self.options.timeout.saturating_mul(2),
+            (false, true) => PATIENCE_FOR_RULES,
+            (false, false) => PATIENCE,
+        };
         let deadline = Instant::now() + patience;
         loop {
             let waits =
@@ -328,15 +345,19 @@ impl SourceSet {
             }
         }
         *self.answering.is_awaited() = false;
-        while let Ok((name, answers)) = self.answers.try_recv() {
-            self.take(&name, answers);
-        }
+        self.take_answers();
         while let Some(ended) = self.polls.try_join_next() {
             if let Err(error) = ended
                 && error.is_panic()
             {
                 std::panic::resume_unwind(error.into_panic()); // it has no answer
             }
+        }
+    }
+
+    fn take_answers(&mut self) {
+        while let Ok((name, answers)) = self.answers.try_recv() {
+            self.take(&name, answers);
         }
     }
 
@@ -371,12 +392,19 @@ impl SourceSet {
                 (Some(named), _) => parts.push(new(named)),
                 (None, Some(before)) => parts.push(before.clone()),
                 // What serves is without it, too; the first publication waits for what is not optional.
-                (None, None) if listed.optional || !self.published.is_empty() => {}
+                (None, None) if listed.optional || !self.published.is_empty() || !self.options.root => {}
                 (None, None) => {
                     let source = why.unwrap_or_else(SourceError::unanswered);
                     return Err(SetError::Source { name: listed.name.clone(), source });
                 }
             }
+        }
+        if parts.is_empty()
+            && let Some(first) = self.sources.first()
+        {
+            let (_, why) = self.state_of(first);
+            let (name, source) = (first.listed.name.clone(), why.unwrap_or_else(SourceError::unanswered));
+            return Err(SetError::Source { name, source });
         }
         self.parts = parts;
         Ok(())

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::set::{SetError, SourceSet};
+use super::Recorded;
+use super::set::{SetError, SetOptions, SourceSet};
+use crate::configmap::apply::Placement;
 use crate::mirror::{self, Mirror, Objects, Received, Selection, Submodules, Tip};
 use crate::payload::Refusal;
 use crate::phase::SourceStatus;
@@ -17,6 +19,17 @@ pub enum Upstream {
 }
 
 impl Upstream {
+    /// Opens the mirror, or those of several sources with what `mirror` says of all of them. Blocking; no network.
+    ///
+    /// # Errors
+    /// When a mirror cannot be made or is not ours.
+    pub fn open(mirror: mirror::Options, sources: Option<SetOptions>) -> Result<Self, mirror::Error> {
+        Ok(match sources {
+            None => Self::Repository(Box::new(Mirror::open(mirror)?)),
+            Some(sources) => Self::Set(Box::new(SourceSet::open(SetOptions { mirror, ..sources })?)),
+        })
+    }
+
     /// Asks the remotes what is to be published. `current` is what is; `held` must stay readable.
     pub async fn resolve(&mut self, current: Option<Revision>, held: &[Revision]) -> Result<Tip, SetError> {
         match self {
@@ -59,11 +72,23 @@ impl Upstream {
         }
     }
 
-    /// How two revisions of one repository stand to each other. Of sets that is not known.
-    pub async fn relation(&mut self, recorded: Revision, named: Revision) -> Result<Relation, mirror::Error> {
+    /// How a revision stands to a recorded one.
+    pub async fn relation(
+        &mut self,
+        recorded: &Recorded,
+        named: Revision,
+    ) -> Result<Relation, mirror::Error> {
         match self {
-            Self::Repository(mirror) => mirror.relation(recorded, named).await,
-            Self::Set(_) => Ok(Relation::Unknown),
+            Self::Repository(mirror) => mirror.relation(recorded.revision, named).await,
+            Self::Set(set) => set.relation(recorded, named).await,
+        }
+    }
+
+    /// The sources of the revision that was found last, if there are several.
+    pub fn placement(&self) -> Placement {
+        match self {
+            Self::Repository(_) => Placement::default(),
+            Self::Set(set) => set.placement(),
         }
     }
 
@@ -136,6 +161,14 @@ impl Upstream {
         match self {
             Self::Repository(mirror) => mirror.remote(),
             Self::Set(set) => set.remote(),
+        }
+    }
+
+    /// The remote's URL without userinfo, if there is but one.
+    pub fn repository(&self) -> Option<String> {
+        match self {
+            Self::Repository(mirror) => Some(mirror.remote()),
+            Self::Set(_) => None,
         }
     }
 

@@ -31,7 +31,7 @@ use crate::repeats::{Repeats, suppressed};
 use crate::retention::Plan;
 use crate::revision::{ObjectId, Revision};
 use crate::secret;
-use crate::sources::Upstream;
+use crate::sources::{Named, Upstream};
 use crate::store::{Published, Store};
 use crate::telemetry::metrics::Metrics;
 
@@ -54,7 +54,9 @@ pub(super) struct Worker {
     /// The tip that is published, and the generation that holds it.
     settled: Option<(SettledTip, Name)>,
     /// The commit that the ref names, if the last attempt found that the root has it.
-    named: Option<Revision>,
+    named: Option<Named>,
+    /// The revision of the tip that is settled.
+    settled_revision: Option<Revision>,
     /// What was current until the root was found without it.
     lost: Option<Revision>,
     /// The tip that was refused, what was said, and the hints.
@@ -107,6 +109,7 @@ impl Worker {
             view,
             settled: None,
             named: None,
+            settled_revision: None,
             lost: None,
             refused: None,
             choosing: None,
@@ -164,7 +167,7 @@ impl Worker {
 
     /// Steps 2 to 8.
     async fn follow(&mut self, bounds: &Bounds, choice: &Choice, may_publish: bool) -> Result<Done, Error> {
-        let before = self.named.take();
+        self.named = None;
         let tip = self.resolve(bounds).await?; // 2
         let known = SettledTip { object: tip.object, selection: choice.digest.clone() };
         if self.is_current(&tip, &known) {
@@ -177,7 +180,8 @@ impl Worker {
             };
             // A tag's commit is known once it was fetched.
             let settled = self.settled.as_ref().is_some_and(|(settled, _)| *settled == known);
-            self.named = before.filter(|_| settled).or(Some(Revision(tip.peeled.unwrap_or(tip.object))));
+            let revision = self.settled_revision.filter(|_| settled);
+            self.remember_named(revision.unwrap_or(Revision(tip.peeled.unwrap_or(tip.object)))).await;
             self.remember_settled(known);
             return Ok(published.map_or(Done::Unchanged, Done::published)); // 3
         }
@@ -190,7 +194,9 @@ impl Worker {
         }
         match self.advance(bounds, &tip, choice).await {
             Ok(done) => {
-                self.named = self.readable;
+                if let Some(revision) = self.readable {
+                    self.remember_named(revision).await;
+                }
                 self.remember_settled(known);
                 self.refused = None;
                 Ok(done)
@@ -222,6 +228,13 @@ impl Worker {
     async fn may_differ_in_depth(&self, tip: &Tip) -> bool {
         let revision = Revision(tip.peeled.unwrap_or(tip.object));
         self.by_commit && !self.upstream.lock().await.is_settled(revision)
+    }
+
+    /// What the ref names, for deliveries.
+    async fn remember_named(&mut self, revision: Revision) {
+        let sources = self.upstream.lock().await.placement();
+        self.named = Some(Named { revision, sources });
+        self.settled_revision = Some(revision);
     }
 
     fn remember_settled(&mut self, known: SettledTip) {
@@ -503,7 +516,7 @@ impl Work for Worker {
         &self.view
     }
 
-    fn newest_revision(&self) -> Option<Revision> {
-        self.named
+    fn newest(&self) -> Option<Named> {
+        self.named.clone()
     }
 }

@@ -15,8 +15,7 @@ use super::view::{Done, View};
 use crate::phase::machine::{Machine, Phase};
 use crate::phase::{Status, Trigger};
 use crate::retry;
-use crate::revision::Revision;
-use crate::sources::AttemptResults;
+use crate::sources::{AttemptResults, Named};
 use crate::store::Published;
 
 /// Between attempts the root is mended no more often than this.
@@ -69,7 +68,7 @@ pub(super) trait Work {
     /// What was last seen of the root.
     fn view(&self) -> &View;
     /// What the last attempt found the ref to name, if the root has it.
-    fn newest_revision(&self) -> Option<Revision> {
+    fn newest(&self) -> Option<Named> {
         None
     }
     /// Before the process ends by itself: waits for what must not be left to a next start that may never come.
@@ -199,7 +198,7 @@ impl<W: Work> Drive<'_, W> {
             Ok(Done::Held) => self.machine.tip_held(hold.unwrap_or(now)),
             Err(error) => self.machine.fail(now, error.failure(), retry::random_fraction()),
         }
-        self.attempts.ended(result.as_ref().map(|_| self.work.newest_revision()).map_err(Error::as_answer));
+        self.attempts.ended(result.as_ref().map(|_| self.work.newest()).map_err(Error::as_answer));
         if self.park && matches!(result, Ok(Done::Published(_) | Done::Unchanged)) {
             self.machine.stop_polling();
             self.report.no_attempt_follows();

@@ -1,6 +1,7 @@
 //! `treeswap apply` from outside: a repository, a cluster, and what is printed.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -8,14 +9,14 @@ use crate::common::{Files, Ran, World, run};
 use crate::kubernetes::{Kubernetes, kubeconfig};
 use crate::script::data;
 
-struct Place {
-    world: World,
-    namespace: String,
+pub struct Place {
+    pub world: World,
+    pub namespace: String,
     kubeconfig: PathBuf,
 }
 
 impl Place {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let world = World::new();
         let kubernetes = Kubernetes::shared();
         let namespace = kubernetes.namespace("command");
@@ -25,36 +26,41 @@ impl Place {
         Self { world, namespace, kubeconfig }
     }
 
-    fn apply(&self, args: &[&str]) -> Ran {
-        let mut command = self.world.treeswap(&["apply", "--owner=team"]);
+    pub fn apply(&self, args: &[&str]) -> Ran {
+        run::to_end(self.command("apply").args(args))
+    }
+
+    /// `apply` or `sync`, as the team.
+    pub fn command(&self, name: &str) -> Command {
+        let mut command = self.world.treeswap(&[name, "--owner=team"]);
         command.arg("--kubeconfig").arg(&self.kubeconfig).arg("--default-namespace").arg(&self.namespace);
-        run::to_end(command.args(args))
+        command
     }
 
     fn remote(&self) -> String {
         format!("--repo={}", self.world.remote.path.display())
     }
 
-    fn file(&self, name: &str, text: &str) -> PathBuf {
+    pub fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.world.dir().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, text).unwrap();
         path
     }
 
-    fn content(&self, name: &str) -> std::collections::BTreeMap<String, String> {
+    pub fn content(&self, name: &str) -> std::collections::BTreeMap<String, String> {
         data(&Kubernetes::shared().configmap(&self.namespace, name))
     }
 }
 
 const RULES: &str = "config_updater:\n  maps:\n    jobs/**/*.yaml: {name: jobs}\n    docs/*: {name: docs}\n";
 
-fn flag(name: &str, path: &Path) -> String {
+pub fn flag(name: &str, path: &Path) -> String {
     format!("--{name}={}", path.display())
 }
 
 #[track_caller]
-fn ends(ran: &Ran, code: i32, words: &[&str]) {
+pub fn ends(ran: &Ran, code: i32, words: &[&str]) {
     assert_eq!(ran.status.code(), Some(code), "{}\n{}", ran.stdout, ran.stderr);
     let all = format!("{}{}", ran.stdout, ran.stderr);
     for word in words {
@@ -286,7 +292,7 @@ fn what_is_wrong_is_named_before_anything_is_touched() {
     let remote = place.remote();
     ends(&place.apply(&[&rules, &remote, "--ref=main"]), 1, &["x.yaml", "--collisions=last"]);
     ends(&place.apply(&[&rules, &remote, "--ref=nobranch"]), 1, &["nobranch"]);
-    ends(&place.apply(&[&rules]), 2, &["--tree or --repo"]);
+    ends(&place.apply(&[&rules]), 2, &["--tree, --repo or --sources"]);
     ends(&place.apply(&[&rules, &remote, "--stamp-key=..x"]), 2, &["--stamp-key", "begins with"]);
     ends(&place.apply(&[&rules, &remote, "--owner= x"]), 2, &["--owner"]);
     assert!(Kubernetes::shared().configmaps(&place.namespace).is_empty());

@@ -16,4 +16,5 @@ mod races;
 mod refs;
 mod rewinds;
 mod script;
+mod sources;
 mod upgrade;

@@ -64,9 +64,10 @@ fn act(story: Story, step: Value) -> std::pin::Pin<Box<dyn Future<Output = ()> +
                 for step in inner {
                     act(story.clone(), step).await;
                 }
-                return Ok(if story.inside == Inside::BeforeTheAnswer { named(&story) } else { before });
+                let newest = if story.inside == Inside::BeforeTheAnswer { named(&story) } else { before };
+                return Ok(newest.into());
             }
-            Ok(before)
+            Ok(before.into())
         })
     };
     let source = Script {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use treeswap::cluster::Clusters;
 use treeswap::deliver::{OnRewind, Options, Outcome, Report, deliver};
-use treeswap::mirror::{Mirror, wire};
-use treeswap::sources::Remote;
+use treeswap::mirror::wire;
+use treeswap::sources::{Remote, Upstream};
 
 use crate::common::http_backend::{HttpBackend, Kind};
 use crate::common::{Files, World, binary, eventually, run};
@@ -49,7 +49,7 @@ impl Stage {
         );
         mirrored.indexer = binary();
         let planner = planner(RULES, &self.namespace);
-        let source = Arc::new(Remote::new(Mirror::open(mirrored).unwrap(), planner).unwrap());
+        let source = Arc::new(Remote::new(Upstream::open(mirrored, None).unwrap(), planner).unwrap());
         let cluster = Everywhere(self.clusters.get("default").unwrap().clone());
         runtime().block_on(deliver(source, &cluster, options, &CancellationToken::new())).unwrap()
     }

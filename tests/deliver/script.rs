@@ -16,11 +16,11 @@ use treeswap::configmap::{Contents, Dialect, Policies, Tree};
 use treeswap::deliver::{Directory, Options, Relation, Report, Target, deliver};
 use treeswap::desired::{self, Listing, Planner, Rules};
 use treeswap::revision::{ObjectId, Revision};
-use treeswap::sources::{Source, SourceError};
+use treeswap::sources::{Named, Recorded, Source, SourceError};
 
 use crate::kubernetes::{Kubernetes, kubeconfig};
 
-pub type Answer = Pin<Box<dyn Future<Output = Result<Revision, SourceError>> + Send>>;
+pub type Answer = Pin<Box<dyn Future<Output = Result<Named, SourceError>> + Send>>;
 
 /// What each revision asks for.
 pub type Plans = BTreeMap<Revision, Arc<Desired>>;
@@ -46,7 +46,7 @@ impl Script {
         answer: impl Fn(usize) -> Result<Revision, SourceError> + Send + Sync + 'static,
     ) -> Self {
         Self {
-            answer: Box::new(move |at| Box::pin(std::future::ready(answer(at)))),
+            answer: Box::new(move |at| Box::pin(std::future::ready(answer(at).map(Named::from)))),
             asked: AtomicUsize::new(0),
             plans: Arc::clone(plans),
             relation: Ok(Relation::Ahead),
@@ -64,15 +64,15 @@ impl Script {
 }
 
 impl Source for Script {
-    async fn ask(&self) -> Result<Revision, SourceError> {
+    async fn ask(&self) -> Result<Named, SourceError> {
         (self.answer)(self.asked.fetch_add(1, Ordering::SeqCst)).await
     }
 
-    async fn desired(&self, revision: Revision) -> Result<Arc<Desired>, SourceError> {
-        Ok(Arc::clone(&self.plans[&revision]))
+    async fn desired(&self, named: Named) -> Result<Arc<Desired>, SourceError> {
+        Ok(Arc::clone(&self.plans[&named.revision]))
     }
 
-    async fn relation(&self, _: Revision, _: Revision) -> Result<Relation, SourceError> {
+    async fn relation(&self, _: Recorded, _: Revision) -> Result<Relation, SourceError> {
         self.relation.clone()
     }
 }
@@ -128,7 +128,18 @@ pub fn desired(
     namespace: &str,
     files: &BTreeMap<String, String>,
 ) -> Arc<Desired> {
-    Arc::new(planner(rules, namespace).desired(&Memory(files), revision).unwrap())
+    desired_of(&revision.into(), rules, namespace, files)
+}
+
+/// What rules make of files of several sources.
+pub fn desired_of(
+    named: &Named,
+    rules: &str,
+    namespace: &str,
+    files: &BTreeMap<String, String>,
+) -> Arc<Desired> {
+    let planner = planner(rules, namespace);
+    Arc::new(planner.desired(&Memory(files), named.revision, &named.sources).unwrap())
 }
 
 pub fn files(list: &[(&str, &str)]) -> BTreeMap<String, String> {

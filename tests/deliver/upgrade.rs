@@ -24,7 +24,7 @@ fn rules_that_the_release_before_stored_are_these_rules_and_nothing_is_written_f
     let writer = load(&[("test", kubernetes.access("writer"))]);
     let plans = plans(RULES, &namespace, &FILES);
     let rules = plans[&revision(1)].rules.clone();
-    let options = options().naming("https://git.example.com/acme/config.git?token=s3cret");
+    let options = options().naming(Some("https://git.example.com/acme/config.git?token=s3cret"));
     let deliver = |number| run(Script::at(&plans, revision(number)), &writer, &options).unwrap();
     let annotation =
         |name: &str, of: &str| text(&kubernetes.configmap(&namespace, name)["metadata"]["annotations"][of]);

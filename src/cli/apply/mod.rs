@@ -16,12 +16,11 @@ use super::flags::FlagOrigins;
 use super::input::{self, Input, TreeLocation};
 use super::{Exit, warn};
 use crate::cluster::{self, Clusters};
-use crate::configmap::apply::{Adopt, ExtraKeys, Owner, PruneLimit, VersionKey};
+use crate::configmap::apply::{Adopt, ExtraKeys, Owner, Placement, PruneLimit, VersionKey};
 use crate::deliver::{self, Leases, OnRewind, PoolSpec, Report};
 use crate::desired::Directory;
-use crate::mirror::Mirror;
 use crate::revision::Revision;
-use crate::sources::{Remote, SourceError, TreeSource};
+use crate::sources::{Remote, SetOptions, SourceError, TreeSource, Upstream};
 use crate::{config, detached_io, human, shutdown, telemetry};
 
 /// Options of `treeswap apply`.
@@ -227,20 +226,22 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     let (ended, over) = match args.input.place("apply", given)? {
         TreeLocation::Directory(directory) => {
             let revision = args.once.revision()?;
-            let source = Arc::new(TreeSource::new(planner.desired(&Directory(directory), revision)?));
+            let desired = planner.desired(&Directory(directory), revision, &Placement::default())?;
+            let source = Arc::new(TreeSource::new(desired));
             runtime.block_on(within(limit, &cancel, deliver::deliver(source, &clusters, &options, &cancel)))
         }
-        TreeLocation::Repository(repo) => {
+        TreeLocation::Remote(flag) => {
             if args.once.revision.is_some() {
                 let one = "--revision".into();
-                let other = "--repo".into();
-                return Err(config::Error::Conflict { one, other }.into());
+                return Err(config::Error::Conflict { one, other: flag.into() }.into());
             }
             given.without("--tree", |flag, _| flag == "force")?;
-            let fetched = args.input.fetched(given, "apply", repo)?;
-            let mirror = Mirror::open(fetched.options.clone())?;
-            let options = options.naming(&mirror.remote());
-            let source = Remote::new(mirror, planner).context("cannot start a thread")?;
+            let fetched = args.input.fetched(given, "apply")?;
+            let sources =
+                fetched.sources.clone().map(|sources| SetOptions { rules: true, root: false, ..sources });
+            let upstream = Upstream::open(fetched.mirror.clone(), sources)?;
+            let options = options.naming(upstream.repository().as_deref());
+            let source = Remote::new(upstream, planner).context("cannot start a thread")?;
             let source = Arc::new(source);
             runtime.block_on(within(limit, &cancel, deliver::deliver(source, &clusters, &options, &cancel)))
         }
@@ -259,7 +260,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
 }
 
 fn exit(report: &Report, dry_run: bool) -> Exit {
-    match report.is_success() {
+    match report.is_success() && report.unanswered.is_empty() {
         false => Exit::Some,
         true if dry_run && report.differs() => Exit::Differs,
         true => Exit::Done,
@@ -292,8 +293,7 @@ impl Args {
     pub(super) fn valid(&self, given: &FlagOrigins) -> Result<(), config::Error> {
         self.rights.shape()?;
         self.options()?;
-        let repo = self.input.repo.as_deref().unwrap_or_default();
-        self.input.settings(given, repo, std::path::Path::new("/mirror")).map(drop)
+        self.input.settings(given, std::path::Path::new("/mirror")).map(drop)
     }
 
     fn options(&self) -> Result<deliver::Options, config::Error> {

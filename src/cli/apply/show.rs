@@ -30,7 +30,7 @@ pub(super) fn notes(report: &Report) {
     for note in &report.notes {
         say!("treeswap: note: {note}");
     }
-    for failure in &report.failures {
+    for failure in report.unanswered.iter().chain(&report.failures) {
         say!("treeswap: {failure}");
     }
     for hint in hints(report) {

@@ -75,8 +75,8 @@ pub struct Source {
     /// File that lists several repositories, refs and directories, to be published as one tree; instead of --repo
     ///
     /// YAML, read again at every attempt: see docs/guides/sources.md. A flag for credentials counts for every source
-    /// that has none of its own. Not with --ref, --path, --sparse-checkout-file, --submodules, --filter, --git,
-    /// --layout=git-sync or rules for ConfigMaps.
+    /// that has none of its own. Not with --ref, --path, --sparse-checkout-file, --submodules, --filter, --git or
+    /// --layout=git-sync.
     #[arg(long, value_name = "FILE", default_value = "", hide_default_value = true, hide_short_help = true)]
     pub sources: String,
 

@@ -53,6 +53,8 @@ pub struct Policy {
     pub pace: RepairLimit,
     /// The time, for the pace alone.
     pub now: Timestamp,
+    /// Why what no rule names any more is not to be deleted now.
+    pub held: Option<String>,
 }
 
 /// What to do.
@@ -70,6 +72,8 @@ pub enum Action {
     Delete,
     /// An operator has to decide.
     Refuse(Refusal),
+    /// It is to be written, and not now: why.
+    Hold(String),
 }
 
 /// Why.
@@ -240,6 +244,23 @@ pub fn is_proven_by_record(
 impl Policy {
     /// The decision on one ConfigMap, from what is desired, what was read, what the inventory and the ledger say of it.
     pub fn decide(
+        &self,
+        wanted: Option<&DesiredConfigMap>,
+        seen: Option<&LiveConfigMap>,
+        entry: Option<&Entry>,
+        record: Option<&LastAttempt>,
+    ) -> Decision {
+        let mut decision = self.decide_at_once(wanted, seen, entry, record);
+        let held = wanted.map_or(self.held.as_ref(), |wanted| wanted.held.as_ref());
+        if decision.writes()
+            && let Some(why) = held
+        {
+            decision.action = Action::Hold(why.clone());
+        }
+        decision
+    }
+
+    fn decide_at_once(
         &self,
         wanted: Option<&DesiredConfigMap>,
         seen: Option<&LiveConfigMap>,

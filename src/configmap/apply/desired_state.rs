@@ -7,6 +7,7 @@ use super::super::payload::Payload;
 use super::super::{ClusterNamespace, Finding, Plan, Planned, check_key};
 use super::names;
 use super::owner::Owner;
+use super::placement::Placement;
 use crate::marker::RulesDigest;
 use crate::marker::set::stamp_of;
 use crate::revision::Revision;
@@ -40,6 +41,8 @@ pub struct ExtraKeys {
 pub struct Desired {
     /// The revision.
     pub revision: Revision,
+    /// The sources that it is composed of, if there are several.
+    pub sources: Placement,
     /// Digest of the rules and of the shape: what was verified under others has to be looked at again.
     pub rules: RulesDigest,
     /// What is written besides the payloads.
@@ -61,24 +64,33 @@ pub struct DesiredConfigMap {
     pub versioned: bool,
     /// The key that holds the digest.
     pub stamp: Option<String>,
+    /// Why it is not to be written now, whatever it holds.
+    pub held: Option<String>,
 }
 
 impl Desired {
-    /// From a plan that may be carried out. `rules` is of what decided it, this shape included.
-    pub fn new(
+    /// From a plan that may be carried out. `rules` is of what decided it, this shape included; `prefix` what the paths
+    /// of a rule's files begin with.
+    pub fn new<'p>(
         plan: &Plan,
-        revision: Revision,
+        (revision, sources): (Revision, Placement),
         rules: RulesDigest,
         shape: ExtraKeys,
+        prefix: impl Fn(usize) -> &'p [u8],
     ) -> Result<Self, Finding> {
         let mut config_maps: BTreeMap<ClusterNamespace, BTreeMap<String, DesiredConfigMap>> = BTreeMap::new();
         for planned in &plan.configmaps {
-            let wanted = DesiredConfigMap::of(planned, &shape)?;
+            // Every version of the set is in the ConfigMap then.
+            let held = match planned.stamped && shape.version_key == VersionKey::Every {
+                true => sources.held(),
+                false => sources.held_below(planned.rules.iter().map(|rule| prefix(*rule))),
+            };
+            let wanted = DesiredConfigMap { held, ..DesiredConfigMap::of(planned, &shape)? };
             for place in &planned.places {
                 config_maps.entry(place.clone()).or_default().insert(planned.name.clone(), wanted.clone());
             }
         }
-        Ok(Self { revision, rules, shape, config_maps })
+        Ok(Self { revision, sources, rules, shape, config_maps })
     }
 
     /// The clusters that something is for.
@@ -130,7 +142,7 @@ impl DesiredConfigMap {
             }
         }
         let digest = payload.digest(false);
-        Ok(Self { payload, digest, fed: planned.fed, versioned: planned.stamped, stamp })
+        Ok(Self { payload, digest, fed: planned.fed, versioned: planned.stamped, stamp, held: None })
     }
 
     /// Keys that are ours and not the payload's, with what they should hold.

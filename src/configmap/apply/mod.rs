@@ -2,7 +2,7 @@
 //! recorded of them, the decision for each, and the order of writing. Pure: what was read comes in, a plan with reasons
 //! comes out, and the driver carries it out.
 //!
-//! Files: `owner` who owns a ConfigMap; `desired_state` what is desired; `decision` the decision on one; `order` which
+//! Files: `owner` who owns a ConfigMap; `desired_state` what is desired; `placement` the sources that it is made of; `decision` the decision on one; `order` which
 //! write comes before which; `prune_limit` how much may be taken away at once; `marker` the inventory of what we wrote,
 //! which a consumer reads, too; `ledger` what was attempted and how it ended, `ledger_set` those of many places;
 //! `lease` whose turn it is to write; `deciding` and `digest` by which rules something was written, `legacy_digest` the
@@ -18,6 +18,7 @@ mod ledger_set;
 mod legacy_digest;
 mod order;
 mod owner;
+mod placement;
 mod prune_limit;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ pub use ledger::{LastAttempt, Ledger, RepairLimit};
 pub use ledger_set::LedgerSet;
 pub use order::{Moves, Order, order};
 pub use owner::{Adopt, BadOwner, Claim, Owner};
+pub use placement::{PlacedSource, Placement};
 pub use prune_limit::{PruneLimit, PruneLimitExceeded};
 
 /// Annotations and the label of what treeswap writes.
@@ -45,6 +47,8 @@ pub mod names {
     pub const DIGEST: &str = "treeswap.dev/digest";
     /// Annotation: where the revision is from, without userinfo, query and whatever else may be secret.
     pub const REPOSITORY: &str = "treeswap.dev/repository";
+    /// Annotation of the marker: of several sources the commit of each, by its name, as JSON.
+    pub const SOURCES: &str = "treeswap.dev/sources";
     /// Annotation: the digest of the rules it was written by.
     pub const RULES: &str = "treeswap.dev/rules";
     /// Annotation of the marker: the cluster, by the name of its context. Two contexts may lead to one server, and what

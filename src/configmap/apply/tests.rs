@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::super::compare::Current;
 use super::super::payload::{Payload, Value};
-use super::super::{ClusterNamespace, Plan, Planned};
+use super::super::{ClusterNamespace, Finding, Plan, Planned};
 use super::*;
 use crate::revision::{ObjectId, Revision};
 
@@ -22,6 +22,7 @@ fn payload(keys: &[(&str, &str)]) -> Payload {
 fn wanted(keys: &[(&str, &str)]) -> DesiredConfigMap {
     let payload = payload(keys);
     DesiredConfigMap {
+        held: None,
         digest: payload.digest(false),
         payload,
         fed: !keys.is_empty(),
@@ -42,7 +43,13 @@ fn policy() -> Policy {
         shape: ExtraKeys { version_key: VersionKey::Changed, stamp_key: None },
         pace: RepairLimit::default(),
         now: Timestamp::from_second(1_000_000).unwrap(),
+        held: None,
     }
+}
+
+fn desired_of(plan: &Plan, shape: ExtraKeys) -> Result<Desired, Finding> {
+    let made_of = (Revision(ObjectId([1; 20])), Placement::default());
+    Desired::new(plan, made_of, "rules".into(), shape, |_| b"")
 }
 
 /// The ConfigMap as we write it.
@@ -345,6 +352,7 @@ fn a_stamp_holds_the_digest_and_is_outside_of_it() {
     let shape = ExtraKeys { version_key: VersionKey::Changed, stamp_key: Some("stamp".into()) };
     let place = ClusterNamespace { cluster: "c".into(), namespace: "n".into() };
     let planned = Planned {
+        rules: vec![0],
         name: "m".into(),
         places: vec![place.clone()],
         payload: payload(&[("VERSION", R2), ("a", "1")]),
@@ -353,8 +361,7 @@ fn a_stamp_holds_the_digest_and_is_outside_of_it() {
         stamped: true,
     };
     let plan = Plan { configmaps: vec![planned], ..Plan::default() };
-    let revision = Revision(ObjectId::from_hex(R2).unwrap());
-    let desired = Desired::new(&plan, revision, "rules".into(), shape.clone()).unwrap();
+    let desired = desired_of(&plan, shape.clone()).unwrap();
     let wanted = &desired.of("c", "n").unwrap()["m"];
     assert_eq!(wanted.digest, payload(&[("a", "1")]).digest(false));
     let content = wanted.content(&shape, R2);
@@ -362,16 +369,14 @@ fn a_stamp_holds_the_digest_and_is_outside_of_it() {
     assert_eq!((content.data["VERSION"].as_str(), content.data["a"].as_str()), (R2, "1"));
     assert_eq!(desired.clusters().collect::<Vec<_>>(), ["c"]);
     let clash = ExtraKeys { stamp_key: Some("a".into()), ..shape.clone() };
-    let finding = Desired::new(&plan, revision, "rules".into(), clash).unwrap_err();
+    let finding = desired_of(&plan, clash).unwrap_err();
     assert!(finding.to_string().contains("key a of ConfigMap m"), "{finding}");
     let named = ExtraKeys { stamp_key: Some(".{name}.stamp".into()), ..shape.clone() };
     assert_eq!(named.check(), Ok(()));
-    let named =
-        Desired::new(&plan, revision, "rules".into(), named.clone()).unwrap().of("c", "n").unwrap()["m"]
-            .content(&named, R2);
+    let named = desired_of(&plan, named.clone()).unwrap().of("c", "n").unwrap()["m"].content(&named, R2);
     assert_eq!(named.data[".m.stamp"], content.data["stamp"], "the same payload");
     let long = ExtraKeys { stamp_key: Some(format!("{}{{name}}{{name}}", "x".repeat(252))), ..shape.clone() };
-    let finding = Desired::new(&plan, revision, "rules".into(), long).unwrap_err();
+    let finding = desired_of(&plan, long).unwrap_err();
     assert!(finding.to_string().contains("longer than 253 bytes"), "{finding}");
     assert!(ExtraKeys { stamp_key: Some("VERSION".into()), ..shape.clone() }.check().is_err());
     assert!(ExtraKeys { stamp_key: Some("..x".into()), ..shape }.check().is_err());
@@ -380,6 +385,7 @@ fn a_stamp_holds_the_digest_and_is_outside_of_it() {
 #[test]
 fn a_stamp_that_makes_a_payload_too_large_is_known_before_it_is_written() {
     let planned = Planned {
+        rules: vec![0],
         name: "m".into(),
         places: vec![ClusterNamespace { cluster: "c".into(), namespace: "n".into() }],
         payload: payload(&[("a", &"x".repeat((1 << 20) - 63))]),
@@ -388,10 +394,9 @@ fn a_stamp_that_makes_a_payload_too_large_is_known_before_it_is_written() {
         stamped: false,
     };
     let plan = Plan { configmaps: vec![planned], ..Plan::default() };
-    let revision = Revision(ObjectId::from_hex(R2).unwrap());
     let desired = |stamp_key| {
         let shape = ExtraKeys { version_key: VersionKey::Off, stamp_key };
-        Desired::new(&plan, revision, "rules".into(), shape)
+        desired_of(&plan, shape)
     };
     assert!(desired(None).is_ok());
     let finding = desired(Some("s".into())).unwrap_err();
@@ -448,4 +453,22 @@ fn what_was_about_to_be_written_is_ours_by_name_and_label_before_its_uid_is_know
     assert_eq!(judged(&prows(&[("a", "1")])).action, Action::Nothing);
     // Nothing was written yet: it is made as if it had never been named.
     assert_eq!(pruning.decide(Some(&desired), None, Some(&announced), None).why, DecisionReason::Absent);
+}
+
+#[test]
+fn what_depends_on_a_source_that_is_away_is_not_written_whatever_there_is_to_do() {
+    let away = || Some("source a is away".to_owned());
+    let held = DesiredConfigMap { held: away(), ..wanted(&[("a", "2")]) };
+    let there = ours(&wanted(&[("a", "1")]), R1);
+    let why = Action::Hold(away().unwrap());
+    assert_eq!(policy().decide(Some(&held), None, None, None).action, why);
+    assert_eq!(policy().decide(Some(&held), Some(&there), None, None).action, why);
+    let right = DesiredConfigMap { held: away(), ..wanted(&[("a", "1")]) };
+    assert_eq!(policy().decide(Some(&right), Some(&there), None, None).action, Action::Nothing);
+    // Nor is what no rule names any more deleted: of which source it was is not known.
+    let entry = entry(&wanted(&[("a", "1")]), &there, R1);
+    let prunes = Policy { prune: true, ..policy() };
+    assert_eq!(prunes.decide(None, Some(&there), Some(&entry), None).action, Action::Delete);
+    let held = Policy { held: away(), ..prunes };
+    assert_eq!(held.decide(None, Some(&there), Some(&entry), None).action, why);
 }

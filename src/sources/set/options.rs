@@ -30,6 +30,11 @@ pub struct SetOptions {
     pub timeout: Duration,
     /// Wait for every repository, however long it takes.
     pub one_time: bool,
+    /// Whether ConfigMaps are made of the set.
+    pub rules: bool,
+    /// Whether something is published, of which the first generation needs every source that is not optional. Without
+    /// that, what depends on a source that is away is held.
+    pub root: bool,
 }
 
 impl SetOptions {

@@ -30,6 +30,9 @@ pub(super) struct Repository {
     pub(super) not_before: Option<Instant>,
     /// It was asked, and its answer is not taken yet.
     pub(super) busy: bool,
+    /// When it was asked last, and when it was asked what it answered last.
+    pub(super) asked: Option<Instant>,
+    pub(super) answered: Option<Instant>,
     /// It has no room for what it fetches.
     pub(super) full: Option<mirror::Error>,
 }
@@ -45,12 +48,15 @@ impl Repository {
             failing_since: None,
             not_before: None,
             busy: false,
+            asked: None,
+            answered: None,
             full: None,
         }
     }
 
     pub(super) fn take(&mut self, answers: Answers, backoff: &Backoff) {
         self.busy = false;
+        self.answered = self.asked;
         self.errors.clear();
         self.full = answers.full;
         self.known.retain(|asked, _| answers.of_refs.iter().any(|(of, _)| of == asked));
