@@ -32,7 +32,7 @@ pub(super) struct Input {
     pub(super) repo: Option<String>,
 
     /// File that lists several repositories, refs and directories, whose files make one tree: as of `sync`
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     sources: Option<String>,
 
     /// Branch, tag, full ref name or full commit id of --repo

@@ -175,7 +175,7 @@ fn what_is_refused_is_named_and_nothing_is_written() {
     assert!(!output.exists());
     let ran = render(&world, &[&good, &tree, "--links=skip", "--collisions=last"]).expect_ok("render");
     assert!(ran.stderr.contains("warning"));
-    complains(&render(&world, &[&good]), 2, &["--tree or --repo"]);
+    complains(&render(&world, &[&good]), 2, &["--tree, --repo or --sources"]);
     complains(&render(&world, &[&good, &tree, "--repo=x"]), 2, &["--tree and --repo exclude each other"]);
     complains(&render(&world, &["--rules=/nonexistent", &tree]), 2, &["--rules", "/nonexistent"]);
     complains(&render(&world, &[&good, "--tree=/nonexistent"]), 1, &["/nonexistent"]);
