@@ -1,11 +1,12 @@
 //! Several repositories, refs and directories in one root (`--sources`), from outside.
 //!
 //! Files: `placing` is every rule of what may lie beside each other, with its refusal; `base_names` what a reader needs
-//! that dies of two files with one name.
+//! that dies of two files with one name; `guide` what docs/guides/sources.md shows.
 
 mod base_names;
 #[path = "../common/mod.rs"]
 mod common;
+mod guide;
 mod placing;
 
 use std::collections::BTreeMap;
