@@ -201,6 +201,14 @@ pub struct Limits {
     pub name: u32,
 }
 
+impl Limits {
+    /// Bytes that all names of a payload may take together, each path component once: they are held in memory while
+    /// it is written. A usual tree needs 15 to 25 for each entry.
+    pub fn name_bytes(&self) -> u64 {
+        self.entries.saturating_mul(64).max(1 << 20)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {

@@ -3,6 +3,7 @@
 //! It runs the real binary as a sidecar on a temporary root, commits the example's releases to a local repository, and
 //! looks at the directory as a consumer would. On a terminal it tells the story; piped, it prints one line.
 
+use std::ffi::OsStr;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -37,6 +38,8 @@ const RELEASES: [&[File]; 3] = [
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Short, so that a reap is seen within the demonstration; a service would keep the default.
 const GRACE: Duration = Duration::from_secs(1);
+/// The second source's file.
+const TEAM_FILE: &str = "scheduler/team/backup.yaml";
 
 /// Options of `treeswap demo`.
 #[derive(Debug, clap::Args)]
@@ -56,7 +59,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     drop(stage);
     let swaps = told?;
     println!(
-        "demo: {swaps} releases published and read whole, 1 hostile commit refused, 1 pin kept and released, {:.1}s",
+        "demo: {swaps} releases published and read whole, 1 hostile commit refused, 1 pin kept and released, \
+         1 second source joined, {:.1}s",
         began.elapsed().as_secs_f64()
     );
     if args.keep {
@@ -103,7 +107,8 @@ impl Stage {
     fn play(&mut self) -> anyhow::Result<usize> {
         self.say("A git repository with release 1 of a small configuration, and treeswap following it:");
         self.commit(1, &[])?;
-        self.start()?;
+        let repository = self.repository.clone();
+        self.start(&["--repo".as_ref(), repository.as_os_str(), "--ref=main".as_ref()])?;
         self.wait("release 1 to be published", |stage| stage.published("1"))?;
         self.show_root()?;
 
@@ -119,7 +124,7 @@ impl Stage {
         std::thread::sleep(2 * GRACE);
         let status = self.status()?;
         ensure!(status.contains("pinned"), "the pin is not seen: {status}");
-        ensure!(complete(&pin.path(), "1")?, "the pinned generation changed");
+        ensure!(complete(&pin.path(), "1", &[])?, "the pinned generation changed");
 
         self.say("Somebody commits a link to /etc/passwd. The revision is refused by name; release 2 keeps serving:");
         self.commit(2, &[("gateway/passwd", Content::Symlink("/etc/passwd"))])?;
@@ -139,7 +144,44 @@ impl Stage {
         self.wait("release 1 to be reaped", |_| Ok(!gone.exists()))?;
         self.show_root()?;
         self.stop()?;
+        self.join()?;
         Ok(RELEASES.len())
+    }
+
+    /// A second repository's files join those of the first, in one tree.
+    fn join(&mut self) -> anyhow::Result<()> {
+        self.say("A team has its jobs in a repository of its own. A file lists both, and treeswap goes on with it, on the same root:");
+        let team = self.root.with_file_name("team.git");
+        let jobs = Author::init(&team)?;
+        let commit = |number: &str| jobs.commit(&[("backup.yaml", Content::File(number.as_bytes()))], number);
+        commit("1")?;
+        let list = self.root.with_file_name("sources.yaml");
+        let lines = [
+            "version: 1".to_owned(),
+            "sources:".to_owned(),
+            format!("  - {{name: config, repo: {}, ref: main}}", self.repository.display()),
+            format!("  - {{name: team, repo: {}, ref: main, to: scheduler/team}}", team.display()),
+            "end: true".to_owned(),
+        ];
+        fs_err::write(&list, lines.join("\n") + "\n")?;
+        lines.iter().for_each(|line| self.show(line));
+        self.start(&["--sources".as_ref(), list.as_os_str()])?;
+        let has = |stage: &Self, number: &str| -> anyhow::Result<bool> {
+            let pin =
+                Pin::take(&stage.root, &pin::Options::default()).context("pin the published generation")?;
+            match fs_err::read_to_string(pin.path().join(TEAM_FILE)) {
+                Ok(text) if text == number => {}
+                _ => return Ok(false),
+            }
+            ensure!(complete(&pin.path(), "3", &[TEAM_FILE])?, "the first source's files are not release 3");
+            Ok(true)
+        };
+        self.wait("both to be published", |stage| has(stage, "1"))?;
+        self.say("A commit in either makes the next generation of both:");
+        commit("2")?;
+        self.wait("the team's commit to be published", |stage| has(stage, "2"))?;
+        self.status()?;
+        self.stop()
     }
 
     /// Commits a release of the example, with extra paths.
@@ -161,12 +203,12 @@ impl Stage {
     }
 
     /// Starts the sidecar, this very binary, as a user would.
-    fn start(&mut self) -> anyhow::Result<()> {
+    fn start(&mut self, follow: &[&OsStr]) -> anyhow::Result<()> {
         let log = fs_err::File::create(&self.log)?.into_parts().0;
         let mut command = Command::new(std::env::current_exe().context("find this program")?);
         command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        command.arg("sync").arg("--repo").arg(&self.repository).arg("--root").arg(&self.root);
-        command.args(["--ref=main", "--period=200ms", "--min-interval=0s", "--log-format=plain"]);
+        command.arg("sync").args(follow).arg("--root").arg(&self.root);
+        command.args(["--period=200ms", "--min-interval=0s", "--log-format=plain"]);
         command.arg(format!("--grace={}ms", GRACE.as_millis()));
         self.sidecar = Some(command.spawn().context("start the sidecar")?);
         Ok(())
@@ -192,7 +234,7 @@ impl Stage {
         if fs_err::read_to_string(pin.path().join("RELEASE"))?.trim() != release {
             return Ok(false);
         }
-        ensure!(complete(&pin.path(), release)?, "release {release} was published incomplete");
+        ensure!(complete(&pin.path(), release, &[])?, "release {release} was published incomplete");
         Ok(true)
     }
 
@@ -264,8 +306,8 @@ impl Stage {
     }
 }
 
-/// Whether a directory holds exactly the files of a release.
-fn complete(directory: &Path, release: &str) -> anyhow::Result<bool> {
+/// Whether a directory holds exactly the files of a release, and these.
+fn complete(directory: &Path, release: &str, more: &[&str]) -> anyhow::Result<bool> {
     let number: usize = release.parse().context("a release's number")?;
     let files = RELEASES[number - 1];
     for (path, text, _) in files {
@@ -273,7 +315,7 @@ fn complete(directory: &Path, release: &str) -> anyhow::Result<bool> {
             return Ok(false);
         }
     }
-    Ok(count(directory)? == files.len())
+    Ok(count(directory)? == files.len() + more.len())
 }
 
 fn count(directory: &Path) -> std::io::Result<usize> {

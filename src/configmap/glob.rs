@@ -224,6 +224,16 @@ impl Patterns {
         &self.all[index]
     }
 
+    /// Whether a path matches one of them.
+    pub fn is_match(&self, path: &[u8]) -> bool {
+        let mut found = false;
+        self.follow(path, |node| {
+            found |= node.patterns.iter().any(|&index| self.all[index].matches(path));
+            found
+        });
+        found
+    }
+
     /// The indices of those that a path matches, ascending.
     pub fn matching(&self, path: &[u8]) -> Vec<usize> {
         let mut found: Vec<usize> = Vec::new();

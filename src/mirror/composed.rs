@@ -8,13 +8,17 @@
 //! The same set is always the same commit. What a crash leaves are loose objects that nothing names, which the next
 //! garbage collection removes; the repository is a cache, and can be made anew from the mirrors.
 //!
-//! Files: `overlay` puts trees over each other; here they are written, found again and collected.
+//! Files: `overlay` puts trees over each other; `base_names` looks for files that must not share one; here they are
+//! written, found again and collected.
 
+mod base_names;
 mod overlay;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fs_err as fs;
 use git2::ObjectType;
@@ -30,6 +34,9 @@ use super::tree::lines;
 use super::{Mirror, Objects, Options, Submodules};
 use crate::payload::{Limits, Parts};
 use crate::revision::{ObjectId, Revision};
+
+pub use base_names::UniqueBaseNames;
+use overlay::Overlay;
 
 /// Begins the message of a composed commit, before the version of what follows.
 const HEADING: &str = "treeswap-sources 1";
@@ -64,6 +71,8 @@ pub struct Part {
 pub struct Composer {
     shared: Arc<Shared>,
     limits: Limits,
+    /// The tree that was found right last, and by which globs.
+    right: Mutex<Option<(ObjectId, UniqueBaseNames)>>,
 }
 
 impl Composer {
@@ -82,7 +91,7 @@ impl Composer {
                 source: Libgit2(source),
             })?;
         }
-        Ok(Self { shared, limits })
+        Ok(Self { shared, limits, right: Mutex::default() })
     }
 
     /// Opens the mirror of a source, whose objects are then read together with ours. Blocking; no network.
@@ -108,27 +117,49 @@ impl Composer {
     /// The revision that is composed of these parts, whose commits the mirrors hold. Blocking.
     ///
     /// # Errors
-    /// [`Error::OfSource`] for what is wrong with one part alone; [`Error::Collision`] and [`Error::Trespass`] for two
-    /// that cannot lie beside each other.
-    pub fn compose(&self, parts: &[Part], cancel: &CancellationToken) -> Result<Revision, Error> {
+    /// [`Error::OfSource`] for what is wrong with one part alone; [`Error::Collision`], [`Error::Trespass`] and
+    /// [`Error::SameBaseName`] for two that cannot lie beside each other.
+    pub fn compose(
+        &self,
+        parts: &[Part],
+        unique: &UniqueBaseNames,
+        cancel: &CancellationToken,
+    ) -> Result<Revision, Error> {
         let _lease = self.shared.lease();
-        let composed = self.try_to_compose(parts, cancel);
+        let composed = self.try_to_compose(parts, unique, cancel);
         if composed.as_ref().is_err_and(Error::is_damage) {
             self.shared.note_damage();
         }
         composed
     }
 
-    fn try_to_compose(&self, parts: &[Part], cancel: &CancellationToken) -> Result<Revision, Error> {
+    fn try_to_compose(
+        &self,
+        parts: &[Part],
+        unique: &UniqueBaseNames,
+        cancel: &CancellationToken,
+    ) -> Result<Revision, Error> {
         let store = self.shared.all()?;
         let reader = ObjectReader(store.odb().map_err(failed("open the mirrors' objects"))?);
         // Without the mirrors: an object is written although one of them has it, for how long is not ours to say.
         let own = self.shared.store()?;
         let own = ObjectReader(own.odb().map_err(failed("open the composed objects"))?);
-        let tree = overlay::overlay((&reader, &own), parts, &self.limits, cancel)?;
+        let mut overlay = Overlay::new((&reader, &own), parts, &self.limits, cancel);
+        let tree = overlay.tree()?;
         let commit = commit(&reader, tree, parts)?;
         let id = own.0.write(ObjectType::Commit, &commit).map_err(failed("write a commit"))?;
-        Ok(Revision(to_object_id(id)))
+        let revision = Revision(to_object_id(id));
+        if !unique.globs().is_empty() && !self.is_right(tree, unique) {
+            unique.check(&mut overlay, (revision, tree))?;
+            *self.right.lock().unwrap_or_else(PoisonError::into_inner) = Some((tree, unique.clone()));
+        }
+        Ok(revision)
+    }
+
+    /// Whether a tree was looked through before.
+    fn is_right(&self, tree: ObjectId, unique: &UniqueBaseNames) -> bool {
+        let right = self.right.lock().unwrap_or_else(PoisonError::into_inner);
+        right.as_ref().is_some_and(|(of, by)| *of == tree && by == unique)
     }
 
     /// Removes what none of these revisions needs. Blocking. While there are readers, nothing is removed.

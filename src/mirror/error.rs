@@ -180,6 +180,20 @@ pub enum Error {
         /// Who has something there.
         other: String,
     },
+    /// Two files share a base name that must not.
+    #[error(
+        "`{path}` of source {one} and `{other_path}` of source {other} have one base name, which `unique-base-names` forbids"
+    )]
+    SameBaseName {
+        /// Where the one is, escaped.
+        path: String,
+        /// Whose it is.
+        one: String,
+        /// Where the other one is, escaped.
+        other_path: String,
+        /// Whose that is.
+        other: String,
+    },
     /// A submodule's commit is not in its mirror. The next fetch brings it.
     #[error("commit {commit} of submodule {path} is not in the mirror")]
     NoModule {
@@ -226,6 +240,7 @@ impl Error {
             | Self::Sparse { .. }
             | Self::Collision { .. }
             | Self::Trespass { .. }
+            | Self::SameBaseName { .. }
             | Self::Refused(_) => false,
         }
     }
@@ -263,6 +278,9 @@ impl Error {
             Self::Module { source, .. } | Self::OfSource { source, .. } => source.hints(),
             Self::Collision { .. } | Self::Trespass { .. } => one(
                 "remove it from one of them, or place one elsewhere (`to` in --sources); until then the generation before stays published",
+            ),
+            Self::SameBaseName { .. } => one(
+                "rename one of them, or leave it out (`sparse` in --sources); until then the generation before stays published",
             ),
             Self::Local { .. } if self.is_full() => one(
                 "the volume is full: the mirror needs about the size of the repository's pack, twice while it is renewed",

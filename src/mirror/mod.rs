@@ -59,13 +59,14 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-pub use composed::{Composer, Part};
+pub use composed::{Composer, Part, UniqueBaseNames};
 pub use error::{Error, Lack, Libgit2};
 
 pub use indexer::child::child_main;
 pub use listing::Listed;
 pub use modules::{Access, Hosts, Submodules};
 pub use received::Received;
+pub use sparse::check_sparse;
 pub use subdirectory::{NotBelow, Subdirectory};
 pub use wire::Tip;
 

@@ -14,6 +14,17 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use super::Error;
 
+/// Reads patterns and forgets them.
+///
+/// # Errors
+/// The first bad one.
+pub fn check_sparse(patterns: &[String]) -> Result<(), Error> {
+    match patterns {
+        [] => Ok(()),
+        patterns => Patterns::parse(&patterns.join("\n")).map(drop),
+    }
+}
+
 /// Parsed patterns.
 #[derive(Clone, Debug)]
 pub(super) struct Patterns(Gitignore);

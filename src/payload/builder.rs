@@ -140,7 +140,7 @@ impl Builder {
 
     /// Keeps a name.
     fn name(&mut self, dir: DirIndex, name: &[u8]) -> Result<super::Name, Refusal> {
-        let limit = self.rules.name_bytes();
+        let limit = self.rules.limits.name_bytes();
         let fits = (self.payload.names.0.len() + name.len()) as u64 <= limit;
         let placed = fits.then(|| self.payload.names.add(name)).flatten();
         placed.ok_or_else(|| self.refuse(dir, name, Rule::Names { limit }))

@@ -329,12 +329,6 @@ impl Rules {
         Ok(())
     }
 
-    /// Bytes that all names of a payload may take together, each path component once: they are held in memory while
-    /// it is written. A usual tree needs 15 to 25 for each entry.
-    pub(super) fn name_bytes(&self) -> u64 {
-        self.limits.entries.saturating_mul(64).max(1 << 20)
-    }
-
     /// Checks a link called `name` in a directory that is `depth` components deep.
     ///
     /// A safe target is relative, begins with at most `depth` times `..`, and has no `..` after a name. The last part

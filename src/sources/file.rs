@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use crate::human::one_line;
+use crate::mirror::{self, UniqueBaseNames};
 use crate::revision::Ref;
 use crate::secret;
 
@@ -36,6 +38,8 @@ pub enum OnFailure {
 pub struct List {
     /// What becomes of the others when one fails.
     pub on_failure: OnFailure,
+    /// Which files of the root must not share a base name.
+    pub unique: UniqueBaseNames,
     /// In the file's order.
     pub sources: Vec<Listed>,
 }
@@ -105,8 +109,33 @@ struct Raw {
     version: u32,
     #[serde(default)]
     on_failure: OnFailure,
+    #[serde(default)]
+    unique_base_names: Globs,
     sources: Vec<RawSource>,
     end: bool,
+}
+
+/// One, or a list of them.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "unique-base-names: write one glob, or a list of globs")]
+enum Globs {
+    One(String),
+    List(Vec<String>),
+}
+
+impl Default for Globs {
+    fn default() -> Self {
+        Self::List(Vec::new())
+    }
+}
+
+impl From<Globs> for Vec<String> {
+    fn from(globs: Globs) -> Self {
+        match globs {
+            Globs::One(glob) => vec![glob],
+            Globs::List(globs) => globs,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -167,6 +196,8 @@ impl List {
         if raw.sources.is_empty() || raw.sources.len() > MOST {
             return Err(format!("it lists {} sources; 1 to {MOST} make a root", raw.sources.len()));
         }
+        let unique = UniqueBaseNames::parse(raw.unique_base_names.into());
+        let unique = unique.map_err(|why| format!("unique-base-names: {why}"))?;
         let mut names = BTreeSet::new();
         let mut sources = Vec::new();
         for source in raw.sources {
@@ -181,7 +212,7 @@ impl List {
         if sources.iter().map(bytes).sum::<usize>() > MAX_BYTES as usize / 2 {
             return Err("its sources together are written in more than 512 KiB".to_owned());
         }
-        Ok(Self { on_failure: raw.on_failure, sources })
+        Ok(Self { on_failure: raw.on_failure, unique, sources })
     }
 }
 
@@ -212,6 +243,7 @@ impl RawSource {
         if self.sparse.iter().any(|pattern| pattern.contains(['\n', '\0'])) {
             return Err("sparse: one pattern an entry".to_owned());
         }
+        mirror::check_sparse(&self.sparse).map_err(|error| one_line(&error))?;
         let credentials = self.credentials;
         if credentials.username.is_empty() != credentials.password_file.as_os_str().is_empty() {
             return Err("credentials: username and password-file need each other".to_owned());
@@ -247,6 +279,7 @@ mod tests {
 
     const EXAMPLE: &str = r#"version: 1
 on-failure: hold
+unique-base-names: ["jobs/**/*.yaml", "steps/**"]
 sources:
   - {name: jobs, repo: https://git.example.com/release.git, ref: main, path: ci-operator/jobs/, to: jobs}
   - {name: steps, repo: https://git.example.com/release.git, to: steps, sparse: ["/a/", "!b"]}
@@ -258,6 +291,7 @@ end: true
     fn a_file_is_read_as_it_is_written() {
         let list = List::parse(EXAMPLE).unwrap();
         assert_eq!(list.on_failure, OnFailure::Hold);
+        assert_eq!(list.unique.globs(), ["jobs/**/*.yaml", "steps/**"]);
         let jobs = &list.sources[0];
         assert_eq!(
             (jobs.path.as_str(), jobs.to.as_str(), jobs.asked.as_str()),
@@ -278,6 +312,7 @@ end: true
     #[test]
     fn what_is_wrong_is_said_with_the_sources_name() {
         let one = |source: &str| format!("version: 1\nsources:\n  - {{{source}}}\nend: true\n");
+        let with = |top: &str| format!("version: 1\n{top}\nsources:\n  - {{name: a, repo: x}}\nend: true\n");
         for (text, words) in [
             (one("name: A, repo: x"), "source \"A\": a name has 1 to 63 lower-case letters"),
             (one("name: a, repo: ''"), "source \"a\": it has no repo"),
@@ -288,6 +323,10 @@ end: true
             (one("name: a, repo: x, to: a/.GIT"), "no part of it may be `.git`"),
             (one("name: a, repo: x, to: ..data"), "begin with `..`"),
             (one("name: a, repo: x, branch: y"), "unknown field `branch`"),
+            (one("name: a, repo: x, sparse: [ok, '[z-a]']"), "source \"a\": sparse pattern \"[z-a]\": "),
+            (with("unique-base-names: 'a/[z-a]'"), "unique-base-names: \"a/[z-a]\": invalid range"),
+            (with("unique-base-names: {a: b}"), "unique-base-names: write one glob, or a list of globs"),
+            (with("unique-base-names: ['']"), "unique-base-names: a glob has 1 to 4096 bytes"),
             (
                 one("name: a, repo: x, credentials: {username: y}"),
                 "username and password-file need each other",

@@ -27,7 +27,7 @@ use super::SourceError;
 use super::file::{BadFile, List, Listed, OnFailure};
 use super::poll::{Answers, Question, poll};
 use crate::detached_io;
-use crate::mirror::{self, Composer, Objects, Part, Tip, wire};
+use crate::mirror::{self, Composer, Objects, Part, Tip, UniqueBaseNames, wire};
 use crate::payload::{Parts, Refusal};
 use crate::phase::SourceStatus;
 use crate::repeats::{Repeats, suppressed};
@@ -85,11 +85,20 @@ impl Answering {
     }
 }
 
+/// Two sources that could not lie beside each other.
+struct Collided {
+    names: [String; 2],
+    why: SourceError,
+    /// The set that they were in, and what was asked of it.
+    of: (Vec<Part>, UniqueBaseNames),
+}
+
 /// The sources of a root.
 pub struct SourceSet {
     options: SetOptions,
     composer: Arc<Composer>,
     on_failure: OnFailure,
+    unique: UniqueBaseNames,
     /// In the file's order.
     sources: Vec<Followed>,
     repositories: BTreeMap<String, Repository>,
@@ -101,8 +110,7 @@ pub struct SourceSet {
     logged: BTreeMap<String, Repeats>,
     /// Revisions that a source may not be published at, and why.
     refused: BTreeMap<String, (Revision, SourceError)>,
-    /// The parts that could not lie beside each other, the names of the two, and why.
-    collided: Option<(Vec<Part>, [String; 2], SourceError)>,
+    collided: Option<Collided>,
     /// What was last published of each source.
     published: Vec<Part>,
     /// What the next revision is composed of.
@@ -122,6 +130,7 @@ impl SourceSet {
             options,
             composer,
             on_failure: OnFailure::Keep,
+            unique: UniqueBaseNames::default(),
             sources: Vec::new(),
             repositories: BTreeMap::new(),
             polls: JoinSet::new(),
@@ -242,7 +251,7 @@ impl SourceSet {
         if listed(&followed) != listed(&self.sources) {
             self.refused.clear(); // what was wrong may have been what the file said
         }
-        (self.sources, self.on_failure) = (followed, list.on_failure);
+        (self.sources, self.on_failure, self.unique) = (followed, list.on_failure, list.unique);
         self.read_from_all();
         Ok(())
     }
@@ -426,9 +435,9 @@ impl SourceSet {
         }
     }
 
-    /// The set, as an id that is the same for the same set.
+    /// The set and what is asked of it, as an id that is the same for the same.
     fn tip(&self) -> Tip {
-        let mut text = serde_json::to_vec(&self.parts).unwrap_or_default();
+        let mut text = serde_json::to_vec(&(&self.parts, self.unique.globs())).unwrap_or_default();
         if self.repositories.values().any(|repository| repository.full.is_some()) {
             let again = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             text.extend_from_slice(&again.as_nanos().to_be_bytes()); // something is still to be fetched
@@ -451,8 +460,8 @@ impl SourceSet {
         loop {
             let cancel = cancel.clone();
             let composer = Arc::clone(&self.composer);
-            let parts = self.parts.clone();
-            match blocking(move || composer.compose(&parts, &cancel)).await {
+            let (parts, unique) = (self.parts.clone(), self.unique.clone());
+            match blocking(move || composer.compose(&parts, &unique, &cancel)).await {
                 Ok(revision) => return Ok(revision),
                 Err(mirror::Error::OfSource { name, source }) if !source.is_damage() => {
                     let why = SourceError::of_mirror(&source);
@@ -461,8 +470,11 @@ impl SourceSet {
                     }
                 }
                 Err(error) => {
-                    self.collided = collision(&error)
-                        .map(|names| (self.parts.clone(), names, SourceError::of_mirror(&error)));
+                    self.collided = collision(&error).map(|names| Collided {
+                        names,
+                        why: SourceError::of_mirror(&error),
+                        of: (self.parts.clone(), self.unique.clone()),
+                    });
                     return Err(error.into());
                 }
             }
@@ -556,11 +568,11 @@ impl SourceSet {
         let row = |source: &Followed| {
             let Followed { listed, mirror, repo, .. } = source;
             let (_, why) = self.state_of(source);
-            let collided = self
-                .collided
-                .as_ref()
-                .filter(|(parts, names, _)| *parts == self.parts && names.contains(&listed.name));
-            let why = why.or_else(|| collided.map(|(_, _, why)| why.clone()));
+            let collided =
+                self.collided.as_ref().filter(|Collided { names, of: (parts, unique), .. }| {
+                    *parts == self.parts && *unique == self.unique && names.contains(&listed.name)
+                });
+            let why = why.or_else(|| collided.map(|collided| collided.why.clone()));
             let part = self.parts.iter().find(|part| part.name == listed.name);
             let repository = self.repositories.get(mirror);
             SourceStatus {
@@ -584,6 +596,7 @@ impl SourceSet {
 fn collision(error: &mirror::Error) -> Option<[String; 2]> {
     match error {
         mirror::Error::Collision { one, other, .. } => Some([one.clone(), other.clone()]),
+        mirror::Error::SameBaseName { one, other, .. } => Some([one.clone(), other.clone()]),
         mirror::Error::Trespass { owner, other, .. } => Some([owner.clone(), other.clone()]),
         _ => None,
     }

@@ -232,7 +232,7 @@ fn refuses(error: &mirror::Error) -> bool {
         Mirror::IndexMemory { .. } | Mirror::FetchBytes { .. } => true,
         Mirror::Wire(Wire::TooMuch { budget: Budget::Pack, .. }) => true,
         Mirror::Module { source, .. } | Mirror::OfSource { source, .. } => refuses(source),
-        Mirror::Collision { .. } | Mirror::Trespass { .. } => true,
+        Mirror::Collision { .. } | Mirror::Trespass { .. } | Mirror::SameBaseName { .. } => true,
         _ => false,
     }
 }

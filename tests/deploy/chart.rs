@@ -237,6 +237,61 @@ fn it_refuses_what_it_does_not_know() {
     }
 }
 
+const SOURCES: &str =
+    "version: 1\nsources:\n  - {name: a, repo: https://git.example.com/a.git, to: a}\nend: true\n";
+
+#[test]
+fn several_sources_take_the_place_of_the_repository() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), SOURCES).unwrap();
+    let sources = format!("sources={}", file.path().display());
+    let more =
+        ["node.enabled=true", "refresh.enabled=true", "refresh.claimName=config", "options.period=30s"];
+    let words = ["template", "--name-template=ci", "--set-file", &sources];
+    let set = more.iter().flat_map(|one| ["--set", one]);
+    let documents = made(&words.into_iter().chain(set).collect::<Vec<_>>(), &chart());
+    super::assert_reads_its_sources(&documents, "ci-sources");
+    assert_eq!(ours(&documents).len(), 2);
+    assert_accepted(&documents);
+    assert_restricted(&documents);
+    // A changed file changes its ConfigMap and no Pod.
+    std::fs::write(file.path(), SOURCES.replace("to: a", "to: b")).unwrap();
+    let set = more.iter().flat_map(|one| ["--set", one]);
+    let changed = made(&words.into_iter().chain(set).collect::<Vec<_>>(), &chart());
+    let differ: Vec<_> = documents.iter().zip(&changed).filter(|(one, other)| one != other).collect();
+    assert_eq!(differ.len(), 1, "{differ:?}");
+    assert_eq!(differ[0].0.1["kind"].as_str(), Some("ConfigMap"));
+    // In another chart's Pod.
+    let dir = their_chart();
+    let sources = format!("treeswap.sources={}", file.path().display());
+    let words = ["template", "--name-template=ci", "--set-file", &sources, "--set", "treeswap.options.repo="];
+    let documents = made(&words, &dir.path().join("chart"));
+    super::assert_reads_its_sources(&documents, "ci-sources");
+    assert_accepted(&documents);
+    // The ConfigMaps' applier has its own repository still.
+    let words = ["template", "--name-template=ci", "--set-file"];
+    let sources = format!("sources={}", file.path().display());
+    let set = applier("CronJob");
+    let set = set.iter().chain(&["node.enabled=true"]).flat_map(|one| ["--set", one]);
+    let documents =
+        made(&words.into_iter().chain([sources.as_str()]).chain(set).collect::<Vec<_>>(), &chart());
+    super::assert_reads_its_sources(&documents, "ci-sources");
+    assert_accepted(&documents);
+    for (given, set, said) in [
+        (
+            SOURCES,
+            "options.repo=https://git.example.com/x.git",
+            "sources and options.repo exclude each other",
+        ),
+        (&SOURCES[..SOURCES.len() - 11], "options.period=1s", "at '/sources'"),
+    ] {
+        std::fs::write(file.path(), given).unwrap();
+        let words = ["template", "--set-file", &sources, "--set", "node.enabled=true", "--set", set];
+        let ran = run_helm(&words, &chart());
+        assert!(!ran.ok() && ran.stderr.contains(said), "{set}: {}", ran.stderr);
+    }
+}
+
 /// The file that has a value for every key.
 fn every_value() -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/every-value.yaml").display().to_string()

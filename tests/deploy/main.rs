@@ -103,10 +103,13 @@ fn ours<'a>(documents: &'a [(PathBuf, Value)]) -> Vec<Ours<'a>> {
     found
 }
 
-/// `KEY=value` literals of the ConfigMap that an example generates under this name.
+/// `KEY=value` literals of the ConfigMap that an example of one repository generates under this name.
 fn example_variables(documents: &[(PathBuf, Value)], map: &str) -> Vec<(String, String)> {
     let generators = documents.iter().flat_map(|(_, document)| list(document, "configMapGenerator"));
-    let mut generators = generators.filter(|generator| generator["name"].as_str() == Some(map));
+    let follows = |literal: &Value| literal.as_str().is_some_and(|text| text.starts_with("TREESWAP_REPO="));
+    let mut generators = generators.filter(|generator| {
+        generator["name"].as_str() == Some(map) && list(generator, "literals").iter().any(follows)
+    });
     let generator = generators.next().unwrap_or_else(|| panic!("no example generates {map}"));
     list(generator, "literals")
         .iter()
@@ -297,7 +300,7 @@ fn consumers_mount_the_whole_root_and_only_to_read() {
     let examples =
         documents.iter().filter(|(path, _)| path.parent().unwrap().parent().unwrap().ends_with("examples"));
     let services: Vec<&Value> = examples.filter_map(|(_, document)| pod_spec(document)).collect();
-    assert_eq!(services.len(), 1 + 10, "one service, and ten that share a node");
+    assert_eq!(services.len(), 1 + 1 + 10, "one service, one of two places, and ten that share a node");
     for mount in
         services.iter().flat_map(|pod| list(pod, "containers")).flat_map(|one| list(one, "volumeMounts"))
     {
@@ -316,7 +319,9 @@ fn consumers_mount_the_whole_root_and_only_to_read() {
 /// Every kind that has Pods is patched by its label; where a CronJob has its Pod the same has to be said again.
 #[test]
 fn the_components_patch_every_workload_alike() {
-    for (component, patch) in [("sidecar", "sidecar.yaml"), ("node-volume", "volume.yaml")] {
+    for (component, patch) in
+        [("sidecar", "sidecar.yaml"), ("sources", "sources.yaml"), ("node-volume", "volume.yaml")]
+    {
         let dir = deploy().join("kustomize/components").join(component);
         let read = |name: &str| -> Value {
             serde_yaml::from_str(&std::fs::read_to_string(dir.join(name)).unwrap()).unwrap()
@@ -331,6 +336,80 @@ fn the_components_patch_every_workload_alike() {
         assert_eq!(of("cronjob.yaml"), "CronJob");
         assert_eq!(pod_template(&read("cronjob.yaml")), pod_template(&read(patch)), "{component}");
     }
+}
+
+/// kubectl's own kustomize, where `tests/cluster/build` puts it.
+fn kustomized(dir: &Path) -> Vec<(PathBuf, Value)> {
+    let cache = built("helm", include_str!("../cluster/go.mod"), "helm.sh/helm/v3 v");
+    let version = include_str!("../cluster/go.mod")
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("k8s.io/kubernetes v"));
+    let version = version.and_then(|rest| rest.split_whitespace().next()).expect("go.mod names the version");
+    let kubectl = cache.parent().unwrap().with_file_name(format!("kubernetes-{version}")).join("kubectl");
+    assert!(kubectl.exists(), "{} is missing; `tests/cluster/build` makes it", kubectl.display());
+    let home = tempfile::tempdir().unwrap();
+    let made = common::run::to_end(common::run::clean(kubectl, home.path()).arg("kustomize").arg(dir));
+    let made = made.expect_ok("kubectl kustomize").stdout;
+    let documents = serde_yaml::Deserializer::from_str(&made).map(|one| Value::deserialize(one).unwrap());
+    documents.map(|document| (dir.to_owned(), document)).collect()
+}
+
+/// What reads the file, and what holds it, under one name that does not follow its content: a changed file is read by
+/// the Pods that run.
+fn assert_reads_its_sources(documents: &[(PathBuf, Value)], map: &str) {
+    let of_map = |one: &&(PathBuf, Value)| one.1["kind"] == "ConfigMap" && one.1["metadata"]["name"] == map;
+    let maps: Vec<_> = documents.iter().filter(of_map).collect();
+    assert_eq!(maps.len(), 1, "{map}");
+    let text = maps[0].1["data"]["sources.yaml"].as_str().unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    let check = Command::new(BINARY)
+        .env_clear()
+        .args(["check", "--root=/config", "--sources"])
+        .arg(file.path())
+        .output();
+    let check = check.unwrap();
+    assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stderr));
+    let readers = ours(documents).into_iter().filter(|one| {
+        let args = list(one.container, "args").iter().map(|arg| arg.as_str().unwrap().to_owned());
+        let env = list(one.container, "env").iter().filter(|one| one["name"] == "TREESWAP_SOURCES");
+        let env = env.map(|one| format!("--sources={}", one["value"].as_str().unwrap()));
+        args.chain(env).any(|arg| arg == "--sources=/etc/sources/sources.yaml")
+    });
+    let mut count = 0;
+    for Ours { pod, container, .. } in readers {
+        count += 1;
+        let mount = list(container, "volumeMounts")
+            .iter()
+            .find(|mount| mount["mountPath"] == "/etc/sources")
+            .unwrap();
+        assert!(mount["subPath"].is_null() && mount["readOnly"] == true, "{mount:?}");
+        let volume = list(pod, "volumes").iter().find(|volume| volume["name"] == mount["name"]).unwrap();
+        assert_eq!(volume["configMap"]["name"], map);
+        let args: Vec<_> = list(container, "args").iter().map(|arg| arg.as_str().unwrap()).collect();
+        assert!(!args.iter().any(|arg| arg.starts_with("--repo=") || arg.starts_with("--ref=")), "{args:?}");
+    }
+    assert!(count > 0, "nobody reads it");
+}
+
+#[test]
+fn a_component_gives_the_sidecar_several_sources() {
+    let made = kustomized(&deploy().join("kustomize/examples/two-places"));
+    assert_reads_its_sources(&made, "treeswap-sources");
+    let found = ours(&made);
+    assert_eq!(found.len(), 1);
+    let names: Vec<_> =
+        list(found[0].container, "env").iter().map(|one| one["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"TREESWAP_MAX_BYTES"), "the sidecar's own are kept: {names:?}");
+    assert_eq!(list(found[0].container, "volumeMounts").len(), 3);
+    assert_eq!(
+        found[0].container["envFrom"][0]["configMapRef"]["name"]
+            .as_str()
+            .map(|name| name.starts_with("treeswap-sidecar-")),
+        Some(true)
+    );
+    assert_restricted(&made);
+    assert_probed(found[0].container);
 }
 
 /// A volume that is an emptyDir blocks the cluster autoscaler unless the Pod names it.

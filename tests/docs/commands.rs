@@ -78,8 +78,12 @@ const COMMANDS: &[(&str, Kept)] = &[
     ),
     ("treeswap sync --repo=https://github.com/kubernetes/git-sync --root=/tmp/config --one-time", Run),
     (
+        "treeswap sync --sources=/etc/treeswap/sources.yaml --root=/config --pre",
+        Check("tests/sources/guide.rs", "two_places_under_one_directory_as_the_guide_has_them"),
+    ),
+    (
         "treeswap sync --sources=",
-        Check("tests/sources.rs", "directories_files_and_patterns_of_several_repositories_are_one_tree"),
+        Check("tests/sources/main.rs", "directories_files_and_patterns_of_several_repositories_are_one_tree"),
     ),
     ("treeswap watch --skip-first ", By(WATCHES, "the_first_run_can_be_left_out")),
     (

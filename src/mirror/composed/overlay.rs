@@ -48,47 +48,72 @@ struct Placed<'p> {
     to: Vec<&'p [u8]>,
 }
 
-struct Overlay<'a> {
-    reader: &'a ObjectReader<'a>,
+pub(super) struct Overlay<'a> {
+    pub(super) reader: &'a ObjectReader<'a>,
     /// Where trees are written.
     own: &'a ObjectReader<'a>,
     parts: &'a [Part],
-    limits: &'a Limits,
-    cancel: &'a CancellationToken,
+    pub(super) limits: &'a Limits,
+    pub(super) cancel: &'a CancellationToken,
     /// Entries that may still be looked at. Trees that name the same trees again and again would have no end.
     left: u64,
     /// Bytes of the trees that lie in one another and are held.
     tree_bytes: usize,
 }
 
-/// The tree that holds what every part places. It is written with all the trees on the way that no source has.
-pub(super) fn overlay(
-    (reader, own): (&ObjectReader<'_>, &ObjectReader<'_>),
-    parts: &[Part],
-    limits: &Limits,
-    cancel: &CancellationToken,
-) -> Result<ObjectId, Error> {
-    let left = limits.entries.saturating_mul(8);
-    let mut overlay = Overlay { reader, own, parts, limits, cancel, left, tree_bytes: 0 };
-    let mut here = Vec::new();
-    let mut below = Vec::new();
-    for (part, given) in parts.iter().enumerate() {
-        let of = |source| Error::OfSource { name: given.name.clone(), source: Box::new(source) };
-        let Some(item) = overlay.chosen(given).map_err(of)? else { continue };
-        match given.to.as_str() {
-            "" if item.is_dir() => here.push((part, item)),
-            "" => {
-                let rule = Rule::PathIsNoDirectory;
-                return Err(of(refusal(given.revision, given.path.as_bytes(), rule)));
-            }
-            to => {
-                let to = to.split('/').map(str::as_bytes).collect();
-                below.push(Placed { part, item, to });
+impl<'a> Overlay<'a> {
+    /// Of these parts; trees that no source has are written to `own`.
+    pub(super) fn new(
+        (reader, own): (&'a ObjectReader<'a>, &'a ObjectReader<'a>),
+        parts: &'a [Part],
+        limits: &'a Limits,
+        cancel: &'a CancellationToken,
+    ) -> Self {
+        let left = limits.entries.saturating_mul(8);
+        Self { reader, own, parts, limits, cancel, left, tree_bytes: 0 }
+    }
+
+    /// The tree that holds what every part places. It is written with all the trees on the way that no source has.
+    pub(super) fn tree(&mut self) -> Result<ObjectId, Error> {
+        let mut here = Vec::new();
+        let mut below = Vec::new();
+        for (part, given) in self.parts.iter().enumerate() {
+            let of = |source| Error::OfSource { name: given.name.clone(), source: Box::new(source) };
+            let Some(item) = self.chosen(given).map_err(of)? else { continue };
+            match given.to.as_str() {
+                "" if item.is_dir() => here.push((part, item)),
+                "" => {
+                    let rule = Rule::PathIsNoDirectory;
+                    return Err(of(refusal(given.revision, given.path.as_bytes(), rule)));
+                }
+                to => {
+                    let to = to.split('/').map(str::as_bytes).collect();
+                    below.push(Placed { part, item, to });
+                }
             }
         }
+        let top = self.dir(&mut Vec::new(), here, below)?;
+        top.map_or_else(|| self.write(&[]), Ok)
     }
-    let top = overlay.dir(&mut Vec::new(), here, below)?;
-    top.map_or_else(|| overlay.write(&[]), Ok)
+
+    /// The name of the source whose file lies at a path of that tree.
+    pub(super) fn owner(&mut self, path: &[u8]) -> Result<String, Error> {
+        for part in self.parts {
+            let Some(below) = below(part.to.as_bytes(), path) else { continue };
+            let Some(item) = self.chosen(part)? else { continue };
+            let names = below.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+            if self.down(part.revision, item, names)?.is_some() {
+                return Ok(part.name.clone());
+            }
+        }
+        Ok(String::new()) // of such a path the tree would not be made
+    }
+}
+
+/// What is left of a path below a place.
+fn below<'p>(place: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
+    let rest = path.strip_prefix(place)?;
+    (place.is_empty() || rest.is_empty() || rest[0] == b'/').then_some(rest)
 }
 
 fn refusal(revision: Revision, path: &[u8], rule: Rule) -> Error {
@@ -100,14 +125,8 @@ impl Overlay<'_> {
     fn chosen(&mut self, part: &Part) -> Result<Option<Item>, Error> {
         let damaged = |lack| Error::damaged(part.revision, lack);
         let top = self.reader.commit(&part.revision.0).map_err(damaged)?.tree;
-        let mut item = Item { mode: DIRECTORY, id: top };
-        for name in part.components() {
-            let found = match item.is_dir() {
-                true => self.line(part.revision, &item.id, name)?,
-                false => None,
-            };
-            item = found.ok_or_else(|| refusal(part.revision, part.path.as_bytes(), Rule::NoPath))?;
-        }
+        let found = self.down(part.revision, Item { mode: DIRECTORY, id: top }, part.components())?;
+        let item = found.ok_or_else(|| refusal(part.revision, part.path.as_bytes(), Rule::NoPath))?;
         if part.sparse.is_empty() || !item.is_dir() {
             return Ok(Some(item));
         }
@@ -116,11 +135,24 @@ impl Overlay<'_> {
         Ok(chosen.map(|id| Item { id, ..item }))
     }
 
-    fn line(&self, revision: Revision, tree: &ObjectId, name: &str) -> Result<Option<Item>, Error> {
+    /// What lies below an item, by these names.
+    fn down<'n>(
+        &self,
+        revision: Revision,
+        mut at: Item,
+        names: impl Iterator<Item = &'n [u8]>,
+    ) -> Result<Option<Item>, Error> {
         let damaged = |lack| Error::damaged(revision, lack);
-        let object = self.reader.tree(tree).map_err(damaged)?;
-        let mut lines = lines(tree, object.data()).map_err(damaged)?;
-        Ok(lines.find(|line| line.name == name.as_bytes()).map(|line| item(&line)))
+        for name in names {
+            if !at.is_dir() {
+                return Ok(None);
+            }
+            let object = self.reader.tree(&at.id).map_err(damaged)?;
+            let mut lines = lines(&at.id, object.data()).map_err(damaged)?;
+            let Some(line) = lines.find(|line| line.name == name) else { return Ok(None) };
+            at = item(&line);
+        }
+        Ok(Some(at))
     }
 
     /// A tree without what patterns leave out; none where nothing is left.
@@ -305,7 +337,7 @@ fn item(line: &Line<'_>) -> Item {
 
 impl Part {
     /// Each name of the path.
-    fn components(&self) -> impl Iterator<Item = &str> {
-        self.path.split('/').filter(|name| !name.is_empty())
+    fn components(&self) -> impl Iterator<Item = &[u8]> {
+        self.path.split('/').filter(|name| !name.is_empty()).map(str::as_bytes)
     }
 }

@@ -48,6 +48,12 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
         Error::OfSource { name: "jobs".into(), source: Box::new(Error::Wire(wire())) },
         Error::Collision { path: "a/b".into(), one: "jobs".into(), other: "steps".into() },
         Error::Trespass { path: "a".into(), owner: "jobs".into(), other: "steps".into() },
+        Error::SameBaseName {
+            path: "a/x".into(),
+            one: "jobs".into(),
+            other_path: "b/x".into(),
+            other: "steps".into(),
+        },
         Error::NoModule { path: "sub".into(), commit: id() },
         Error::Cancelled,
     ];
@@ -72,6 +78,7 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
         | Error::OfSource { .. }
         | Error::Collision { .. }
         | Error::Trespass { .. }
+        | Error::SameBaseName { .. }
         | Error::NoModule { .. }
         | Error::Cancelled => std::mem::discriminant(error),
     };

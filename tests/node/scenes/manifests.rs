@@ -105,9 +105,13 @@ pub fn accepted(shop: &Shop) {
     for name in ["rbac", "prune", "cronjob", "deployment"] {
         judge(&std::fs::read_to_string(deploy.join(format!("apply/{name}.yaml"))).unwrap());
     }
-    for dir in
-        ["monitoring", "kustomize/node", "kustomize/examples/one-service", "kustomize/examples/ten-services"]
-    {
+    for dir in [
+        "monitoring",
+        "kustomize/node",
+        "kustomize/examples/one-service",
+        "kustomize/examples/two-places",
+        "kustomize/examples/ten-services",
+    ] {
         judge(&kube.kustomize(&deploy.join(dir)));
     }
     for (label, component) in [("sidecar", "sidecar"), ("node", "node-volume")] {

@@ -13,6 +13,10 @@ labels:
   {{- include "treeswap.labels" $ | nindent 2 }}
 {{- end }}
 
+{{- define "treeswap.sourcesMap" -}}
+{{- printf "%s-sources" (include "treeswap.name" .) }}
+{{- end }}
+
 {{- define "treeswap.labels" -}}
 {{- include "treeswap.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -63,8 +67,25 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- end }}
 
 {{- define "treeswap.options" -}}
-{{- $_ := required "options.repo: the repository to follow" .Values.options.repo -}}
-{{- include "treeswap.arguments" .Values.options }}
+{{- include "treeswap.arguments" (include "treeswap.followed" . | fromJson) }}
+{{- end }}
+
+{{- /* The options of what keeps a root. A file that lists sources, ours or one of your own, takes the place of a
+repository. */}}
+{{- define "treeswap.followed" -}}
+{{- $options := .Values.options }}
+{{- if .Values.sources }}
+{{- if and .Values.options.repo (not .Values.configMaps.mode) }}
+{{- fail "sources and options.repo exclude each other: name the repository in sources" }}
+{{- end }}
+{{- $options = merge (dict "sources" "/etc/sources/sources.yaml") $options }}
+{{- end }}
+{{- if $options.sources }}
+{{- $options = omit $options "repo" "ref" }}
+{{- else }}
+{{- $_ := required "options.repo: the repository to follow, or sources" $options.repo }}
+{{- end }}
+{{- toJson $options }}
 {{- end }}
 
 {{- /* The options as arguments, in the order of their names. JSON, because Helm reads numbers as floats and would print
@@ -92,6 +113,9 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- if .Values.credentialsSecret }}
 - {name: treeswap-credentials, mountPath: /etc/treeswap, readOnly: true}
 {{- end }}
+{{- if .Values.sources }}
+- {name: treeswap-sources, mountPath: /etc/sources, readOnly: true}
+{{- end }}
 {{- with .Values.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}
@@ -103,6 +127,10 @@ mounted there alone. */}}
 {{- with .Values.credentialsSecret }}
 - name: treeswap-credentials
   secret: {secretName: {{ . | quote }}, defaultMode: 0444}
+{{- end }}
+{{- if .Values.sources }}
+- name: treeswap-sources
+  configMap: {name: {{ include "treeswap.sourcesMap" . | quote }}}
 {{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}

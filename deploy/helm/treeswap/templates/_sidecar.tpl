@@ -10,8 +10,7 @@
     - sync
     - --root=/config
     - --http-bind=:9375
-    {{- $_ := required "options.repo: the repository to follow" .Values.options.repo }}
-    {{- include "treeswap.arguments" (merge dict .Values.options $limits) | trim | nindent 4 }}
+    {{- include "treeswap.arguments" (merge (include "treeswap.followed" . | fromJson) $limits) | trim | nindent 4 }}
   {{- include "treeswap.keeper" . | nindent 2 }}
   securityContext:
     {{- include "treeswap.securityContext" . | nindent 4 }}

@@ -1,6 +1,13 @@
 //! Several repositories, refs and directories in one root (`--sources`), from outside.
+//!
+//! Files: `placing` is every rule of what may lie beside each other, with its refusal; `base_names` what a reader needs
+//! that dies of two files with one name; `guide` what docs/guides/sources.md shows.
 
+mod base_names;
+#[path = "../common/mod.rs"]
 mod common;
+mod guide;
+mod placing;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -59,8 +66,12 @@ impl Many {
 
     fn list_with(&self, more: &str, sources: &[String]) {
         let sources: String = sources.iter().map(|source| format!("  - {{{source}}}\n")).collect();
+        self.write(&format!("version: 1\n{more}sources:\n{sources}end: true\n"));
+    }
+
+    fn write(&self, text: &str) {
         let new = self.file().with_extension("new");
-        std::fs::write(&new, format!("version: 1\n{more}sources:\n{sources}end: true\n")).unwrap();
+        std::fs::write(&new, text).unwrap();
         std::fs::rename(new, self.file()).unwrap();
     }
 
@@ -467,58 +478,6 @@ fn check_reads_the_file_and_asks_nobody() {
     many.list(&["name: one, repo: 'https://', to: one".to_owned()]);
     let ran = check(&many).expect_failure("a remote without a host");
     assert!(ran.stderr.contains("source \"one\""), "{}", ran.stderr);
-}
-
-#[test]
-fn what_cannot_lie_beside_each_other_is_refused_with_both_names_and_what_serves_stays() {
-    let many = Many::new();
-    let (one, two) = (many.remote("one"), many.remote("two"));
-    one.commit(&Files::new().file("a/f", "1").file("b", "1").file("shared/x", "1"));
-    two.commit(&Files::new().file("a/g", "2").file("b/h", "2").file("shared/y", "2").file("shared/x", "2"));
-    many.list(&[
-        source("one", &one, ", path: shared, to: shared"),
-        source("two", &two, ", path: a, to: shared"),
-    ]);
-    many.once().expect_ok("two sources of one place may share it");
-    let serves = [("shared/g", "2"), ("shared/x", "1")];
-    many.shows(&serves);
-    for (list, words) in [
-        (
-            [
-                source("one", &one, ", path: shared, to: shared"),
-                source("two", &two, ", path: shared, to: shared"),
-            ],
-            "sources one and two both have `shared/x`",
-        ),
-        ([source("one", &one, ""), source("two", &two, ", path: a")], ""),
-        ([source("one", &one, ""), source("two", &two, "")], "sources one and two both have `b`"),
-        (
-            [source("one", &one, ""), source("two", &two, ", to: a")],
-            "source one has `a`, where source two is placed",
-        ),
-        ([source("one", &one, ""), source("two", &two, ", to: b/deep")], "sources one and two both have `b`"),
-        ([source("one", &one, ", to: x"), "name: two".to_owned()], "missing field `repo`"),
-        ([source("one", &one, ", to: x"), "name: two, repo: 'https://'".to_owned()], "source two: "),
-    ] {
-        many.list(&list);
-        if words.is_empty() {
-            continue;
-        }
-        let ran = many.once().expect_failure(words);
-        assert!(ran.stderr.contains(words), "{words}: {}", ran.stderr);
-        many.shows(&serves);
-    }
-    // What is wrong with one alone leaves it as it was, and the others go on.
-    for (path, words) in [
-        (", path: b", "no directory, so that it needs a `to`"),
-        (", path: nowhere, to: z", "it is the `path` of the source, and the revision does not have it"),
-    ] {
-        many.list(&[source("one", &one, path), source("two", &two, ", path: a, to: x")]);
-        let ran = many.once();
-        assert_eq!(ran.status.code(), Some(3), "{}", ran.stderr);
-        assert!(ran.stderr.contains(words), "{words}: {}", ran.stderr);
-        many.shows(&[("shared/x", "1"), ("x/g", "2")]);
-    }
 }
 
 #[test]

@@ -1,0 +1,215 @@
+//! Files of a composed tree that must not share a base name, because of a reader that dies of two (`unique-base-names`
+//! in the file that lists the sources). Two of one source are as fatal to it as two of different ones.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+
+use tokio_util::sync::CancellationToken;
+
+use super::overlay::Overlay;
+use crate::configmap::{Dialect, Pattern, Patterns};
+use crate::mirror::error::Error;
+use crate::mirror::odb::ObjectReader;
+use crate::mirror::tree::{Budget, FORMAT, LINK, REGULAR, lines};
+use crate::payload::{Limits, Refusal, Rule, escaped};
+use crate::revision::{ObjectId, Revision};
+
+/// More globs than these are a mistake.
+const GLOBS_MAX: usize = 64;
+
+/// A longer glob matches no path that a file system has.
+const GLOB_BYTES: usize = 4 << 10;
+
+/// Which files of a composed tree must not share a base name. None, unless it is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct UniqueBaseNames {
+    globs: Vec<String>,
+    patterns: Patterns,
+}
+
+impl PartialEq for UniqueBaseNames {
+    fn eq(&self, other: &Self) -> bool {
+        self.globs == other.globs
+    }
+}
+
+impl Eq for UniqueBaseNames {}
+
+impl UniqueBaseNames {
+    /// Of globs over the paths of the composed tree, where `*` and `?` do not match `/`; else says in words what is wrong.
+    pub fn parse(globs: Vec<String>) -> Result<Self, String> {
+        if globs.len() > GLOBS_MAX {
+            return Err(format!("{} globs; at most {GLOBS_MAX} are read", globs.len()));
+        }
+        let pattern = |glob: &String| {
+            if glob.is_empty() || glob.len() > GLOB_BYTES {
+                return Err(format!("a glob has 1 to {GLOB_BYTES} bytes"));
+            }
+            if glob.starts_with('/') {
+                return Err(format!("{glob:?} begins with `/`, and no path below the root does"));
+            }
+            Pattern::new(Dialect::Globset, glob, &|_| None).map_err(|error| format!("{glob:?}: {error}"))
+        };
+        let patterns = globs.iter().map(pattern).collect::<Result<_, _>>()?;
+        Ok(Self { globs, patterns: Patterns::new(patterns) })
+    }
+
+    /// As they were written.
+    pub fn globs(&self) -> &[String] {
+        &self.globs
+    }
+
+    /// Refuses a tree in which two files that match share a base name.
+    pub(super) fn check(
+        &self,
+        overlay: &mut Overlay<'_>,
+        (revision, tree): (Revision, ObjectId),
+    ) -> Result<(), Error> {
+        let (limits, cancel) = (overlay.limits, overlay.cancel);
+        let mut seen = Seen { names: HashSet::new(), bytes: 0 };
+        let walk = || Walk::new(&self.patterns, overlay.reader, (revision, tree), limits, cancel);
+        let twice = walk().all(tree, |path| seen.add(base_name(path), limits, revision))?;
+        let Some(other) = twice else { return Ok(()) };
+        // Only names were kept: where the first one lies is looked for now.
+        let is_it = |path: &[u8]| Ok(base_name(path) == base_name(&other));
+        let one = walk().all(tree, is_it)?.unwrap_or_default();
+        Err(Error::SameBaseName {
+            one: overlay.owner(&one)?,
+            path: escaped(&one),
+            other: overlay.owner(&other)?,
+            other_path: escaped(&other),
+        })
+    }
+}
+
+/// The base names that a walk has met.
+struct Seen {
+    names: HashSet<Box<[u8]>>,
+    bytes: u64,
+}
+
+impl Seen {
+    /// Whether it was there.
+    fn add(&mut self, name: &[u8], limits: &Limits, revision: Revision) -> Result<bool, Error> {
+        self.bytes += name.len() as u64;
+        let limit = limits.name_bytes();
+        if self.bytes > limit {
+            return Err(Refusal { revision, path: escaped(name), rule: Rule::Names { limit } }.into());
+        }
+        Ok(!self.names.insert(name.into()))
+    }
+}
+
+/// Reads the trees that globs reach.
+struct Walk<'a> {
+    patterns: &'a Patterns,
+    reader: &'a ObjectReader<'a>,
+    revision: Revision,
+    depth: u32,
+    budget: Budget,
+    path: Vec<u8>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(
+        patterns: &'a Patterns,
+        reader: &'a ObjectReader<'a>,
+        (revision, tree): (Revision, ObjectId),
+        limits: &Limits,
+        cancel: &CancellationToken,
+    ) -> Self {
+        let budget = Budget::new(revision, tree, limits.entries, false, cancel);
+        Self { patterns, reader, revision, depth: limits.depth, budget, path: Vec::new() }
+    }
+
+    /// Visits the files and links that match, until it is enough; returns the path of the last one then.
+    fn all(
+        mut self,
+        top: ObjectId,
+        mut is_enough: impl FnMut(&[u8]) -> Result<bool, Error>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        Ok(self.tree(top, 0, &mut is_enough)?.is_break().then_some(self.path))
+    }
+
+    fn tree(
+        &mut self,
+        id: ObjectId,
+        depth: u32,
+        is_enough: &mut dyn FnMut(&[u8]) -> Result<bool, Error>,
+    ) -> Result<ControlFlow<()>, Error> {
+        if depth > self.depth {
+            let rule = Rule::Depth { limit: self.depth };
+            return Err(Refusal { revision: self.revision, path: escaped(&self.path), rule }.into());
+        }
+        let damaged = |lack| Error::damaged(self.revision, lack);
+        let held = self.budget.hold(self.reader, &id, &self.path)?;
+        let object = self.reader.tree(&id).map_err(damaged)?;
+        let lines = lines(&id, object.data()).map_err(damaged)?;
+        self.budget.enter(self.reader, &id, &self.path, lines.len())?;
+        for line in lines {
+            let end = self.path.len();
+            if end > 0 {
+                self.path.push(b'/');
+            }
+            self.path.extend_from_slice(line.name);
+            let is_file = matches!(line.mode & FORMAT, REGULAR | LINK);
+            let flow = if line.is_dir() && self.patterns.reach_below(&self.path) {
+                self.tree(line.id, depth + 1, is_enough)?
+            } else if is_file && self.patterns.is_match(&self.path) && is_enough(&self.path)? {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            };
+            if flow.is_break() {
+                return Ok(flow); // the path is what was found
+            }
+            self.path.truncate(end);
+        }
+        self.budget.release(held);
+        Ok(ControlFlow::Continue(()))
+    }
+}
+
+fn base_name(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(globs: &[&str]) -> Result<UniqueBaseNames, String> {
+        UniqueBaseNames::parse(globs.iter().map(|glob| (*glob).to_owned()).collect())
+    }
+
+    #[test]
+    fn a_bad_glob_is_named() {
+        for (globs, words) in [
+            (&["jobs/**", "jobs/[z-a]"][..], "\"jobs/[z-a]\": invalid range"),
+            (&["{a,b"], "\"{a,b\": unclosed alternate group"),
+            (&[""], "a glob has 1 to 4096 bytes"),
+            (&["/jobs/**"], "\"/jobs/**\" begins with `/`"),
+            (&["x"; 65], "65 globs; at most 64 are read"),
+        ] {
+            let why = parse(globs).unwrap_err();
+            assert!(why.contains(words), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_directory_is_entered_only_where_a_glob_reaches() {
+        let reaches = |globs: &[&str], dir: &str| parse(globs).unwrap().patterns.reach_below(dir.as_bytes());
+        for (globs, dir, expected) in [
+            (&["jobs/**/*.yaml"][..], "jobs", true),
+            (&["jobs/**/*.yaml"], "jobs/a", true),
+            (&["jobs/**/*.yaml"], "jobs2", false),
+            (&["jobs/a/*.yaml", "x/*"], "jobs", true),
+            (&["jobs/a/*.yaml", "x/*"], "jobs/b", false),
+            (&["**/*.yaml"], "anything", true),
+            (&["OWNERS"], "jobs", false),
+            (&["{a,b}/*"], "c", true), // what is literal ends at the brace
+        ] {
+            assert_eq!(reaches(globs, dir), expected, "{globs:?}: {dir}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Composed revisions, over objects made by hand.
+
+use std::collections::BTreeMap;
+
+use tokio_util::sync::CancellationToken;
+
+use super::{Composer, Part, UniqueBaseNames};
+use crate::mirror::fixture::{Fixture, Model, everything};
+use crate::mirror::{Error, Selection};
+use crate::payload::{Kind, Limits, Rule, Rules};
+use crate::revision::{ObjectId, Revision};
+
+/// One mirror, and what composes of it.
+struct World {
+    mirror: Fixture,
+    composer: Composer,
+    _dir: tempfile::TempDir,
+}
+
+impl World {
+    fn new(limits: Limits) -> Self {
+        let (mirror, dir) = (Fixture::new(), tempfile::tempdir().unwrap());
+        let composer = Composer::open(&dir.path().join("composed"), false, limits).unwrap();
+        composer.read_from(&[mirror.layout.dir().to_owned()]);
+        Self { mirror, composer, _dir: dir }
+    }
+
+    fn compose(&self, parts: &[Part], globs: &[&str]) -> Result<Revision, Error> {
+        let globs = globs.iter().map(|glob| (*glob).to_owned()).collect();
+        let unique = UniqueBaseNames::parse(globs).unwrap();
+        self.composer.compose(parts, &unique, &CancellationToken::new())
+    }
+}
+
+fn part(name: &str, revision: Revision, to: &str) -> Part {
+    Part {
+        name: name.to_owned(),
+        repo: "https://git.example.com/x.git".to_owned(),
+        asked: "main".to_owned(),
+        revision,
+        path: String::new(),
+        to: to.to_owned(),
+        sparse: Vec::new(),
+        mirror: "m".to_owned(),
+    }
+}
+
+fn model(paths: &[&str]) -> Model {
+    paths
+        .iter()
+        .map(|path| ((*path).to_owned(), Some((Kind::File, b"x".to_vec()))))
+        .collect::<BTreeMap<_, _>>()
+}
+
+/// A commit whose directory `deep` was lost after it was written, so that whoever reads it is seen.
+fn with_a_lost_directory(mirror: &Fixture) -> (Revision, ObjectId) {
+    let blob = mirror.blob(b"x");
+    let deep = mirror.tree(&[("100644", b"lost.yaml", blob)]);
+    let top = mirror.tree(&[("100644", b"a.yaml", blob), ("40000", b"deep", deep)]);
+    (mirror.commit(top, &[]), deep)
+}
+
+#[test]
+fn base_names_are_looked_for_where_a_glob_reaches_and_once_a_tree() {
+    let world = World::new(Limits::default());
+    let (revision, deep) = with_a_lost_directory(&world.mirror);
+    let parts =
+        [part("jobs", revision, "jobs"), part("steps", world.mirror.commit_of(&model(&["s"])), "steps")];
+    let globs = ["jobs/**/*.yaml"];
+    let right = world.compose(&parts, &globs).unwrap();
+    world.mirror.lose(deep);
+    assert_eq!(world.compose(&parts, &globs).unwrap(), right, "it is known to be right");
+    for unread in [&[][..], &["steps/**"], &["jobs/dee/*"], &["jobs/a.yaml", "s"]] {
+        assert_eq!(world.compose(&parts, unread).unwrap(), right, "{unread:?}");
+    }
+    let lost = world.compose(&parts, &globs).unwrap_err();
+    assert!(lost.is_damage(), "the last globs were others: {lost}");
+}
+
+#[test]
+fn two_of_one_base_name_are_named_with_their_sources() {
+    let world = World::new(Limits::default());
+    let one = world.mirror.commit_of(&model(&["a/x.yaml", "b/y.yaml", "z/only"]));
+    let two = world.mirror.commit_of(&model(&["c/x.yaml", "z/more"]));
+    let mut linked = model(&["q"]);
+    linked.insert("y.yaml".into(), Some((Kind::Symlink, b"q".to_vec())));
+    let linked = world.mirror.commit_of(&linked);
+    let refused = |parts: &[Part], globs: &[&str]| match world.compose(parts, globs) {
+        Err(Error::SameBaseName { path, one, other_path, other }) => {
+            Some(format!("{path} of {one}, {other_path} of {other}"))
+        }
+        Ok(_) => None,
+        Err(other) => panic!("{other}"),
+    };
+    let sharing = [part("one", one, "jobs"), part("two", two, "jobs")];
+    let said = "jobs/a/x.yaml of one, jobs/c/x.yaml of two";
+    assert_eq!(refused(&sharing, &["jobs/**/*.yaml"]).as_deref(), Some(said));
+    assert_eq!(refused(&sharing, &["jobs/a/*", "jobs/c/*"]).as_deref(), Some(said), "of different globs");
+    assert_eq!(refused(&sharing, &["jobs/a/*", "jobs/b/*"]), None, "one of them does not match");
+    assert_eq!(refused(&sharing, &["**/z/*"]), None, "directories are no files");
+    // A link is followed by who reads it, and counts; of one source two are as bad.
+    let said = "jobs/b/y.yaml of one, y.yaml of links";
+    let top = [part("links", linked, ""), part("one", one, "jobs")];
+    assert_eq!(refused(&top, &["**/*.yaml"]).as_deref(), Some(said));
+    let own = world.mirror.commit_of(&model(&["a/x", "b/x"]));
+    let said = "a/x of own, b/x of own";
+    assert_eq!(refused(&[part("own", own, "")], &["**"]).as_deref(), Some(said));
+    // Of two that have it, it is of the one whose patterns take it.
+    let with = |part: Part, pattern: &str| Part { sparse: vec![pattern.to_owned()], ..part };
+    let same = [with(part("without", one, "jobs"), "/z/"), with(part("with", one, "jobs"), "/a/")];
+    let third = [&same[..], &[part("third", two, "")]].concat();
+    let said = "c/x.yaml of third, jobs/a/x.yaml of with";
+    assert_eq!(refused(&third, &["**/x.yaml"]).as_deref(), Some(said));
+}
+
+#[test]
+fn trees_without_end_are_not_looked_through() {
+    let world = World::new(Limits { entries: 1_000, ..Limits::default() });
+    let mut tree = world.mirror.tree(&[("100644", b"f", world.mirror.blob(b"x"))]);
+    for _ in 0..12 {
+        let names: Vec<_> = (b'a'..=b'j').map(|name| [name]).collect();
+        let lines: Vec<_> = names.iter().map(|name| ("40000", &name[..], tree)).collect();
+        tree = world.mirror.tree(&lines);
+    }
+    let parts = [part("bomb", world.mirror.commit(tree, &[]), "jobs")];
+    world.compose(&parts, &[]).unwrap();
+    let rule = |globs: &[&str]| match world.compose(&parts, globs) {
+        Err(Error::Refused(refusal)) => refusal.rule,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(rule(&["**/nothing"]), Rule::Entries { limit: 1_000 });
+    let deep = Limits { depth: 3, ..Limits::default() };
+    let world = World::new(deep);
+    let parts = [part("deep", world.mirror.commit_of(&model(&["a/b/c/d/e"])), "jobs")];
+    match world.compose(&parts, &["**/nothing"]) {
+        Err(Error::Refused(refusal)) => {
+            assert_eq!((refusal.path.as_str(), refusal.rule), ("jobs/a/b/c", Rule::Depth { limit: 3 }));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A file system that takes `Jobs` and `jobs` for one name, found when the root was opened.
+#[test]
+fn places_that_a_folding_file_system_would_merge_are_refused_where_it_does() {
+    let world = World::new(Limits::default());
+    let file = world.mirror.commit_of(&model(&["f"]));
+    let parts = [part("one", file, "Jobs"), part("two", file, "jobs")];
+    let revision = world.compose(&parts, &[]).unwrap();
+    let objects = world.composer.objects();
+    objects.payload(revision, &everything()).expect("most file systems have both");
+    let folds = Selection { rules: Rules { folds: true, ..Rules::default() }, ..everything() };
+    match objects.payload(revision, &folds) {
+        Err(Error::Refused(refusal)) => {
+            assert_eq!(refusal.path, "jobs");
+            assert_eq!(refusal.rule, Rule::Folds { other: "Jobs".to_owned() });
+        }
+        other => panic!("{other:?}"),
+    }
+}
