@@ -296,6 +296,27 @@ fn a_mirror_that_is_lost_is_fetched_again_and_garbage_goes() {
 }
 
 #[test]
+fn what_could_not_be_written_is_no_fault_of_a_commit() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    two.commit(&Files::new().file("g", "1").file("drop", "1"));
+    let chosen = ", to: two, sparse: [\"/*\", \"!/drop\"]";
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, chosen)]);
+    let sidecar = many.sidecar(&[]);
+    many.shows(&[("one/f", "1"), ("two/g", "1")]);
+    // No tree can be written: a file is where its directory would be.
+    let objects = many.world.root.join("..treeswap/mirrors/composed/objects");
+    let dirs = (0..256).map(|first| objects.join(format!("{first:02x}")));
+    let planted: Vec<_> = dirs.filter(|dir| !dir.exists()).collect();
+    planted.iter().for_each(|dir| std::fs::write(dir, "").unwrap());
+    two.commit(&Files::new().file("g", "2").file("drop", "2"));
+    said(&sidecar.process, "write a tree");
+    planted.iter().for_each(|dir| std::fs::remove_file(dir).unwrap());
+    many.shows(&[("one/f", "1"), ("two/g", "2")]);
+}
+
+#[test]
 fn a_mirror_that_cannot_be_opened_is_the_failure_of_its_source() {
     let many = Many::new();
     let (one, two) = (many.remote("one"), many.remote("two"));

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::error::{Error, Libgit2};
-use super::files::{ignore_absent, local};
+use super::files::{ignore_absent, local, remove_matching};
 use super::lack::Lack;
 use super::odb::{ObjectReader, Settings, Store, to_object_id};
 use super::shared::Shared;
@@ -142,7 +142,8 @@ impl Composer {
                 ignore_absent(fs::remove_file(&path)).map_err(local("remove", &path))?;
             }
         }
-        Ok(())
+        // An object that a kill left half written. Nobody writes one now: a lease would be held.
+        remove_matching(&objects, |name| name.starts_with("tmp_"))
     }
 
     /// Where it lies.
