@@ -27,6 +27,7 @@ use super::lack::Lack;
 use super::odb::{ObjectReader, Settings, Store, to_object_id};
 use super::shared::Shared;
 use super::tree::lines;
+use super::turns::Turns;
 use super::{Mirror, Objects, Options, Submodules};
 use crate::payload::{Limits, Parts};
 use crate::revision::{ObjectId, Revision};
@@ -64,6 +65,7 @@ pub struct Part {
 pub struct Composer {
     shared: Arc<Shared>,
     limits: Limits,
+    turns: Arc<Turns>,
 }
 
 impl Composer {
@@ -82,12 +84,12 @@ impl Composer {
                 source: Libgit2(source),
             })?;
         }
-        Ok(Self { shared, limits })
+        Ok(Self { shared, limits, turns: Arc::new(Turns::new()) })
     }
 
     /// Opens the mirror of a source, whose objects are then read together with ours. Blocking; no network.
     pub fn mirror(&self, options: Options) -> Result<Mirror, Error> {
-        Mirror::open_beside(options, &self.shared)
+        Mirror::open_beside(options, &self.shared, Arc::clone(&self.turns))
     }
 
     /// From now on, these mirrors' objects are read.
@@ -142,8 +144,9 @@ impl Composer {
                 ignore_absent(fs::remove_file(&path)).map_err(local("remove", &path))?;
             }
         }
-        // An object that a kill left half written. Nobody writes one now: a lease would be held.
-        remove_matching(&objects, |name| name.starts_with("tmp_"))
+        // What a kill left half written. Nobody writes now: a lease would be held.
+        remove_matching(&objects, |name| name.starts_with("tmp_"))?;
+        remove_matching(&self.shared.dir, |name| name.ends_with(".lock"))
     }
 
     /// Where it lies.

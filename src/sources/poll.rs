@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
 
 use super::SourceError;
 use crate::mirror::{self, Mirror, Tip};
@@ -24,17 +24,29 @@ pub(super) struct Question {
     pub(super) refs: Vec<String>,
     /// What they named before: nothing is fetched for the same object.
     pub(super) known: BTreeMap<String, (ObjectId, Revision)>,
+    /// What they named before and cannot be had: the same would be fetched and thrown away again.
+    pub(super) refused: BTreeMap<String, (ObjectId, SourceError)>,
     /// Revisions that must stay readable.
     pub(super) held: Vec<Revision>,
-    /// So many fetches at once.
-    pub(super) fetches: Arc<Semaphore>,
     pub(super) timeout: Duration,
+}
+
+impl Question {
+    /// The answer, where the ref still names what it did.
+    fn as_before(&self, asked: &str, object: ObjectId) -> Option<Answer> {
+        let known = self.known.get(asked).filter(|(named, _)| *named == object);
+        let refused = self.refused.get(asked).filter(|(named, _)| *named == object);
+        let known = known.map(|(_, revision)| Answer::Named(object, *revision));
+        known.or_else(|| refused.map(|(_, why)| Answer::Refused(object, why.clone())))
+    }
 }
 
 /// What became of one ref.
 pub(super) enum Answer {
     /// The object that it names, and the commit, which the mirror holds.
     Named(ObjectId, Revision),
+    /// The object that it names, and why its commit cannot be had.
+    Refused(ObjectId, SourceError),
     /// Why that is not known.
     Failed(SourceError),
 }
@@ -44,6 +56,8 @@ pub(super) struct Answers {
     pub(super) of_refs: Vec<(String, Answer)>,
     /// There was no room for what was fetched.
     pub(super) full: Option<mirror::Error>,
+    /// The remote wants to be left alone so long.
+    pub(super) retry_after: Option<Duration>,
     /// Something was named that was not before.
     pub(super) is_new: bool,
 }
@@ -65,7 +79,7 @@ pub(super) async fn poll(question: Question) -> Answers {
 
 fn failed(refs: &[String], why: &SourceError) -> Answers {
     let of_refs = refs.iter().map(|asked| (asked.clone(), Answer::Failed(why.clone()))).collect();
-    Answers { of_refs, full: None, is_new: false }
+    Answers { of_refs, full: None, retry_after: None, is_new: false }
 }
 
 async fn ask(question: Question) -> Answers {
@@ -74,33 +88,36 @@ async fn ask(question: Question) -> Answers {
         Ok(tips) => tips,
         Err(error) => return failed(&question.refs, &SourceError::of_mirror(&error)),
     };
-    let mut answers = Answers { of_refs: Vec::new(), full: None, is_new: false };
+    let mut answers = Answers { of_refs: Vec::new(), full: None, retry_after: None, is_new: false };
     for (asked, tip) in question.refs.iter().zip(tips) {
-        let answer = match (tip, question.known.get(asked)) {
-            (Ok(tip), Some((object, revision))) if tip.object == *object => {
-                Answer::Named(tip.object, *revision)
-            }
-            (Ok(tip), _) => {
-                let permit = question.fetches.acquire().await;
-                let fetched = mirror.fetch(&tip, &question.held).await;
-                drop(permit);
-                match fetched {
-                    Ok(revision) => {
-                        answers.is_new = true;
-                        Answer::Named(tip.object, revision)
-                    }
-                    Err(error) => {
-                        let why = SourceError::of_mirror(&error);
-                        answers.full = answers.full.or_else(|| error.is_full().then_some(error));
-                        Answer::Failed(why)
-                    }
-                }
-            }
-            (Err(why), _) => Answer::Failed(why),
+        let answer = match tip {
+            Ok(tip) => match question.as_before(asked, tip.object) {
+                Some(answer) => answer,
+                None => fetch(&mut mirror, &tip, &question.held, &mut answers).await,
+            },
+            Err(why) => Answer::Failed(why),
         };
         answers.of_refs.push((asked.clone(), answer));
     }
     answers
+}
+
+async fn fetch(mirror: &mut Mirror, tip: &Tip, held: &[Revision], answers: &mut Answers) -> Answer {
+    match mirror.fetch(tip, held).await {
+        Ok(revision) => {
+            answers.is_new = true;
+            Answer::Named(tip.object, revision)
+        }
+        Err(error) => {
+            let why = SourceError::of_mirror(&error);
+            answers.retry_after = answers.retry_after.max(error.retry_after());
+            if error.is_refusal() {
+                return Answer::Refused(tip.object, why);
+            }
+            answers.full = answers.full.take().or_else(|| error.is_full().then_some(error));
+            Answer::Failed(why)
+        }
+    }
 }
 
 /// What each ref names, at one moment as far as that can be known. An error is about the repository; one ref's own is
