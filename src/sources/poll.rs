@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use super::SourceError;
-use crate::mirror::{self, Mirror, Tip};
+use crate::mirror::{self, Mirror, Tip, wire};
 use crate::revision::{ObjectId, Ref, Revision};
 
 /// Several refs are asked for one by one, and a ref transaction may come in between: they are asked for until two rounds
@@ -62,6 +62,19 @@ pub(super) struct Answers {
     pub(super) is_new: bool,
 }
 
+impl Answers {
+    /// A commit could not be had.
+    fn failed(&mut self, tip: &Tip, error: mirror::Error) -> Answer {
+        let why = SourceError::of_mirror(&error);
+        self.retry_after = self.retry_after.max(error.retry_after());
+        if error.is_refusal() {
+            return Answer::Refused(tip.object, why);
+        }
+        self.full = self.full.take().or_else(|| error.is_full().then_some(error));
+        Answer::Failed(why)
+    }
+}
+
 /// Asks, and fetches what is new.
 pub(super) async fn poll(question: Question) -> Answers {
     let refs = question.refs.clone();
@@ -89,34 +102,41 @@ async fn ask(question: Question) -> Answers {
         Err(error) => return failed(&question.refs, &SourceError::of_mirror(&error)),
     };
     let mut answers = Answers { of_refs: Vec::new(), full: None, retry_after: None, is_new: false };
+    let mut cut = None;
     for (asked, tip) in question.refs.iter().zip(tips) {
         let answer = match tip {
             Ok(tip) => match question.as_before(asked, tip.object) {
                 Some(answer) => answer,
-                None => fetch(&mut mirror, &tip, &question.held, &mut answers).await,
+                None => match mirror.fetch(&tip, &question.held).await {
+                    Ok(revision) => Answer::Named(tip.object, revision),
+                    Err(error) => {
+                        cut = cut.or_else(|| is_cut(&error).then(|| SourceError::of_mirror(&error)));
+                        answers.failed(&tip, error)
+                    }
+                },
             },
             Err(why) => Answer::Failed(why),
         };
         answers.of_refs.push((asked.clone(), answer));
     }
+    for (asked, answer) in &mut answers.of_refs {
+        let is_new =
+            matches!(answer, Answer::Named(object, _) if question.as_before(asked, *object).is_none());
+        match &cut {
+            // What the refs name belongs together: none moves before the rest has come.
+            Some(why) if is_new => *answer = Answer::Failed(why.clone()),
+            _ => answers.is_new |= is_new,
+        }
+    }
     answers
 }
 
-async fn fetch(mirror: &mut Mirror, tip: &Tip, held: &[Revision], answers: &mut Answers) -> Answer {
-    match mirror.fetch(tip, held).await {
-        Ok(revision) => {
-            answers.is_new = true;
-            Answer::Named(tip.object, revision)
-        }
-        Err(error) => {
-            let why = SourceError::of_mirror(&error);
-            answers.retry_after = answers.retry_after.max(error.retry_after());
-            if error.is_refusal() {
-                return Answer::Refused(tip.object, why);
-            }
-            answers.full = answers.full.take().or_else(|| error.is_full().then_some(error));
-            Answer::Failed(why)
-        }
+/// Whether it is the way to the remote that failed, not what the remote has.
+fn is_cut(error: &mirror::Error) -> bool {
+    match error {
+        mirror::Error::Wire(wire::Error::Remote { .. }) => false,
+        mirror::Error::Wire(error) => error.is_transient(),
+        _ => false,
     }
 }
 
