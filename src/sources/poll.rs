@@ -99,7 +99,10 @@ async fn ask(question: Question) -> Answers {
     let mut mirror = question.mirror.lock().await;
     let tips = match agreed(&mut mirror, &question).await {
         Ok(tips) => tips,
-        Err(error) => return failed(&question.refs, &SourceError::of_mirror(&error)),
+        Err(error) => {
+            let retry_after = error.retry_after();
+            return Answers { retry_after, ..failed(&question.refs, &SourceError::of_mirror(&error)) };
+        }
     };
     let mut answers = Answers { of_refs: Vec::new(), full: None, retry_after: None, is_new: false };
     let mut cut = None;

@@ -1,8 +1,11 @@
 //! What one dead, one hanging and one slow remote cost the others: nothing.
 
 use std::io::Read as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::common::http_backend::{Canned, Hit, HttpBackend, Kind};
 use crate::common::many::{Many, rows, source};
 use crate::common::{Files, Remote, Sidecar, eventually, full, noise, refusing};
 use crate::port::{self, Port, Relay, behaviour};
@@ -145,4 +148,50 @@ fn packs_that_trickle_hold_no_other_up() {
     println!("beside three packs that trickle, {} commits from push to swap: {}", took.len(), spread(&took));
     assert!(trickle().is_some(), "they were to last longer than this");
     assert!(took.iter().all(|took| *took < 20.0), "{took:?}");
+}
+
+#[test]
+fn a_commit_that_is_too_large_is_fetched_once_and_a_server_that_wants_a_pause_has_it() {
+    let mut ward = Ward::new();
+    let (large, busy) = (ward.many.remote("large"), ward.many.remote("busy"));
+    large.commit(&Files::new().file("f", "1"));
+    busy.commit(&Files::new().file("f", "1"));
+    let is_busy = Arc::new(AtomicBool::new(false));
+    let hook = {
+        let is_busy = Arc::clone(&is_busy);
+        move |_: &Hit| {
+            let answer = Canned::status(503, "busy").header("Retry-After", "600");
+            is_busy.load(Ordering::Relaxed).then_some(answer)
+        }
+    };
+    let server =
+        HttpBackend::start(ward.many.world.dir(), Kind { hook: Some(Box::new(hook)), ..Kind::default() });
+    let mut all = ward.well();
+    all.push(source("large", &large, ", to: large"));
+    all.push(sick("busy", &server.url("busy")));
+    ward.many.list(&all);
+    let sidecar = ward.many.sidecar(&["--max-fetch-bytes=100Ki"]);
+    let root = ward.many.world.root.clone();
+    eventually(60, "all", || {
+        (root.join("..data/large/f").exists() && root.join("..data/busy/f").exists()).then_some(())
+    });
+    let before = sidecar.metric("treeswap_fetched_bytes_total");
+    is_busy.store(true, Ordering::Relaxed);
+    large.commit(&Files::new().file("f", noise(1, 400_000)));
+    let failing = || {
+        let rows = rows(&sidecar);
+        rows.iter().filter(|row| row["error"].is_string()).count() == 2
+    };
+    eventually(60, "both fail", || failing().then_some(()));
+    let (asked, came) = (server.hits().len(), sidecar.metric("treeswap_fetched_bytes_total"));
+    assert!(came > before, "nothing of it came");
+    sidecar.idle(100); // ten times its longest pause
+    assert_eq!(server.hits().len(), asked, "it wanted to be left alone");
+    assert_eq!(sidecar.metric("treeswap_fetched_bytes_total"), came, "the same pack came again");
+    assert!(failing());
+    // What is next in that repository is fetched at once.
+    large.commit(&Files::new().file("f", "2"));
+    let served = root.join("..data/large/f");
+    eventually(60, "the next commit", || (std::fs::read(&served).ok()? == b"2").then_some(()));
+    ward.latency();
 }
