@@ -26,11 +26,12 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::error::{Error, Libgit2};
-use super::files::{ignore_absent, local};
+use super::files::{ignore_absent, local, remove_matching};
 use super::lack::Lack;
 use super::odb::{ObjectReader, Settings, Store, to_object_id};
 use super::shared::Shared;
 use super::tree::lines;
+use super::turns::Turns;
 use super::{Mirror, Objects, Options, Submodules};
 use crate::payload::{Limits, Parts};
 use crate::revision::{ObjectId, Revision};
@@ -73,6 +74,7 @@ pub struct Composer {
     limits: Limits,
     /// The tree that was found right last, and by which globs.
     right: Mutex<Option<(ObjectId, UniqueBaseNames)>>,
+    turns: Arc<Turns>,
 }
 
 impl Composer {
@@ -91,12 +93,12 @@ impl Composer {
                 source: Libgit2(source),
             })?;
         }
-        Ok(Self { shared, limits, right: Mutex::default() })
+        Ok(Self { shared, limits, turns: Arc::new(Turns::new()), right: Mutex::default() })
     }
 
     /// Opens the mirror of a source, whose objects are then read together with ours. Blocking; no network.
     pub fn mirror(&self, options: Options) -> Result<Mirror, Error> {
-        Mirror::open_beside(options, &self.shared)
+        Mirror::open_beside(options, &self.shared, Arc::clone(&self.turns))
     }
 
     /// From now on, these mirrors' objects are read.
@@ -173,7 +175,9 @@ impl Composer {
                 ignore_absent(fs::remove_file(&path)).map_err(local("remove", &path))?;
             }
         }
-        Ok(())
+        // What a kill left half written. Nobody writes now: a lease would be held.
+        remove_matching(&objects, |name| name.starts_with("tmp_"))?;
+        remove_matching(&self.shared.dir, |name| name.ends_with(".lock"))
     }
 
     /// Where it lies.

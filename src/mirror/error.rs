@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::wire;
 use crate::fsx::needs_operator;
@@ -338,6 +339,29 @@ impl Error {
     /// An object that is larger than anything of its kind is read. To fetch it again would not help.
     pub(super) fn too_large(revision: Revision, path: String, bytes: u64, limit: u64) -> Self {
         Refusal { revision, path, rule: Rule::ObjectBytes { bytes, limit } }.into()
+    }
+
+    /// Whether it is the commit that is refused, so that only another one helps.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Refused(_) | Self::NotACommit { .. } => true,
+            // The same pack would be fetched and thrown away again.
+            Self::IndexMemory { .. } | Self::FetchBytes { .. } => true,
+            Self::Wire(wire::Error::TooMuch { budget: wire::Budget::Pack, .. }) => true,
+            Self::Module { source, .. } | Self::OfSource { source, .. } => source.is_refusal(),
+            Self::Collision { .. } | Self::Trespass { .. } | Self::SameBaseName { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// How long the remote wants to be left alone.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Wire(error) => error.retry_after(),
+            Self::Unsent { source, .. } => source.retry_after(),
+            Self::Module { source, .. } | Self::OfSource { source, .. } => source.retry_after(),
+            _ => None,
+        }
     }
 
     /// Whether the error says that the mirror's content is not what it should be.

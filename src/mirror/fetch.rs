@@ -8,6 +8,8 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
 use super::blocking::blocking;
 use super::closure::{History, history, tree_closure};
 use super::error::{Error, Libgit2};
@@ -18,12 +20,16 @@ use super::odb::ObjectReader;
 use super::plan::{RequestReason, Situation, plan, without_haves};
 use super::repo_kind::{self, RepoKind};
 use super::shared::Shared;
+use super::turns::Turns;
 use super::wire::{self, PackResponse, Request};
 use super::{Depth, Mirror, Tip};
 use crate::revision::{ObjectId, Revision};
 
 /// Our commits that a server learns of. More would only make requests longer.
 const HAVES: usize = 16;
+
+/// What goes from the connection to the child at once.
+const PIECE: usize = 64 << 10;
 
 /// Objects of a usual commit: itself, the changed files, the directories above them.
 const USUAL: u64 = 100;
@@ -278,6 +284,9 @@ impl Mirror {
             max_bytes,
             durable: self.options.durable,
         };
+        if let Some(turns) = self.turns.clone() {
+            return self.receive_in_turn(&turns, request, job).await;
+        }
         let (mut indexer, stdin) = Indexer::start(self.options.indexer.clone(), job)?;
         let mut stdin = self.options.received.counting(stdin);
         let (answer, report) = {
@@ -292,15 +301,57 @@ impl Mirror {
                 report = &mut report => (None, report?),
             }
         };
-        match (answer, report) {
-            (Some(Ok(answer)), Report::Complete { pack, .. }) => Ok((answer, pack)),
-            // The stream failed, and the child only saw that it ended.
-            (Some(Err(error)), Report::Cut | Report::Complete { .. }) => {
-                Err(with_wanted(request.wants[0], error))
+        outcome(&indexer, request, answer, report)
+    }
+
+    /// The same beside other mirrors: the child is not started before it is its turn.
+    async fn receive_in_turn(
+        &mut self,
+        turns: &Turns,
+        request: &Request,
+        job: Job,
+    ) -> Result<(PackResponse, String), Error> {
+        // All of a repository is likely to be much, and a server does not like to wait.
+        let is_whole = request.haves.is_empty();
+        let early = if is_whole { Some(turns.large().await) } else { None };
+        let (pack, mut coming) = tokio::io::duplex(PIECE);
+        let mut pack = self.options.received.counting(pack);
+        let client = &mut self.client;
+        let mut fetch = Box::pin(async move { client.fetch(request, &mut pack).await }); // its end closes the pack
+        let mut beginning = Vec::new();
+        let mut free = (&mut coming).take(Turns::FREE as u64);
+        let (answer, _) = at_once(&mut fetch, free.read_to_end(&mut beginning)).await;
+        let _turn = match (early, &answer) {
+            (_, Some(Err(_))) => None,
+            (None, Some(Ok(_))) => Some(turns.small().await),
+            (None, None) => Some(turns.large().await),
+            (early, _) => early,
+        };
+        let answer = match answer {
+            Some(Err(error)) => return Err(with_wanted(request.wants[0], error)),
+            answer => answer,
+        };
+        let (mut indexer, mut stdin) = Indexer::start(self.options.indexer.clone(), job)?;
+        let (answer, report) = {
+            let mut report = Box::pin(indexer.report());
+            let feed = async move {
+                // A child that reads no more has said why.
+                if stdin.write_all(&beginning).await.is_ok() {
+                    let _ = tokio::io::copy(&mut coming, &mut stdin).await;
+                }
+            };
+            let rest = async {
+                match answer {
+                    Some(answer) => answer,
+                    None => fetch.await,
+                }
+            };
+            tokio::select! {
+                (answer, ()) = async { tokio::join!(rest, feed) } => (Some(answer), report.await?),
+                report = &mut report => (None, report?),
             }
-            // The child failed first, and the stream found its pipe closed.
-            (_, report) => Err(indexer.failure(report)),
-        }
+        };
+        outcome(&indexer, request, answer, report)
     }
 
     async fn inspect(
@@ -331,6 +382,37 @@ impl Mirror {
         blocking(move || layout.commit_tip(&found.boundary, commit)).await?;
         self.settled = Some(commit);
         Ok(Revision(commit))
+    }
+}
+
+/// What became of a pack: what the remote said, if it came to an end, and the child.
+fn outcome(
+    indexer: &Indexer,
+    request: &Request,
+    answer: Option<Result<PackResponse, wire::Error>>,
+    report: Report,
+) -> Result<(PackResponse, String), Error> {
+    match (answer, report) {
+        (Some(Ok(answer)), Report::Complete { pack, .. }) => Ok((answer, pack)),
+        // The stream failed, and the child only saw that it ended.
+        (Some(Err(error)), Report::Cut | Report::Complete { .. }) => {
+            Err(with_wanted(request.wants[0], error))
+        }
+        // The child failed first, and the stream found its pipe closed.
+        (_, report) => Err(indexer.failure(report)),
+    }
+}
+
+/// Waits for the second; the first goes on meanwhile, and is what it gave if it ended.
+async fn at_once<A, B>(
+    first: impl Future<Output = A> + Unpin,
+    second: impl Future<Output = B>,
+) -> (Option<A>, B) {
+    let mut second = std::pin::pin!(second);
+    tokio::select! {
+        biased;
+        ended = first => (Some(ended), second.await),
+        ended = &mut second => (None, ended),
     }
 }
 

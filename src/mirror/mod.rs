@@ -13,8 +13,8 @@
 //! different in git-sync's layout, `worktrees` generations as linked worktrees, `git_index` their index; `odb` reading
 //! objects; `tree`, `tree_to_payload`, `delta`, `sparse` trees to payloads and deltas; `listing` trees to paths;
 //! `blobs` contents for writers; `history` how two revisions stand to each other; `gc` bounded growth, by the rules of
-//! `gc_plan`; `error` and `lack`; `commit_info` what a commit says of itself; `received` how much has come; `author`
-//! makes the repository of the demonstration.
+//! `gc_plan`; `error` and `lack`; `commit_info` what a commit says of itself; `received` how much has come; `turns` whose
+//! pack is taken in; `author` makes the repository of the demonstration.
 
 pub mod author;
 mod blobs;
@@ -51,6 +51,7 @@ mod subdirectory;
 mod tests;
 mod tree;
 mod tree_to_payload;
+mod turns;
 pub mod wire;
 mod worktrees;
 
@@ -78,6 +79,7 @@ use odb::{ObjectReader, Peeled, Settings};
 use repo_kind::RepoKind;
 use shared::Shared;
 use sparse::Patterns;
+use turns::Turns;
 
 /// How much history to keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -210,6 +212,8 @@ pub struct Mirror {
     inner: bool,
     /// It is a source's: several revisions of it may be current at once, and no one fetch brings all of them.
     of_source: bool,
+    /// Packs are taken in by turns with these.
+    turns: Option<Arc<Turns>>,
     /// The mirrors of submodules.
     children: modules::Children,
 }
@@ -226,10 +230,10 @@ impl Mirror {
     }
 
     /// The same for a source of composed revisions: readers of those may read its objects, too.
-    fn open_beside(options: Options, composed: &Shared) -> Result<Self, Error> {
+    fn open_beside(options: Options, composed: &Shared, turns: Arc<Turns>) -> Result<Self, Error> {
         Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
         let mirror = Self::begin(options, false, |dir, options| composed.below(dir, options.modules.asked))?;
-        Ok(Self { of_source: true, ..mirror })
+        Ok(Self { of_source: true, turns: Some(turns), ..mirror })
     }
 
     /// The next fetch makes the mirror anew: something of it could not be read.
@@ -276,6 +280,7 @@ impl Mirror {
             received: 0,
             inner,
             of_source: false,
+            turns: None,
             children,
         })
     }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
 
 use super::SourceError;
-use crate::mirror::{self, Mirror, Tip};
+use crate::mirror::{self, Mirror, Tip, wire};
 use crate::revision::{ObjectId, Ref, Revision};
 
 /// Several refs are asked for one by one, and a ref transaction may come in between: they are asked for until two rounds
@@ -24,17 +24,29 @@ pub(super) struct Question {
     pub(super) refs: Vec<String>,
     /// What they named before: nothing is fetched for the same object.
     pub(super) known: BTreeMap<String, (ObjectId, Revision)>,
+    /// What they named before and cannot be had: the same would be fetched and thrown away again.
+    pub(super) refused: BTreeMap<String, (ObjectId, SourceError)>,
     /// Revisions that must stay readable.
     pub(super) held: Vec<Revision>,
-    /// So many fetches at once.
-    pub(super) fetches: Arc<Semaphore>,
     pub(super) timeout: Duration,
+}
+
+impl Question {
+    /// The answer, where the ref still names what it did.
+    fn as_before(&self, asked: &str, object: ObjectId) -> Option<Answer> {
+        let known = self.known.get(asked).filter(|(named, _)| *named == object);
+        let refused = self.refused.get(asked).filter(|(named, _)| *named == object);
+        let known = known.map(|(_, revision)| Answer::Named(object, *revision));
+        known.or_else(|| refused.map(|(_, why)| Answer::Refused(object, why.clone())))
+    }
 }
 
 /// What became of one ref.
 pub(super) enum Answer {
     /// The object that it names, and the commit, which the mirror holds.
     Named(ObjectId, Revision),
+    /// The object that it names, and why its commit cannot be had.
+    Refused(ObjectId, SourceError),
     /// Why that is not known.
     Failed(SourceError),
 }
@@ -44,8 +56,23 @@ pub(super) struct Answers {
     pub(super) of_refs: Vec<(String, Answer)>,
     /// There was no room for what was fetched.
     pub(super) full: Option<mirror::Error>,
+    /// The remote wants to be left alone so long.
+    pub(super) retry_after: Option<Duration>,
     /// Something was named that was not before.
     pub(super) is_new: bool,
+}
+
+impl Answers {
+    /// A commit could not be had.
+    fn failed(&mut self, tip: &Tip, error: mirror::Error) -> Answer {
+        let why = SourceError::of_mirror(&error);
+        self.retry_after = self.retry_after.max(error.retry_after());
+        if error.is_refusal() {
+            return Answer::Refused(tip.object, why);
+        }
+        self.full = self.full.take().or_else(|| error.is_full().then_some(error));
+        Answer::Failed(why)
+    }
 }
 
 /// Asks, and fetches what is new.
@@ -65,42 +92,55 @@ pub(super) async fn poll(question: Question) -> Answers {
 
 fn failed(refs: &[String], why: &SourceError) -> Answers {
     let of_refs = refs.iter().map(|asked| (asked.clone(), Answer::Failed(why.clone()))).collect();
-    Answers { of_refs, full: None, is_new: false }
+    Answers { of_refs, full: None, retry_after: None, is_new: false }
 }
 
 async fn ask(question: Question) -> Answers {
     let mut mirror = question.mirror.lock().await;
     let tips = match agreed(&mut mirror, &question).await {
         Ok(tips) => tips,
-        Err(error) => return failed(&question.refs, &SourceError::of_mirror(&error)),
+        Err(error) => {
+            let retry_after = error.retry_after();
+            return Answers { retry_after, ..failed(&question.refs, &SourceError::of_mirror(&error)) };
+        }
     };
-    let mut answers = Answers { of_refs: Vec::new(), full: None, is_new: false };
+    let mut answers = Answers { of_refs: Vec::new(), full: None, retry_after: None, is_new: false };
+    let mut cut = None;
     for (asked, tip) in question.refs.iter().zip(tips) {
-        let answer = match (tip, question.known.get(asked)) {
-            (Ok(tip), Some((object, revision))) if tip.object == *object => {
-                Answer::Named(tip.object, *revision)
-            }
-            (Ok(tip), _) => {
-                let permit = question.fetches.acquire().await;
-                let fetched = mirror.fetch(&tip, &question.held).await;
-                drop(permit);
-                match fetched {
-                    Ok(revision) => {
-                        answers.is_new = true;
-                        Answer::Named(tip.object, revision)
-                    }
+        let answer = match tip {
+            Ok(tip) => match question.as_before(asked, tip.object) {
+                Some(answer) => answer,
+                None => match mirror.fetch(&tip, &question.held).await {
+                    Ok(revision) => Answer::Named(tip.object, revision),
                     Err(error) => {
-                        let why = SourceError::of_mirror(&error);
-                        answers.full = answers.full.or_else(|| error.is_full().then_some(error));
-                        Answer::Failed(why)
+                        cut = cut.or_else(|| is_cut(&error).then(|| SourceError::of_mirror(&error)));
+                        answers.failed(&tip, error)
                     }
-                }
-            }
-            (Err(why), _) => Answer::Failed(why),
+                },
+            },
+            Err(why) => Answer::Failed(why),
         };
         answers.of_refs.push((asked.clone(), answer));
     }
+    for (asked, answer) in &mut answers.of_refs {
+        let is_new =
+            matches!(answer, Answer::Named(object, _) if question.as_before(asked, *object).is_none());
+        match &cut {
+            // What the refs name belongs together: none moves before the rest has come.
+            Some(why) if is_new => *answer = Answer::Failed(why.clone()),
+            _ => answers.is_new |= is_new,
+        }
+    }
     answers
+}
+
+/// Whether it is the way to the remote that failed, not what the remote has.
+fn is_cut(error: &mirror::Error) -> bool {
+    match error {
+        mirror::Error::Wire(wire::Error::Remote { .. }) => false,
+        mirror::Error::Wire(error) => error.is_transient(),
+        _ => false,
+    }
 }
 
 /// What each ref names, at one moment as far as that can be known. An error is about the repository; one ref's own is

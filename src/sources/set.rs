@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -39,9 +39,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The same where ConfigMaps are made of the set: what depends on a source without an answer is not written.
 const PATIENCE_FOR_RULES: Duration = Duration::from_secs(10);
-
-/// So many repositories send packs at once: each may take `--index-memory`.
-const FETCHES: usize = 2;
 
 /// Where composed revisions are, in the directory of the mirrors.
 const COMPOSED: &str = "composed";
@@ -105,7 +102,6 @@ pub struct SourceSet {
     polls: JoinSet<()>,
     answers: mpsc::UnboundedReceiver<(String, Answers)>,
     answering: Answering,
-    fetches: Arc<Semaphore>,
     /// What was logged of each source.
     logged: BTreeMap<String, Repeats>,
     /// Revisions that a source may not be published at, and why.
@@ -136,7 +132,6 @@ impl SourceSet {
             polls: JoinSet::new(),
             answers,
             answering: Answering { send, awaited: Arc::default(), trigger: Arc::default() },
-            fetches: Arc::new(Semaphore::new(FETCHES)),
             logged: BTreeMap::new(),
             refused: BTreeMap::new(),
             collided: None,
@@ -310,8 +305,8 @@ impl SourceSet {
                 mirror: Arc::clone(&repository.mirror),
                 refs: refs.into_iter().collect(),
                 known,
+                refused: repository.refused.clone(),
                 held: of_it.collect(),
-                fetches: Arc::clone(&self.fetches),
                 // It ends before the attempt does.
                 timeout: self.options.timeout.mul_f64(0.9),
             };
@@ -427,7 +422,8 @@ impl SourceSet {
         let refused = self.refused.get(&source.listed.name);
         match refused.filter(|(revision, _)| Some(*revision) == named) {
             Some((_, why)) => (None, Some(why.clone())),
-            None if source.unopened.is_some() => (None, source.unopened.clone()),
+            // Another source may have opened it since: of one repository and ref there is one commit.
+            None if repository.is_none() && source.unopened.is_some() => (None, source.unopened.clone()),
             None => (
                 named,
                 repository.and_then(|repository| repository.errors.get(&source.listed.asked).cloned()),

@@ -195,7 +195,7 @@ impl Error {
     /// Whether it is the revision that is refused, so that only another one helps.
     pub fn is_refusal(&self) -> bool {
         match self {
-            Self::Mirror(error) => refuses(error),
+            Self::Mirror(error) => error.is_refusal(),
             Self::StillRefused { .. } => true,
             // The program ran, and said no.
             Self::Gate { source, again } => !again && matches!(source.why, hooks::Failure::Ended { .. }),
@@ -207,7 +207,7 @@ impl Error {
     pub fn failure(&self) -> Failure {
         match self {
             error if error.is_refusal() => Failure::Refused,
-            Self::Mirror(error) => Failure::Trouble { retry_after: retry_after(error) },
+            Self::Mirror(error) => Failure::Trouble { retry_after: error.retry_after() },
             _ => Failure::Trouble { retry_after: None },
         }
     }
@@ -220,29 +220,6 @@ impl Error {
             error if error.is_transient() => "transient",
             _ => "permanent",
         }
-    }
-}
-
-fn refuses(error: &mirror::Error) -> bool {
-    use mirror::Error as Mirror;
-    use mirror::wire::{Budget, Error as Wire};
-    match error {
-        Mirror::Refused(_) | Mirror::NotACommit { .. } => true,
-        // The same pack would be fetched and thrown away again.
-        Mirror::IndexMemory { .. } | Mirror::FetchBytes { .. } => true,
-        Mirror::Wire(Wire::TooMuch { budget: Budget::Pack, .. }) => true,
-        Mirror::Module { source, .. } | Mirror::OfSource { source, .. } => refuses(source),
-        Mirror::Collision { .. } | Mirror::Trespass { .. } | Mirror::SameBaseName { .. } => true,
-        _ => false,
-    }
-}
-
-fn retry_after(error: &mirror::Error) -> Option<Duration> {
-    match error {
-        mirror::Error::Wire(error) => error.retry_after(),
-        mirror::Error::Unsent { source, .. } => source.retry_after(),
-        mirror::Error::Module { source, .. } | mirror::Error::OfSource { source, .. } => retry_after(source),
-        _ => None,
     }
 }
 

@@ -7,6 +7,7 @@
 #![allow(dead_code, unused_imports, unreachable_pub, missing_docs)] // each test binary uses its part
 
 pub mod http_backend;
+pub mod many;
 pub mod raw;
 pub mod remote;
 pub mod root;

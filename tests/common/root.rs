@@ -170,7 +170,7 @@ pub fn left_behind(root: &Path, generations: usize) -> Vec<String> {
     for name in names(&ours) {
         let text = String::from_utf8_lossy(&name).into_owned();
         match text.as_str() {
-            "lock" | "state" | "status.json" | "mirror" => {}
+            "lock" | "state" | "status.json" | "mirror" | "mirrors" => {}
             // A writer that runs answers there.
             "status.sock" if UnixStream::connect(ours.join("status.sock")).is_ok() => {}
             "staging" | "trash" => {
@@ -189,6 +189,7 @@ pub fn left_behind(root: &Path, generations: usize) -> Vec<String> {
         }
     }
     mirror_left_behind(&root.join(mirror), &mut lines);
+    mirror_left_behind(&root.join("..treeswap/mirrors"), &mut lines);
     lines
 }
 

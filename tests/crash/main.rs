@@ -9,6 +9,7 @@ mod filter;
 mod points;
 mod scenario;
 mod seeded;
+mod sources;
 mod tracer;
 
 mod decision;

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::common::{Ran, World, allowed, root, run};
+use crate::common::{Ran, Snapshot, World, allowed, root, run};
 use crate::scenario::{ONCE, Scenario, Stage, restore};
 use crate::tracer::{Act, Seen, Trace, Traced};
 
@@ -189,20 +189,19 @@ impl Bench<'_> {
             }
             _ => {}
         }
-        let seen = self.look("at once")?;
+        let seen = self.look("at once", disturbance)?;
         if let Disturbance::KillTwice(second) = disturbance {
-            let _away = self.world.remote.away();
+            let _away = self.stage.away(&self.world);
             let trace = Trace::at(&self.world.root, second, Act::Kill);
             let recovery = trace.run(self.sync(ONCE), self.world.dir()).map_err(|error| error.to_string())?;
             if recovery.acted {
-                self.look("at once after the second kill")?;
+                self.look("at once after the second kill", disturbance)?;
             }
         }
-        self.without_the_remote(seen.is_some() || self.stage.published)?;
-        let tip = self.world.remote.snapshot(&self.stage.tip);
+        self.without_the_remote(seen.is_some() || self.stage.published, disturbance)?;
         for cycle in ["restarted with the remote", "a cycle later", "two cycles later"] {
             self.once().filter(Ran::ok, cycle)?;
-            let wrong = root::differences(&self.world.root, &tip);
+            let wrong = root::differences(&self.world.root, &self.stage.tip);
             if !wrong.is_empty() {
                 return Err(format!("{cycle}, the tip is not what is published:\n{}", wrong.join("\n")));
             }
@@ -216,9 +215,8 @@ impl Bench<'_> {
     }
 
     /// What a consumer finds is complete, and one of what it may be.
-    fn look(&self, when: &str) -> Result<Option<&str>, String> {
-        let acceptable: Vec<_> =
-            self.stage.acceptable.iter().map(|(name, snapshot)| (*name, snapshot)).collect();
+    fn look(&self, when: &str, disturbance: Disturbance) -> Result<Option<&str>, String> {
+        let acceptable: Vec<_> = self.acceptable(disturbance).collect();
         let found = root::which(&self.world.root, &acceptable).map_err(|wrong| format!("{when}: {wrong}"))?;
         if found.is_none() && self.stage.published {
             return Err(format!("{when}: nothing is published, though something was"));
@@ -226,16 +224,22 @@ impl Bench<'_> {
         Ok(found)
     }
 
+    fn acceptable(&self, disturbance: Disturbance) -> impl Iterator<Item = (&'static str, &Snapshot)> {
+        let failed = matches!(disturbance, Disturbance::Error(_) | Disturbance::ErrorsFromNowOn(_));
+        let partial = self.stage.partial.iter().filter(move |_| failed);
+        self.stage.acceptable.iter().chain(partial).map(|(name, snapshot)| (*name, snapshot))
+    }
+
     /// A start that cannot reach the remote serves what is there, links mended; and says that it cannot.
-    fn without_the_remote(&self, published: bool) -> Result<(), String> {
-        let away = self.world.remote.away();
+    fn without_the_remote(&self, published: bool, disturbance: Disturbance) -> Result<(), String> {
+        let away = self.stage.away(&self.world);
         let ran = self.once();
         drop(away);
         let when = "restarted without the remote";
         if ran.stderr.contains("panicked") || ran.status.code().is_none() {
             return Err(format!("{when}: {}\n{}", ran.status, ran.stderr));
         }
-        let Some(found) = self.look(when)? else {
+        let Some(found) = self.look(when, disturbance)? else {
             return if published {
                 Err(format!("{when}: nothing is published any more\n{}", ran.stderr))
             } else {
@@ -243,7 +247,7 @@ impl Bench<'_> {
             };
         };
         let (_, snapshot) =
-            self.stage.acceptable.iter().find(|(name, _)| *name == found).expect("it was found");
+            self.acceptable(disturbance).find(|(name, _)| *name == found).expect("it was found");
         let wrong = root::wrong_links(&self.world.root, snapshot);
         if wrong.is_empty() {
             Ok(())
@@ -253,9 +257,7 @@ impl Bench<'_> {
     }
 
     fn sync(&self, args: &[&str]) -> std::process::Command {
-        let mut command = self.world.sync(args);
-        command.args(self.stage.layout);
-        command
+        self.stage.sync(&self.world, args)
     }
 
     fn once(&self) -> Ran {
@@ -269,10 +271,10 @@ impl Bench<'_> {
             return Err(format!("it did not end in words: {:?}\n{}", traced.code, traced.stderr));
         }
         if traced.code == Some(0) && self.stage.idle.is_none() {
-            let tip = self.world.remote.snapshot(&self.stage.tip);
-            root::which(&self.world.root, &[("the tip", &tip)])
+            let tip = &self.stage.tip;
+            root::which(&self.world.root, &[("the tip", tip)])
                 .and_then(|found| found.ok_or_else(|| "nothing is published".to_owned()))
-                .and_then(|_| root::unreachable(&self.world.root, &tip))
+                .and_then(|_| root::unreachable(&self.world.root, tip))
                 .map_err(|wrong| format!("it says that all is well, but: {wrong}\n{}", traced.stderr))?;
         }
         Ok(())

@@ -9,6 +9,7 @@ mod decision;
 mod filter;
 mod points;
 mod scenario;
+mod sources;
 mod tracer;
 
 use std::path::{Path, PathBuf};
@@ -106,6 +107,15 @@ fn cut(kind: &'static str, scenario: &str, flag: u32) {
 fn ext4_with_its_journal_but_without_its_data() {
     for scenario in ["update", "first", "reap", "rewind"] {
         cut("ext4", scenario, 1);
+    }
+}
+
+#[test]
+fn several_sources_on_both_without_their_data() {
+    for kind in ["ext4", "xfs"] {
+        for scenario in ["sources", "one-to-many"] {
+            cut(kind, scenario, 1);
+        }
     }
 }
 

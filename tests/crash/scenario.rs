@@ -1,10 +1,13 @@
 //! What treeswap is doing when it is killed, and what must be found afterwards.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
+use crate::common::remote::Away;
 use crate::common::root::{self, GIT_SYNC};
 use crate::common::{Files, Snapshot, World, run};
+use crate::sources::{self, Sources};
 
 /// A situation, made anew for each worker; restored before each run.
 pub struct Scenario {
@@ -18,14 +21,42 @@ pub struct Stage {
     pub published: bool,
     /// What a consumer may find at any instant, by name.
     pub acceptable: Vec<(&'static str, Snapshot)>,
+    /// What it may find besides after a call that failed: one source stays where it was, and the others go on.
+    pub partial: Vec<(&'static str, Snapshot)>,
     /// What the remote holds.
-    pub tip: String,
+    pub tip: Snapshot,
+    /// Of these sources instead of the remote.
+    pub sources: Option<Sources>,
     /// Arguments of every run, after those that name the remote and the root: the layout.
     pub layout: &'static [&'static str],
     /// Arguments of the run that is killed, after those that name the remote and the root.
     pub run: &'static [&'static str],
     /// The run goes on until it is told; it is told when it was quiet for so long.
     pub idle: Option<Duration>,
+}
+
+impl Stage {
+    /// One run at a time, from one repository.
+    pub fn of(acceptable: Vec<(&'static str, Snapshot)>, tip: Snapshot) -> Self {
+        let (partial, layout) = (Vec::new(), &[][..]);
+        Self { published: true, acceptable, partial, tip, sources: None, layout, run: ONCE, idle: None }
+    }
+
+    /// A run with these arguments.
+    pub fn sync(&self, world: &World, args: &[&str]) -> Command {
+        let mut command = match &self.sources {
+            Some(sources) => sources.sync(world, args),
+            None => world.sync(args),
+        };
+        command.args(self.layout);
+        command
+    }
+
+    /// Makes every remote unreachable, for as long as the guards live.
+    pub fn away<'a>(&'a self, world: &'a World) -> Vec<Away<'a>> {
+        let others = self.sources.iter().flat_map(|sources| &sources.others);
+        std::iter::once(&world.remote).chain(others).map(crate::common::Remote::away).collect()
+    }
 }
 
 /// One synchronisation and its end, without grace: what is superseded is reaped.
@@ -46,10 +77,16 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "idle", prepare: idle },
     Scenario { name: "worktree", prepare: worktree },
     Scenario { name: "exchange", prepare: exchange },
+    Scenario { name: "sources", prepare: sources::update },
+    Scenario { name: "source-added", prepare: sources::added },
+    Scenario { name: "source-removed", prepare: sources::removed },
+    Scenario { name: "source-moved", prepare: sources::moved },
+    Scenario { name: "one-to-many", prepare: sources::one_to_many },
+    Scenario { name: "many-to-one", prepare: sources::many_to_one },
 ];
 
 /// Every kind of entry, at the top and below.
-fn old() -> Files {
+pub fn old() -> Files {
     Files::new()
         .file("README", "old\n")
         .file("gone", "at the top, and not in the next\n")
@@ -66,7 +103,7 @@ fn old() -> Files {
 }
 
 /// Keys added and removed, contents and modes changed, and every change of type.
-fn new() -> Files {
+pub fn new() -> Files {
     Files::new()
         .file("README", "new, and longer than before\n")
         .file("added", "at the top, and not in the one before\n")
@@ -96,29 +133,15 @@ fn synced_as(world: &World, layout: &[&str], args: &[&str], files: &Files) -> (S
 
 fn first(world: &World) -> Stage {
     let tip = world.remote.commit(&old());
-    let snapshot = world.remote.snapshot(&tip);
-    Stage {
-        published: false,
-        acceptable: vec![("the tip", snapshot)],
-        tip,
-        layout: &[],
-        run: ONCE,
-        idle: None,
-    }
+    let tip = world.remote.snapshot(&tip);
+    Stage { published: false, ..Stage::of(vec![("the tip", tip.clone())], tip) }
 }
 
 fn update(world: &World) -> Stage {
     let (_, before) = synced(world, ONCE, &old());
     let tip = world.remote.commit(&new());
     let after = world.remote.snapshot(&tip);
-    Stage {
-        published: true,
-        acceptable: vec![("old", before), ("new", after)],
-        tip,
-        layout: &[],
-        run: ONCE,
-        idle: None,
-    }
+    Stage::of(vec![("old", before), ("new", after.clone())], after)
 }
 
 /// An update that syncs nothing: what a power cut then does shows that the harness can see it.
@@ -129,8 +152,8 @@ fn careless(world: &World) -> Stage {
 /// A retired generation is past its grace; nothing else is to be done.
 fn reap(world: &World) -> Stage {
     synced(world, ONCE_WITH_GRACE, &old());
-    let (tip, snapshot) = synced(world, ONCE_WITH_GRACE, &new());
-    Stage { published: true, acceptable: vec![("new", snapshot)], tip, layout: &[], run: ONCE, idle: None }
+    let (_, snapshot) = synced(world, ONCE_WITH_GRACE, &new());
+    Stage::of(vec![("new", snapshot.clone())], snapshot)
 }
 
 /// The remote's ref goes back.
@@ -138,31 +161,17 @@ fn rewind(world: &World) -> Stage {
     let (tip, target) = synced(world, ONCE, &old());
     let (_, before) = synced(world, ONCE, &new());
     world.remote.reset(&tip);
-    Stage {
-        published: true,
-        acceptable: vec![("newer", before), ("older", target)],
-        tip,
-        layout: &[],
-        run: ONCE,
-        idle: None,
-    }
+    Stage::of(vec![("newer", before), ("older", target.clone())], target)
 }
 
 /// Somebody wrote into the published generation; a fresh one of the same commit replaces it.
 fn heal(world: &World) -> Stage {
-    let (tip, right) = synced(world, ONCE, &old());
+    let (_, right) = synced(world, ONCE, &old());
     let published = root::current(&world.root).unwrap().unwrap();
     std::fs::write(published.join("README"), "evil").unwrap();
     std::fs::remove_file(published.join("same/other")).unwrap();
     let tampered = Snapshot::read(&published).unwrap();
-    Stage {
-        published: true,
-        acceptable: vec![("tampered", tampered), ("right", right)],
-        tip,
-        layout: &[],
-        run: ONCE,
-        idle: None,
-    }
+    Stage::of(vec![("tampered", tampered), ("right", right.clone())], right)
 }
 
 /// The loop publishes, then prepares the spare for the next time.
@@ -175,35 +184,29 @@ fn spare(world: &World) -> Stage {
 
 /// Nothing is to be done.
 fn idle(world: &World) -> Stage {
-    let (tip, snapshot) = synced(world, ONCE, &old());
-    Stage {
-        published: true,
-        acceptable: vec![("the tip", snapshot)],
-        tip,
-        layout: &[],
-        run: ONCE,
-        idle: None,
-    }
+    let (_, snapshot) = synced(world, ONCE, &old());
+    Stage::of(vec![("the tip", snapshot.clone())], snapshot)
 }
 
 /// An update in git-sync's layout.
 fn worktree(world: &World) -> Stage {
     let (_, before) = synced_as(world, GIT_SYNC, ONCE, &old());
     let tip = world.remote.commit(&new());
-    let acceptable = vec![("old", before), ("new", world.remote.snapshot(&tip))];
-    Stage { published: true, acceptable, tip, layout: GIT_SYNC, run: ONCE, idle: None }
+    let after = world.remote.snapshot(&tip);
+    let acceptable = vec![("old", before), ("new", after.clone())];
+    Stage { layout: GIT_SYNC, ..Stage::of(acceptable, after) }
 }
 
 /// There a fresh generation of the same commit takes the place of one that somebody wrote into.
 fn exchange(world: &World) -> Stage {
-    let (tip, right) = synced_as(world, GIT_SYNC, ONCE, &old());
+    let (_, right) = synced_as(world, GIT_SYNC, ONCE, &old());
     let published = root::current(&world.root).unwrap().unwrap();
     std::fs::write(published.join("README"), "evil").unwrap();
     std::fs::remove_file(published.join("same/other")).unwrap();
     let mut tampered = Snapshot::read(&published).unwrap();
     tampered.0.remove(&b".git"[..]).unwrap();
-    let acceptable = vec![("tampered", tampered), ("right", right)];
-    Stage { published: true, acceptable, tip, layout: GIT_SYNC, run: ONCE, idle: None }
+    let acceptable = vec![("tampered", tampered), ("right", right.clone())];
+    Stage { layout: GIT_SYNC, ..Stage::of(acceptable, right) }
 }
 
 /// Puts the directory back as it was.

@@ -108,3 +108,42 @@ fn a_disk_that_is_full_from_some_change_on_ends_in_words_and_heals() {
         1,
     );
 }
+
+#[test]
+fn several_sources_survive_a_kill() {
+    for (scenario, step) in [
+        ("sources", 41),
+        ("source-added", 43),
+        ("source-removed", 19),
+        ("source-moved", 29),
+        ("one-to-many", 59),
+        ("many-to-one", 37),
+    ] {
+        run(scenario, "", Disturbance::Kill, sampled(step), &Memory, 2);
+    }
+}
+
+#[test]
+fn a_recovery_of_several_sources_survives_a_kill() {
+    for second in if full() { 1..=12 } else { 2..=2 } {
+        let sample =
+            if full() { Sample { step: 5, from: 1 + second % 5 } } else { Sample { step: 97, from: 11 } };
+        let label = format!(" and again before change {second}");
+        run("sources", &label, Disturbance::KillTwice(second), sample, &Memory, 1);
+    }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn an_error_of_any_change_of_several_sources_ends_in_words_and_heals() {
+    let errors = [("ENOSPC", libc::ENOSPC), ("EIO", libc::EIO)];
+    for (index, (label, errno)) in errors.into_iter().enumerate() {
+        for (scenario, step) in [("sources", 89), ("one-to-many", 113)] {
+            let sample = if full() { Sample::ALL } else { Sample { step, from: 7 + 11 * index } };
+            run(scenario, &format!(" with one {label}"), Disturbance::Error(errno), sample, &Memory, 1);
+        }
+    }
+    let (label, full_from_then_on) =
+        (" with ENOSPC from there on", Disturbance::ErrorsFromNowOn(libc::ENOSPC));
+    run("sources", label, full_from_then_on, sampled(101), &Memory, 1);
+}

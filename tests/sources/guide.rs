@@ -1,5 +1,8 @@
 //! What docs/guides/sources.md shows: its files, and the gate that refuses YAML that is no map.
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
 use super::*;
 
 fn guide() -> String {

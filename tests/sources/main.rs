@@ -9,112 +9,11 @@ mod common;
 mod guide;
 mod placing;
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::run::{Background, Ran, to_end};
-use common::{Files, Remote, Sidecar, World, eventually};
-
-/// Everything that is published, by its path: a file's content, a link's target after an arrow.
-fn published(root: &Path) -> BTreeMap<String, String> {
-    fn walk(dir: &Path, prefix: &str, into: &mut BTreeMap<String, String>) {
-        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-            let path = format!("{prefix}{}", entry.file_name().to_string_lossy());
-            let kind = entry.file_type().unwrap();
-            if kind.is_dir() {
-                walk(&entry.path(), &format!("{path}/"), into);
-            } else if kind.is_symlink() {
-                into.insert(path, format!("-> {}", entry.path().read_link().unwrap().display()));
-            } else {
-                into.insert(path, std::fs::read_to_string(entry.path()).unwrap());
-            }
-        }
-    }
-    let mut all = BTreeMap::new();
-    walk(&root.join("..data"), "", &mut all);
-    all
-}
-
-fn tree(files: &[(&str, &str)]) -> BTreeMap<String, String> {
-    files.iter().map(|(path, content)| ((*path).to_owned(), (*content).to_owned())).collect()
-}
-
-/// A world with more remotes, and the file that lists the sources.
-struct Many {
-    world: World,
-}
-
-impl Many {
-    fn new() -> Self {
-        Self { world: World::new() }
-    }
-
-    fn remote(&self, name: &str) -> Remote {
-        Remote::create(&self.world.dir().join(name))
-    }
-
-    fn file(&self) -> PathBuf {
-        self.world.dir().join("sources.yaml")
-    }
-
-    /// Replaces the file: a line a source, without braces.
-    fn list(&self, sources: &[String]) {
-        self.list_with("", sources);
-    }
-
-    fn list_with(&self, more: &str, sources: &[String]) {
-        let sources: String = sources.iter().map(|source| format!("  - {{{source}}}\n")).collect();
-        self.write(&format!("version: 1\n{more}sources:\n{sources}end: true\n"));
-    }
-
-    fn write(&self, text: &str) {
-        let new = self.file().with_extension("new");
-        std::fs::write(&new, text).unwrap();
-        std::fs::rename(new, self.file()).unwrap();
-    }
-
-    fn sync(&self, more: &[&str]) -> Command {
-        let mut command = self.world.treeswap(&["sync", "--sources"]);
-        command.arg(self.file()).arg("--root").arg(&self.world.root).args(more);
-        command
-    }
-
-    fn once(&self) -> Ran {
-        to_end(&mut self.sync(&["--one-time"]))
-    }
-
-    fn sidecar(&self, more: &[&str]) -> Sidecar {
-        let fast = ["--period=10ms", "--min-interval=0s", "--max-backoff=100ms", "--http-bind=127.0.0.1:0"];
-        Sidecar::of(&self.world, self.sync(&fast).args(more))
-    }
-
-    #[track_caller]
-    fn shows(&self, files: &[(&str, &str)]) {
-        let expected = tree(files);
-        let seen = std::cell::RefCell::new(BTreeMap::new());
-        let deadline = Instant::now() + common::allowed(Duration::from_secs(30));
-        while Instant::now() < deadline {
-            *seen.borrow_mut() = published(&self.world.root);
-            if *seen.borrow() == expected {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert_eq!(*seen.borrow(), expected);
-    }
-}
-
-fn source(name: &str, remote: &Remote, more: &str) -> String {
-    format!("name: {name}, repo: {}, ref: main{more}", remote.path.display())
-}
-
-fn rows(sidecar: &Sidecar) -> Vec<serde_json::Value> {
-    let answer = sidecar.ask("/status").unwrap();
-    let status: serde_json::Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
-    status["sources"].as_array().cloned().unwrap_or_default()
-}
+use common::many::{Many, published, rows, source};
+use common::run::{Background, to_end};
+use common::{Files, Remote, eventually};
 
 #[track_caller]
 fn said(process: &Background, words: &str) {
@@ -304,6 +203,27 @@ fn a_mirror_that_is_lost_is_fetched_again_and_garbage_goes() {
         dirs.map(|dir| std::fs::read_dir(dir.path()).unwrap().count()).sum::<usize>()
     };
     eventually(30, "what no generation needs goes", || (loose() < 15).then_some(()));
+}
+
+#[test]
+fn what_could_not_be_written_is_no_fault_of_a_commit() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("f", "1"));
+    two.commit(&Files::new().file("g", "1").file("drop", "1"));
+    let chosen = ", to: two, sparse: [\"/*\", \"!/drop\"]";
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, chosen)]);
+    let sidecar = many.sidecar(&[]);
+    many.shows(&[("one/f", "1"), ("two/g", "1")]);
+    // No tree can be written: a file is where its directory would be.
+    let objects = many.world.root.join("..treeswap/mirrors/composed/objects");
+    let dirs = (0..256).map(|first| objects.join(format!("{first:02x}")));
+    let planted: Vec<_> = dirs.filter(|dir| !dir.exists()).collect();
+    planted.iter().for_each(|dir| std::fs::write(dir, "").unwrap());
+    two.commit(&Files::new().file("g", "2").file("drop", "2"));
+    said(&sidecar.process, "write a tree");
+    planted.iter().for_each(|dir| std::fs::remove_file(dir).unwrap());
+    many.shows(&[("one/f", "1"), ("two/g", "2")]);
 }
 
 #[test]

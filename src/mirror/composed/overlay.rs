@@ -78,7 +78,11 @@ impl<'a> Overlay<'a> {
         let mut here = Vec::new();
         let mut below = Vec::new();
         for (part, given) in self.parts.iter().enumerate() {
-            let of = |source| Error::OfSource { name: given.name.clone(), source: Box::new(source) };
+            let of = |source| match source {
+                // That is ours: the same commit may do the next time.
+                Error::Git { .. } | Error::Cancelled => source,
+                _ => Error::OfSource { name: given.name.clone(), source: Box::new(source) },
+            };
             let Some(item) = self.chosen(given).map_err(of)? else { continue };
             match given.to.as_str() {
                 "" if item.is_dir() => here.push((part, item)),

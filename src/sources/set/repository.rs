@@ -21,6 +21,8 @@ pub(super) struct Repository {
     pub(super) url: String,
     /// What its refs named last, by the ref, with the object that was named.
     pub(super) known: BTreeMap<String, (ObjectId, Revision)>,
+    /// What they named last and cannot be had.
+    pub(super) refused: BTreeMap<String, (ObjectId, SourceError)>,
     /// What is wrong with a ref, or with all of them.
     pub(super) errors: BTreeMap<String, SourceError>,
     /// Failures in a row, and when the first of them was.
@@ -43,6 +45,7 @@ impl Repository {
             mirror: Arc::new(Mutex::new(mirror)),
             url,
             known: BTreeMap::new(),
+            refused: BTreeMap::new(),
             errors: BTreeMap::new(),
             failures: 0,
             failing_since: None,
@@ -60,12 +63,19 @@ impl Repository {
         self.errors.clear();
         self.full = answers.full;
         self.known.retain(|asked, _| answers.of_refs.iter().any(|(of, _)| of == asked));
+        let refused = std::mem::take(&mut self.refused);
         let mut failed = false;
         for (asked, answer) in answers.of_refs {
             match answer {
                 Answer::Named(object, revision) => _ = self.known.insert(asked, (object, revision)),
+                Answer::Refused(object, why) => {
+                    failed = true;
+                    self.refused.insert(asked.clone(), (object, why.clone()));
+                    self.errors.insert(asked, why);
+                }
                 Answer::Failed(why) => {
                     failed = true;
+                    self.refused.extend(refused.get(&asked).map(|was| (asked.clone(), was.clone())));
                     self.errors.insert(asked, why);
                 }
             }
@@ -73,7 +83,8 @@ impl Repository {
         if failed {
             self.failures = self.failures.saturating_add(1);
             self.failing_since.get_or_insert_with(Timestamp::now);
-            self.not_before = Some(Instant::now() + backoff.delay(self.failures));
+            let pause = backoff.delay(self.failures).max(answers.retry_after.unwrap_or_default());
+            self.not_before = Some(Instant::now() + pause);
         } else {
             (self.failures, self.failing_since, self.not_before) = (0, None, None);
         }

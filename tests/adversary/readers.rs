@@ -1,0 +1,206 @@
+//! Pinned readers beside it all: every read shows one recorded set, and of each source one commit that its ref named.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use treeswap::pin::{Options, Pin};
+
+use crate::common::{Sidecar, eventually, full};
+use crate::pool::{COPIES, content, paths};
+use crate::remotes::{Remotes, SOURCES};
+
+const READERS: usize = 3;
+
+/// The number of each source's commit.
+type Set = [usize; SOURCES.len()];
+
+/// What one reader saw: the set of each generation, and how often it read.
+#[derive(Default)]
+struct Saw {
+    sets: BTreeMap<String, Set>,
+    reads: u64,
+    /// Whole trees compared entry by entry.
+    whole: u64,
+    /// Sets compared with the public record, while they were held.
+    recorded: u64,
+}
+
+#[test]
+fn pinned_readers_see_recorded_sets_only() {
+    let least: u64 = if full() { 10_000_000 } else { 30_000 };
+    let swaps: usize = if full() { 1_000 } else { 12 };
+    let longest =
+        Duration::from_secs(std::env::var("TREESWAP_TEST_SECONDS").map_or(3600, |s| s.parse().unwrap()));
+    let remotes = Remotes::new(if full() { 2_000 } else { 300 });
+    let more = ["--grace=0s", "--connect-timeout=1s", "--idle-timeout=1s", "--sync-timeout=5s"];
+    let sidecar = remotes.many.sidecar(&more);
+    let root = &remotes.many.world.root;
+    eventually(60, "the first set", || root.join("..data").exists().then_some(()));
+    let (stop, enough, reads) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
+    let began = Instant::now();
+    let (mut saw, mut pushes, mut disturbed) = (Vec::new(), 0, 0);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| remotes.write(&stop));
+        let disturber = scope.spawn(|| remotes.disturb(&stop));
+        let reader = |_| scope.spawn(|| read_on(&remotes, &enough, &reads));
+        let readers: Vec<_> = (0..READERS).map(reader).collect();
+        while !readers.iter().any(|reader| reader.is_finished()) {
+            std::thread::sleep(Duration::from_millis(50));
+            let done = reads.load(Ordering::Relaxed) >= least && published(&sidecar).len() >= swaps;
+            if done || began.elapsed() > longest {
+                break;
+            }
+        }
+        enough.store(true, Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
+        saw = readers.into_iter().map(|reader| reader.join().unwrap()).collect();
+        pushes = writer.join().unwrap();
+        disturbed = disturber.join().unwrap();
+    });
+    let recorded = published(&sidecar);
+    let mut sets = BTreeMap::new();
+    for (generation, set) in saw.iter().flat_map(|saw| &saw.sets) {
+        let first = sets.entry(generation.clone()).or_insert(*set);
+        assert_eq!(first, set, "two readers saw {generation} otherwise");
+        judge(&remotes, generation, set, &recorded);
+    }
+    let count = |of: fn(&Saw) -> u64| saw.iter().map(of).sum::<u64>();
+    let failures = sidecar.process.log().matches("is not where its ref is").count();
+    let apart =
+        sets.values().filter(|set| remotes.partner(set[SOURCES.len() - 2]) != set[SOURCES.len() - 1]).count();
+    println!(
+        "{} pinned reads of {} sources ({} compared whole, {} with the record while held): 0 mixed; {} of {} generations \
+         seen; {pushes} pushes, {disturbed} disturbances, {failures} failures said; \
+         two refs that move together were apart in {apart}; {:.0} s",
+        count(|saw| saw.reads),
+        SOURCES.len(),
+        count(|saw| saw.whole),
+        count(|saw| saw.recorded),
+        sets.len(),
+        recorded.len(),
+        began.elapsed().as_secs_f32()
+    );
+    assert_eq!(apart, 0, "refs of one repository come from one moment");
+    assert!(began.elapsed() > longest || count(|saw| saw.reads) >= least && recorded.len() >= swaps);
+    assert!(sets.len() > swaps / 4 && failures > 0 && count(|saw| saw.recorded) > 0, "too little happened");
+}
+
+/// The sets that the log says were published, by generation: names, and beginnings of commits' ids.
+fn published(sidecar: &Sidecar) -> BTreeMap<String, BTreeMap<String, String>> {
+    let mut all = BTreeMap::new();
+    for line in sidecar.process.log().lines() {
+        let Some((_, rest)) = line.split_once("\"message\":\"published ") else { continue };
+        let (message, _) = rest.split_once('"').unwrap();
+        let (head, set) = message.split_once(": ").unwrap();
+        let generation = head.split(' ').nth(2).unwrap();
+        let part =
+            |part: &str| part.split_once(' ').map(|(name, id)| (name.to_owned(), id.to_owned())).unwrap();
+        all.insert(generation.to_owned(), set.split(", ").map(part).collect());
+    }
+    all
+}
+
+/// What was seen is what was recorded, and what the refs named.
+fn judge(
+    remotes: &Remotes,
+    generation: &str,
+    set: &Set,
+    recorded: &BTreeMap<String, BTreeMap<String, String>>,
+) {
+    let recorded = recorded.get(generation).unwrap_or_else(|| panic!("{generation} was never published"));
+    assert_eq!(recorded.len(), SOURCES.len(), "{recorded:?}");
+    for (source, ((name, repo, _), number)) in SOURCES.iter().zip(set).enumerate() {
+        assert_eq!(remotes.pools[*repo].number(&recorded[*name]), Some(*number), "{generation}: {name}");
+        assert!(remotes.has_named(source, *number), "{generation}: {name} never named its commit {number}");
+    }
+}
+
+fn read_on(remotes: &Remotes, enough: &AtomicBool, reads: &AtomicU64) -> Saw {
+    let mut saw = Saw::default();
+    let root = &remotes.many.world.root;
+    while !enough.load(Ordering::Relaxed) {
+        let pin = Pin::take(root, &Options::default()).unwrap();
+        let set = read(&pin).unwrap_or_else(|wrong| panic!("{}: {wrong}", pin.location().display()));
+        saw.reads += 1;
+        if saw.reads.is_multiple_of(64) {
+            reads.fetch_add(64, Ordering::Relaxed);
+        }
+        let generation = pin.generation().to_str().unwrap();
+        let is_new = match saw.sets.get(generation) {
+            Some(before) => {
+                assert_eq!(*before, set, "{generation} changed");
+                false
+            }
+            None => saw.sets.insert(generation.to_owned(), set).is_none(),
+        };
+        if is_new || saw.reads.is_multiple_of(1024) {
+            whole(&pin, &set);
+            saw.whole += 1;
+        }
+        if is_new && saw.sets.len().is_multiple_of(8) {
+            held(remotes, generation, &set);
+            saw.recorded += 1;
+        }
+    }
+    saw
+}
+
+/// The set that the files' contents tell; an error where one source's files disagree.
+fn read(pin: &Pin) -> Result<Set, String> {
+    let mut set = [0; SOURCES.len()];
+    for ((name, repo, _), number) in SOURCES.iter().zip(&mut set) {
+        let word = if *repo == 4 { "daemon" } else { name };
+        let one = |copy: &str| -> Result<usize, String> {
+            let path = format!("{name}/{copy}");
+            let mut text = [0; 64];
+            let file = rustix::fs::openat(pin.dir(), &path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+            let length = file.and_then(|file| rustix::io::read(file, &mut text));
+            let length = length.map_err(|error| format!("{path}: {error}"))?;
+            let text = std::str::from_utf8(&text[..length]).unwrap_or_default();
+            let number = text.strip_prefix(word).and_then(|rest| rest.trim().parse().ok());
+            number.ok_or_else(|| format!("{path}: {text:?}"))
+        };
+        let copies = COPIES.map(one);
+        *number = copies[0].clone()?;
+        if copies.iter().any(|copy| copy.as_ref() != Ok(number)) {
+            return Err(format!("{name} is a mixture: {copies:?}"));
+        }
+    }
+    Ok(set)
+}
+
+/// Nothing is missing, and nothing is too much.
+fn whole(pin: &Pin, set: &Set) {
+    let found = crate::common::Snapshot::read(&pin.path()).unwrap();
+    let mut expected: Vec<Vec<u8>> = Vec::new();
+    for ((name, ..), number) in SOURCES.iter().zip(set) {
+        expected.push((*name).into());
+        expected.extend(paths(*number).iter().map(|path| format!("{name}/{path}").into_bytes()));
+    }
+    expected.sort();
+    assert_eq!(found.0.keys().collect::<Vec<_>>(), expected.iter().collect::<Vec<_>>());
+    for ((name, repo, _), number) in SOURCES.iter().zip(set) {
+        let word = if *repo == 4 { "daemon" } else { name };
+        let file = format!("{name}/d{}/only-{number}", number % 4).into_bytes();
+        let node =
+            crate::common::tree::Node::File { executable: false, content: content(word, *number).into() };
+        assert_eq!(found.0[&file], node);
+    }
+}
+
+/// The public record names the set of a generation that somebody holds.
+fn held(remotes: &Remotes, generation: &str, set: &Set) {
+    let record = remotes.many.world.root.join("..treeswap/status.json");
+    let sources = eventually(60, "the record names the generation", || {
+        let status: serde_json::Value = serde_json::from_slice(&std::fs::read(&record).ok()?).ok()?;
+        let retired = status["retired"].as_array()?.iter();
+        let mut all = retired.chain(std::iter::once(&status["current"]));
+        Some(all.find(|one| one["name"] == generation)?["commit"]["sources"].clone())
+    });
+    for ((name, repo, _), number) in SOURCES.iter().zip(set) {
+        let source = sources.as_array().unwrap().iter().find(|source| source["name"] == *name).unwrap();
+        assert_eq!(source["revision"], remotes.pools[*repo].commits[*number], "{generation}: {name}");
+    }
+}

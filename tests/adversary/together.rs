@@ -1,0 +1,247 @@
+//! Two refs of one repository that always move together, under ref transactions: no generation has one of them without the
+//! other. Beside it, at full size, what others get of the same refs who ask for each by itself.
+//!
+//! git writes the refs of a transaction one after the other, and a server reads them one by one, so that an answer may be
+//! torn; treeswap asks until two rounds agree. That is beaten where a transaction itself takes longer than the pause
+//! between the rounds, on a machine that is busy: such transactions are counted, and so many torn pairs are allowed.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use treeswap::pin::{Options, Pin};
+
+use crate::Random;
+use crate::common::http_backend::{HttpBackend, Kind};
+use crate::common::many::Many;
+use crate::common::{Remote, Sidecar, World, eventually, full};
+use crate::pool::Pool;
+
+/// A transaction that takes so long can be read in its middle twice.
+const STALL: Duration = Duration::from_millis(20);
+
+/// Moves both refs to the same number, through one long-lived git.
+struct Writer {
+    git: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    stalls: usize,
+}
+
+impl Writer {
+    fn new(remote: &Remote) -> Self {
+        let mut git = remote.command(&["update-ref", "--stdin"]);
+        let mut git = git.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (input, output) = (git.stdin.take().unwrap(), git.stdout.take().unwrap());
+        Self { git, input, output: BufReader::new(output), stalls: 0 }
+    }
+
+    fn said(&mut self) {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        assert!(line.ends_with(": ok\n"), "{line}");
+    }
+
+    fn both(&mut self, id: &str) {
+        write!(self.input, "start\nupdate refs/heads/x {id}\nupdate refs/heads/y {id}\nprepare\n").unwrap();
+        self.input.flush().unwrap();
+        self.said();
+        self.said();
+        let began = Instant::now();
+        writeln!(self.input, "commit").unwrap();
+        self.input.flush().unwrap();
+        self.said();
+        self.stalls += usize::from(began.elapsed() > STALL);
+    }
+
+    fn end(mut self) -> usize {
+        drop(self.input);
+        assert!(self.git.wait().unwrap().success());
+        self.stalls
+    }
+}
+
+fn number(text: std::io::Result<String>) -> Option<usize> {
+    text.ok()?.trim_end().strip_prefix("both ")?.parse().ok()
+}
+
+/// What readers of one root see: pairs, and those that are torn, by generation.
+#[derive(Default)]
+struct Pairs {
+    reads: u64,
+    generations: BTreeSet<String>,
+    torn: BTreeSet<String>,
+}
+
+fn pairs(root: &Path, stop: &AtomicBool) -> Pairs {
+    let mut pairs = Pairs::default();
+    while !stop.load(Ordering::Relaxed) {
+        let pin = Pin::take(root, &Options::default()).unwrap();
+        let [x, y] = ["x/k0", "y/k0"].map(|path| number(std::fs::read_to_string(pin.path().join(path))));
+        assert!(x.is_some() && y.is_some(), "{}", pin.location().display());
+        let generation = pin.generation().to_string_lossy().into_owned();
+        pairs.reads += 1;
+        if x != y {
+            pairs.torn.insert(generation.clone());
+        }
+        pairs.generations.insert(generation);
+        drop(pin);
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    pairs
+}
+
+/// Reads two places one after the other, as a program does that has two directories; how often, and how often they
+/// disagreed.
+fn apart(places: [PathBuf; 2], stop: &AtomicBool) -> (u64, u64) {
+    let (mut reads, mut mixed) = (0, 0);
+    while !stop.load(Ordering::Relaxed) {
+        let read = |place: &PathBuf| number(std::fs::read_to_string(place));
+        if let (Some(x), Some(y)) = (read(&places[0]), read(&places[1])) {
+            (reads, mixed) = (reads + 1, mixed + u64::from(x != y));
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    (reads, mixed)
+}
+
+/// As a kubelet does with two ConfigMaps in a projected volume: each is known from a watch of its own, and what is known of
+/// both is swapped in at once.
+fn projected(remote: &Remote, dir: &Path, stop: &AtomicBool) {
+    std::fs::create_dir_all(dir).unwrap();
+    let mut random = Random::new(3);
+    let mut known = ["x", "y"].map(|_| String::new());
+    for round in 0.. {
+        for (name, known) in ["x", "y"].iter().zip(&mut known) {
+            if random.below(2) == 0 || known.is_empty() {
+                *known = remote.git(&["show", &format!("refs/heads/{name}:k0")]);
+            }
+        }
+        let new = dir.join(format!("..{round}"));
+        std::fs::create_dir(&new).unwrap();
+        for (name, text) in ["x", "y"].iter().zip(&known) {
+            std::fs::write(new.join(name), text).unwrap();
+        }
+        std::os::unix::fs::symlink(format!("..{round}"), dir.join("..data_tmp")).unwrap();
+        std::fs::rename(dir.join("..data_tmp"), dir.join("..data")).unwrap();
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+    }
+}
+
+/// Reads one volume as [`pairs`] does: resolved once.
+fn of_volume(dir: &Path, stop: &AtomicBool) -> (u64, u64) {
+    let (mut reads, mut mixed) = (0, 0);
+    while !stop.load(Ordering::Relaxed) {
+        if let Ok(set) = dir.join("..data").canonicalize() {
+            let [x, y] = ["x", "y"].map(|name| number(std::fs::read_to_string(set.join(name))));
+            (reads, mixed) = (reads + 1, mixed + u64::from(x != y));
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    (reads, mixed)
+}
+
+/// Two syncs of one ref each.
+fn two_syncs(world: &World, url: &str) -> ([Sidecar; 2], [PathBuf; 2]) {
+    let one = |name: &str| {
+        let root = world.dir().join(format!("alone-{name}"));
+        let fast = ["--period=10ms", "--min-interval=0s", "--grace=1m", "--http-bind=127.0.0.1:0"];
+        let mut command = world.treeswap(&["sync", "--repo", url, "--ref", name, "--root"]);
+        // The log of each is in the directory that the world names.
+        let log = World::new();
+        (Sidecar::of(&log, command.arg(&root).args(fast)), root.join("..data/k0"))
+    };
+    let [(x, at_x), (y, at_y)] = ["x", "y"].map(one);
+    ([x, y], [at_x, at_y])
+}
+
+/// Bursts of transactions, then a moment in which the refs can be read.
+fn transactions(remote: &Remote, pool: &Pool, count: usize, reachable: impl Fn(usize) -> bool) -> usize {
+    let mut random = Random::new(5);
+    let mut writer = Writer::new(remote);
+    let mut done = 0;
+    while done < count {
+        let most = if random.below(4) == 0 { 300 } else { 12 };
+        let burst = 1 + random.below(most);
+        for _ in 0..burst.min(count - done) {
+            // Another number each time: none that was there a moment ago.
+            writer.both(&pool.commits[done % pool.commits.len()]);
+            done += 1;
+            std::thread::sleep(Duration::from_micros(random.below(400) as u64));
+        }
+        if random.below(4) == 0 {
+            let last = (done - 1) % pool.commits.len();
+            eventually(60, "the last pair is published", || reachable(last).then_some(()));
+        }
+        random.pause(60);
+    }
+    writer.end()
+}
+
+fn run(way: &str, count: usize, url: impl Fn(&Many, &HttpBackend, &Remote) -> String) {
+    let many = Many::new();
+    let remote = many.remote("both");
+    let pool = Pool::new(&many.world.dir().join("pool"), "both", 1_000);
+    let all: Vec<(usize, String)> = (0..pool.commits.len()).map(|n| (n, format!("refs/all/{n}"))).collect();
+    for some in all.chunks(250) {
+        let refs: Vec<(usize, &str)> = some.iter().map(|(n, name)| (*n, name.as_str())).collect();
+        assert!(pool.push(&remote.path, &refs));
+    }
+    remote.git(&["update-ref", "refs/heads/x", &pool.commits[999]]);
+    remote.git(&["update-ref", "refs/heads/y", &pool.commits[999]]);
+    let server = HttpBackend::start(many.world.dir(), Kind::default());
+    let url = url(&many, &server, &remote);
+    let of = |name: &str| format!("name: {name}, repo: '{url}', ref: {name}, to: {name}");
+    many.list(&[of("x"), of("y")]);
+    let sidecar = many.sidecar(&["--grace=0s"]);
+    let root = &many.world.root;
+    eventually(60, "the first pair", || root.join("..data").exists().then_some(()));
+    let beside = full().then(|| two_syncs(&many.world, &url));
+    let volume = many.world.dir().join("volume");
+    let stop = AtomicBool::new(false);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| pairs(root, &stop));
+        let others = beside.as_ref().map(|(_, places)| {
+            scope.spawn(|| projected(&remote, &volume, &stop));
+            (scope.spawn(|| apart(places.clone(), &stop)), scope.spawn(|| of_volume(&volume, &stop)))
+        });
+        let reachable = |last| number(std::fs::read_to_string(root.join("..data/x/k0"))) == Some(last);
+        let stalls = transactions(&remote, &pool, count, reachable);
+        std::thread::sleep(Duration::from_millis(200));
+        stop.store(true, Ordering::Relaxed);
+        let seen = reader.join().unwrap();
+        println!(
+            "two refs of one repository over {way}: {count} transactions, {stalls} longer than {STALL:?}; {} reads of {} \
+             generations, {} of them torn; {:.0} s",
+            seen.reads,
+            seen.generations.len(),
+            seen.torn.len(),
+            began.elapsed().as_secs_f32()
+        );
+        if let Some((apart, of_volume)) = others {
+            for (what, (reads, mixed)) in [
+                ("two syncs of one ref each, read one after the other", apart.join().unwrap()),
+                ("a volume that is projected from two watches, simulated", of_volume.join().unwrap()),
+            ] {
+                println!("  beside it, {what}: {mixed} of {reads} reads mixed");
+            }
+        }
+        assert!(seen.torn.len() <= stalls, "torn, though no transaction was slow: {:?}", seen.torn);
+        assert!(seen.generations.len() > count / 400, "too little was published");
+    });
+    let log = sidecar.process.log();
+    assert!(!log.contains("panicked"), "{log}");
+}
+
+#[test]
+fn two_refs_that_move_together_are_published_together() {
+    let count = if full() { 50_000 } else { 600 };
+    run("HTTP", count, |_, server, _| server.url("both"));
+    run("a local path", count, |_, _, remote| remote.path.display().to_string());
+}

@@ -1,0 +1,108 @@
+//! Several repositories, refs and directories in one root (`--sources`).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::run::{Ran, to_end};
+use super::{Remote, Sidecar, World};
+
+/// Everything that is published, by its path: a file's content, a link's target after an arrow.
+pub fn published(root: &Path) -> BTreeMap<String, String> {
+    fn walk(dir: &Path, prefix: &str, into: &mut BTreeMap<String, String>) {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            let path = format!("{prefix}{}", entry.file_name().to_string_lossy());
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() {
+                walk(&entry.path(), &format!("{path}/"), into);
+            } else if kind.is_symlink() {
+                into.insert(path, format!("-> {}", entry.path().read_link().unwrap().display()));
+            } else {
+                into.insert(path, std::fs::read_to_string(entry.path()).unwrap());
+            }
+        }
+    }
+    let mut all = BTreeMap::new();
+    walk(&root.join("..data"), "", &mut all);
+    all
+}
+
+fn tree(files: &[(&str, &str)]) -> BTreeMap<String, String> {
+    files.iter().map(|(path, content)| ((*path).to_owned(), (*content).to_owned())).collect()
+}
+
+/// A world with more remotes, and the file that lists the sources.
+pub struct Many {
+    pub world: World,
+}
+
+impl Many {
+    pub fn new() -> Self {
+        Self { world: World::new() }
+    }
+
+    pub fn remote(&self, name: &str) -> Remote {
+        Remote::create(&self.world.dir().join(name))
+    }
+
+    pub fn file(&self) -> PathBuf {
+        self.world.dir().join("sources.yaml")
+    }
+
+    /// Replaces the file: a line a source, without braces.
+    pub fn list(&self, sources: &[String]) {
+        self.list_with("", sources);
+    }
+
+    pub fn list_with(&self, more: &str, sources: &[String]) {
+        let sources: String = sources.iter().map(|source| format!("  - {{{source}}}\n")).collect();
+        self.write(&format!("version: 1\n{more}sources:\n{sources}end: true\n"));
+    }
+
+    pub fn write(&self, text: &str) {
+        let new = self.file().with_extension("new");
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(new, self.file()).unwrap();
+    }
+
+    pub fn sync(&self, more: &[&str]) -> Command {
+        let mut command = self.world.treeswap(&["sync", "--sources"]);
+        command.arg(self.file()).arg("--root").arg(&self.world.root).args(more);
+        command
+    }
+
+    pub fn once(&self) -> Ran {
+        to_end(&mut self.sync(&["--one-time"]))
+    }
+
+    pub fn sidecar(&self, more: &[&str]) -> Sidecar {
+        let fast = ["--period=10ms", "--min-interval=0s", "--max-backoff=100ms", "--http-bind=127.0.0.1:0"];
+        Sidecar::of(&self.world, self.sync(&fast).args(more))
+    }
+
+    #[track_caller]
+    pub fn shows(&self, files: &[(&str, &str)]) {
+        let expected = tree(files);
+        let seen = std::cell::RefCell::new(BTreeMap::new());
+        let deadline = Instant::now() + super::allowed(Duration::from_secs(30));
+        while Instant::now() < deadline {
+            *seen.borrow_mut() = published(&self.world.root);
+            if *seen.borrow() == expected {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(*seen.borrow(), expected);
+    }
+}
+
+pub fn source(name: &str, remote: &Remote, more: &str) -> String {
+    format!("name: {name}, repo: {}, ref: main{more}", remote.path.display())
+}
+
+pub fn rows(sidecar: &Sidecar) -> Vec<serde_json::Value> {
+    let answer = sidecar.ask("/status").unwrap();
+    let status: serde_json::Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+    status["sources"].as_array().cloned().unwrap_or_default()
+}
