@@ -163,7 +163,7 @@ impl Settings {
 }
 
 /// Relative paths are taken from the working directory once, at start.
-fn absolute(text: &str) -> PathBuf {
+pub(super) fn absolute(text: &str) -> PathBuf {
     // It only fails for an empty path and for a working directory that is gone; the first use names it then.
     std::path::absolute(text).unwrap_or_else(|_| PathBuf::from(text))
 }

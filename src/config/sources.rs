@@ -1,6 +1,6 @@
 //! `--sources`: several repositories in one root.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use super::credentials;
 use super::env::Origins;
 use super::error::Error;
 use super::origin::Hidden;
+use super::settings::absolute;
 use super::values::path;
 use crate::mirror::{self, wire};
 use crate::retry::Backoff;
@@ -64,10 +65,6 @@ impl Check<'_> {
         let wire = Arc::new(move |source: &Listed| settings.of(source).map_err(|error| error.to_string()));
         Ok(SetOptions { file, dir, mirror, wire, backoff, timeout, one_time, rules: false, root: true })
     }
-}
-
-fn absolute(text: &str) -> PathBuf {
-    std::path::absolute(text).unwrap_or_else(|_| PathBuf::from(text))
 }
 
 /// What is known of every way to a repository.

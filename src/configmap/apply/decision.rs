@@ -143,8 +143,8 @@ impl Refusal {
                 "--adopt=prow takes over what Prow's tools made; the plan shows the keys that would go"
             }
             Self::Nobody => {
-                "--adopt=all takes over what has no owner; the plan shows the keys that would go. Several repositories \
-                 that feed one ConfigMap need targets of their own"
+                "--adopt=all takes over what has no owner; the plan shows the keys that would go. If another \
+                 installation made it: `--sources` feeds one ConfigMap from several repositories"
             }
             Self::Immutable => {
                 "--recreate-immutable deletes it and makes it again; mounted Pods do not see that"

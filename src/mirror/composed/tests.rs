@@ -52,7 +52,7 @@ fn model(paths: &[&str]) -> Model {
         .collect::<BTreeMap<_, _>>()
 }
 
-/// A commit whose directory `deep` was lost after it was written, so that whoever reads it is seen.
+/// A commit whose directory `deep` was lost after it was written, so that a reader of it is seen.
 fn with_a_lost_directory(mirror: &Fixture) -> (Revision, ObjectId) {
     let blob = mirror.blob(b"x");
     let deep = mirror.tree(&[("100644", b"lost.yaml", blob)]);
