@@ -18,8 +18,8 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use scenes::{
-    chart, consumers, crash, cronjob, latency, manifests, migrate, rights, rollout, set, shared, start,
-    volumes,
+    chart, consumers, crash, cronjob, latency, manifests, migrate, rights, rollout, set, shared, sources,
+    start, volumes,
 };
 use shop::{Node, Programs, Shop};
 
@@ -38,7 +38,7 @@ use With::{GitSync, Nobody, Others};
 type Scene = (With, &'static str, fn(&Shop));
 
 /// Those that take long begin first.
-const SCENES: [Scene; 19] = [
+const SCENES: [Scene; 20] = [
     (
         Others,
         "commits become visible through treeswap, a ConfigMap volume and git-sync",
@@ -64,6 +64,11 @@ const SCENES: [Scene; 19] = [
         Others,
         "a reader of several ConfigMaps takes complete sets only, and without the marker mixed ones too",
         set::complete,
+    ),
+    (
+        Others,
+        "two places under one directory are one event, and what would kill their reader is refused",
+        sources::one_directory,
     ),
     (Others, "a rolling update under load ends every sidecar with exit code 0", rollout::drains),
     (

@@ -11,5 +11,6 @@ pub mod rights;
 pub mod rollout;
 pub mod set;
 pub mod shared;
+pub mod sources;
 pub mod start;
 pub mod volumes;
