@@ -136,9 +136,10 @@ async fn ask(question: Question) -> Answers {
 
 /// Whether it is the way to the remote that failed, not what the remote has.
 fn is_cut(error: &mirror::Error) -> bool {
+    let of_way = |error: &wire::Error| error.is_transient() && !matches!(error, wire::Error::Remote { .. });
     match error {
-        mirror::Error::Wire(wire::Error::Remote { .. }) => false,
-        mirror::Error::Wire(error) => error.is_transient(),
+        mirror::Error::Wire(error) => of_way(error),
+        mirror::Error::Unsent { source, .. } => of_way(source),
         _ => false,
     }
 }

@@ -15,6 +15,7 @@ use crate::common::sshd::{self, Sshd};
 use crate::common::{Remote, World};
 use crate::pool::Pool;
 use crate::port::{self, Cut, Port, Relay, behaviour};
+use crate::together::Writer;
 
 /// A ref that is a source: its name, which is where it is placed, too; the repository; the ref.
 pub const SOURCES: [(&str, usize, &str); 6] = [
@@ -37,6 +38,7 @@ pub struct Remotes {
     named: Mutex<Vec<BTreeSet<usize>>>,
     /// What the first server does: nothing unusual, refuse, hang up, hang.
     mood: Arc<AtomicUsize>,
+    transactions: Mutex<Writer>,
     sshd: Sshd,
     port: Port,
     behind: Port,
@@ -56,6 +58,7 @@ impl Remotes {
         let port = Port::open(Relay::all(behind.address).behaviour());
         let this = Self {
             named: Mutex::new(vec![BTreeSet::new(); SOURCES.len()]),
+            transactions: Mutex::new(Writer::new(&remotes[4])),
             many,
             pools,
             remotes,
@@ -131,13 +134,12 @@ impl Remotes {
         self.will_name(x, number);
         self.will_name(y, partner);
         let [at_x, at_y] = [number, partner].map(|number| &pool.commits[number]);
-        let text =
-            format!("start\nupdate refs/heads/x {at_x}\nupdate refs/heads/y {at_y}\nprepare\ncommit\n");
-        let mut git = self.remotes[SOURCES[x].1].command(&["update-ref", "--stdin"]);
-        let mut git =
-            git.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null()).spawn().unwrap();
-        std::io::Write::write_all(&mut git.stdin.take().unwrap(), text.as_bytes()).unwrap();
-        assert!(git.wait().unwrap().success());
+        self.transactions.lock().unwrap().both(at_x, at_y);
+    }
+
+    /// Transactions so far that could be read in their middle.
+    pub fn stalls(&self) -> usize {
+        self.transactions.lock().unwrap().stalls
     }
 
     /// The ref is away for a moment.

@@ -23,16 +23,17 @@ use crate::pool::Pool;
 /// A transaction that takes so long can be read in its middle twice.
 const STALL: Duration = Duration::from_millis(20);
 
-/// Moves both refs to the same number, through one long-lived git.
-struct Writer {
+/// Moves two refs in one transaction, through one long-lived git.
+pub struct Writer {
     git: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    stalls: usize,
+    /// Transactions that could be read in their middle.
+    pub stalls: usize,
 }
 
 impl Writer {
-    fn new(remote: &Remote) -> Self {
+    pub fn new(remote: &Remote) -> Self {
         let mut git = remote.command(&["update-ref", "--stdin"]);
         let mut git = git.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (input, output) = (git.stdin.take().unwrap(), git.stdout.take().unwrap());
@@ -45,8 +46,8 @@ impl Writer {
         assert!(line.ends_with(": ok\n"), "{line}");
     }
 
-    fn both(&mut self, id: &str) {
-        write!(self.input, "start\nupdate refs/heads/x {id}\nupdate refs/heads/y {id}\nprepare\n").unwrap();
+    pub fn both(&mut self, x: &str, y: &str) {
+        write!(self.input, "start\nupdate refs/heads/x {x}\nupdate refs/heads/y {y}\nprepare\n").unwrap();
         self.input.flush().unwrap();
         self.said();
         self.said();
@@ -170,7 +171,8 @@ fn transactions(remote: &Remote, pool: &Pool, count: usize, reachable: impl Fn(u
         let burst = 1 + random.below(most);
         for _ in 0..burst.min(count - done) {
             // Another number each time: none that was there a moment ago.
-            writer.both(&pool.commits[done % pool.commits.len()]);
+            let id = &pool.commits[done % pool.commits.len()];
+            writer.both(id, id);
             done += 1;
             std::thread::sleep(Duration::from_micros(random.below(400) as u64));
         }

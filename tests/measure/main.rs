@@ -5,7 +5,10 @@
 //! process and of every child it waited for.
 #![allow(unreachable_pub)] // a test binary exports nothing
 
+#[path = "../common/mod.rs"]
+mod common;
 mod repository;
+mod sources;
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -20,13 +23,21 @@ struct Options {
     rounds: usize,
     git_sync: Option<PathBuf>,
     dir: PathBuf,
+    /// Several sources instead of one repository.
+    sources: bool,
 }
 
-const USAGE: &str = "usage: tests/bench [--files N] [--updates N] [--rounds N] [--git-sync PATH] [--dir DIR on tmpfs or a journalled disk]";
+const USAGE: &str = "usage: tests/bench [--sources] [--files N] [--updates N] [--rounds N] [--git-sync PATH] [--dir DIR on tmpfs or a journalled disk]";
 
 fn options() -> Result<Options, String> {
-    let mut options =
-        Options { files: 20_000, updates: 12, rounds: 3, git_sync: None, dir: "/dev/shm".into() };
+    let mut options = Options {
+        files: 20_000,
+        updates: 12,
+        rounds: 3,
+        git_sync: None,
+        dir: "/dev/shm".into(),
+        sources: false,
+    };
     let mut args = std::env::args().skip(1);
     while let Some(flag) = args.next() {
         let mut value = || args.next().ok_or(format!("{flag} needs a value"));
@@ -36,6 +47,7 @@ fn options() -> Result<Options, String> {
             "--updates" => options.updates = number(value()?)?,
             "--rounds" => options.rounds = number(value()?)?,
             "--git-sync" => options.git_sync = Some(value()?.into()),
+            "--sources" => options.sources = true,
             "--dir" => options.dir = value()?.into(),
             _ => return Err(format!("unknown: {flag}")),
         }
@@ -265,6 +277,9 @@ fn main() {
         eprintln!("tests/bench: {wrong}\n{USAGE}");
         std::process::exit(2);
     });
+    if options.sources {
+        return sources::measure(&options);
+    }
     let home =
         tempfile::Builder::new().prefix("treeswap-bench-").tempdir_in(&options.dir).expect("a directory");
     let path = home.path().join("repository.git");

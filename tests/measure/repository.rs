@@ -43,7 +43,7 @@ fn path_of(index: usize) -> String {
     }
 }
 
-fn content_of(index: usize, round: usize, random: &mut Random) -> Vec<u8> {
+pub fn content_of(index: usize, round: usize, random: &mut Random) -> Vec<u8> {
     let mut text = format!("# file {index}, round {round}\nname: component-{index}\ntests:\n");
     // Most are small, a few are large: about 5 kB on average.
     let lines = 20 + random.below(100) * if random.below(20) == 0 { 12 } else { 1 };

@@ -1,0 +1,201 @@
+//! The same files from 1, 8 and 64 sources: what a commit in one of them costs, and a look at which nothing is new.
+//!
+//! Everything comes over HTTP from a server that counts, on loopback. The period is an hour and each look is asked for by a
+//! signal, so that what is measured is one look and nothing else.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::http_backend::{Hit, HttpBackend, Kind};
+use crate::repository::{Random, content_of, git};
+use crate::{Options, Running, changed, median};
+
+/// A shape: sources, repositories, refs of each.
+const SHAPES: [(usize, usize, usize); 4] = [(1, 1, 1), (8, 8, 1), (64, 8, 1), (64, 8, 8)];
+
+/// Looks with nothing new.
+const IDLE: usize = 20;
+
+/// The repositories of a shape, and the file that lists the sources.
+struct Set {
+    sources: usize,
+    repositories: usize,
+    refs: usize,
+    /// Files of each source.
+    each: usize,
+}
+
+impl Set {
+    fn repo(&self, source: usize) -> usize {
+        source % self.repositories
+    }
+
+    fn branch(&self, source: usize) -> String {
+        format!("b{}", source / self.repositories % self.refs)
+    }
+
+    /// Every repository with all that its sources need, on each of its branches.
+    fn make(&self, dir: &Path, base: &HttpBackend) {
+        let mut random = Random::new(9);
+        let mut listed = String::from("version: 1\nsources:\n");
+        for repo in 0..self.repositories {
+            let path = dir.join(format!("r{repo}"));
+            std::fs::create_dir(&path).expect("a directory");
+            git(&path, &["init", "--quiet", "--bare", "--initial-branch=b0", "."]);
+            git(&path, &["config", "uploadpack.allowAnySHA1InWant", "true"]);
+            let mut input = Vec::new();
+            input.extend(b"commit refs/heads/b0\ncommitter A <a@example.com> 1700000000 +0000\ndata 1\nx\n");
+            for source in (0..self.sources).filter(|source| self.repo(*source) == repo) {
+                for file in 0..self.each {
+                    let text = content_of(file, source, &mut random);
+                    input.extend(
+                        format!("M 100644 inline s{source}/d{}/f{file}\ndata {}\n", file / 20, text.len())
+                            .bytes(),
+                    );
+                    input.extend(text);
+                    input.push(b'\n');
+                }
+            }
+            import(&path, &input);
+            git(&path, &["repack", "-adq"]);
+            for other in 1..self.refs {
+                git(&path, &["branch", &format!("b{other}"), "b0"]);
+            }
+        }
+        for source in 0..self.sources {
+            let (url, branch) = (base.url(&format!("r{}", self.repo(source))), self.branch(source));
+            listed += &format!(
+                "  - {{name: s{source}, repo: '{url}', ref: {branch}, path: s{source}, to: s{source}}}\n"
+            );
+        }
+        std::fs::write(dir.join("sources.yaml"), listed + "end: true\n").expect("space");
+    }
+
+    /// One file changes in one source.
+    fn push(&self, dir: &Path, round: usize, random: &mut Random) {
+        let source = random.below(self.sources);
+        let branch = self.branch(source);
+        let file = random.below(self.each);
+        let text = content_of(file, 1000 + round, random);
+        let path = dir.join(format!("r{}", self.repo(source)));
+        let head = format!(
+            "commit refs/heads/next\ncommitter A <a@example.com> 1700000000 +0000\ndata 1\nx\nfrom refs/heads/{branch}^0\n"
+        );
+        let change = format!("M 100644 inline s{source}/d{}/f{file}\ndata {}\n", file / 20, text.len());
+        import(&path, &[head.as_bytes(), change.as_bytes(), &text, b"\n"].concat());
+        git(&path, &["update-ref", &format!("refs/heads/{branch}"), "refs/heads/next"]);
+    }
+}
+
+fn import(path: &Path, input: &[u8]) {
+    let mut child = Command::new("git")
+        .arg("-C")
+        .arg(path)
+        .args(["fast-import", "--quiet", "--force"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("git runs");
+    std::io::Write::write_all(&mut child.stdin.take().expect("it is piped"), input).expect("it listens");
+    assert!(child.wait().expect("git runs").success(), "git fast-import failed");
+}
+
+fn look(process: &Running) {
+    let _ = kill_process(Pid::from_child(&process.0), Signal::HUP);
+}
+
+fn bytes(hits: &[Hit]) -> u64 {
+    hits.iter().map(|hit| hit.up + hit.down).sum()
+}
+
+/// Waits until it has asked nothing and worked nothing for a while.
+fn settle(process: &Running, server: &HttpBackend) {
+    let state = || (process.processor(), server.hits().len());
+    let mut before = state();
+    loop {
+        std::thread::sleep(Duration::from_millis(400));
+        let now = state();
+        if now.1 == before.1 && now.0 - before.0 < 0.002 {
+            return;
+        }
+        before = now;
+    }
+}
+
+fn one(set: &Set, options: &Options) {
+    let world =
+        tempfile::Builder::new().prefix("treeswap-bench-").tempdir_in(&options.dir).expect("a directory");
+    let server = HttpBackend::start(world.path(), Kind::default());
+    set.make(world.path(), &server);
+    let root = world.path().join("root");
+    let log = std::fs::File::create(world.path().join("log")).expect("a log");
+    let built = env!("CARGO_BIN_EXE_treeswap").into();
+    let mut command = Command::new(std::env::var_os("TREESWAP_TEST_BINARY").unwrap_or(built));
+    command.args(["sync", "--period=1h", "--min-interval=0s", "--grace=0s", "--sources"]);
+    command.arg(world.path().join("sources.yaml")).arg("--root").arg(&root);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    let start = Instant::now();
+    let mut process = Running(command.spawn().unwrap_or_else(|error| panic!("treeswap: {error}")));
+    let link = root.join("..data");
+    let mut current = changed(&mut process, &link, None);
+    let first = start.elapsed().as_secs_f64();
+    let (mut took, mut worked, mut came) = (Vec::new(), Vec::new(), Vec::new());
+    let mut random = Random::new(21);
+    for round in 0..options.updates {
+        settle(&process, &server);
+        server.forget();
+        set.push(world.path(), round, &mut random);
+        let (before, start) = (process.processor(), Instant::now());
+        look(&process);
+        current = changed(&mut process, &link, Some(&current));
+        took.push(start.elapsed().as_secs_f64() * 1e3);
+        settle(&process, &server);
+        worked.push((process.processor() - before) * 1e3);
+        came.push(bytes(&server.hits()) as f64);
+    }
+    server.forget();
+    let (before, mut memory) = (process.processor(), 0.0_f64);
+    for look_number in 1..=IDLE {
+        look(&process);
+        let asked = || server.hits().len() >= look_number * set.repositories * set.refs;
+        let end = Instant::now() + Duration::from_secs(20);
+        while !asked() {
+            assert!(Instant::now() < end, "look {look_number}: {} requests", server.hits().len());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        std::thread::sleep(Duration::from_millis(60));
+        memory = memory.max(process.anonymous());
+    }
+    let hits = server.hits();
+    let idle = (process.processor() - before) * 1e3 / IDLE as f64;
+    let range = |values: &[f64]| {
+        let (least, most) = values.iter().fold((f64::MAX, 0.0_f64), |(a, b), v| (a.min(*v), b.max(*v)));
+        format!("{:.0} ({least:.0}-{most:.0})", median(values))
+    };
+    println!(
+        "| {} in {} repositories, {} refs each | {first:.2} | {} | {} | {} | {:.1} | {:.0} | {idle:.1} | {memory:.1} |",
+        set.sources,
+        set.repositories,
+        set.refs,
+        range(&took),
+        range(&worked),
+        range(&came),
+        hits.len() as f64 / IDLE as f64,
+        bytes(&hits) as f64 / IDLE as f64,
+    );
+}
+
+/// Prints the table.
+pub fn measure(options: &Options) {
+    println!("{} files in all, {} updates of one file each", options.files, options.updates);
+    println!(
+        "| sources | first sync, s | signal to link, ms | processor per update, ms | bytes per update | requests per idle \
+         look | bytes per idle look | processor per idle look, ms | memory, MiB |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    );
+    for (sources, repositories, refs) in SHAPES {
+        one(&Set { sources, repositories, refs, each: (options.files / sources).max(1) }, options);
+    }
+}
