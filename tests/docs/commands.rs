@@ -51,6 +51,13 @@ const COMMANDS: &[(&str, Kept)] = &[
         "treeswap apply --owner=acme --rules=",
         Cluster("tests/deliver/command.rs", "a_repository_is_planned_applied_and_then_right"),
     ),
+    (
+        "treeswap apply --sources=",
+        Cluster(
+            "tests/deliver/sources.rs",
+            "what_two_repositories_hold_is_applied_and_each_commit_is_recorded",
+        ),
+    ),
     ("treeswap pin ", Run),
     ("treeswap render ", Run),
     (
