@@ -1,5 +1,6 @@
 //! The name of a generation, its order, and the record kept about it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -184,6 +185,9 @@ pub struct GenerationRecord {
     pub name: Name,
     /// The revision it holds.
     pub revision: Revision,
+    /// Of several sources the commit of each, by its name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sources: BTreeMap<String, Revision>,
     /// The revision's tree.
     pub tree: ObjectId,
     /// A digest of the choices that shape content besides the tree (sparse patterns, symlink policy): another one,
@@ -212,6 +216,7 @@ impl GenerationRecord {
             // What a name says is a claim, and nothing rests on it before the content was compared.
             revision: name.commit().unwrap_or(Revision(ObjectId([0; 20]))),
             name,
+            sources: BTreeMap::new(),
             tree: ObjectId([0; 20]),
             selection: String::new(),
             entries,

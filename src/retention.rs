@@ -307,6 +307,7 @@ mod tests {
     fn record(number: usize, bytes: u64, retired: Option<Retired>) -> GenerationRecord {
         GenerationRecord {
             name: Name::parse(&format!("..2026_11_20_15_04_05.{number:09}")).unwrap(),
+            sources: Default::default(),
             revision: Revision(ObjectId([0; 20])),
             tree: ObjectId([0; 20]),
             selection: String::new(),

@@ -10,11 +10,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
+use serde_json::{Value, json};
+
+use crate::generation::GenerationRecord;
 use crate::pin::{Error, Options, Pin, Protection};
+use crate::store::recorded;
 use crate::{config, shutdown};
 
 /// The variable that holds the pinned directory.
 pub const VARIABLE: &str = "TREESWAP_DIR";
+
+/// The variables that hold its commit, and of several sources the commit of each. Hooks have the same.
+const REVISION: &str = "TREESWAP_REVISION";
+const REVISIONS: &str = "TREESWAP_REVISIONS";
 
 /// How long one of several possible links is waited for before it is looked which it is.
 const LOOK: Duration = Duration::from_millis(250);
@@ -28,8 +36,9 @@ const NOT_FOUND: u8 = 127;
 #[command(after_help = "Examples:\n  \
     treeswap pin /config -- sh -c 'cd \"$TREESWAP_DIR\" && exec ./validate'\n  \
     treeswap pin --wait 60s /config -- indexer --from {}\n\n\
-    The command gets the generation's own directory in TREESWAP_DIR and wherever {} stands in its arguments. It must \
-    read that one, not PATH, which may name a newer generation at any moment. The pin lasts until the command, and \
+    The command gets the generation's own directory in TREESWAP_DIR and wherever {} stands in its arguments; its commit \
+    in TREESWAP_REVISION, and the name and commit of each of several sources as JSON in TREESWAP_REVISIONS, where that is \
+    on record. It must read that directory, not PATH, which may name a newer generation at any moment. The pin lasts until the command, and \
     every process that inherited it, has ended; the exit code and signals are the command's. 126: it cannot be run; \
     127: there is no such command.")]
 pub struct Args {
@@ -97,6 +106,15 @@ pub(super) fn command(words: &[OsString], pin: &Pin) -> Command {
     let place = pin.location().as_os_str();
     let mut command = Command::new(&words[0]);
     command.args(words[1..].iter().map(|word| filled(word, place))).env(VARIABLE, place);
+    command.env_remove(REVISION).env_remove(REVISIONS);
+    if let Some(record) = recorded(pin.location()).filter(GenerationRecord::is_known) {
+        command.env(REVISION, record.revision.to_string());
+        let sources =
+            record.sources.iter().map(|(name, revision)| json!({"name": name, "revision": revision}));
+        if !record.sources.is_empty() {
+            command.env(REVISIONS, Value::from_iter(sources).to_string());
+        }
+    }
     command
 }
 

@@ -29,8 +29,8 @@ const PAUSE: Duration = Duration::from_secs(1);
     treeswap watch /config -- kill -HUP 1\n  \
     treeswap watch --skip-first /config -- curl -fsS -X POST http://localhost:9090/-/reload\n  \
     treeswap watch --set /maps -- ./load {}\n\n\
-    The command gets the new generation's own directory in TREESWAP_DIR and wherever {} stands in its arguments, and \
-    runs for the generation that is current at the start, too. If it fails, that is reported, and the next swap runs it \
+    The command gets the new generation's own directory in TREESWAP_DIR and wherever {} stands in its arguments, \
+    TREESWAP_REVISION and TREESWAP_REVISIONS as `treeswap pin` sets them, and runs for the generation that is current at the start, too. If it fails, that is reported, and the next swap runs it \
     again. SIGTERM is passed on to it, and ends the watch once it has ended; a second one kills it.")]
 pub struct Args {
     /// The root; or a link that names a generation, as in git-sync's layout

@@ -110,6 +110,19 @@ pub fn inspect(root: &Path) -> Result<Inspection, Error> {
     Ok(Inspection { root: path, current, link_problem, generations, status, socket, ledger })
 }
 
+/// What is on record of the generation in a directory of a root, if that can be read.
+pub fn recorded(generation: &Path) -> Option<GenerationRecord> {
+    let name = Name::parse(generation.file_name()?.to_str()?)?;
+    let above = generation.parent()?;
+    // In git-sync's layout generations have a directory of their own in the root.
+    let root = if above.file_name()? == WORKTREES { above.parent()? } else { above };
+    let private = fsx::open_dir(&fsx::open_dir_at_path(root).ok()?, PRIVATE).ok()?;
+    match State::load(&private).ok()? {
+        Loaded::Known(state) => state.record(&name).cloned(),
+        _ => None,
+    }
+}
+
 /// The status record, if it can be read.
 pub(super) fn read_status(private: impl AsFd) -> Option<Status> {
     let text = fsx::read_file(private, STATUS, STATUS_LIMIT).ok()??;

@@ -58,7 +58,7 @@ use state::{Loaded, State};
 use trash::Trash;
 
 pub use error::{Error, Unit};
-pub use inspect::{Inspected, Inspection, inspect};
+pub use inspect::{Inspected, Inspection, inspect, recorded};
 pub use ledger::LedgerFile;
 pub use operator_file::{OwnFile, check_outside, check_place, check_resolved, open_outside};
 pub use probe::Probes;

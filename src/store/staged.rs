@@ -1,5 +1,6 @@
 //! From a payload, or a delta, to a staged generation: written, checked, durable, not yet published.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,15 +35,27 @@ pub struct Staged {
 #[derive(Clone, Debug)]
 struct Facts {
     revision: Revision,
+    sources: BTreeMap<String, Revision>,
     tree: ObjectId,
     selection: String,
     need: Need,
+}
+
+impl Facts {
+    fn of((revision, tree): (Revision, ObjectId), selection: &str, need: Need) -> Self {
+        Self { revision, sources: BTreeMap::new(), tree, selection: selection.to_owned(), need }
+    }
 }
 
 impl Staged {
     /// The revision it holds.
     pub fn revision(&self) -> Revision {
         self.facts.revision
+    }
+
+    /// It is composed of these sources' commits.
+    pub fn is_composed_of(&mut self, sources: impl Iterator<Item = (String, Revision)>) {
+        self.facts.sources = sources.collect();
     }
 
     /// Where it is, for messages and for hooks that look at it before its publication.
@@ -68,6 +81,7 @@ impl Staged {
         GenerationRecord {
             name,
             revision: self.facts.revision,
+            sources: self.facts.sources.clone(),
             tree: self.facts.tree,
             selection: self.facts.selection.clone(),
             entries: self.facts.need.entries,
@@ -126,8 +140,7 @@ impl Store {
         let options = self.options.write_options();
         let staging = self.layout.staging.as_fd();
         let dir = stage::write(staging, place.name.as_ref(), payload, blobs, &options, cancel)?;
-        let facts =
-            Facts { revision: payload.revision, tree: payload.tree, selection: selection.to_owned(), need };
+        let facts = Facts::of((payload.revision, payload.tree), selection, need);
         self.seal(place, dir, facts, Unsynced::after_write(payload))
     }
 
@@ -150,8 +163,7 @@ impl Store {
         self.make_room(need, written, cancel)?;
         let unsynced =
             crate::store::spare::apply(dir.as_fd(), delta, blobs, &self.options.write_options(), cancel)?;
-        let facts =
-            Facts { revision: delta.revision, tree: delta.tree, selection: selection.to_owned(), need };
+        let facts = Facts::of((delta.revision, delta.tree), selection, need);
         self.seal(place, dir, facts, unsynced).map(Some)
     }
 

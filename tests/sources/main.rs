@@ -486,3 +486,25 @@ fn flags_of_one_repository_are_refused_beside_the_file() {
     let neither = to_end(&mut many.world.treeswap(&["sync", "--root=/x"])).expect_failure("neither");
     assert!(neither.stderr.contains("--repo"), "{}", neither.stderr);
 }
+
+#[test]
+fn a_pinned_reader_knows_the_commit_of_each_source() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    let commits = [&one, &two].map(|remote| remote.commit(&Files::new().file("f", "1")));
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two")]);
+    many.once().expect_ok("sync");
+    let root = many.world.root.to_str().unwrap();
+    for command in [&["pin", root][..], &["watch", "--exit-on-failure", root]] {
+        let echo =
+            ["--", "sh", "-c", "printf '%s\n%s\n' \"$TREESWAP_REVISION\" \"$TREESWAP_REVISIONS\"; exit 5"];
+        let ran = to_end(&mut many.world.treeswap(&[command, &echo].concat()));
+        let (revision, sources) = ran.stdout.split_once('\n').unwrap();
+        assert_eq!(revision.len(), 40, "{ran:?}");
+        let sources: serde_json::Value = serde_json::from_str(sources).unwrap();
+        let [one, two] = &commits;
+        let expected =
+            serde_json::json!([{"name": "one", "revision": one}, {"name": "two", "revision": two}]);
+        assert_eq!(sources, expected);
+    }
+}

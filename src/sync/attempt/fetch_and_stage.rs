@@ -143,7 +143,9 @@ impl Worker {
                 let began = Instant::now();
                 let commit = objects.describe(revision);
                 let job = Job { objects: &objects.until(cancel), choice: &choice, cancel };
-                let staged = job.stage(&mut store, revision, base)?; // 7
+                let mut staged = job.stage(&mut store, revision, base)?; // 7
+                let sources = commit.iter().flat_map(|commit| &commit.sources);
+                staged.is_composed_of(sources.map(|source| (source.name.clone(), source.revision)));
                 metrics.took("export", began.elapsed());
                 Ok((store, staged, commit))
             })

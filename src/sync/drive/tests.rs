@@ -57,6 +57,7 @@ fn record(number: usize) -> GenerationRecord {
     let now = clock::now();
     GenerationRecord {
         name: Name::new(now.wall, None),
+        sources: Default::default(),
         revision: Revision(ObjectId([number as u8; 20])),
         tree: ObjectId([number as u8; 20]),
         selection: String::new(),
