@@ -456,7 +456,7 @@ impl Check<'_> {
         Ok(sync::Options {
             asked: match source.sources.as_str() {
                 "" => asked.to_string(),
-                file => format!("the sources of {file}"),
+                _ => "its sources".to_owned(),
             },
             root: root.to_owned(),
             limits: self.limits()?,

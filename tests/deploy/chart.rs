@@ -268,11 +268,12 @@ fn several_sources_take_the_place_of_the_repository() {
     let documents = made(&words, &dir.path().join("chart"));
     super::assert_reads_its_sources(&documents, "ci-sources");
     assert_accepted(&documents);
-    // The ConfigMaps' applier has its own repository still.
+    // The ConfigMaps' applier follows them, too.
     let words = ["template", "--name-template=ci", "--set-file"];
     let sources = format!("sources={}", file.path().display());
     let set = applier("CronJob");
-    let set = set.iter().chain(&["node.enabled=true"]).flat_map(|one| ["--set", one]);
+    let set = set.iter().filter(|one| !one.contains("options.repo="));
+    let set = set.flat_map(|one| ["--set", one]);
     let documents =
         made(&words.into_iter().chain([sources.as_str()]).chain(set).collect::<Vec<_>>(), &chart());
     super::assert_reads_its_sources(&documents, "ci-sources");

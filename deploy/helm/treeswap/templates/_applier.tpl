@@ -1,7 +1,8 @@
 {{- /* What the Pod that applies ConfigMaps has in common, whatever starts it. */}}
 {{- define "treeswap.applier" -}}
 {{- with .Values.configMaps }}
-{{- $given := dict "repo" (required "options.repo: the repository to follow" $.Values.options.repo) "ref" $.Values.options.ref "default-namespace" $.Release.Namespace "log-format" "json" }}
+{{- $followed := pick (include "treeswap.followed" $ | fromJson) "repo" "ref" "sources" }}
+{{- $given := merge (dict "default-namespace" $.Release.Namespace "log-format" "json") $followed }}
 {{- $_ := required "configMaps.options.owner: the name of this installation, for good" .options.owner }}
 {{- if not (or .options.rules (get .options "rules-in-tree")) }}
 {{- fail "configMaps.options.rules-in-tree: the file of the repository that has the rules" }}

@@ -70,12 +70,12 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- include "treeswap.arguments" (include "treeswap.followed" . | fromJson) }}
 {{- end }}
 
-{{- /* The options of what keeps a root. A file that lists sources, ours or one of your own, takes the place of a
+{{- /* The options, with what is followed. A file that lists sources, ours or one of your own, takes the place of a
 repository. */}}
 {{- define "treeswap.followed" -}}
 {{- $options := .Values.options }}
 {{- if .Values.sources }}
-{{- if and .Values.options.repo (not .Values.configMaps.mode) }}
+{{- if .Values.options.repo }}
 {{- fail "sources and options.repo exclude each other: name the repository in sources" }}
 {{- end }}
 {{- $options = merge (dict "sources" "/etc/sources/sources.yaml") $options }}
