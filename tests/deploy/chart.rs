@@ -331,8 +331,9 @@ fn every_value_has_an_effect_and_stays_text() {
     assert!(lacks.is_empty(), "{} has no {lacks:?}", every_value());
     let file = format!("--values={}", every_value());
     let mut found = Vec::new();
-    for mode in ["Deployment", "CronJob"] {
-        let mode = format!("--set=configMaps.mode={mode}");
+    let of_one = "configMaps.mode=CronJob,sources=,options.repo=https://git.example.com/platform/config.git";
+    for mode in ["configMaps.mode=Deployment", "configMaps.mode=CronJob", of_one] {
+        let mode = format!("--set={mode}");
         // The release's name comes before the chart where it is given as a flag.
         let documents = made(&["template", "--name-template=123", "--namespace=on", &file, &mode], &chart());
         for (_, document) in &documents {
