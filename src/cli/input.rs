@@ -255,5 +255,10 @@ pub(super) fn fetch(fetched: &Fetched) -> anyhow::Result<(Objects, Revision)> {
         upstream.fetch(&tip, &[], &Selection::default()).await
     });
     let revision = revision.map_err(|error| SourceError::of_set(&error))?;
+    // Manifests without what a source has would delete it where they are applied.
+    if let Some(what) = upstream.placement().held() {
+        let hints = vec!["manifests are made of all sources, optional ones included".to_owned()];
+        return Err(SourceError { what, hints, transient: true }.into());
+    }
     Ok((upstream.objects(), revision))
 }

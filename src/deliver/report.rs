@@ -147,6 +147,9 @@ pub struct Target {
 pub struct Report {
     /// The revision that was delivered: the newest one, if the ref moved meanwhile.
     pub revision: Revision,
+    /// Of several sources the commit of each, by its name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub sources: BTreeMap<String, Revision>,
     /// In the order of cluster, namespace and name.
     pub targets: Vec<Target>,
     /// What is worth saying besides: rewinds, circles, damage, each with its cluster.
@@ -237,7 +240,9 @@ impl Report {
             format!("source {}: {}", source.name, source.unanswered.as_deref().unwrap_or_default())
         });
         let (targets, notes, failures) = Default::default();
-        Self { revision: desired.revision, targets, notes, failures, unanswered: unanswered.collect() }
+        let sources = desired.sources.revisions();
+        let unanswered = unanswered.collect();
+        Self { revision: desired.revision, sources, targets, notes, failures, unanswered }
     }
 
     pub(super) fn add(&mut self, ended: ClusterOutcome) {

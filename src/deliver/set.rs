@@ -27,7 +27,10 @@ pub(super) fn marker(space: &Space, desired: &Desired, written: &BTreeMap<String
         entries.extend(entry.map(|entry| (item.name.clone(), entry)));
     }
     let mut marker = Marker { entries, ..space.marker.clone() };
-    marker.turn_to(&desired.rules);
+    // What is held stays as other rules or options may have made it, and those are still to be looked at.
+    if !space.items.iter().any(|item| matches!(item.decision.action, Action::Hold(_))) {
+        marker.turn_to(&desired.rules);
+    }
     marker.damaged.retain(|name, _| !marker.entries.contains_key(name));
     if marker != space.marker {
         marker.revision = desired.revision.to_string();

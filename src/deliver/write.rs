@@ -226,9 +226,11 @@ impl<S: Source> Writer<'_, S> {
         };
     }
 
-    /// Says which commits the set is composed of.
+    /// Says which commits what is here is made of. Of a source that did not answer nothing was written, and what is on
+    /// record of it stays.
     fn name_sources(&self, annotations: &mut BTreeMap<String, String>) {
-        let sources = self.desired.sources.revisions();
+        let recorded = annotations.get(names::SOURCES).and_then(|text| serde_json::from_str(text).ok());
+        let sources = self.desired.sources.to_record(&recorded.unwrap_or_default());
         match serde_json::to_string(&sources) {
             Ok(text) if !sources.is_empty() => annotations.insert(names::SOURCES.to_owned(), text),
             _ => annotations.remove(names::SOURCES),

@@ -180,6 +180,11 @@ impl Error {
         matches!(self, Self::Rules { .. } | Self::Text(_))
     }
 
+    /// Whether it may pass by itself.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::RulesHeld(_))
+    }
+
     /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         match self {

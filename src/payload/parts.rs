@@ -10,7 +10,7 @@ impl Parts {
     /// Of these places, the top of the tree being the empty path. None: the tree is one source's.
     pub fn new(places: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let mut places: Vec<_> = places.into_iter().collect();
-        places.sort_unstable_by_key(|place| std::cmp::Reverse(place.len()));
+        places.sort_unstable_by(|one, other| (other.len(), other).cmp(&(one.len(), one)));
         places.dedup();
         Self(places.into())
     }

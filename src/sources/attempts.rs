@@ -131,7 +131,7 @@ impl History {
             runtime.block_on(async { tokio::time::timeout(limit, mirror.relation(&recorded, named)).await })
         });
         match asked.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())) {
-            Ok(found) => found.map_err(|error| SourceError::of_mirror(&error)),
+            Ok(found) => found.map_err(|error| SourceError::of_set(&error)),
             Err(_) => {
                 let [old, new] = [old, named].map(|revision| revision.short().to_string());
                 let what =

@@ -33,7 +33,7 @@ pub use upstream::Upstream;
 use crate::configmap::apply::{Desired, Placement};
 use crate::desired;
 use crate::human::one_line;
-use crate::mirror;
+use crate::mirror::{self, Part};
 use crate::revision::{Relation, Revision};
 
 /// What the ref names; of several sources, the set of what their refs name.
@@ -107,13 +107,19 @@ impl SourceError {
 
     fn of_plan(revision: Revision, error: &desired::Error) -> Self {
         let what = format!("revision {}: {}", revision.short(), one_line(error));
-        Self { what, hints: error.hints(), transient: false }
+        Self { what, hints: error.hints(), transient: error.is_transient() }
     }
 
     /// The remote has not answered yet.
     fn unanswered() -> Self {
         let what = "its remote has not answered yet".to_owned();
         Self { what, hints: vec!["it is asked again at the next attempt".to_owned()], transient: true }
+    }
+
+    /// The set with a source's new commit is not published.
+    fn unpublished(part: &Part) -> Self {
+        let what = format!("the set with its commit {} is not published", part.revision.short());
+        Self { what, hints: vec!["the last failure says why".to_owned()], transient: true }
     }
 
     /// The process ends, or the run's time is over.

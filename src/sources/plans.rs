@@ -29,7 +29,8 @@ impl Plans {
     pub(super) async fn of(&self, named: Named) -> Result<Arc<Desired>, SourceError> {
         let Named { revision, sources } = named;
         let mut planned = self.planned.lock().await;
-        let is_it = |desired: &&Arc<Desired>| desired.revision == revision && desired.sources == sources;
+        let is_it =
+            |desired: &&Arc<Desired>| desired.revision == revision && desired.sources.answers_like(&sources);
         if let Some(desired) = planned.as_ref().filter(is_it) {
             return Ok(Arc::clone(desired));
         }

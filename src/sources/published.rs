@@ -39,6 +39,6 @@ impl Source for Published {
     async fn relation(&self, recorded: Recorded, named: Revision) -> Result<Relation, SourceError> {
         // Another delivery that asks meanwhile waits for this answer, which is often its own, too.
         let mut relations = self.relations.lock().await;
-        relations.of((recorded.revision, named), self.history.relation(recorded, named)).await
+        relations.of(&recorded.clone(), named, self.history.relation(recorded, named)).await
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::SourceError;
+use super::{Recorded, SourceError};
 use crate::revision::{Relation, Revision};
 
 /// Pairs of revisions whose relation is remembered.
@@ -13,15 +13,21 @@ const MOST: usize = 1_000;
 pub(super) struct Relations(HashMap<(Revision, Revision), Relation>);
 
 impl Relations {
-    /// The relation of the second one to the first: remembered, or what `answer` says now.
+    /// The relation of the second one to the first: remembered, or what `answer` says now. Of sets it depends on the
+    /// sources that answer, and is not remembered.
     ///
     /// # Errors
     /// Those of the answer.
     pub(super) async fn of(
         &mut self,
-        pair: (Revision, Revision),
+        recorded: &Recorded,
+        named: Revision,
         answer: impl Future<Output = Result<Relation, SourceError>>,
     ) -> Result<Relation, SourceError> {
+        if !recorded.sources.is_empty() {
+            return answer.await;
+        }
+        let pair = (recorded.revision, named);
         if let Some(relation) = self.0.get(&pair) {
             return Ok(*relation);
         }

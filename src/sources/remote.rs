@@ -98,7 +98,8 @@ impl Owner {
             }
             if !askers.is_empty() {
                 let answer = self.tip().await.map_err(|error| SourceError::of_set(&error));
-                self.rows.send_replace(self.upstream.rows());
+                let serves = answer.as_ref().map(|named| named.revision).ok().or(self.held.first().copied());
+                self.rows.send_replace(self.upstream.rows(serves, answer.is_err()));
                 for asker in askers {
                     let _ = asker.send(answer.clone()); // it may have been cancelled
                 }
@@ -135,8 +136,8 @@ impl Owner {
 
     async fn relation(&mut self, recorded: Recorded, named: Revision) -> Result<Relation, SourceError> {
         let found = self.upstream.relation(&recorded, named);
-        let answer = async { found.await.map_err(|error| SourceError::of_mirror(&error)) };
-        self.relations.of((recorded.revision, named), answer).await
+        let answer = async { found.await.map_err(|error| SourceError::of_set(&error)) };
+        self.relations.of(&recorded, named, answer).await
     }
 }
 

@@ -65,13 +65,19 @@ struct Answering {
 }
 
 impl Answering {
-    fn is_awaited(&self) -> MutexGuard<'_, bool> {
+    fn lock(&self) -> MutexGuard<'_, bool> {
         self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers are waited for until what is returned is dropped.
+    fn await_answers(&self) -> Awaiting {
+        *self.lock() = true;
+        Awaiting(self.clone())
     }
 
     fn end(&self, name: String, answers: Answers) {
         let is_new = answers.is_new;
-        let awaited = self.is_awaited();
+        let awaited = self.lock();
         let _ = self.send.send((name, answers)); // the set is gone: the process ends
         if !*awaited
             && is_new
@@ -88,6 +94,14 @@ struct Collided {
     why: SourceError,
     /// The set that they were in, and what was asked of it.
     of: (Vec<Part>, UniqueBaseNames),
+}
+
+struct Awaiting(Answering);
+
+impl Drop for Awaiting {
+    fn drop(&mut self) {
+        *self.0.lock() = false;
+    }
 }
 
 /// The sources of a root.
@@ -176,16 +190,19 @@ impl SourceSet {
         let list = list.unwrap_or_else(|| Err(BadFile::unread(&self.options.file)))?;
         self.published = current.map(|current| self.composer.objects().parts(current)).unwrap_or_default();
         self.follow(list).await?;
-        if self.composer.take_damage() {
-            for repository in self.repositories.values_mut().filter(|repository| !repository.busy) {
+        if self.repositories.values().all(|repository| !repository.busy) && self.composer.take_damage() {
+            for repository in self.repositories.values_mut() {
                 repository.mirror.lock().await.distrust();
                 repository.known.clear();
             }
         }
         self.take_answers();
         let late = self.late();
+        let awaiting = self.answering.await_answers();
         self.ask_all(held);
         self.wait(&late).await;
+        drop(awaiting);
+        self.take_answers();
         self.log();
         self.choose()?;
         Ok(self.tip())
@@ -217,16 +234,11 @@ impl SourceSet {
 
     /// The mirrors of the repositories that the file names; those that it names no more are forgotten.
     async fn follow(&mut self, list: List) -> Result<(), SetError> {
+        // First what may be wrong with the file: nothing is changed then.
+        let ways = list.sources.into_iter().map(|listed| self.way_to(listed));
+        let ways = ways.collect::<Result<Vec<_>, _>>()?;
         let mut followed = Vec::new();
-        for listed in list.sources {
-            let bad = |what: String| SetError::Source {
-                name: listed.name.clone(),
-                source: SourceError { what, hints: Vec::new(), transient: false },
-            };
-            let wire = (self.options.wire)(&listed).map_err(bad)?;
-            let client = wire::Client::new(wire.clone()).map_err(mirror::Error::from);
-            let client = client.map_err(|error| of_source(&listed.name, &error))?;
-            let repo = client.remote().to_owned();
+        for (listed, wire, repo) in ways {
             let mirror = key(&repo, &listed);
             // A secret in the URL may be another one now. Of several sources of one repository the first one's counts.
             if followed.iter().all(|other: &Followed| other.mirror != mirror) {
@@ -249,6 +261,18 @@ impl SourceSet {
         (self.sources, self.on_failure, self.unique) = (followed, list.on_failure, list.unique);
         self.read_from_all();
         Ok(())
+    }
+
+    /// The way to a source's repository, and what that is called without userinfo.
+    fn way_to(&self, listed: Listed) -> Result<(Listed, wire::Options, String), SetError> {
+        let bad = |what: String| SetError::Source {
+            name: listed.name.clone(),
+            source: SourceError { what, hints: Vec::new(), transient: false },
+        };
+        let wire = (self.options.wire)(&listed).map_err(bad)?;
+        let client = wire::Client::new(wire.clone()).map_err(mirror::Error::from);
+        let repo = client.map_err(|error| of_source(&listed.name, &error))?.remote().to_owned();
+        Ok((listed, wire, repo))
     }
 
     async fn open_mirror(
@@ -283,7 +307,6 @@ impl SourceSet {
 
     /// Begins to ask those that are not being asked and have no pause.
     fn ask_all(&mut self, held: &[Revision]) {
-        *self.answering.is_awaited() = true;
         let objects = self.composer.objects();
         let held: Vec<Part> = held.iter().flat_map(|revision| objects.parts(*revision)).collect();
         let now = Instant::now();
@@ -325,15 +348,17 @@ impl SourceSet {
         late.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Waits for answers: for all of them while nothing is published, else as long as is worth it, and not for those
-    /// that are late.
+    /// Waits for answers: for all of them where the set needs all, else as long as is worth it, and not for those that
+    /// are late.
     async fn wait(&mut self, late: &BTreeSet<String>) {
-        let first = self.published.is_empty();
-        let &SetOptions { one_time, root, rules, .. } = &self.options;
-        let all = if root { first || one_time } else { first && one_time };
+        let &SetOptions { one_time, root, rules, timeout, .. } = &self.options;
+        let is_first = root && self.published.is_empty();
+        let all = one_time || is_first || self.on_failure == OnFailure::Hold;
+        // A repository that needs longer each time answers in time all the same.
+        let slowest = self.repositories.values().filter_map(|repository| repository.took).max();
         let patience = match (all, rules) {
-            (true, _) => self.options.timeout.saturating_mul(2),
-            (false, true) => PATIENCE_FOR_RULES,
+            (true, _) => timeout.saturating_mul(2),
+            (false, true) => PATIENCE_FOR_RULES.max(slowest.unwrap_or_default() * 2).min(timeout),
             (false, false) => PATIENCE,
         };
         let deadline = Instant::now() + patience;
@@ -348,8 +373,6 @@ impl SourceSet {
                 Ok(None) | Err(_) => break,
             }
         }
-        *self.answering.is_awaited() = false;
-        self.take_answers();
         while let Some(ended) = self.polls.try_join_next() {
             if let Err(error) = ended
                 && error.is_panic()
@@ -403,7 +426,9 @@ impl SourceSet {
                 }
             }
         }
+        self.keep_removed(&mut parts);
         if parts.is_empty()
+            && !self.options.root
             && let Some(first) = self.sources.first()
         {
             let (_, why) = self.state_of(first);
@@ -412,6 +437,19 @@ impl SourceSet {
         }
         self.parts = parts;
         Ok(())
+    }
+
+    /// A source that the file lists no more goes once what it lists instead is there: one may only have another name.
+    fn keep_removed(&self, parts: &mut Vec<Part>) {
+        let is_listed = |name: &String| self.sources.iter().any(|source| source.listed.name == *name);
+        let is_there = |listed: &Listed| parts.iter().any(|part| part.name == listed.name);
+        let all_there = self.sources.iter().all(|source| source.listed.optional || is_there(&source.listed));
+        if self.options.root && !all_there {
+            let is_free = |before: &&Part| parts.iter().all(|part| part.to != before.to);
+            let removed = self.published.iter().filter(|before| !is_listed(&before.name)).filter(is_free);
+            let removed: Vec<Part> = removed.cloned().collect();
+            parts.extend(removed);
+        }
     }
 
     /// The revision that a source's ref named last, unless it is refused, and what is wrong with the source.
@@ -448,7 +486,7 @@ impl SourceSet {
     pub async fn compose(&mut self) -> Result<Revision, SetError> {
         // Said once, so that room is made; then the others go on, until it is asked again.
         let full = self.repositories.values_mut().find_map(|repository| repository.full.take());
-        if let Some(error) = full {
+        if let Some(error) = full.filter(|_| self.options.root) {
             return Err(error.into());
         }
         let cancel = CancellationToken::new();
@@ -507,7 +545,7 @@ impl SourceSet {
         let is_known = self.refused.get(name).is_some_and(|(revision, _)| *revision == part.revision);
         let is_optional =
             self.sources.iter().any(|source| source.listed.name == name && source.listed.optional);
-        if self.published.is_empty() && !is_optional || !is_new || is_known {
+        if self.options.root && self.published.is_empty() && !is_optional || !is_new || is_known {
             return Ok(false);
         }
         self.refused.insert(name.to_owned(), (part.revision, why.clone()));
@@ -530,8 +568,9 @@ impl SourceSet {
         for entry in std::fs::read_dir(&self.options.dir).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            let is_open = self.repositories.contains_key(&*name);
-            if kept.is_ok() && is_key(&name) && !needed.contains(&*name) && !is_open {
+            let is_followed = self.sources.iter().any(|source| source.mirror == name)
+                || self.repositories.contains_key(&*name); // it may be asked still
+            if kept.is_ok() && is_key(&name) && !needed.contains(&*name) && !is_followed {
                 tracing::info!(mirror = %entry.path().display(), "removed the mirror of a source that is no more");
                 let _ = std::fs::remove_dir_all(entry.path()); // what is left is removed the next time
             }
@@ -559,8 +598,10 @@ impl SourceSet {
         Composer::disk_bytes(&self.options.dir)
     }
 
-    /// How each source is, in the file's order.
-    pub fn rows(&self) -> Vec<SourceStatus> {
+    /// How each source is, in the file's order. `current` is the set that serves; `has_failed` whether it stays so
+    /// although another one was chosen.
+    pub fn rows(&self, current: Option<Revision>, has_failed: bool) -> Vec<SourceStatus> {
+        let serves = current.map(|current| self.composer.objects().parts(current)).unwrap_or_default();
         let row = |source: &Followed| {
             let Followed { listed, mirror, repo, .. } = source;
             let (_, why) = self.state_of(source);
@@ -569,7 +610,11 @@ impl SourceSet {
                     *parts == self.parts && *unique == self.unique && names.contains(&listed.name)
                 });
             let why = why.or_else(|| collided.map(|collided| collided.why.clone()));
-            let part = self.parts.iter().find(|part| part.name == listed.name);
+            let part = serves.iter().find(|part| part.name == listed.name);
+            let chosen = self.parts.iter().find(|part| part.name == listed.name);
+            let why = why.or_else(|| {
+                chosen.filter(|chosen| has_failed && part != Some(*chosen)).map(SourceError::unpublished)
+            });
             let repository = self.repositories.get(mirror);
             SourceStatus {
                 name: listed.name.clone(),

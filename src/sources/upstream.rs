@@ -73,13 +73,11 @@ impl Upstream {
     }
 
     /// How a revision stands to a recorded one.
-    pub async fn relation(
-        &mut self,
-        recorded: &Recorded,
-        named: Revision,
-    ) -> Result<Relation, mirror::Error> {
+    pub async fn relation(&mut self, recorded: &Recorded, named: Revision) -> Result<Relation, SetError> {
         match self {
-            Self::Repository(mirror) => mirror.relation(recorded.revision, named).await,
+            // What is recorded is a set, of which a remote knows nothing.
+            Self::Repository(_) if !recorded.sources.is_empty() => Ok(Relation::Unknown),
+            Self::Repository(mirror) => Ok(mirror.relation(recorded.revision, named).await?),
             Self::Set(set) => set.relation(recorded, named).await,
         }
     }
@@ -172,11 +170,11 @@ impl Upstream {
         }
     }
 
-    /// How each of several sources is.
-    pub fn rows(&self) -> Vec<SourceStatus> {
+    /// How each of several sources is: see [`SourceSet::rows`].
+    pub fn rows(&self, current: Option<Revision>, has_failed: bool) -> Vec<SourceStatus> {
         match self {
             Self::Repository(_) => Vec::new(),
-            Self::Set(set) => set.rows(),
+            Self::Set(set) => set.rows(current, has_failed),
         }
     }
 

@@ -206,7 +206,6 @@ impl Worker {
                     Error::Mirror(mirror::Error::Refused(refusal)) => {
                         let mut upstream = self.upstream.lock().await;
                         let held_back = upstream.hold_back(refusal);
-                        self.view.sources = upstream.rows();
                         drop(upstream);
                         match held_back {
                             Ok(()) => return Box::pin(self.follow(bounds, choice, may_publish)).await,
@@ -248,7 +247,7 @@ impl Worker {
         let current = self.view.revision();
         let mut upstream = self.upstream.lock().await;
         let resolved = bounds.network(Stage::Resolve, upstream.resolve(current, &held)).await;
-        self.view.sources = upstream.rows();
+        self.view.sources = upstream.rows(current, false);
         let tip = resolved?;
         self.metrics.took("resolve", began.elapsed());
         Ok(tip)
@@ -358,7 +357,9 @@ impl Work for Worker {
         self.repair(bounds).await?; // 1
         let choice = self.choice(bounds).await?;
         let healed = self.republish_damaged(bounds, &choice).await?;
-        let done = match (self.follow(bounds, &choice, may_publish).await?, healed) {
+        let followed = self.follow(bounds, &choice, may_publish).await;
+        self.view.sources = self.upstream.lock().await.rows(self.view.revision(), followed.is_err());
+        let done = match (followed?, healed) {
             (Done::Published(published), _) => Done::Published(published),
             (_, Some(published)) => Done::published(published),
             (done, None) => done,

@@ -233,6 +233,7 @@ impl Stage {
         let source = |name: &str, to: &str, away: bool| PlacedSource {
             name: name.to_owned(),
             to: to.to_owned(),
+            moves_to: None,
             revision: Some(revision(1)),
             unanswered: away.then(|| "it is away".to_owned()),
         };

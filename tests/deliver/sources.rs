@@ -85,7 +85,8 @@ fn what_two_repositories_hold_is_applied_and_each_commit_is_recorded() {
 #[test]
 fn a_repository_that_is_away_holds_what_is_made_of_it_and_nothing_else() {
     let two = Two::new();
-    ends(&two.apply(&[]), 0, &["2 created"]);
+    let jobs = two.jobs.tip("main").unwrap();
+    ends(&two.apply(&[]), 0, &["2 created", &format!("jobs {}", &jobs[..12])]);
     two.jobs.commit(&Files::new().file("x/a.yaml", "two"));
     two.steps.commit(&Files::new().file("b", "two"));
     let ran = while_away(&two.jobs, || two.apply(&["--prune", "--max-prune=100"]));
@@ -97,6 +98,9 @@ fn a_repository_that_is_away_holds_what_is_made_of_it_and_nothing_else() {
     assert_eq!((two.content("jobs", "a.yaml"), two.content("steps", "b")), ("one".into(), "two".into()));
     let entry: Value = serde_json::from_str(two.marker()["data"]["jobs"].as_str().unwrap()).unwrap();
     assert!(entry["wanted"].is_null(), "nothing is said of what a peer may know better: {entry}");
+    let sources =
+        two.marker()["metadata"]["annotations"]["treeswap.dev/sources"].as_str().unwrap().to_owned();
+    assert!(sources.contains(&jobs), "what was written of it is on record: {sources}");
     // A rule that is gone: of which source its files were is not known, and nothing of it is deleted.
     two.place.file("plugins.yaml", "config_updater:\n  maps:\n    steps/*: {name: steps}\n");
     let pruned = ["--prune", "--max-prune=100"];
@@ -199,4 +203,42 @@ fn the_manifests_of_two_repositories_are_rendered() {
     assert!(keys.iter().all(|key| rendered.stdout.contains(key)), "{}", rendered.stdout);
     let ran = while_away(&two.jobs, || crate::common::run::to_end(&mut render));
     ends(&ran, 1, &["source jobs"]);
+    two.list(", optional: true");
+    let ran = while_away(&two.jobs, || crate::common::run::to_end(&mut render));
+    ends(&ran, 1, &["source jobs", "optional ones included"]);
+}
+
+#[test]
+fn what_was_held_is_written_by_the_options_that_came_meanwhile() {
+    let two = Two::new();
+    ends(&two.apply(&[]), 0, &["2 created"]);
+    let stamped = ["--stamp-key=stamp"];
+    ends(&while_away(&two.jobs, || two.apply(&stamped)), 3, &["jobs: held", "steps: replaced"]);
+    ends(&two.apply(&stamped), 0, &["jobs: replaced"]);
+    assert!(!two.content("jobs", "stamp").is_empty());
+}
+
+#[test]
+fn a_source_that_moves_while_it_is_away_holds_what_its_new_place_feeds() {
+    let two = Two::new();
+    let mirror = flag("mirror", &two.path("mirror"));
+    ends(&two.apply(&[&mirror]), 0, &["2 created"]);
+    let moved = |path: &str| {
+        let text = std::fs::read_to_string(two.path(path)).unwrap();
+        two.place.file(path, &text.replace("to: jobs", "to: work").replace("jobs/**", "work/**"));
+    };
+    moved("sources.yaml");
+    moved("plugins.yaml");
+    let prunes = [mirror.as_str(), "--prune", "--max-prune=100"];
+    ends(&while_away(&two.jobs, || two.apply(&prunes)), 3, &["jobs: held", "1 right"]);
+    assert_eq!(two.content("jobs", "a.yaml"), "one");
+    ends(&two.apply(&prunes), 0, &["2 right"]);
+}
+
+#[test]
+fn one_source_that_is_refused_holds_its_own_configmaps() {
+    let two = Two::new();
+    let text = std::fs::read_to_string(two.path("sources.yaml")).unwrap();
+    two.place.file("sources.yaml", &text.replace("to: jobs", "to: jobs, path: absent"));
+    ends(&two.apply(&[]), 3, &["source jobs: revision", "`absent`", "steps: created"]);
 }

@@ -508,3 +508,60 @@ fn a_pinned_reader_knows_the_commit_of_each_source() {
         assert_eq!(sources, expected);
     }
 }
+
+#[test]
+fn a_source_that_gets_another_name_stays_until_it_is_there_by_it() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    let _ = [&one, &two].map(|remote| remote.commit(&Files::new().file("f", "1")));
+    let listed = |name: &str, asked: &str| {
+        let [one, two] = [&one, &two].map(|remote| remote.path.display().to_string());
+        many.list(&[
+            format!("name: one, repo: {one}, ref: main, to: one"),
+            format!("name: {name}, repo: {two}, ref: {asked}, to: two"),
+        ]);
+    };
+    listed("two", "main");
+    let sidecar = many.sidecar(&[]);
+    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    listed("other", "absent");
+    let wrong = || rows(&sidecar).into_iter().find(|row| row["name"] == "other" && !row["error"].is_null());
+    eventually(30, "the wrong ref to be told", wrong);
+    one.commit(&Files::new().file("f", "2"));
+    many.shows(&[("one/f", "2"), ("two/f", "1")]);
+    listed("other", "main");
+    two.commit(&Files::new().file("f", "2"));
+    many.shows(&[("one/f", "2"), ("two/f", "2")]);
+}
+
+#[test]
+fn the_rows_are_those_of_the_set_that_serves() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    let commits = [&one, &two].map(|remote| remote.commit(&Files::new().file("f", "1")));
+    many.list(&[source("one", &one, ", to: one"), source("two", &two, ", to: two")]);
+    let gate = many.world.dir().join("gate");
+    common::run::executable(&gate, "#!/bin/sh\nexec test \"$(cat two/f)\" = 1\n");
+    let gate = format!("--pre-publish-exechook-command={}", gate.display());
+    let sidecar = many.sidecar(&[&gate, "--pre-publish-gate"]);
+    many.shows(&[("one/f", "1"), ("two/f", "1")]);
+    two.commit(&Files::new().file("f", "2"));
+    let told = eventually(30, "the refusal", || {
+        let rows = rows(&sidecar);
+        (!rows.get(1)?["error"].is_null()).then_some(rows)
+    });
+    assert_eq!([&told[0]["revision"], &told[1]["revision"]], commits.each_ref().map(|commit| commit));
+    assert!(told[0]["error"].is_null(), "{told:?}");
+    assert!(told[1]["error"].as_str().unwrap().contains("is not published"), "{told:?}");
+}
+
+#[test]
+fn a_place_is_its_sources_own_although_its_patterns_leave_nothing() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    one.commit(&Files::new().file("jobs/f", "1").file("g", "1"));
+    two.commit(&Files::new().file("f", "1"));
+    many.list(&[source("one", &one, ""), source("two", &two, ", to: jobs, sparse: [/absent/]")]);
+    let ran = many.once().expect_failure("a path of another's place");
+    assert!(ran.stderr.contains("jobs") && ran.stderr.contains("two is placed"), "{}", ran.stderr);
+}

@@ -8,6 +8,7 @@ use tracing::{error, info, warn};
 
 use super::Format;
 use crate::deliver::{Outcome, Report, Target};
+use crate::revision::Revision;
 
 /// Keys that are named of each kind.
 const SHOWN: usize = 8;
@@ -106,7 +107,12 @@ fn summary(report: &Report, dry_run: bool) -> String {
     let counts: Vec<String> =
         counts.into_iter().map(|(outcome, count)| format!("{count} {}", word(outcome, dry_run))).collect();
     let counts = if counts.is_empty() { "nothing to apply".to_owned() } else { counts.join(", ") };
-    format!("revision {}: {counts}", report.revision)
+    let of_source = |(name, revision): (&String, &Revision)| format!("{name} {}", revision.short());
+    let sources: Vec<String> = report.sources.iter().map(of_source).collect();
+    match sources.as_slice() {
+        [] => format!("revision {}: {counts}", report.revision),
+        sources => format!("revision {} ({}): {counts}", report.revision, sources.join(", ")),
+    }
 }
 
 fn table(report: &Report, dry_run: bool) -> String {

@@ -10,8 +10,10 @@ use crate::revision::Revision;
 pub struct PlacedSource {
     /// What it is called.
     pub name: String,
-    /// Where it is placed in the tree; empty for the top.
+    /// Where it is placed in the tree, or would be; empty for the top.
     pub to: String,
+    /// Where it is to be placed, as far as that is another place.
+    pub moves_to: Option<String>,
     /// The commit that it has in the tree; none: it is not in it.
     pub revision: Option<Revision>,
     /// Why it is not known that its ref names that commit now.
@@ -31,6 +33,17 @@ impl Placement {
     /// The commit of each source that is in the tree.
     pub fn revisions(&self) -> BTreeMap<String, Revision> {
         let known = |source: &PlacedSource| Some((source.name.clone(), source.revision?));
+        self.0.iter().filter_map(known).collect()
+    }
+
+    /// The commit of each source that what is written now is made of, where `recorded` are those that what is there is
+    /// made of: nothing is written of a source that did not answer.
+    pub fn to_record(&self, recorded: &BTreeMap<String, Revision>) -> BTreeMap<String, Revision> {
+        let known = |source: &PlacedSource| {
+            let before = recorded.get(&source.name).copied();
+            let revision = if source.unanswered.is_some() { before } else { source.revision };
+            Some((source.name.clone(), revision?))
+        };
         self.0.iter().filter_map(known).collect()
     }
 
@@ -61,10 +74,15 @@ impl Placement {
 
     /// Whether a path that begins with the text can be one of the source's: one in its place, and in no longer one.
     fn reaches(&self, prefix: &[u8], source: &PlacedSource) -> bool {
-        let place = source.to.as_bytes();
-        let longer =
-            |other: &PlacedSource| other.to.len() > place.len() && is_below(prefix, other.to.as_bytes());
-        place.starts_with(prefix) || is_below(prefix, place) && !self.0.iter().any(longer)
+        let reaches = |place: &[u8]| {
+            // Only what is in the tree keeps others out of its place.
+            let longer = |other: &PlacedSource| {
+                let to = other.to.as_bytes();
+                other.revision.is_some() && to.len() > place.len() && is_below(prefix, to)
+            };
+            place.starts_with(prefix) || is_below(prefix, place) && !self.0.iter().any(longer)
+        };
+        reaches(source.to.as_bytes()) || source.moves_to.as_ref().is_some_and(|to| reaches(to.as_bytes()))
     }
 }
 
@@ -87,6 +105,7 @@ mod tests {
         let source = |(name, to, answers): &(&str, &str, bool)| PlacedSource {
             name: (*name).to_owned(),
             to: (*to).to_owned(),
+            moves_to: None,
             revision: Some(Revision(ObjectId([1; 20]))),
             unanswered: (!answers).then(|| "it hangs".to_owned()),
         };
@@ -126,8 +145,28 @@ mod tests {
             }
             assert!(placement.held().is_some());
         }
+        let all = [("top", "", false), ("jobs", "jobs", true)];
+        let mut absent = placed(&all);
+        absent.0[1].revision = None;
+        assert!(absent.held_below([&b"jobs/"[..]]).is_some(), "where nothing is placed, the top has it");
+        let mut moves = placed(&[("a", "old", false), ("b", "other", true)]);
+        moves.0[0].moves_to = Some("new".to_owned());
+        for (prefix, held) in [("old/", true), ("new/x", true), ("other/", false)] {
+            assert_eq!(moves.held_below([prefix.as_bytes()]).is_some(), held, "{prefix}");
+        }
         let well = placed(&[("top", "", true)]);
         assert!(well.held().is_none() && well.held_below([&b""[..]]).is_none());
         assert!(Placement::default().held_below([&b"x"[..]]).is_none(), "one repository");
+    }
+
+    #[test]
+    fn what_is_on_record_of_a_source_that_is_away_stays() {
+        let [old, new] = [[7; 20], [1; 20]].map(|id| Revision(ObjectId(id)));
+        let mut placement = placed(&[("a", "a", true), ("b", "b", false), ("c", "c", false)]);
+        placement.0[2].revision = None;
+        let recorded = ["a", "b", "c", "gone"].map(|name| (name.to_owned(), old)).into();
+        let expected = [("a", new), ("b", old), ("c", old)].map(|(name, id)| (name.to_owned(), id));
+        assert_eq!(placement.to_record(&recorded), BTreeMap::from(expected));
+        assert_eq!(placement.to_record(&BTreeMap::new()), BTreeMap::from([("a".to_owned(), new)]));
     }
 }

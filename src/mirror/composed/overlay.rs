@@ -43,7 +43,8 @@ type Has = (usize, Item);
 /// Something that is placed further down.
 struct Placed<'p> {
     part: usize,
-    item: Item,
+    /// None where its patterns leave nothing: the place is its own all the same.
+    item: Option<Item>,
     /// The components that are left of its place.
     to: Vec<&'p [u8]>,
 }
@@ -83,14 +84,15 @@ impl<'a> Overlay<'a> {
                 Error::Git { .. } | Error::Cancelled => source,
                 _ => Error::OfSource { name: given.name.clone(), source: Box::new(source) },
             };
-            let Some(item) = self.chosen(given).map_err(of)? else { continue };
-            match given.to.as_str() {
-                "" if item.is_dir() => here.push((part, item)),
-                "" => {
+            let item = self.chosen(given).map_err(of)?;
+            match (given.to.as_str(), item) {
+                ("", None) => {}
+                ("", Some(item)) if item.is_dir() => here.push((part, item)),
+                ("", Some(_)) => {
                     let rule = Rule::PathIsNoDirectory;
                     return Err(of(refusal(given.revision, given.path.as_bytes(), rule)));
                 }
-                to => {
+                (to, item) => {
                     let to = to.split('/').map(str::as_bytes).collect();
                     below.push(Placed { part, item, to });
                 }
@@ -297,7 +299,7 @@ impl Overlay<'_> {
                 other: self.name(*other),
             });
         }
-        has.extend(exact.into_iter().map(|placed| (placed.part, placed.item)));
+        has.extend(exact.into_iter().filter_map(|placed| Some((placed.part, placed.item?))));
         if let ([(_, only)], []) = (&has[..], &below[..]) {
             return Ok(Some(*only)); // as it is, whatever it is
         }

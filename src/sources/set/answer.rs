@@ -1,61 +1,67 @@
 //! What deliveries of ConfigMaps ask of a set: which of its sources say now that their refs are there, and whether a set
 //! comes after another one.
 
+use super::{Followed, SetError, SourceError, SourceSet, of_source};
 use crate::configmap::apply::{PlacedSource, Placement};
-use crate::mirror::{self, Part};
+use crate::mirror::Part;
 use crate::revision::{Relation, Revision};
 use crate::sources::Recorded;
-
-use super::{Followed, SourceError, SourceSet};
 
 impl SourceSet {
     /// Where each source is placed in the set that was composed last, and which of them did not answer the last question.
     pub fn placement(&self) -> Placement {
         let placed = |source: &Followed| {
-            let name = &source.listed.name;
-            let part = self.parts.iter().find(|part| part.name == *name);
-            let (_, why) = self.state_of(source);
-            let answered = self.repositories.get(&source.mirror).and_then(|repository| repository.answered)
-                >= self.asked;
-            let why = why.or_else(|| (!answered).then(SourceError::unanswered));
+            let listed = &source.listed;
+            let part = self.parts.iter().find(|part| part.name == listed.name);
+            let to = part.map_or(&listed.to, |part| &part.to).clone();
             PlacedSource {
-                name: name.clone(),
-                to: part.map_or(&source.listed.to, |part| &part.to).clone(),
+                name: listed.name.clone(),
+                moves_to: (to != listed.to).then(|| listed.to.clone()),
+                to,
                 revision: part.map(|part| part.revision),
-                unanswered: why.map(|why| why.what),
+                unanswered: self.unanswered(source).map(|why| why.what),
             }
         };
         Placement::new(self.sources.iter().map(placed).collect())
     }
 
-    /// How a set stands to one that was recorded: as its sources do. One that is new, or no more, makes no difference.
+    /// Why it is not known that a source's ref names what is in the set, asked since the last question was put.
+    pub(super) fn unanswered(&self, source: &Followed) -> Option<SourceError> {
+        let (_, why) = self.state_of(source);
+        let repository = self.repositories.get(&source.mirror);
+        let has_answered = repository.and_then(|repository| repository.answered) >= self.asked;
+        why.or_else(|| (!has_answered).then(SourceError::unanswered))
+    }
+
+    /// How a set stands to one that was recorded: as its sources do. One that is new, or followed no more, counts for
+    /// nothing, nor does one that did not answer: nothing is written of it.
     ///
     /// # Errors
     /// When a remote that is asked for its history does not answer.
-    pub async fn relation(
-        &mut self,
-        recorded: &Recorded,
-        named: Revision,
-    ) -> Result<Relation, mirror::Error> {
-        let mut found = Relation::Ahead;
+    pub async fn relation(&mut self, recorded: &Recorded, named: Revision) -> Result<Relation, SetError> {
         let parts = self.composer.objects().parts(named);
-        if recorded.sources.is_empty() || parts.is_empty() {
+        let shared = parts.iter().filter_map(|part| Some((part, *recorded.sources.get(&part.name)?)));
+        let shared: Vec<(&Part, Revision)> = shared.collect();
+        if shared.is_empty() {
             return Ok(Relation::Unknown);
         }
-        for part in &parts {
-            let Some(before) = recorded.sources.get(&part.name).filter(|before| **before != part.revision)
-            else {
-                continue;
-            };
-            found = worse(found, self.relation_of(part, *before).await?);
+        let mut found = Relation::Ahead;
+        for (part, before) in shared.into_iter().filter(|(part, before)| part.revision != *before) {
+            let source = self.sources.iter().find(|source| source.listed.name == part.name);
+            if source.is_some_and(|source| self.unanswered(source).is_none()) {
+                found = worse(found, self.relation_of(part, before).await?);
+            }
         }
         Ok(found)
     }
 
-    async fn relation_of(&self, part: &Part, before: Revision) -> Result<Relation, mirror::Error> {
+    async fn relation_of(&self, part: &Part, before: Revision) -> Result<Relation, SetError> {
         match self.repositories.get(&part.mirror).and_then(|repository| repository.idle()) {
-            Some(mut mirror) => mirror.relation(before, part.revision).await,
-            None => Ok(Relation::Unknown), // it is being asked, or followed no more
+            Some(mut mirror) => {
+                let found = mirror.relation(before, part.revision).await;
+                found.map_err(|error| of_source(&part.name, &error))
+            }
+            None => Err(SetError::Source { name: part.name.clone(), source: SourceError::unanswered() }),
         }
     }
 }
@@ -66,8 +72,8 @@ fn worse(one: Relation, other: Relation) -> Relation {
         Relation::Ahead => 0,
         Relation::Unknown => 1,
         Relation::Diverged => 2,
-        Relation::UnknownToRemote => 3,
-        Relation::Behind => 4,
+        Relation::Behind => 3,
+        Relation::UnknownToRemote => 4,
     };
     std::cmp::max_by_key(one, other, rank)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::{Mutex, MutexGuard};
@@ -35,6 +36,8 @@ pub(super) struct Repository {
     /// When it was asked last, and when it was asked what it answered last.
     pub(super) asked: Option<Instant>,
     pub(super) answered: Option<Instant>,
+    /// How long its last good answer took.
+    pub(super) took: Option<Duration>,
     /// It has no room for what it fetches.
     pub(super) full: Option<mirror::Error>,
 }
@@ -53,6 +56,7 @@ impl Repository {
             busy: false,
             asked: None,
             answered: None,
+            took: None,
             full: None,
         }
     }
@@ -87,6 +91,7 @@ impl Repository {
             self.not_before = Some(Instant::now() + pause);
         } else {
             (self.failures, self.failing_since, self.not_before) = (0, None, None);
+            self.took = self.asked.map(|asked| asked.elapsed());
         }
     }
 

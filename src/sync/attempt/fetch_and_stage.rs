@@ -98,7 +98,7 @@ impl Worker {
         let held = self.held();
         let mut upstream = self.upstream.lock().await;
         let fetched = bounds.network(Stage::Fetch, upstream.fetch(tip, &held, wanted)).await;
-        self.view.sources = upstream.rows();
+        self.view.sources = upstream.rows(self.view.revision(), false);
         let revision = fetched?;
         self.metrics.took("fetch", began.elapsed());
         Ok(revision)
