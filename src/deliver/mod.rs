@@ -160,7 +160,7 @@ impl Options {
             shape: desired.shape.clone(),
             pace: self.pace,
             now: Timestamp::now(),
-            held: desired.sources.held(),
+            deletions_held: desired.sources.held(),
         }
     }
 }

@@ -114,7 +114,7 @@ pub struct Target {
     pub name: String,
     /// How it ended; in a dry run, how it would.
     pub outcome: Outcome,
-    /// DecisionReason, or what went wrong, in one line.
+    /// Why, or what went wrong, in one line.
     pub why: String,
     /// Keys that came.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]

@@ -17,7 +17,7 @@ pub(super) const NOT_ANSWERED: (&str, &str) = (
     "the next run looks first at what is there; `apply --timeout` gives one run more time",
 );
 
-/// DecisionReason no further write of a batch may be begun.
+/// Why no further write of a batch may be begun.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum StopReason {
     /// The ref names another revision, or other sources answer.
@@ -49,7 +49,7 @@ pub(super) struct Written {
 }
 
 impl<S: Source> Writer<'_, S> {
-    /// DecisionReason no write may be begun, if so.
+    /// Why no write may be begun, if so.
     pub(super) fn stopped(&self) -> Option<StopReason> {
         if self.reader.cancel.is_cancelled() {
             return Some(StopReason::Cancelled);
@@ -269,7 +269,7 @@ impl<S: Source> Writer<'_, S> {
     }
 }
 
-/// DecisionReason a write failed, in one line; of what is too large the largest keys, too.
+/// Why a write failed, in one line; of what is too large the largest keys, too.
 fn line(error: &Error, item: &Item) -> String {
     let line = human::one_line(error);
     match (&error.why, &item.wanted) {
@@ -287,7 +287,10 @@ fn ended(target: Target, item: &Item) -> Written {
 impl std::fmt::Display for StopReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Moved(named) => write!(f, "the ref names {} now", named.revision.short()),
+            Self::Moved(named) => match named.sources.held() {
+                Some(why) => f.write_str(&why),
+                None => write!(f, "the ref names {} now", named.revision.short()),
+            },
             Self::Unasked(error) => write!(f, "the remote does not say which revision is newest: {error}"),
             Self::Cancelled => f.write_str("the run ended before"),
         }

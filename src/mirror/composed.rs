@@ -214,12 +214,12 @@ pub(super) fn places(reader: &ObjectReader<'_>, shared: &Shared, revision: Revis
 /// The parts of a composed revision; none of any other.
 pub(super) fn read_parts(reader: &ObjectReader<'_>, shared: &Shared, id: &ObjectId) -> Vec<Part> {
     if !shared.composed {
-        return Vec::new(); // whatever its author says
+        return Vec::new(); // a commit of anybody's, whose message means nothing here
     }
     let Ok(object) = reader.structure(id, ObjectType::Commit, MESSAGE_MAX) else { return Vec::new() };
     let text = String::from_utf8_lossy(object.data());
     let Some((head, message)) = text.split_once("\n\n") else { return Vec::new() };
-    // The commits of sources can be read there, too.
+    // Commits of the sources are among these objects, too, and their authors may write what we write.
     if !head.contains(&format!("\nauthor {AUTHOR} ")) {
         return Vec::new();
     }

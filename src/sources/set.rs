@@ -330,7 +330,7 @@ impl SourceSet {
                 known,
                 refused: repository.refused.clone(),
                 held: of_it.collect(),
-                // It ends before the attempt does.
+                // Less than an attempt has, which then still has time to publish without this repository.
                 timeout: self.options.timeout.mul_f64(0.9),
             };
             (repository.busy, repository.asked) = (true, Some(now));
@@ -484,7 +484,7 @@ impl SourceSet {
 
     /// Composes the revision. A source that cannot be a part of it stays at what was published of it.
     pub async fn compose(&mut self) -> Result<Revision, SetError> {
-        // Said once, so that room is made; then the others go on, until it is asked again.
+        // The first attempt fails for it, so that the root makes room; the next ones go on without what it lacks.
         let full = self.repositories.values_mut().find_map(|repository| repository.full.take());
         if let Some(error) = full.filter(|_| self.options.root) {
             return Err(error.into());

@@ -54,7 +54,7 @@ pub struct Policy {
     /// The time, for the pace alone.
     pub now: Timestamp,
     /// Why what no rule names any more is not to be deleted now.
-    pub held: Option<String>,
+    pub deletions_held: Option<String>,
 }
 
 /// What to do.
@@ -250,8 +250,8 @@ impl Policy {
         entry: Option<&Entry>,
         record: Option<&LastAttempt>,
     ) -> Decision {
-        let mut decision = self.decide_at_once(wanted, seen, entry, record);
-        let held = wanted.map_or(self.held.as_ref(), |wanted| wanted.held.as_ref());
+        let mut decision = self.decide_unheld(wanted, seen, entry, record);
+        let held = wanted.map_or(self.deletions_held.as_ref(), |wanted| wanted.held.as_ref());
         if decision.writes()
             && let Some(why) = held
         {
@@ -260,7 +260,7 @@ impl Policy {
         decision
     }
 
-    fn decide_at_once(
+    fn decide_unheld(
         &self,
         wanted: Option<&DesiredConfigMap>,
         seen: Option<&LiveConfigMap>,

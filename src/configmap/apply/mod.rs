@@ -2,11 +2,11 @@
 //! recorded of them, the decision for each, and the order of writing. Pure: what was read comes in, a plan with reasons
 //! comes out, and the driver carries it out.
 //!
-//! Files: `owner` who owns a ConfigMap; `desired_state` what is desired; `placement` the sources that it is made of; `decision` the decision on one; `order` which
-//! write comes before which; `prune_limit` how much may be taken away at once; `marker` the inventory of what we wrote,
-//! which a consumer reads, too; `ledger` what was attempted and how it ended, `ledger_set` those of many places;
-//! `lease` whose turn it is to write; `deciding` and `digest` by which rules something was written, `legacy_digest` the
-//! same as earlier releases had it.
+//! Files: `owner` who owns a ConfigMap; `desired_state` what is desired, `placement` of which sources; `decision` the
+//! decision on one; `order` which write comes before which; `prune_limit` how much may be taken away at once; `marker`
+//! the inventory of what we wrote, which a consumer reads, too; `ledger` what was attempted and how it ended,
+//! `ledger_set` those of many places; `lease` whose turn it is to write; `deciding` and `digest` by which rules something
+//! was written, `legacy_digest` the same as earlier releases had it.
 
 mod deciding;
 mod decision;

@@ -43,7 +43,7 @@ fn policy() -> Policy {
         shape: ExtraKeys { version_key: VersionKey::Changed, stamp_key: None },
         pace: RepairLimit::default(),
         now: Timestamp::from_second(1_000_000).unwrap(),
-        held: None,
+        deletions_held: None,
     }
 }
 
@@ -469,6 +469,6 @@ fn what_depends_on_a_source_that_is_away_is_not_written_whatever_there_is_to_do(
     let entry = entry(&wanted(&[("a", "1")]), &there, R1);
     let prunes = Policy { prune: true, ..policy() };
     assert_eq!(prunes.decide(None, Some(&there), Some(&entry), None).action, Action::Delete);
-    let held = Policy { held: away(), ..prunes };
+    let held = Policy { deletions_held: away(), ..prunes };
     assert_eq!(held.decide(None, Some(&there), Some(&entry), None).action, why);
 }

@@ -33,7 +33,7 @@ pub(super) struct Repository {
     pub(super) not_before: Option<Instant>,
     /// It was asked, and its answer is not taken yet.
     pub(super) busy: bool,
-    /// When it was asked last, and when it was asked what it answered last.
+    /// When it was asked last; and when the question was put that it answered last.
     pub(super) asked: Option<Instant>,
     pub(super) answered: Option<Instant>,
     /// How long its last good answer took.
