@@ -161,8 +161,12 @@ fn write_current(page: &mut String, status: &Status, now: Timestamp) -> fmt::Res
             &format!("{}, {}", count(current.entries, "entry", "entries"), human::bytes(current.bytes)),
         )?;
     }
-    row(page, "Remote", &Text(&status.remote).to_string())?;
-    row(page, "Ref", &Text(&status.asked).to_string())?;
+    if status.sources.is_empty() {
+        row(page, "Remote", &Text(&status.remote).to_string())?;
+        row(page, "Ref", &Text(&status.asked).to_string())?;
+    } else {
+        row(page, "Sources", &Text(&status.remote).to_string())?;
+    }
     if let Some(applied) = &status.applied {
         let counts: Vec<String> =
             applied.targets.iter().map(|(outcome, count)| format!("{count} {outcome}")).collect();
@@ -352,11 +356,11 @@ fn write_sources(page: &mut String, status: &Status) -> fmt::Result {
         let state = match &source.error {
             Some(error) => format!("<span class=\"bad\">{}</span>", Text(error)),
             None if source.is_late => "its remote has not answered yet".to_owned(),
-            None => "where its ref is".to_owned(),
+            None => "up to date".to_owned(),
         };
         writeln!(
             page,
-            "<tr><th scope=\"row\">{}</th><td data-label=\"Place\" class=\"code\">/{}</td>\
+            "<tr><th scope=\"row\" class=\"name\">{}</th><td data-label=\"Place\" class=\"code\">/{}</td>\
              <td data-label=\"Commit\" class=\"code\">{revision}</td>\
              <td data-label=\"Ref\"><span>{} of {}</span></td><td data-label=\"State\"><span>{state}</span></td></tr>",
             Text(&source.name),

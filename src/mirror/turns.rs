@@ -1,8 +1,10 @@
 //! Several mirrors take packs in, one large one and one small one at a time: each child that indexes may take
 //! `--index-memory`.
 //!
-//! A remote is slow for as long as it likes, so nobody has a turn who waits for the network alone. The beginning of a pack
-//! comes without one; where that is all of it, as with a usual commit, the turn is over in milliseconds.
+//! A remote is slow for as long as it likes, so the beginning of a pack comes without a turn; where that is all of it, as
+//! with a usual commit, the turn is over in milliseconds. The first pack of a repository is likely to be large, and has its
+//! turn before it is asked for: a server would have to wait in the middle of it. A remote that hangs there delays the
+//! other first packs until its own deadline.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
