@@ -257,11 +257,6 @@ impl Error {
         }
     }
 
-    /// Whether it is about the ref that was asked for, and not about its repository.
-    pub fn is_about_ref(&self) -> bool {
-        matches!(self, Self::Wire(wire::Error::NoSuchRef { .. }) | Self::NotACommit { .. })
-    }
-
     /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         let one = |text: &str| vec![text.to_owned()];
