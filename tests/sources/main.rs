@@ -512,6 +512,26 @@ fn three_refs_of_one_repository_are_one_request_and_each_has_its_own_errors() {
 }
 
 #[test]
+fn one_place_for_mirrors_serves_one_root() {
+    let many = Many::new();
+    let one = many.remote("one");
+    one.commit(&Files::new().file("f", "1"));
+    many.list(&[source("one", &one, "")]);
+    let place = format!("--mirror={}", many.world.dir().join("place").display());
+    let sidecar = many.sidecar(&[&place]);
+    many.shows(&[("f", "1")]);
+    let other = || {
+        let mut command = many.world.treeswap(&["sync", "--one-time", &place, "--sources"]);
+        to_end(command.arg(many.file()).arg("--root").arg(many.world.dir().join("other")))
+    };
+    let ran = other().expect_failure("a second root");
+    assert!(ran.stderr.contains("another process uses the mirror"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("give each its own --mirror"), "{}", ran.stderr);
+    drop(sidecar);
+    other().expect_ok("it is free");
+}
+
+#[test]
 fn flags_of_one_repository_are_refused_beside_the_file() {
     let many = Many::new();
     many.list(&[source("one", &many.world.remote, "")]);
