@@ -28,7 +28,9 @@ use tokio_util::sync::CancellationToken;
 use super::error::{Error, Libgit2};
 use super::files::{ignore_absent, local, remove_matching};
 use super::lack::Lack;
+use super::layout::Layout;
 use super::odb::{ObjectReader, Settings, Store, to_object_id};
+use super::repo_kind::RepoKind;
 use super::shared::Shared;
 use super::tree::lines;
 use super::turns::Turns;
@@ -71,6 +73,8 @@ pub struct Part {
 #[derive(Debug)]
 pub struct Composer {
     shared: Arc<Shared>,
+    /// No other process removes what we have just written.
+    _lock: Layout,
     limits: Limits,
     /// The tree that was found right last, and by which globs.
     right: Mutex<Option<(ObjectId, UniqueBaseNames)>>,
@@ -78,22 +82,14 @@ pub struct Composer {
 }
 
 impl Composer {
-    /// Opens or makes the repository for composed revisions in `dir`. Blocking.
+    /// Opens or makes the repository for composed revisions in `dir`. Blocking. Like a mirror it has a lock of its own:
+    /// a second one on the same directory is refused.
     pub fn open(dir: &Path, durable: bool, limits: Limits) -> Result<Self, Error> {
         Settings { verify: false, durable, max_objects: None }.apply()?;
-        let dir = std::path::absolute(dir).map_err(local("find", dir))?;
-        let shared = Arc::new(Shared::new(dir.clone(), Submodules::Off, durable, false).composed());
-        if shared.store().is_err() {
-            // Whatever is there is a piece of a cache.
-            ignore_absent(fs::remove_dir_all(&dir)).map_err(local("remove the unfinished", &dir))?;
-            let mut options = git2::RepositoryInitOptions::new();
-            options.bare(true).external_template(false).initial_head("main");
-            git2::Repository::init_opts(&dir, &options).map_err(|source| Error::Git {
-                act: format!("make the repository {}", dir.display()),
-                source: Libgit2(source),
-            })?;
-        }
-        Ok(Self { shared, limits, turns: Arc::new(Turns::new()), right: Mutex::default() })
+        let layout = Layout::open(dir, RepoKind::Bare, durable)?;
+        let dir = layout.dir().to_owned();
+        let shared = Arc::new(Shared::new(dir, Submodules::Off, durable, false).composed());
+        Ok(Self { shared, _lock: layout, limits, turns: Arc::new(Turns::new()), right: Mutex::default() })
     }
 
     /// Opens the mirror of a source, whose objects are then read together with ours. Blocking; no network.
@@ -146,10 +142,11 @@ impl Composer {
         // Without the mirrors: an object is written although one of them has it, for how long is not ours to say.
         let own = self.shared.store()?;
         let own = ObjectReader(own.odb().map_err(failed("open the composed objects"))?);
-        let mut overlay = Overlay::new((&reader, &own), parts, &self.limits, cancel);
+        let mut overlay = Overlay::new((&reader, &own, self.dir()), parts, &self.limits, cancel);
         let tree = overlay.tree()?;
         let commit = commit(&reader, tree, parts)?;
-        let id = own.0.write(ObjectType::Commit, &commit).map_err(failed("write a commit"))?;
+        let id = own.0.write(ObjectType::Commit, &commit);
+        let id = id.map_err(|source| Error::unwritten("write a commit in", &self.shared.dir, source))?;
         let revision = Revision(to_object_id(id));
         if !unique.globs().is_empty() && !self.is_right(tree, unique) {
             unique.check(&mut overlay, (revision, tree))?;

@@ -1,7 +1,7 @@
 //! What can go wrong in the mirror, whether trying again helps, and what an operator can do.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::wire;
@@ -257,11 +257,6 @@ impl Error {
         }
     }
 
-    /// Whether it is about the ref that was asked for, and not about its repository.
-    pub fn is_about_ref(&self) -> bool {
-        matches!(self, Self::Wire(wire::Error::NoSuchRef { .. }) | Self::NotACommit { .. })
-    }
-
     /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         let one = |text: &str| vec![text.to_owned()];
@@ -328,6 +323,15 @@ impl Error {
         }
     }
 
+    /// libgit2 could not write in a repository of ours.
+    pub(super) fn unwritten(act: &'static str, dir: &Path, source: git2::Error) -> Self {
+        if source.class() != git2::ErrorClass::Os {
+            return Self::Git { act: format!("{act} {}", dir.display()), source: Libgit2(source) };
+        }
+        let why = source.message();
+        Self::Local { act, path: dir.to_owned(), source: io::Error::new(kind_of(why), why) }
+    }
+
     /// An object that `revision` needs cannot be had.
     pub(super) fn damaged(revision: Revision, lack: super::lack::Lack) -> Self {
         if let super::lack::Lack::TooLarge { id, expected, bytes, limit } = lack {
@@ -372,6 +376,17 @@ impl Error {
             _ => false,
         }
     }
+}
+
+/// What a system's answer means, of which libgit2 hands on the text alone.
+pub(super) fn kind_of(why: &str) -> io::ErrorKind {
+    let means = [
+        ("No space left on device", io::ErrorKind::StorageFull),
+        ("Disk quota exceeded", io::ErrorKind::QuotaExceeded),
+        ("Read-only file system", io::ErrorKind::ReadOnlyFilesystem),
+        ("Permission denied", io::ErrorKind::PermissionDenied),
+    ];
+    means.into_iter().find(|(text, _)| why.contains(text)).map_or(io::ErrorKind::Other, |(_, kind)| kind)
 }
 
 #[cfg(test)]

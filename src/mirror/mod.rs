@@ -293,11 +293,12 @@ impl Mirror {
 
     /// Asks the remote what the ref names now: one round trip on a kept connection, no process, no disk.
     pub async fn resolve(&mut self) -> Result<Tip, Error> {
-        Ok(self.client.resolve(&self.options.asked).await?)
+        let asked = &self.options.asked;
+        Ok(self.client.resolve(std::slice::from_ref(asked)).await?.tip(asked)?)
     }
 
-    /// The same for any ref.
-    pub async fn resolve_ref(&mut self, asked: &Ref) -> Result<Tip, Error> {
+    /// The same for any refs: still one round trip.
+    pub async fn resolve_refs(&mut self, asked: &[Ref]) -> Result<wire::FoundRefs, Error> {
         Ok(self.client.resolve(asked).await?)
     }
 

@@ -10,11 +10,11 @@ use super::SourceError;
 use crate::mirror::{self, Mirror, Tip, wire};
 use crate::revision::{ObjectId, Ref, Revision};
 
-/// Several refs are asked for one by one, and a ref transaction may come in between: they are asked for until two rounds
-/// agree, at most so often.
-const ROUNDS: usize = 6;
+/// One look asks for all refs at once, but the server reads them one after the other, and a ref transaction may come in
+/// between: where something changed, it looks again until two looks agree, at most so often.
+const LOOKS: usize = 6;
 
-/// Between two rounds: git writes the refs of a transaction one after the other, within milliseconds.
+/// Between two looks: git writes the refs of a transaction one after the other, within milliseconds.
 const TRANSACTION: Duration = Duration::from_millis(25);
 
 /// A question.
@@ -151,7 +151,7 @@ async fn agreed(
     question: &Question,
 ) -> Result<Vec<Result<Tip, SourceError>>, mirror::Error> {
     let refs = &question.refs;
-    let mut before = round(mirror, refs).await?;
+    let mut before = look(mirror, refs).await?;
     let is_known = |(asked, tip): (&String, &Result<Tip, SourceError>)| {
         let known = question.known.get(asked);
         matches!((tip, known), (Ok(tip), Some((object, _))) if tip.object == *object)
@@ -159,9 +159,9 @@ async fn agreed(
     if refs.len() < 2 || refs.iter().zip(&before).all(is_known) {
         return Ok(before);
     }
-    for _ in 1..ROUNDS {
+    for _ in 1..LOOKS {
         tokio::time::sleep(TRANSACTION).await;
-        let again = round(mirror, refs).await?;
+        let again = look(mirror, refs).await?;
         if again == before {
             return Ok(again);
         }
@@ -173,15 +173,10 @@ async fn agreed(
     Ok(refs.iter().map(|_| Err(why.clone())).collect())
 }
 
-async fn round(mirror: &mut Mirror, refs: &[String]) -> Result<Vec<Result<Tip, SourceError>>, mirror::Error> {
-    let mut tips = Vec::new();
-    for asked in refs {
-        let wanted: Ref = asked.parse().unwrap_or(Ref::Head); // it was read before
-        tips.push(match mirror.resolve_ref(&wanted).await {
-            Ok(tip) => Ok(tip),
-            Err(error) if error.is_about_ref() => Err(SourceError::of_mirror(&error)),
-            Err(error) => return Err(error),
-        });
-    }
-    Ok(tips)
+/// One look at all of the refs, with one request.
+async fn look(mirror: &mut Mirror, refs: &[String]) -> Result<Vec<Result<Tip, SourceError>>, mirror::Error> {
+    let asked: Vec<Ref> = refs.iter().map(|asked| asked.parse().unwrap_or(Ref::Head)).collect(); // they were read before
+    let found = mirror.resolve_refs(&asked).await?;
+    let tip = |asked| found.tip(asked).map_err(|error| SourceError::of_mirror(&error.into()));
+    Ok(asked.iter().map(tip).collect())
 }

@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use super::common::many::{Many, published, source};
 use super::common::{Files, Ran, World, noise, run};
 use super::{ONCE, ROOT_UID, publish, publish_with, small};
 
@@ -185,6 +186,33 @@ fn nor_does_it_in_git_syncs_layout() {
             let target = std::fs::read_link(world.root.join("link")).ok()?;
             Some(target.file_name()?.to_str()?.to_owned())
         });
+    });
+}
+
+/// The set is composed of what is there, but its trees have no room beside what came and was never published.
+#[test]
+fn nor_does_it_keep_a_set_from_being_composed() {
+    mounting("nor_does_it_keep_a_set_from_being_composed", || {
+        let many = Many::new();
+        let (one, disk) = (many.remote("one"), many.world.dir().join("disk"));
+        std::fs::create_dir(&disk).unwrap();
+        mount(&["-t", "tmpfs", "-o", "size=6m", "tmpfs"], &disk);
+        let sync = || run::to_end(&mut many.sync(&["--one-time", &format!("--mirror={}", disk.display())]));
+        let before = one.commit(&small(1));
+        many.list(&[source("one", &one, ", to: here")]);
+        sync().expect_ok("what fits");
+        one.commit(&incompressible(4, 400_000).link("out", "../../out"));
+        sync().expect_failure("a link out of its part");
+        one.reset(&before);
+        // Sixty directories, and a page for each: more than is left.
+        let place = vec!["d"; 60].join("/");
+        many.list(&[source("one", &one, &format!(", to: {place}"))]);
+        let left = rustix::fs::statvfs(&disk).unwrap();
+        let filler = (left.f_bavail * left.f_frsize) as usize - (64 << 10);
+        std::fs::write(disk.join("filler"), vec![0; filler]).unwrap();
+        let ran = sync().expect_ok("what would fit without what did not");
+        assert!(ran.stderr.contains("gave back what was fetched"), "{}", ran.stderr);
+        assert_eq!(published(&many.world.root)[&format!("{place}/one")], "1");
     });
 }
 

@@ -159,7 +159,7 @@ fn one(set: &Set, options: &Options) {
     let (before, mut memory) = (process.processor(), 0.0_f64);
     for look_number in 1..=IDLE {
         look(&process);
-        let asked = || server.hits().len() >= look_number * set.repositories * set.refs;
+        let asked = || server.hits().len() >= look_number * set.repositories;
         let end = Instant::now() + Duration::from_secs(20);
         while !asked() {
             assert!(Instant::now() < end, "look {look_number}: {} requests", server.hits().len());

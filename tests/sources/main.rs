@@ -1,13 +1,15 @@
 //! Several repositories, refs and directories in one root (`--sources`), from outside.
 //!
 //! Files: `placing` is every rule of what may lie beside each other, with its refusal; `base_names` what a reader needs
-//! that dies of two files with one name; `guide` what docs/guides/sources.md shows.
+//! that dies of two files with one name; `guide` what docs/guides/sources.md shows; `repositories`
+//! what one is asked, and whose mirrors are whose.
 
 mod base_names;
 #[path = "../common/mod.rs"]
 mod common;
 mod guide;
 mod placing;
+mod repositories;
 
 use std::time::{Duration, Instant};
 

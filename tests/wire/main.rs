@@ -23,7 +23,7 @@ use common::sshd::{self, Sshd};
 use common::{Files, World, run};
 use treeswap::mirror::Tip;
 use treeswap::mirror::wire::ssh::KnownHosts;
-use treeswap::mirror::wire::{Client, Credential, Deepen, Error, Options, PackResponse, Request};
+use treeswap::mirror::wire::{Client, Credential, Deepen, Error, Options, PackResponse, Program, Request};
 use treeswap::revision::{ObjectId, Ref};
 use treeswap::secret::{Secret, Source};
 
@@ -54,8 +54,12 @@ fn no_git(options: &mut Options) {
     options.git = "/nonexistent/git".into();
 }
 
+async fn resolve(client: &mut Client, asked: &Ref) -> Result<Tip, Error> {
+    client.resolve(std::slice::from_ref(asked)).await?.tip(asked)
+}
+
 async fn tip(client: &mut Client, name: &str) -> Result<String, Error> {
-    client.resolve(&named(name)).await.map(|tip: Tip| tip.object.to_string())
+    resolve(client, &named(name)).await.map(|tip| tip.object.to_string())
 }
 
 /// The error and all that caused it, as it would be printed.

@@ -5,7 +5,7 @@ use super::*;
 /// Fails unless it ends with this error at the limit.
 async fn ends(client: &mut Client, limit: Duration, words: &[&str]) {
     let start = Instant::now();
-    let error = client.resolve(&named("main")).await.unwrap_err();
+    let error = resolve(client, &named("main")).await.unwrap_err();
     names(&error, words);
     assert!(
         start.elapsed() < common::allowed(limit + Duration::from_secs(1)),
@@ -199,7 +199,7 @@ async fn dropping_the_future_hangs_up() {
         let mut client = client(&format!("{scheme}://{address}/x"));
         let main = named("main");
         tokio::select! {
-            answer = client.resolve(&main) => panic!("nobody answered, but: {answer:?}"),
+            answer = resolve(&mut client, &main) => panic!("nobody answered, but: {answer:?}"),
             _ = asked.recv() => {}
         }
         assert!(hung_up.recv_timeout(Duration::from_secs(60)).unwrap());

@@ -54,6 +54,10 @@ async fn every_kind_of_ref_resolves_the_same_way_everywhere() {
         ssh.client(&remote.path),
         with(path, no_git),
         with(&format!("file://{path}"), no_git),
+        with("other://remote", |options| {
+            let config = vec![(format!("url.{}/.insteadOf", world.dir().display()), "other://".to_owned())];
+            options.program = Some(Program { path: "git".into(), config, mirror: PathBuf::new() });
+        }),
     ];
     for client in &mut clients {
         for (asked, name, object, peeled) in [
@@ -66,13 +70,25 @@ async fn every_kind_of_ref_resolves_the_same_way_everywhere() {
             ("nested", "refs/tags/nested", &nested, Some(&new)),
             ("heads/v1", "refs/heads/v1", &old, None),
         ] {
-            let tip = client.resolve(&named(asked)).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
+            let tip =
+                resolve(client, &named(asked)).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
             let expected =
                 Tip { name: Some(name.into()), object: id(object), peeled: peeled.map(|peeled| id(peeled)) };
             assert_eq!(tip, expected, "{asked} of {}", client.remote());
         }
+        let all = ["HEAD", "nested", "mai", "v1", "heads/v1", &old, "heads/main", "main"].map(named);
+        let found = client.resolve(&all).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        for asked in &all {
+            match (found.tip(asked), resolve(client, asked).await) {
+                (Ok(one_of_all), alone) => assert_eq!(one_of_all, alone.unwrap(), "{asked}"),
+                (Err(one_of_all), alone) => {
+                    assert_eq!(asked.to_string(), "mai", "{}", client.remote());
+                    assert_eq!(one_of_all.to_string(), alone.unwrap_err().to_string());
+                }
+            }
+        }
         for missing in ["mai", "main3", "refs/heads/x", "pull/7"] {
-            let error = client.resolve(&named(missing)).await.unwrap_err();
+            let error = resolve(client, &named(missing)).await.unwrap_err();
             names(&error, &[&format!("couldn't find remote ref {missing}")]);
             assert!(!error.is_transient() && !error.hints().is_empty());
         }
@@ -97,6 +113,25 @@ async fn a_moved_ref_is_seen_at_the_next_poll_of_every_stream() {
 }
 
 #[tokio::test]
+async fn any_number_of_refs_is_one_request() {
+    let world = World::new();
+    let commit = world.remote.commit(&Files::new().file("a", "1"));
+    let names: Vec<Ref> = (0..64).map(|n| named(&format!("branch-{n}"))).collect();
+    names.iter().for_each(|name| _ = world.remote.git(&["branch", &name.to_string(), "main"]));
+    for only_v0 in [false, true] {
+        let backend = HttpBackend::start(world.dir(), Kind { only_v0, ..Kind::default() });
+        let mut client = client(&backend.url("remote"));
+        client.resolve(&names).await.unwrap(); // finds out which version it is
+        backend.forget();
+        for _ in 0..3 {
+            let found = client.resolve(&names).await.unwrap();
+            names.iter().for_each(|name| assert_eq!(found.tip(name).unwrap().object, id(&commit)));
+        }
+        assert_eq!(backend.hits().len(), 3, "{:?}", backend.hits());
+    }
+}
+
+#[tokio::test]
 async fn a_commit_id_answers_for_itself() {
     let mut client = client("https://nowhere.invalid/x");
     let commit = "0123456789012345678901234567890123456789";
@@ -110,7 +145,7 @@ async fn an_empty_repository_has_no_head_and_the_hint_says_so() {
     let zero = HttpBackend::start(world.dir(), Kind { only_v0: true, ..Kind::default() });
     let path = world.remote.path.to_str().unwrap();
     for mut client in [client(&backend.url("remote")), client(&zero.url("remote")), with(path, no_git)] {
-        let error = client.resolve(&Ref::Head).await.unwrap_err();
+        let error = resolve(&mut client, &Ref::Head).await.unwrap_err();
         names(&error, &["couldn't find remote ref HEAD"]);
         assert!(error.hints()[0].contains("empty"));
     }

@@ -2,11 +2,12 @@
 //! there; sources of one place may share directories and no file.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use git2::ObjectType;
 use tokio_util::sync::CancellationToken;
 
-use super::{Part, failed};
+use super::Part;
 use crate::mirror::error::Error;
 use crate::mirror::odb::{ObjectReader, to_object_id};
 use crate::mirror::sparse::Patterns;
@@ -53,6 +54,7 @@ pub(super) struct Overlay<'a> {
     pub(super) reader: &'a ObjectReader<'a>,
     /// Where trees are written.
     own: &'a ObjectReader<'a>,
+    dir_of_own: &'a Path,
     parts: &'a [Part],
     pub(super) limits: &'a Limits,
     pub(super) cancel: &'a CancellationToken,
@@ -65,13 +67,13 @@ pub(super) struct Overlay<'a> {
 impl<'a> Overlay<'a> {
     /// Of these parts; trees that no source has are written to `own`.
     pub(super) fn new(
-        (reader, own): (&'a ObjectReader<'a>, &'a ObjectReader<'a>),
+        (reader, own, dir_of_own): (&'a ObjectReader<'a>, &'a ObjectReader<'a>, &'a Path),
         parts: &'a [Part],
         limits: &'a Limits,
         cancel: &'a CancellationToken,
     ) -> Self {
         let left = limits.entries.saturating_mul(8);
-        Self { reader, own, parts, limits, cancel, left, tree_bytes: 0 }
+        Self { reader, own, dir_of_own, parts, limits, cancel, left, tree_bytes: 0 }
     }
 
     /// The tree that holds what every part places. It is written with all the trees on the way that no source has.
@@ -81,7 +83,7 @@ impl<'a> Overlay<'a> {
         for (part, given) in self.parts.iter().enumerate() {
             let of = |source| match source {
                 // That is ours: the same commit may do the next time.
-                Error::Git { .. } | Error::Cancelled => source,
+                Error::Git { .. } | Error::Local { .. } | Error::Cancelled => source,
                 _ => Error::OfSource { name: given.name.clone(), source: Box::new(source) },
             };
             let item = self.chosen(given).map_err(of)?;
@@ -332,7 +334,8 @@ impl Overlay<'_> {
             raw.push(0);
             raw.extend_from_slice(&item.id.0);
         }
-        let id = self.own.0.write(ObjectType::Tree, &raw).map_err(failed("write a tree"))?;
+        let id = self.own.0.write(ObjectType::Tree, &raw);
+        let id = id.map_err(|source| Error::unwritten("write a tree in", self.dir_of_own, source))?;
         Ok(to_object_id(id))
     }
 }

@@ -61,6 +61,16 @@ fn with_a_lost_directory(mirror: &Fixture) -> (Revision, ObjectId) {
 }
 
 #[test]
+fn a_second_writer_is_refused_until_the_first_one_has_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Composer::open(&dir.path().join("composed"), false, Limits::default());
+    let first = open().unwrap();
+    assert!(matches!(open(), Err(Error::Locked { .. })));
+    drop(first);
+    open().unwrap();
+}
+
+#[test]
 fn base_names_are_looked_for_where_a_glob_reaches_and_once_a_tree() {
     let world = World::new(Limits::default());
     let (revision, deep) = with_a_lost_directory(&world.mirror);

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStdin, Command};
 
-use super::error::Error;
+use super::error::{Error, kind_of};
 use super::lack::Lack;
 use crate::revision::{ObjectId, Revision};
 pub(super) use repack::{Needs, is_reused};
@@ -209,7 +209,7 @@ pub(super) fn failure(program: &Path, job: &Job, report: Report) -> Error {
             Task::CollectGarbage(_) => "collect garbage in",
         },
         path: job.dir.clone(),
-        source: io::Error::new(kind(&why), why),
+        source: io::Error::new(kind_of(&why), why),
     };
     match (report, &job.task) {
         (
@@ -236,17 +236,6 @@ pub(super) fn failure(program: &Path, job: &Job, report: Report) -> Error {
             why: "its report is not an answer to what it was asked".to_owned(),
         },
     }
-}
-
-/// What a system's answer means, of which libgit2 hands on the text alone.
-fn kind(why: &str) -> io::ErrorKind {
-    let means = [
-        ("No space left on device", io::ErrorKind::StorageFull),
-        ("Disk quota exceeded", io::ErrorKind::QuotaExceeded),
-        ("Read-only file system", io::ErrorKind::ReadOnlyFilesystem),
-        ("Permission denied", io::ErrorKind::PermissionDenied),
-    ];
-    means.into_iter().find(|(text, _)| why.contains(text)).map_or(io::ErrorKind::Other, |(_, kind)| kind)
 }
 
 /// Reads what a child writes, up to a bound that its reports and messages stay far below.

@@ -4,6 +4,7 @@
 //! advertisement (a GET), which follows redirects within the origin, shows the version and the capabilities, and
 //! is remembered. No redirect is followed to another origin, and no credential is sent there.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use reqwest::header::{
@@ -23,11 +24,11 @@ use super::credential::Credentials;
 use super::error::{Budget, Wait};
 use super::framing::{Incoming, PacketReader};
 use super::issuer::Issuer;
-use super::refs::{self, Advertisement, Capabilities, Version};
+use super::refs::{self, Advertisement, Capabilities, FoundRefs, Version};
 use super::remote::Userinfo;
 use super::stderr::Stderr;
 use super::text::{escaped, root_cause};
-use super::{Error, ExtraHeader, Options, PackResponse, Proxy, Request, Timeouts, Tip, pack};
+use super::{Error, ExtraHeader, Options, PackResponse, Proxy, Request, Timeouts, pack};
 
 /// Redirects followed for one advertisement: http has one host for many paths, and renamed repositories are renamed
 /// again.
@@ -113,11 +114,11 @@ impl Http {
         })
     }
 
-    pub(super) async fn resolve(&mut self, asked: &Ref) -> Result<Tip, Error> {
+    pub(super) async fn resolve(&mut self, asked: &[Ref]) -> Result<FoundRefs, Error> {
         if let Some(issuer) = &mut self.issuer {
             issuer.attempt_begins();
         }
-        self.look_up(asked).await
+        self.look_up(&refs::candidates(asked)).await
     }
 
     pub(super) async fn fetch(
@@ -128,28 +129,27 @@ impl Http {
         self.receive(request, sink).await
     }
 
-    async fn look_up(&mut self, asked: &Ref) -> Result<Tip, Error> {
-        let candidates = asked.candidates();
+    async fn look_up(&mut self, candidates: &BTreeSet<String>) -> Result<FoundRefs, Error> {
         if self.offered.as_ref().is_none_or(|offered| offered.version == Version::Two) {
-            match self.ls_refs(&candidates, asked).await {
+            match self.ls_refs(candidates).await {
                 Err(error) if self.may_be_explained_by_advertisement(&error) => {}
                 answer => return answer,
             }
         }
-        let advertisement = self.discover(&candidates).await?;
+        let advertisement = self.discover(candidates).await?;
         match advertisement.capabilities.version {
-            Version::Zero => advertisement.found.pick(&candidates, asked, &self.name),
-            Version::Two => self.ls_refs(&candidates, asked).await,
+            Version::Zero => Ok(advertisement.found),
+            Version::Two => self.ls_refs(candidates).await,
         }
     }
 
-    async fn ls_refs(&mut self, candidates: &[String], asked: &Ref) -> Result<Tip, Error> {
+    async fn ls_refs(&mut self, candidates: &BTreeSet<String>) -> Result<FoundRefs, Error> {
         let mut reader = self.post(refs::ls_refs(candidates), REFERENCES).await?;
         reader.begin(REFERENCES, Budget::Refs, self.options.max_refs_bytes);
-        let found = refs::read_ls_refs(&mut reader, candidates).await?;
+        let found = refs::read_ls_refs(&mut reader, &self.name, candidates).await?;
         reader.drain().await;
         self.speaks_two = true;
-        found.pick(candidates, asked, &self.name)
+        Ok(found)
     }
 
     /// Whether the advertisement may explain the error. A server that has answered version 2 before is asked again
@@ -174,7 +174,7 @@ impl Http {
     ) -> Result<PackResponse, Error> {
         let offered = match &self.offered {
             Some(offered) => offered.clone(),
-            None => self.discover(&[]).await?.capabilities,
+            None => self.discover(&BTreeSet::new()).await?.capabilities,
         };
         let question = pack::ask(request, &offered, &self.name)?;
         let answer = self.ask(&question, sink).await;
@@ -198,7 +198,7 @@ impl Http {
     }
 
     /// Reads the advertisement, following redirects within the origin.
-    async fn discover(&mut self, candidates: &[String]) -> Result<Advertisement, Error> {
+    async fn discover(&mut self, candidates: &BTreeSet<String>) -> Result<Advertisement, Error> {
         let mut url = self.advertisement_url()?;
         let mut left = REDIRECTS;
         let response = loop {

@@ -1,6 +1,7 @@
 //! A repository on this machine. References are always read in place, without a process. A pack comes from a `git
 //! upload-pack` process where there is a git program, for it reuses the deltas that exist; else it is made here.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
@@ -13,8 +14,9 @@ use crate::mirror::odb::{ObjectReader, to_object_id};
 use crate::revision::Ref;
 
 use super::error::Budget;
+use super::refs::{self, FoundRefs};
 use super::stream::{self, Opened};
-use super::{Error, Options, PackResponse, Request, Tip, local_pack};
+use super::{Error, Options, PackResponse, Request, local_pack};
 
 /// Pieces of pack between the thread that makes them and the sink. Each is some ten KiB.
 const PIECES: usize = 16;
@@ -35,18 +37,17 @@ impl Local {
         Self { name, path, options }
     }
 
-    pub(super) async fn resolve(&mut self, asked: &Ref) -> Result<Tip, Error> {
-        let path = self.path.clone();
-        let candidates = asked.candidates();
-        match blocking(move || look_up(&path, &candidates)).await {
-            Ok(Some(tip)) => Ok(tip),
-            Ok(None) => Err(Error::NoSuchRef { name: asked.to_string(), remote: self.name.clone() }),
+    pub(super) async fn resolve(&mut self, asked: &[Ref]) -> Result<FoundRefs, Error> {
+        let (path, wanted, none) = (self.path.clone(), asked.to_vec(), FoundRefs::none(&self.name));
+        match blocking(move || look_up(&path, &wanted, none)).await {
+            Ok(found) => Ok(found),
             Err(source) if source.code() == ErrorCode::NotFound => self.failed(source),
             // A format that libgit2 does not read (reftable, sha256): git does, or says better what is wrong.
             Err(source) => match self.upload_pack()? {
                 Some(reader) => {
-                    let opened = Opened::new(reader, &self.name, &self.options, &asked.candidates()).await?;
-                    opened.resolve(&self.name, &self.options, asked).await
+                    let candidates = refs::candidates(asked);
+                    let opened = Opened::new(reader, &self.name, &self.options, &candidates).await?;
+                    opened.look_up(&self.name, &self.options, &candidates).await
                 }
                 None => self.failed(source),
             },
@@ -69,7 +70,7 @@ impl Local {
         // A repository has to allow its program a filter; we need no leave.
         let program = if request.only_filtered { None } else { self.upload_pack()? };
         let opened = match program {
-            Some(reader) => Opened::new(reader, &self.name, &self.options, &[]).await,
+            Some(reader) => Opened::new(reader, &self.name, &self.options, &BTreeSet::new()).await,
             None => return self.fetch_in_place(request, sink).await,
         };
         match opened {
@@ -149,10 +150,18 @@ fn any_owner() {
     });
 }
 
-fn look_up(path: &Path, candidates: &[String]) -> Result<Option<Tip>, git2::Error> {
+/// Of each ref the best candidate alone is looked at.
+fn look_up(path: &Path, asked: &[Ref], mut found: FoundRefs) -> Result<FoundRefs, git2::Error> {
     let repository = open(path)?;
-    for name in candidates {
-        let reference = match repository.find_reference(name) {
+    for asked in asked {
+        look_up_one(&repository, asked, &mut found)?;
+    }
+    Ok(found)
+}
+
+fn look_up_one(repository: &Repository, asked: &Ref, found: &mut FoundRefs) -> Result<(), git2::Error> {
+    for name in asked.candidates() {
+        let reference = match repository.find_reference(&name) {
             Ok(reference) => reference,
             Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::InvalidSpec) => continue,
             Err(error) => return Err(error),
@@ -177,7 +186,8 @@ fn look_up(path: &Path, candidates: &[String]) -> Result<Option<Tip>, git2::Erro
             peeled = reader.target(&peeled).map_err(local_pack::lack)?;
             kind = reader.kind(&peeled).map_err(local_pack::lack)?;
         }
-        return Ok(Some(Tip { name: Some(name.clone()), object, peeled: is_tag.then_some(peeled) }));
+        found.insert(&name, object, is_tag.then_some(peeled));
+        return Ok(());
     }
-    Ok(None)
+    Ok(())
 }

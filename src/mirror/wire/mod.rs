@@ -40,6 +40,7 @@ pub use error::{Budget, Error, Wait};
 pub use extra::{Closeness, ExtraHeader, Proxy, Scope};
 pub use github::App;
 pub use issuer::{Issuance, Issued, Issuer, Unissued};
+pub use refs::FoundRefs;
 
 use remote::Remote;
 
@@ -320,10 +321,11 @@ impl Client {
         &self.name
     }
 
-    /// Asks what the ref names now. A commit id answers for itself, without asking.
-    pub async fn resolve(&mut self, asked: &Ref) -> Result<Tip, Error> {
-        if let Ref::Commit(id) = asked {
-            return Ok(Tip { name: None, object: *id, peeled: None });
+    /// Asks once what all of the refs name now. A commit id answers for itself, without asking. That there is no such
+    /// ref is that ref's own error ([`FoundRefs::tip`]); an error here is about the repository.
+    pub async fn resolve(&mut self, asked: &[Ref]) -> Result<FoundRefs, Error> {
+        if asked.iter().all(|asked| matches!(asked, Ref::Commit(_))) {
+            return Ok(FoundRefs::none(&self.name));
         }
         let overall = self.overall;
         let resolved = async {

@@ -28,10 +28,11 @@ use crate::secret::Secret;
 
 use super::error::Budget;
 use super::issuer::Issuer;
+use super::refs::{self, FoundRefs};
 use super::remote::{self, Remote};
 use super::ssh::{KnownHosts, quote};
 use super::stderr::Stderr;
-use super::{Deepen, Error, Options, PackResponse, Program, Request, Tip};
+use super::{Deepen, Error, Options, PackResponse, Program, Request};
 
 /// The name of a repository to fetch into, with a number behind it. The mirror sweeps what begins so.
 pub(in crate::mirror) const UNFINISHED: &str = "tmp_worktree-fetch-";
@@ -94,23 +95,19 @@ impl Fetcher {
         Ok(Self { name, url, program, options, issuer })
     }
 
-    /// Asks the program what the ref names, where the remote is of a form that only it knows.
-    pub(super) async fn resolve(&mut self, asked: &Ref) -> Result<Tip, Error> {
-        let candidates = asked.candidates();
-        let peeled = |name: &String| format!("{name}^{{}}");
+    /// Asks the program what the refs name, where the remote is of a form that only it knows.
+    pub(super) async fn resolve(&mut self, asked: &[Ref]) -> Result<FoundRefs, Error> {
+        let candidates = refs::candidates(asked);
         let mut args = vec!["ls-remote".to_owned(), self.url.clone()];
-        args.extend(candidates.iter().flat_map(|name| [name.clone(), peeled(name)]));
+        args.extend(candidates.iter().flat_map(|name| [name.clone(), format!("{name}^{{}}")]));
         let listing = self.run(&args, None).await?;
-        let lines: Vec<_> = listing.lines().filter_map(|line| line.split_once('\t')).collect();
-        let find = |name: &str| {
-            let line = lines.iter().find(|(_, found)| *found == name);
-            line.and_then(|(id, _)| ObjectId::from_hex(id))
-        };
-        let found = candidates.iter().find_map(|name| Some((name, find(name)?)));
-        match found {
-            Some((name, object)) => Ok(Tip { name: Some(name.clone()), object, peeled: find(&peeled(name)) }),
-            None => Err(Error::NoSuchRef { name: asked.to_string(), remote: self.name.clone() }),
+        let mut found = FoundRefs::none(&self.name);
+        for (id, name) in listing.lines().filter_map(|line| line.split_once('\t')) {
+            if let Some(id) = ObjectId::from_hex(id) {
+                found.take(&candidates, name.as_bytes(), id);
+            }
         }
+        Ok(found)
     }
 
     pub(super) async fn fetch(

@@ -3,7 +3,7 @@
 //! Version 2 advertises capabilities only, and is asked for references by prefix (gitprotocol-v2(5)). Versions 0 and 1
 //! advertise every reference (gitprotocol-pack(5)); they are read line by line and only those looked for are kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
@@ -89,20 +89,60 @@ impl Capabilities {
     }
 }
 
-/// References that were looked for and found.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct FoundRefs(BTreeMap<String, (ObjectId, Option<ObjectId>)>);
+/// The full names that the refs may mean.
+pub(super) fn candidates(asked: &[Ref]) -> BTreeSet<String> {
+    asked.iter().flat_map(Ref::candidates).collect()
+}
+
+/// What one look found of the refs that were asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FoundRefs {
+    remote: String,
+    /// By full name: the object, and what it is a tag of, where the remote said it.
+    named: BTreeMap<String, (ObjectId, Option<ObjectId>)>,
+}
 
 impl FoundRefs {
-    /// The best of the candidates.
-    pub(super) fn pick(&self, candidates: &[String], asked: &Ref, remote: &str) -> Result<Tip, Error> {
-        candidates
-            .iter()
-            .find_map(|name| {
-                let (object, peeled) = self.0.get(name)?;
-                Some(Tip { name: Some(name.clone()), object: *object, peeled: *peeled })
-            })
-            .ok_or_else(|| Error::NoSuchRef { name: asked.to_string(), remote: remote.to_owned() })
+    pub(super) fn none(remote: &str) -> Self {
+        Self { remote: remote.to_owned(), named: BTreeMap::new() }
+    }
+
+    /// What one of the refs that were asked for names. A commit id names itself.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRef`].
+    pub fn tip(&self, asked: &Ref) -> Result<Tip, Error> {
+        if let Ref::Commit(id) = asked {
+            return Ok(Tip { name: None, object: *id, peeled: None });
+        }
+        let found = asked.candidates().into_iter().find_map(|name| {
+            let (object, peeled) = *self.named.get(&name)?;
+            Some(Tip { name: Some(name), object, peeled })
+        });
+        found.ok_or_else(|| Error::NoSuchRef { name: asked.to_string(), remote: self.remote.clone() })
+    }
+
+    pub(super) fn insert(&mut self, name: &str, object: ObjectId, peeled: Option<ObjectId>) {
+        self.named.insert(name.to_owned(), (object, peeled));
+    }
+
+    /// Takes in a line that names an object; `NAME^{}` is what the tag before it is of. Others than the candidates are
+    /// passed over.
+    pub(super) fn take(&mut self, candidates: &BTreeSet<String>, name: &[u8], id: ObjectId) {
+        match name.strip_suffix(b"^{}") {
+            Some(tag) => {
+                if let Some((_, peeled)) =
+                    looked_for(candidates, tag).and_then(|name| self.named.get_mut(name))
+                {
+                    *peeled = Some(id);
+                }
+            }
+            None => {
+                if let Some(name) = looked_for(candidates, name) {
+                    self.insert(name, id, None);
+                }
+            }
+        }
     }
 }
 
@@ -118,7 +158,7 @@ pub(super) struct Advertisement {
 pub(super) async fn read_advertisement(
     reader: &mut PacketReader,
     remote: &str,
-    candidates: &[String],
+    candidates: &BTreeSet<String>,
 ) -> Result<Advertisement, Error> {
     let mut line = reader.line().await?;
     if matches!(&line, Line::Data(data) if data.starts_with(b"# service=")) {
@@ -131,13 +171,13 @@ pub(super) async fn read_advertisement(
     let advertisement = match &line {
         Line::Data(data) if data.trim_ascii_end() == b"version 2" => {
             let capabilities = read_capabilities(reader).await?;
-            Advertisement { capabilities, found: FoundRefs::default() }
+            Advertisement { capabilities, found: FoundRefs::none(remote) }
         }
         Line::Data(data) if data.trim_ascii_end() == b"version 1" => {
             let first = reader.line().await?;
-            read_references(reader, first, candidates).await?
+            read_references(reader, remote, first, candidates).await?
         }
-        _ => read_references(reader, line, candidates).await?,
+        _ => read_references(reader, remote, line, candidates).await?,
     };
     advertisement.capabilities.check_format(remote)?;
     Ok(advertisement)
@@ -154,11 +194,12 @@ async fn read_capabilities(reader: &mut PacketReader) -> Result<Capabilities, Er
 
 async fn read_references(
     reader: &mut PacketReader,
+    remote: &str,
     mut line: Line,
-    candidates: &[String],
+    candidates: &BTreeSet<String>,
 ) -> Result<Advertisement, Error> {
     let mut capabilities = Capabilities::new(Version::Zero);
-    let mut found = FoundRefs::default();
+    let mut found = FoundRefs::none(remote);
     let mut first = true;
     while let Line::Data(data) = line {
         let mut reference: &[u8] = data.trim_ascii_end();
@@ -175,28 +216,15 @@ async fn read_references(
         // A repository that is shallow itself says so; its boundary is sent again by a fetch.
         if !reference.starts_with(b"shallow ") {
             let (id, name) = id_and_rest(reference).ok_or_else(|| reader.odd(&data))?;
-            match name.strip_suffix(b"^{}") {
-                Some(tag) => {
-                    if let Some((_, peeled)) =
-                        looked_for(candidates, tag).and_then(|name| found.0.get_mut(name))
-                    {
-                        *peeled = Some(id);
-                    }
-                }
-                None => {
-                    if let Some(name) = looked_for(candidates, name) {
-                        found.0.insert(name.to_owned(), (id, None));
-                    }
-                }
-            }
+            found.take(candidates, name, id);
         }
         line = reader.line().await?;
     }
     Ok(Advertisement { capabilities, found })
 }
 
-fn looked_for<'a>(candidates: &'a [String], name: &[u8]) -> Option<&'a str> {
-    candidates.iter().map(String::as_str).find(|candidate| candidate.as_bytes() == name)
+fn looked_for<'a>(candidates: &'a BTreeSet<String>, name: &[u8]) -> Option<&'a str> {
+    candidates.get(std::str::from_utf8(name).ok()?).map(String::as_str)
 }
 
 /// `<40 digits> <rest>`.
@@ -207,7 +235,7 @@ fn id_and_rest(line: &[u8]) -> Option<(ObjectId, &[u8])> {
 
 /// Version 2's question for references. It carries no `agent` and no `object-format`, so that it may be asked without
 /// having seen the server's capabilities: sha1 is what a server takes it to mean.
-pub(super) fn ls_refs(candidates: &[String]) -> Vec<u8> {
+pub(super) fn ls_refs(candidates: &BTreeSet<String>) -> Vec<u8> {
     let mut message = Vec::with_capacity(256);
     push(&mut message, "command=ls-refs\n");
     push_delimiter(&mut message);
@@ -223,16 +251,17 @@ pub(super) fn ls_refs(candidates: &[String]) -> Vec<u8> {
 /// matches are kept.
 pub(super) async fn read_ls_refs(
     reader: &mut PacketReader,
-    candidates: &[String],
+    remote: &str,
+    candidates: &BTreeSet<String>,
 ) -> Result<FoundRefs, Error> {
-    let mut found = FoundRefs::default();
+    let mut found = FoundRefs::none(remote);
     while let Line::Data(data) = reader.line().await? {
         let (id, rest) = id_and_rest(data.trim_ascii_end()).ok_or_else(|| reader.odd(&data))?;
         let mut words = rest.split(|&byte| byte == b' ');
         let Some(name) = words.next().and_then(|name| looked_for(candidates, name)) else { continue };
         let peeled = words.find_map(|word| word.strip_prefix(b"peeled:"));
         let peeled = peeled.and_then(|hex| ObjectId::from_hex(std::str::from_utf8(hex).ok()?));
-        found.0.insert(name.to_owned(), (id, peeled));
+        found.insert(name, id, peeled);
     }
     Ok(found)
 }
@@ -268,26 +297,27 @@ mod tests {
         message
     }
 
+    const NONE: BTreeSet<String> = BTreeSet::new();
     const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
     const B: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 
     #[tokio::test]
     async fn a_tag_beats_a_branch_and_a_longer_name_is_no_match() {
         let asked: Ref = "v1".parse().unwrap();
-        let candidates = asked.candidates();
+        let candidates = candidates(std::slice::from_ref(&asked));
         let answer = message(&[
             &format!("{A} refs/heads/v1\n"),
             &format!("{A} refs/heads/v1x\n"),
             &format!("{B} refs/tags/v1 peeled:{A}\n"),
         ]);
-        let found = read_ls_refs(&mut reader(answer), &candidates).await.unwrap();
-        let tip = found.pick(&candidates, &asked, "remote").unwrap();
+        let found = read_ls_refs(&mut reader(answer), "remote", &candidates).await.unwrap();
+        let tip = found.tip(&asked).unwrap();
         assert_eq!(tip.name.as_deref(), Some("refs/tags/v1"));
         assert_eq!((tip.object.to_string(), tip.peeled.unwrap().to_string()), (B.into(), A.into()));
 
         let other = message(&[&format!("{A} refs/heads/v1x\n")]);
-        let found = read_ls_refs(&mut reader(other), &candidates).await.unwrap();
-        let error = found.pick(&candidates, &asked, "remote").unwrap_err().to_string();
+        let found = read_ls_refs(&mut reader(other), "remote", &candidates).await.unwrap();
+        let error = found.tip(&asked).unwrap_err().to_string();
         assert!(error.contains("couldn't find remote ref v1"), "{error}");
     }
 
@@ -297,7 +327,7 @@ mod tests {
         let mut over_http = message(&["# service=git-upload-pack\n"]);
         over_http.extend_from_slice(&v2);
         for bytes in [v2, over_http] {
-            let read = read_advertisement(&mut reader(bytes), "remote", &[]).await.unwrap();
+            let read = read_advertisement(&mut reader(bytes), "remote", &NONE).await.unwrap();
             assert_eq!(read.capabilities.version, Version::Two);
             assert!(read.capabilities.fetch_has("filter") && !read.capabilities.fetch_has("sideband-all"));
         }
@@ -308,15 +338,14 @@ mod tests {
             &format!("{A} refs/tags/v1^{{}}\n"),
             &format!("shallow {A}\n"),
         ]);
-        let candidates = vec!["refs/tags/v1".to_owned()];
+        let candidates = BTreeSet::from(["refs/tags/v1".to_owned()]);
         let read = read_advertisement(&mut reader(v0), "remote", &candidates).await.unwrap();
         assert!(read.capabilities.fetch_has("shallow") && !read.capabilities.any_want());
-        assert_eq!(read.found.0.len(), 1);
-        assert_eq!(read.found.0["refs/tags/v1"].1.unwrap().to_string(), A);
+        assert_eq!(read.found.named.len(), 1);
+        assert_eq!(read.found.named["refs/tags/v1"].1.unwrap().to_string(), A);
         let empty = message(&[&format!("{} capabilities^{{}}\0shallow\n", "0".repeat(40))]);
-        assert!(
-            read_advertisement(&mut reader(empty), "remote", &candidates).await.unwrap().found.0.is_empty()
-        );
+        let read = read_advertisement(&mut reader(empty), "remote", &candidates).await.unwrap();
+        assert!(read.found.named.is_empty());
     }
 
     #[tokio::test]
@@ -324,7 +353,7 @@ mod tests {
         let v2 = message(&["version 2\n", "object-format=sha256\n"]);
         let v0 = message(&[&format!("{} HEAD\0object-format=sha256\n", "a".repeat(64))]);
         for bytes in [v2, v0] {
-            let error = read_advertisement(&mut reader(bytes), "remote", &[]).await.unwrap_err();
+            let error = read_advertisement(&mut reader(bytes), "remote", &NONE).await.unwrap_err();
             assert!(error.to_string().contains("sha256"), "{error}");
             assert!(!error.is_transient());
         }
@@ -337,7 +366,7 @@ mod tests {
             format!("{A}\trefs/heads/main\n").into_bytes(), // a dumb server's info/refs: a valid length at first sight
             [b"<html>".as_slice(), &[b'x'; 5000]].concat(),
         ] {
-            let error = read_advertisement(&mut reader(bytes), "https://h", &[]).await.unwrap_err();
+            let error = read_advertisement(&mut reader(bytes), "https://h", &NONE).await.unwrap_err();
             assert!(matches!(error, Error::NotGit { .. }), "{error}");
             let text = error.to_string();
             assert!(text.is_ascii() && !text.contains('\x1b') && text.len() < 400, "{text}");
@@ -347,16 +376,17 @@ mod tests {
     #[tokio::test]
     async fn error_lines_early_ends_and_budgets_are_told_apart() {
         let denied = message(&["ERR access denied\n"]);
-        let error = read_advertisement(&mut reader(denied), "remote", &[]).await.unwrap_err();
+        let error = read_advertisement(&mut reader(denied), "remote", &NONE).await.unwrap_err();
         assert_eq!(error.to_string(), "remote says: access denied");
 
         let cut = message(&[&format!("{A} refs/heads/v1\n")]);
-        let error = read_ls_refs(&mut reader(cut[..cut.len() - 6].to_vec()), &[]).await.unwrap_err();
+        let error =
+            read_ls_refs(&mut reader(cut[..cut.len() - 6].to_vec()), "remote", &NONE).await.unwrap_err();
         assert!(matches!(error, Error::Cut { .. } | Error::NotGit { .. }), "{error}");
 
         let mut small = reader(message(&[&format!("{A} HEAD\0x\n")]));
         small.begin("testing", Budget::Refs, 20);
-        let error = read_advertisement(&mut small, "remote", &[]).await.unwrap_err().to_string();
+        let error = read_advertisement(&mut small, "remote", &NONE).await.unwrap_err().to_string();
         assert!(error.contains("--max-refs-bytes") && error.contains("20"), "{error}");
     }
 }

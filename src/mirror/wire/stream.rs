@@ -5,6 +5,7 @@
 //! process keeps the loose references that it has read once, and answers with an old commit for ever (tried with git
 //! 2.39, `refs/heads/*` after a second `ls-refs`).
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::pin::Pin;
@@ -22,11 +23,11 @@ use crate::revision::Ref;
 
 use super::error::{Budget, Error, Wait};
 use super::framing::{Duplex, Incoming, PacketReader};
-use super::refs::{self, Advertisement, Version};
+use super::refs::{self, Advertisement, FoundRefs, Version};
 use super::remote::{GIT_PORT, Remote};
 use super::ssh::{self, Channel, Session};
 use super::stderr::Stderr;
-use super::{Options, PackResponse, Request, Tip, pack};
+use super::{Options, PackResponse, Request, pack};
 
 const REFERENCES: &str = "looking up references";
 
@@ -183,7 +184,7 @@ impl Streams {
     }
 
     /// Opens a stream, anew if a kept session turns out to be gone.
-    async fn open(&mut self, candidates: &[String]) -> Result<Opened, Error> {
+    async fn open(&mut self, candidates: &BTreeSet<String>) -> Result<Opened, Error> {
         let kept = self.session.is_some();
         let opened = self.open_once(candidates).await;
         match opened {
@@ -195,7 +196,7 @@ impl Streams {
         }
     }
 
-    async fn open_once(&mut self, candidates: &[String]) -> Result<Opened, Error> {
+    async fn open_once(&mut self, candidates: &BTreeSet<String>) -> Result<Opened, Error> {
         let reader = match &self.remote {
             Remote::Ssh(target, path) => {
                 let name = &self.name;
@@ -222,9 +223,10 @@ impl Streams {
         Opened::new(reader, &self.name, &self.options, candidates).await
     }
 
-    pub(super) async fn resolve(&mut self, asked: &Ref) -> Result<Tip, Error> {
-        let opened = self.open(&asked.candidates()).await?;
-        opened.resolve(&self.name, &self.options, asked).await
+    pub(super) async fn resolve(&mut self, asked: &[Ref]) -> Result<FoundRefs, Error> {
+        let candidates = refs::candidates(asked);
+        let opened = self.open(&candidates).await?;
+        opened.look_up(&self.name, &self.options, &candidates).await
     }
 
     pub(super) async fn fetch(
@@ -232,7 +234,7 @@ impl Streams {
         request: &Request,
         sink: &mut (dyn AsyncWrite + Unpin + Send),
     ) -> Result<PackResponse, Error> {
-        let opened = self.open(&[]).await?;
+        let opened = self.open(&BTreeSet::new()).await?;
         opened.fetch(&self.name, &self.options, request, sink).await
     }
 }
@@ -250,28 +252,28 @@ impl Opened {
         mut reader: PacketReader,
         remote: &str,
         options: &Options,
-        candidates: &[String],
+        candidates: &BTreeSet<String>,
     ) -> Result<Self, Error> {
         reader.begin(REFERENCES, Budget::Refs, options.max_refs_bytes);
         let advertisement = refs::read_advertisement(&mut reader, remote, candidates).await?;
         Ok(Self { reader, advertisement })
     }
 
-    pub(super) async fn resolve(
+    /// Looks for the candidates that it was opened with.
+    pub(super) async fn look_up(
         mut self,
         remote: &str,
         options: &Options,
-        asked: &Ref,
-    ) -> Result<Tip, Error> {
-        let candidates = asked.candidates();
+        candidates: &BTreeSet<String>,
+    ) -> Result<FoundRefs, Error> {
         if self.advertisement.capabilities.version == Version::Zero {
             // An empty question: the server would log our silence as a failure.
             self.reader.send(b"0000", REFERENCES).await?;
-            return self.advertisement.found.pick(&candidates, asked, remote);
+            return Ok(self.advertisement.found);
         }
-        self.reader.send(&refs::ls_refs(&candidates), REFERENCES).await?;
+        self.reader.send(&refs::ls_refs(candidates), REFERENCES).await?;
         self.reader.begin(REFERENCES, Budget::Refs, options.max_refs_bytes);
-        refs::read_ls_refs(&mut self.reader, &candidates).await?.pick(&candidates, asked, remote)
+        refs::read_ls_refs(&mut self.reader, remote, candidates).await
     }
 
     pub(super) async fn fetch(
