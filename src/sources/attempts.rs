@@ -128,10 +128,13 @@ impl History {
         let mut mirror = Arc::clone(&self.mirror).lock_owned().await;
         // On a thread of its own: a connection stays on the thread that speaks through it.
         let asked = tokio::task::spawn_blocking(move || {
-            runtime.block_on(async { tokio::time::timeout(limit, mirror.relation(&recorded, named)).await })
+            runtime.block_on(async {
+                let found = tokio::time::timeout(limit, mirror.relation(&recorded, named)).await;
+                found.map(|found| found.map_err(|error| SourceError::of_relation(&error, &mirror)))
+            })
         });
         match asked.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())) {
-            Ok(found) => found.map_err(|error| SourceError::of_mirror(&error)),
+            Ok(found) => found,
             Err(_) => {
                 let [old, new] = [old, named].map(|revision| revision.short().to_string());
                 let what =

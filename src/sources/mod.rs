@@ -96,8 +96,20 @@ pub struct SourceError {
 }
 
 impl SourceError {
+    /// Of one source of several.
     fn of_mirror(error: &mirror::Error) -> Self {
-        Self { what: one_line(error), hints: error.hints(), transient: error.is_transient() }
+        let hints = error.hints_of_source();
+        Self { what: one_line(error), hints, transient: error.is_transient() }
+    }
+
+    /// Of how two revisions of what is followed are related.
+    fn of_relation(error: &mirror::Error, upstream: &Upstream) -> Self {
+        match upstream {
+            Upstream::Set(_) => Self::of_mirror(error),
+            Upstream::Repository(_) => {
+                Self { what: one_line(error), hints: error.hints(), transient: error.is_transient() }
+            }
+        }
     }
 
     /// Of a set or a repository.

@@ -134,8 +134,11 @@ impl Owner {
     }
 
     async fn relation(&mut self, recorded: Recorded, named: Revision) -> Result<Relation, SourceError> {
-        let found = self.upstream.relation(&recorded, named);
-        let answer = async { found.await.map_err(|error| SourceError::of_mirror(&error)) };
+        let upstream = &mut self.upstream;
+        let answer = async {
+            let found = upstream.relation(&recorded, named).await;
+            found.map_err(|error| SourceError::of_relation(&error, upstream))
+        };
         self.relations.of((recorded.revision, named), answer).await
     }
 }
