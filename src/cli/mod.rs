@@ -99,7 +99,7 @@ Examples:
   treeswap sync --repo=https://github.com/acme/config --path=gateway --root=/config
   treeswap sync --sources=sources.yaml --root=/config
 
-where sources.yaml places two repositories in one root:
+sources.yaml, with two repositories for one root:
 
   version: 1
   sources:

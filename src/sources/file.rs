@@ -101,7 +101,7 @@ impl BadFile {
     /// What an operator can do, wherever it was read.
     pub fn hints(&self) -> Vec<String> {
         vec![format!(
-            "mend the file; `treeswap check --sources={} --root=DIR` says whether it is right",
+            "mend the file, or how it is named; `treeswap check --sources={} --root=DIR` says whether it is right",
             self.path.display()
         )]
     }
