@@ -259,5 +259,10 @@ pub(super) fn fetch(fetched: &Fetched) -> anyhow::Result<(Objects, Revision)> {
         upstream.fetch(&tip, &[], &Selection::default()).await
     });
     let revision = revision.map_err(|error| SourceError::of_set(&error))?;
+    // What is made of the tree has to be all of it: one that is optional is for a root that goes on without it.
+    let failed = upstream.rows().into_iter().find_map(|row| Some((row.name, row.error?, row.hints)));
+    if let Some((name, error, hints)) = failed {
+        return Err(SourceError { what: format!("source {name}: {error}"), hints, transient: false }.into());
+    }
     Ok((upstream.objects(), revision))
 }
