@@ -1,18 +1,19 @@
 //! Several repositories, refs and directories in one root (`--sources`), from outside.
 //!
 //! Files: `placing` is every rule of what may lie beside each other, with its refusal; `base_names` what a reader needs
-//! that dies of two files with one name; `guide` what docs/guides/sources.md shows.
+//! that dies of two files with one name; `guide` what docs/guides/sources.md shows; `words` what people are told.
 
 mod base_names;
 #[path = "../common/mod.rs"]
 mod common;
 mod guide;
 mod placing;
+mod words;
 
 use std::time::{Duration, Instant};
 
 use common::many::{Many, published, rows, source};
-use common::run::{Background, Ran, to_end};
+use common::run::{Background, to_end};
 use common::{Files, Remote, eventually};
 
 #[track_caller]
@@ -384,95 +385,6 @@ fn a_hook_gets_the_set_and_once_ends_by_what_failed() {
     assert_eq!(ran.status.code(), Some(3), "{}", ran.stderr);
     assert!(ran.stderr.contains("published without the newest of one"), "{}", ran.stderr);
     many.shows(&[("one/f", "1"), ("two/g", "3")]);
-}
-
-#[test]
-fn check_reads_the_file_and_asks_nobody() {
-    let many = Many::new();
-    many.list(&["name: one, repo: 'https://git.example.com/x.git', to: one".to_owned()]);
-    let check = |many: &Many| {
-        let mut command = many.world.treeswap(&["check", "--sources"]);
-        to_end(command.arg(many.file()).arg("--root").arg(&many.world.root))
-    };
-    check(&many).expect_ok("a good file");
-    many.list(&["name: one, repo: 'https://', to: one".to_owned()]);
-    let ran = check(&many).expect_failure("a remote without a host");
-    assert!(ran.stderr.contains("source \"one\""), "{}", ran.stderr);
-    let refused = |ran: Ran, words: &str| {
-        assert_eq!(ran.status.code(), Some(2), "{}", ran.stderr);
-        assert!(
-            ran.stderr.contains(words) && ran.stderr.contains("\nhint: mend the file, or how it is named; "),
-            "{}",
-            ran.stderr
-        );
-        assert!(!ran.stderr.contains("is valid"), "{}", ran.stderr);
-    };
-    refused(ran, "source \"one\"");
-    many.write("version: 1\nsources: none\nend: true\n");
-    refused(check(&many), "sources.yaml: sources: write a list");
-    std::fs::remove_file(many.file()).unwrap();
-    refused(check(&many), "sources.yaml: cannot read it: ");
-}
-
-#[test]
-fn check_shows_the_sources_and_warns_of_what_they_will_miss() {
-    let many = Many::new();
-    many.list_with(
-        "unique-base-names: [\"jobs/**\", \"job/**\"]\n",
-        &[
-            "name: one, repo: 'https://me:hunter2@git.example.com/x.git', path: a/b, to: jobs".to_owned(),
-            "name: second, repo: 'git@git.example.com:y', ref: main, to: y, credentials: {ssh-key-file: /none}".to_owned(),
-        ],
-    );
-    let mut command = many.world.treeswap(&["check", "--sources"]);
-    let ran = to_end(command.arg(many.file()).arg("--root").arg(&many.world.root)).expect_ok("a good file");
-    let table: Vec<Vec<&str>> = ran
-        .stdout
-        .lines()
-        .skip_while(|line| !line.starts_with("# source "))
-        .map(|line| line.split_whitespace().skip(1).collect())
-        .collect();
-    assert_eq!(
-        table,
-        [
-            ["source", "repo", "ref", "path", "to"],
-            ["one", "https://me:[redacted]@git.example.com/x.git", "HEAD", "a/b", "jobs"],
-            ["second", "git@git.example.com:y", "main", "/", "y"],
-        ]
-    );
-    for words in [
-        "warning: source one: the password in the URL of `repo` can be read by everybody who can read the file",
-        "warning: source second: ssh-key-file: /none cannot be read: No such file",
-        "warning: unique-base-names: \"job/**\" matches no path below the `to` of any source",
-    ] {
-        assert!(ran.stderr.contains(words), "{words}: {}", ran.stderr);
-    }
-    assert!(!ran.stderr.contains("hunter2") && ran.stderr.matches("warning").count() == 3, "{}", ran.stderr);
-}
-
-/// Flags that are refused beside `--sources` are of no help.
-#[test]
-fn hints_name_keys_of_the_file() {
-    let many = Many::new();
-    let (one, empty) = (many.remote("one"), many.remote("empty"));
-    one.commit(&Files::new().file("f", "1"));
-    let at = |remote: &Remote, more: &str| format!("name: one, repo: {}{more}", remote.path.display());
-    let ssh =
-        "name: one, repo: 'ssh://git@127.0.0.1:1/x', credentials: {ssh-known-hosts-file: /none}".to_owned();
-    for (source, hint) in [
-        (at(&one, ", ref: mian"), "check `ref` of the source; `git ls-remote`"),
-        (at(&one, ", ref: abcdef12"), "check `ref` of the source; a commit id"),
-        (at(&empty, ""), "name the ref to follow with `ref` of the source"),
-        (at(&one, ", path: nowhere"), "mend `path` of the source in the file of --sources"),
-        (at(&one, ", path: f"), "add `to: NAME` to the source in the file of --sources"),
-        (ssh, "`ssh-known-hosts-file` in the `credentials` of the source"),
-    ] {
-        many.list(&[source]);
-        let ran = many.once().expect_failure(hint);
-        let hints: Vec<&str> = ran.stderr.lines().filter(|line| line.starts_with("hint: ")).collect();
-        assert!(hints.iter().any(|line| line.contains(hint)), "{hint}: {}", ran.stderr);
-        assert!(!hints.iter().any(|line| line.contains("--ref") || line.contains("--path")), "{hints:?}");
-    }
 }
 
 #[test]
