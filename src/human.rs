@@ -115,6 +115,27 @@ pub fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
     text.replace(['\n', '\r'], " ")
 }
 
+/// The known name that is written most like this one, if one is close.
+pub fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let near = known.map(|other| (edits(name, other), other)).min();
+    near.filter(|(edits, _)| *edits <= 1 + name.len() / 5).map(|(_, other)| other)
+}
+
+/// Characters to insert, delete or replace on the way from one text to the other.
+fn edits(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (at, a) in from.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
+        for (column, b) in to.iter().enumerate() {
+            let replaced = diagonal + usize::from(a != *b);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[to.len()]
+}
+
 /// What each of our errors has to be like, whatever it holds; for the tests of each enum.
 #[cfg(test)]
 pub(crate) fn reads_well(error: &(dyn std::error::Error + 'static), hints: &[String]) {

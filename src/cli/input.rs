@@ -169,6 +169,7 @@ impl Input {
         let repo = self.repo.as_deref().unwrap_or_default();
         let mut args = config::Args::reading(repo, &self.asked, self.credentials.clone(), mirror);
         args.source.sources = self.sources.clone().unwrap_or_default();
+        args.root.root = args.root.mirror.clone(); // it has to have one, and nothing is made there
         args.pace.one_time = self.sources.is_some(); // those that are slow are waited for
         given.settings(&args)
     }
@@ -182,6 +183,9 @@ impl Input {
         let kept = self.mirror.as_deref();
         let mirror = kept.map_or_else(|| temporary.path().join("mirror"), Path::to_owned);
         let settings = self.settings(given, &mirror)?;
+        if let Some(sources) = &settings.sources {
+            super::check::listed(sources)?; // before anything is asked
+        }
         for remark in &settings.remarks {
             say!("treeswap: warning: {remark}");
         }

@@ -143,7 +143,8 @@ fn with_default(meaning: String, flag: &str, sync: &Command) -> String {
 
 /// What `sync` has and git-sync does not.
 fn own(sync: &Command) -> impl Iterator<Item = &Arg> {
-    let known = |name: &str| FLAGS.iter().any(|flag| flag.here() == name);
+    // What git-sync publishes has one repository: --sources is refused there.
+    let known = |name: &str| name == "sources" || FLAGS.iter().any(|flag| flag.here() == name);
     sync.get_arguments().filter(move |arg| {
         !arg.is_hide_set() && arg.get_long().is_some_and(|name| !known(name) && name != "help")
     })

@@ -84,12 +84,28 @@ const EXAMPLES: &str = "\
 Examples:
   treeswap sync --repo=https://github.com/acme/config --root=/config
   treeswap sync --one-time --repo=git@github.com:acme/config --ref=v1.4 --root=/config
+  treeswap sync --sources=sources.yaml --root=/config
   treeswap watch /config -- systemctl reload gateway
   treeswap apply --rules=plugins.yaml --repo=https://github.com/acme/config --ref=main --owner=acme --dry-run
   treeswap render --rules=plugins.yaml --tree=. | kubectl apply --server-side -f -
   treeswap pin /config -- tar czf /tmp/config.tgz -C {} .
 
 Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 some targets failed, 4 differences found, 128+N ended by a second signal N.";
+
+/// Those of `sync` alone.
+const SYNC_EXAMPLES: &str = "
+
+Examples:
+  treeswap sync --repo=https://github.com/acme/config --path=gateway --root=/config
+  treeswap sync --sources=sources.yaml --root=/config
+
+sources.yaml, with two repositories for one root:
+
+  version: 1
+  sources:
+    - {name: shared, repo: https://github.com/acme/shared, ref: main, to: shared}
+    - {name: gateway, repo: https://github.com/acme/config, ref: main, path: gateway, to: gateway}
+  end: true";
 
 /// Keeps a directory equal to a revision of a git repository, one complete revision at a time
 #[derive(Parser)]
@@ -173,11 +189,12 @@ impl Help {
 fn tree(help: Help) -> clap::Command {
     let short = help == Help::Short;
     let is_set = |name: &str| std::env::var_os(name).is_some();
-    let with_variables = |command| {
+    let with_variables = |command: clap::Command| {
         let rest = if help == Help::All { "" } else { " --help=all has the rest, and ConfigMaps." };
+        let examples = if short || command.get_name() != "sync" { "" } else { SYNC_EXAMPLES };
         let command = config::attach(command, config::Personality::Treeswap, &is_set).after_help(format!(
             "Every flag has a variable: --max-pin is $TREESWAP_MAX_PIN. Flags that git-sync has are also read from \
-             $GITSYNC_…\nThe flag wins over the variable, ours over git-sync's.{rest}",
+             $GITSYNC_…\nThe flag wins over the variable, ours over git-sync's.{rest}{examples}",
         ));
         // Absent where there are rules instead; which of the two it is, is checked with everything else.
         let command =

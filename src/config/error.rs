@@ -31,6 +31,14 @@ pub enum Error {
         #[source]
         source: Box<crate::mirror::wire::Error>,
     },
+    /// The file that lists several repositories.
+    #[error("{name}={file}")]
+    Sources {
+        /// The flag or variable.
+        name: String,
+        /// What is wrong with it.
+        file: crate::sources::BadFile,
+    },
     /// A path that leads through what a commit can shape, or through what is ours.
     #[error("invalid value {value:?} for {name}: {why}")]
     Place {
@@ -94,6 +102,7 @@ impl Error {
             }
             Self::Required { hint, .. } => vec![hint.clone()],
             Self::Remote { source, .. } => source.hints(),
+            Self::Sources { file, .. } => file.hints(),
             // The line itself says what is right.
             Self::Value { .. } | Self::HiddenValue { .. } => Vec::new(),
             Self::Conflict { one, other } => vec![format!("leave out {one} or {other}")],
@@ -112,10 +121,15 @@ mod tests {
         let text = || "--ref".to_owned();
         let source =
             || Box::new(crate::mirror::wire::Error::BadRemote { remote: text(), why: "it has no host" });
+        let bad_file = crate::sources::BadFile {
+            path: "sources.yaml".into(),
+            why: "two sources are called \"a\"".into(),
+        };
         let each = [
             Error::Value { name: text(), value: text(), why: "it is empty".into() },
             Error::HiddenValue { name: text(), why: "it is no JSON".into() },
             Error::Remote { name: text(), source: source() },
+            Error::Sources { name: "--sources".into(), file: bad_file },
             Error::Place { name: text(), value: text(), why: "a commit could".into(), hint: "elsewhere" },
             Error::Conflict { one: text(), other: text() },
             Error::Needs { one: text(), other: text() },
@@ -129,6 +143,7 @@ mod tests {
                     assert!(one_line(&error).contains(": it is "), "{error}");
                 }
                 Error::Remote { .. }
+                | Error::Sources { .. }
                 | Error::Place { .. }
                 | Error::Conflict { .. }
                 | Error::Needs { .. }

@@ -5,17 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::args::Args;
-use super::check::Check;
+use super::check::{Check, holds_password};
 use super::credentials;
 use super::env::Origins;
 use super::error::Error;
 use super::origin::Hidden;
+use super::personality::Personality;
 use super::settings::absolute;
 use super::values::path;
 use crate::mirror::{self, wire};
 use crate::retry::Backoff;
 use crate::secret::Source;
-use crate::sources::{Listed, SetOptions};
+use crate::sources::{List, Listed, SetOptions};
 
 impl Check<'_> {
     /// Refuses what a set of sources excludes: what the file says of each source, and what is of one repository.
@@ -23,6 +24,10 @@ impl Check<'_> {
         let source = &self.args.source;
         if source.sources.is_empty() {
             return Ok(false);
+        }
+        if self.origins.personality() == Personality::GitSync {
+            let hint = "git-sync has one repository: use `treeswap sync --sources`";
+            return Err(Error::Unsupported { name: self.origins.name("sources"), hint });
         }
         let default = |flag: &str| *self.origins.get(flag) == super::origin::Origin::Default;
         let given = [
@@ -67,6 +72,33 @@ impl Check<'_> {
     }
 }
 
+/// What is in the file of sources and is not what its author will want. No value: it may be a secret.
+pub fn remarks_on(list: &List) -> Vec<String> {
+    let mut remarks = Vec::new();
+    for Listed { name, repo, credentials, .. } in &list.sources {
+        let mut remark = |text: &str| remarks.push(format!("source {name}: {text}"));
+        if holds_password(repo) {
+            remark(
+                "the password in the URL of `repo` can be read by everybody who can read the file: give it by \
+                 `credentials`, in a file of its own",
+            );
+        }
+        let is_http = repo.starts_with("https://") || repo.starts_with("http://");
+        let is_ssh = repo.starts_with("ssh://") || (!repo.contains("://") && repo.contains('@'));
+        if is_http && credentials.ssh_key_file != Path::new("") {
+            remark("`ssh-key-file` has no effect: the URL of `repo` is not for ssh");
+        }
+        if is_ssh && !credentials.username.is_empty() {
+            remark("`username` and `password-file` have no effect: `repo` is asked by ssh");
+        }
+    }
+    let places: Vec<&str> = list.sources.iter().map(|source| source.to.as_str()).collect();
+    let globs = list.unique.out_of(&places);
+    let of_glob = |glob| format!("unique-base-names: {glob:?} matches no path below the `to` of any source");
+    remarks.extend(globs.into_iter().map(of_glob));
+    remarks
+}
+
 /// What is known of every way to a repository.
 struct WireSettings {
     args: Args,
@@ -105,4 +137,39 @@ impl WireSettings {
 
 fn named(file: &Path) -> Option<String> {
     path(&file.display().to_string()).map(|path| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_effect_or_shows_a_password_is_remarked_on() {
+        let remarks = |source: &str| {
+            let text = format!(
+                "version: 1\nunique-base-names: 'jobs/**'\nsources:\n  - {{name: a, {source}}}\nend: true\n"
+            );
+            remarks_on(&List::parse(&text).unwrap())
+        };
+        for (source, words) in [
+            (
+                "repo: 'https://me:hunter2@h/x', to: jobs",
+                "source a: the password in the URL of `repo` can be read",
+            ),
+            (
+                "repo: 'https://h/x', to: jobs, credentials: {ssh-key-file: /k}",
+                "source a: `ssh-key-file` has no effect",
+            ),
+            (
+                "repo: 'git@h:x', to: jobs, credentials: {username: u, password-file: /p}",
+                "source a: `username` and `password-file` have no effect",
+            ),
+            ("repo: 'https://h/x', to: job", "unique-base-names: \"jobs/**\" matches no path below the `to`"),
+        ] {
+            let found = remarks(source);
+            assert!(matches!(&found[..], [one] if one.contains(words)), "{source}: {found:?}");
+            assert!(!found[0].contains("hunter2"), "{found:?}");
+        }
+        assert!(remarks("repo: 'git@h:x', to: jobs/b, credentials: {ssh-key-file: /k}").is_empty());
+    }
 }

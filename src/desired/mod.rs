@@ -131,7 +131,7 @@ impl Planner {
         let unusable = |why: String| Error::Rules { path: path.clone(), why };
         let (listed, mut contents) = tree::on_the_way_to(tree, path.as_bytes())?;
         let file = listed.resolve(path.as_bytes()).map_err(|why| match why {
-            BadLink::Dangling => unusable("the tree has no such file".to_owned()),
+            BadLink::Dangling => Error::NoRules { path: path.clone() },
             why => unusable(format!("in the tree it is {why}")),
         })?;
         let bytes = contents.read(file).map_err(|error| unusable(error.to_string()))?;
@@ -150,6 +150,12 @@ pub enum Error {
         path: String,
         /// What is wrong with it.
         why: String,
+    },
+    /// There is no such file.
+    #[error("invalid value {path:?} for --rules-in-tree: the tree has no such file")]
+    NoRules {
+        /// Its path.
+        path: String,
     },
     /// The rules are a file of a source that does not say where its ref is.
     #[error("the rules are in the tree, and {0}")]
@@ -177,7 +183,7 @@ pub enum Error {
 impl Error {
     /// Whether rules are wrong, and not what they are applied to.
     pub fn is_in_rules(&self) -> bool {
-        matches!(self, Self::Rules { .. } | Self::Text(_))
+        matches!(self, Self::Rules { .. } | Self::NoRules { .. } | Self::Text(_))
     }
 
     /// Whether it may pass by itself.
@@ -191,6 +197,11 @@ impl Error {
             Self::Text(error) => error.hints(),
             Self::Mirror(error) => error.hints(),
             Self::Refused(refused) => refused.hints(),
+            Self::NoRules { .. } => vec![
+                "the path counts from the top of the repository; with --sources from the root, where each source lies \
+                 at its `to`"
+                    .to_owned(),
+            ],
             Self::RulesHeld(_) => vec!["they are read once it answers".to_owned()],
             Self::Rules { .. } | Self::Directory(_) | Self::Blob(_) | Self::File(_) => Vec::new(),
         }

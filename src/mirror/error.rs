@@ -208,6 +208,29 @@ pub enum Error {
     Cancelled,
 }
 
+/// What hints call by flags, and what has its place where the repository is one of several. What is longer comes first;
+/// `with flags` of the others count for all sources.
+const FLAGS_AS_KEYS: &[(&str, &str)] = &[
+    (
+        "name the private key with --ssh-key-file; it may be given several times",
+        "name the private key by `credentials: {ssh-key-file: …}` of the source, or with --ssh-key-file for all",
+    ),
+    (
+        "--username and --password-file,",
+        "`credentials` of the source (`username` and `password-file`), for all sources with the flags of these names,",
+    ),
+    (
+        "--ssh-key-file names",
+        "`ssh-key-file` in the `credentials` of the source, or --ssh-key-file for all, names",
+    ),
+    (
+        "--ssh-known-hosts-file names",
+        "`ssh-known-hosts-file` in the `credentials` of the source, or --ssh-known-hosts-file for all, names",
+    ),
+    ("as --repo", "as `repo` of the source"),
+    ("--ref", "`ref` of the source"),
+];
+
 fn because_of(path: Option<&str>) -> String {
     path.map(|path| format!(" because of `{path}`")).unwrap_or_default()
 }
@@ -271,7 +294,8 @@ impl Error {
                 }
                 hints
             }
-            Self::Module { source, .. } | Self::OfSource { source, .. } => source.hints(),
+            Self::Module { source, .. } => source.hints(),
+            Self::OfSource { source, .. } => source.hints_of_source(),
             Self::Collision { .. } | Self::Trespass { .. } => one(
                 "remove it from one of them, or place one elsewhere (`to` in --sources); until then the generation before stays published",
             ),
@@ -330,6 +354,13 @@ impl Error {
         }
         let why = source.message();
         Self::Local { act, path: dir.to_owned(), source: io::Error::new(kind_of(why), why) }
+    }
+
+    /// The same of one source of several: what flags are for one repository, keys of its entry in the file are for it.
+    pub fn hints_of_source(&self) -> Vec<String> {
+        let in_file =
+            |hint: String| FLAGS_AS_KEYS.iter().fold(hint, |hint, (flag, key)| hint.replace(flag, key));
+        self.hints().into_iter().map(in_file).collect()
     }
 
     /// An object that `revision` needs cannot be had.

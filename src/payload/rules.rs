@@ -262,8 +262,9 @@ impl Refusal {
             Rule::NoDirectory { .. } | Rule::NotADirectory { .. } => {
                 "that has the directory, or change --path"
             }
-            Rule::NoPath | Rule::PathIsNoDirectory => {
-                "that has it, or change what the file says of the source"
+            Rule::NoPath => "that has it, or mend `path` of the source in the file of --sources",
+            Rule::PathIsNoDirectory => {
+                "where it is a directory, or add `to: NAME` to the source in the file of --sources"
             }
             _ if self.rule.is_of_the_tree() => "with a smaller tree",
             _ => "without it",

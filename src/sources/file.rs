@@ -1,10 +1,13 @@
 //! The file that lists the sources of a root (`--sources`).
 
+mod keys;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde_yaml::Value;
 
+use self::keys::Keys;
 use crate::human::one_line;
 use crate::mirror::{self, UniqueBaseNames};
 use crate::revision::Ref;
@@ -23,8 +26,7 @@ const MAX_DEPTH: usize = 64;
 const MAX_PATTERNS: usize = 8 << 10;
 
 /// What becomes of a set when one of its sources fails.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnFailure {
     /// That source stays at its last published revision, and the others go on.
     #[default]
@@ -73,8 +75,7 @@ impl Listed {
 }
 
 /// Credentials of one source.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Credentials {
     /// As `--username`.
     pub username: String,
@@ -97,65 +98,24 @@ pub struct BadFile {
 }
 
 impl BadFile {
+    /// What an operator can do, wherever it was read.
+    pub fn hints(&self) -> Vec<String> {
+        vec![format!(
+            "mend the file, or how it is named; `treeswap check --sources={} --root=DIR` says whether it is right",
+            self.path.display()
+        )]
+    }
+
     /// The system had no thread to read it on.
     pub(super) fn unread(path: &std::path::Path) -> Self {
         Self { path: path.to_owned(), why: "there was no thread to read it on".to_owned() }
     }
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct Raw {
-    version: u32,
-    #[serde(default)]
-    on_failure: OnFailure,
-    #[serde(default)]
-    unique_base_names: Globs,
-    sources: Vec<RawSource>,
-    end: bool,
-}
-
-/// One, or a list of them.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "unique-base-names: write one glob, or a list of globs")]
-enum Globs {
-    One(String),
-    List(Vec<String>),
-}
-
-impl Default for Globs {
-    fn default() -> Self {
-        Self::List(Vec::new())
-    }
-}
-
-impl From<Globs> for Vec<String> {
-    fn from(globs: Globs) -> Self {
-        match globs {
-            Globs::One(glob) => vec![glob],
-            Globs::List(globs) => globs,
-        }
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct RawSource {
-    name: String,
-    repo: String,
-    #[serde(rename = "ref", default)]
-    asked: Option<String>,
-    #[serde(default)]
-    path: String,
-    #[serde(default)]
-    to: String,
-    #[serde(default)]
-    sparse: Vec<String>,
-    #[serde(default)]
-    optional: bool,
-    #[serde(default)]
-    credentials: Credentials,
-}
+/// What the file and its parts may say.
+const KEYS: &[&str] = &["version", "on-failure", "unique-base-names", "sources", "end"];
+const OF_SOURCE: &[&str] = &["name", "repo", "ref", "path", "to", "sparse", "optional", "credentials"];
+const OF_CREDENTIALS: &[&str] = &["username", "password-file", "ssh-key-file", "ssh-known-hosts-file"];
 
 impl List {
     /// Reads the file. It is read twice: who writes it in place may be in the middle of that. Blocking.
@@ -179,86 +139,149 @@ impl List {
 
     /// Reads the text; else says in words what is wrong.
     pub fn parse(text: &str) -> Result<Self, String> {
-        const END: &str =
-            "its last line must be `end: true`: a file that was cut short would mean something else";
+        const END: &str = "its last line must be `end: true`, with a line break and nothing else: a file that was cut \
+                           short would mean something else";
         secret::know_urls(text); // before a word of it is in a message
-        let last = text.lines().rev().find(|line| !line.trim().is_empty());
-        if last.is_none_or(|line| line.trim_end() != "end: true") || !text.ends_with('\n') {
+        // Where a file is cut below its last line, it means what the whole one does.
+        let is_empty = |line: &&str| matches!(line.trim(), "" | "...") || line.trim_start().starts_with('#');
+        let last = text.lines().rev().find(|line| !is_empty(line));
+        if last.map(str::trim_end) != Some("end: true") || !text.ends_with('\n') {
             return Err(END.to_owned());
         }
-        let raw: Raw = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
-        if raw.version != 1 {
-            return Err(format!("version {} is not known: this treeswap reads version 1", raw.version));
+        let raw = keys::read(text)?;
+        let raw = Keys::of(&raw, KEYS)?;
+        match raw.get("version").map(Value::as_u64) {
+            None => return Err("add `version: 1` at its top".to_owned()),
+            Some(Some(1)) => {}
+            Some(version) => {
+                let version = version.map_or_else(|| "that is no number".to_owned(), |n| n.to_string());
+                return Err(format!("version {version} is not known: this treeswap reads version 1"));
+            }
         }
-        if !raw.end {
+        if !raw.flag("end")? {
             return Err(END.to_owned());
         }
-        if raw.sources.is_empty() || raw.sources.len() > MOST {
-            return Err(format!("it lists {} sources; 1 to {MOST} make a root", raw.sources.len()));
+        let listed = match raw.get("sources") {
+            Some(Value::Sequence(list)) => list,
+            Some(_) => return Err("sources: write a list, a line `- {name: …, repo: …}` each".to_owned()),
+            None => return Err("add `sources:`, a list with a line `- {name: …, repo: …}` each".to_owned()),
+        };
+        if listed.is_empty() || listed.len() > MOST {
+            return Err(format!("it lists {} sources; 1 to {MOST} make a root", listed.len()));
         }
-        let unique = UniqueBaseNames::parse(raw.unique_base_names.into());
+        let unique = UniqueBaseNames::parse(globs(&raw)?);
         let unique = unique.map_err(|why| format!("unique-base-names: {why}"))?;
         let mut names = BTreeSet::new();
         let mut sources = Vec::new();
-        for source in raw.sources {
-            let name = source.name.clone();
-            if !names.insert(name.clone()) {
-                return Err(format!("two sources are called {name:?}"));
+        for (place, source) in listed.iter().enumerate() {
+            let called = match source.get("name").and_then(Value::as_str) {
+                Some(name) => format!("source {name:?}"),
+                None => format!("source {} of the list", place + 1),
+            };
+            let source = Listed::read(source).map_err(|why| format!("{called}: {why}"))?;
+            if !names.insert(source.name.clone()) {
+                return Err(format!("two sources are called {:?}", source.name));
             }
-            sources.push(source.checked().map_err(|why| format!("source {name:?}: {why}"))?);
+            sources.push(source);
         }
         let bytes =
             |source: &Listed| source.repo.len() + source.asked.len() + source.path.len() + source.to.len();
         if sources.iter().map(bytes).sum::<usize>() > MAX_BYTES as usize / 2 {
             return Err("its sources together are written in more than 512 KiB".to_owned());
         }
-        Ok(Self { on_failure: raw.on_failure, unique, sources })
+        Ok(Self { on_failure: on_failure(&raw)?, unique, sources })
     }
 }
 
-impl RawSource {
-    fn checked(self) -> Result<Listed, String> {
+fn on_failure(raw: &Keys<'_>) -> Result<OnFailure, String> {
+    match raw.get("on-failure").map(Value::as_str) {
+        None => Ok(OnFailure::default()),
+        Some(Some("keep")) => Ok(OnFailure::Keep),
+        Some(Some("hold")) => Ok(OnFailure::Hold),
+        Some(_) => Err("on-failure: write keep or hold".to_owned()),
+    }
+}
+
+/// One, or a list of them.
+fn globs(raw: &Keys<'_>) -> Result<Vec<String>, String> {
+    const KEY: &str = "unique-base-names";
+    match raw.get(KEY) {
+        Some(Value::String(glob)) => Ok(vec![glob.clone()]),
+        None | Some(Value::Sequence(_)) => raw.texts(KEY),
+        Some(_) => Err(format!("{KEY}: write one glob, or a list of globs")),
+    }
+}
+
+impl Credentials {
+    fn read(value: &Value) -> Result<Self, String> {
+        let keys = Keys::of(value, OF_CREDENTIALS)?;
+        let file = |key| Ok::<_, String>(PathBuf::from(keys.text(key)?.unwrap_or_default()));
+        let credentials = Self {
+            username: keys.text("username")?.unwrap_or_default(),
+            password_file: file("password-file")?,
+            ssh_key_file: file("ssh-key-file")?,
+            ssh_known_hosts_file: file("ssh-known-hosts-file")?,
+        };
+        if credentials.username.is_empty() != credentials.password_file.as_os_str().is_empty() {
+            return Err("username and password-file need each other".to_owned());
+        }
+        Ok(credentials)
+    }
+
+    /// The files, each with its key.
+    pub fn files(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
+        let files = [
+            ("password-file", &self.password_file),
+            ("ssh-key-file", &self.ssh_key_file),
+            ("ssh-known-hosts-file", &self.ssh_known_hosts_file),
+        ];
+        files.into_iter().filter(|(_, file)| !file.as_os_str().is_empty())
+    }
+}
+
+impl Listed {
+    fn read(value: &Value) -> Result<Self, String> {
+        let keys = Keys::of(value, OF_SOURCE)?;
+        let name = keys.text("name")?.ok_or("it has no name")?;
         let is_label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        if self.name.is_empty() || self.name.len() > 63 || !self.name.chars().all(is_label) {
+        if name.is_empty() || name.len() > 63 || !name.chars().all(is_label) {
             return Err("a name has 1 to 63 lower-case letters, digits and `-`".to_owned());
         }
-        if self.repo.is_empty() {
-            return Err("it has no repo".to_owned());
-        }
-        secret::know_remote(&self.repo);
-        let asked = self.asked.unwrap_or_else(|| "HEAD".to_owned());
+        let repo = keys.text("repo")?.filter(|repo| !repo.is_empty()).ok_or("it has no repo")?;
+        secret::know_remote(&repo);
+        let asked = keys.text("ref")?.unwrap_or_else(|| "HEAD".to_owned());
         let checked: Result<Ref, _> = asked.parse();
         checked.map_err(|error: crate::revision::BadRef| format!("ref {asked:?}: {}", error.why()))?;
-        let path = below("path", &self.path)?;
-        let to = below("to", &self.to)?;
+        let path = below("path", &keys.text("path")?.unwrap_or_default())?;
+        let to = keys.text("to")?.unwrap_or_default();
+        if to.len() > 1 && to.ends_with('/') {
+            let why = "a directory is placed there, and a file gets that name";
+            return Err(format!("to: leave out the `/` at the end: {why}"));
+        }
+        let to = below("to", &to)?;
         if to.split('/').any(|part| part.eq_ignore_ascii_case(".git") || part.starts_with("..")) {
             return Err("to: no part of it may be `.git` or begin with `..`".to_owned());
         }
         if to.split('/').count() > MAX_DEPTH || path.split('/').count() > MAX_DEPTH {
             return Err(format!("path and to have at most {MAX_DEPTH} parts"));
         }
-        if self.sparse.iter().map(String::len).sum::<usize>() > MAX_PATTERNS {
-            return Err("sparse: the patterns have more than 8 KiB".to_owned());
-        }
-        if self.sparse.iter().any(|pattern| pattern.contains(['\n', '\0'])) {
-            return Err("sparse: one pattern an entry".to_owned());
-        }
-        mirror::check_sparse(&self.sparse).map_err(|error| one_line(&error))?;
-        let credentials = self.credentials;
-        if credentials.username.is_empty() != credentials.password_file.as_os_str().is_empty() {
-            return Err("credentials: username and password-file need each other".to_owned());
-        }
-        Ok(Listed {
-            name: self.name,
-            repo: self.repo,
-            asked,
-            path,
-            to,
-            sparse: self.sparse,
-            optional: self.optional,
-            credentials,
-        })
+        let credentials = keys.get("credentials").map(Credentials::read).transpose();
+        let credentials = credentials.map_err(|why| format!("credentials: {why}"))?.unwrap_or_default();
+        let (sparse, optional) = (sparse(&keys)?, keys.flag("optional")?);
+        Ok(Self { name, repo, asked, path, to, sparse, optional, credentials })
     }
+}
+
+fn sparse(keys: &Keys<'_>) -> Result<Vec<String>, String> {
+    let sparse = keys.texts("sparse")?;
+    if sparse.iter().map(String::len).sum::<usize>() > MAX_PATTERNS {
+        return Err("sparse: the patterns have more than 8 KiB".to_owned());
+    }
+    if sparse.iter().any(|pattern| pattern.contains(['\n', '\0'])) {
+        return Err("sparse: one pattern an entry".to_owned());
+    }
+    mirror::check_sparse(&sparse).map_err(|error| one_line(&error))?;
+    Ok(sparse)
 }
 
 /// A relative path without detours, which may end in a slash; empty for the top.
@@ -310,6 +333,16 @@ end: true
     }
 
     #[test]
+    fn below_the_last_line_may_be_what_means_nothing() {
+        for more in ["", "\n", "# the end\n", "...\n", "\n# one\n\n# two\n...\n"] {
+            let text = format!("{EXAMPLE}{more}");
+            assert_eq!(List::parse(&text), List::parse(EXAMPLE), "{more:?}");
+        }
+        assert!(List::parse(&format!("{EXAMPLE}on-failure: keep\n")).is_err());
+        assert!(List::parse(&format!("{EXAMPLE}# unfinished")).is_err());
+    }
+
+    #[test]
     fn what_is_wrong_is_said_with_the_sources_name() {
         let one = |source: &str| format!("version: 1\nsources:\n  - {{{source}}}\nend: true\n");
         let with = |top: &str| format!("version: 1\n{top}\nsources:\n  - {{name: a, repo: x}}\nend: true\n");
@@ -322,7 +355,31 @@ end: true
             (one("name: a, repo: x, path: /"), "path: write a path below the top"),
             (one("name: a, repo: x, to: a/.GIT"), "no part of it may be `.git`"),
             (one("name: a, repo: x, to: ..data"), "begin with `..`"),
-            (one("name: a, repo: x, branch: y"), "unknown field `branch`"),
+            (
+                one("name: a, repo: x, branch: y"),
+                "source \"a\": there is no key \"branch\"; did you mean `ref`?",
+            ),
+            (one("name: a, repo: x, spare: []"), "there is no key \"spare\"; did you mean `sparse`?"),
+            (one("name: a, repo: x, colour: y"), "there is no key \"colour\"; there are name, repo, ref, "),
+            (one("name: a, repo: x, to: conf/"), "to: leave out the `/` at the end"),
+            (one("name: a, repo: x, to: "), "to: there is nothing after it"),
+            (one("name: a, repo: x, ref: 1.4"), "ref: put it in quotes"),
+            (one("name: a, repo: x, optional: yes please"), "source \"a\": optional: write true or false"),
+            (one("name: a, repo: x, sparse: y"), "source \"a\": sparse: write a list"),
+            (one("name: a, repo: [x]"), "source \"a\": repo: write one text"),
+            (one("repo: x"), "source 1 of the list: it has no name"),
+            (one("name: a, repo: x, credentials: {user: y}"), "credentials: there is no key \"user\""),
+            (one("name: a, repo: x, credentials: y"), "source \"a\": credentials: write `key: value`"),
+            (one("name: a, repo: x}\n\t- {name: b, repo: y"), "line 4 begins with a tab; YAML indents with"),
+            (one("name: a, repo: x}\n  - just words #{"), "source 2 of the list: write `key: value`"),
+            (with("on-failure: stop"), "on-failure: write keep or hold"),
+            (with("onfailure: hold"), "there is no key \"onfailure\"; did you mean `on-failure`?"),
+            ("sources: []\nend: true\n".to_owned(), "add `version: 1` at its top"),
+            ("version: 1\nend: true\n".to_owned(), "add `sources:`, a list"),
+            ("version: 1\nsources: a\nend: true\n".to_owned(), "sources: write a list"),
+            ("version: one\nsources: []\nend: true\n".to_owned(), "version that is no number is not known"),
+            ("version: 1\nsources: []\nend: true # all\n".to_owned(), "with a line break and nothing else"),
+            ("version: 1\nsources: []\nend: true".to_owned(), "with a line break and nothing else"),
             (one("name: a, repo: x, sparse: [ok, '[z-a]']"), "source \"a\": sparse pattern \"[z-a]\": "),
             (with("unique-base-names: 'a/[z-a]'"), "unique-base-names: \"a/[z-a]\": invalid range"),
             (with("unique-base-names: {a: b}"), "unique-base-names: write one glob, or a list of globs"),

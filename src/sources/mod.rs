@@ -96,8 +96,10 @@ pub struct SourceError {
 }
 
 impl SourceError {
+    /// Of one source of several.
     fn of_mirror(error: &mirror::Error) -> Self {
-        Self { what: one_line(error), hints: error.hints(), transient: error.is_transient() }
+        let hints = error.hints_of_source();
+        Self { what: one_line(error), hints, transient: error.is_transient() }
     }
 
     /// Of a set or a repository.

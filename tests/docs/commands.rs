@@ -58,6 +58,7 @@ const COMMANDS: &[(&str, Kept)] = &[
             "what_two_repositories_hold_is_applied_and_each_commit_is_recorded",
         ),
     ),
+    ("treeswap check --sources=", Run),
     ("treeswap pin ", Run),
     ("treeswap render ", Run),
     (
@@ -143,6 +144,10 @@ impl Place {
         std::fs::write(dir.join("plugins.yaml"), rules).unwrap();
         std::fs::write(dir.join("config/a"), "1\n").unwrap();
         std::fs::write(dir.join("secret"), "a secret of some length\n").unwrap();
+        let remote = world.remote.path.display();
+        let source = format!("{{name: config, repo: {remote}, path: config, to: config}}");
+        let sources = format!("version: 1\nsources:\n  - {source}\nend: true\n");
+        std::fs::write(dir.join("sources.yaml"), sources).unwrap();
         for hook in ["reload", "validate"] {
             run::executable(&dir.join("hooks").join(hook), "#!/bin/sh\n");
         }
@@ -162,6 +167,7 @@ impl Place {
             (" /config", &format!(" {root}")),
             ("</config", &format!("<{root}")),
             ("/hooks/", &(file("hooks") + "/")),
+            ("/etc/treeswap/sources.yaml", &file("sources.yaml")),
             ("/etc/treeswap/webhook", &file("secret")),
             ("/etc/a", &file("secret")),
             ("-- CMD", &"-- true".to_owned()),

@@ -15,7 +15,8 @@ struct Flag {
 fn sections(command: &str) -> Vec<(String, Vec<Flag>)> {
     let mut sections: Vec<(String, Vec<Flag>)> = Vec::new();
     let mut paragraph_ended = false;
-    for line in help(&[command, "--help=all"]).lines() {
+    let help = help(&[command, "--help=all"]);
+    for line in help.lines().take_while(|line| *line != "Examples:") {
         let indent = line.len() - line.trim_start().len();
         let text = line.trim();
         match (indent, text) {

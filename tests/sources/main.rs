@@ -1,8 +1,8 @@
 //! Several repositories, refs and directories in one root (`--sources`), from outside.
 //!
 //! Files: `placing` is every rule of what may lie beside each other, with its refusal; `base_names` what a reader needs
-//! that dies of two files with one name; `guide` what docs/guides/sources.md shows; `repositories`
-//! what one is asked, and whose mirrors are whose.
+//! that dies of two files with one name; `guide` what docs/guides/sources.md shows; `words` what people are told;
+//! `repositories` what one is asked, and whose mirrors are whose.
 
 mod base_names;
 #[path = "../common/mod.rs"]
@@ -10,6 +10,7 @@ mod common;
 mod guide;
 mod placing;
 mod repositories;
+mod words;
 
 use std::time::{Duration, Instant};
 
@@ -389,20 +390,6 @@ fn a_hook_gets_the_set_and_once_ends_by_what_failed() {
 }
 
 #[test]
-fn check_reads_the_file_and_asks_nobody() {
-    let many = Many::new();
-    many.list(&["name: one, repo: 'https://git.example.com/x.git', to: one".to_owned()]);
-    let check = |many: &Many| {
-        let mut command = many.world.treeswap(&["check", "--sources"]);
-        to_end(command.arg(many.file()).arg("--root").arg(&many.world.root))
-    };
-    check(&many).expect_ok("a good file");
-    many.list(&["name: one, repo: 'https://', to: one".to_owned()]);
-    let ran = check(&many).expect_failure("a remote without a host");
-    assert!(ran.stderr.contains("source \"one\""), "{}", ran.stderr);
-}
-
-#[test]
 fn sources_come_go_and_move_and_one_repository_becomes_many_and_back() {
     let many = Many::new();
     let (one, two) = (&many.world.remote, many.remote("two"));
@@ -485,6 +472,10 @@ fn flags_of_one_repository_are_refused_beside_the_file() {
         let ran = to_end(&mut many.sync(&[flag, "--one-time"])).expect_failure(flag);
         assert!(ran.stderr.contains("--sources"), "{flag}: {}", ran.stderr);
     }
+    let git_sync = to_end(many.world.treeswap(&["git-sync", "--root=/x", "--sources"]).arg(many.file()));
+    assert_eq!(git_sync.status.code(), Some(1), "{}", git_sync.stderr);
+    assert!(git_sync.stderr.contains("--sources is not supported"), "{}", git_sync.stderr);
+    assert!(git_sync.stderr.contains("use `treeswap sync --sources`"), "{}", git_sync.stderr);
     let neither = to_end(&mut many.world.treeswap(&["sync", "--root=/x"])).expect_failure("neither");
     assert!(neither.stderr.contains("--repo"), "{}", neither.stderr);
 }

@@ -134,7 +134,7 @@ impl Two {
             self.unread("a bad pattern", plain(", to: two, sparse: [\"/ok\", \"[z-a]\"]"), vec!["source \"two\": sparse pattern \"[z-a]\": "]),
             self.unread("a bad glob", with("unique-base-names: [\"ok/*\", \"{a,b\"]"), vec!["unique-base-names: \"{a,b\": unclosed alternate group"]),
             self.unread("65 globs", with(&format!("unique-base-names: [{}]", ["a"; 65].join(", "))), vec!["unique-base-names: 65 globs; at most 64 are read"]),
-            self.unread("an unknown key", plain(", too: two"), vec!["unknown field `too`"]),
+            self.unread("an unknown key", plain(", too: two"), vec!["source \"two\": there is no key \"too\"; did you mean `to`?"]),
         ]
     }
 }

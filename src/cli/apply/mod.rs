@@ -96,7 +96,7 @@ pub(super) struct Rights {
     /// This installation's name, by which it knows what is its own
     ///
     /// It must never change. Two installations with different names never touch each other's ConfigMaps. Each
-    /// repository and set of rules has a name of its own.
+    /// repository, or file of --sources, and its rules have a name of their own.
     #[arg(long, value_name = "NAME")]
     owner: Option<String>,
 

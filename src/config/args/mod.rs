@@ -68,16 +68,16 @@ impl Args {
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Source")]
 pub struct Source {
-    /// Repository: https, http, ssh or git URL, host:path, or a local path
+    /// Repository: https, http, ssh or git URL, host:path, local path
     #[arg(long, value_name = "URL", default_value = "", hide_default_value = true)]
     pub repo: String,
 
-    /// File that lists several repositories, refs and directories, to be published as one tree; instead of --repo
+    /// File that lists several repositories to publish as one tree
     ///
-    /// YAML, read again at every attempt: see docs/guides/sources.md. A flag for credentials counts for every source
-    /// that has none of its own. Not with --ref, --path, --sparse-checkout-file, --submodules, --filter, --git or
-    /// --layout=git-sync.
-    #[arg(long, value_name = "FILE", default_value = "", hide_default_value = true, hide_short_help = true)]
+    /// Instead of --repo: each source is a repository, a ref, and the directory that is placed. YAML, read again at
+    /// every attempt: see docs/guides/sources.md. Flags for credentials count for every source that has none of its
+    /// own; those that say what to take of one repository (--ref, --path) are refused.
+    #[arg(long, value_name = "FILE", default_value = "", hide_default_value = true)]
     pub sources: String,
 
     /// Branch, tag, full ref name or full commit id to follow

@@ -142,7 +142,8 @@ pub fn read(sync: &Command, arguments: &[String], look: Lookup<'_>) -> Result<Ca
     let mut call = taken.call(notes);
     let missing =
         ["root", "repo"].into_iter().find(|flag| call.get(flag).is_none_or(str::is_empty) && !ours(flag));
-    if let Some(flag) = missing {
+    let several = call.get("sources").is_some() || ours("sources"); // what is wrong is that, not that there is no --repo
+    if let Some(flag) = missing.filter(|_| !several) {
         let hint = format!("${} is its variable", variable("GITSYNC", flag));
         call.wrong = Some(Error::Required { name: format!("--{flag}"), hint });
     }

@@ -4,6 +4,8 @@
 //! The value may itself begin with a dash. Short flags can be run together, and the last one takes the rest as its
 //! value. Arguments that are no flags are ignored, wherever they are; `--` ends the flags.
 
+use crate::human;
+
 /// What the parser has to know of a flag.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct FlagSpec {
@@ -110,23 +112,7 @@ fn short_flags(
 
 /// The known flag that is written most like this one, if one is close.
 fn nearest(name: &str, known: &[FlagSpec]) -> Option<String> {
-    let near = known.iter().map(|flag| (distance(name, &flag.name), &flag.name));
-    near.min().filter(|(distance, _)| *distance <= 1 + name.len() / 5).map(|(_, name)| name.clone())
-}
-
-/// Characters to insert, delete or replace on the way from one text to the other.
-fn distance(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (at, a) in from.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
-        for (column, b) in to.iter().enumerate() {
-            let replaced = diagonal + usize::from(a != *b);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[to.len()]
+    human::nearest(name, known.iter().map(|flag| flag.name.as_str())).map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -48,6 +48,9 @@ impl UniqueBaseNames {
             if glob.starts_with('/') {
                 return Err(format!("{glob:?} begins with `/`, and no path below the root does"));
             }
+            if let Some(why) = never(glob) {
+                return Err(format!("{glob:?} {why}"));
+            }
             Pattern::new(Dialect::Globset, glob, &|_| None).map_err(|error| format!("{glob:?}: {error}"))
         };
         let patterns = globs.iter().map(pattern).collect::<Result<_, _>>()?;
@@ -57,6 +60,18 @@ impl UniqueBaseNames {
     /// As they were written.
     pub fn globs(&self) -> &[String] {
         &self.globs
+    }
+
+    /// Those that no path below one of these places can match.
+    pub fn out_of(&self, places: &[&str]) -> Vec<&str> {
+        let reaches = |prefix: &str, place: &str| {
+            let is_below = prefix.strip_prefix(place).is_some_and(|rest| rest.starts_with('/'));
+            place.is_empty() || place.starts_with(prefix) || is_below
+        };
+        let prefix = |index| String::from_utf8_lossy(self.patterns.get(index).prefix());
+        let all = self.globs.iter().enumerate();
+        let out = all.filter(|(index, _)| !places.iter().any(|place| reaches(&prefix(*index), place)));
+        out.map(|(_, glob)| glob.as_str()).collect()
     }
 
     /// Refuses a tree in which two files that match share a base name.
@@ -80,6 +95,19 @@ impl UniqueBaseNames {
             other_path: escaped(&other),
         })
     }
+}
+
+/// Why no path matches a glob, or not the paths that its author means.
+fn never(glob: &str) -> Option<&'static str> {
+    let is_part = |part: &str| part == "**" || !part.contains("**");
+    if glob.starts_with("./") {
+        return Some("begins with `./`: leave that out, the paths begin below the root");
+    }
+    if glob.ends_with('/') {
+        return Some("ends with `/`, and no file does: `/**` is everything below a directory");
+    }
+    (!glob.split(['/', '{', ',', '}']).all(is_part))
+        .then_some("has a `**` beside other characters: write it between two `/`, or `*`")
 }
 
 /// The base names that a walk has met.
@@ -189,10 +217,31 @@ mod tests {
             (&["{a,b"], "\"{a,b\": unclosed alternate group"),
             (&[""], "a glob has 1 to 4096 bytes"),
             (&["/jobs/**"], "\"/jobs/**\" begins with `/`"),
+            (&["./jobs/**"], "\"./jobs/**\" begins with `./`"),
+            (&["jobs/"], "\"jobs/\" ends with `/`"),
+            (&["jobs/**.yaml"], "\"jobs/**.yaml\" has a `**` beside other characters"),
             (&["x"; 65], "65 globs; at most 64 are read"),
         ] {
             let why = parse(globs).unwrap_err();
             assert!(why.contains(words), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_glob_that_no_place_can_match_is_found() {
+        let of = |glob: &str, places: &[&str]| parse(&[glob]).unwrap().out_of(places).is_empty();
+        for (glob, places, can) in [
+            ("jobs/**/*.yaml", &["jobs"][..], true),
+            ("jobs/**/*.yaml", &["jobs/a", "steps"], true),
+            ("jobs/a/*.yaml", &["jobs"], true),
+            ("jobs/**", &["job", "jobs-2"], false),
+            ("job/**", &["jobs"], false),
+            ("**/*.yaml", &["jobs"], true),
+            ("anything", &[""], true),
+            ("jobs/x.yaml", &["jobs/x.yaml"], true),
+            ("{a,**}/x", &["b"], true),
+        ] {
+            assert_eq!(of(glob, places), can, "{glob} {places:?}");
         }
     }
 

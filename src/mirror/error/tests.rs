@@ -102,3 +102,33 @@ fn a_full_volume_and_a_missing_right_need_somebody() {
         reads_well(&local(kind), &local(kind).hints());
     }
 }
+
+/// Every text that is replaced is one of a hint: else a hint was written anew, and names flags again.
+#[test]
+fn hints_of_a_source_name_keys_where_there_are_some() {
+    let remote = || "h".to_owned();
+    let ssh = |source| wire::Error::Ssh { remote: remote(), source: Box::new(source) };
+    let file = || std::path::PathBuf::from("/file");
+    let absent = || io::Error::from(io::ErrorKind::NotFound);
+    let no_ref = |name: &str| wire::Error::NoSuchRef { name: name.into(), remote: remote() };
+    let denied = wire::ssh::Error::Denied { server: remote(), user: remote(), keys: vec![], said: None };
+    let scan = remote();
+    let each = [
+        no_ref("HEAD"),
+        no_ref("abcdef12"),
+        no_ref("mian"),
+        wire::Error::Auth { remote: remote(), status: 401, username: None },
+        wire::Error::Redirect { remote: remote(), to: remote(), why: "elsewhere" },
+        ssh(wire::ssh::Error::NoKeys { files: vec![file()] }),
+        ssh(denied),
+        ssh(wire::ssh::Error::ReadKnownHosts { file: file(), source: absent(), scan }),
+    ];
+    let mut named = std::collections::HashSet::<&(&str, &str)>::new();
+    for error in each {
+        let error = Error::OfSource { name: "jobs".into(), source: Box::new(Error::Wire(error)) };
+        let hints = error.hints();
+        reads_well(&error, &hints);
+        named.extend(FLAGS_AS_KEYS.iter().filter(|(_, key)| hints.iter().any(|hint| hint.contains(key))));
+    }
+    assert_eq!(named.len(), FLAGS_AS_KEYS.len(), "{named:?}");
+}
