@@ -9,13 +9,13 @@ use super::Exit;
 use super::flags::{self, FlagOrigins};
 use super::sync::Args;
 use crate::config::{self, Origin};
-use crate::sources::{BadFile, List, SetOptions};
+use crate::sources::List;
 use crate::{app, detached_io, secret};
 
 /// Validates, and prints the effective configuration: flags that `sync` takes, and where each came from.
 pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> {
     let settings = args.check(given)?;
-    let listed = settings.sources.as_ref().map(listed).transpose()?;
+    let listed = settings.sources.as_ref().map(config::listed).transpose()?;
     given.warnings.iter().for_each(super::warn);
     for (flag, path) in absent(&args.sync) {
         super::warn(format_args!("--{flag}={} cannot be read: {}", path.0.display(), path.1));
@@ -46,16 +46,6 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     let _ = std::io::stdout().lock().write_all(secret::redacted(&text).as_bytes());
     say!("treeswap: the configuration is valid; no network was asked");
     Ok(Exit::Done.into())
-}
-
-/// What the file of sources says. Unlike other files it is needed here: it is most of the configuration.
-pub(super) fn listed(sources: &SetOptions) -> Result<List, config::Error> {
-    let (sources, file) = (sources.clone(), sources.file.clone());
-    let read = detached_io::patiently(&file, move |path| {
-        Ok(List::read(path).and_then(|list| sources.check().map(|()| list)))
-    });
-    let read = read.unwrap_or_else(|error| Err(BadFile { path: file, why: error.to_string() }));
-    read.map_err(|file| config::Error::Sources { name: "--sources".to_owned(), file })
 }
 
 /// The files that sources name for their credentials and that cannot be read here and now.

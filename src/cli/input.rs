@@ -184,7 +184,7 @@ impl Input {
         let mirror = kept.map_or_else(|| temporary.path().join("mirror"), Path::to_owned);
         let settings = self.settings(given, &mirror)?;
         if let Some(sources) = &settings.sources {
-            super::check::listed(sources)?; // before anything is asked
+            config::listed(sources)?; // before anything is asked
         }
         for remark in &settings.remarks {
             say!("treeswap: warning: {remark}");

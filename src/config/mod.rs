@@ -31,5 +31,5 @@ pub use origin::{Hidden, Origin};
 pub use personality::Personality;
 pub use print::{Line, lines};
 pub use settings::{Settings, link_name};
-pub use sources::remarks_on;
+pub use sources::{listed, remarks_on};
 pub use values::{at_least_one, boolean, duration, percent, print_duration, signal_name};

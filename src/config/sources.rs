@@ -13,10 +13,11 @@ use super::origin::Hidden;
 use super::personality::Personality;
 use super::settings::absolute;
 use super::values::path;
+use crate::detached_io;
 use crate::mirror::{self, wire};
 use crate::retry::Backoff;
 use crate::secret::Source;
-use crate::sources::{List, Listed, SetOptions};
+use crate::sources::{BadFile, List, Listed, SetOptions};
 
 impl Check<'_> {
     /// Refuses what a set of sources excludes: what the file says of each source, and what is of one repository.
@@ -70,6 +71,20 @@ impl Check<'_> {
         let wire = Arc::new(move |source: &Listed| settings.of(source).map_err(|error| error.to_string()));
         Ok(SetOptions { file, dir, mirror, wire, backoff, timeout, one_time, rules: false, root: true })
     }
+}
+
+/// What the file of sources says now. Unlike other files that flags name it is read where nothing is published: it is
+/// most of the configuration.
+///
+/// # Errors
+/// When it is absent or wrong.
+pub fn listed(sources: &SetOptions) -> Result<List, Error> {
+    let (sources, file) = (sources.clone(), sources.file.clone());
+    let read = detached_io::patiently(&file, move |path| {
+        Ok(List::read(path).and_then(|list| sources.check().map(|()| list)))
+    });
+    let read = read.unwrap_or_else(|error| Err(BadFile { path: file, why: error.to_string() }));
+    read.map_err(|file| Error::Sources { name: "--sources".to_owned(), file })
 }
 
 /// What is in the file of sources and is not what its author will want. No value: it may be a secret.

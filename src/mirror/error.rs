@@ -208,8 +208,8 @@ pub enum Error {
     Cancelled,
 }
 
-/// What hints call by flags, and what has its place where the repository is one of several. What is longer comes first;
-/// `with flags` of the others count for all sources.
+/// What hints say of flags, and what they say instead where the repository is one of several. A flag that counts for all
+/// sources is named beside the key.
 const FLAGS_AS_KEYS: &[(&str, &str)] = &[
     (
         "name the private key with --ssh-key-file; it may be given several times",

@@ -134,12 +134,18 @@ fn assert_accepted(documents: &[(PathBuf, Value)]) {
     let secret = format!("--webhook-secret-file={}", file.path().display());
     let empty = tempfile::tempdir().unwrap();
     let directory = format!("--kubeconfig-dir={}", empty.path().display());
+    // `check` reads what a mounted ConfigMap has.
+    let listed = documents.iter().find_map(|(_, one)| one["data"]["sources.yaml"].as_str());
+    let sources = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(sources.path(), listed.unwrap_or_default()).unwrap();
+    let sources_flag = format!("--sources={}", sources.path().display());
     for Ours { at, container, .. } in ours(documents) {
         let args = list(container, "args").iter().map(|arg| arg.as_str().unwrap());
         let args: Vec<&str> = args
             .map(|arg| match arg.split_once('=') {
                 Some(("--webhook-secret-file", _)) => secret.as_str(),
                 Some(("--kubeconfig-dir", _)) => directory.as_str(),
+                Some(("--sources", _)) => sources_flag.as_str(),
                 _ => arg,
             })
             .collect();
@@ -157,7 +163,10 @@ fn assert_accepted(documents: &[(PathBuf, Value)]) {
             other => panic!("{at}: no test knows how to try `treeswap {other}`"),
         };
         for variable in list(container, "env") {
-            command.env(variable["name"].as_str().unwrap(), variable["value"].as_str().unwrap());
+            match variable["name"].as_str().unwrap() {
+                name @ "TREESWAP_SOURCES" => command.env(name, sources.path()),
+                name => command.env(name, variable["value"].as_str().unwrap()),
+            };
         }
         for source in list(container, "envFrom") {
             command.envs(example_variables(documents, source["configMapRef"]["name"].as_str().unwrap()));
