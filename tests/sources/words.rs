@@ -132,7 +132,7 @@ fn render_needs_every_source() {
     let _away = two.away();
     let ran = render().expect_failure("one is away");
     assert!(
-        ran.stdout.is_empty() && ran.stderr.contains("treeswap: source two: "),
+        ran.stdout.is_empty() && ran.stderr.contains("treeswap: source two is not known"),
         "{}{}",
         ran.stdout,
         ran.stderr

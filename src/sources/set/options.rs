@@ -92,9 +92,7 @@ impl SetError {
     /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         match self {
-            Self::File(_) => {
-                vec!["the file is read again at every attempt; what is published stays until then".to_owned()]
-            }
+            Self::File(file) => file.hints(),
             Self::Source { source, .. } => source.hints.clone(),
             Self::Mirror(error) => error.hints(),
         }
