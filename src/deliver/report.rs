@@ -181,7 +181,11 @@ impl ClusterOutcome {
 impl Target {
     /// Of a decision, before it is carried out.
     pub(super) fn of(cluster: &str, namespace: &str, name: &str, decision: &Decision) -> Self {
-        let Difference { added, changed, removed } = decision.difference.clone();
+        let differs = match decision.action {
+            Action::Hold(_) => Difference::default(), // the source may say otherwise
+            _ => decision.difference.clone(),
+        };
+        let Difference { added, changed, removed } = differs;
         let (why, hints, transient) = match &decision.action {
             Action::Refuse(refusal) => {
                 (refusal.to_string(), vec![refusal.hint().to_owned()], refusal.is_transient())

@@ -5,6 +5,7 @@
 //! with the remote, under one set of deadlines and pauses, and no revision is delivered before it is published.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, watch};
@@ -27,7 +28,7 @@ struct AttemptHistory {
 
 /// The loop's side.
 #[derive(Debug, Default)]
-pub struct AttemptResults(watch::Sender<AttemptHistory>);
+pub struct AttemptResults(watch::Sender<AttemptHistory>, Arc<AtomicUsize>);
 
 impl AttemptResults {
     /// An attempt begins.
@@ -49,7 +50,13 @@ impl AttemptResults {
 
     /// A handle to ask with; `trigger` makes the loop begin an attempt.
     pub fn newest(&self, trigger: impl Fn() + Send + Sync + 'static) -> Newest {
-        Newest { trigger: Arc::new(trigger), attempts: self.0.subscribe(), last: None }
+        let (trigger, attempts, askers) = (Arc::new(trigger), self.0.subscribe(), self.askers());
+        Newest { trigger, attempts, askers, last: None }
+    }
+
+    /// How many wait for an answer.
+    pub fn askers(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.1)
     }
 }
 
@@ -58,6 +65,7 @@ impl AttemptResults {
 pub struct Newest {
     trigger: Arc<dyn Fn() + Send + Sync>,
     attempts: watch::Receiver<AttemptHistory>,
+    askers: Arc<AtomicUsize>,
     last: Option<Revision>,
 }
 
@@ -70,6 +78,7 @@ impl Newest {
     pub async fn ask(&self) -> Answer {
         let mut attempts = self.attempts.clone();
         let begun = attempts.borrow().begun;
+        let _asks = Asks::begin(&self.askers);
         (self.trigger)();
         let newer = |attempts: &AttemptHistory| {
             let newer = |(number, _): &&(u64, Answer)| attempts.parked || *number > begun;
@@ -97,6 +106,22 @@ impl Newest {
         let found = named(&found);
         self.last = found;
         found
+    }
+}
+
+/// One that waits for an answer, until it is dropped.
+struct Asks(Arc<AtomicUsize>);
+
+impl Asks {
+    fn begin(askers: &Arc<AtomicUsize>) -> Self {
+        askers.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(askers))
+    }
+}
+
+impl Drop for Asks {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -3,6 +3,7 @@
 mod keys;
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
 use serde_yaml::Value;
@@ -106,9 +107,9 @@ impl BadFile {
         )]
     }
 
-    /// The system had no thread to read it on.
-    pub(super) fn unread(path: &std::path::Path) -> Self {
-        Self { path: path.to_owned(), why: "there was no thread to read it on".to_owned() }
+    /// It could not be looked at.
+    pub(super) fn unread(path: &std::path::Path, why: &str) -> Self {
+        Self { path: path.to_owned(), why: format!("cannot read it: {why}") }
     }
 }
 
@@ -123,7 +124,12 @@ impl List {
         let bad = |why: String| BadFile { path: path.to_owned(), why };
         let read = || -> std::io::Result<String> {
             let mut text = String::new();
-            let file = std::fs::File::open(path)?;
+            // A pipe that nobody writes to would keep the thread, and every later look at the file, for good.
+            let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+            let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+            if !file.metadata()?.is_file() {
+                return Err(std::io::Error::other("it is no regular file"));
+            }
             std::io::Read::read_to_string(&mut std::io::Read::take(file, MAX_BYTES + 1), &mut text)?;
             Ok(text)
         };

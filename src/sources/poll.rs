@@ -82,7 +82,8 @@ pub(super) async fn poll(question: Question) -> Answers {
     match tokio::time::timeout(timeout, ask(question)).await {
         Ok(answers) => answers,
         Err(_) => {
-            let what = format!("it took longer than --sync-timeout={}s", timeout.as_secs_f64());
+            let seconds = timeout.as_secs_f64();
+            let what = format!("it took longer than {seconds}s, nine tenths of --sync-timeout");
             let hints =
                 vec!["raise --sync-timeout if the repository is large; else look at its remote".to_owned()];
             failed(&refs, &SourceError { what, hints, transient: true })

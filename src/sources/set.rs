@@ -12,6 +12,7 @@ mod repository;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -27,6 +28,7 @@ use super::SourceError;
 use super::file::{BadFile, List, Listed, OnFailure};
 use super::poll::{Answers, Question, poll};
 use crate::detached_io;
+use crate::human::one_line;
 use crate::mirror::{self, Composer, Objects, Part, Tip, UniqueBaseNames, wire};
 use crate::payload::{Parts, Refusal};
 use crate::phase::SourceStatus;
@@ -127,6 +129,10 @@ pub struct SourceSet {
     parts: Vec<Part>,
     /// When the last question began.
     asked: Option<Instant>,
+    /// Those that are kept where they were because of a refusal that names none.
+    suspects: Vec<String>,
+    /// How many deliveries wait for an answer.
+    askers: Arc<AtomicUsize>,
 }
 
 impl SourceSet {
@@ -152,9 +158,21 @@ impl SourceSet {
             published: Vec::new(),
             parts: Vec::new(),
             asked: None,
+            suspects: Vec::new(),
+            askers: Arc::default(),
         };
         set.read_from_all();
         Ok(set)
+    }
+
+    /// Counts deliveries that wait for an answer, of which a root's set has none by itself.
+    pub fn is_asked_by(&mut self, askers: Arc<AtomicUsize>) {
+        self.askers = askers;
+    }
+
+    /// Whether a slow repository is waited for: what is made of it is not written without its answer.
+    fn is_patient(&self) -> bool {
+        self.options.rules && (!self.options.root || self.askers.load(Ordering::Relaxed) > 0)
     }
 
     /// What asks for an attempt when a repository has an answer that nobody waits for.
@@ -186,8 +204,14 @@ impl SourceSet {
     /// stay readable.
     pub async fn resolve(&mut self, current: Option<Revision>, held: &[Revision]) -> Result<Tip, SetError> {
         let file = self.options.file.clone();
-        let list = detached_io::run(&file.clone(), move || List::read(&file)).await;
-        let list = list.unwrap_or_else(|| Err(BadFile::unread(&self.options.file)))?;
+        let own = file.clone();
+        let list = detached_io::run(&file, move || List::read(&own));
+        let unread = |why: &str| BadFile::unread(&self.options.file, why);
+        let list = match tokio::time::timeout(detached_io::PATIENCE, list).await {
+            Ok(Some(list)) => list?,
+            Ok(None) => return Err(unread("there was no thread to read it on").into()),
+            Err(_) => return Err(unread(&detached_io::late().to_string()).into()),
+        };
         self.published = current.map(|current| self.composer.objects().parts(current)).unwrap_or_default();
         self.follow(list).await?;
         if self.repositories.values().all(|repository| !repository.busy) && self.composer.take_damage() {
@@ -343,7 +367,7 @@ impl SourceSet {
     /// Those that fail, or have not answered an earlier attempt yet.
     fn late(&self) -> BTreeSet<String> {
         let is_late =
-            |repository: &Repository| repository.busy || repository.failures > 0 && !self.options.rules;
+            |repository: &Repository| repository.busy || repository.failures > 0 && !self.is_patient();
         let late = self.repositories.iter().filter(|(_, repository)| is_late(repository));
         late.map(|(name, _)| name.clone()).collect()
     }
@@ -351,12 +375,12 @@ impl SourceSet {
     /// Waits for answers: for all of them where the set needs all, else as long as is worth it, and not for those that
     /// are late.
     async fn wait(&mut self, late: &BTreeSet<String>) {
-        let &SetOptions { one_time, root, rules, timeout, .. } = &self.options;
+        let &SetOptions { one_time, root, timeout, .. } = &self.options;
         let is_first = root && self.published.is_empty();
         let all = one_time || is_first || self.on_failure == OnFailure::Hold;
         // A repository that needs longer each time answers in time all the same.
         let slowest = self.repositories.values().filter_map(|repository| repository.took).max();
-        let patience = match (all, rules) {
+        let patience = match (all, self.is_patient()) {
             (true, _) => timeout.saturating_mul(2),
             (false, true) => PATIENCE_FOR_RULES.max(slowest.unwrap_or_default() * 2).min(timeout),
             (false, false) => PATIENCE,
@@ -518,12 +542,41 @@ impl SourceSet {
     /// A composed revision was refused: whether another one can be had at once, without what one source has new; else
     /// the same with the name of the source, if one is to blame.
     pub fn hold_back(&mut self, refusal: Refusal) -> Result<(), mirror::Error> {
-        let Some(part) = self.blamed(&refusal).cloned() else { return Err(refusal.into()) };
+        let Some(part) = self.blamed(&refusal).cloned() else {
+            let refused = mirror::Error::from(refusal);
+            let (what, hints) = (one_line(&refused), refused.hints());
+            return if self.hold_back_one_that_moved(&what, &hints) { Ok(()) } else { Err(refused) };
+        };
         let own = mirror::Error::from(Refusal { revision: part.revision, ..refusal });
         let why = SourceError::of_mirror(&own);
         match self.put_back(&part.name, &why) {
             Ok(true) => Ok(()),
             Ok(false) | Err(_) => Err(mirror::Error::OfSource { name: part.name, source: Box::new(own) }),
+        }
+    }
+
+    /// Something about the whole set was refused: one of the sources that moved is kept where it was, and whether there is
+    /// one left. Which of them is to blame shows once a set is published: see [`Self::acquit`].
+    pub fn hold_back_one_that_moved(&mut self, what: &str, hints: &[String]) -> bool {
+        let moved = self.parts.iter().filter(|part| !self.published.contains(part));
+        let moved: Vec<(String, Revision)> = moved.map(|part| (part.name.clone(), part.revision)).collect();
+        for (name, revision) in moved {
+            let what = format!("the set with its commit {} is refused: {what}", revision.short());
+            let why = SourceError { what, hints: hints.to_vec(), transient: false };
+            if self.put_back(&name, &why).unwrap_or(false) {
+                self.suspects.push(name);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// A set was not refused. Of those that were kept where they were for one refusal, it is the last one that made the
+    /// difference; the others are tried again.
+    pub fn acquit(&mut self) {
+        self.suspects.pop();
+        for name in self.suspects.drain(..) {
+            self.refused.remove(&name);
         }
     }
 

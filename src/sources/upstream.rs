@@ -1,6 +1,8 @@
 //! What a root follows: one repository, or a set of sources. Both give revisions, with their objects in mirrors.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use super::Recorded;
 use super::set::{SetError, SetOptions, SourceSet};
@@ -69,6 +71,28 @@ impl Upstream {
         match self {
             Self::Repository(_) => Err(refusal.into()),
             Self::Set(set) => set.hold_back(refusal),
+        }
+    }
+
+    /// The set was refused for something that names no path: see [`SourceSet::hold_back_one_that_moved`].
+    pub fn hold_back_one_that_moved(&mut self, what: &str, hints: &[String]) -> bool {
+        match self {
+            Self::Repository(_) => false,
+            Self::Set(set) => set.hold_back_one_that_moved(what, hints),
+        }
+    }
+
+    /// See [`SourceSet::acquit`].
+    pub fn acquit(&mut self) {
+        if let Self::Set(set) = self {
+            set.acquit();
+        }
+    }
+
+    /// See [`SourceSet::is_asked_by`].
+    pub fn is_asked_by(&mut self, askers: Arc<AtomicUsize>) {
+        if let Self::Set(set) = self {
+            set.is_asked_by(askers);
         }
     }
 

@@ -32,7 +32,7 @@ use crate::retention::Plan;
 use crate::revision::{ObjectId, Revision};
 use crate::secret;
 use crate::sources::{Named, Upstream};
-use crate::store::{Published, Store};
+use crate::store::{Error as StoreError, Published, Store};
 use crate::telemetry::metrics::Metrics;
 
 /// A tip that needs nothing more, or never will.
@@ -212,6 +212,13 @@ impl Worker {
                             Err(error) => error.into(),
                         }
                     }
+                    Error::Store(error @ (StoreError::Collision { .. } | StoreError::Folded { .. })) => {
+                        let (what, hints) = (one_line(&error), error.hints());
+                        if self.upstream.lock().await.hold_back_one_that_moved(&what, &hints) {
+                            return Box::pin(self.follow(bounds, choice, may_publish)).await;
+                        }
+                        error.into()
+                    }
                     error => error,
                 };
                 if error.is_refusal() {
@@ -358,7 +365,12 @@ impl Work for Worker {
         let choice = self.choice(bounds).await?;
         let healed = self.republish_damaged(bounds, &choice).await?;
         let followed = self.follow(bounds, &choice, may_publish).await;
-        self.view.sources = self.upstream.lock().await.rows(self.view.revision(), followed.is_err());
+        let mut upstream = self.upstream.lock().await;
+        if followed.is_ok() {
+            upstream.acquit();
+        }
+        self.view.sources = upstream.rows(self.view.revision(), followed.is_err());
+        drop(upstream);
         let done = match (followed?, healed) {
             (Done::Published(published), _) => Done::Published(published),
             (_, Some(published)) => Done::published(published),

@@ -187,7 +187,7 @@ impl Sync {
     pub fn new(
         options: Options,
         store: Store,
-        upstream: Upstream,
+        mut upstream: Upstream,
         metrics: Metrics,
         status: watch::Sender<Status>,
     ) -> Self {
@@ -206,10 +206,11 @@ impl Sync {
         let asker = TriggerSender { send, metrics: metrics.clone() };
         let of_source = asker.clone();
         upstream.on_answer(move || of_source.ask(Trigger::Source));
+        let attempts = AttemptResults::default();
+        upstream.is_asked_by(attempts.askers());
         let worker = attempt::Worker::new(Arc::clone(&options), store, upstream, metrics.clone());
         let seen = report::InitialState { remote, before, received };
         let report = report::Report::new(Arc::clone(&options), seen, metrics, worker.view(), status);
-        let attempts = AttemptResults::default();
         Self { worker, report, machine, asked, asker, attempts, options }
     }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use common::many::{Many, published, rows, source};
 use common::run::{Background, to_end};
-use common::{Files, Remote, eventually};
+use common::{Files, Remote, Sidecar, eventually};
 
 #[track_caller]
 fn said(process: &Background, words: &str) {
@@ -557,4 +557,56 @@ fn a_place_is_its_sources_own_although_its_patterns_leave_nothing() {
     many.list(&[source("one", &one, ""), source("two", &two, ", to: jobs, sparse: [/absent/]")]);
     let ran = many.once().expect_failure("a path of another's place");
     assert!(ran.stderr.contains("jobs") && ran.stderr.contains("two is placed"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_tree_that_is_too_large_stops_its_own_source_whichever_moves_first() {
+    let many = Many::new();
+    let (one, two, three) = (many.remote("one"), many.remote("two"), many.remote("three"));
+    for remote in [&one, &two, &three] {
+        remote.commit(&Files::new().file("f", "1"));
+    }
+    let source = |name, remote| source(name, remote, &format!(", to: {name}"));
+    many.list(&[source("one", &one), source("two", &two), source("three", &three)]);
+    many.once().expect_ok("the first set");
+    let bomb = (0..50).fold(Files::new(), |files, at| files.file(format!("f{at}"), "x"));
+    one.commit(&Files::new().file("f", "2"));
+    two.commit(&bomb);
+    three.commit(&Files::new().file("f", "2"));
+    let sidecar = many.sidecar(&["--max-tree-entries=40"]);
+    many.shows(&[("one/f", "2"), ("two/f", "1"), ("three/f", "2")]);
+    let told = eventually(30, "the refusal", || {
+        let rows = rows(&sidecar);
+        let told =
+            |row: &serde_json::Value| row["error"].as_str().is_some_and(|why| why.contains("40 files"));
+        let well = |row: &serde_json::Value| row["error"].is_null();
+        (rows.len() == 3 && well(&rows[0]) && told(&rows[1]) && well(&rows[2])).then_some(rows)
+    });
+    assert_eq!(told[1]["name"], "two");
+    two.commit(&Files::new().file("f", "3"));
+    many.shows(&[("one/f", "2"), ("two/f", "3"), ("three/f", "2")]);
+}
+
+/// What the last attempt failed with.
+fn last_error(sidecar: &Sidecar) -> String {
+    let answer = sidecar.ask("/status").unwrap_or_default();
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    let status: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
+    status["last_attempt"]["error"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_pipe_in_place_of_the_file_is_refused_and_leaves_nothing_behind() {
+    let many = Many::new();
+    let one = many.remote("one");
+    one.commit(&Files::new().file("f", "1"));
+    many.list(&[source("one", &one, "")]);
+    let sidecar = many.sidecar(&[]);
+    many.shows(&[("f", "1")]);
+    std::fs::remove_file(many.file()).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, many.file(), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    eventually(30, "the refusal", || last_error(&sidecar).contains("it is no regular file").then_some(()));
+    many.list(&[source("one", &one, "")]);
+    one.commit(&Files::new().file("f", "2"));
+    many.shows(&[("f", "2")]);
 }

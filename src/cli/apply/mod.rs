@@ -237,8 +237,10 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
             }
             given.without("--tree", |flag, _| flag == "force")?;
             let fetched = args.input.fetched(given, "apply")?;
-            let sources =
-                fetched.sources.clone().map(|sources| SetOptions { rules: true, root: false, ..sources });
+            let sources = fetched.sources.clone().map(|sources| {
+                let timeout = sources.timeout.min(limit / 4); // one that hangs leaves time for the others
+                SetOptions { rules: true, root: false, timeout, ..sources }
+            });
             let upstream = Upstream::open(fetched.mirror.clone(), sources)?;
             let options = options.naming(upstream.repository().as_deref());
             let source = Remote::new(upstream, planner).context("cannot start a thread")?;

@@ -11,6 +11,9 @@ use crate::tls;
 
 use super::ssh;
 
+/// A server that asks for a longer pause is asked again after this one.
+const MOST_PAUSE: Duration = Duration::from_secs(5 * 60);
+
 /// Which wait was too long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
@@ -330,10 +333,10 @@ impl Error {
         }
     }
 
-    /// How long the server asks to be left alone.
+    /// How long the server asks to be left alone, as far as it is heeded: one answer does not stop a source for hours.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Status { retry_after, .. } => *retry_after,
+            Self::Status { retry_after, .. } => retry_after.map(|asked| asked.min(MOST_PAUSE)),
             _ => None,
         }
     }
