@@ -35,6 +35,7 @@ pub(super) async fn going_back<S: Source>(
     let holds = options.on_rewind == OnRewind::Hold;
     for recorded in recorded.into_values() {
         let from = recorded.revision.short();
+        let moved = moved(&recorded.sources, &writer.desired.sources.revisions());
         let relation = match or_cancelled(cancel, writer.source.relation(recorded, named)).await {
             Ok(relation) => relation,
             // It is asked again, rather than held for what may be known in a moment.
@@ -67,6 +68,7 @@ pub(super) async fn going_back<S: Source>(
                 format!("it is not known whether {to} comes after {from}, which is recorded")
             }
         };
+        let what = format!("{what}{moved}");
         if holds {
             return Some((Outcome::Refused, format!("{what}, and nothing but an advance is to be applied")));
         }
@@ -75,6 +77,16 @@ pub(super) async fn going_back<S: Source>(
         }
     }
     None
+}
+
+/// Of several sources those whose commits differ: nobody else knows the set's own ids.
+fn moved(before: &BTreeMap<String, Revision>, now: &BTreeMap<String, Revision>) -> String {
+    let differs = |(name, now): (&String, &Revision)| {
+        let before = before.get(name).filter(|before| *before != now)?;
+        Some(format!("{name} from {} to {}", before.short(), now.short()))
+    };
+    let moved: Vec<String> = now.iter().filter_map(differs).collect();
+    if moved.is_empty() { String::new() } else { format!(" ({})", moved.join(", ")) }
 }
 
 /// Returns once the ref names another revision, or all is to end.

@@ -170,7 +170,7 @@ fn a_rewind_of_one_source_is_one_of_the_set() {
     ends(&two.apply(&["--on-rewind=hold"]), 0, &["steps: replaced"]);
     two.jobs.reset(&base);
     two.jobs.commit(&Files::new().file("x/a.yaml", "other"));
-    let held = ["the ref was forced from", "nothing but an advance"];
+    let held = ["the ref was forced from", "(jobs from ", "nothing but an advance"];
     ends(&two.apply(&["--on-rewind=hold"]), 3, &held);
     assert_eq!(two.content("jobs", "a.yaml"), "two");
     ends(&two.apply(&[]), 0, &["jobs: replaced", "note: "]);
