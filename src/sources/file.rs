@@ -20,6 +20,9 @@ const MOST: usize = 64;
 /// More than any real file. It is read at every attempt.
 const MAX_BYTES: u64 = 1 << 20;
 
+/// Bytes of one part of a place: file systems take no more.
+const MAX_NAME: usize = 255;
+
 /// Parts of a path; a place is that deep at most.
 const MAX_DEPTH: usize = 64;
 
@@ -268,6 +271,11 @@ impl Listed {
         if to.split('/').any(|part| part.eq_ignore_ascii_case(".git") || part.starts_with("..")) {
             return Err("to: no part of it may be `.git` or begin with `..`".to_owned());
         }
+        if to.chars().any(char::is_control) || to.split('/').any(|part| part.len() > MAX_NAME) {
+            return Err(format!(
+                "to: no part of it may have a control character or more than {MAX_NAME} bytes"
+            ));
+        }
         if to.split('/').count() > MAX_DEPTH || path.split('/').count() > MAX_DEPTH {
             return Err(format!("path and to have at most {MAX_DEPTH} parts"));
         }
@@ -361,6 +369,8 @@ end: true
             (one("name: a, repo: x, path: /"), "path: write a path below the top"),
             (one("name: a, repo: x, to: a/.GIT"), "no part of it may be `.git`"),
             (one("name: a, repo: x, to: ..data"), "begin with `..`"),
+            (one("name: a, repo: x, to: \"a\\nb\""), "control character"),
+            (one(&format!("name: a, repo: x, to: {}", "x".repeat(256))), "more than 255 bytes"),
             (
                 one("name: a, repo: x, branch: y"),
                 "source \"a\": there is no key \"branch\"; did you mean `ref`?",
