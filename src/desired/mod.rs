@@ -188,7 +188,11 @@ impl Error {
 
     /// Whether it may pass by itself.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::RulesHeld(_))
+        match self {
+            Self::RulesHeld(_) => true,
+            Self::Mirror(error) => error.is_transient(),
+            _ => false,
+        }
     }
 
     /// What an operator can do, a line each.
