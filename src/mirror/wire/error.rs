@@ -12,7 +12,7 @@ use crate::tls;
 use super::ssh;
 
 /// A server that asks for a longer pause is asked again after this one.
-const MOST_PAUSE: Duration = Duration::from_secs(5 * 60);
+const MOST_PAUSE: Duration = Duration::from_secs(60 * 60);
 
 /// Which wait was too long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -333,7 +333,7 @@ impl Error {
         }
     }
 
-    /// How long the server asks to be left alone, as far as it is heeded: one answer does not stop a source for hours.
+    /// How long the server asks to be left alone, as far as it is heeded: one answer does not stop us for a day.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Status { retry_after, .. } => retry_after.map(|asked| asked.min(MOST_PAUSE)),
