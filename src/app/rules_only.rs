@@ -75,7 +75,7 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
     let sources = settings.sources.map(|sources| SetOptions { rules: true, root: false, ..sources });
     let upstream = Upstream::open(settings.mirror, sources)?;
     let again = Arc::clone(&ask);
-    upstream.on_answer(move || again(Trigger::Delivery));
+    upstream.on_answer(move || again(Trigger::Source));
     status.send_modify(|status| {
         status.remote = upstream.remote();
         status.asked.clone_from(&settings.sync.asked);

@@ -4,36 +4,35 @@
 //! an attempt waits for those that answer soon. One that hangs or fails is not waited for: its sources stay at what was
 //! last published of them, and it asks for another attempt when it has something new.
 //!
-//! Files: `options` what makes a set; `repository` one of its repositories; `answer` what deliveries ask.
+//! Files: `options` what makes a set; `repository` one of its repositories; `choice` the commit of each source, and what
+//! is kept where it was; `answer` what deliveries and people are told; `upkeep` the mirrors' growth.
 
 mod answer;
+mod choice;
 mod options;
 mod repository;
+mod upkeep;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 pub use options::{SetError, SetOptions, WireOf};
-use repository::{Repository, is_key, key};
+use repository::{Repository, key};
 
 use super::SourceError;
 use super::file::{BadFile, List, Listed, OnFailure};
 use super::poll::{Answers, Question, poll};
 use crate::detached_io;
-use crate::human::one_line;
 use crate::mirror::{self, Composer, Objects, Part, Tip, UniqueBaseNames, wire};
-use crate::payload::{Parts, Refusal};
-use crate::phase::SourceStatus;
 use crate::repeats::{Repeats, suppressed};
-use crate::revision::{ObjectId, Revision};
+use crate::revision::Revision;
 
 /// An attempt waits so long for repositories that are asked, once something is published. Those that need longer ask
 /// for another attempt when they are done.
@@ -321,14 +320,6 @@ impl SourceSet {
         Ok(())
     }
 
-    /// Also those of sources that the file names no more: older generations are made of them.
-    fn read_from_all(&self) {
-        let found = std::fs::read_dir(&self.options.dir).into_iter().flatten().flatten();
-        let dirs = found.map(|entry| entry.path()).filter(|dir| dir.join("objects").is_dir());
-        let composed = self.composer.dir();
-        self.composer.read_from(&dirs.filter(|dir| dir != composed).collect::<Vec<_>>());
-    }
-
     /// Begins to ask those that are not being asked and have no pause.
     fn ask_all(&mut self, held: &[Revision]) {
         let objects = self.composer.objects();
@@ -364,7 +355,7 @@ impl SourceSet {
         }
     }
 
-    /// Those that fail, or have not answered an earlier attempt yet.
+    /// Those that have not answered an earlier attempt yet; and those that fail, unless their answer is needed.
     fn late(&self) -> BTreeSet<String> {
         let is_late =
             |repository: &Repository| repository.busy || repository.failures > 0 && !self.is_patient();
@@ -416,283 +407,6 @@ impl SourceSet {
         if let Some(repository) = self.repositories.get_mut(name) {
             repository.take(answers, &self.options.backoff);
         }
-    }
-
-    /// Chooses a revision for each source.
-    fn choose(&mut self) -> Result<(), SetError> {
-        let mut parts = Vec::new();
-        for source in &self.sources {
-            let Followed { listed, mirror, repo, .. } = source;
-            let (named, why) = self.state_of(source);
-            if let Some(why) = why.as_ref().filter(|_| self.on_failure == OnFailure::Hold) {
-                return Err(SetError::Source { name: listed.name.clone(), source: why.clone() });
-            }
-            let new = |revision| Part {
-                name: listed.name.clone(),
-                repo: repo.clone(),
-                asked: listed.asked.clone(),
-                revision,
-                path: listed.path.clone(),
-                to: listed.to.clone(),
-                sparse: listed.sparse.clone(),
-                mirror: mirror.clone(),
-            };
-            // As it was published: the file may say something else of it since.
-            let before = self.published.iter().find(|part| part.name == listed.name);
-            match (named, before) {
-                (Some(named), _) => parts.push(new(named)),
-                (None, Some(before)) => parts.push(before.clone()),
-                // What serves is without it, too; the first publication waits for what is not optional.
-                (None, None) if listed.optional || !self.published.is_empty() || !self.options.root => {}
-                (None, None) => {
-                    let source = why.unwrap_or_else(SourceError::unanswered);
-                    return Err(SetError::Source { name: listed.name.clone(), source });
-                }
-            }
-        }
-        self.keep_removed(&mut parts);
-        if parts.is_empty()
-            && !self.options.root
-            && let Some(first) = self.sources.first()
-        {
-            let (_, why) = self.state_of(first);
-            let (name, source) = (first.listed.name.clone(), why.unwrap_or_else(SourceError::unanswered));
-            return Err(SetError::Source { name, source });
-        }
-        self.parts = parts;
-        Ok(())
-    }
-
-    /// A source that the file lists no more goes once what it lists instead is there: one may only have another name.
-    fn keep_removed(&self, parts: &mut Vec<Part>) {
-        let is_listed = |name: &String| self.sources.iter().any(|source| source.listed.name == *name);
-        let is_there = |listed: &Listed| parts.iter().any(|part| part.name == listed.name);
-        let all_there = self.sources.iter().all(|source| source.listed.optional || is_there(&source.listed));
-        if self.options.root && !all_there {
-            let is_free = |before: &&Part| parts.iter().all(|part| part.to != before.to);
-            let removed = self.published.iter().filter(|before| !is_listed(&before.name)).filter(is_free);
-            let removed: Vec<Part> = removed.cloned().collect();
-            parts.extend(removed);
-        }
-    }
-
-    /// The revision that a source's ref named last, unless it is refused, and what is wrong with the source.
-    fn state_of(&self, source: &Followed) -> (Option<Revision>, Option<SourceError>) {
-        let repository = self.repositories.get(&source.mirror);
-        let named = repository.and_then(|repository| repository.known.get(&source.listed.asked));
-        let named = named.map(|(_, revision)| *revision);
-        let refused = self.refused.get(&source.listed.name);
-        match refused.filter(|(revision, _)| Some(*revision) == named) {
-            Some((_, why)) => (None, Some(why.clone())),
-            // Another source may have opened it since: of one repository and ref there is one commit.
-            None if repository.is_none() && source.unopened.is_some() => (None, source.unopened.clone()),
-            None => (
-                named,
-                repository.and_then(|repository| repository.errors.get(&source.listed.asked).cloned()),
-            ),
-        }
-    }
-
-    /// The set and what is asked of it, as an id that is the same for the same.
-    fn tip(&self) -> Tip {
-        let mut text = serde_json::to_vec(&(&self.parts, self.unique.globs())).unwrap_or_default();
-        if self.repositories.values().any(|repository| repository.full.is_some()) {
-            let again = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            text.extend_from_slice(&again.as_nanos().to_be_bytes()); // something is still to be fetched
-        }
-        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &text);
-        let mut object = [0; 20];
-        object.copy_from_slice(&digest.as_ref()[..20]);
-        Tip { name: None, object: ObjectId(object), peeled: None }
-    }
-
-    /// Composes the revision. A source that cannot be a part of it stays at what was published of it.
-    pub async fn compose(&mut self) -> Result<Revision, SetError> {
-        // The first attempt fails for it, so that the root makes room; the next ones go on without what it lacks.
-        let full = self.repositories.values_mut().find_map(|repository| repository.full.take());
-        if let Some(error) = full.filter(|_| self.options.root) {
-            return Err(error.into());
-        }
-        let cancel = CancellationToken::new();
-        let _dropped = cancel.clone().drop_guard();
-        loop {
-            let cancel = cancel.clone();
-            let composer = Arc::clone(&self.composer);
-            let (parts, unique) = (self.parts.clone(), self.unique.clone());
-            match blocking(move || composer.compose(&parts, &unique, &cancel)).await {
-                Ok(revision) => return Ok(revision),
-                Err(mirror::Error::OfSource { name, source }) if !source.is_damage() => {
-                    let why = SourceError::of_mirror(&source);
-                    if !self.put_back(&name, &why)? {
-                        return Err(mirror::Error::OfSource { name, source }.into());
-                    }
-                }
-                Err(error) => {
-                    self.collided = collision(&error).map(|names| Collided {
-                        names,
-                        why: SourceError::of_mirror(&error),
-                        of: (self.parts.clone(), self.unique.clone()),
-                    });
-                    return Err(error.into());
-                }
-            }
-        }
-    }
-
-    /// A composed revision was refused: whether another one can be had at once, without what one source has new; else
-    /// the same with the name of the source, if one is to blame.
-    pub fn hold_back(&mut self, refusal: Refusal) -> Result<(), mirror::Error> {
-        let Some(part) = self.blamed(&refusal).cloned() else {
-            let refused = mirror::Error::from(refusal);
-            let (what, hints) = (one_line(&refused), refused.hints());
-            return if self.hold_back_one_that_moved(&what, &hints) { Ok(()) } else { Err(refused) };
-        };
-        let own = mirror::Error::from(Refusal { revision: part.revision, ..refusal });
-        let why = SourceError::of_mirror(&own);
-        match self.put_back(&part.name, &why) {
-            Ok(true) => Ok(()),
-            Ok(false) | Err(_) => Err(mirror::Error::OfSource { name: part.name, source: Box::new(own) }),
-        }
-    }
-
-    /// Something about the whole set was refused: one of the sources that moved is kept where it was, and whether there is
-    /// one left. Which of them is to blame shows once a set is published: see [`Self::acquit`].
-    pub fn hold_back_one_that_moved(&mut self, what: &str, hints: &[String]) -> bool {
-        let moved = self.parts.iter().filter(|part| !self.published.contains(part));
-        let moved: Vec<(String, Revision)> = moved.map(|part| (part.name.clone(), part.revision)).collect();
-        for (name, revision) in moved {
-            let what = format!("the set with its commit {} is refused: {what}", revision.short());
-            let why = SourceError { what, hints: hints.to_vec(), transient: false };
-            if self.put_back(&name, &why).unwrap_or(false) {
-                self.suspects.push(name);
-                return true;
-            }
-        }
-        false
-    }
-
-    /// A set was not refused. Of those that were kept where they were for one refusal, it is the last one that made the
-    /// difference; the others are tried again.
-    pub fn acquit(&mut self) {
-        self.suspects.pop();
-        for name in self.suspects.drain(..) {
-            self.refused.remove(&name);
-        }
-    }
-
-    /// The source that a refused path belongs to; none where several are placed there.
-    fn blamed(&self, refusal: &Refusal) -> Option<&Part> {
-        let places = Parts::new(self.parts.iter().map(|part| part.to.clone().into_bytes()));
-        let owner = places.owner(refusal.path.as_bytes());
-        let mut owners = self.parts.iter().filter(|part| part.to.as_bytes() == owner);
-        let owner = owners.next().filter(|_| refusal.is_of_one_path())?;
-        owners.next().is_none().then_some(owner)
-    }
-
-    /// Keeps a source at what was published of it, or out of the set if it is optional. `false`: it is so already, or
-    /// cannot be.
-    fn put_back(&mut self, name: &str, why: &SourceError) -> Result<bool, SetError> {
-        let Some(part) = self.parts.iter().find(|part| part.name == name) else { return Ok(false) };
-        let is_new =
-            self.published.iter().find(|before| before.name == name).is_none_or(|before| before != part);
-        let is_known = self.refused.get(name).is_some_and(|(revision, _)| *revision == part.revision);
-        let is_optional =
-            self.sources.iter().any(|source| source.listed.name == name && source.listed.optional);
-        if self.options.root && self.published.is_empty() && !is_optional || !is_new || is_known {
-            return Ok(false);
-        }
-        self.refused.insert(name.to_owned(), (part.revision, why.clone()));
-        self.log();
-        self.choose()?;
-        Ok(true)
-    }
-
-    /// Keeps the mirrors' growth bounded. Blocking. One that is being asked is left for the next time.
-    pub fn housekeep(&mut self, held: &[Revision]) -> Result<(), mirror::Error> {
-        let objects = self.composer.objects();
-        let parts: Vec<Part> = held.iter().flat_map(|revision| objects.parts(*revision)).collect();
-        let mut kept = self.composer.collect_garbage(held);
-        for (name, repository) in &self.repositories {
-            if let Some(mut mirror) = repository.idle() {
-                kept = kept.and(mirror.housekeep(&repository.held(name, &parts)));
-            }
-        }
-        let needed: BTreeSet<&str> = parts.iter().map(|part| part.mirror.as_str()).collect();
-        for entry in std::fs::read_dir(&self.options.dir).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            let is_followed = self.sources.iter().any(|source| source.mirror == name)
-                || self.repositories.contains_key(&*name); // it may be asked still
-            if kept.is_ok() && is_key(&name) && !needed.contains(&*name) && !is_followed {
-                tracing::info!(mirror = %entry.path().display(), "removed the mirror of a source that is no more");
-                let _ = std::fs::remove_dir_all(entry.path()); // what is left is removed the next time
-            }
-        }
-        self.read_from_all();
-        kept
-    }
-
-    /// On a full volume: see `Mirror::make_room`.
-    pub fn make_room(&mut self, keep: &[Revision]) -> Result<bool, mirror::Error> {
-        let objects = self.composer.objects();
-        let parts: Vec<Part> = keep.iter().flat_map(|revision| objects.parts(*revision)).collect();
-        let mut made = Ok(false);
-        for (name, repository) in &self.repositories {
-            if let Some(mut mirror) = repository.idle() {
-                let more = mirror.make_room(&repository.held(name, &parts));
-                made = made.and_then(|made| more.map(|more| made || more));
-            }
-        }
-        made
-    }
-
-    /// Bytes of the mirrors. Blocking.
-    pub fn disk_bytes(&self) -> u64 {
-        Composer::disk_bytes(&self.options.dir)
-    }
-
-    /// How each source is, in the file's order. `current` is the set that serves; `has_failed` whether it stays so
-    /// although another one was chosen.
-    pub fn rows(&self, current: Option<Revision>, has_failed: bool) -> Vec<SourceStatus> {
-        let serves = current.map(|current| self.composer.objects().parts(current)).unwrap_or_default();
-        let row = |source: &Followed| {
-            let Followed { listed, mirror, repo, .. } = source;
-            let (_, why) = self.state_of(source);
-            let collided =
-                self.collided.as_ref().filter(|Collided { names, of: (parts, unique), .. }| {
-                    *parts == self.parts && *unique == self.unique && names.contains(&listed.name)
-                });
-            let why = why.or_else(|| collided.map(|collided| collided.why.clone()));
-            let part = serves.iter().find(|part| part.name == listed.name);
-            let chosen = self.parts.iter().find(|part| part.name == listed.name);
-            let why = why.or_else(|| {
-                chosen.filter(|chosen| has_failed && part != Some(*chosen)).map(SourceError::unpublished)
-            });
-            let repository = self.repositories.get(mirror);
-            SourceStatus {
-                name: listed.name.clone(),
-                repo: repo.clone(),
-                asked: listed.asked.clone(),
-                path: listed.path.clone(),
-                to: listed.to.clone(),
-                revision: part.map(|part| part.revision),
-                failing_since: repository.and_then(|repository| repository.failing_since),
-                is_late: repository.is_some_and(|repository| repository.busy),
-                hints: why.as_ref().map(|why| why.hints.clone()).unwrap_or_default(),
-                error: why.map(|why| why.what),
-            }
-        };
-        self.sources.iter().map(row).collect()
-    }
-}
-
-/// The sources that cannot lie beside each other.
-fn collision(error: &mirror::Error) -> Option<[String; 2]> {
-    match error {
-        mirror::Error::Collision { one, other, .. } => Some([one.clone(), other.clone()]),
-        mirror::Error::SameBaseName { one, other, .. } => Some([one.clone(), other.clone()]),
-        mirror::Error::Trespass { owner, other, .. } => Some([owner.clone(), other.clone()]),
-        _ => None,
     }
 }
 

@@ -32,8 +32,8 @@ fn pinned_readers_see_recorded_sets_only() {
     let least: u64 = if full() { 10_000_000 } else { 30_000 };
     let swaps: usize = if full() { 1_000 } else { 12 };
     // Who has less time than all of it takes says so, and gets what fits.
-    let longest =
-        Duration::from_secs(std::env::var("TREESWAP_TEST_SECONDS").map_or(3600, |s| s.parse().unwrap()));
+    let seconds: Option<u64> = std::env::var("TREESWAP_TEST_SECONDS").ok().map(|s| s.parse().unwrap());
+    let longest = Duration::from_secs(seconds.unwrap_or(3600));
     let remotes = Remotes::new(if full() { 2_000 } else { 300 });
     let more = ["--grace=0s", "--connect-timeout=1s", "--idle-timeout=1s", "--sync-timeout=5s"];
     let sidecar = remotes.many.sidecar(&more);
@@ -86,7 +86,8 @@ fn pinned_readers_see_recorded_sets_only() {
         began.elapsed().as_secs_f32()
     );
     assert!(apart <= stalls, "refs of one repository come from one moment");
-    assert!(began.elapsed() > longest || count(|saw| saw.reads) >= least && recorded.len() >= swaps);
+    let is_all = count(|saw| saw.reads) >= least && recorded.len() >= swaps;
+    assert!(is_all || seconds.is_some(), "an hour was not enough for {least} reads of {swaps} swaps");
     assert!(sets.len() > 3 && failures > 0 && count(|saw| saw.recorded) > 0, "too little happened");
 }
 

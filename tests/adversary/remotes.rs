@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::Random;
+use crate::common::Random;
 use crate::common::http_backend::{Canned, HttpBackend, Kind};
 use crate::common::many::Many;
 use crate::common::sshd::{self, Sshd};

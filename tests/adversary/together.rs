@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use treeswap::pin::{Options, Pin};
 
-use crate::Random;
+use crate::common::Random;
 use crate::common::http_backend::{HttpBackend, Kind};
 use crate::common::many::Many;
 use crate::common::{Remote, Sidecar, World, eventually, full};

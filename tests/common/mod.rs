@@ -8,6 +8,7 @@
 
 pub mod http_backend;
 pub mod many;
+pub mod random;
 pub mod raw;
 pub mod remote;
 pub mod root;
@@ -19,6 +20,7 @@ pub mod tree;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+pub use random::Random;
 pub use raw::Raw;
 pub use remote::{Files, Remote, noise};
 pub use run::Ran;

@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use repository::{Random, Repository};
+use common::Random;
+use repository::Repository;
 
 struct Options {
     files: usize,

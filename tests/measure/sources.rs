@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::common::Random;
 use crate::common::http_backend::{Hit, HttpBackend, Kind};
-use crate::repository::{Random, content_of, git};
+use crate::repository::{content_of, git};
 use crate::{Options, Running, changed, median};
 
 /// A shape: sources, repositories, refs of each.

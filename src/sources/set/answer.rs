@@ -1,9 +1,10 @@
-//! What deliveries of ConfigMaps ask of a set: which of its sources say now that their refs are there, and whether a set
-//! comes after another one.
+//! What deliveries of ConfigMaps ask of a set, and what people are told of it: how each source is, which of them say now
+//! that their refs are there, and whether a set comes after another one.
 
-use super::{Followed, SetError, SourceError, SourceSet, of_source};
+use super::{Collided, Followed, SetError, SourceError, SourceSet, of_source};
 use crate::configmap::apply::{PlacedSource, Placement};
 use crate::mirror::Part;
+use crate::phase::SourceStatus;
 use crate::revision::{Relation, Revision};
 use crate::sources::Recorded;
 
@@ -31,6 +32,40 @@ impl SourceSet {
         let repository = self.repositories.get(&source.mirror);
         let has_answered = repository.and_then(|repository| repository.answered) >= self.asked;
         why.or_else(|| (!has_answered).then(SourceError::unanswered))
+    }
+
+    /// How each source is, in the file's order. `current` is the set that serves; `has_failed` whether it stays so
+    /// although another one was chosen.
+    pub fn rows(&self, current: Option<Revision>, has_failed: bool) -> Vec<SourceStatus> {
+        let serves = current.map(|current| self.composer.objects().parts(current)).unwrap_or_default();
+        let row = |source: &Followed| {
+            let Followed { listed, mirror, repo, .. } = source;
+            let (_, why) = self.state_of(source);
+            let collided =
+                self.collided.as_ref().filter(|Collided { names, of: (parts, unique), .. }| {
+                    *parts == self.parts && *unique == self.unique && names.contains(&listed.name)
+                });
+            let why = why.or_else(|| collided.map(|collided| collided.why.clone()));
+            let part = serves.iter().find(|part| part.name == listed.name);
+            let chosen = self.parts.iter().find(|part| part.name == listed.name);
+            let why = why.or_else(|| {
+                chosen.filter(|chosen| has_failed && part != Some(*chosen)).map(SourceError::unpublished)
+            });
+            let repository = self.repositories.get(mirror);
+            SourceStatus {
+                name: listed.name.clone(),
+                repo: repo.clone(),
+                asked: listed.asked.clone(),
+                path: listed.path.clone(),
+                to: listed.to.clone(),
+                revision: part.map(|part| part.revision),
+                failing_since: repository.and_then(|repository| repository.failing_since),
+                is_late: repository.is_some_and(|repository| repository.busy),
+                hints: why.as_ref().map(|why| why.hints.clone()).unwrap_or_default(),
+                error: why.map(|why| why.what),
+            }
+        };
+        self.sources.iter().map(row).collect()
     }
 
     /// How a set stands to one that was recorded: as its sources do. One that is new, or followed no more, counts for

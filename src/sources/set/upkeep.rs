@@ -1,0 +1,62 @@
+//! The mirrors of a set on disk: which are read, how they are kept from growing, and what they take.
+
+use std::collections::BTreeSet;
+
+use super::repository::is_key;
+use super::{Composer, SourceSet};
+use crate::mirror::{self, Part};
+use crate::revision::Revision;
+
+impl SourceSet {
+    /// Also those of sources that the file names no more: older generations are made of them.
+    pub(super) fn read_from_all(&self) {
+        let found = std::fs::read_dir(&self.options.dir).into_iter().flatten().flatten();
+        let dirs = found.map(|entry| entry.path()).filter(|dir| dir.join("objects").is_dir());
+        let composed = self.composer.dir();
+        self.composer.read_from(&dirs.filter(|dir| dir != composed).collect::<Vec<_>>());
+    }
+
+    /// Keeps the mirrors' growth bounded. Blocking. One that is being asked is left for the next time.
+    pub fn housekeep(&mut self, held: &[Revision]) -> Result<(), mirror::Error> {
+        let objects = self.composer.objects();
+        let parts: Vec<Part> = held.iter().flat_map(|revision| objects.parts(*revision)).collect();
+        let mut kept = self.composer.collect_garbage(held);
+        for (name, repository) in &self.repositories {
+            if let Some(mut mirror) = repository.idle() {
+                kept = kept.and(mirror.housekeep(&repository.held(name, &parts)));
+            }
+        }
+        let needed: BTreeSet<&str> = parts.iter().map(|part| part.mirror.as_str()).collect();
+        for entry in std::fs::read_dir(&self.options.dir).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let is_followed = self.sources.iter().any(|source| source.mirror == name)
+                || self.repositories.contains_key(&*name); // it may be asked still
+            if kept.is_ok() && is_key(&name) && !needed.contains(&*name) && !is_followed {
+                tracing::info!(mirror = %entry.path().display(), "removed the mirror of a source that is no more");
+                let _ = std::fs::remove_dir_all(entry.path()); // what is left is removed the next time
+            }
+        }
+        self.read_from_all();
+        kept
+    }
+
+    /// On a full volume: see `Mirror::make_room`.
+    pub fn make_room(&mut self, keep: &[Revision]) -> Result<bool, mirror::Error> {
+        let objects = self.composer.objects();
+        let parts: Vec<Part> = keep.iter().flat_map(|revision| objects.parts(*revision)).collect();
+        let mut made = Ok(false);
+        for (name, repository) in &self.repositories {
+            if let Some(mut mirror) = repository.idle() {
+                let more = mirror.make_room(&repository.held(name, &parts));
+                made = made.and_then(|made| more.map(|more| made || more));
+            }
+        }
+        made
+    }
+
+    /// Bytes of the mirrors. Blocking.
+    pub fn disk_bytes(&self) -> u64 {
+        Composer::disk_bytes(&self.options.dir)
+    }
+}
