@@ -1,8 +1,15 @@
 //! The only place that reads time.
 
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use rustix::io::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
 
 /// One reading of every clock that decisions use, so that rules take time as an argument.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,4 +40,48 @@ fn boot_id() -> String {
         fs_err::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
     })
     .clone()
+}
+
+/// Counts how often the wall clock was set (`settimeofday(2)`, a step by an NTP daemon, a resume): what file systems
+/// write as times is only comparable while it was not. Slewing never runs backwards and is not counted.
+#[derive(Debug)]
+pub struct ClockSteps {
+    /// A timer that never fires and is cancelled by each step (timerfd_create(2), `TFD_TIMER_CANCEL_ON_SET`).
+    timer: OwnedFd,
+    seen: AtomicU64,
+}
+
+impl ClockSteps {
+    /// Counts from now on. An error where the kernel has no such timers.
+    pub fn watch() -> io::Result<Self> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Realtime, flags)?;
+        let never = Timespec { tv_sec: 1 << 33, tv_nsec: 0 }; // the year 2242
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: never };
+        timerfd_settime(&timer, TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET, &once)?;
+        Ok(Self { timer, seen: AtomicU64::new(0) })
+    }
+
+    /// Steps so far. It grows with every step; two at once may count as one.
+    pub fn count(&self) -> u64 {
+        match rustix::io::read(&self.timer, &mut [0; 8]) {
+            Err(Errno::AGAIN | Errno::INTR) => self.seen.load(Ordering::SeqCst),
+            // ECANCELED: a step. Anything else was never seen, and counting it errs on the safe side.
+            _ => self.seen.fetch_add(1, Ordering::SeqCst) + 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_of_the_clock_is_counted_once() {
+        assert_eq!(ClockSteps::watch().unwrap().count(), 0, "nobody set it");
+        // Setting the clock is not for a test. Whatever ends a read otherwise than by "nothing happened" is a step.
+        let flags = rustix::event::EventfdFlags::NONBLOCK;
+        let steps = ClockSteps { timer: rustix::event::eventfd(1, flags).unwrap(), seen: AtomicU64::new(0) };
+        assert_eq!((steps.count(), steps.count()), (1, 1));
+    }
 }

@@ -430,7 +430,10 @@ impl Check<'_> {
             spare: match given.spare.as_str() {
                 "off" => store::Spare::Off,
                 "link" => store::Spare::Link,
-                _ => store::Spare::Copy,
+                "copy" => store::Spare::Copy,
+                // What a gate looks at may stay open there.
+                _ if self.args.hooks.pre_publish_gate => store::Spare::Copy,
+                _ => store::Spare::Recycle,
             },
             group_write: given.group_write,
             // Beyond eight threads the file system's own locks are what they wait for.

@@ -6,6 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use proptest::prelude::*;
+
 use super::{
     BlobError, BlobReader, BlobSource, Builder, Delta, DeltaBuilder, DirIndex, Kind, Payload, Refusal, Rules,
 };
@@ -176,4 +178,24 @@ pub(crate) fn expected(tree: &Tree) -> BTreeMap<Vec<u8>, (String, Vec<u8>)> {
         (path.clone(), shown)
     });
     entries.chain(dirs_of(tree).into_iter().map(|dir| (dir, ("dir 755".to_owned(), Vec::new())))).collect()
+}
+
+/// Few names, so that files become directories and links become files all the time.
+pub(crate) fn trees() -> impl Strategy<Value = Tree> {
+    let name = prop::sample::select(vec!["a", "b", "c", "..d", "\u{e9}", "with space"]);
+    let path = prop::collection::vec(name, 1..4).prop_map(|parts| parts.join("/").into_bytes());
+    let kind = prop::sample::select(vec![Kind::File, Kind::Executable, Kind::Symlink, Kind::Submodule]);
+    let content = prop::sample::select(vec!["x", "yy", "../a", "zzz\n", "/abs", "b/c"]);
+    prop::collection::vec((path, kind, content), 0..24).prop_map(|entries| {
+        let mut tree = Tree::new();
+        for (path, kind, content) in entries {
+            let below = [&path[..], b"/"].concat();
+            let above = |other: &[u8]| path.starts_with(&[other, b"/"].concat());
+            if !tree.keys().any(|other| other.starts_with(&below) || above(other)) {
+                let content = if kind == Kind::Submodule { Vec::new() } else { content.as_bytes().to_vec() };
+                tree.insert(path, (kind, content));
+            }
+        }
+        tree
+    })
 }

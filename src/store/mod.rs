@@ -1,7 +1,8 @@
 //! The root: layout, staging, publication, pins, retention's hands, recovery. Blocking.
 //!
 //! Files: `layout` names and handles; `quarantine` what stands in their way; `link` the link; `lock` one writer;
-//! `state` what is on record; `stage` and `spare` write trees; `staged` and `spare_slot` what the store makes of them;
+//! `state` what is on record; `stage`, `spare` and `carry` write trees; `staged` and `spare_slot` what the store makes of
+//! them; `recycle` retired generations that are used again, `stamps` whether somebody else changed them;
 //! `publish` the numbered order, `worktrees` that of git-sync's layout; `links` root links; `operator_file` files of
 //! the operator's beside what is published; `recover` what every start and every cycle mends; `takeover` what git-sync
 //! left; `verify` content against payload; `reap` and `trash` deletion; `inspect` a look without the lock; `probe` what
@@ -11,6 +12,7 @@
 //! generation is never written into; nothing that is not ours is deleted; no failure touches what is published.
 //! Does not do: network, objects, deciding when.
 
+mod carry;
 mod inspect;
 mod ledger;
 mod link;
@@ -24,10 +26,12 @@ mod publish;
 mod quarantine;
 mod reap;
 mod recover;
+mod recycle;
 pub mod spare;
 mod spare_slot;
 pub mod stage;
 mod staged;
+mod stamps;
 mod state;
 mod takeover;
 mod trash;
@@ -53,6 +57,7 @@ use layout::Layout;
 use links::TopNames;
 use lock::WriterLock;
 use names::{LEDGER, STAGING, STATUS};
+use recycle::Recycling;
 use spare_slot::SpareSlot;
 use state::{Loaded, State};
 use trash::Trash;
@@ -63,6 +68,7 @@ pub use ledger::LedgerFile;
 pub use operator_file::{OwnFile, check_outside, check_place, check_resolved, open_outside};
 pub use probe::Probes;
 pub use publish::Ready;
+pub use recycle::RetiredTree;
 pub use spare_slot::SpareTask;
 pub use staged::Staged;
 
@@ -79,11 +85,12 @@ pub enum Durability {
 /// How the next generation is prepared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Spare {
-    /// A private full copy of the current generation, kept ready.
+    /// A retired generation that nobody else changed, carried forward; where there is none, as [`Spare::Copy`].
     #[default]
+    Recycle,
+    /// A private full copy of the current generation, kept ready.
     Copy,
-    /// The same with hard links. In git-sync's layout, where consumers write into what is published, as
-    /// [`Spare::Copy`]: they would write into the next generation as well.
+    /// The same with hard links.
     Link,
     /// None: every generation is written in full.
     Off,
@@ -182,6 +189,7 @@ pub struct Store {
     /// Top-level names of the current generation.
     names: Option<(Name, Arc<TopNames>)>,
     spare: Arc<SpareSlot>,
+    recycling: Recycling,
     trash: Arc<Trash>,
     /// Generations that could not be reaped.
     stuck: BTreeSet<Name>,
@@ -211,13 +219,14 @@ impl Store {
         layout::refuse_the_other(&layout.path, &state, layout.is_git_sync)?;
         let link = layout.is_git_sync.then(|| layout.link.recorded(&layout.path));
         let unsaved = std::mem::replace(&mut state.link, link.clone()) != link;
-        if layout.is_git_sync && options.spare == Spare::Link {
-            options.spare = Spare::Copy;
+        if layout.is_git_sync && matches!(options.spare, Spare::Link | Spare::Recycle) {
+            options.spare = Spare::Copy; // consumers write into what is published there
         }
         let trash = Arc::new(Trash::new(Arc::clone(&layout), lock));
         let spare = Arc::new(SpareSlot::open(&layout, &trash, options.spare, &mut found)?);
         let unsynced = false;
         let names = None;
+        let recycling = Recycling::new(&options, &layout.root);
         let mut store = Self {
             options,
             layout,
@@ -227,6 +236,7 @@ impl Store {
             unsynced,
             names,
             spare,
+            recycling,
             trash,
             stuck: BTreeSet::new(),
         };

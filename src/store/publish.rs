@@ -52,7 +52,7 @@ impl Store {
     /// The same, and calls `ready` between steps 4 and 5.
     pub fn publish_and<E: From<Error>>(
         &mut self,
-        staged: Staged,
+        mut staged: Staged,
         now: &Now,
         ready: Ready<'_, E>,
     ) -> Result<Published, E> {
@@ -67,10 +67,12 @@ impl Store {
         let record = staged.record(name.clone(), now);
         // 2
         self.announce(record.clone())?;
+        let stamps = staged.stamps.take();
         // 3, 4, 5, 6
         let added =
             self.swap_in(staged, &record, &names, ready).inspect_err(|_| self.withdraw(&name, now))?;
         let previous = self.state.current.replace(name.clone());
+        self.recycling.published(&name, stamps);
         self.names = Some((name, Arc::new(names)));
         // 7, 8, 9
         let warnings = self.finish_publication_steps(&added, previous.as_ref(), now);

@@ -66,8 +66,11 @@ impl Store {
     /// pinned since the plan was made stays; what cannot go is logged once, and tried again with the next plan.
     pub fn reap(&mut self, plan: &Plan) -> Vec<Name> {
         let mut gone = Vec::new();
+        let now = clock::now();
+        let pinned = plan.decisions.iter().filter(|decision| decision.pinned);
+        self.recycling.saw_pins(pinned.map(|decision| &decision.name), &now);
         for decision in plan.reaped() {
-            match self.reap_one(decision) {
+            match self.reap_one(decision, &now) {
                 Ok(true) => gone.push(decision.name.clone()),
                 Ok(false) => {}
                 Err(error) => {
@@ -83,12 +86,13 @@ impl Store {
         if !gone.is_empty() {
             self.state.generations.retain(|record| !gone.contains(&record.name));
             self.stuck.retain(|name| !gone.contains(name));
+            self.recycling.retain(&self.state.generations);
             let _ = self.save(); // they are gone in any case; the next cycle saves again, and says what is wrong
         }
         gone
     }
 
-    fn reap_one(&self, decision: &GenerationDecision) -> Result<bool, Error> {
+    fn reap_one(&self, decision: &GenerationDecision, now: &Now) -> Result<bool, Error> {
         let layout = &self.layout;
         let name = &decision.name;
         let failed = |act| Error::io(act, layout.place(name));
@@ -109,6 +113,11 @@ impl Store {
             }
             return Ok(false);
         }
+        let dir = match dir.map(|dir| self.recycle_one(decision, lock, dir, now)) {
+            Some(Ok(())) => return Ok(true),
+            Some(Err(dir)) => Some(dir),
+            None => None,
+        };
         let held = dir.filter(|_| lock == Lock::Taken);
         self.trash.put(&layout.home, name.as_str(), held).map_err(failed("move to the trash"))?;
         Ok(true)

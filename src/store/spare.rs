@@ -1,4 +1,4 @@
-//! The spare: a private copy of the current generation, kept ready so that the next one costs what changed.
+//! The spare: a tree like the current generation's, kept ready so that the next one costs what changed.
 //!
 //! A directory of its own below `..treeswap` (the place) holds the copy, `tree`, and once that is complete and synced,
 //! `ready`, a record of what it is. Staging by delta takes the tree out of the place and applies the delta to it.
@@ -16,10 +16,10 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::stage::{self, Dirs, Modes, Unsynced, WriteOptions, alive, blob_error, io_error, split};
+use super::stage::{self, Dirs, Modes, Unsynced, WriteOptions, alive, io_error, split};
 use super::{Durability, Error, Options};
 use crate::fsx::{self, Flush};
-use crate::payload::{BlobSource, Delta, Kind, Payload};
+use crate::payload::{BlobSource, Delta, Payload};
 use crate::revision::ObjectId;
 
 /// The copy's name in the place.
@@ -28,8 +28,6 @@ pub(super) const TREE: &str = "tree";
 pub(super) const READY: &str = "ready";
 /// More than a record can have.
 const MAX_RECORD: u64 = 64 << 10;
-/// How far the thread that prepares a spare steps back (nice(2)).
-const NICE: i32 = 10;
 
 /// What a ready spare is a copy of.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -92,8 +90,6 @@ pub fn prepare(
     boot_id: &str,
     cancel: &CancellationToken,
 ) -> Result<SpareOrigin, Error> {
-    // Threads inherit it. Failing to step back is no reason not to prepare.
-    let _ = rustix::process::nice(NICE);
     let top = match origin {
         Origin::Copy => stage::write(place, TREE.as_ref(), payload, blobs, options, cancel)?,
         Origin::Link(current) => stage::link(place, TREE.as_ref(), current, payload, blobs, options, cancel)?,
@@ -138,24 +134,8 @@ pub fn apply(
     options: &WriteOptions,
     cancel: &CancellationToken,
 ) -> Result<Unsynced, Error> {
-    let modes = Modes::of(options);
     remove(top, delta, cancel)?;
-    let mut dirs = Dirs::new(top);
-    for path in &delta.added_dirs {
-        alive(cancel)?;
-        let (parent, name) = split(path);
-        fsx::make_dir(dirs.open(parent)?, name, modes.dir).map_err(io_error("make the directory", path))?;
-    }
-    let mut reader = blobs.reader().map_err(blob_error(b"."))?;
-    // Links last: no path that is still to be written leads through one.
-    let (links, others): (Vec<_>, Vec<_>) =
-        delta.written.iter().partition(|(_, kind, ..)| *kind == Kind::Symlink);
-    for (path, kind, id, size) in others.into_iter().chain(links) {
-        alive(cancel)?;
-        let (parent, name) = split(path);
-        let parent = dirs.open(parent)?;
-        stage::write_entry(parent, name, &|| path.to_vec(), *kind, id, *size, &mut *reader, modes)?;
-    }
+    stage::write_delta(top, delta, blobs, Modes::of(options), cancel)?;
     Ok(Unsynced::after_delta(delta))
 }
 
@@ -184,8 +164,8 @@ fn remove(top: BorrowedFd<'_>, delta: &Delta, cancel: &CancellationToken) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::payload::testing::{Blobs, Tree, delta, expected, payload, read_back, tree};
-    use crate::payload::{Rules, Symlinks};
+    use crate::payload::testing::{Blobs, Tree, delta, expected, payload, read_back, tree, trees};
+    use crate::payload::{Kind, Rules, Symlinks};
     use proptest::prelude::*;
     use std::os::fd::AsFd;
 
@@ -286,27 +266,6 @@ mod tests {
         apply(taken.as_fd(), &delta(&old, &new, rules()).unwrap(), &blobs, &OPTIONS, &cancel).unwrap();
         assert_eq!(read_back(&dir.path().join("next")), expected(&new));
         assert_eq!(read_back(&dir.path().join("current")), expected(&old), "the published one was touched");
-    }
-
-    /// Few names, so that files become directories and links become files all the time.
-    fn trees() -> impl Strategy<Value = Tree> {
-        let name = prop::sample::select(vec!["a", "b", "c", "..d", "\u{e9}", "with space"]);
-        let path = prop::collection::vec(name, 1..4).prop_map(|parts| parts.join("/").into_bytes());
-        let kind = prop::sample::select(vec![Kind::File, Kind::Executable, Kind::Symlink, Kind::Submodule]);
-        let content = prop::sample::select(vec!["x", "yy", "../a", "zzz\n", "/abs", "b/c"]);
-        prop::collection::vec((path, kind, content), 0..24).prop_map(|entries| {
-            let mut tree = Tree::new();
-            for (path, kind, content) in entries {
-                let below = [&path[..], b"/"].concat();
-                let above = |other: &[u8]| path.starts_with(&[other, b"/"].concat());
-                if !tree.keys().any(|other| other.starts_with(&below) || above(other)) {
-                    let content =
-                        if kind == Kind::Submodule { Vec::new() } else { content.as_bytes().to_vec() };
-                    tree.insert(path, (kind, content));
-                }
-            }
-            tree
-        })
     }
 
     proptest! {

@@ -3,6 +3,7 @@
 //! The spare is prepared on a thread of its own while the store serves and publishes; a lock on the place keeps the two
 //! apart. While a spare is in work there is none, and the generation is written in full.
 
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -19,12 +20,16 @@ use crate::store::error::Error;
 use crate::store::layout::{Layout, open_inner};
 use crate::store::names::SPARE;
 use crate::store::reap::Need;
+use crate::store::recycle::{Recycled, RecycledSpare};
 use crate::store::spare::{self, Origin};
+use crate::store::staged::StagingDir;
 use crate::store::trash::Trash;
 use crate::store::{Options, Recovered, Spare, Store};
 
 /// Between two looks whether the place is free.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
+/// How far the thread that prepares a spare steps back (nice(2)).
+const NICE: i32 = 10;
 
 /// The place, shared by the store and the task that prepares the spare.
 #[derive(Debug)]
@@ -38,6 +43,8 @@ pub(super) struct SpareSlot {
     preparing: Mutex<CancellationToken>,
     /// Bytes that the spare takes on disk, or will.
     bytes: AtomicU64,
+    /// What is known of the tree in the place where that is no copy.
+    pub(super) recycled: Recycled,
 }
 
 impl SpareSlot {
@@ -56,9 +63,10 @@ impl SpareSlot {
             busy: Mutex::new(()),
             preparing: Mutex::default(),
             bytes: AtomicU64::new(0),
+            recycled: Recycled::default(),
         };
         match spare::ready(keeper.place.as_fd(), &clock::now().boot_id) {
-            Some(record) if mode == Spare::Copy => {
+            Some(record) if matches!(mode, Spare::Copy | Spare::Recycle) => {
                 keeper.counts(Need { bytes: record.bytes, entries: record.entries });
             }
             _ => keeper.discard()?,
@@ -71,7 +79,16 @@ impl SpareSlot {
         &self.place
     }
 
-    fn counts(&self, spare: Need) {
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// A new name in staging.
+    pub(super) fn staging_dir(&self) -> StagingDir {
+        StagingDir::new(&self.layout, &self.trash)
+    }
+
+    pub(super) fn counts(&self, spare: Need) {
         self.bytes.store(spare.on_disk(self.layout.block), Ordering::Relaxed);
     }
 
@@ -82,25 +99,29 @@ impl SpareSlot {
 
     /// Whether a spare is ready from which a generation can be made.
     fn has(&self, tree: &ObjectId, selection: &str, options: &Options) -> bool {
-        let ready = spare::ready(self.place.as_fd(), &clock::now().boot_id);
+        let copied = || spare::ready(self.place.as_fd(), &clock::now().boot_id);
+        let ready = self.recycled.ready().or_else(copied);
         ready.is_some_and(|record| record.fits(tree, selection, options))
     }
 
-    /// Moves the spare to `name` in staging, if it is what the delta starts from.
+    /// Takes the spare into staging, a copy as `name`, if it is what the delta starts from.
     pub(super) fn take(
         &self,
         delta: &Delta,
         selection: &str,
         options: &Options,
         name: &str,
-    ) -> Result<Option<OwnedFd>, Error> {
+    ) -> Result<Option<TakenSpare>, Error> {
         let Some(_busy) = self.try_lock() else { return Ok(None) };
         if !self.has(&delta.base, selection, options) {
             return Ok(None);
         }
-        let dir = spare::take(self.place.as_fd(), self.layout.staging.as_fd(), name)?;
+        let taken = match self.take_recycled()? {
+            Some(recycled) => TakenSpare::Recycled(recycled),
+            None => TakenSpare::Copy(spare::take(self.place.as_fd(), self.layout.staging.as_fd(), name)?),
+        };
         self.bytes.store(0, Ordering::Relaxed);
-        Ok(Some(dir))
+        Ok(Some(taken))
     }
 
     /// Deletes the spare; one that is in work gives way.
@@ -114,7 +135,7 @@ impl SpareSlot {
         self.preparing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn try_lock(&self) -> Option<MutexGuard<'_, ()>> {
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, ()>> {
         match self.busy.try_lock() {
             Ok(guard) => Some(guard),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()), // it guards the disk, not memory
@@ -134,21 +155,34 @@ impl SpareSlot {
     }
 
     /// Empties the place. The caller has the lock, or the place is not shared yet.
-    fn discard(&self) -> Result<(), Error> {
+    pub(super) fn discard(&self) -> Result<(), Error> {
         self.bytes.store(0, Ordering::Relaxed);
-        let failed = || Error::io("move the spare to the trash in", self.layout.private_at(SPARE));
-        let listed = fsx::list(&self.place).map_err(failed())?;
+        self.recycled.forget();
+        let failed = Error::io("list", self.layout.private_at(SPARE));
+        let listed = fsx::list(&self.place).map_err(failed)?;
         let names = listed.iter().map(fsx::Listed::os);
         // Whatever is there: the record, so that the copy counts for nothing from then on, the copy, and what an
         // interrupted preparation left beside it.
-        for name in std::iter::once(spare::READY.as_ref()).chain(names) {
-            match self.trash.put(&self.place, name, None) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed()(error)),
-                _ => {}
-            }
-        }
-        Ok(())
+        std::iter::once(spare::READY.as_ref()).chain(names).try_for_each(|name| self.to_trash(name))
     }
+
+    /// Moves one name of the place to the trash, if it is there.
+    pub(super) fn to_trash(&self, name: impl AsRef<OsStr>) -> Result<(), Error> {
+        match self.trash.put(&self.place, name, None) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io("move the spare to the trash in", self.layout.private_at(SPARE))(error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A spare that left its place.
+pub(super) enum TakenSpare {
+    /// A copy that nobody has seen.
+    Copy(OwnedFd),
+    /// A retired generation that was carried forward.
+    Recycled(RecycledSpare),
 }
 
 /// The preparation of a spare for the generation that was current when the task was made. Independent of the store, so
@@ -158,6 +192,8 @@ pub struct SpareTask {
     keeper: Arc<SpareSlot>,
     current: GenerationRecord,
     options: Options,
+    /// There is room for a copy.
+    may_copy: bool,
 }
 
 impl SpareTask {
@@ -169,21 +205,54 @@ impl SpareTask {
     /// Prepares the spare from the payload of that generation. Long: it steps back for everybody else, on a thread of
     /// its own (a thread cannot take back its nice value). Returns early where a fitting spare is ready.
     pub fn run(
-        self,
+        &self,
         payload: &Payload,
         blobs: &dyn BlobSource,
         cancel: &CancellationToken,
     ) -> Result<(), Error> {
+        self.in_background(|| self.prepare(payload, blobs, cancel))
+    }
+
+    /// Whether there is room for a copy.
+    pub fn may_copy(&self) -> bool {
+        self.may_copy
+    }
+
+    pub(super) fn slot(&self) -> &SpareSlot {
+        &self.keeper
+    }
+
+    pub(super) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Does it on a thread of its own, which steps back for everybody else.
+    pub(super) fn in_background<T: Send>(
+        &self,
+        work: impl FnOnce() -> Result<T, Error> + Send,
+    ) -> Result<T, Error> {
+        let failed = Error::io("start the thread that prepares the spare in", &self.keeper.layout.path);
         std::thread::scope(|scope| {
-            let work = std::thread::Builder::new()
-                .name("treeswap-spare".to_owned())
-                .spawn_scoped(scope, || self.prepare(payload, blobs, cancel))
-                .map_err(Error::io(
-                    "start the thread that prepares the spare in",
-                    &self.keeper.layout.path,
-                ))?;
-            work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            let work = || {
+                // Failing to step back is no reason not to prepare.
+                let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
+                work()
+            };
+            let name = "treeswap-spare".to_owned();
+            let thread = std::thread::Builder::new().name(name).spawn_scoped(scope, work).map_err(failed)?;
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
+    }
+
+    /// Takes the place, and makes what is done there give way to whoever asks for that.
+    pub(super) fn begin(
+        &self,
+        cancel: &CancellationToken,
+    ) -> Result<(MutexGuard<'_, ()>, CancellationToken), Error> {
+        let busy = self.keeper.lock(cancel)?;
+        let cancel = cancel.child_token();
+        *self.keeper.preparing() = cancel.clone();
+        Ok((busy, cancel))
     }
 
     fn prepare(
@@ -194,9 +263,7 @@ impl SpareTask {
     ) -> Result<(), Error> {
         let keeper = &self.keeper;
         self.refuse_other(payload)?;
-        let _busy = keeper.lock(cancel)?;
-        let cancel = &cancel.child_token();
-        *keeper.preparing() = cancel.clone();
+        let (_busy, cancel) = &self.begin(cancel)?;
         if keeper.has(&payload.tree, &self.current.selection, &self.options) {
             return Ok(());
         }
@@ -241,12 +308,19 @@ impl SpareTask {
 impl Store {
     /// The task that prepares the next spare; `None` where none is wanted, one is ready, or there is no room for one.
     pub fn spare_task(&self) -> Option<SpareTask> {
-        let current = self.without_spare().filter(|current| self.lacks_for_spare(current).is_none())?;
-        Some(SpareTask {
+        let current = self.without_spare()?;
+        let may_copy = self.lacks_for_spare(current).is_none();
+        (may_copy || self.spare.recycled.waiting().is_some()).then(|| SpareTask {
             keeper: Arc::clone(&self.spare),
             current: current.clone(),
             options: self.options.clone(),
+            may_copy,
         })
+    }
+
+    /// Whether a spare is wanted and not ready.
+    pub(super) fn wants_spare(&self) -> bool {
+        self.without_spare().is_some()
     }
 
     /// Which option or resource leaves no room for the spare that is wanted now, if one does: words that follow
@@ -266,7 +340,7 @@ impl Store {
     fn lacks_for_spare(&self, current: &GenerationRecord) -> Option<&'static str> {
         let need = match self.options.spare {
             Spare::Link => Need { bytes: 0, entries: current.entries }, // it may be directories all through
-            Spare::Copy | Spare::Off => Need::of(current),
+            Spare::Recycle | Spare::Copy | Spare::Off => Need::of(current),
         };
         let spare = if self.options.spare == Spare::Link { 0 } else { self.on_disk(need) };
         let all = self.generations_on_disk().saturating_add(spare);

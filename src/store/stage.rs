@@ -178,6 +178,38 @@ fn make_dirs(
     Ok(())
 }
 
+/// Makes one directory, with its mode.
+pub(super) fn make_dir(dirs: &mut Dirs<'_>, path: &[u8], modes: Modes) -> Result<(), Error> {
+    let (parent, name) = split(path);
+    fsx::make_dir(dirs.open(parent)?, name, modes.dir).map(drop).map_err(io_error("make the directory", path))
+}
+
+/// Makes what a delta adds and changes, in a tree that has nothing of that name.
+pub(super) fn write_delta(
+    top: BorrowedFd<'_>,
+    delta: &Delta,
+    blobs: &dyn BlobSource,
+    modes: Modes,
+    cancel: &CancellationToken,
+) -> Result<(), Error> {
+    let mut dirs = Dirs::new(top);
+    for path in &delta.added_dirs {
+        alive(cancel)?;
+        make_dir(&mut dirs, path, modes)?;
+    }
+    let mut reader = blobs.reader().map_err(blob_error(b"."))?;
+    // Links last: no path that is still to be written leads through one.
+    let (links, others): (Vec<_>, Vec<_>) =
+        delta.written.iter().partition(|(_, kind, ..)| *kind == Kind::Symlink);
+    for (path, kind, id, size) in others.into_iter().chain(links) {
+        alive(cancel)?;
+        let (parent, name) = split(path);
+        let parent = dirs.open(parent)?;
+        write_entry(parent, name, &|| path.to_vec(), *kind, id, *size, &mut *reader, modes)?;
+    }
+    Ok(())
+}
+
 /// Entries of one directory, by their places in the payload: 12 bytes, because there may be a million.
 #[derive(Clone, Copy, Debug)]
 struct Share {
@@ -426,6 +458,17 @@ impl Unsynced {
         }
     }
 
+    /// And these directories.
+    pub(super) fn and_dirs(mut self, more: impl ExactSizeIterator<Item = Box<[u8]>>) -> Self {
+        match &mut self {
+            Self::Few { files, dirs } if files.len() + dirs.len() + more.len() <= 2 * FEW => {
+                dirs.extend(more)
+            }
+            _ => self = Self::Many,
+        }
+        self
+    }
+
     /// After a delta was applied to a tree that was synced before.
     pub fn after_delta(delta: &Delta) -> Self {
         if delta.written.len() + delta.removed.len() > FEW {
@@ -478,7 +521,7 @@ pub(super) fn alive(cancel: &CancellationToken) -> Result<(), Error> {
 }
 
 /// A path for a message: relative to the staged directory, and harmless on a terminal.
-fn shown(path: &[u8]) -> PathBuf {
+pub(super) fn shown(path: &[u8]) -> PathBuf {
     PathBuf::from(escaped(path))
 }
 

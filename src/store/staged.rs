@@ -1,7 +1,7 @@
 //! From a payload, or a delta, to a staged generation: written, checked, durable, not yet published.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,10 @@ use crate::store::error::Error;
 use crate::store::layout::Layout;
 use crate::store::names::STAGING;
 use crate::store::reap::Need;
+use crate::store::spare;
+use crate::store::spare_slot::TakenSpare;
 use crate::store::stage::{self, Unsynced, WriteOptions};
+use crate::store::stamps::Stamps;
 use crate::store::trash::Trash;
 use crate::store::{Durability, Options, Store};
 
@@ -29,6 +32,8 @@ pub struct Staged {
     place: StagingDir,
     facts: Facts,
     synced: bool,
+    /// By which it can be told later whether somebody else changed it.
+    pub(super) stamps: Option<Stamps>,
 }
 
 /// What a generation will be on record as.
@@ -109,6 +114,11 @@ impl StagingDir {
         let trash = Arc::clone(trash);
         Self { layout, trash, name: fsx::unique("generation-"), moved: AtomicBool::new(false) }
     }
+
+    /// The directory that the name is in.
+    pub(super) fn staging(&self) -> BorrowedFd<'_> {
+        self.layout.staging.as_fd()
+    }
 }
 
 impl Drop for StagingDir {
@@ -141,7 +151,7 @@ impl Store {
         let staging = self.layout.staging.as_fd();
         let dir = stage::write(staging, place.name.as_ref(), payload, blobs, &options, cancel)?;
         let facts = Facts::of((payload.revision, payload.tree), selection, need);
-        self.seal(place, dir, facts, Unsynced::after_write(payload))
+        self.seal(place, dir, facts, Unsynced::after_write(payload), None)
     }
 
     /// Applies a delta to the spare, if one is ready for the delta's base; `None` where only [`Store::stage`] will do.
@@ -153,7 +163,7 @@ impl Store {
         cancel: &CancellationToken,
     ) -> Result<Option<Staged>, Error> {
         let place = StagingDir::new(&self.layout, &self.trash);
-        let Some(dir) = self.spare.take(delta, selection, &self.options, &place.name)? else {
+        let Some(spare) = self.spare.take(delta, selection, &self.options, &place.name)? else {
             place.moved.store(true, Ordering::Relaxed); // nothing is there
             return Ok(None);
         };
@@ -161,10 +171,19 @@ impl Store {
         let written = delta.written.iter().map(|(.., size)| size).sum();
         let written = Need { bytes: written, entries: (delta.written.len() + delta.added_dirs.len()) as u64 };
         self.make_room(need, written, cancel)?;
-        let unsynced =
-            crate::store::spare::apply(dir.as_fd(), delta, blobs, &self.options.write_options(), cancel)?;
+        let options = self.options.write_options();
+        let (dir, unsynced, stamps) = match spare {
+            TakenSpare::Copy(dir) => {
+                let unsynced = spare::apply(dir.as_fd(), delta, blobs, &options, cancel)?;
+                (dir, unsynced, None)
+            }
+            TakenSpare::Recycled(spare) => match spare.carry(&place.name, delta, blobs, &options, cancel)? {
+                Some((dir, unsynced, stamps)) => (dir, unsynced, Some(stamps)),
+                None => return Ok(None),
+            },
+        };
         let facts = Facts::of((delta.revision, delta.tree), selection, need);
-        self.seal(place, dir, facts, unsynced).map(Some)
+        self.seal(place, dir, facts, unsynced, stamps).map(Some)
     }
 
     /// Makes what was written durable. After a failed sync nothing is known about what reached the disk, and the same
@@ -175,13 +194,15 @@ impl Store {
         dir: OwnedFd,
         facts: Facts,
         mut unsynced: Unsynced,
+        stamps: Option<Stamps>,
     ) -> Result<Staged, Error> {
         if self.layout.is_git_sync {
             stage::write_git_file(dir.as_fd(), facts.revision, &self.options.write_options())?;
             unsynced.add(stage::GIT_FILE);
         }
         stage::make_durable(dir.as_fd(), self.options.durability, &unsynced)?;
-        Ok(Staged { dir, place, facts, synced: self.options.durability == Durability::Syncfs })
+        let stamps = stamps.or_else(|| self.recycling.stamps_of_new(&dir, &self.layout.staging));
+        Ok(Staged { dir, place, facts, synced: self.options.durability == Durability::Syncfs, stamps })
     }
 }
 

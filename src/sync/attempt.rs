@@ -78,6 +78,8 @@ pub(super) struct Worker {
     by_commit: bool,
     /// Something was reaped that the mirror still keeps objects for.
     untidy: bool,
+    /// What a retired generation holds that the spare is to be made from.
+    recycled: Option<Revision>,
     /// What was said of a spare that has no room.
     no_spare: Repeats,
     /// A tip that had no room, and the bytes that a fetch of it brings.
@@ -120,6 +122,7 @@ impl Worker {
             root,
             by_commit,
             untidy: false,
+            recycled: None,
             no_spare: Repeats::default(),
             too_large: None,
         }
@@ -263,7 +266,8 @@ impl Worker {
     /// What the mirror must go on holding, newest first.
     fn held(&self) -> Vec<Revision> {
         let known = self.view.generations.iter().filter(|record| record.is_known());
-        let mut held: Vec<_> = self.readable.into_iter().chain(known.map(|record| record.revision)).collect();
+        let others = self.readable.into_iter().chain(self.recycled);
+        let mut held: Vec<_> = others.chain(known.map(|record| record.revision)).collect();
         let mut seen = std::collections::HashSet::new();
         held.retain(|revision| seen.insert(*revision));
         held
@@ -394,8 +398,7 @@ impl Work for Worker {
                 let now = clock::now();
                 let recovered = store.repair(&now)?;
                 let plan = store.plan_to_reap(&now, cancel)?;
-                let doomed = plan.decisions.iter().any(|decision| !decision.keep);
-                let reaped = if doomed { store.reap(&plan) } else { Vec::new() };
+                let reaped = store.reap(&plan);
                 let view = View {
                     generations: store.generations().to_vec(),
                     current: store.current().map(|record| record.name.clone()),
@@ -406,11 +409,12 @@ impl Work for Worker {
                     commits,
                     sources,
                 };
-                Ok((view, reaped, recovered))
+                Ok((view, reaped, recovered, store.waits_for_recycling()))
             })
             .await;
         self.rootless = mended.as_ref().is_err_and(Error::is_without_root);
-        let (view, reaped, recovered) = mended?;
+        let (view, reaped, recovered, recycled) = mended?;
+        self.recycled = recycled;
         for line in &recovered.done {
             warn!("mended: {line}");
         }
@@ -460,6 +464,10 @@ impl Work for Worker {
         }
         let (task, lacks) = {
             let store = self.store().await;
+            if store.awaits_retirement(&clock::now()) {
+                self.untidy = true; // it is housekeeping's again then
+                return;
+            }
             (store.spare_task(), store.spare_lacks())
         };
         match lacks.map(|place| format!("there is no room {place} for a spare")) {

@@ -163,7 +163,11 @@ impl<W: Work> Drive<'_, W> {
                     self.report.busy(self.timeout.saturating_add(due.saturating_duration_since(mended)));
                     let bounds = self.bounds();
                     let result = self.work.repair(&bounds).await;
+                    let is_well = result.is_ok() && self.succeeded && self.machine.failures() == 0;
                     self.report.root_repaired(self.work.view(), result);
+                    if is_well && self.work.needs_housekeeping() {
+                        self.work.housekeep(&bounds).await;
+                    }
                 }
             }
         }

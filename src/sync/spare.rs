@@ -1,4 +1,5 @@
-//! The spare is prepared in the background. A publication that comes before it is ready writes its generation in full.
+//! The spare is prepared in the background: from a retired generation and what changed since, or as a copy. A
+//! publication that comes before it is ready writes its generation in full.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +8,39 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::error::Error;
+use super::staging::is_small;
 use crate::human::one_line;
-use crate::mirror::{Objects, Selection};
+use crate::mirror::{self, Objects, Selection};
 use crate::revision::Revision;
 use crate::store::SpareTask;
 use crate::telemetry::metrics::Metrics;
 
 /// How long a preparation is waited for that was asked to end: it looks at every entry whether to go on.
 const GIVE_WAY: Duration = Duration::from_secs(10);
+
+/// Makes the spare, and says how.
+fn prepare(
+    task: &SpareTask,
+    objects: &Objects,
+    revision: Revision,
+    wanted: &Selection,
+    cancel: &CancellationToken,
+) -> Result<&'static str, Error> {
+    let blobs = objects.blobs();
+    if let Some(retired) = task.retired() {
+        let base = mirror::Base { tree: retired.tree, entries: retired.entries, bytes: retired.bytes };
+        if let Some(delta) = objects.delta(base, revision, wanted)?
+            && is_small(&delta, base.entries)
+            && task.recycle(&delta, blobs.as_ref(), cancel)?
+        {
+            return Ok("a retired generation, carried forward");
+        }
+    }
+    if task.may_copy() {
+        task.run(&objects.payload(revision, wanted)?, blobs.as_ref(), cancel)?;
+    }
+    Ok("a copy")
+}
 
 /// The one preparation that may run.
 #[derive(Debug, Default)]
@@ -36,15 +62,13 @@ impl SpareWork {
         let until = cancel.clone();
         let work = move || {
             let began = Instant::now();
-            let blobs = objects.blobs();
-            let payload = objects.until(&until).payload(revision, &wanted)?;
-            task.run(&payload, blobs.as_ref(), &until)?;
-            Ok::<_, Error>(began.elapsed())
+            let how = prepare(&task, &objects.until(&until), revision, &wanted, &until)?;
+            Ok::<_, Error>((how, began.elapsed()))
         };
         let ended = tokio::spawn(async move {
             match tokio::task::spawn_blocking(work).await {
-                Ok(Ok(took)) => {
-                    debug!(duration_ms = took.as_millis() as u64, %revision, "the spare is ready");
+                Ok(Ok((how, took))) => {
+                    debug!(duration_ms = took.as_millis() as u64, %revision, how, "the spare is ready");
                 }
                 Ok(Err(error)) if error.is_cancelled() => debug!("the spare gave way"),
                 Ok(Err(error)) => {

@@ -4,6 +4,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::Error;
 use crate::mirror::{self, Objects, Selection};
+use crate::payload::Delta;
 use crate::revision::Revision;
 use crate::store::{self, Store};
 
@@ -37,7 +38,7 @@ impl Job<'_> {
         let blobs = self.objects.blobs();
         if let Some(base) = base
             && let Some(delta) = self.objects.delta(base, revision, &self.choice.wanted)?
-            && delta.written.len() as u64 <= (base.entries / FEW_OF).max(FEW)
+            && is_small(&delta, base.entries)
             && let Some(staged) =
                 store.stage_delta(&delta, &self.choice.digest, blobs.as_ref(), self.cancel)?
         {
@@ -46,4 +47,9 @@ impl Job<'_> {
         let payload = self.objects.payload(revision, &self.choice.wanted)?;
         Ok(store.stage(&payload, &self.choice.digest, blobs.as_ref(), self.cancel)?)
     }
+}
+
+/// Whether a delta to a tree of so many entries is there sooner than the whole payload.
+pub(super) fn is_small(delta: &Delta, entries: u64) -> bool {
+    delta.written.len() as u64 <= (entries / FEW_OF).max(FEW)
 }

@@ -6,6 +6,7 @@ mod planted;
 mod publish;
 mod reap;
 mod recover;
+mod recycle;
 mod refuse;
 mod status;
 mod verify;

@@ -1,0 +1,228 @@
+//! Carrying a retired generation's tree forward to another revision, by moving what stays the same.
+//!
+//! Readers may still have directories of that tree open, past every promise that was made to them. So none of its
+//! directories is changed in place: each one that contains a change is made anew, up to the top, and what it keeps is
+//! moved over: files and links one by one, directories whole. A reader in an old directory finds it empty, as after a
+//! deletion; a reader in a directory without a change keeps what it has.
+//!
+//! Steps:
+//! 1. Make the new directories.
+//! 2. Write what changed into them. What fails most likely (blobs, room) fails while the old tree is complete.
+//! 3. Move what stays, files first, directories last. Each is looked at before: what somebody else changed is not
+//!    carried on.
+//!
+//! A failure leaves two halves; the caller discards both and makes the generation another way.
+
+use std::collections::{BTreeSet, HashSet};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::FileType;
+use tokio_util::sync::CancellationToken;
+
+use super::Error;
+use super::stage::{self, Dirs, Modes, Unsynced, WriteOptions, alive, io_error};
+use super::stamps::{Stamps, changed_by_others};
+use crate::fsx;
+use crate::payload::{BlobSource, Delta, join};
+
+/// Names that are moved one by one at most; a directory of more is not worth it.
+const MOVED_MAX: usize = 1 << 16;
+
+/// Makes `name` in `to` from the tree `from` and a delta that starts at it. Returns the new tree and what has to be
+/// synced; `stamps` are the new tree's afterwards.
+#[expect(clippy::too_many_arguments, reason = "a tree, a place, and what describes the step between them")]
+pub(super) fn carry(
+    from: &OwnedFd,
+    to: BorrowedFd<'_>,
+    name: &str,
+    delta: &Delta,
+    blobs: &dyn BlobSource,
+    options: &WriteOptions,
+    stamps: &mut Stamps,
+    cancel: &CancellationToken,
+) -> Result<(OwnedFd, Unsynced), Error> {
+    let modes = Modes::of(options);
+    let changed = Changed::by(delta);
+    // 1
+    let top = fsx::make_dir(to, name, modes.dir).map_err(io_error("make the directory", b"."))?;
+    let mut dirs = Dirs::new(top.as_fd());
+    for path in changed.dirs.iter().filter(|path| !path.is_empty()) {
+        alive(cancel)?;
+        stage::make_dir(&mut dirs, path, modes)?;
+    }
+    // 2
+    stage::write_delta(top.as_fd(), delta, blobs, modes, cancel)?;
+    // 3
+    changed.move_the_rest(from, top.as_fd(), stamps, cancel)?;
+    changed.take_stamps(&top, delta, stamps)?;
+    let unsynced = Unsynced::after_delta(delta).and_dirs(changed.dirs.iter().map(|path| (*path).into()));
+    Ok((top, unsynced))
+}
+
+/// What a delta changes.
+struct Changed<'d> {
+    /// Directories of both trees that contain a change, parents first, the top one with an empty path.
+    dirs: BTreeSet<&'d [u8]>,
+    /// Paths of the old tree that are not in the new one, or not as they were.
+    gone: HashSet<&'d [u8]>,
+}
+
+impl<'d> Changed<'d> {
+    fn by(delta: &'d Delta) -> Self {
+        let removed_dirs: HashSet<&[u8]> = delta.removed_dirs.iter().map(|path| &**path).collect();
+        let added_dirs: HashSet<&[u8]> = delta.added_dirs.iter().map(|path| &**path).collect();
+        let written = delta.written.iter().map(|(path, ..)| &**path);
+        let touched = (delta.removed.iter().map(|path| &**path).chain(written))
+            .chain(removed_dirs.iter().chain(&added_dirs).copied());
+        let mut dirs = BTreeSet::from([&b""[..]]);
+        for path in touched {
+            let mut path = path;
+            while !path.is_empty() {
+                path = stage::split(path).0;
+                // One that goes stays behind, one that comes is made with what is written.
+                let is_kept = !removed_dirs.contains(path) && !added_dirs.contains(path);
+                if is_kept && !dirs.insert(path) {
+                    break; // and so are those above it
+                }
+            }
+        }
+        let removed = delta.removed.iter().map(|path| &**path);
+        let gone = removed.chain(removed_dirs).collect();
+        Self { dirs, gone }
+    }
+
+    /// Step 3.
+    fn move_the_rest(
+        &self,
+        from: &OwnedFd,
+        to: BorrowedFd<'_>,
+        stamps: &mut Stamps,
+        cancel: &CancellationToken,
+    ) -> Result<(), Error> {
+        let mut old = Dirs::new(from.as_fd());
+        let mut new = Dirs::new(to);
+        let mut whole = Vec::new();
+        let mut moved = 0;
+        for dir in &self.dirs {
+            alive(cancel)?;
+            let from = old.open(dir)?;
+            let stat = rustix::fs::fstat(from).map_err(io_error("look at", dir))?;
+            if !(if dir.is_empty() { stamps.hold_for_top(&stat) } else { stamps.hold_for(&stat) }) {
+                return Err(changed_by_others(stage::shown(dir)));
+            }
+            let mut files: Vec<CString> = Vec::new();
+            fsx::each(from, |name, kind| {
+                moved += 1;
+                let path = join(dir, name.to_bytes());
+                if moved > MOVED_MAX {
+                    return Err(io::Error::other("too many names would have to be moved"));
+                }
+                if !self.gone.contains(&*path) && !self.dirs.contains(&*path) {
+                    if kind == FileType::Directory {
+                        whole.push((*dir, name.to_owned()));
+                    } else {
+                        files.push(name.to_owned());
+                    }
+                }
+                Ok(())
+            })
+            .map_err(io_error("list", dir))?;
+            let to = new.open(dir)?;
+            for name in files {
+                move_one(from, to, dir, &name, stamps)?;
+            }
+        }
+        for (dir, name) in whole {
+            alive(cancel)?;
+            move_one(old.open(dir)?, new.open(dir)?, dir, &name, stamps)?;
+        }
+        Ok(())
+    }
+
+    /// The directories that were made and the files that were written are as they should be now.
+    fn take_stamps(&self, top: &OwnedFd, delta: &Delta, stamps: &mut Stamps) -> Result<(), Error> {
+        let mut open = Dirs::new(top.as_fd());
+        for (path, ..) in &delta.written {
+            let (dir, name) = stage::split(path);
+            if let Some(stat) = fsx::stat(open.open(dir)?, name).map_err(io_error("look at", path))? {
+                stamps.moved(&stat);
+            }
+        }
+        for path in self.dirs.iter().copied().chain(delta.added_dirs.iter().map(|path| &**path)) {
+            let stat = rustix::fs::fstat(open.open(path)?).map_err(io_error("look at", path))?;
+            if path.is_empty() {
+                stamps.moved_top(&stat);
+            } else {
+                stamps.moved(&stat);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn move_one(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    dir: &[u8],
+    name: &CString,
+    stamps: &mut Stamps,
+) -> Result<(), Error> {
+    let look = |at| {
+        let found =
+            fsx::stat(at, name.as_c_str()).map_err(io_error("look at", &join(dir, name.to_bytes())))?;
+        found.ok_or_else(|| changed_by_others(stage::shown(&join(dir, name.to_bytes()))))
+    };
+    if !stamps.hold_for(&look(from)?) {
+        return Err(changed_by_others(stage::shown(&join(dir, name.to_bytes()))));
+    }
+    fsx::rename_new(from, name.as_c_str(), to, name.as_c_str())
+        .map_err(io_error("move", &join(dir, name.to_bytes())))?;
+    stamps.moved(&look(to)?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ClockSteps;
+    use crate::payload::testing::{Blobs, delta, expected, payload, read_back, trees};
+    use crate::payload::{Rules, Symlinks};
+    use crate::store::stamps::Depth;
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_tree_carried_through_deltas_equals_a_fresh_write(steps in prop::collection::vec(trees(), 2..8)) {
+            let rules = Rules { symlinks: Symlinks::Keep, ..Rules::default() };
+            let options = WriteOptions { threads: 2, group_write: false };
+            let dir = tempfile::tempdir().unwrap();
+            let place = fsx::open_dir_at_path(dir.path()).unwrap();
+            let (blobs, cancel) = (Blobs::of(&steps.iter().collect::<Vec<_>>()), CancellationToken::new());
+            let first = payload(&steps[0], rules).unwrap();
+            let mut top =
+                stage::write(place.as_fd(), "0".as_ref(), &first, &blobs, &options, &cancel).unwrap();
+            let clock = Arc::new(ClockSteps::watch().unwrap());
+            let mut stamps = Stamps::of_new(&top, place.as_fd(), &clock).unwrap();
+            for (at, pair) in (1..).zip(steps.windows(2)) {
+                let delta = delta(&pair[0], &pair[1], rules).unwrap();
+                let name = at.to_string();
+                let carried =
+                    carry(&top, place.as_fd(), &name, &delta, &blobs, &options, &mut stamps, &cancel).unwrap();
+                top = carried.0;
+                prop_assert_eq!(read_back(&dir.path().join(&name)), expected(&pair[1]));
+                prop_assert_eq!(stamps.look(&top, Depth::Content, &cancel).unwrap(), None, "all of it is ours");
+                if at == 1 {
+                    stage::make_durable(top.as_fd(), crate::store::Durability::Syncfs, &carried.1).unwrap();
+                }
+                if at % 3 == 0 {
+                    prop_assert_eq!(stamps.renew(&top, place.as_fd(), &cancel).unwrap(), None);
+                }
+            }
+        }
+    }
+}

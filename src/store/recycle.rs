@@ -1,0 +1,370 @@
+//! Recycling: a retired generation becomes the next spare instead of trash.
+//!
+//! It waits in the spare's place from the moment it would have been deleted. In the background it is looked at as a
+//! whole and carried forward to the current generation's tree; then it is the spare. A publication looks once more at
+//! its directories and carries it forward to the new revision. An update so costs what it changed, not a copy.
+//!
+//! Only what this process has written, and nobody else has touched since, is carried on: [`Stamps`] tell, they are in
+//! memory, and a start knows none. Whatever is in doubt goes to the trash, and a copy is made.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::carry::carry;
+use super::names::SPARE;
+use super::reap::Need;
+use super::spare::{SpareOrigin, TREE};
+use super::spare_slot::{SpareSlot, SpareTask};
+use super::stage::{self, Unsynced, WriteOptions};
+use super::staged::StagingDir;
+use super::stamps::{self, Depth, Stamps};
+use super::{Durability, Error, Options, Spare, Store};
+use crate::clock::{ClockSteps, Now};
+use crate::fsx::{self, Lock};
+use crate::generation::{GenerationRecord, Name};
+use crate::human::one_line;
+use crate::payload::{BlobSource, Delta};
+use crate::retention::{self, GenerationDecision};
+use crate::revision::{ObjectId, Revision};
+
+/// The name of a retired generation in the spare's place.
+const RETIRED: &str = "retired";
+
+/// A spare is not copied where a retired generation comes free within this time: publications have this distance by
+/// default, and copying would take as long.
+const SOON: Duration = Duration::from_secs(5);
+
+/// A retired generation that may be carried forward.
+#[derive(Debug)]
+pub(super) struct Retired {
+    record: GenerationRecord,
+    stamps: Stamps,
+    /// Its exclusive lock: no reader can pin it any more.
+    _lock: OwnedFd,
+}
+
+/// What a retired generation holds: where a delta to the current one starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RetiredTree {
+    /// Its revision.
+    pub revision: Revision,
+    /// Its tree.
+    pub tree: ObjectId,
+    /// Files, links and directories in it.
+    pub entries: u64,
+    /// Sum of its files' sizes, in bytes.
+    pub bytes: u64,
+}
+
+/// The recycled tree in the spare's place.
+#[derive(Debug)]
+enum Tree {
+    /// As it retired, as [`RETIRED`].
+    Waits(Retired),
+    /// Carried forward to the current generation, as [`TREE`].
+    Ready { origin: SpareOrigin, stamps: Stamps },
+}
+
+/// What the spare's place knows of a recycled tree in it. What is on disk is guarded by the lock of the place.
+#[derive(Debug, Default)]
+pub(super) struct Recycled(Mutex<Option<Tree>>);
+
+impl Recycled {
+    fn tree(&self) -> MutexGuard<'_, Option<Tree>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What waits to be carried forward.
+    pub(super) fn waiting(&self) -> Option<RetiredTree> {
+        match &*self.tree() {
+            Some(Tree::Waits(Retired { record, .. })) => Some(RetiredTree {
+                revision: record.revision,
+                tree: record.tree,
+                entries: record.entries,
+                bytes: record.bytes,
+            }),
+            _ => None,
+        }
+    }
+
+    /// What is ready to be used.
+    pub(super) fn ready(&self) -> Option<SpareOrigin> {
+        match &*self.tree() {
+            Some(Tree::Ready { origin, stamps }) if !stamps.are_void() => Some(origin.clone()),
+            _ => None,
+        }
+    }
+
+    /// The place was emptied.
+    pub(super) fn forget(&self) {
+        *self.tree() = None;
+    }
+}
+
+/// A spare that was carried forward and left its place.
+pub(super) struct RecycledSpare {
+    old: StagingDir,
+    top: OwnedFd,
+    stamps: Stamps,
+}
+
+impl RecycledSpare {
+    /// Carries it to the delta's revision, as `name` in staging. `None`: it is not as we left it, or it cannot be done;
+    /// the revision is written whole then.
+    pub(super) fn carry(
+        self,
+        name: &str,
+        delta: &Delta,
+        blobs: &dyn BlobSource,
+        options: &WriteOptions,
+        cancel: &CancellationToken,
+    ) -> Result<Option<(OwnedFd, Unsynced, Stamps)>, Error> {
+        let Self { old, top, mut stamps } = self;
+        let carried = stamps.look(&top, Depth::Names, cancel).and_then(|found| match found {
+            Some(path) => Err(stamps::changed_by_others(path)),
+            None => carry(&top, old.staging(), name, delta, blobs, options, &mut stamps, cancel),
+        });
+        match carried {
+            Ok((top, unsynced)) => Ok(Some((top, unsynced, stamps))),
+            Err(Error::Cancelled) => Err(Error::Cancelled),
+            Err(error) => {
+                given_up(&error);
+                Ok(None)
+            }
+        }
+    }
+}
+
+fn given_up(error: &Error) {
+    tracing::info!(error = one_line(error), "a retired generation is not used again");
+}
+
+impl SpareSlot {
+    /// Takes the generation out of the root, to be carried forward. False: it stays where it is.
+    fn offer(&self, home: &OwnedFd, retired: Retired) -> Result<bool, Error> {
+        let Some(_busy) = self.try_lock() else { return Ok(false) };
+        if self.recycled.waiting().is_some() {
+            return Ok(false);
+        }
+        self.discard()?;
+        let name = retired.record.name.as_str();
+        fsx::rename_new(home, name, self.place(), RETIRED)
+            .map_err(Error::io("move the generation to", self.path(RETIRED)))?;
+        self.counts(Need::of(&retired.record));
+        *self.recycled.tree() = Some(Tree::Waits(retired));
+        Ok(true)
+    }
+
+    /// Takes the spare out of its place, into staging, if it was carried forward.
+    pub(super) fn take_recycled(&self) -> Result<Option<RecycledSpare>, Error> {
+        let tree = self.recycled.tree().take();
+        let stamps = match tree {
+            Some(Tree::Ready { stamps, .. }) => stamps,
+            other => {
+                *self.recycled.tree() = other;
+                return Ok(None);
+            }
+        };
+        let old = self.staging_dir();
+        fsx::rename_new(self.place(), TREE, old.staging(), old.name.as_str())
+            .map_err(Error::io("take the spare from", self.path(TREE)))?;
+        let top = fsx::open_dir(old.staging(), old.name.as_str())
+            .map_err(Error::io("open the spare of", self.path(TREE)))?;
+        Ok(Some(RecycledSpare { old, top, stamps }))
+    }
+
+    /// Looks at what waits and carries it forward. False: it cannot be used.
+    fn recycle(
+        &self,
+        mut retired: Retired,
+        current: &GenerationRecord,
+        delta: &Delta,
+        blobs: &dyn BlobSource,
+        options: &Options,
+        cancel: &CancellationToken,
+    ) -> Result<bool, Error> {
+        let top = fsx::open_dir(self.place(), RETIRED)
+            .map_err(Error::io("open the generation at", self.path(RETIRED)))?;
+        let place = self.place().as_fd();
+        match retired.stamps.renew(&top, place, cancel) {
+            Ok(None) => {}
+            Ok(Some(path)) => return Err(stamps::changed_by_others(path)),
+            Err(error) => {
+                if matches!(error, Error::Cancelled) {
+                    *self.recycled.tree() = Some(Tree::Waits(retired)); // nothing was done to it
+                }
+                return Err(error);
+            }
+        }
+        let Retired { record, mut stamps, .. } = retired;
+        let write = options.write_options();
+        let (top, unsynced) = carry(&top, place, TREE, delta, blobs, &write, &mut stamps, cancel)?;
+        stage::make_durable(top.as_fd(), options.durability, &unsynced)?;
+        self.to_trash(RETIRED)?;
+        let origin = SpareOrigin {
+            tree: delta.tree,
+            selection: current.selection.clone(),
+            group_write: options.group_write,
+            bytes: delta.bytes,
+            entries: delta.entries,
+            boot_id: record.boot_id,
+            synced: options.durability == Durability::Syncfs,
+        };
+        self.counts(Need { bytes: delta.bytes, entries: delta.entries });
+        *self.recycled.tree() = Some(Tree::Ready { origin, stamps });
+        Ok(true)
+    }
+}
+
+impl SpareTask {
+    /// The retired generation that the spare is to be made from, if one waits.
+    pub fn retired(&self) -> Option<RetiredTree> {
+        self.slot().recycled.waiting()
+    }
+
+    /// Carries that one forward. False: a copy is needed.
+    pub fn recycle(
+        &self,
+        delta: &Delta,
+        blobs: &dyn BlobSource,
+        cancel: &CancellationToken,
+    ) -> Result<bool, Error> {
+        self.in_background(|| {
+            let (_busy, cancel) = self.begin(cancel)?;
+            let slot = self.slot();
+            let tree = slot.recycled.tree().take();
+            let retired = match tree {
+                Some(Tree::Waits(retired)) if retired.record.tree == delta.base => retired,
+                other => {
+                    *slot.recycled.tree() = other;
+                    return Ok(false);
+                }
+            };
+            let (current, options) = (self.generation(), self.options());
+            match slot.recycle(retired, current, delta, blobs, options, &cancel) {
+                Err(Error::Cancelled) if slot.recycled.waiting().is_some() => Err(Error::Cancelled),
+                Err(error) => {
+                    slot.discard()?;
+                    match error {
+                        Error::Cancelled => Err(error),
+                        error => {
+                            given_up(&error);
+                            Ok(false)
+                        }
+                    }
+                }
+                done => done,
+            }
+        })
+    }
+}
+
+/// What the store knows of generations that it may recycle.
+#[derive(Debug)]
+pub(super) struct Recycling {
+    /// None where trees cannot be told to be untouched here.
+    clock: Option<Arc<ClockSteps>>,
+    /// Of the generations that this process has written.
+    stamps: BTreeMap<Name, Stamps>,
+    /// When a reader was last seen to pin one, by the boot clock.
+    pinned: BTreeMap<Name, Duration>,
+}
+
+impl Recycling {
+    /// For a root whose file system `root` is on.
+    pub(super) fn new(options: &Options, root: impl AsFd) -> Self {
+        let wanted = options.spare == Spare::Recycle && !options.group_write && stamps::are_local(root);
+        let clock = wanted.then(ClockSteps::watch).and_then(Result::ok).map(Arc::new);
+        Self { clock, stamps: BTreeMap::new(), pinned: BTreeMap::new() }
+    }
+
+    /// The stamps of a tree that was just written, if they are of use.
+    pub(super) fn stamps_of_new(&self, top: impl AsFd, scratch: &OwnedFd) -> Option<Stamps> {
+        Stamps::of_new(top, scratch.as_fd(), self.clock.as_ref()?).ok()
+    }
+
+    /// A tree with these stamps was published.
+    pub(super) fn published(&mut self, name: &Name, stamps: Option<Stamps>) {
+        self.stamps.extend(stamps.map(|stamps| (name.clone(), stamps)));
+    }
+
+    /// Readers pin these generations now.
+    pub(super) fn saw_pins<'n>(&mut self, names: impl Iterator<Item = &'n Name>, now: &Now) {
+        self.pinned.extend(names.map(|name| (name.clone(), now.boottime)));
+    }
+
+    /// Generations are gone.
+    pub(super) fn retain(&mut self, records: &[GenerationRecord]) {
+        let known = |name: &Name| records.iter().any(|record| record.name == *name);
+        self.stamps.retain(|name, _| known(name));
+        self.pinned.retain(|name, _| known(name));
+    }
+
+    fn is_untouched(&self, name: &Name) -> bool {
+        self.stamps.get(name).is_some_and(|stamps| !stamps.are_void())
+    }
+}
+
+impl Store {
+    /// What waits in the spare's place: the mirror must keep its objects.
+    pub fn waits_for_recycling(&self) -> Option<Revision> {
+        self.spare.recycled.waiting().map(|tree| tree.revision)
+    }
+
+    /// Whether a retired generation comes free so soon that a copy is not worth it.
+    pub fn awaits_retirement(&self, now: &Now) -> bool {
+        let grace = self.options.retention.grace;
+        self.generations().iter().any(|record| {
+            let age = record.retired.as_ref().map(|retired| retention::age(retired, now));
+            age.is_some_and(|age| age < grace && age + SOON >= grace) && self.may_recycle(record, now)
+        })
+    }
+
+    fn may_recycle(&self, record: &GenerationRecord, now: &Now) -> bool {
+        let current = self.current();
+        let pinned = self.recycling.pinned.get(&record.name);
+        let grace = self.options.retention.grace;
+        self.recycling.is_untouched(&record.name)
+            && current.is_some_and(|current| current.selection == record.selection)
+            && (record.synced || self.options.durability == Durability::None)
+            // Whoever pinned it may go on for a moment after.
+            && pinned.is_none_or(|pinned| now.boottime.saturating_sub(*pinned) >= grace)
+    }
+
+    /// Moves a generation that is to be reaped, and locked by us, to where it is recycled. The lock comes back where it
+    /// has to be deleted.
+    pub(super) fn recycle_one(
+        &self,
+        decision: &GenerationDecision,
+        lock: Lock,
+        dir: OwnedFd,
+        now: &Now,
+    ) -> Result<(), OwnedFd> {
+        let record = self.state.record(&decision.name);
+        let fits = lock == Lock::Taken && !decision.early && !decision.evicts && self.wants_spare();
+        let Some(record) = record.filter(|record| fits && self.may_recycle(record, now)) else {
+            return Err(dir);
+        };
+        let Some(stamps) = self.recycling.stamps.get(&record.name) else { return Err(dir) };
+        let Ok(copy) = dir.try_clone() else { return Err(dir) };
+        let retired = Retired { record: record.clone(), stamps: stamps.clone(), _lock: copy };
+        match self.spare.offer(&self.layout.home, retired) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(dir),
+            Err(error) => {
+                given_up(&error);
+                Err(dir)
+            }
+        }
+    }
+}
+
+impl SpareSlot {
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.layout().private_at(SPARE).join(name)
+    }
+}

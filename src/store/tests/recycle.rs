@@ -1,0 +1,301 @@
+//! Retired generations that are used again: what they become, what readers in them see, what others did to them.
+
+use super::*;
+use crate::payload::testing::delta;
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+/// Between our last change and one that somebody else makes: more than a tick of any file system's clock.
+fn a_tick() {
+    std::thread::sleep(Duration::from_millis(20));
+}
+
+fn options(world: &World) -> Options {
+    Options { spare: Spare::Recycle, ..world.options() }
+}
+
+fn open(world: &World) -> Store {
+    Store::open(options(world)).unwrap().0
+}
+
+/// After everything that is retired now has outlived its grace period.
+fn later() -> clock::Now {
+    let now = clock::now();
+    clock::Now { boottime: now.boottime + Duration::from_secs(31), ..now }
+}
+
+fn reap(store: &mut Store) -> usize {
+    let plan = store.plan(&later());
+    store.reap(&plan).len()
+}
+
+/// Two directories without a change and one with a change, in each of three revisions.
+fn some(content: &str) -> Tree {
+    tree(&[
+        ("changed/a", Kind::File, content),
+        ("changed/same", Kind::File, "same"),
+        ("changed/below/x", Kind::File, "x"),
+        ("kept/y", Kind::File, "y"),
+        ("kept/deep/z", Kind::Executable, "z"),
+        ("link", Kind::Symlink, "kept/y"),
+        ("vendored", Kind::Submodule, ""),
+    ])
+}
+
+/// Publishes 1 and 2; 1 waits to be carried forward.
+fn waiting(world: &World) -> Store {
+    let mut store = open(world);
+    publish(&mut store, &some("1"));
+    publish(&mut store, &some("2"));
+    assert_eq!(reap(&mut store), 1);
+    assert!(store.waits_for_recycling().is_some());
+    store
+}
+
+fn carry(store: &Store, from: &Tree, to: &Tree) -> bool {
+    let delta = delta(from, to, rules()).unwrap();
+    store.spare_task().unwrap().recycle(&delta, &Blobs::of(&[from, to]), &go()).unwrap()
+}
+
+/// Publishes `to` from the spare if that can be done, else as a whole; says which.
+fn publish_next(store: &mut Store, from: &Tree, to: &Tree) -> bool {
+    let change = delta(from, to, rules()).unwrap();
+    match store.stage_delta(&change, "all", &Blobs::of(&[from, to]), &go()).unwrap() {
+        Some(staged) => {
+            store.publish(staged, &clock::now()).unwrap();
+            true
+        }
+        None => {
+            publish(store, to);
+            false
+        }
+    }
+}
+
+#[test]
+fn a_retired_generation_becomes_the_next_one() {
+    let world = World::new();
+    let mut store = open(&world);
+    let inode = |name: &str| fs_err::symlink_metadata(world.at("..data").join(name)).unwrap().ino();
+    publish(&mut store, &some("1"));
+    let first = ["kept", "kept/y", "changed/same", "changed/below", "link", "vendored"].map(inode);
+    publish(&mut store, &some("2"));
+    reap(&mut store);
+    assert!(store.spare_task().unwrap().retired().is_some());
+    assert!(carry(&store, &some("1"), &some("2")));
+    assert!(store.spare_task().is_none(), "the spare is ready");
+    assert!(publish_next(&mut store, &some("2"), &some("3")));
+    world.assert_serves(&some("3"));
+    assert_eq!(store.verify(&of(&some("3")), &go()).unwrap(), [""; 0]);
+    let third = ["kept", "kept/y", "changed/same", "changed/below", "link", "vendored"].map(inode);
+    assert_eq!(first, third, "what did not change was moved, not written");
+    // And so on: 2 becomes 4, 3 becomes 5.
+    for round in 3..8 {
+        let content = |number: i32| some(&number.to_string());
+        assert_eq!(reap(&mut store), 1, "{round}");
+        assert!(carry(&store, &content(round - 1), &content(round)), "{round}");
+        assert!(publish_next(&mut store, &content(round), &content(round + 1)), "{round}");
+        world.assert_serves(&content(round + 1));
+    }
+    store.wait_for_deletions(&go());
+    drop(store);
+    let (_store, _) = world.recover();
+    world.assert_tidy();
+}
+
+#[test]
+fn no_copy_is_made_where_a_generation_retires_soon() {
+    let world = World::new();
+    let mut store = open(&world);
+    publish(&mut store, &some("1"));
+    assert!(!store.awaits_retirement(&clock::now()), "nothing is retired");
+    publish(&mut store, &some("2"));
+    let at = |seconds| {
+        let now = clock::now();
+        clock::Now { boottime: now.boottime + Duration::from_secs(seconds), ..now }
+    };
+    for (seconds, awaited) in [(0, false), (20, false), (26, true), (31, false)] {
+        assert_eq!(store.awaits_retirement(&at(seconds)), awaited, "after {seconds} s");
+    }
+}
+
+#[test]
+fn what_is_not_ours_alone_is_not_used_again() {
+    for what in ["pinned a moment ago", "evicted", "by a process before", "another selection"] {
+        let world = World::new();
+        let mut store = open(&world);
+        publish(&mut store, &some("1"));
+        let pin = (what == "pinned a moment ago").then(|| Consumer::of(&world));
+        publish(&mut store, &some("2"));
+        match what {
+            "pinned a moment ago" => {
+                assert_eq!(reap(&mut store), 0, "it is pinned");
+                drop(pin);
+                assert_eq!(reap(&mut store), 1);
+            }
+            "evicted" => {
+                let plan = store.plan(&clock::now());
+                assert_eq!(plan.reaped().count(), 0);
+                for content in 3..8 {
+                    publish(&mut store, &some(&content.to_string()));
+                }
+            }
+            "by a process before" => {
+                drop(store);
+                store = open(&world);
+                assert_eq!(reap(&mut store), 1);
+            }
+            _ => {
+                let staged = store.stage(&of(&some("3")), "part", &Blobs::of(&[&some("3")]), &go()).unwrap();
+                store.publish(staged, &clock::now()).unwrap();
+                assert_eq!(reap(&mut store), 2);
+            }
+        }
+        assert_eq!(store.waits_for_recycling(), None, "{what}");
+    }
+}
+
+#[test]
+fn it_is_not_used_where_others_may_write_or_a_gate_looks() {
+    for options in [
+        |world: &World| Options { group_write: true, ..options(world) },
+        |world: &World| Options { spare: Spare::Copy, ..options(world) },
+    ] {
+        let world = World::new();
+        let mut store = Store::open(options(&world)).unwrap().0;
+        publish(&mut store, &some("1"));
+        publish(&mut store, &some("2"));
+        assert_eq!(reap(&mut store), 1);
+        assert_eq!(store.waits_for_recycling(), None);
+    }
+}
+
+/// What somebody may do in a directory of a published tree, where `kept` has no change and `changed` has one.
+type Deed = (&'static str, fn(&Path));
+
+const NAMES: &[Deed] = &[
+    ("a new directory", |dir| fs_err::create_dir(dir.join("kept/__pycache__")).unwrap()),
+    ("a new file in a new directory", |dir| {
+        fs_err::create_dir(dir.join("kept/deep/__pycache__")).unwrap();
+        fs_err::write(dir.join("kept/deep/__pycache__/x.pyc"), "x").unwrap();
+    }),
+    ("a new file where something changes", |dir| fs_err::write(dir.join("changed/new"), "x").unwrap()),
+    ("a new file at the top", |dir| fs_err::write(dir.join("new"), "x").unwrap()),
+    ("a new link", |dir| std::os::unix::fs::symlink("y", dir.join("kept/l")).unwrap()),
+    ("a file replaced, as sed -i does", |dir| {
+        fs_err::write(dir.join("kept/tmp"), "other").unwrap();
+        fs_err::rename(dir.join("kept/tmp"), dir.join("kept/y")).unwrap();
+    }),
+    ("a file removed", |dir| fs_err::remove_file(dir.join("kept/y")).unwrap()),
+    ("a file renamed", |dir| fs_err::rename(dir.join("kept/y"), dir.join("kept/z")).unwrap()),
+    ("a directory's mode", |dir| {
+        fs_err::set_permissions(dir.join("kept/deep"), std::fs::Permissions::from_mode(0o700)).unwrap();
+    }),
+    ("a file appended to where something changes", |dir| append(&dir.join("changed/same"))),
+    ("the mode of a file where something changes", |dir| {
+        fs_err::set_permissions(dir.join("changed/same"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    }),
+];
+
+const CONTENT: &[Deed] = &[
+    ("appended to", |dir| append(&dir.join("kept/y"))),
+    ("written over", |dir| {
+        let mut file = std::fs::OpenOptions::new().write(true).open(dir.join("kept/y")).unwrap();
+        file.write_all(b"x").unwrap();
+    }),
+    ("written over, its old time set again", |dir| {
+        let path = dir.join("kept/deep/z");
+        let time = fs_err::metadata(&path).unwrap().modified().unwrap();
+        let mut file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all(b"x").unwrap();
+        file.set_modified(time).unwrap();
+    }),
+    ("truncated", |dir| drop(std::fs::File::create(dir.join("kept/y")).unwrap())),
+    ("its mode", |dir| {
+        fs_err::set_permissions(dir.join("kept/y"), std::fs::Permissions::from_mode(0o666)).unwrap();
+    }),
+    ("another link to it", |dir| fs_err::hard_link(dir.join("kept/y"), dir.join("../../y")).unwrap()),
+    ("its owner", |dir| std::os::unix::fs::chown(dir.join("kept/y"), None, Some(0)).unwrap()),
+];
+
+fn append(path: &Path) {
+    std::fs::OpenOptions::new().append(true).open(path).unwrap().write_all(b"more").unwrap();
+}
+
+#[test]
+fn what_somebody_else_changed_is_not_carried_on() {
+    for (what, act) in NAMES.iter().chain(CONTENT) {
+        for moment in ["while current", "while retired", "while it waits", "once it is ready"] {
+            let world = World::new();
+            let mut store = open(&world);
+            let at_once = |now: &str, dir: PathBuf| {
+                if now == moment {
+                    a_tick();
+                    act(&dir);
+                }
+            };
+            publish(&mut store, &some("1"));
+            let first = world.at("..data").canonicalize().unwrap();
+            at_once("while current", first.clone());
+            publish(&mut store, &some("2"));
+            at_once("while retired", first);
+            reap(&mut store);
+            at_once("while it waits", world.at("..treeswap/spare/retired"));
+            let carried = carry(&store, &some("1"), &some("2"));
+            if moment != "once it is ready" {
+                assert!(!carried, "{what} {moment}: carried on");
+            } else if CONTENT.iter().any(|(name, _)| name == what) {
+                // The content of a file where nothing changes is looked at before, not in this moment.
+                continue;
+            } else {
+                at_once("once it is ready", world.at("..treeswap/spare/tree"));
+                assert!(!publish_next(&mut store, &some("2"), &some("3")), "{what} {moment}: published");
+                world.assert_serves(&some("3"));
+                continue;
+            }
+            assert!(!publish_next(&mut store, &some("2"), &some("3")), "{what} {moment}: published");
+            world.assert_serves(&some("3"));
+            assert!(store.spare_task().unwrap().retired().is_none(), "{what} {moment}: it still waits");
+        }
+    }
+}
+
+#[test]
+fn readers_in_an_old_generation_see_the_end_of_it_and_nothing_else() {
+    let world = World::new();
+    let mut store = open(&world);
+    publish(&mut store, &some("1"));
+    let top = fsx::open_dir_at_path(&world.at("..data")).unwrap();
+    let open = |name: &str| fsx::open_beneath(&top, name).unwrap();
+    let (changed, kept) = (open("changed"), open("kept"));
+    let mut file = std::fs::File::open(world.at("..data/changed/a")).unwrap();
+    let watch = Watch::on(&world.at("..data").canonicalize().unwrap().join("kept/y"));
+    publish(&mut store, &some("2"));
+    reap(&mut store);
+    carry(&store, &some("1"), &some("2"));
+    assert!(publish_next(&mut store, &some("2"), &some("3")));
+    store.wait_for_deletions(&go());
+    let names = |dir: &OwnedFd| fsx::list(dir).unwrap().len();
+    assert_eq!((names(&top), names(&changed)), (0, 0), "as after a deletion");
+    assert_eq!(names(&kept), 2, "a directory without a change lives on");
+    let mut content = String::new();
+    file.read_to_string(&mut content).unwrap();
+    file.rewind().unwrap();
+    assert_eq!(content, "1", "an open file is what it was");
+    assert_eq!(watch.events(), [""; 0], "a file in a directory that moved whole was not moved itself");
+}
+
+#[test]
+fn a_recycling_that_is_asked_to_end_begins_again() {
+    let world = World::new();
+    let mut store = waiting(&world);
+    let delta = delta(&some("1"), &some("2"), rules()).unwrap();
+    let ended = CancellationToken::new();
+    ended.cancel();
+    let task = store.spare_task().unwrap();
+    assert!(task.recycle(&delta, &Blobs::of(&[&some("2")]), &ended).is_err());
+    assert!(store.waits_for_recycling().is_some(), "nothing was done to it");
+    assert!(carry(&store, &some("1"), &some("2")));
+    assert!(publish_next(&mut store, &some("2"), &some("3")));
+    world.assert_serves(&some("3"));
+}
