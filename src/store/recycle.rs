@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::carry::carry;
 use super::names::SPARE;
 use super::reap::Need;
-use super::spare::{SpareOrigin, TREE};
+use super::spare::{self, SpareOrigin, TREE};
 use super::spare_slot::{SpareSlot, SpareTask};
 use super::stage::{self, Unsynced, WriteOptions};
 use super::staged::StagingDir;
@@ -32,7 +32,7 @@ use crate::retention::{self, GenerationDecision};
 use crate::revision::{ObjectId, Revision};
 
 /// The name of a retired generation in the spare's place.
-const RETIRED: &str = "retired";
+pub(super) const RETIRED: &str = "retired";
 
 /// A spare is not copied where a retired generation comes free within this time: publications have this distance by
 /// default, and copying would take as long.
@@ -63,10 +63,10 @@ pub struct RetiredTree {
 /// The recycled tree in the spare's place.
 #[derive(Debug)]
 enum Tree {
-    /// As it retired, as [`RETIRED`].
+    /// As it retired, under the name [`RETIRED`].
     Waits(Retired),
-    /// Carried forward to the current generation, as [`TREE`].
-    Ready { origin: SpareOrigin, stamps: Stamps },
+    /// Carried forward to the current generation, as the spare.
+    Ready(Stamps),
 }
 
 /// What the spare's place knows of a recycled tree in it. What is on disk is guarded by the lock of the place.
@@ -91,12 +91,9 @@ impl Recycled {
         }
     }
 
-    /// What is ready to be used.
-    pub(super) fn ready(&self) -> Option<SpareOrigin> {
-        match &*self.tree() {
-            Some(Tree::Ready { origin, stamps }) if !stamps.are_void() => Some(origin.clone()),
-            _ => None,
-        }
+    /// Whether one that was carried forward may be used.
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(&*self.tree(), Some(Tree::Ready(stamps)) if !stamps.are_void())
     }
 
     /// The place was emptied.
@@ -163,17 +160,14 @@ impl SpareSlot {
     pub(super) fn take_recycled(&self) -> Result<Option<RecycledSpare>, Error> {
         let tree = self.recycled.tree().take();
         let stamps = match tree {
-            Some(Tree::Ready { stamps, .. }) => stamps,
+            Some(Tree::Ready(stamps)) => stamps,
             other => {
                 *self.recycled.tree() = other;
                 return Ok(None);
             }
         };
         let old = self.staging_dir();
-        fsx::rename_new(self.place(), TREE, old.staging(), old.name.as_str())
-            .map_err(Error::io("take the spare from", self.path(TREE)))?;
-        let top = fsx::open_dir(old.staging(), old.name.as_str())
-            .map_err(Error::io("open the spare of", self.path(TREE)))?;
+        let top = spare::take(self.place().as_fd(), old.staging(), &old.name)?;
         Ok(Some(RecycledSpare { old, top, stamps }))
     }
 
@@ -213,9 +207,11 @@ impl SpareSlot {
             entries: delta.entries,
             boot_id: record.boot_id,
             synced: options.durability == Durability::Syncfs,
+            recycled: true,
         };
+        spare::put_on_record(place, &origin)?;
         self.counts(Need { bytes: delta.bytes, entries: delta.entries });
-        *self.recycled.tree() = Some(Tree::Ready { origin, stamps });
+        *self.recycled.tree() = Some(Tree::Ready(stamps));
         Ok(true)
     }
 }

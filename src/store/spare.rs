@@ -47,6 +47,10 @@ pub struct SpareOrigin {
     /// Whether it was synced. What carries it on syncs what it changes, and nothing else.
     #[serde(default)]
     pub synced: bool,
+    /// Whether it is a retired generation that was carried forward. It counts only in the process that knows who touched
+    /// it.
+    #[serde(default)]
+    pub recycled: bool,
 }
 
 impl SpareOrigin {
@@ -103,13 +107,19 @@ pub fn prepare(
         entries: payload.count(),
         boot_id: boot_id.to_owned(),
         synced: durability == Durability::Syncfs,
+        recycled: false,
     };
-    let written = serde_json::to_vec(&record).map_err(std::io::Error::from);
+    put_on_record(place, &record)?;
+    Ok(record)
+}
+
+/// From now on the spare is ready.
+pub(super) fn put_on_record(place: BorrowedFd<'_>, record: &SpareOrigin) -> Result<(), Error> {
+    let written = serde_json::to_vec(record).map_err(std::io::Error::from);
     written
         // No sync: the record is void after a power cut anyway.
         .and_then(|bytes| fsx::replace_file(place, READY, &bytes, 0o644, Flush::Lazy))
-        .map_err(io_error("write the spare's record", READY.as_bytes()))?;
-    Ok(record)
+        .map_err(io_error("write the spare's record", READY.as_bytes()))
 }
 
 /// Takes the spare out of its place, to `name` in `to`, and opens it. The place has no spare afterwards, whatever

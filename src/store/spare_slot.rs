@@ -20,7 +20,7 @@ use crate::store::error::Error;
 use crate::store::layout::{Layout, open_inner};
 use crate::store::names::SPARE;
 use crate::store::reap::Need;
-use crate::store::recycle::{Recycled, RecycledSpare};
+use crate::store::recycle::{self, Recycled, RecycledSpare};
 use crate::store::spare::{self, Origin};
 use crate::store::staged::StagingDir;
 use crate::store::trash::Trash;
@@ -66,8 +66,9 @@ impl SpareSlot {
             recycled: Recycled::default(),
         };
         match spare::ready(keeper.place.as_fd(), &clock::now().boot_id) {
-            Some(record) if matches!(mode, Spare::Copy | Spare::Recycle) => {
+            Some(record) if matches!(mode, Spare::Copy | Spare::Recycle) && !record.recycled => {
                 keeper.counts(Need { bytes: record.bytes, entries: record.entries });
+                keeper.to_trash(recycle::RETIRED)?;
             }
             _ => keeper.discard()?,
         }
@@ -99,8 +100,8 @@ impl SpareSlot {
 
     /// Whether a spare is ready from which a generation can be made.
     fn has(&self, tree: &ObjectId, selection: &str, options: &Options) -> bool {
-        let copied = || spare::ready(self.place.as_fd(), &clock::now().boot_id);
-        let ready = self.recycled.ready().or_else(copied);
+        let ready = spare::ready(self.place.as_fd(), &clock::now().boot_id);
+        let ready = ready.filter(|record| !record.recycled || self.recycled.is_ready());
         ready.is_some_and(|record| record.fits(tree, selection, options))
     }
 

@@ -27,7 +27,9 @@ fn prepare(
     cancel: &CancellationToken,
 ) -> Result<&'static str, Error> {
     let blobs = objects.blobs();
-    if let Some(retired) = task.retired() {
+    // Links that did not change may lead elsewhere where sources are placed otherwise.
+    let is_placed_alike = |other| objects.places(other) == objects.places(revision);
+    if let Some(retired) = task.retired().filter(|retired| is_placed_alike(retired.revision)) {
         let base = mirror::Base { tree: retired.tree, entries: retired.entries, bytes: retired.bytes };
         if let Some(delta) = objects.delta(base, revision, wanted)?
             && is_small(&delta, base.entries)

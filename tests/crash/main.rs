@@ -7,6 +7,7 @@
 mod common;
 mod filter;
 mod points;
+mod recycle;
 mod scenario;
 mod seeded;
 mod sources;

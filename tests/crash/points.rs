@@ -169,7 +169,13 @@ impl Bench<'_> {
         if act == Act::Terminate {
             trace.limit = allowed(Duration::from_secs(20)); // five after the signal, and the way there
         }
+        if let Some((before, _)) = &self.stage.ref_moves {
+            self.world.remote.reset(before);
+        }
         let traced = trace.run(self.sync(self.stage.run), self.world.dir()).expect("tracing works");
+        if let Some((_, after)) = &self.stage.ref_moves {
+            self.world.remote.reset(after);
+        }
         assert!(!traced.timed_out, "it did not end: {traced:?}");
         traced
     }

@@ -8,6 +8,7 @@ mod common;
 mod decision;
 mod filter;
 mod points;
+mod recycle;
 mod scenario;
 mod sources;
 mod tracer;
@@ -108,6 +109,12 @@ fn ext4_with_its_journal_but_without_its_data() {
     for scenario in ["update", "first", "reap", "rewind"] {
         cut("ext4", scenario, 1);
     }
+}
+
+#[test]
+fn retired_generations_that_are_used_again() {
+    cut("ext4", "recycle", 1);
+    cut("xfs", "recycle", 1);
 }
 
 #[test]

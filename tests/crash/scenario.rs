@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::common::remote::Away;
 use crate::common::root::{self, GIT_SYNC};
 use crate::common::{Files, Snapshot, World, run};
+use crate::recycle::recycle;
 use crate::sources::{self, Sources};
 
 /// A situation, made anew for each worker; restored before each run.
@@ -31,6 +32,8 @@ pub struct Stage {
     pub layout: &'static [&'static str],
     /// Arguments of the run that is killed, after those that name the remote and the root.
     pub run: &'static [&'static str],
+    /// What the remote's ref names when the run begins, and after it, if it moves.
+    pub ref_moves: Option<(String, String)>,
     /// The run goes on until it is told; it is told when it was quiet for so long.
     pub idle: Option<Duration>,
 }
@@ -39,7 +42,17 @@ impl Stage {
     /// One run at a time, from one repository.
     pub fn of(acceptable: Vec<(&'static str, Snapshot)>, tip: Snapshot) -> Self {
         let (partial, layout) = (Vec::new(), &[][..]);
-        Self { published: true, acceptable, partial, tip, sources: None, layout, run: ONCE, idle: None }
+        Self {
+            published: true,
+            acceptable,
+            partial,
+            tip,
+            sources: None,
+            layout,
+            run: ONCE,
+            idle: None,
+            ref_moves: None,
+        }
     }
 
     /// A run with these arguments.
@@ -74,6 +87,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "rewind", prepare: rewind },
     Scenario { name: "heal", prepare: heal },
     Scenario { name: "spare", prepare: spare },
+    Scenario { name: "recycle", prepare: recycle },
     Scenario { name: "idle", prepare: idle },
     Scenario { name: "worktree", prepare: worktree },
     Scenario { name: "exchange", prepare: exchange },

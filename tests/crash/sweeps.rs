@@ -56,6 +56,21 @@ fn preparing_a_spare_survives_a_kill() {
 }
 
 #[test]
+fn recycling_survives_a_kill() {
+    run("recycle", "", Disturbance::Kill, sampled(61), &Memory, 3);
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn an_error_while_recycling_ends_in_words_and_heals() {
+    for (index, (label, errno)) in [("EXDEV", libc::EXDEV), ("ENOSPC", libc::ENOSPC)].into_iter().enumerate()
+    {
+        let sample = if full() { Sample::ALL } else { Sample { step: 89, from: 41 + 7 * index } };
+        run("recycle", &format!(" with one {label}"), Disturbance::Error(errno), sample, &Memory, 2);
+    }
+}
+
+#[test]
 fn sigterm_ends_it_soon_and_leaves_no_more_than_a_kill() {
     run("update", " with SIGTERM", Disturbance::Terminate, sampled(13), &Memory, 3);
     run("spare", " with SIGTERM", Disturbance::Terminate, sampled(23), &Memory, 3);

@@ -1,0 +1,56 @@
+//! A process that publishes again and again: its third publication is a retired generation, carried forward.
+
+use std::os::unix::fs::PermissionsExt;
+
+use crate::common::{Files, Snapshot, World, run};
+use crate::scenario::{ONCE, Stage, new, old};
+
+/// Four commits, the first of them published. The ref moves on when a spare is ready: a copy for the third commit, a
+/// generation that retired for the fourth.
+pub fn recycle(world: &World) -> Stage {
+    let files = [old(), new(), old().file("README", "third"), new().file("same/other", "fourth")];
+    let commits: Vec<String> = files.iter().map(|files: &Files| world.remote.commit(files)).collect();
+    world.remote.reset(&commits[0]);
+    run::to_end(&mut world.sync(ONCE)).expect_ok("preparing");
+    world.assert_published(&commits[0]);
+    let snapshots = commits.iter().map(|commit| world.remote.snapshot(commit));
+    let acceptable: Vec<(&str, Snapshot)> =
+        ["first", "second", "third", "fourth"].into_iter().zip(snapshots).collect();
+    let tip = acceptable[3].1.clone();
+    let hook = hook(world, &commits);
+    let run = [LOOP, &["--exechook-command", hook.leak()]].concat();
+    Stage {
+        run: run.leak(),
+        idle: Some(std::time::Duration::from_millis(500)),
+        ref_moves: Some((commits[1].clone(), commits[3].clone())),
+        ..Stage::of(acceptable, tip)
+    }
+}
+
+const LOOP: &[&str] = &["--period=10ms", "--min-interval=0s", "--grace=0s", "--spare=recycle"];
+
+/// Moves the ref from the revision that was just published to the one after it, and from no other one: a hook that
+/// outlives its run changes nothing.
+fn hook(world: &World, commits: &[String]) -> String {
+    let [_, second, third, fourth] = commits else { unreachable!("there are four") };
+    let path = world.dir().join("move-the-ref");
+    let spare = world.root.join("..treeswap/spare");
+    let (spare, remote) = (spare.display(), world.remote.path.display());
+    let script = format!(
+        "#!/bin/sh
+case $TREESWAP_REVISION in
+{second}) next={third} ;;
+{third}) next={fourth} ;;
+*) exit 0 ;;
+esac
+for try in $(seq 100); do
+    if [ -e {spare}/ready ]; then break; fi
+    sleep 0.02
+done
+git -C {remote} update-ref refs/heads/main $next $TREESWAP_REVISION || true
+"
+    );
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path.to_str().expect("a name of ours").to_owned()
+}
