@@ -541,3 +541,32 @@ fn a_generation_that_a_power_cut_may_have_spoilt_is_compared_before_ready_and_ke
         "it was right: nothing was published"
     );
 }
+
+/// The fourth publication is what was the second, carried forward; somebody who wrote into that one spoils it.
+#[test]
+fn a_retired_generation_is_used_again_unless_somebody_wrote_into_it() {
+    for spoilt in [false, true] {
+        let world = World::new();
+        let sidecar = Sidecar::start(&world, &["--grace=0s", "--log-level=debug"]);
+        let ready = world.root.join("..treeswap/spare/ready");
+        let inode = || world.root.join("..data/jobs/nightly.yaml").metadata().unwrap().ino();
+        let mut inodes = Vec::new();
+        for text in ["one", "two", "three", "four"] {
+            let commit = world.remote.commit(&files(text));
+            sidecar.publishes(&world, &commit);
+            inodes.push(inode());
+            if spoilt && text == "two" {
+                std::thread::sleep(Duration::from_millis(50)); // another tick of the file system's clock
+                std::fs::create_dir(world.root.join("..data/jobs/__pycache__")).unwrap();
+            }
+            eventually(20, "a spare", || {
+                let log = sidecar.process.log();
+                let made = log.matches("the spare is ready").count();
+                (made == inodes.len() && ready.exists()).then_some(())
+            });
+        }
+        assert_eq!(inodes[1] == inodes[3], !spoilt, "{inodes:?}: {}", sidecar.process.log());
+        let refused = sidecar.process.log().contains("jobs: somebody else changed it");
+        assert_eq!(refused, spoilt, "{}", sidecar.process.log());
+    }
+}
