@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -17,128 +17,22 @@ use tokio_util::sync::CancellationToken;
 use super::carry::carry;
 use super::names::SPARE;
 use super::reap::Need;
+use super::retired::{RETIRED, RecycledSpare, Retired, RetiredTree, Tree, given_up};
 use super::spare::{self, SpareOrigin, TREE};
 use super::spare_slot::{SpareSlot, SpareTask};
-use super::stage::{self, Unsynced, WriteOptions};
-use super::staged::StagingDir;
-use super::stamps::{self, Depth, Stamps};
+use super::stage;
+use super::stamps::{self, Stamps};
 use super::{Durability, Error, Options, Spare, Store};
 use crate::clock::{ClockSteps, Now};
 use crate::fsx::{self, Lock};
 use crate::generation::{GenerationRecord, Name};
-use crate::human::one_line;
 use crate::payload::{BlobSource, Delta};
 use crate::retention::{self, GenerationDecision};
-use crate::revision::{ObjectId, Revision};
-
-/// The name of a retired generation in the spare's place.
-pub(super) const RETIRED: &str = "retired";
+use crate::revision::Revision;
 
 /// A spare is not copied where a retired generation comes free within this time: publications have this distance by
 /// default, and copying would take as long.
 const SOON: Duration = Duration::from_secs(5);
-
-/// A retired generation that may be carried forward.
-#[derive(Debug)]
-pub(super) struct Retired {
-    record: GenerationRecord,
-    stamps: Stamps,
-    /// Its exclusive lock: no reader can pin it any more.
-    _lock: OwnedFd,
-}
-
-/// What a retired generation holds: where a delta to the current one starts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RetiredTree {
-    /// Its revision.
-    pub revision: Revision,
-    /// Its tree.
-    pub tree: ObjectId,
-    /// Files, links and directories in it.
-    pub entries: u64,
-    /// Sum of its files' sizes, in bytes.
-    pub bytes: u64,
-}
-
-/// The recycled tree in the spare's place.
-#[derive(Debug)]
-enum Tree {
-    /// As it retired, under the name [`RETIRED`].
-    Waits(Retired),
-    /// Carried forward to the current generation, as the spare.
-    Ready(Stamps),
-}
-
-/// What the spare's place knows of a recycled tree in it. What is on disk is guarded by the lock of the place.
-#[derive(Debug, Default)]
-pub(super) struct Recycled(Mutex<Option<Tree>>);
-
-impl Recycled {
-    fn tree(&self) -> MutexGuard<'_, Option<Tree>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What waits to be carried forward.
-    pub(super) fn waiting(&self) -> Option<RetiredTree> {
-        match &*self.tree() {
-            Some(Tree::Waits(Retired { record, .. })) => Some(RetiredTree {
-                revision: record.revision,
-                tree: record.tree,
-                entries: record.entries,
-                bytes: record.bytes,
-            }),
-            _ => None,
-        }
-    }
-
-    /// Whether one that was carried forward may be used.
-    pub(super) fn is_ready(&self) -> bool {
-        matches!(&*self.tree(), Some(Tree::Ready(stamps)) if !stamps.are_void())
-    }
-
-    /// The place was emptied.
-    pub(super) fn forget(&self) {
-        *self.tree() = None;
-    }
-}
-
-/// A spare that was carried forward and left its place.
-pub(super) struct RecycledSpare {
-    old: StagingDir,
-    top: OwnedFd,
-    stamps: Stamps,
-}
-
-impl RecycledSpare {
-    /// Carries it to the delta's revision, as `name` in staging. `None`: it is not as we left it, or it cannot be done;
-    /// the revision is written whole then.
-    pub(super) fn carry(
-        self,
-        name: &str,
-        delta: &Delta,
-        blobs: &dyn BlobSource,
-        options: &WriteOptions,
-        cancel: &CancellationToken,
-    ) -> Result<Option<(OwnedFd, Unsynced, Stamps)>, Error> {
-        let Self { old, top, mut stamps } = self;
-        let carried = stamps.look(&top, Depth::Names, cancel).and_then(|found| match found {
-            Some(path) => Err(stamps::changed_by_others(path)),
-            None => carry(&top, old.staging(), name, delta, blobs, options, &mut stamps, cancel),
-        });
-        match carried {
-            Ok((top, unsynced)) => Ok(Some((top, unsynced, stamps))),
-            Err(Error::Cancelled) => Err(Error::Cancelled),
-            Err(error) => {
-                given_up(&error);
-                Ok(None)
-            }
-        }
-    }
-}
-
-fn given_up(error: &Error) {
-    tracing::info!(error = one_line(error), "a retired generation is not used again");
-}
 
 impl SpareSlot {
     /// Takes the generation out of the root, to be carried forward. False: it stays where it is.

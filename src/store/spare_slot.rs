@@ -20,9 +20,9 @@ use crate::store::error::Error;
 use crate::store::layout::{Layout, open_inner};
 use crate::store::names::SPARE;
 use crate::store::reap::Need;
-use crate::store::recycle::{self, Recycled, RecycledSpare};
+use crate::store::retired::{self, Recycled, RecycledSpare};
 use crate::store::spare::{self, Origin};
-use crate::store::staged::StagingDir;
+use crate::store::staging_dir::StagingDir;
 use crate::store::trash::Trash;
 use crate::store::{Options, Recovered, Spare, Store};
 
@@ -68,7 +68,7 @@ impl SpareSlot {
         match spare::ready(keeper.place.as_fd(), &clock::now().boot_id) {
             Some(record) if matches!(mode, Spare::Copy | Spare::Recycle) && !record.recycled => {
                 keeper.counts(Need { bytes: record.bytes, entries: record.entries });
-                keeper.to_trash(recycle::RETIRED)?;
+                keeper.to_trash(retired::RETIRED)?;
             }
             _ => keeper.discard()?,
         }

@@ -1,27 +1,22 @@
 //! From a payload, or a delta, to a staged generation: written, checked, durable, not yet published.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Now;
-use crate::fsx;
 use crate::generation::{GenerationRecord, Name};
 use crate::payload::{BlobSource, Delta, Payload};
 use crate::revision::{ObjectId, Revision};
 use crate::store::error::Error;
-use crate::store::layout::Layout;
-use crate::store::names::STAGING;
 use crate::store::reap::Need;
 use crate::store::spare;
 use crate::store::spare_slot::TakenSpare;
 use crate::store::stage::{self, Unsynced, WriteOptions};
+use crate::store::staging_dir::StagingDir;
 use crate::store::stamps::Stamps;
-use crate::store::trash::Trash;
 use crate::store::{Durability, Options, Store};
 
 /// A generation that is written, checked and durable, but not yet published. Dropped unpublished, it is deleted.
@@ -65,7 +60,7 @@ impl Staged {
 
     /// Where it is, for messages and for hooks that look at it before its publication.
     pub fn path(&self) -> PathBuf {
-        self.place.layout.private_at(STAGING).join(&self.place.name)
+        self.place.path()
     }
 
     pub(super) fn need(&self) -> Need {
@@ -78,7 +73,7 @@ impl Staged {
 
     /// It has left staging: no longer ours to delete.
     pub(super) fn was_moved(&self) {
-        self.place.moved.store(true, Ordering::Relaxed);
+        self.place.leave();
     }
 
     /// Its record, once it has a name.
@@ -95,42 +90,6 @@ impl Staged {
             boot_id: now.boot_id.clone(),
             synced: self.synced,
             retired: None,
-        }
-    }
-}
-
-/// A name in staging. Whatever is there when this is dropped goes to the trash, on every way out.
-#[derive(Debug)]
-pub(super) struct StagingDir {
-    layout: Arc<Layout>,
-    trash: Arc<Trash>,
-    pub(super) name: String,
-    moved: AtomicBool,
-}
-
-impl StagingDir {
-    pub(super) fn new(layout: &Arc<Layout>, trash: &Arc<Trash>) -> Self {
-        let layout = Arc::clone(layout);
-        let trash = Arc::clone(trash);
-        Self { layout, trash, name: fsx::unique("generation-"), moved: AtomicBool::new(false) }
-    }
-
-    /// The directory that the name is in.
-    pub(super) fn staging(&self) -> BorrowedFd<'_> {
-        self.layout.staging.as_fd()
-    }
-}
-
-impl Drop for StagingDir {
-    fn drop(&mut self) {
-        if self.moved.load(Ordering::Relaxed) {
-            return;
-        }
-        match self.trash.put(&self.layout.staging, self.name.as_str(), None) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                tracing::warn!(error = %error, "what was staged cannot be removed before the next start");
-            }
-            _ => {}
         }
     }
 }
@@ -164,7 +123,7 @@ impl Store {
     ) -> Result<Option<Staged>, Error> {
         let place = StagingDir::new(&self.layout, &self.trash);
         let Some(spare) = self.spare.take(delta, selection, &self.options, &place.name)? else {
-            place.moved.store(true, Ordering::Relaxed); // nothing is there
+            place.leave(); // nothing is there
             return Ok(None);
         };
         let need = Need { bytes: delta.bytes, entries: delta.entries };

@@ -1,0 +1,122 @@
+//! A retired generation in the spare's place: what is known of it, and how it leaves. Who brings it there and carries it
+//! forward is [`super::recycle`]'s.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+use super::Error;
+use super::carry::carry;
+use super::stage::{Unsynced, WriteOptions};
+use super::staging_dir::StagingDir;
+use super::stamps::{self, Depth, Stamps};
+use crate::generation::GenerationRecord;
+use crate::human::one_line;
+use crate::payload::{BlobSource, Delta};
+use crate::revision::{ObjectId, Revision};
+
+/// The name of a retired generation in the spare's place.
+pub(super) const RETIRED: &str = "retired";
+
+/// A retired generation that may be carried forward.
+#[derive(Debug)]
+pub(super) struct Retired {
+    pub(super) record: GenerationRecord,
+    pub(super) stamps: Stamps,
+    /// Its exclusive lock: no reader can pin it any more.
+    pub(super) _lock: OwnedFd,
+}
+
+/// What a retired generation holds: where a delta to the current one starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RetiredTree {
+    /// Its revision.
+    pub revision: Revision,
+    /// Its tree.
+    pub tree: ObjectId,
+    /// Files, links and directories in it.
+    pub entries: u64,
+    /// Sum of its files' sizes, in bytes.
+    pub bytes: u64,
+}
+
+/// The recycled tree in the spare's place.
+#[derive(Debug)]
+pub(super) enum Tree {
+    /// As it retired, under the name [`RETIRED`].
+    Waits(Retired),
+    /// Carried forward to the current generation, as the spare.
+    Ready(Stamps),
+}
+
+/// What the spare's place knows of a recycled tree in it. What is on disk is guarded by the lock of the place.
+#[derive(Debug, Default)]
+pub(super) struct Recycled(Mutex<Option<Tree>>);
+
+impl Recycled {
+    pub(super) fn tree(&self) -> MutexGuard<'_, Option<Tree>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What waits to be carried forward.
+    pub(super) fn waiting(&self) -> Option<RetiredTree> {
+        match &*self.tree() {
+            Some(Tree::Waits(Retired { record, .. })) => Some(RetiredTree {
+                revision: record.revision,
+                tree: record.tree,
+                entries: record.entries,
+                bytes: record.bytes,
+            }),
+            _ => None,
+        }
+    }
+
+    /// Whether one that was carried forward may be used.
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(&*self.tree(), Some(Tree::Ready(stamps)) if !stamps.are_void())
+    }
+
+    /// The place was emptied.
+    pub(super) fn forget(&self) {
+        *self.tree() = None;
+    }
+}
+
+/// A spare that was carried forward and left its place.
+pub(super) struct RecycledSpare {
+    pub(super) old: StagingDir,
+    pub(super) top: OwnedFd,
+    pub(super) stamps: Stamps,
+}
+
+impl RecycledSpare {
+    /// Carries it to the delta's revision, as `name` in staging. `None`: it is not as we left it, or it cannot be done;
+    /// the revision is written whole then.
+    pub(super) fn carry(
+        self,
+        name: &str,
+        delta: &Delta,
+        blobs: &dyn BlobSource,
+        options: &WriteOptions,
+        cancel: &CancellationToken,
+    ) -> Result<Option<(OwnedFd, Unsynced, Stamps)>, Error> {
+        let Self { old, top, mut stamps } = self;
+        let carried = stamps.look(&top, Depth::Names, cancel).and_then(|found| match found {
+            Some(path) => Err(stamps::changed_by_others(path)),
+            None => carry(&top, old.staging(), name, delta, blobs, options, &mut stamps, cancel),
+        });
+        match carried {
+            Ok((top, unsynced)) => Ok(Some((top, unsynced, stamps))),
+            Err(Error::Cancelled) => Err(Error::Cancelled),
+            Err(error) => {
+                given_up(&error);
+                Ok(None)
+            }
+        }
+    }
+}
+
+pub(super) fn given_up(error: &Error) {
+    tracing::info!(error = one_line(error), "a retired generation is not used again");
+}

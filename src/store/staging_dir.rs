@@ -1,0 +1,57 @@
+//! A name in staging, and its end.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::layout::Layout;
+use super::names::STAGING;
+use super::trash::Trash;
+use crate::fsx;
+
+/// A name in staging. Whatever is there when this is dropped goes to the trash, on every way out.
+#[derive(Debug)]
+pub(super) struct StagingDir {
+    layout: Arc<Layout>,
+    trash: Arc<Trash>,
+    pub(super) name: String,
+    moved: AtomicBool,
+}
+
+impl StagingDir {
+    pub(super) fn new(layout: &Arc<Layout>, trash: &Arc<Trash>) -> Self {
+        let layout = Arc::clone(layout);
+        let trash = Arc::clone(trash);
+        Self { layout, trash, name: fsx::unique("generation-"), moved: AtomicBool::new(false) }
+    }
+
+    /// Where it is, for messages.
+    pub(super) fn path(&self) -> PathBuf {
+        self.layout.private_at(STAGING).join(&self.name)
+    }
+
+    /// What was there is elsewhere, or nothing is.
+    pub(super) fn leave(&self) {
+        self.moved.store(true, Ordering::Relaxed);
+    }
+
+    /// The directory that the name is in.
+    pub(super) fn staging(&self) -> BorrowedFd<'_> {
+        self.layout.staging.as_fd()
+    }
+}
+
+impl Drop for StagingDir {
+    fn drop(&mut self) {
+        if self.moved.load(Ordering::Relaxed) {
+            return;
+        }
+        match self.trash.put(&self.layout.staging, self.name.as_str(), None) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(error = %error, "what was staged cannot be removed before the next start");
+            }
+            _ => {}
+        }
+    }
+}
