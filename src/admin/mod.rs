@@ -21,7 +21,8 @@
 //! A probe is answered quickly whatever others do: a request's head must be complete after [`HEAD_DEADLINE`], there
 //! are never more than [`MAX_CONNECTIONS`], and when one more comes the oldest is cut, so that a client that holds
 //! connections open harms only those who came before. Everything shown is escaped. No route changes anything but
-//! `POST /sync`, and that one can only ask for a look at the remote: its body is checked, never read for content.
+//! `POST /sync`, and that one can only ask for a look at the remote, or at that of the sources that its query names: its
+//! body is checked, never read for content.
 //!
 //! # What it doesn't do
 //!
@@ -106,8 +107,11 @@ pub struct State {
     /// Metrics with other names, if there are any; shown with the others.
     pub more: Option<Arc<Mutex<Registry>>>,
     /// Asks for an attempt and returns at once.
-    pub trigger: Arc<dyn Fn(Trigger) + Send + Sync>,
+    pub trigger: TriggerFn,
 }
+
+/// Asks for an attempt, for these sources; for all of them if none is named.
+pub type TriggerFn = Arc<dyn Fn(Trigger, &[String]) + Send + Sync>;
 
 /// A bound socket that does not answer yet.
 #[derive(Debug)]

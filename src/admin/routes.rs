@@ -16,6 +16,7 @@ use super::hook::{Gate, WebhookOutcome};
 use super::{Front, Options, State, page};
 use crate::clock;
 use crate::fsx;
+use crate::human;
 use crate::phase::{Status, Trigger};
 use crate::secret;
 
@@ -239,16 +240,39 @@ async fn metrics(Extract(shared): Extract<Arc<Shared>>) -> Response {
 
 async fn sync(Extract(shared): Extract<Arc<Shared>>, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let decision = shared.gate.check_request(&head.headers, body).await;
+    let sources = named(head.uri.query().unwrap_or_default());
+    let unknown = sources.iter().find_map(|name| unknown(&shared.status(), name));
+    let decision = shared.gate.check_request(&head.headers, body, unknown.as_deref()).await;
     if decision == WebhookOutcome::Accepted {
-        (shared.state.trigger)(Trigger::Webhook);
+        (shared.state.trigger)(Trigger::Webhook, &sources);
     }
     let (code, text) = decision.answer();
-    let mut response = answer(code, TEXT, text);
+    let mut response = match unknown.filter(|_| decision == WebhookOutcome::Unknown) {
+        Some(unknown) => answer(code, TEXT, unknown + "\n"),
+        None => answer(code, TEXT, text),
+    };
     if matches!(decision, WebhookOutcome::Limited | WebhookOutcome::NoSecret) {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     response
+}
+
+/// The sources that a request is for: `source=NAME`, once for each.
+fn named(query: &str) -> Vec<String> {
+    let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    pairs.filter(|(key, _)| *key == "source").map(|(_, name)| name.to_owned()).collect()
+}
+
+/// Why there is no source of that name. Until the first attempt has ended they are not known, and it asks all of them.
+fn unknown(status: &Status, name: &str) -> Option<String> {
+    if status.last_attempt.is_none() || status.sources.iter().any(|source| source.name == name) {
+        return None;
+    }
+    let what = match status.sources.is_empty() {
+        true => "this instance has none: leave `source` out",
+        false => "GET /status lists them",
+    };
+    Some(format!("no source is called {:?}; {what}", human::sanitize(name, 63)))
 }
 
 /// Every answer: without secrets, never cached, never sniffed, and a page that may load and run nothing.

@@ -140,8 +140,7 @@ impl Settings {
             verify: args.limits.verify,
             ..mirror::Options::new(mirror_dir, asked.clone(), wire)
         };
-        let backoff = pace.backoff;
-        let set = is_set.then(|| check.set(&mirror, backoff, sync_timeout, hidden)).transpose()?;
+        let set = is_set.then(|| check.set(&mirror, pace, sync_timeout, hidden)).transpose()?;
         Ok(Self {
             mirror,
             sources: set,

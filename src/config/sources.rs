@@ -15,7 +15,7 @@ use super::settings::absolute;
 use super::values::path;
 use crate::detached_io;
 use crate::mirror::{self, wire};
-use crate::retry::Backoff;
+use crate::phase::machine::Timing;
 use crate::secret::Source;
 use crate::sources::{BadFile, List, Listed, SetOptions};
 
@@ -55,7 +55,7 @@ impl Check<'_> {
     pub(super) fn set(
         &self,
         mirror: &mirror::Options,
-        backoff: Backoff,
+        pace: Timing,
         timeout: Duration,
         hidden: &Hidden,
     ) -> Result<SetOptions, Error> {
@@ -69,7 +69,9 @@ impl Check<'_> {
         let mirror = mirror.clone();
         let one_time = self.args.pace.one_time;
         let wire = Arc::new(move |source: &Listed| settings.of(source).map_err(|error| error.to_string()));
-        Ok(SetOptions { file, dir, mirror, wire, backoff, timeout, one_time, rules: false, root: true })
+        let Timing { period, backoff, .. } = pace;
+        let (rules, root) = (false, true);
+        Ok(SetOptions { file, dir, mirror, wire, period, backoff, timeout, one_time, rules, root })
     }
 }
 

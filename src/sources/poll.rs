@@ -63,6 +63,11 @@ pub(super) struct Answers {
 }
 
 impl Answers {
+    /// Whether something of what was asked for is not there.
+    pub(super) fn has_failed(&self) -> bool {
+        self.of_refs.iter().any(|(_, answer)| !matches!(answer, Answer::Named(..)))
+    }
+
     /// A commit could not be had.
     fn failed(&mut self, tip: &Tip, error: mirror::Error) -> Answer {
         let why = SourceError::of_mirror(&error);

@@ -153,8 +153,11 @@ impl Worker {
         };
         if self.view.current().is_some_and(|record| same(record) || self.is_claimed(record, revision)) {
             debug!(%revision, "published already, or another revision of the same tree");
-            let published = self.verify(bounds, revision, choice).await?;
-            return Ok(published.map_or(Done::Unchanged, Done::published)); // 6
+            if let Some(published) = self.verify(bounds, revision, choice).await? {
+                return Ok(Done::published(published));
+            }
+            self.advance_record(bounds, revision).await?;
+            return Ok(Done::Unchanged); // 6
         }
         let base = self.view.current().filter(|record| record.selection == choice.digest && is_placed_alike);
         let base = base.map(|record| mirror::Base {
