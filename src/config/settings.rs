@@ -120,6 +120,10 @@ impl Settings {
             text => Some(check.outside("termination-log", text, &root, &style)?),
         };
         let mirror = mirror::Options {
+            others: match style {
+                store::Style::Kubelet => vec![mirror_dir.clone(), check.dir_of_mirrors(&mirror_dir)],
+                store::Style::GitSync { .. } => Vec::new(),
+            },
             worktrees: style != store::Style::Kubelet,
             gc,
             depth,

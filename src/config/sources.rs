@@ -1,6 +1,6 @@
 //! `--sources`: several repositories in one root.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,6 +51,14 @@ impl Check<'_> {
         Ok(true)
     }
 
+    /// Where the mirrors of several sources are, by where that of one repository is.
+    pub(super) fn dir_of_mirrors(&self, mirror: &Path) -> PathBuf {
+        match self.args.root.mirror.as_str() {
+            "" => mirror.with_file_name("mirrors"),
+            _ => mirror.join("mirrors"),
+        }
+    }
+
     /// What makes the set.
     pub(super) fn set(
         &self,
@@ -62,10 +70,7 @@ impl Check<'_> {
         let file = absolute(&self.args.source.sources);
         let (args, origins, hidden) = (self.args.clone(), self.origins.clone(), hidden.clone());
         let settings = WireSettings { args, origins, hidden, timeout };
-        let dir = match self.args.root.mirror.as_str() {
-            "" => mirror.dir.with_file_name("mirrors"),
-            _ => mirror.dir.join("mirrors"),
-        };
+        let dir = self.dir_of_mirrors(&mirror.dir);
         let mirror = mirror.clone();
         let one_time = self.args.pace.one_time;
         let wire = Arc::new(move |source: &Listed| settings.of(source).map_err(|error| error.to_string()));
