@@ -3,7 +3,7 @@
 //! | route | answers |
 //! | --- | --- |
 //! | `GET /livez` | 200 while the sync loop keeps its promise to be heard of again, else 503 |
-//! | `GET /readyz`, `/healthz` | 503 until the first generation is published, then 200 for ever; `?verbose` lists the checks |
+//! | `GET /readyz`, `/healthz` | 503 until the first generation is published, then 200, but for [`Options::max_stale`]; `?verbose` lists the checks |
 //! | `GET /` | the same codes, as git-sync's users probe it; a browser gets the page |
 //! | `GET /metrics` | OpenMetrics text |
 //! | `GET /status` | the status as JSON; a browser gets the page (`Accept` decides) |
@@ -82,6 +82,8 @@ pub struct Options {
     pub front: Front,
     /// Whether `/debug/pprof/` answers.
     pub pprof: bool,
+    /// After so long without an answer of a remote what serves is not ready; none: never.
+    pub max_stale: Option<Duration>,
 }
 
 /// What answers at routes that are not ours.

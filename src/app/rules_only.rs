@@ -16,7 +16,7 @@ use crate::cluster::Clusters;
 use crate::config::Settings;
 use crate::deliver::{self, LoopEvent, Report, Rhythm};
 use crate::desired::Planner;
-use crate::phase::{Applied, Attempt, Outcome, SourceStatus, Status, Trigger};
+use crate::phase::{Applied, Attempt, LastAnswer, Outcome, SourceStatus, Status, Trigger};
 use crate::repeats::{Repeats, suppressed};
 use crate::sources::{Remote, Requests, SetOptions, SourceError, Upstream};
 use crate::telemetry::metrics::{Metrics, ResultLabel, Shown, SourceLabel};
@@ -81,6 +81,7 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
     upstream.on_answer(move || again(Trigger::Source));
     status.send_modify(|status| {
         status.remote = upstream.remote();
+        status.heard = LastAnswer::not_yet();
         status.asked.clone_from(&settings.sync.asked);
     });
     let options = rules.options.clone().naming(upstream.repository().as_deref());
@@ -163,6 +164,9 @@ impl DeliveryReporter {
     }
 
     pub(super) fn report(&mut self, turn: &LoopEvent<'_>) {
+        if !self.beside && matches!(turn, LoopEvent::Unchanged { .. } | LoopEvent::Delivered(_)) {
+            self.status.send_modify(|status| status.heard = LastAnswer::now());
+        }
         match turn {
             LoopEvent::Begins(trigger) => {
                 self.began = Some((*trigger, Timestamp::now(), std::time::Instant::now()));

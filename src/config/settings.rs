@@ -100,7 +100,7 @@ impl Settings {
         let mut credentials = credentials::named(args, origins, hidden.password.as_ref())?;
         let issuance = check.issuance(hidden)?;
         credentials.extend(credentials::listed(args, origins)?);
-        let admin = check.admin()?;
+        let admin = check.admin(pace.period)?;
         let (entries, git) = check.git_config(hidden)?;
         let is_set = check.is_set()?;
         let style = check.style(&root)?;
@@ -551,8 +551,13 @@ impl Check<'_> {
         Ok(Patience { failures, init_failures })
     }
 
-    fn admin(&self) -> Result<Option<admin::Options>, Error> {
+    fn admin(&self, period: Duration) -> Result<Option<admin::Options>, Error> {
         let given = &self.args.server;
+        let max_stale = Some(given.max_stale).filter(|max| !max.is_zero());
+        if let Some(max) = max_stale.filter(|max| *max < period.saturating_mul(2)) {
+            let why = format!("it is at least twice --period={}", values::print_duration(period));
+            return Err(self.wrong("max-stale", values::print_duration(max), why));
+        }
         let personality = self.origins.personality();
         if !given.http_bind.is_empty() {
             if !admin::is_address(&given.http_bind) {
@@ -570,6 +575,7 @@ impl Check<'_> {
                     Personality::GitSync => admin::Front::GitSync { metrics: given.http_metrics },
                 },
                 pprof: given.http_pprof,
+                max_stale,
             }));
         }
         let without =
@@ -582,6 +588,10 @@ impl Check<'_> {
         }
         if !given.webhook_secret_file.is_empty() {
             return without("webhook-secret-file");
+        }
+        // A job that publishes once may have the flags of a sidecar beside it.
+        if max_stale.is_some() && !self.args.pace.one_time {
+            return without("max-stale");
         }
         Ok(None)
     }

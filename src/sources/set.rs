@@ -32,6 +32,7 @@ use super::poll::{Answers, Question, poll};
 use super::requests::{Requested, Requests};
 use crate::detached_io;
 use crate::mirror::{self, Composer, Objects, Part, Tip, UniqueBaseNames, wire};
+use crate::phase::LastAnswer;
 use crate::repeats::{Repeats, suppressed};
 use crate::revision::Revision;
 
@@ -138,6 +139,8 @@ pub struct SourceSet {
     suspects: Vec<String>,
     /// How many deliveries wait for an answer.
     askers: Arc<AtomicUsize>,
+    /// What is known of a remote whose mirror cannot be opened.
+    opened: LastAnswer,
 }
 
 impl SourceSet {
@@ -170,6 +173,7 @@ impl SourceSet {
             asked: None,
             suspects: Vec::new(),
             askers: Arc::default(),
+            opened: LastAnswer::not_yet(),
         };
         set.read_from_all();
         Ok(set)
@@ -367,16 +371,15 @@ impl SourceSet {
         self.asked = Some(now);
         let may_pause = !self.options.root || !self.options.one_time;
         for (name, repository) in &mut self.repositories {
-            let is_requested = asks_all || repository.requested.load(Ordering::Relaxed);
-            let is_meant = is_requested || repository.is_due(now, self.options.period);
             let pauses = may_pause && repository.pauses(now).is_some();
-            if repository.busy || pauses || !is_meant {
+            if repository.busy || pauses {
                 continue;
             }
             let sources = self.sources.iter().filter(|source| source.mirror == *name);
             let refs: BTreeSet<String> = sources.map(|source| source.listed.asked.clone()).collect();
-            if refs.is_empty() {
-                continue; // it was asked while the file changed
+            let is_meant = asks_all || repository.is_due(&refs, now, self.options.period);
+            if refs.is_empty() || !is_meant {
+                continue; // without refs it was asked while the file changed
             }
             let known = repository.known.clone();
             let of_it = held.iter().filter(|part| part.mirror == *name).map(|part| part.revision);
@@ -454,7 +457,9 @@ impl SourceSet {
         repository.take(answers, &self.options.backoff);
         let now = Instant::now();
         // Sooner than the next attempt.
-        if let Some(until) = repository.pauses(now).filter(|until| *until < now + self.options.period) {
+        if let Some(until) = repository.pauses(now).filter(|until| *until < now + self.options.period)
+            && repository.may_recover()
+        {
             wake_at(until, &self.answering, &mut self.polls);
         }
     }

@@ -10,6 +10,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::mirror::{self, Mirror, Part};
+use crate::phase::LastAnswer;
 use crate::phase::machine::BREATH;
 use crate::retry::Backoff;
 use crate::revision::{ObjectId, Revision};
@@ -50,6 +51,8 @@ pub(super) struct Repository {
     /// When it was asked last; and when the question was put that it answered last.
     pub(super) asked: Option<Instant>,
     pub(super) answered: Option<Instant>,
+    /// When its remote answered last.
+    pub(super) heard: LastAnswer,
     /// How long its last good answer took.
     pub(super) took: Option<Duration>,
     /// It has no room for what it fetches.
@@ -71,6 +74,7 @@ impl Repository {
             busy: false,
             asked: None,
             answered: None,
+            heard: LastAnswer::not_yet(),
             took: None,
             full: None,
         }
@@ -83,6 +87,9 @@ impl Repository {
         self.known.retain(|asked, _| answers.of_refs.iter().any(|(of, _)| of == asked));
         let refused = std::mem::take(&mut self.refused);
         let failed = answers.has_failed();
+        if answers.heard {
+            self.heard = LastAnswer::now();
+        }
         self.full = answers.full;
         for (asked, answer) in answers.of_refs {
             match answer {
@@ -117,10 +124,20 @@ impl Repository {
         (now < until).then_some(until)
     }
 
-    /// Whether it is asked although others are meant. An attempt puts off the next one of all, so that nobody would be
-    /// asked while others are asked for again and again.
-    pub(super) fn is_due(&self, now: Instant, period: Duration) -> bool {
-        self.pause.is_some() || self.asked.is_none_or(|asked| now >= asked + period / 2)
+    /// Whether it is asked although others may be meant: somebody asked for it, its pause is over, a ref is new in the
+    /// file, or it was not asked for half a period. (An attempt puts off the next one of all, so that it would not be asked
+    /// while others are asked for again and again.)
+    pub(super) fn is_due(&self, refs: &BTreeSet<String>, now: Instant, period: Duration) -> bool {
+        let is_new = |asked: &String| !self.known.contains_key(asked) && !self.errors.contains_key(asked);
+        self.requested.load(Ordering::Relaxed)
+            || self.pause.is_some()
+            || refs.iter().any(is_new)
+            || self.asked.is_none_or(|asked| now >= asked + period / 2)
+    }
+
+    /// Whether what is wrong may pass by itself; a commit that is refused stays so.
+    pub(super) fn may_recover(&self) -> bool {
+        self.errors.keys().any(|asked| !self.refused.contains_key(asked))
     }
 
     /// Its mirror, unless something may come into it that is not known of yet.
