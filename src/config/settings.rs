@@ -555,8 +555,11 @@ impl Check<'_> {
         let given = &self.args.server;
         let max_stale = Some(given.max_stale).filter(|max| !max.is_zero());
         if let Some(max) = max_stale.filter(|max| *max < period.saturating_mul(2)) {
-            let why = format!("it is at least twice --period={}", values::print_duration(period));
-            return Err(self.wrong("max-stale", values::print_duration(max), why));
+            let of = |flag| self.origins.name(flag);
+            return Err(Error::Needs {
+                one: format!("{}={}", of("max-stale"), values::print_duration(max)),
+                other: format!("a {} of at most {}", of("period"), values::print_duration(max / 2)),
+            });
         }
         let personality = self.origins.personality();
         if !given.http_bind.is_empty() {
