@@ -24,7 +24,7 @@ use crate::config::{Line, Origin, Settings, signal_name};
 use crate::hooks::{self, Hooks};
 use crate::mirror::wire::{Issuance, Issued};
 use crate::phase::{HookStatus, Status, Trigger};
-use crate::sources::{SetOptions, SourceError, Upstream};
+use crate::sources::{Requests, SetOptions, SourceError, Upstream};
 use crate::store::{self, Store};
 use crate::sync::{End, Sync, TriggerSender};
 use crate::telemetry::metrics::Metrics;
@@ -33,7 +33,7 @@ use crate::{admin, deliver, detached_io, human, mirror, secret, shutdown, sync, 
 pub use missing::missing;
 pub use rules_only::Rules;
 
-use delayed_trigger::{TriggerFn, spread};
+use delayed_trigger::{requesting, spread};
 use rules_only::DeliveryReporter;
 
 /// How often a root that another writer holds is tried again.
@@ -247,6 +247,8 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
     let later = Arc::clone(&asker);
     let ask = move |trigger| later.get().into_iter().for_each(|asker| asker.ask(trigger));
     let ask = spread(runtime.handle(), settings.trigger_spread, &metrics, Arc::new(ask));
+    let requests = Requests::default();
+    let ask = requesting(&requests, ask);
     if let Some(listener) = listener {
         answer(runtime, listener, &settings, &metrics, (&shown, &ask), &draining);
     }
@@ -267,7 +269,8 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
         _ => Issued::to(move |well| counted.askpass(well)),
     };
     let sources = settings.sources.take().map(|sources| SetOptions { rules: rules.is_some(), ..sources });
-    let upstream = Upstream::open(settings.mirror.clone(), sources)?;
+    let mut upstream = Upstream::open(settings.mirror.clone(), sources)?;
+    upstream.obeys(requests);
     let rules =
         rules.map(|rules| Rules { options: rules.options.naming(upstream.repository().as_deref()), ..rules });
     metrics.expect_hooks(settings.hooks.kinds().map(hooks::Kind::label));
@@ -293,7 +296,7 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
     let live = runtime.spawn(admin::live::serve(socket, shown.clone(), ended.clone()));
     let result = runtime.block_on(async {
         asker.get_or_init(|| sync.asker());
-        signals.ask(move |trigger| ask(trigger));
+        signals.ask(move |trigger| ask(trigger, &[]));
         let ending = draining.child_token();
         let beside = beside.map(|beside| tokio::spawn(beside.run(ending.clone())));
         let end = sync.run(draining.clone()).await;
@@ -381,7 +384,7 @@ fn answer(
     listener: admin::Listener,
     settings: &Settings,
     metrics: &Metrics,
-    (shown, ask): (&watch::Receiver<Status>, &TriggerFn),
+    (shown, ask): (&watch::Receiver<Status>, &admin::TriggerFn),
     draining: &CancellationToken,
 ) {
     let serves =

@@ -183,7 +183,7 @@ impl Retired {
 pub struct GenerationRecord {
     /// Its directory.
     pub name: Name,
-    /// The revision it holds.
+    /// The revision it holds: of several with the same content the one that was found last.
     pub revision: Revision,
     /// Of several sources the commit of each, by its name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

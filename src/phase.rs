@@ -2,6 +2,8 @@
 
 pub mod machine;
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -170,6 +172,30 @@ pub struct GenerationStatus {
     pub reason: String,
 }
 
+/// When a remote said last what its refs name, and sent what was new.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LastAnswer {
+    /// None: not yet since the process began.
+    #[serde(default, rename = "last_answer", skip_serializing_if = "Option::is_none")]
+    pub at: Option<Timestamp>,
+    /// `CLOCK_BOOTTIME` then; before it answered, when it was followed first by this process.
+    #[serde(skip)]
+    pub boottime: Duration,
+}
+
+impl LastAnswer {
+    /// It is followed from now on.
+    pub fn not_yet() -> Self {
+        Self { at: None, boottime: clock::now().boottime }
+    }
+
+    /// It has answered.
+    pub fn now() -> Self {
+        let clock::Now { wall, boottime, .. } = clock::now();
+        Self { at: Some(wall), boottime }
+    }
+}
+
 /// One of several sources.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SourceStatus {
@@ -198,6 +224,9 @@ pub struct SourceStatus {
     /// Its remote has not answered yet.
     #[serde(default, rename = "late")]
     pub is_late: bool,
+    /// When its remote said last what its refs name.
+    #[serde(default, flatten)]
+    pub heard: LastAnswer,
 }
 
 /// What the last delivery of ConfigMaps came to.
@@ -271,6 +300,12 @@ pub struct Status {
     /// The sources, where there are several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<SourceStatus>,
+    /// The remote's last answer, where there is one remote.
+    #[serde(default, flatten)]
+    pub heard: LastAnswer,
+    /// Why what serves is not ready although there is something, where that may be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stale: Option<String>,
     /// The generation the link names.
     pub current: Option<GenerationStatus>,
     /// What was applied to clusters, where there are rules.
@@ -330,6 +365,20 @@ impl Status {
                 ..ran
             },
         };
+    }
+
+    /// Which remotes have not answered for longer than this, in words that stay the same.
+    pub fn silent_for(&self, max: Duration, now: &clock::Now) -> Option<String> {
+        let is_silent = |heard: &LastAnswer| now.boottime.saturating_sub(heard.boottime) > max;
+        let silent = self.sources.iter().filter(|source| is_silent(&source.heard));
+        let silent: Vec<&str> = silent.map(|source| source.name.as_str()).collect();
+        let who = match silent[..] {
+            [] if self.sources.is_empty() && is_silent(&self.heard) => "the remote has".to_owned(),
+            [] => return None,
+            [one] => format!("source {one} has"),
+            _ => format!("sources {} have", silent.join(", ")),
+        };
+        Some(format!("{who} not answered for longer than --max-stale={}", human::go_duration(max)))
     }
 
     /// Whether the loop has been heard of when it promised to be.

@@ -36,7 +36,7 @@ impl Parts {
             tokio::sync::watch::channel(Status { alive_until_ms: u64::MAX, ..Status::default() });
         let looks = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&looks);
-        let trigger = Arc::new(move |trigger| {
+        let trigger = Arc::new(move |trigger, _: &[String]| {
             assert_eq!(trigger, Trigger::Webhook);
             counter.fetch_add(1, Ordering::SeqCst);
         });

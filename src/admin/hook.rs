@@ -71,6 +71,8 @@ pub(super) enum WebhookOutcome {
     TooLarge,
     /// Not complete in time, or cut to make room.
     Incomplete,
+    /// Genuine, but for a source that there is not.
+    Unknown,
 }
 
 impl WebhookOutcome {
@@ -89,11 +91,12 @@ impl WebhookOutcome {
             }
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than 1 MiB\n"),
             Self::Incomplete => (StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time\n"),
+            Self::Unknown => (StatusCode::NOT_FOUND, "there is no such source\n"),
         }
     }
 
     /// All of them, for what counts them.
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Accepted,
         Self::Replayed,
         Self::Limited,
@@ -102,6 +105,7 @@ impl WebhookOutcome {
         Self::NoSecret,
         Self::TooLarge,
         Self::Incomplete,
+        Self::Unknown,
     ];
 
     fn label(self) -> &'static str {
@@ -113,6 +117,7 @@ impl WebhookOutcome {
             Self::NoSecret => "no_secret",
             Self::TooLarge => "too_large",
             Self::Incomplete => "incomplete",
+            Self::Unknown => "unknown_source",
         }
     }
 }
@@ -139,23 +144,30 @@ impl Gate {
         Self { secrets, bodies: Bodies::default(), memory, said: Mutex::default(), answered }
     }
 
-    /// Judges one request and counts it.
-    pub(super) async fn check_request(&self, headers: &HeaderMap, body: Body) -> WebhookOutcome {
-        let decision = self.try_check_request(headers, body).await.unwrap_or_else(|decision| decision);
+    /// Judges one request and counts it. `unknown` is why there is no source that it names.
+    pub(super) async fn check_request(
+        &self,
+        headers: &HeaderMap,
+        body: Body,
+        unknown: Option<&str>,
+    ) -> WebhookOutcome {
+        let decision = self.try_check_request(headers, body, unknown.is_some()).await;
+        let decision = decision.unwrap_or_else(|decision| decision);
         self.answered.get_or_create(&[("result", decision.label())]).inc();
-        self.log_rejection(decision);
+        self.log_rejection(decision, unknown);
         decision
     }
 
     /// A refusal is logged as often as a failure that lasts, each kind by itself: who may connect can send as many as
     /// they like, of all kinds in turn.
-    fn log_rejection(&self, decision: WebhookOutcome) {
+    fn log_rejection(&self, decision: WebhookOutcome, unknown: Option<&str>) {
         if matches!(decision, WebhookOutcome::Accepted | WebhookOutcome::Replayed) {
             return;
         }
         let mut said = lock(&self.said);
         let why = match (decision, said.secrets.take()) {
             (WebhookOutcome::NoSecret, Some(why)) => why,
+            (WebhookOutcome::Unknown, _) => unknown.unwrap_or_default().to_owned(),
             _ => decision.answer().1.trim_end().to_owned(),
         };
         if let Some(times) = said.refused.entry(decision.label()).or_default().should_log(decision.label()) {
@@ -171,6 +183,7 @@ impl Gate {
         &self,
         headers: &HeaderMap,
         body: Body,
+        is_unknown: bool,
     ) -> Result<WebhookOutcome, WebhookOutcome> {
         if self.secrets.is_empty() {
             return Err(WebhookOutcome::Closed);
@@ -194,6 +207,9 @@ impl Gate {
         };
         if !claims.valid(&keys, &tags) {
             return Err(WebhookOutcome::Refused);
+        }
+        if is_unknown {
+            return Err(WebhookOutcome::Unknown);
         }
         Ok(lock(&self.memory).admit(claims.traces(), clock::now().boottime))
     }

@@ -3,7 +3,7 @@
 //! | route | answers |
 //! | --- | --- |
 //! | `GET /livez` | 200 while the sync loop keeps its promise to be heard of again, else 503 |
-//! | `GET /readyz`, `/healthz` | 503 until the first generation is published, then 200 for ever; `?verbose` lists the checks |
+//! | `GET /readyz`, `/healthz` | 503 until the first generation is published, then 200, but for [`Options::max_stale`]; `?verbose` lists the checks |
 //! | `GET /` | the same codes, as git-sync's users probe it; a browser gets the page |
 //! | `GET /metrics` | OpenMetrics text |
 //! | `GET /status` | the status as JSON; a browser gets the page (`Accept` decides) |
@@ -21,7 +21,8 @@
 //! A probe is answered quickly whatever others do: a request's head must be complete after [`HEAD_DEADLINE`], there
 //! are never more than [`MAX_CONNECTIONS`], and when one more comes the oldest is cut, so that a client that holds
 //! connections open harms only those who came before. Everything shown is escaped. No route changes anything but
-//! `POST /sync`, and that one can only ask for a look at the remote: its body is checked, never read for content.
+//! `POST /sync`, and that one can only ask for a look at the remote, or at that of the sources that its query names: its
+//! body is checked, never read for content.
 //!
 //! # What it doesn't do
 //!
@@ -81,6 +82,8 @@ pub struct Options {
     pub front: Front,
     /// Whether `/debug/pprof/` answers.
     pub pprof: bool,
+    /// After so long without an answer of a remote what serves is not ready; none: never.
+    pub max_stale: Option<Duration>,
 }
 
 /// What answers at routes that are not ours.
@@ -106,8 +109,11 @@ pub struct State {
     /// Metrics with other names, if there are any; shown with the others.
     pub more: Option<Arc<Mutex<Registry>>>,
     /// Asks for an attempt and returns at once.
-    pub trigger: Arc<dyn Fn(Trigger) + Send + Sync>,
+    pub trigger: TriggerFn,
 }
+
+/// Asks for an attempt, for these sources; for all of them if none is named.
+pub type TriggerFn = Arc<dyn Fn(Trigger, &[String]) + Send + Sync>;
 
 /// A bound socket that does not answer yet.
 #[derive(Debug)]

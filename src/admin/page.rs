@@ -66,6 +66,10 @@ fn headline(status: &Status, now: &clock::Now) -> Headline {
         _ if !status.is_alive(now) => {
             of("bad", "hangs", "The sync loop has not been heard of as promised.".into())
         }
+        (Some(_), _) if status.stale.is_some() => {
+            let why = status.stale.as_deref().unwrap_or_default();
+            of("bad", "stale", format!("What was published is being served, but {why}."))
+        }
         (Some(_), 0) if status.hooks.iter().any(|hook| hook.consecutive_failures > 0) => {
             let failing = status.hooks.iter().filter(|hook| hook.consecutive_failures > 0);
             let names: Vec<&str> = failing.map(|hook| hook.hook.as_str()).collect();

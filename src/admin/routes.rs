@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State as Extract};
@@ -16,6 +17,7 @@ use super::hook::{Gate, WebhookOutcome};
 use super::{Front, Options, State, page};
 use crate::clock;
 use crate::fsx;
+use crate::human;
 use crate::phase::{Status, Trigger};
 use crate::secret;
 
@@ -29,6 +31,7 @@ struct Shared {
     state: State,
     gate: Gate,
     was_ready: AtomicBool,
+    max_stale: Option<Duration>,
 }
 
 pub(super) fn router(state: State, options: &Options) -> Router {
@@ -36,7 +39,8 @@ pub(super) fn router(state: State, options: &Options) -> Router {
         let mut registry = state.registry.lock().unwrap_or_else(PoisonError::into_inner);
         Gate::new(options.webhook_secrets.clone(), &mut registry)
     };
-    let shared = Arc::new(Shared { state, gate, was_ready: AtomicBool::new(false) });
+    let (was_ready, max_stale) = (AtomicBool::new(false), options.max_stale);
+    let shared = Arc::new(Shared { state, gate, was_ready, max_stale });
     let router = Router::new()
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
@@ -61,15 +65,18 @@ pub(super) fn router(state: State, options: &Options) -> Router {
 
 impl Shared {
     fn status(&self) -> Status {
-        self.state.status.borrow().clone()
+        let status = self.state.status.borrow().clone();
+        let max = self.max_stale.filter(|_| status.ready);
+        let stale = max.and_then(|max| status.silent_for(max, &clock::now()));
+        Status { stale, ..status }
     }
 
-    /// The latch: once seen open it never closes, whatever a later status says.
+    /// A latch: once seen open it closes only because what serves is stale.
     fn ready(&self, status: &Status) -> bool {
         if status.ready {
             self.was_ready.store(true, Ordering::Relaxed);
         }
-        self.was_ready.load(Ordering::Relaxed)
+        self.was_ready.load(Ordering::Relaxed) && status.stale.is_none()
     }
 }
 
@@ -92,24 +99,25 @@ async fn readyz(Extract(shared): Extract<Arc<Shared>>, uri: Uri) -> Response {
         .query()
         .is_some_and(|query| query.split('&').any(|pair| pair.split('=').next() == Some("verbose")));
     let body = match (verbose, ready) {
-        (true, _) => checks(&status, ready),
+        (true, _) => checks(&status, ready, shared.max_stale),
         (false, true) => "ready\n".to_owned(),
         (false, false) => format!("not ready: {}\n", missing(&status)),
     };
     answer(readiness(ready), TEXT, body)
 }
 
-/// Why nothing serves yet.
+/// Why nothing serves yet, or nothing that is fresh.
 fn missing(status: &Status) -> &str {
-    status.starting.as_deref().unwrap_or("no generation was published yet")
+    status.stale.as_deref().or(status.starting.as_deref()).unwrap_or("no generation was published yet")
 }
 
 fn readiness(ready: bool) -> StatusCode {
     if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
-/// One line a check, in the manner of kube-apiserver. Only the generation decides; the others inform.
-fn checks(status: &Status, ready: bool) -> String {
+/// One line a check, in the manner of kube-apiserver. The generation decides, and its age where that may not be any; the
+/// others inform.
+fn checks(status: &Status, ready: bool, max_stale: Option<Duration>) -> String {
     let line = |good: bool, name: &str, bad: &str| {
         if good { format!("[+]{name} ok\n") } else { format!("[-]{name} failed: {bad}\n") }
     };
@@ -119,7 +127,10 @@ fn checks(status: &Status, ready: bool) -> String {
     };
     let alive = status.is_alive(&clock::now());
     let decision = if ready { "readyz check passed\n" } else { "readyz check failed\n" };
-    line(ready, "generation", missing(status))
+    let stale = status.stale.as_deref();
+    let fresh = max_stale.map(|_| line(stale.is_none(), "fresh", stale.unwrap_or_default()));
+    line(ready || status.ready, "generation", missing(status))
+        + &fresh.unwrap_or_default()
         + &line(alive, "loop", "it hangs (informs only; see /livez)")
         + &remote
         + decision
@@ -239,16 +250,39 @@ async fn metrics(Extract(shared): Extract<Arc<Shared>>) -> Response {
 
 async fn sync(Extract(shared): Extract<Arc<Shared>>, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let decision = shared.gate.check_request(&head.headers, body).await;
+    let sources = named(head.uri.query().unwrap_or_default());
+    let unknown = sources.iter().find_map(|name| unknown(&shared.status(), name));
+    let decision = shared.gate.check_request(&head.headers, body, unknown.as_deref()).await;
     if decision == WebhookOutcome::Accepted {
-        (shared.state.trigger)(Trigger::Webhook);
+        (shared.state.trigger)(Trigger::Webhook, &sources);
     }
     let (code, text) = decision.answer();
-    let mut response = answer(code, TEXT, text);
+    let mut response = match unknown.filter(|_| decision == WebhookOutcome::Unknown) {
+        Some(unknown) => answer(code, TEXT, unknown + "\n"),
+        None => answer(code, TEXT, text),
+    };
     if matches!(decision, WebhookOutcome::Limited | WebhookOutcome::NoSecret) {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     response
+}
+
+/// The sources that a request is for: `source=NAME`, once for each.
+fn named(query: &str) -> Vec<String> {
+    let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    pairs.filter(|(key, _)| *key == "source").map(|(_, name)| name.to_owned()).collect()
+}
+
+/// Why there is no source of that name. Until the first attempt has ended they are not known, and it asks all of them.
+fn unknown(status: &Status, name: &str) -> Option<String> {
+    if status.last_attempt.is_none() || status.sources.iter().any(|source| source.name == name) {
+        return None;
+    }
+    let what = match status.sources.is_empty() {
+        true => "this instance has none: leave `source` out",
+        false => "GET /status lists them",
+    };
+    Some(format!("no source is called {:?}; {what}", human::sanitize(name, 63)))
 }
 
 /// Every answer: without secrets, never cached, never sniffed, and a page that may load and run nothing.

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use crate::admin;
 use crate::phase::Trigger;
 use crate::retry::random_fraction;
+use crate::sources::Requests;
 use crate::telemetry::metrics::{Metrics, SourceLabel};
 
 /// Asks for an attempt.
@@ -34,6 +36,16 @@ pub(super) fn spread(runtime: &Handle, within: Duration, metrics: &Metrics, ask:
             waiting.store(false, Ordering::SeqCst); // before: who asks now has seen something newer
             ask(trigger);
         });
+    })
+}
+
+/// Notes which sources a trigger is for, all of them if it names none, before it asks for the attempt: one attempt may
+/// answer several.
+pub(super) fn requesting(requests: &Requests, ask: TriggerFn) -> admin::TriggerFn {
+    let requests = requests.clone();
+    Arc::new(move |trigger, sources| {
+        requests.ask(sources);
+        ask(trigger);
     })
 }
 

@@ -9,16 +9,16 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
 
-use super::delayed_trigger::spread;
+use super::delayed_trigger::{requesting, spread};
 use super::ledger::LedgerKeeper;
 use super::{Error, Signals, registry, serve, starting, system};
 use crate::cluster::Clusters;
 use crate::config::Settings;
 use crate::deliver::{self, LoopEvent, Report, Rhythm};
 use crate::desired::Planner;
-use crate::phase::{Applied, Attempt, Outcome, SourceStatus, Status, Trigger};
+use crate::phase::{Applied, Attempt, LastAnswer, Outcome, SourceStatus, Status, Trigger};
 use crate::repeats::{Repeats, suppressed};
-use crate::sources::{Remote, SetOptions, SourceError, Upstream};
+use crate::sources::{Remote, Requests, SetOptions, SourceError, Upstream};
 use crate::telemetry::metrics::{Metrics, ResultLabel, Shown, SourceLabel};
 use crate::{admin, clock, human, shutdown};
 
@@ -65,7 +65,10 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
         counted.triggers.get_or_create(&SourceLabel { source: trigger.word() }).inc();
         let _ = send.try_send(trigger);
     };
+    let again = ask.clone();
+    let requests = Requests::default();
     let ask = spread(runtime.handle(), settings.trigger_spread, &metrics, Arc::new(ask));
+    let ask = requesting(&requests, ask);
     if let Some(listener) = listener {
         info!("listening at {}", listener.address());
         let registry = registry(&metrics, settings.metrics);
@@ -73,11 +76,12 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
         runtime.spawn(serve(listener, state, draining.clone()));
     }
     let sources = settings.sources.map(|sources| SetOptions { rules: true, root: false, ..sources });
-    let upstream = Upstream::open(settings.mirror, sources)?;
-    let again = Arc::clone(&ask);
+    let mut upstream = Upstream::open(settings.mirror, sources)?;
+    upstream.obeys(requests);
     upstream.on_answer(move || again(Trigger::Source));
     status.send_modify(|status| {
         status.remote = upstream.remote();
+        status.heard = LastAnswer::not_yet();
         status.asked.clone_from(&settings.sync.asked);
     });
     let options = rules.options.clone().naming(upstream.repository().as_deref());
@@ -98,7 +102,7 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
         ..DeliveryReporter::with_root(status, metrics, LedgerKeeper::default(), &rules.clusters)
     };
     runtime.block_on(async {
-        signals.ask(move |trigger| ask(trigger));
+        signals.ask(move |trigger| ask(trigger, &[]));
         let clusters = &rules.clusters;
         let rows = Arc::clone(&source);
         let tell = |turn: LoopEvent<'_>| {
@@ -160,6 +164,9 @@ impl DeliveryReporter {
     }
 
     pub(super) fn report(&mut self, turn: &LoopEvent<'_>) {
+        if !self.beside && matches!(turn, LoopEvent::Unchanged { .. } | LoopEvent::Delivered(_)) {
+            self.status.send_modify(|status| status.heard = LastAnswer::now());
+        }
         match turn {
             LoopEvent::Begins(trigger) => {
                 self.began = Some((*trigger, Timestamp::now(), std::time::Instant::now()));

@@ -100,7 +100,7 @@ impl Settings {
         let mut credentials = credentials::named(args, origins, hidden.password.as_ref())?;
         let issuance = check.issuance(hidden)?;
         credentials.extend(credentials::listed(args, origins)?);
-        let admin = check.admin()?;
+        let admin = check.admin(pace.period)?;
         let (entries, git) = check.git_config(hidden)?;
         let is_set = check.is_set()?;
         let style = check.style(&root)?;
@@ -120,6 +120,10 @@ impl Settings {
             text => Some(check.outside("termination-log", text, &root, &style)?),
         };
         let mirror = mirror::Options {
+            others: match style {
+                store::Style::Kubelet => vec![mirror_dir.clone(), check.dir_of_mirrors(&mirror_dir)],
+                store::Style::GitSync { .. } => Vec::new(),
+            },
             worktrees: style != store::Style::Kubelet,
             gc,
             depth,
@@ -140,8 +144,7 @@ impl Settings {
             verify: args.limits.verify,
             ..mirror::Options::new(mirror_dir, asked.clone(), wire)
         };
-        let backoff = pace.backoff;
-        let set = is_set.then(|| check.set(&mirror, backoff, sync_timeout, hidden)).transpose()?;
+        let set = is_set.then(|| check.set(&mirror, pace, sync_timeout, hidden)).transpose()?;
         Ok(Self {
             mirror,
             sources: set,
@@ -551,8 +554,16 @@ impl Check<'_> {
         Ok(Patience { failures, init_failures })
     }
 
-    fn admin(&self) -> Result<Option<admin::Options>, Error> {
+    fn admin(&self, period: Duration) -> Result<Option<admin::Options>, Error> {
         let given = &self.args.server;
+        let max_stale = Some(given.max_stale).filter(|max| !max.is_zero());
+        if let Some(max) = max_stale.filter(|max| *max < period.saturating_mul(2)) {
+            let of = |flag| self.origins.name(flag);
+            return Err(Error::Needs {
+                one: format!("{}={}", of("max-stale"), values::print_duration(max)),
+                other: format!("a {} of at most {}", of("period"), values::print_duration(max / 2)),
+            });
+        }
         let personality = self.origins.personality();
         if !given.http_bind.is_empty() {
             if !admin::is_address(&given.http_bind) {
@@ -570,6 +581,7 @@ impl Check<'_> {
                     Personality::GitSync => admin::Front::GitSync { metrics: given.http_metrics },
                 },
                 pprof: given.http_pprof,
+                max_stale,
             }));
         }
         let without =
@@ -582,6 +594,10 @@ impl Check<'_> {
         }
         if !given.webhook_secret_file.is_empty() {
             return without("webhook-secret-file");
+        }
+        // A job that publishes once may have the flags of a sidecar beside it.
+        if max_stale.is_some() && !self.args.pace.one_time {
+            return without("max-stale");
         }
         Ok(None)
     }

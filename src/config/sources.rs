@@ -1,6 +1,6 @@
 //! `--sources`: several repositories in one root.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::settings::absolute;
 use super::values::path;
 use crate::detached_io;
 use crate::mirror::{self, wire};
-use crate::retry::Backoff;
+use crate::phase::machine::Timing;
 use crate::secret::Source;
 use crate::sources::{BadFile, List, Listed, SetOptions};
 
@@ -51,25 +51,32 @@ impl Check<'_> {
         Ok(true)
     }
 
+    /// Where the mirrors of several sources are, by where that of one repository is.
+    pub(super) fn dir_of_mirrors(&self, mirror: &Path) -> PathBuf {
+        match self.args.root.mirror.as_str() {
+            "" => mirror.with_file_name("mirrors"),
+            _ => mirror.join("mirrors"),
+        }
+    }
+
     /// What makes the set.
     pub(super) fn set(
         &self,
         mirror: &mirror::Options,
-        backoff: Backoff,
+        pace: Timing,
         timeout: Duration,
         hidden: &Hidden,
     ) -> Result<SetOptions, Error> {
         let file = absolute(&self.args.source.sources);
         let (args, origins, hidden) = (self.args.clone(), self.origins.clone(), hidden.clone());
         let settings = WireSettings { args, origins, hidden, timeout };
-        let dir = match self.args.root.mirror.as_str() {
-            "" => mirror.dir.with_file_name("mirrors"),
-            _ => mirror.dir.join("mirrors"),
-        };
+        let dir = self.dir_of_mirrors(&mirror.dir);
         let mirror = mirror.clone();
         let one_time = self.args.pace.one_time;
         let wire = Arc::new(move |source: &Listed| settings.of(source).map_err(|error| error.to_string()));
-        Ok(SetOptions { file, dir, mirror, wire, backoff, timeout, one_time, rules: false, root: true })
+        let Timing { period, backoff, .. } = pace;
+        let (rules, root) = (false, true);
+        Ok(SetOptions { file, dir, mirror, wire, period, backoff, timeout, one_time, rules, root })
     }
 }
 

@@ -389,6 +389,17 @@ impl Error {
         }
     }
 
+    /// Whether it is the way to the remote that failed, not what the remote has.
+    pub fn is_cut(&self) -> bool {
+        let of_way =
+            |error: &wire::Error| error.is_transient() && !matches!(error, wire::Error::Remote { .. });
+        match self {
+            Self::Wire(error) => of_way(error),
+            Self::Unsent { source, .. } => of_way(source),
+            _ => false,
+        }
+    }
+
     /// How long the remote wants to be left alone.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {

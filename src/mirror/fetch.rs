@@ -67,12 +67,13 @@ struct CompleteTip {
 }
 
 /// Sets a mirror aside whose last tip is not complete: the network will bring it again. A repository that git-sync
-/// made has no tip in our refs; what it published last becomes that, if it is complete.
-pub(super) fn repair(layout: &Layout, shared: &Shared) -> Result<(), Error> {
+/// made has no tip in our refs; what it published last becomes that, if it is complete, and so does the tip of a mirror
+/// that was taken over.
+pub(super) fn repair(layout: &Layout, shared: &Shared, adopted: Option<ObjectId>) -> Result<(), Error> {
     let tips = match layout.tip() {
         Some(tip) => vec![tip],
         None if layout.form() == RepoKind::Worktrees => repo_kind::published(layout.dir())?,
-        None => Vec::new(),
+        None => adopted.into_iter().collect(),
     };
     let check = |tip: &ObjectId| -> Result<(), String> {
         let store = shared.store().map_err(|error| error.to_string())?;

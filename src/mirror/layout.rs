@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! DIR/treeswap          our mark, the lock of the mirror's writer, and the mirror's size without garbage
+//! DIR/config            git's, with the remote's URL, by which another mirror may take over what is here
 //! DIR/objects/pack/     everything that was fetched
 //! DIR/shallow           commits whose parents are not kept
 //! DIR/history/          commits alone, while they are looked at
@@ -211,13 +212,17 @@ impl Layout {
 
     /// What was last fetched and found complete. Malformed or absent is none.
     pub(super) fn tip(&self) -> Option<ObjectId> {
-        ObjectId::from_hex(fs::read_to_string(self.dir.join(TIP)).ok()?.trim())
+        tip_of(&self.dir)
     }
 
     /// Commits whose parents are not kept.
     pub(super) fn shallow(&self) -> Vec<ObjectId> {
-        let text = fs::read_to_string(self.dir.join("shallow")).unwrap_or_default();
-        text.lines().filter_map(ObjectId::from_hex).collect()
+        boundary_of(&self.dir)
+    }
+
+    /// Whether each step is to be durable before the next begins.
+    pub(super) fn is_durable(&self) -> bool {
+        self.durable
     }
 
     /// The packs, with their sizes, index included.
@@ -321,6 +326,17 @@ impl Layout {
     fn replace(&self, path: &Path, content: &[u8]) -> Result<(), Error> {
         replace(path, content, self.durable)
     }
+}
+
+/// What a mirror found complete last.
+pub(super) fn tip_of(dir: &Path) -> Option<ObjectId> {
+    ObjectId::from_hex(fs::read_to_string(dir.join(TIP)).ok()?.trim())
+}
+
+/// The commits of a mirror whose parents are not kept.
+pub(super) fn boundary_of(dir: &Path) -> Vec<ObjectId> {
+    let text = fs::read_to_string(dir.join("shallow")).unwrap_or_default();
+    text.lines().filter_map(ObjectId::from_hex).collect()
 }
 
 /// Opens and locks the mark.

@@ -16,6 +16,7 @@
 //! `gc_plan`; `error` and `lack`; `commit_info` what a commit says of itself; `received` how much has come; `turns` whose
 //! pack is taken in; `author` makes the repository of the demonstration.
 
+mod adopt;
 pub mod author;
 mod blobs;
 mod blocking;
@@ -108,6 +109,8 @@ pub enum Gc {
 pub struct Options {
     /// Where the mirror lives (a bare repository; made when absent).
     pub dir: PathBuf,
+    /// Mirrors, and directories of mirrors, of which one may be of the same remote: what it has need not be fetched.
+    pub others: Vec<PathBuf>,
     /// git-sync's layout: `dir` is `ROOT/.git` of a repository that is not bare, a repository that is there is taken
     /// over, and generations may become linked worktrees of it ([`Objects::add_worktree`]).
     pub worktrees: bool,
@@ -144,6 +147,7 @@ impl Options {
     pub fn new(dir: impl Into<PathBuf>, asked: Ref, wire: wire::Options) -> Self {
         Self {
             dir: dir.into(),
+            others: Vec::new(),
             worktrees: false,
             gc: Gc::Auto,
             asked,
@@ -258,12 +262,12 @@ impl Mirror {
         let client = wire::Client::new(options.wire.clone())?;
         let layout = Arc::new(Layout::open(&options.dir, form, options.durable)?);
         let shared = Arc::new(share(layout.dir().to_owned(), &options));
-        fetch::repair(&layout, &shared)?;
-        if options.worktrees {
-            repo_kind::name_origin(layout.dir(), client.remote())?;
-            if let Some(filter) = &options.filter {
-                partial::name_promisor(layout.dir(), filter)?;
-            }
+        let may_adopt = form == RepoKind::Bare && !inner;
+        let adopted = may_adopt.then(|| adopt::adopt(&layout, &options.others, client.remote())).flatten();
+        fetch::repair(&layout, &shared, adopted)?;
+        repo_kind::name_origin(layout.dir(), client.remote())?;
+        if let Some(filter) = options.filter.as_ref().filter(|_| options.worktrees) {
+            partial::name_promisor(layout.dir(), filter)?;
         }
         let course = fetch::HistoryShape::Unknown;
         let children = modules::Children::new();

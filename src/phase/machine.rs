@@ -38,7 +38,7 @@ pub struct Patience {
 pub const RETRY_AFTER_CEILING: Duration = Duration::from_secs(15 * 60);
 
 /// The least time between a failure and the next attempt, for every trigger: webhooks may come in by the hundred.
-const BREATH: Duration = Duration::from_secs(1);
+pub const BREATH: Duration = Duration::from_secs(1);
 
 /// Where a sync stands.
 #[derive(Clone, Copy, PartialEq, Debug)]

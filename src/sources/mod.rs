@@ -7,7 +7,8 @@
 //!
 //! Files: `remote` the thread that owns a mirror; `attempts` answers out of a root's attempts; `published` those with
 //! plans; `plans` what revisions ask for; `relations` what is known of their order. What a root follows is an
-//! [`Upstream`]: one repository, or a `set` of sources, which a `file` lists and which are `poll`ed side by side.
+//! [`Upstream`]: one repository, or a `set` of sources, which a `file` lists and which are `poll`ed side by side;
+//! `requests` which of them before their time.
 
 mod attempts;
 mod file;
@@ -16,6 +17,7 @@ mod poll;
 mod published;
 mod relations;
 mod remote;
+mod requests;
 mod set;
 mod upstream;
 
@@ -27,6 +29,7 @@ pub use attempts::{AttemptResults, History, Newest};
 pub use file::{BadFile, Credentials, List, Listed};
 pub use published::Published;
 pub use remote::Remote;
+pub use requests::Requests;
 pub use set::{SetError, SetOptions, SourceSet, WireOf};
 pub use upstream::Upstream;
 

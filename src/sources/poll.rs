@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use super::SourceError;
-use crate::mirror::{self, Mirror, Tip, wire};
+use crate::mirror::{self, Mirror, Tip};
 use crate::revision::{ObjectId, Ref, Revision};
 
 /// One look asks for all refs at once, but the server reads them one after the other, and a ref transaction may come in
@@ -60,9 +60,16 @@ pub(super) struct Answers {
     pub(super) retry_after: Option<Duration>,
     /// Something was named that was not before.
     pub(super) is_new: bool,
+    /// It said what its refs name, and the way to it did not fail then.
+    pub(super) heard: bool,
 }
 
 impl Answers {
+    /// Whether something of what was asked for is not there.
+    pub(super) fn has_failed(&self) -> bool {
+        self.of_refs.iter().any(|(_, answer)| !matches!(answer, Answer::Named(..)))
+    }
+
     /// A commit could not be had.
     fn failed(&mut self, tip: &Tip, error: mirror::Error) -> Answer {
         let why = SourceError::of_mirror(&error);
@@ -93,7 +100,7 @@ pub(super) async fn poll(question: Question) -> Answers {
 
 fn failed(refs: &[String], why: &SourceError) -> Answers {
     let of_refs = refs.iter().map(|asked| (asked.clone(), Answer::Failed(why.clone()))).collect();
-    Answers { of_refs, full: None, retry_after: None, is_new: false }
+    Answers { of_refs, full: None, retry_after: None, is_new: false, heard: false }
 }
 
 async fn ask(question: Question) -> Answers {
@@ -105,7 +112,8 @@ async fn ask(question: Question) -> Answers {
             return Answers { retry_after, ..failed(&question.refs, &SourceError::of_mirror(&error)) };
         }
     };
-    let mut answers = Answers { of_refs: Vec::new(), full: None, retry_after: None, is_new: false };
+    let mut answers =
+        Answers { of_refs: Vec::new(), full: None, retry_after: None, is_new: false, heard: true };
     let mut cut = None;
     for (asked, tip) in question.refs.iter().zip(tips) {
         let answer = match tip {
@@ -114,7 +122,7 @@ async fn ask(question: Question) -> Answers {
                 None => match mirror.fetch(&tip, &question.held).await {
                     Ok(revision) => Answer::Named(tip.object, revision),
                     Err(error) => {
-                        cut = cut.or_else(|| is_cut(&error).then(|| SourceError::of_mirror(&error)));
+                        cut = cut.or_else(|| error.is_cut().then(|| SourceError::of_mirror(&error)));
                         answers.failed(&tip, error)
                     }
                 },
@@ -123,6 +131,7 @@ async fn ask(question: Question) -> Answers {
         };
         answers.of_refs.push((asked.clone(), answer));
     }
+    answers.heard = cut.is_none();
     for (asked, answer) in &mut answers.of_refs {
         let is_new =
             matches!(answer, Answer::Named(object, _) if question.as_before(asked, *object).is_none());
@@ -133,16 +142,6 @@ async fn ask(question: Question) -> Answers {
         }
     }
     answers
-}
-
-/// Whether it is the way to the remote that failed, not what the remote has.
-fn is_cut(error: &mirror::Error) -> bool {
-    let of_way = |error: &wire::Error| error.is_transient() && !matches!(error, wire::Error::Remote { .. });
-    match error {
-        mirror::Error::Wire(error) => of_way(error),
-        mirror::Error::Unsent { source, .. } => of_way(source),
-        _ => false,
-    }
 }
 
 /// What each ref names, at one moment as far as that can be known. An error is about the repository; one ref's own is

@@ -29,8 +29,10 @@ use repository::{Repository, key};
 use super::SourceError;
 use super::file::{BadFile, List, Listed, OnFailure};
 use super::poll::{Answers, Question, poll};
+use super::requests::{Requested, Requests};
 use crate::detached_io;
 use crate::mirror::{self, Composer, Objects, Part, Tip, UniqueBaseNames, wire};
+use crate::phase::LastAnswer;
 use crate::repeats::{Repeats, suppressed};
 use crate::revision::Revision;
 
@@ -63,6 +65,7 @@ struct Answering {
     /// either taken by the attempt that waits or asks for another.
     awaited: Arc<std::sync::Mutex<bool>>,
     trigger: Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>,
+    requests: Requests,
 }
 
 impl Answering {
@@ -76,16 +79,20 @@ impl Answering {
         Awaiting(self.clone())
     }
 
-    fn end(&self, name: String, answers: Answers) {
-        let is_new = answers.is_new;
+    /// `was_failing` is how its repository was before, `again` whether somebody asked for it meanwhile.
+    fn end(&self, name: String, answers: Answers, (was_failing, again): (bool, bool)) {
+        let is_new = answers.is_new || answers.has_failed() || was_failing;
         let awaited = self.lock();
         let _ = self.send.send((name, answers)); // the set is gone: the process ends
-        if !*awaited
-            && is_new
-            && let Some(trigger) = self.trigger.get()
-        {
-            trigger();
+        if again || is_new && !*awaited {
+            self.trigger();
         }
+    }
+
+    /// Asks for an attempt, in which a source's time has come.
+    fn trigger(&self) {
+        self.requests.note_due();
+        self.trigger.get().into_iter().for_each(|trigger| trigger());
     }
 }
 
@@ -132,6 +139,8 @@ pub struct SourceSet {
     suspects: Vec<String>,
     /// How many deliveries wait for an answer.
     askers: Arc<AtomicUsize>,
+    /// What is known of a remote whose mirror cannot be opened.
+    opened: LastAnswer,
 }
 
 impl SourceSet {
@@ -150,7 +159,12 @@ impl SourceSet {
             repositories: BTreeMap::new(),
             polls: JoinSet::new(),
             answers,
-            answering: Answering { send, awaited: Arc::default(), trigger: Arc::default() },
+            answering: Answering {
+                send,
+                awaited: Arc::default(),
+                trigger: Arc::default(),
+                requests: Requests::default(),
+            },
             logged: BTreeMap::new(),
             refused: BTreeMap::new(),
             collided: None,
@@ -159,9 +173,15 @@ impl SourceSet {
             asked: None,
             suspects: Vec::new(),
             askers: Arc::default(),
+            opened: LastAnswer::not_yet(),
         };
         set.read_from_all();
         Ok(set)
+    }
+
+    /// Asks before their time for what is requested here.
+    pub fn obeys(&mut self, requests: Requests) {
+        self.answering.requests = requests;
     }
 
     /// Counts deliveries that wait for an answer, of which a root's set has none by itself.
@@ -222,7 +242,8 @@ impl SourceSet {
         self.take_answers();
         let late = self.late();
         let awaiting = self.answering.await_answers();
-        self.ask_all(held);
+        let requested = self.answering.requests.take();
+        self.ask(&requested, held);
         self.wait(&late).await;
         drop(awaiting);
         self.take_answers();
@@ -320,22 +341,45 @@ impl SourceSet {
         Ok(())
     }
 
-    /// Begins to ask those that are not being asked and have no pause.
-    fn ask_all(&mut self, held: &[Revision]) {
+    /// Notes which repositories somebody asked for. They stay so until they are asked.
+    fn note(&mut self, requested: &Requested) {
+        let now = Instant::now();
+        for (name, repository) in &mut self.repositories {
+            let mut sources = self.sources.iter().filter(|source| source.mirror == *name);
+            let is_requested = match requested {
+                Requested::Nothing => false,
+                Requested::All => true,
+                Requested::Sources(named) => sources.any(|source| named.contains(&source.listed.name)),
+            };
+            if is_requested
+                && !repository.requested.swap(true, Ordering::Relaxed)
+                && let Some(until) = repository.pauses(now)
+            {
+                wake_at(until, &self.answering, &mut self.polls);
+            }
+        }
+    }
+
+    /// Begins to ask those that are not being asked and have no pause: all of them, or those that are requested.
+    fn ask(&mut self, requested: &Requested, held: &[Revision]) {
+        self.note(requested);
+        // What is made of the set needs the answers of all.
+        let asks_all = !matches!(requested, Requested::Sources(_)) || self.is_patient();
         let objects = self.composer.objects();
         let held: Vec<Part> = held.iter().flat_map(|revision| objects.parts(*revision)).collect();
         let now = Instant::now();
         self.asked = Some(now);
         let may_pause = !self.options.root || !self.options.one_time;
         for (name, repository) in &mut self.repositories {
-            let pauses = repository.not_before.is_some_and(|until| now < until) && may_pause;
+            let pauses = may_pause && repository.pauses(now).is_some();
             if repository.busy || pauses {
                 continue;
             }
             let sources = self.sources.iter().filter(|source| source.mirror == *name);
             let refs: BTreeSet<String> = sources.map(|source| source.listed.asked.clone()).collect();
-            if refs.is_empty() {
-                continue; // it was asked while the file changed
+            let is_meant = asks_all || repository.is_due(&refs, now, self.options.period);
+            if refs.is_empty() || !is_meant {
+                continue; // without refs it was asked while the file changed
             }
             let known = repository.known.clone();
             let of_it = held.iter().filter(|part| part.mirror == *name).map(|part| part.revision);
@@ -351,7 +395,12 @@ impl SourceSet {
             (repository.busy, repository.asked) = (true, Some(now));
             let answering = self.answering.clone();
             let name = name.clone();
-            self.polls.spawn(async move { answering.end(name, poll(question).await) });
+            repository.requested.store(false, Ordering::Relaxed);
+            let (was_failing, again) = (repository.failures > 0, Arc::clone(&repository.requested));
+            self.polls.spawn(async move {
+                let answers = poll(question).await;
+                answering.end(name, answers, (was_failing, again.load(Ordering::Relaxed)));
+            });
         }
     }
 
@@ -404,10 +453,25 @@ impl SourceSet {
     }
 
     fn take(&mut self, name: &str, answers: Answers) {
-        if let Some(repository) = self.repositories.get_mut(name) {
-            repository.take(answers, &self.options.backoff);
+        let Some(repository) = self.repositories.get_mut(name) else { return };
+        repository.take(answers, &self.options.backoff);
+        let now = Instant::now();
+        // Sooner than the next attempt.
+        if let Some(until) = repository.pauses(now).filter(|until| *until < now + self.options.period)
+            && repository.may_recover()
+        {
+            wake_at(until, &self.answering, &mut self.polls);
         }
     }
+}
+
+/// Asks for an attempt then.
+fn wake_at(then: Instant, answering: &Answering, polls: &mut JoinSet<()>) {
+    let answering = answering.clone();
+    polls.spawn(async move {
+        tokio::time::sleep_until(then).await;
+        answering.trigger();
+    });
 }
 
 fn of_source(name: &str, error: &mirror::Error) -> SetError {

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use super::Recorded;
 use super::set::{SetError, SetOptions, SourceSet};
+use super::{Recorded, Requests};
 use crate::configmap::apply::Placement;
 use crate::mirror::{self, Mirror, Objects, Received, Selection, Submodules, Tip};
 use crate::payload::Refusal;
@@ -86,6 +86,13 @@ impl Upstream {
     pub fn acquit(&mut self) {
         if let Self::Set(set) = self {
             set.acquit();
+        }
+    }
+
+    /// What is asked for before its time, of several sources.
+    pub fn obeys(&mut self, requests: Requests) {
+        if let Self::Set(set) = self {
+            set.obeys(requests);
         }
     }
 

@@ -43,7 +43,7 @@ mod worktrees;
 pub(crate) mod error;
 pub(crate) mod layout;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,6 +55,7 @@ use crate::fsx::{self, Flush};
 use crate::generation::{GenerationRecord, Name};
 use crate::phase::Status;
 use crate::retention;
+use crate::revision::Revision;
 use layout::Layout;
 use links::TopNames;
 use lock::WriterLock;
@@ -256,6 +257,18 @@ impl Store {
     /// current generation goes on serving, but a new one must be staged whatever its revision.
     pub fn is_trusted(&self, now: &Now) -> bool {
         self.current().is_some_and(|record| record.is_trusted(now))
+    }
+
+    /// Notes that the current generation is also what another revision holds, which is newer: readers that ask which one
+    /// they have are told of that.
+    pub fn advance(&mut self, revision: Revision, sources: BTreeMap<String, Revision>) -> Result<(), Error> {
+        let current = self.state.current.clone();
+        for record in &mut self.state.generations {
+            if Some(&record.name) == current.as_ref() {
+                (record.revision, record.sources) = (revision, sources.clone());
+            }
+        }
+        self.save()
     }
 
     /// Every generation known, newest first, the current one included.

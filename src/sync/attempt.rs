@@ -26,7 +26,7 @@ use crate::generation::{GenerationRecord, Name};
 use crate::hooks::Hooks;
 use crate::human::one_line;
 use crate::mirror::{self, Objects, Tip};
-use crate::phase::Status;
+use crate::phase::{LastAnswer, Status};
 use crate::repeats::{Repeats, suppressed};
 use crate::retention::Plan;
 use crate::revision::{ObjectId, Revision};
@@ -69,6 +69,8 @@ pub(super) struct Worker {
     readable: Option<Revision>,
     /// What could not be mended the last time: said once, not at every look.
     unmended: BTreeSet<String>,
+    /// The remote said in this attempt what its ref names.
+    was_answered: bool,
     /// The root was not there when it was looked at last.
     rootless: bool,
     hooks: Option<Arc<Hooks>>,
@@ -96,6 +98,7 @@ impl Worker {
             ..View::default()
         };
         view.ready = store.is_trusted(&clock::now());
+        view.heard = LastAnswer::not_yet();
         let folds = store.probes().folds;
         let by_commit = store.is_git_sync();
         let given = PayloadInputs { folds, root_links: !by_commit, submodules: upstream.submodules() };
@@ -117,6 +120,7 @@ impl Worker {
             choosing: None,
             readable: None,
             unmended: BTreeSet::new(),
+            was_answered: false,
             rootless: false,
             hooks: None,
             root,
@@ -156,8 +160,11 @@ impl Worker {
         };
         if self.view.current().is_some_and(|record| same(record) || self.is_claimed(record, revision)) {
             debug!(%revision, "published already, or another revision of the same tree");
-            let published = self.verify(bounds, revision, choice).await?;
-            return Ok(published.map_or(Done::Unchanged, Done::published)); // 6
+            if let Some(published) = self.verify(bounds, revision, choice).await? {
+                return Ok(Done::published(published));
+            }
+            self.advance_record(bounds, revision).await?;
+            return Ok(Done::Unchanged); // 6
         }
         let base = self.view.current().filter(|record| record.selection == choice.digest && is_placed_alike);
         let base = base.map(|record| mirror::Base {
@@ -258,6 +265,7 @@ impl Worker {
         let mut upstream = self.upstream.lock().await;
         let resolved = bounds.network(Stage::Resolve, upstream.resolve(current, &held)).await;
         self.view.sources = upstream.rows(current, false);
+        self.was_answered = resolved.as_ref().map_or_else(Error::is_answer, |_| true);
         let tip = resolved?;
         self.metrics.took("resolve", began.elapsed());
         Ok(tip)
@@ -368,7 +376,11 @@ impl Work for Worker {
         self.repair(bounds).await?; // 1
         let choice = self.choice(bounds).await?;
         let healed = self.republish_damaged(bounds, &choice).await?;
+        self.was_answered = false;
         let followed = self.follow(bounds, &choice, may_publish).await;
+        if self.was_answered && !followed.as_ref().is_err_and(Error::is_cut) {
+            self.view.heard = LastAnswer::now();
+        }
         let mut upstream = self.upstream.lock().await;
         if followed.is_ok() {
             upstream.acquit();
@@ -393,6 +405,7 @@ impl Work for Worker {
         let mirror_bytes = self.view.mirror_bytes;
         let commits = self.view.commits.clone();
         let sources = self.view.sources.clone();
+        let heard = self.view.heard;
         let mended = bounds
             .blocking(Stage::Mend, move |cancel| {
                 let now = clock::now();
@@ -408,6 +421,7 @@ impl Work for Worker {
                     mirror_bytes,
                     commits,
                     sources,
+                    heard,
                 };
                 Ok((view, reaped, recovered, store.waits_for_recycling()))
             })

@@ -153,6 +153,20 @@ impl Error {
         matches!(self, Self::Store(store::Error::Replaced { .. }))
     }
 
+    /// Whether the remote answered, although there is no such ref.
+    pub(super) fn is_answer(&self) -> bool {
+        matches!(self, Self::Mirror(mirror::Error::Wire(mirror::wire::Error::NoSuchRef { .. })))
+    }
+
+    /// Whether the way to the remote failed.
+    pub(super) fn is_cut(&self) -> bool {
+        match self {
+            Self::Mirror(error) => error.is_cut(),
+            Self::Timeout { stage, .. } => matches!(stage, Stage::Resolve | Stage::Fetch),
+            _ => false,
+        }
+    }
+
     /// What a delivery that asked for the attempt is told.
     pub(super) fn as_answer(&self) -> SourceError {
         SourceError { what: one_line(self), hints: self.hints(), transient: self.is_transient() }

@@ -10,8 +10,9 @@
 //! 4. Something new within the minimum interval after the last publication: wait until that is over, then ask again, so
 //!    that the newest wins.
 //! 5. Fetch. The mirror holds more; the root is as it was.
-//! 6. The same tree as the current generation's, under the same selection: done. No generation, no event, no write.
-//!    (In git-sync's layout a generation is one commit's, and another commit another generation.)
+//! 6. The same tree as the current generation's, under the same selection: its record says the new revision from now on,
+//!    and that is all. No generation, no event. (In git-sync's layout a generation is one commit's, and another commit
+//!    another generation.)
 //! 7. Stage: what changed onto the spare, or everything. A staging that is not on record is removed at the next start.
 //!    A pre-publish hook that is a gate runs on what is staged, and refuses the attempt if it fails.
 //! 8. Publish, in the store's own numbered order: the swap is the commit point. In git-sync's layout the mirror makes

@@ -473,6 +473,7 @@ fn known_success(before: Option<Status>, view: &View, remote: &str, asked: &str)
 fn fill_status(status: &mut Status, view: &View) {
     status.ready |= view.ready;
     status.sources.clone_from(&view.sources);
+    status.heard = view.heard;
     let shown = |record: &crate::generation::GenerationRecord| {
         let decision = view.plan.decisions.iter().find(|decision| decision.name == record.name);
         let is_current = view.current.as_ref() == Some(&record.name);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 
 use crate::generation::{GenerationRecord, Name};
-use crate::phase::{Commit, SourceStatus};
+use crate::phase::{Commit, LastAnswer, SourceStatus};
 use crate::retention::Plan;
 use crate::revision::Revision;
 use crate::store::{Published, Room};
@@ -44,6 +44,8 @@ pub(super) struct View {
     pub(super) commits: HashMap<Revision, Option<Commit>>,
     /// The sources, where there are several.
     pub(super) sources: Vec<SourceStatus>,
+    /// The answer of the one remote, if there is but one.
+    pub(super) heard: LastAnswer,
     /// Bytes of the mirror, if it lies in the root, when they were last counted.
     pub(super) mirror_bytes: Option<u64>,
 }

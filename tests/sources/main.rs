@@ -2,14 +2,18 @@
 //!
 //! Files: `placing` is every rule of what may lie beside each other, with its refusal; `base_names` what a reader needs
 //! that dies of two files with one name; `guide` what docs/guides/sources.md shows; `words` what people are told;
-//! `repositories` what one is asked, and whose mirrors are whose.
+//! `repositories` what one is asked, and whose mirrors are whose; `requests` what webhooks and signals ask for; `stale` how
+//! long a remote may be silent; `equal` commits that change nothing that is published.
 
 mod base_names;
 #[path = "../common/mod.rs"]
 mod common;
+mod equal;
 mod guide;
 mod placing;
 mod repositories;
+mod requests;
+mod stale;
 mod words;
 
 use std::time::{Duration, Instant};

@@ -1,9 +1,12 @@
 //! What a repository of several sources is asked, and that its mirror is one root's.
 
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
 use super::common::http_backend::{HttpBackend, Kind};
 use super::common::many::{Many, rows, source};
 use super::common::run::to_end;
-use super::common::{Files, Sidecar, eventually};
+use super::common::{Files, Sidecar, eventually, noise};
 
 #[test]
 fn three_refs_of_one_repository_are_one_request_and_each_has_its_own_errors() {
@@ -65,4 +68,81 @@ fn one_place_for_mirrors_serves_one_root() {
     assert!(ran.stderr.contains("give each its own --mirror"), "{}", ran.stderr);
     drop(sidecar);
     other().expect_ok("it is free");
+}
+
+/// Bytes that the server sent since it was last asked for that.
+fn sent(server: &HttpBackend) -> u64 {
+    let sent = server.hits().iter().map(|hit| hit.down).sum();
+    server.forget();
+    sent
+}
+
+#[test]
+fn one_repository_that_becomes_a_source_is_not_fetched_again_nor_back_nor_with_another_key() {
+    let large: String = noise(1, 1 << 19).iter().map(|byte| format!("{byte:02x}")).collect(); // half of it can be sent
+    for place in ["", "place"] {
+        let many = Many::new();
+        let one = &many.world.remote;
+        let files = Files::new().file("large", large.clone());
+        one.commit(&files.clone().file("f", "1"));
+        let server = HttpBackend::start(many.world.dir(), Kind::default());
+        let url = server.url(one.path.file_name().unwrap().to_str().unwrap());
+        let mirror = format!("--mirror={}", many.world.dir().join("place").display());
+        let run = |what: &[&str]| {
+            let mut command = many.world.treeswap(&["sync", "--one-time", "--root"]);
+            command.arg(&many.world.root).args(what).args((!place.is_empty()).then_some(&mirror));
+            to_end(&mut command).expect_ok("sync");
+            sent(&server)
+        };
+        let repo = format!("--repo={url}");
+        let listed = many.file().display().to_string();
+        let list = |more: &str| many.list(&[format!("name: one, repo: '{url}', ref: main{more}")]);
+        assert!(run(&[&repo, "--ref=main"]) > 1 << 19);
+        list("");
+        assert!(run(&["--sources", &listed]) < 1_000, "a source");
+        one.commit(&files.clone().file("f", "2"));
+        assert!(run(&["--sources", &listed]) < 10_000, "what changed");
+        many.shows(&[("f", "2"), ("large", &large)]);
+        list(", credentials: {username: me, password-file: /dev/null}");
+        assert!(run(&["--sources", &listed]) < 1_000, "with other credentials");
+        one.commit(&files.clone().file("f", "3"));
+        assert!(run(&[&repo, "--ref=main"]) < 10_000, "and back");
+        many.shows(&[("f", "3"), ("large", &large)]);
+    }
+}
+
+#[test]
+fn a_source_whose_first_mirror_is_gone_begins_with_the_one_repositorys_and_a_stranger_with_none() {
+    let many = Many::new();
+    let (one, two) = (many.remote("one"), many.remote("two"));
+    for (n, remote) in [(1, &one), (2, &two)] {
+        remote.commit(&Files::new().file("large", noise(n, 1 << 19)));
+    }
+    let server = HttpBackend::start(many.world.dir(), Kind::default());
+    let run = |what: &str| {
+        let mut command = many.world.treeswap(&["sync", "--one-time", what, "--root"]);
+        to_end(command.arg(&many.world.root)).expect_ok("sync");
+        sent(&server)
+    };
+    let list = |remote| many.list(&[format!("name: one, repo: '{}', to: one", server.url(remote))]);
+    let listed = format!("--sources={}", many.file().display());
+    list("one");
+    assert!(run(&listed) > 1 << 19);
+    assert!(run(&format!("--repo={}", server.url("one"))) < 1_000, "the mirror of one repository is new");
+    std::fs::remove_dir_all(many.world.root.join("..treeswap/mirrors")).unwrap();
+    assert!(run(&listed) < 1_000, "those of sources are");
+    let before = linked(&many.world.root.join("..treeswap"));
+    assert!(before >= 2, "{before}");
+    list("two");
+    assert!(run(&listed) > 1 << 19, "another repository");
+    assert_eq!(linked(&many.world.root.join("..treeswap")), before);
+}
+
+/// Packs below a directory that have another name besides.
+fn linked(dir: &Path) -> usize {
+    let count = |entry: std::fs::DirEntry| match entry.metadata().unwrap() {
+        found if found.is_dir() => linked(&entry.path()),
+        found => usize::from(entry.path().extension().is_some_and(|end| end == "pack") && found.nlink() > 1),
+    };
+    std::fs::read_dir(dir).unwrap().map(|entry| count(entry.unwrap())).sum()
 }

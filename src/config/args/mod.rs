@@ -389,6 +389,12 @@ pub struct Server {
     /// File with the secrets that open POST /sync, one a line (repeatable); read again at every request
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub webhook_secret_file: Vec<PathBuf>,
+
+    /// /readyz is 503 once the remote, or that of some source, has not answered for so long; 0s for never
+    ///
+    /// At least twice --period. Without it an outage never turns readiness: what is published keeps serving.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration, hide_short_help = true)]
+    pub max_stale: Duration,
 }
 
 /// The log.

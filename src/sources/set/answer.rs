@@ -61,6 +61,7 @@ impl SourceSet {
                 revision: part.map(|part| part.revision),
                 failing_since: repository.and_then(|repository| repository.failing_since),
                 is_late: repository.is_some_and(|repository| repository.busy),
+                heard: repository.map_or(self.opened, |repository| repository.heard),
                 hints: why.as_ref().map(|why| why.hints.clone()).unwrap_or_default(),
                 error: why.map(|why| why.what),
             }

@@ -24,6 +24,8 @@ pub struct SetOptions {
     pub mirror: mirror::Options,
     /// The way to each.
     pub wire: WireOf,
+    /// From one question to the next.
+    pub period: Duration,
     /// The pauses of a repository that fails.
     pub backoff: Backoff,
     /// How long one may take for one answer.

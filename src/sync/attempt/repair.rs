@@ -61,6 +61,23 @@ impl Worker {
         self.stage_and_publish(bounds, revision, choice, None).await.map(Some)
     }
 
+    /// The current generation is what this revision holds, too: its record says so from now on. Nothing that readers of
+    /// files could see changes.
+    pub(super) async fn advance_record(&mut self, bounds: &Bounds, revision: Revision) -> Result<(), Error> {
+        if self.by_commit || self.view.revision() == Some(revision) {
+            return Ok(());
+        }
+        let objects = self.objects().await;
+        let mut store = self.store().await;
+        let noted = bounds.blocking(Stage::Publish, move |_| {
+            let parts = objects.parts(revision).into_iter().map(|part| (part.name, part.revision));
+            store.advance(revision, parts.collect())?;
+            Ok(store.generations().to_vec())
+        });
+        self.view.generations = noted.await?;
+        Ok(())
+    }
+
     /// Whether a generation that is not on record says by its name that it is this revision's.
     pub(super) fn is_claimed(&self, record: &GenerationRecord, revision: Revision) -> bool {
         !record.is_known() && record.name.commit() == Some(revision)
