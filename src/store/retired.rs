@@ -10,7 +10,7 @@ use super::Error;
 use super::carry::carry;
 use super::stage::{Unsynced, WriteOptions};
 use super::staging_dir::StagingDir;
-use super::stamps::{self, Depth, Stamps};
+use super::stamps::{self, Stamps};
 use crate::generation::GenerationRecord;
 use crate::human::one_line;
 use crate::payload::{BlobSource, Delta};
@@ -102,7 +102,7 @@ impl RecycledSpare {
         cancel: &CancellationToken,
     ) -> Result<Option<(OwnedFd, Unsynced, Stamps)>, Error> {
         let Self { old, top, mut stamps } = self;
-        let carried = stamps.look(&top, Depth::Names, cancel).and_then(|found| match found {
+        let carried = stamps.look_at_directories(&top, cancel).and_then(|found| match found {
             Some(path) => Err(stamps::changed_by_others(path)),
             None => carry(&top, old.staging(), name, delta, blobs, options, &mut stamps, cancel),
         });

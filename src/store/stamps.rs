@@ -8,7 +8,8 @@
 //! What this cannot see: a change within one tick of the file system's clock after ours (4 ms on most kernels), a write
 //! through a shared memory map on tmpfs, and file systems whose times come from elsewhere, which are not asked.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -27,6 +28,8 @@ use crate::payload::join;
 const MOVED_MAX: usize = 1 << 16;
 /// Directories inside each other that a look goes into; each is an open descriptor meanwhile.
 const DEPTH_MAX: usize = 64;
+/// Bytes of the directories' paths that are kept.
+const DIRS_MAX: usize = 4 << 20;
 
 /// A change time: seconds and nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -54,15 +57,8 @@ pub(super) struct Stamps {
     moved: HashMap<u64, Stamp>,
     /// The top directory's content. Its change time tells nothing: it is renamed into its place.
     top: Stamp,
-}
-
-/// What a look compares.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Depth {
-    /// Directories: names that came, went or changed.
-    Names,
-    /// Everything.
-    Content,
+    /// Paths of all directories but the top one, from the last look at the whole tree, each ended by a zero byte.
+    dirs: Vec<u8>,
 }
 
 impl Stamps {
@@ -76,7 +72,7 @@ impl Stamps {
         let steps = clock.count();
         let top = Stamp::of_content(&rustix::fs::fstat(top)?);
         let since = file_system_time(scratch)?;
-        Ok(Self { clock: Arc::clone(clock), steps, since, moved: HashMap::new(), top })
+        Ok(Self { clock: Arc::clone(clock), steps, since, moved: HashMap::new(), top, dirs: Vec::new() })
     }
 
     /// Whether the clock was set since, so that nothing can be said any more.
@@ -105,8 +101,8 @@ impl Stamps {
         self.top = Stamp::of_content(stat);
     }
 
-    /// Looks at a whole tree, and from then on counts from the beginning of this look. Returns the first path that is
-    /// not as we left it.
+    /// Looks at the whole tree, and from then on counts from the beginning of this look. Returns the first path that is
+    /// not as we left it, or more than can be looked after.
     pub(super) fn renew(
         &mut self,
         top: &OwnedFd,
@@ -114,34 +110,63 @@ impl Stamps {
         cancel: &CancellationToken,
     ) -> Result<Option<PathBuf>, Error> {
         let since = file_system_time(scratch).map_err(stage::io_error("ask for the time of", b"."))?;
-        let found = self.look(top, Depth::Content, cancel)?;
-        if found.is_none() {
-            self.since = since;
-            self.moved = HashMap::new();
+        let mut look = Look { stamps: self, cancel, path: Vec::new(), level: 0, dirs: Vec::new() };
+        if look.directory(top)? {
+            return Ok(Some(stage::shown(&look.path)));
         }
-        Ok(found)
+        self.dirs = look.dirs;
+        self.since = since;
+        self.moved = HashMap::new();
+        Ok(None)
     }
 
-    /// Looks at a tree, and returns the first path that is not as we left it.
-    pub(super) fn look(
+    /// These paths are gone, and those directories are new.
+    pub(super) fn moved_dirs<'p>(&mut self, removed: &HashSet<&[u8]>, added: impl Iterator<Item = &'p [u8]>) {
+        let before = std::mem::take(&mut self.dirs);
+        let mut dirs = Vec::with_capacity(before.len());
+        let kept = paths(&before).map(CStr::to_bytes).filter(|path| !removed.contains(path));
+        for path in kept.chain(added) {
+            dirs.extend_from_slice(path);
+            dirs.push(0);
+        }
+        self.dirs = dirs;
+    }
+
+    /// Looks at the directories that the last look at the whole tree found: whether names came, went or changed. Returns
+    /// the first one that is not as we left it.
+    pub(super) fn look_at_directories(
         &self,
         top: &OwnedFd,
-        depth: Depth,
         cancel: &CancellationToken,
     ) -> Result<Option<PathBuf>, Error> {
-        let mut look = Look { stamps: self, depth, cancel, path: Vec::new(), level: 0 };
-        let found = look.directory(top)?;
-        Ok(found.then(|| stage::shown(&look.path)))
+        let stat = rustix::fs::fstat(top).map_err(stage::io_error("look at", b"."))?;
+        if !self.hold_for_top(&stat) {
+            return Ok(Some(stage::shown(b".")));
+        }
+        for path in paths(&self.dirs) {
+            alive(cancel)?;
+            // A component that was replaced by a link has changed the directory above it, which is looked at as well.
+            let stat = fsx::stat(top, path).map_err(stage::io_error("look at", path.to_bytes()))?;
+            if !stat.is_some_and(|stat| self.hold_for(&stat)) {
+                return Ok(Some(stage::shown(path.to_bytes())));
+            }
+        }
+        Ok(None)
     }
+}
+
+fn paths(dirs: &[u8]) -> impl Iterator<Item = &CStr> {
+    dirs.split_inclusive(|byte| *byte == 0).filter_map(|path| CStr::from_bytes_with_nul(path).ok())
 }
 
 struct Look<'a> {
     stamps: &'a Stamps,
-    depth: Depth,
     cancel: &'a CancellationToken,
     /// Where it is; where something was found, that.
     path: Vec<u8>,
     level: usize,
+    /// As in [`Stamps`].
+    dirs: Vec<u8>,
 }
 
 impl Look<'_> {
@@ -151,7 +176,7 @@ impl Look<'_> {
         let stat = rustix::fs::fstat(dir).map_err(stage::io_error("look at", &self.path))?;
         let is_ours =
             if self.level == 0 { self.stamps.hold_for_top(&stat) } else { self.stamps.hold_for(&stat) };
-        if !is_ours || self.level > DEPTH_MAX {
+        if !is_ours || self.level > DEPTH_MAX || self.dirs.len() > DIRS_MAX {
             return Ok(true);
         }
         let mut below = Vec::new();
@@ -159,7 +184,7 @@ impl Look<'_> {
         fsx::each(dir, |name, kind| {
             if kind == FileType::Directory {
                 below.push(name.to_owned());
-            } else if strange.is_none() && (self.depth == Depth::Content || kind == FileType::Unknown) {
+            } else if strange.is_none() {
                 match fsx::stat(dir, name)? {
                     Some(stat) if fsx::file_type(&stat) == FileType::Directory => below.push(name.to_owned()),
                     Some(stat) if self.stamps.hold_for(&stat) => {}
@@ -176,6 +201,8 @@ impl Look<'_> {
         for name in below {
             let length = self.path.len();
             self.path = join(&self.path, name.to_bytes());
+            self.dirs.extend_from_slice(&self.path);
+            self.dirs.push(0);
             let dir = fsx::open_dir(dir, name.as_c_str()).map_err(stage::io_error("look at", &self.path))?;
             self.level += 1;
             if self.directory(&dir)? {
