@@ -5,6 +5,7 @@
 //! random comes from a seed. Figures go to standard output, a line each.
 #![allow(unreachable_pub, missing_docs)] // a test binary exports nothing
 
+mod beside;
 #[path = "../common/mod.rs"]
 mod common;
 mod pool;

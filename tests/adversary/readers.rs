@@ -1,6 +1,7 @@
 //! Pinned readers beside it all: every read shows one recorded set, and of each source one commit that its ref named.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -39,12 +40,14 @@ fn pinned_readers_see_recorded_sets_only() {
     let sidecar = remotes.many.sidecar(&more);
     let root = &remotes.many.world.root;
     eventually(60, "the first set", || root.join("..data").exists().then_some(()));
+    let beside = remotes.beside();
     let (stop, enough, reads) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
     let began = Instant::now();
-    let (mut saw, mut pushes, mut disturbed) = (Vec::new(), 0, 0);
+    let (mut saw, mut pushes, mut disturbed, mut others) = (Vec::new(), 0, 0, None);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| remotes.write(&stop));
         let disturber = scope.spawn(|| remotes.disturb(&stop));
+        let reader_beside = scope.spawn(|| beside.read(|x, y| remotes.partner(x) == y, &stop));
         let reader = |_| scope.spawn(|| read_on(&remotes, &enough, &reads));
         let readers: Vec<_> = (0..READERS).map(reader).collect();
         while !readers.iter().any(|reader| reader.is_finished()) {
@@ -59,6 +62,7 @@ fn pinned_readers_see_recorded_sets_only() {
         saw = readers.into_iter().map(|reader| reader.join().unwrap()).collect();
         pushes = writer.join().unwrap();
         disturbed = disturber.join().unwrap();
+        others = Some(reader_beside.join().unwrap());
     });
     let recorded = published(&sidecar);
     let mut sets = BTreeMap::new();
@@ -85,6 +89,7 @@ fn pinned_readers_see_recorded_sets_only() {
         pairs.len(),
         began.elapsed().as_secs_f32()
     );
+    others.into_iter().flatten().for_each(|line| println!("{line}"));
     assert!(apart <= stalls, "refs of one repository come from one moment");
     let is_all = count(|saw| saw.reads) >= least && recorded.len() >= swaps;
     assert!(is_all || seconds.is_some(), "an hour was not enough for {least} reads of {swaps} swaps");
@@ -123,10 +128,10 @@ fn judge(
 
 fn read_on(remotes: &Remotes, enough: &AtomicBool, reads: &AtomicU64) -> Saw {
     let mut saw = Saw::default();
-    let root = &remotes.many.world.root;
+    let (root, copies) = (&remotes.many.world.root, copies());
     while !enough.load(Ordering::Relaxed) {
         let pin = Pin::take(root, &Options::default()).unwrap();
-        let set = read(&pin).unwrap_or_else(|wrong| panic!("{}: {wrong}", pin.location().display()));
+        let set = read(&pin, &copies).unwrap_or_else(|wrong| panic!("{}: {wrong}", pin.location().display()));
         saw.reads += 1;
         if saw.reads.is_multiple_of(64) {
             reads.fetch_add(64, Ordering::Relaxed);
@@ -151,28 +156,42 @@ fn read_on(remotes: &Remotes, enough: &AtomicBool, reads: &AtomicU64) -> Saw {
     saw
 }
 
+/// The word that a source's files begin with, and the paths of its copies.
+struct Copies {
+    word: &'static str,
+    paths: [CString; 2],
+}
+
+/// Those of all sources: made once, since they are read millions of times.
+fn copies() -> [Copies; SOURCES.len()] {
+    SOURCES.map(|(name, repo, _)| Copies {
+        word: if repo == 4 { "daemon" } else { name },
+        paths: COPIES.map(|copy| CString::new(format!("{name}/{copy}")).unwrap()),
+    })
+}
+
 /// The set that the files' contents tell; an error where one source's files disagree.
-fn read(pin: &Pin) -> Result<Set, String> {
+fn read(pin: &Pin, all: &[Copies; SOURCES.len()]) -> Result<Set, String> {
     let mut set = [0; SOURCES.len()];
-    for ((name, repo, _), number) in SOURCES.iter().zip(&mut set) {
-        let word = if *repo == 4 { "daemon" } else { name };
-        let one = |copy: &str| -> Result<usize, String> {
-            let path = format!("{name}/{copy}");
-            let mut text = [0; 64];
-            let file = rustix::fs::openat(pin.dir(), &path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-            let length = file.and_then(|file| rustix::io::read(file, &mut text));
-            let length = length.map_err(|error| format!("{path}: {error}"))?;
-            let text = std::str::from_utf8(&text[..length]).unwrap_or_default();
-            let number = text.strip_prefix(word).and_then(|rest| rest.trim().parse().ok());
-            number.ok_or_else(|| format!("{path}: {text:?}"))
-        };
-        let copies = COPIES.map(one);
-        *number = copies[0].clone()?;
-        if copies.iter().any(|copy| copy.as_ref() != Ok(number)) {
-            return Err(format!("{name} is a mixture: {copies:?}"));
+    for (Copies { word, paths }, number) in all.iter().zip(&mut set) {
+        let [first, second] = [&paths[0], &paths[1]].map(|path| number_in(pin, word, path));
+        *number = first?;
+        let second = second?;
+        if second != *number {
+            return Err(format!("{paths:?} are of two commits: {number} and {second}"));
         }
     }
     Ok(set)
+}
+
+fn number_in(pin: &Pin, word: &str, path: &CStr) -> Result<usize, String> {
+    let mut text = [0; 64];
+    let file = rustix::fs::openat(pin.dir(), path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let length = file.and_then(|file| rustix::io::read(file, &mut text));
+    let text = &text[..length.map_err(|error| format!("{path:?}: {error}"))?];
+    let number = text.strip_prefix(word.as_bytes()).and_then(|rest| std::str::from_utf8(rest).ok());
+    let number = number.and_then(|number| number.trim_ascii().parse().ok());
+    number.ok_or_else(|| format!("{path:?}: {:?}", String::from_utf8_lossy(text)))
 }
 
 /// Nothing is missing, and nothing is too much.

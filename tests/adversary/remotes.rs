@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::beside::Beside;
 use crate::common::Random;
 use crate::common::http_backend::{Canned, HttpBackend, Kind};
 use crate::common::many::Many;
@@ -76,6 +77,16 @@ impl Remotes {
         this
     }
 
+    /// Two programs of one ref each of the last repository, and a volume of both.
+    pub fn beside(&self) -> Beside<'_> {
+        Beside::start(&self.many.world, &self.remotes[4], &self.daemon())
+    }
+
+    /// Where the last repository is served.
+    fn daemon(&self) -> String {
+        format!("git://{}/daemon", self.port.address)
+    }
+
     fn list(&self) {
         let dir = self.many.world.dir();
         let (key, hosts) = (dir.join("key"), dir.join("known_hosts"));
@@ -91,7 +102,7 @@ impl Remotes {
             self._http[1].url("old-http"),
             ssh,
             format!("file://{}", self.remotes[3].path.display()),
-            format!("git://{}/daemon", self.port.address),
+            self.daemon(),
         ];
         let line = |(name, repo, asked): &(&str, usize, &str)| {
             let more = if *repo == 2 { format!(", credentials: {credentials}") } else { String::new() };

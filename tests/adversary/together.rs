@@ -7,17 +7,18 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use treeswap::pin::{Options, Pin};
 
+use crate::beside::{Beside, number};
 use crate::common::Random;
 use crate::common::http_backend::{HttpBackend, Kind};
 use crate::common::many::Many;
-use crate::common::{Remote, Sidecar, World, eventually, full};
+use crate::common::{Remote, eventually, full};
 use crate::pool::Pool;
 
 /// A transaction that takes so long can be read in its middle twice.
@@ -65,10 +66,6 @@ impl Writer {
     }
 }
 
-fn number(text: std::io::Result<String>) -> Option<usize> {
-    text.ok()?.trim_end().strip_prefix("both ")?.parse().ok()
-}
-
 /// What readers of one root see: pairs, and those that are torn, by generation.
 #[derive(Default)]
 struct Pairs {
@@ -93,72 +90,6 @@ fn pairs(root: &Path, stop: &AtomicBool) -> Pairs {
         std::thread::sleep(Duration::from_micros(500));
     }
     pairs
-}
-
-/// Reads two places one after the other, as a program does that has two directories; how often, and how often they
-/// disagreed.
-fn apart(places: [PathBuf; 2], stop: &AtomicBool) -> (u64, u64) {
-    let (mut reads, mut mixed) = (0, 0);
-    while !stop.load(Ordering::Relaxed) {
-        let read = |place: &PathBuf| number(std::fs::read_to_string(place));
-        if let (Some(x), Some(y)) = (read(&places[0]), read(&places[1])) {
-            (reads, mixed) = (reads + 1, mixed + u64::from(x != y));
-        }
-        std::thread::sleep(Duration::from_micros(500));
-    }
-    (reads, mixed)
-}
-
-/// As a kubelet does with two ConfigMaps in a projected volume: each is known from a watch of its own, and what is known of
-/// both is swapped in at once.
-fn projected(remote: &Remote, dir: &Path, stop: &AtomicBool) {
-    std::fs::create_dir_all(dir).unwrap();
-    let mut random = Random::new(3);
-    let mut known = ["x", "y"].map(|_| String::new());
-    for round in 0.. {
-        for (name, known) in ["x", "y"].iter().zip(&mut known) {
-            if random.below(2) == 0 || known.is_empty() {
-                *known = remote.git(&["show", &format!("refs/heads/{name}:k0")]);
-            }
-        }
-        let new = dir.join(format!("..{round}"));
-        std::fs::create_dir(&new).unwrap();
-        for (name, text) in ["x", "y"].iter().zip(&known) {
-            std::fs::write(new.join(name), text).unwrap();
-        }
-        std::os::unix::fs::symlink(format!("..{round}"), dir.join("..data_tmp")).unwrap();
-        std::fs::rename(dir.join("..data_tmp"), dir.join("..data")).unwrap();
-        if stop.load(Ordering::Relaxed) {
-            return;
-        }
-    }
-}
-
-/// Reads one volume as [`pairs`] does: resolved once.
-fn of_volume(dir: &Path, stop: &AtomicBool) -> (u64, u64) {
-    let (mut reads, mut mixed) = (0, 0);
-    while !stop.load(Ordering::Relaxed) {
-        if let Ok(set) = dir.join("..data").canonicalize() {
-            let [x, y] = ["x", "y"].map(|name| number(std::fs::read_to_string(set.join(name))));
-            (reads, mixed) = (reads + 1, mixed + u64::from(x != y));
-        }
-        std::thread::sleep(Duration::from_micros(500));
-    }
-    (reads, mixed)
-}
-
-/// Two syncs of one ref each.
-fn two_syncs(world: &World, url: &str) -> ([Sidecar; 2], [PathBuf; 2]) {
-    let one = |name: &str| {
-        let root = world.dir().join(format!("alone-{name}"));
-        let fast = ["--period=10ms", "--min-interval=0s", "--grace=1m", "--http-bind=127.0.0.1:0"];
-        let mut command = world.treeswap(&["sync", "--repo", url, "--ref", name, "--root"]);
-        // The log of each is in the directory that the world names.
-        let log = World::new();
-        (Sidecar::of(&log, command.arg(&root).args(fast)), root.join("..data/k0"))
-    };
-    let [(x, at_x), (y, at_y)] = ["x", "y"].map(one);
-    ([x, y], [at_x, at_y])
 }
 
 /// Bursts of transactions, then a moment in which the refs can be read.
@@ -203,16 +134,12 @@ fn run(way: &str, count: usize, url: impl Fn(&Many, &HttpBackend, &Remote) -> St
     let sidecar = many.sidecar(&["--grace=0s"]);
     let root = &many.world.root;
     eventually(60, "the first pair", || root.join("..data").exists().then_some(()));
-    let beside = full().then(|| two_syncs(&many.world, &url));
-    let volume = many.world.dir().join("volume");
+    let beside = full().then(|| Beside::start(&many.world, &remote, &url));
     let stop = AtomicBool::new(false);
     let began = Instant::now();
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| pairs(root, &stop));
-        let others = beside.as_ref().map(|(_, places)| {
-            scope.spawn(|| projected(&remote, &volume, &stop));
-            (scope.spawn(|| apart(places.clone(), &stop)), scope.spawn(|| of_volume(&volume, &stop)))
-        });
+        let others = beside.as_ref().map(|beside| scope.spawn(|| beside.read(|x, y| x == y, &stop)));
         let reachable = |last| number(std::fs::read_to_string(root.join("..data/x/k0"))) == Some(last);
         let stalls = transactions(&remote, &pool, count, reachable);
         std::thread::sleep(Duration::from_millis(200));
@@ -226,13 +153,8 @@ fn run(way: &str, count: usize, url: impl Fn(&Many, &HttpBackend, &Remote) -> St
             seen.torn.len(),
             began.elapsed().as_secs_f32()
         );
-        if let Some((apart, of_volume)) = others {
-            for (what, (reads, mixed)) in [
-                ("two syncs of one ref each, read one after the other", apart.join().unwrap()),
-                ("a volume that is projected from two watches, simulated", of_volume.join().unwrap()),
-            ] {
-                println!("  beside it, {what}: {mixed} of {reads} reads mixed");
-            }
+        for line in others.into_iter().flat_map(|others| others.join().unwrap()) {
+            println!("{line}");
         }
         assert!(seen.torn.len() <= stalls, "torn, though no transaction was slow: {:?}", seen.torn);
         assert!(seen.generations.len() > count / 400, "too little was published");

@@ -318,6 +318,8 @@ fn backend(
         .env("QUERY_STRING", query)
         .env("CONTENT_TYPE", hit.header("content-type").unwrap_or_default())
         .env("CONTENT_LENGTH", body.len().to_string())
+        // git packs a request of more than 1 KiB.
+        .env("HTTP_CONTENT_ENCODING", hit.header("content-encoding").unwrap_or_default())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null());

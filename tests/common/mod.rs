@@ -6,6 +6,7 @@
 //! calls, so that a mistake in treeswap cannot hide itself.
 #![allow(dead_code, unused_imports, unreachable_pub, missing_docs)] // each test binary uses its part
 
+pub mod git_sync;
 pub mod http_backend;
 pub mod many;
 pub mod random;

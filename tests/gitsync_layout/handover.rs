@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::common::{World, eventually, root, run};
+use super::common::{World, eventually, git_sync, root, run};
 use super::{files, target};
 
 /// Looks that every handover must stand.
@@ -48,27 +48,11 @@ impl Looker {
     }
 }
 
-/// git-sync itself, once. Where git is older than 2.46, what it asks for in newer words is translated.
+/// git-sync itself, once.
 fn git_sync(world: &World, program: &Path) {
-    let shim = world.dir().join("bin");
-    if !shim.exists() {
-        std::fs::create_dir(&shim).unwrap();
-        let real = run::to_end(run::clean("sh", world.dir()).args(["-c", "command -v git"])).expect_ok("git");
-        let text = format!(
-            "#!/bin/sh\nif [ \"$1 $2\" = 'config list' ]; then shift 2; set -- config --list \"$@\"; fi\n\
-             exec {} \"$@\"\n",
-            real.stdout.trim_end()
-        );
-        run::executable(&shim.join("git"), &text);
-    }
-    let mut path = std::ffi::OsString::from(&shim);
-    path.push(":");
-    path.push(std::env::var_os("PATH").unwrap());
-    let mut command = run::clean(program, &world.dir().join("home"));
-    command.env_remove("GIT_CONFIG_GLOBAL").env("PATH", path).env("TMPDIR", world.dir());
+    let mut command = git_sync::command(world, program);
     command.arg("--repo").arg(&world.remote.path).arg("--root").arg(&world.root);
     command.args(["--ref=main", "--link=live", "--one-time", "--stale-worktree-timeout=1h"]);
-    command.arg("--git-config=safe.directory:*");
     run::to_end(&mut command).expect_ok("git-sync");
 }
 
@@ -88,7 +72,7 @@ fn assert_names(world: &World, commit: &str) {
 #[test]
 #[ignore = "needs git-sync itself: TREESWAP_TEST_GIT_SYNC names the program"]
 fn git_sync_4_to_treeswap_and_back_without_a_moment_without_a_tree() {
-    let program = PathBuf::from(std::env::var_os("TREESWAP_TEST_GIT_SYNC").expect("TREESWAP_TEST_GIT_SYNC"));
+    let program = git_sync::program().expect("TREESWAP_TEST_GIT_SYNC");
     let world = World::new();
     world.remote.commit(&files("0"));
     git_sync(&world, &program);
@@ -115,7 +99,7 @@ fn git_sync_4_to_treeswap_and_back_without_a_moment_without_a_tree() {
 #[test]
 #[ignore = "needs git-sync itself: TREESWAP_TEST_GIT_SYNC names the program"]
 fn git_sync_3_to_treeswap_without_a_moment_without_a_tree() {
-    let program = PathBuf::from(std::env::var_os("TREESWAP_TEST_GIT_SYNC").expect("TREESWAP_TEST_GIT_SYNC"));
+    let program = git_sync::program().expect("TREESWAP_TEST_GIT_SYNC");
     let world = World::new();
     let commit = world.remote.commit(&files("0"));
     git_sync(&world, &program);

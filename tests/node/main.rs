@@ -18,8 +18,8 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use scenes::{
-    chart, consumers, crash, cronjob, latency, manifests, migrate, rights, rollout, set, shared, sources,
-    start, volumes,
+    beside, chart, consumers, crash, cronjob, latency, manifests, migrate, rights, rollout, set, shared,
+    sources, start, volumes,
 };
 use shop::{Node, Programs, Shop};
 
@@ -38,7 +38,7 @@ use With::{GitSync, Nobody, Others};
 type Scene = (With, &'static str, fn(&Shop));
 
 /// Those that take long begin first.
-const SCENES: [Scene; 20] = [
+const SCENES: [Scene; 21] = [
     (
         Others,
         "commits become visible through treeswap, a ConfigMap volume and git-sync",
@@ -64,6 +64,11 @@ const SCENES: [Scene; 20] = [
         Others,
         "a reader of several ConfigMaps takes complete sets only, and without the marker mixed ones too",
         set::complete,
+    ),
+    (
+        Others,
+        "two sources of one sidecar are one set and one event, two ConfigMaps and two git-syncs are not",
+        beside::two_places,
     ),
     (
         Others,

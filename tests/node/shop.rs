@@ -22,7 +22,7 @@ use super::machine::{ADDRESS, Machine, PAUSE};
 
 /// The images that the examples name, so that they are deployed as they are.
 pub const TREESWAP: &str = "registry.example.com/platform/treeswap:0.1.0";
-const CONSUMER: &str = "registry.example.com/platform/gateway:1.0.0";
+pub const CONSUMER: &str = "registry.example.com/platform/gateway:1.0.0";
 
 /// The programs that scenes start or deploy.
 #[derive(Clone)]

@@ -1,5 +1,6 @@
 //! The scenarios, one file per subject.
 
+pub mod beside;
 pub mod chart;
 pub mod consumers;
 pub mod crash;
