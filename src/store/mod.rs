@@ -71,6 +71,7 @@ pub use ledger::LedgerFile;
 pub use operator_file::{OwnFile, check_outside, check_place, check_resolved, open_outside};
 pub use probe::Probes;
 pub use publish::Ready;
+pub use recycle::SpareLook;
 pub use retired::RetiredTree;
 pub use spare_slot::SpareTask;
 pub use staged::Staged;

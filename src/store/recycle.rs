@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
@@ -53,8 +53,8 @@ impl SpareSlot {
     /// Takes the spare out of its place, into staging, if it was carried forward.
     pub(super) fn take_recycled(&self) -> Result<Option<RecycledSpare>, Error> {
         let tree = self.recycled.tree().take();
-        let stamps = match tree {
-            Some(Tree::Ready(stamps)) => stamps,
+        let (stamps, looked_at) = match tree {
+            Some(Tree::Ready(stamps, looked_at)) => (stamps, looked_at),
             other => {
                 *self.recycled.tree() = other;
                 return Ok(None);
@@ -62,7 +62,7 @@ impl SpareSlot {
         };
         let old = self.staging_dir();
         let top = spare::take(self.place().as_fd(), old.staging(), &old.name)?;
-        Ok(Some(RecycledSpare { old, top, stamps }))
+        Ok(Some(RecycledSpare { old, top, stamps, looked_at }))
     }
 
     /// Looks at what waits and carries it forward. False: it cannot be used.
@@ -105,8 +105,24 @@ impl SpareSlot {
         };
         spare::put_on_record(place, &origin)?;
         self.counts(Need { bytes: delta.bytes, entries: delta.entries });
-        *self.recycled.tree() = Some(Tree::Ready(stamps));
+        *self.recycled.tree() = Some(Tree::Ready(stamps, None));
         Ok(true)
+    }
+}
+
+/// A look at the directories of a spare that was carried forward, ahead of its use.
+#[derive(Debug)]
+pub struct SpareLook(Arc<SpareSlot>);
+
+impl SpareLook {
+    /// Looks, while nobody needs the spare's place. What it finds is said when the spare is used.
+    pub fn run(&self, cancel: &CancellationToken) {
+        let Some(_busy) = self.0.try_lock() else { return };
+        let mut tree = self.0.recycled.tree();
+        let Some(Tree::Ready(stamps, looked_at)) = &mut *tree else { return };
+        let top = fsx::open_dir(self.0.place(), TREE);
+        let is_ours = top.is_ok_and(|top| matches!(stamps.look_at_directories(&top, cancel), Ok(None)));
+        *looked_at = is_ours.then(Instant::now);
     }
 }
 
@@ -200,6 +216,11 @@ impl Recycling {
 }
 
 impl Store {
+    /// A look at the spare that is worth it while a new revision is fetched.
+    pub fn spare_look(&self) -> Option<SpareLook> {
+        self.spare.recycled.is_ready().then(|| SpareLook(Arc::clone(&self.spare)))
+    }
+
     /// What waits in the spare's place: the mirror must keep its objects.
     pub fn waits_for_recycling(&self) -> Option<Revision> {
         self.spare.recycled.waiting().map(|tree| tree.revision)

@@ -3,6 +3,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +29,9 @@ pub(super) struct Retired {
     pub(super) _lock: OwnedFd,
 }
 
+/// A look at the directories holds for so long: it is made while the network is waited for.
+const LOOK_HOLDS: Duration = Duration::from_secs(2);
+
 /// What a retired generation holds: where a delta to the current one starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RetiredTree {
@@ -46,8 +50,8 @@ pub struct RetiredTree {
 pub(super) enum Tree {
     /// As it retired, under the name [`RETIRED`].
     Waits(Retired),
-    /// Carried forward to the current generation, as the spare.
-    Ready(Stamps),
+    /// Carried forward to the current generation, as the spare; and when its directories were looked at after that.
+    Ready(Stamps, Option<Instant>),
 }
 
 /// What the spare's place knows of a recycled tree in it. What is on disk is guarded by the lock of the place.
@@ -74,7 +78,7 @@ impl Recycled {
 
     /// Whether one that was carried forward may be used.
     pub(super) fn is_ready(&self) -> bool {
-        matches!(&*self.tree(), Some(Tree::Ready(stamps)) if !stamps.are_void())
+        matches!(&*self.tree(), Some(Tree::Ready(stamps, _)) if !stamps.are_void())
     }
 
     /// The place was emptied.
@@ -88,6 +92,7 @@ pub(super) struct RecycledSpare {
     pub(super) old: StagingDir,
     pub(super) top: OwnedFd,
     pub(super) stamps: Stamps,
+    pub(super) looked_at: Option<Instant>,
 }
 
 impl RecycledSpare {
@@ -101,8 +106,12 @@ impl RecycledSpare {
         options: &WriteOptions,
         cancel: &CancellationToken,
     ) -> Result<Option<(OwnedFd, Unsynced, Stamps)>, Error> {
-        let Self { old, top, mut stamps } = self;
-        let carried = stamps.look_at_directories(&top, cancel).and_then(|found| match found {
+        let Self { old, top, mut stamps, looked_at } = self;
+        let look = match looked_at {
+            Some(at) if at.elapsed() < LOOK_HOLDS => Ok(None),
+            _ => stamps.look_at_directories(&top, cancel),
+        };
+        let carried = look.and_then(|found| match found {
             Some(path) => Err(stamps::changed_by_others(path)),
             None => carry(&top, old.staging(), name, delta, blobs, options, &mut stamps, cancel),
         });

@@ -124,11 +124,12 @@ impl Stamps {
     pub(super) fn moved_dirs<'p>(&mut self, removed: &HashSet<&[u8]>, added: impl Iterator<Item = &'p [u8]>) {
         let before = std::mem::take(&mut self.dirs);
         let mut dirs = Vec::with_capacity(before.len());
-        let kept = paths(&before).map(CStr::to_bytes).filter(|path| !removed.contains(path));
-        for path in kept.chain(added) {
+        let mut push = |path: &[u8]| {
             dirs.extend_from_slice(path);
             dirs.push(0);
-        }
+        };
+        paths(&before).map(CStr::to_bytes).filter(|path| !removed.contains(path)).for_each(&mut push);
+        added.for_each(push);
         self.dirs = dirs;
     }
 

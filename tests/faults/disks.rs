@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::common::many::{Many, published, source};
-use super::common::{Files, Ran, World, noise, run};
+use super::common::{Files, Ran, Remote, World, noise, run};
 use super::{ONCE, ROOT_UID, publish, publish_with, small};
 
 /// Files that no compression makes small; those of another size have nothing in common with them.
@@ -258,6 +258,46 @@ fn a_spare_without_room_is_said_once() {
         super::eventually(30, "it is said", || process.log().contains(said).then_some(()));
         std::thread::sleep(std::time::Duration::from_millis(300)); // dozens of attempts
         assert_eq!(process.log().matches(said).count(), 1, "{}", process.log());
+    });
+}
+
+/// On a file system that does not tell case, two sources bring names that differ in nothing else.
+#[test]
+fn names_that_are_one_name_to_the_file_system_are_refused() {
+    mounting("names_that_are_one_name_to_the_file_system_are_refused", || {
+        let mut world = World::new();
+        let (image, disk) = (world.dir().join("image"), world.dir().join("disk"));
+        std::fs::create_dir(&disk).unwrap();
+        std::fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+        run::to_end(Command::new("mkntfs").args(["-F", "-q"]).arg(&image)).expect_ok("mkntfs");
+        let options = ["-o", "ignore_case,permissions"];
+        run::to_end(Command::new("lowntfs-3g").args(options).args([&image, &disk])).expect_ok("lowntfs-3g");
+        world.root = disk.join("root");
+        let other = Remote::create(&world.dir().join("other"));
+        let one = world.remote.commit(&Files::new().file("jobs/same.yaml", "one"));
+        other.commit(&Files::new().file("jobs/other.yaml", "other"));
+        let file = world.dir().join("sources.yaml");
+        let source = |name, remote: &Remote| {
+            format!("  - {{name: {name}, repo: {}, ref: main, to: all}}\n", remote.path.display())
+        };
+        let sources = source("one", &world.remote) + &source("two", &other);
+        std::fs::write(&file, format!("version: 1\nsources:\n{sources}end: true\n")).unwrap();
+        let sync = || {
+            let mut command = world.treeswap(&["sync", "--one-time", "--sources"]);
+            run::to_end(command.arg(&file).arg("--root").arg(&world.root))
+        };
+        sync().expect_ok("the first set");
+        other.commit(&Files::new().file("jobs/Same.yaml", "other"));
+        let ran = sync();
+        assert_eq!(ran.status.code(), Some(3), "{}", ran.stderr);
+        ran.names(&["source two", "all/jobs/same.yaml", "`Same.yaml` for one name"]);
+        let read =
+            |name: &str| std::fs::read_to_string(world.root.join("..data/all/jobs").join(name)).unwrap();
+        assert_eq!([read("same.yaml"), read("other.yaml")], ["one", "other"], "what serves stays");
+        // One repository by itself: the same.
+        world.remote.commit(&Files::new().file("jobs/a/x", "1").file("jobs/A/y", "2"));
+        sync().names(&["source one", "for one name"]);
+        assert_eq!(read("same.yaml"), "one", "{one} serves");
     });
 }
 

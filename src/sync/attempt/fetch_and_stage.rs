@@ -96,8 +96,16 @@ impl Worker {
     ) -> Result<Revision, Error> {
         let began = Instant::now();
         let held = self.held();
+        let look = self.store().await.spare_look();
+        let look = bounds.blocking(Stage::Fetch, move |cancel| {
+            if let Some(look) = look {
+                look.run(cancel);
+            }
+            Ok(())
+        });
         let mut upstream = self.upstream.lock().await;
-        let fetched = bounds.network(Stage::Fetch, upstream.fetch(tip, &held, wanted)).await;
+        let fetch = bounds.network(Stage::Fetch, upstream.fetch(tip, &held, wanted));
+        let (fetched, _) = tokio::join!(fetch, look); // without a look, the spare is looked at when it is used
         self.view.sources = upstream.rows(self.view.revision(), false);
         let revision = fetched?;
         self.metrics.took("fetch", began.elapsed());
