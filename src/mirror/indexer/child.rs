@@ -100,10 +100,10 @@ impl From<git2::Error> for Abort {
 fn work(job: &Job) -> Report {
     let done = settings(job).and_then(|()| match &job.task {
         Task::Index { tip, base, expected, partial } => {
-            let check = || verify(job, tip, *base, *partial);
+            let check = |taken: &Taken| verify(job, tip, *base, *partial, taken);
             index(job, *expected, *partial, check, io::stdin().lock())
         }
-        Task::Fill(wanted) => index(job, None, true, || arrived(job, wanted), io::stdin().lock()),
+        Task::Fill(wanted) => index(job, None, true, |_| arrived(job, wanted), io::stdin().lock()),
         Task::Merge(packs) => merge(job, packs),
         Task::CollectGarbage(needs) => repack(job, needs).map_err(|error| match error {
             crate::mirror::Error::Git { source, .. } => Abort::Git(source.0),
@@ -130,13 +130,15 @@ fn index(
     job: &Job,
     expected: Option<u64>,
     partial: bool,
-    check: impl FnOnce() -> Result<Option<Report>, Abort>,
+    check: impl FnOnce(&Taken) -> Result<Option<Report>, Abort>,
     from: impl Read,
 ) -> Result<Report, Abort> {
     let packs = job.dir.join("objects/pack");
     let before = std::fs::read_dir(&packs).map_or(0, Iterator::count);
-    let Taken { objects, bytes, name } = receive(&packs, job, expected, from)?;
-    let report = match check()? {
+    let taken = receive(&packs, job, expected, from)?;
+    let report = check(&taken)?;
+    let Taken { objects, bytes, name, .. } = taken;
+    let report = match report {
         None if partial => {
             // git then takes what is absent below its objects for promised.
             let marker = packs.join(format!("{name}.promisor"));
@@ -196,7 +198,13 @@ fn arrived(job: &Job, wanted: &[ObjectId]) -> Result<Option<Report>, Abort> {
 }
 
 /// Checks that the tip is complete, with a fresh look at what is there now. `None` when it is.
-fn verify(job: &Job, tip: &ObjectId, base: Option<ObjectId>, partial: bool) -> Result<Option<Report>, Abort> {
+fn verify(
+    job: &Job,
+    tip: &ObjectId,
+    base: Option<ObjectId>,
+    partial: bool,
+    taken: &Taken,
+) -> Result<Option<Report>, Abort> {
     let store = Store::open(&job.dir)?;
     let reader = ObjectReader(store.odb()?);
     let peeled = match reader.peel(tip) {
@@ -205,7 +213,7 @@ fn verify(job: &Job, tip: &ObjectId, base: Option<ObjectId>, partial: bool) -> R
         Err(lack) => return Ok(Some(Report::Incomplete { at: None, lack })),
     };
     let base = base.and_then(|base| reader.commit(&base).ok()).map(|commit| commit.tree);
-    let lack = closure::tree_closure(&reader, peeled.tree, base, partial).err();
+    let lack = closure::closure_beside(&reader, peeled.tree, base, partial, |id| taken.is_blob(id)).err();
     if let Some(Lack::Unreadable { why, .. }) = &lack
         && is_exhausted(why, job)
     {

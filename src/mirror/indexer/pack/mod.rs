@@ -51,6 +51,16 @@ pub(super) struct Taken {
     pub(super) bytes: u64,
     /// Its name, without a suffix.
     pub(super) name: String,
+    /// What it holds, in the order of the ids.
+    all: Vec<Object>,
+}
+
+impl Taken {
+    /// Whether an object is a blob that came with this pack.
+    pub(super) fn is_blob(&self, id: &ObjectId) -> bool {
+        let found = self.all.binary_search_by_key(id, |object| object.line.id);
+        found.is_ok_and(|at| self.all[at].kind == Some(ObjectType::Blob))
+    }
 }
 
 /// Why a pack was not taken in.
@@ -110,6 +120,7 @@ trait Source {
 }
 
 /// An entry of the pack.
+#[derive(Debug)]
 struct Object {
     /// What the index says of it; the id is right once the kind is known.
     line: Line,
@@ -154,7 +165,7 @@ pub(super) fn take_in(
     if durable {
         File::open(packs).and_then(|dir| dir.sync_all()).map_err(Fault::io("sync the packs"))?;
     }
-    Ok(Taken { objects, bytes, name })
+    Ok(Taken { objects, bytes, name, all })
 }
 
 /// A file that is removed again unless it is kept.

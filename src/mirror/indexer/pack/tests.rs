@@ -145,6 +145,8 @@ fn a_thin_pack_is_completed_and_one_whose_base_is_nowhere_refused() {
     };
     let (result, pack, index) = taken(&thin, &ROOMY, &here).unwrap();
     assert_eq!((result.objects, result.bytes), (3, thin.len() as u64));
+    let known = |id: &str| result.is_blob(&ObjectId::from_hex(id).unwrap());
+    assert!(ids.lines().skip(1).take(2).all(known) && !known(&new) && !known(ids.lines().nth(3).unwrap()));
     assert_eq!(pack[8..12], 4_u32.to_be_bytes(), "with the base");
     assert_eq!(index, index_of_git(&pack));
     assert!(why(taken(&thin, &ROOMY, &nowhere)).contains("neither in the pack nor in the mirror"));
