@@ -225,3 +225,16 @@ fn what_a_pack_costs_is_bounded() {
     let bomb = small(6, &[object.len() as u8], &[7, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x40]);
     assert!(matches!(taken(&packed(2, &[&object, &bomb]), &ROOMY, &nowhere), Err(Fault::Memory)));
 }
+
+/// One of two messages with the same SHA-1 (Leurent and Peyrin, "SHA-1 is a Shambles", 2020). No two objects are known
+/// that have the same id: what stands before their content would have to be in the attack.
+#[test]
+fn a_collision_is_noticed() {
+    let mut hasher = sha1dc::Hasher::new();
+    hasher.update(include_bytes!("../../../../testdata/sha-mbles-1.bin"));
+    let fault = id(hasher).unwrap_err();
+    assert!(
+        matches!(&fault, Fault::Bad(why) if why.contains("8ac60ba76f1999a1ab70223f225aefdc78d4ddc0 was made to")),
+        "{fault:?}"
+    );
+}
