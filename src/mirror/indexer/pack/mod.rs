@@ -10,6 +10,7 @@
 //! difference with its base and its result; an object that is stored whole is hashed piece by piece.
 
 mod cache;
+mod contents;
 mod delta;
 mod entry;
 mod input;
@@ -25,9 +26,6 @@ use git2::ObjectType;
 use crate::fsx;
 use crate::mirror::pack_index::{self, Line};
 use crate::revision::ObjectId;
-
-/// Of the memory there is, contents that may be needed again have this part.
-const CACHED: u64 = 4;
 
 /// What a pack may cost.
 #[derive(Clone, Copy, Debug)]

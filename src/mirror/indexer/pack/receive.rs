@@ -2,11 +2,10 @@
 
 use std::fs::File;
 use std::io;
-use std::rc::Rc;
 
+use super::contents::Contents;
 use super::entry::{Form, head};
 use super::input::Input;
-use super::resolve::Contents;
 use super::{Fault, Limits, Line, Object, Source as _, WHOLE, hasher, id};
 use crate::revision::ObjectId;
 
@@ -99,21 +98,4 @@ fn announced<R: io::Read>(input: &mut Input<'_, R>, limits: &Limits) -> Result<u
         return Err(Fault::Memory);
     }
     Ok(count)
-}
-
-impl Contents {
-    /// Says what an object is whose content is here, and keeps that for a moment.
-    fn put(
-        &mut self,
-        object: &mut Object,
-        place: u32,
-        kind: git2::ObjectType,
-        content: Vec<u8>,
-    ) -> Result<(), Fault> {
-        let mut hasher = hasher(kind, content.len() as u64);
-        hasher.update(&content);
-        (object.line.id, object.kind) = (id(hasher)?, Some(kind));
-        self.cache.insert(place, Rc::new(content));
-        Ok(())
-    }
 }
