@@ -22,6 +22,18 @@ pub(super) fn tree_closure(
     base: Option<ObjectId>,
     partial: bool,
 ) -> Result<(), Lack> {
+    closure_beside(reader, tree, base, partial, |_| false)
+}
+
+/// As [`tree_closure`], where it is known already of some objects that they are blobs: to ask for the header of one costs
+/// as much as to inflate the beginning of what it is stored as.
+pub(super) fn closure_beside(
+    reader: &ObjectReader<'_>,
+    tree: ObjectId,
+    base: Option<ObjectId>,
+    partial: bool,
+    is_blob: impl Fn(&ObjectId) -> bool,
+) -> Result<(), Lack> {
     let absent = |lack: &Lack| partial && matches!(lack, Lack::Missing { .. });
     if base == Some(tree) {
         return Ok(());
@@ -52,7 +64,9 @@ pub(super) fn tree_closure(
             }
             match entry.mode & tree::FORMAT {
                 tree::DIRECTORY if seen.insert(entry.id) => stack.push((entry.id, before)),
-                tree::REGULAR | tree::LINK if last.replace(entry.id) != Some(entry.id) => {
+                tree::REGULAR | tree::LINK
+                    if last.replace(entry.id) != Some(entry.id) && !is_blob(&entry.id) =>
+                {
                     match reader.blob_size(&entry.id) {
                         Err(lack) if absent(&lack) => {}
                         size => _ = size?,

@@ -12,8 +12,9 @@
 //!
 //! A crash leaves, after each step of a fetch:
 //!
-//! 1. while a pack is received or indexed: `objects/pack/pack_git2_*` and `*.lock`, swept at the next opening;
-//! 2. with the index in place, but not the pack: an index without a pack, which libgit2 passes over, swept, too;
+//! 1. while a pack is received or indexed: `objects/pack/tmp_pack_*` (`pack_git2_*` and `*.lock` where packs are written
+//!    anew), swept at the next opening;
+//! 2. with one of pack and index in place, but not the other: libgit2 passes over it, and it is swept, too;
 //! 3. with the pack in place: objects that no ref names; the next fetch finds them and needs no network;
 //! 4. with `shallow` written: a commit named as boundary that nothing names yet, which is harmless;
 //! 5. with the ref written: the new state.

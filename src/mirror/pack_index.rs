@@ -1,6 +1,6 @@
-//! Which objects a pack holds, read from its index (gitformat-pack(5), version 2).
+//! Which objects a pack holds: its index (gitformat-pack(5), version 2), read and written.
 
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
@@ -15,6 +15,78 @@ pub(super) struct Entry {
     pub(super) id: ObjectId,
     /// Its bytes in the pack.
     pub(super) bytes: u64,
+}
+
+/// What an index says of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Line {
+    /// Where in the pack its entry begins.
+    pub(super) offset: u64,
+    pub(super) id: ObjectId,
+    /// The CRC-32 of the entry.
+    pub(super) crc: u32,
+}
+
+const SIGNATURE: &[u8; 8] = b"\xfftOc\0\0\0\x02";
+
+/// An offset from here on stands in a table of its own.
+const FAR: u32 = 0x8000_0000;
+
+/// Writes the index of a pack whose checksum is `pack`. The lines are in the order of their ids.
+pub(super) fn write<'l>(
+    to: impl Write,
+    lines: impl Iterator<Item = &'l Line> + Clone,
+    pack: &[u8; 20],
+) -> io::Result<()> {
+    let mut to = Summed { to, sum: sha1dc::Hasher::new() };
+    to.write_all(SIGNATURE)?;
+    let mut counts = [0_u32; 256];
+    lines.clone().for_each(|line| counts[usize::from(line.id.0[0])] += 1);
+    let mut sum = 0;
+    for count in counts {
+        sum += count;
+        to.write_all(&sum.to_be_bytes())?;
+    }
+    for line in lines.clone() {
+        to.write_all(&line.id.0)?;
+    }
+    for line in lines.clone() {
+        to.write_all(&line.crc.to_be_bytes())?;
+    }
+    let near = |line: &Line| u32::try_from(line.offset).ok().filter(|offset| *offset < FAR);
+    let mut far = 0;
+    for line in lines.clone() {
+        let offset = near(line).unwrap_or_else(|| {
+            far += 1;
+            FAR | (far - 1)
+        });
+        to.write_all(&offset.to_be_bytes())?;
+    }
+    for line in lines.filter(|line| near(line).is_none()) {
+        to.write_all(&line.offset.to_be_bytes())?;
+    }
+    to.write_all(pack)?;
+    let Summed { mut to, sum } = to;
+    let sum = sum.finalize().map_err(io::Error::other)?;
+    to.write_all(sum.as_ref())
+}
+
+/// Hashes what is written.
+struct Summed<W> {
+    to: W,
+    sum: sha1dc::Hasher,
+}
+
+impl<W: Write> Write for Summed<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.to.write(bytes)?;
+        self.sum.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
 }
 
 /// Signature, version, 256 running counts.
@@ -56,9 +128,9 @@ pub(super) fn each_place(path: &Path, mut see: impl FnMut(ObjectId, u64)) -> io:
     for _ in 0..count {
         let id = ids.next::<20>()?;
         let offset = match u32::from_be_bytes(short.next::<4>()?) {
-            far if far & 0x8000_0000 != 0 => {
+            far if far & FAR != 0 => {
                 let mut raw = [0; 8];
-                file.file().read_exact_at(&mut raw, long + u64::from(far & 0x7fff_ffff) * 8)?;
+                file.file().read_exact_at(&mut raw, long + u64::from(far & !FAR) * 8)?;
                 u64::from_be_bytes(raw)
             }
             near => u64::from(near),
@@ -112,7 +184,7 @@ fn malformed(path: &Path) -> io::Error {
 
 /// How many objects the header speaks of.
 fn count(raw: &[u8]) -> Option<u64> {
-    let counts = raw.strip_prefix(b"\xfftOc\0\0\0\x02")?.get(..256 * 4)?;
+    let counts = raw.strip_prefix(SIGNATURE)?.get(..256 * 4)?;
     Some(u32::from_be_bytes(*counts.last_chunk()?).into())
 }
 

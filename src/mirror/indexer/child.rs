@@ -9,17 +9,17 @@
 //! | death with the parent | work whose result is not read |
 //!
 //! Not `RLIMIT_AS`: packs are mapped, and a valid pack of 317 MB fails below 256 MiB of it, looking like corruption.
-//! `RLIMIT_DATA` counts what is really allocated. libgit2 does not check the pack's connectivity while it indexes,
-//! which would hold whole blobs in memory; whole blobs are hashed as they pass, and the tip's closure is checked after.
+//! `RLIMIT_DATA` counts what is really allocated. Objects are hashed as they pass ([`super::pack`]), and the tip's closure
+//! is checked after.
 
-use std::cell::Cell;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use git2::{ErrorClass, Indexer};
+use git2::{ErrorClass, ErrorCode};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 
+use super::pack::{self, Fault, Limits, Taken};
 use super::repack::repack;
 use super::{Job, Report, Task};
 use crate::mirror::lack::Lack;
@@ -27,11 +27,12 @@ use crate::mirror::odb::{ObjectReader, Settings, Store, oid};
 use crate::mirror::{closure, pack_index};
 use crate::revision::ObjectId;
 
-/// What libgit2 needs for each object of a pack, a little less: more objects can not fit.
+/// What an object of a pack may take while the pack is taken in, all that may wait included, and as much again for what
+/// grows with it afterwards: more objects can not fit.
 const OBJECT_BYTES: u64 = 128;
 
-/// What is read and appended at once. libgit2 maps the growing file anew at each append.
-const CHUNK: usize = 1 << 20;
+/// What may wait in the pipe.
+const PIPE: usize = 1 << 20;
 
 /// If the process is the indexing child, its whole life. Call it first thing in `main`, before any thread is started
 /// and before arguments are parsed, with the arguments after the program's name:
@@ -80,12 +81,9 @@ fn limit(job: &Job) -> io::Result<()> {
     let files = job.max_bytes.saturating_mul(2).saturating_add(64 << 20);
     lower(Resource::Fsize, files)?;
     // Fewer wake-ups; a kernel that refuses leaves the pipe as it is.
-    let _ = rustix::pipe::fcntl_setpipe_size(io::stdin().as_fd(), CHUNK);
+    let _ = rustix::pipe::fcntl_setpipe_size(io::stdin().as_fd(), PIPE);
     Ok(())
 }
-
-/// Less than libgit2's windows overlap each other by.
-const PART_OF_WINDOW: u64 = 256 << 10;
 
 /// Why indexing ended early.
 enum Abort {
@@ -102,10 +100,10 @@ impl From<git2::Error> for Abort {
 fn work(job: &Job) -> Report {
     let done = settings(job).and_then(|()| match &job.task {
         Task::Index { tip, base, expected, partial } => {
-            let check = || verify(job, tip, *base, *partial);
+            let check = |taken: &Taken| verify(job, tip, *base, *partial, taken);
             index(job, *expected, *partial, check, io::stdin().lock())
         }
-        Task::Fill(wanted) => index(job, None, true, || arrived(job, wanted), io::stdin().lock()),
+        Task::Fill(wanted) => index(job, None, true, |_| arrived(job, wanted), io::stdin().lock()),
         Task::Merge(packs) => merge(job, packs),
         Task::CollectGarbage(needs) => repack(job, needs).map_err(|error| match error {
             crate::mirror::Error::Git { source, .. } => Abort::Git(source.0),
@@ -132,14 +130,15 @@ fn index(
     job: &Job,
     expected: Option<u64>,
     partial: bool,
-    check: impl FnOnce() -> Result<Option<Report>, Abort>,
-    pack: impl Read,
+    check: impl FnOnce(&Taken) -> Result<Option<Report>, Abort>,
+    from: impl Read,
 ) -> Result<Report, Abort> {
-    let store = Store::open(&job.dir)?;
     let packs = job.dir.join("objects/pack");
     let before = std::fs::read_dir(&packs).map_or(0, Iterator::count);
-    let (objects, bytes, name) = receive(&store, &packs, job, expected.unwrap_or(u64::MAX), pack)?;
-    let report = match check()? {
+    let taken = receive(&packs, job, expected, from)?;
+    let report = check(&taken)?;
+    let Taken { objects, bytes, name, .. } = taken;
+    let report = match report {
         None if partial => {
             // git then takes what is absent below its objects for promised.
             let marker = packs.join(format!("{name}.promisor"));
@@ -161,70 +160,30 @@ fn index(
     Ok(report)
 }
 
-/// Indexes the pack; returns the objects in it, its bytes and its name.
-fn receive(
-    store: &Store,
-    packs: &Path,
-    job: &Job,
-    expected: u64,
-    mut pack: impl Read,
-) -> Result<(u64, u64, String), Abort> {
-    let objects = Cell::new(0);
-    let received = Cell::new(0);
+/// Takes the pack in.
+fn receive(packs: &Path, job: &Job, expected: Option<u64>, from: impl Read) -> Result<Taken, Abort> {
+    let store = Store::open(&job.dir)?;
     let odb = store.odb()?;
-    let mut bytes = 0;
-    let name = {
-        let mut indexer = Indexer::new(Some(&odb), packs, 0o444, false)?;
-        indexer.progress(|progress| {
-            objects.set(progress.total_objects() as u64);
-            received.set(progress.received_objects() as u64);
-            objects.get() <= expected
-        });
-        let mut chunk = vec![0; CHUNK];
-        loop {
-            let filled = fill(&mut pack, &mut chunk)
-                .map_err(|error| Abort::Report(Report::Local(format!("read the pack: {error}"))))?;
-            bytes += filled as u64;
-            if bytes > job.max_bytes {
-                return Err(Abort::Report(Report::Bytes));
-            }
-            indexer.write_all(&chunk[..filled]).map_err(|error| match error.downcast::<git2::Error>() {
-                _ if objects.get() > expected => Abort::Report(Report::Many(objects.get())),
-                Ok(error) => Abort::Git(error),
-                Err(error) => Abort::Report(Report::Local(error.to_string())),
-            })?;
-            if filled < chunk.len() {
-                break;
-            }
-        }
-        drop(chunk);
-        // libgit2 looks at what it has through windows, and where nothing comes out of the last bytes of one, it waits for
-        // more. All is there: asked again, it goes on with the next window.
-        let mut windows = bytes / PART_OF_WINDOW + 2;
-        while received.get() < objects.get() && windows > 0 {
-            let _ = indexer.write(&[]).map_err(|error| Abort::Report(Report::Local(error.to_string())))?;
-            windows -= 1;
-        }
-        if received.get() < objects.get() {
-            return Err(Abort::Report(Report::Cut));
-        }
-        indexer.commit()?
+    let here = |id: &ObjectId| match odb.read(oid(id)) {
+        Ok(object) => Ok(Some((object.kind(), object.data().to_vec()))),
+        Err(error) if error.code() == ErrorCode::NotFound => Ok(None),
+        Err(error) => Err(error),
     };
-    Ok((objects.get(), bytes, format!("pack-{name}")))
-}
-
-/// Fills the buffer; less only at the end.
-fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match from.read(&mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(n) => filled += n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
+    let limits = Limits {
+        memory: job.memory,
+        bytes: job.max_bytes,
+        objects: job.memory / OBJECT_BYTES,
+        expected: expected.unwrap_or(u64::MAX),
+    };
+    pack::take_in(from, packs, &limits, job.durable, &here).map_err(|fault| match fault {
+        Fault::Git(error) => Abort::Git(error),
+        Fault::Cut => Abort::Report(Report::Cut),
+        Fault::Bad(why) => Abort::Report(Report::Bad(why)),
+        Fault::Many(objects) => Abort::Report(Report::Many(objects)),
+        Fault::Memory => Abort::Report(Report::Memory),
+        Fault::Bytes => Abort::Report(Report::Bytes),
+        Fault::Io(act, error) => Abort::Report(Report::Local(format!("{act}: {error}"))),
+    })
 }
 
 /// Finds the first object that was asked for and did not come.
@@ -239,7 +198,13 @@ fn arrived(job: &Job, wanted: &[ObjectId]) -> Result<Option<Report>, Abort> {
 }
 
 /// Checks that the tip is complete, with a fresh look at what is there now. `None` when it is.
-fn verify(job: &Job, tip: &ObjectId, base: Option<ObjectId>, partial: bool) -> Result<Option<Report>, Abort> {
+fn verify(
+    job: &Job,
+    tip: &ObjectId,
+    base: Option<ObjectId>,
+    partial: bool,
+    taken: &Taken,
+) -> Result<Option<Report>, Abort> {
     let store = Store::open(&job.dir)?;
     let reader = ObjectReader(store.odb()?);
     let peeled = match reader.peel(tip) {
@@ -248,7 +213,7 @@ fn verify(job: &Job, tip: &ObjectId, base: Option<ObjectId>, partial: bool) -> R
         Err(lack) => return Ok(Some(Report::Incomplete { at: None, lack })),
     };
     let base = base.and_then(|base| reader.commit(&base).ok()).map(|commit| commit.tree);
-    let lack = closure::tree_closure(&reader, peeled.tree, base, partial).err();
+    let lack = closure::closure_beside(&reader, peeled.tree, base, partial, |id| taken.is_blob(id)).err();
     if let Some(Lack::Unreadable { why, .. }) = &lack
         && is_exhausted(why, job)
     {

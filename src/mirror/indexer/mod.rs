@@ -5,6 +5,7 @@
 //! JSON. Its environment is empty, its memory, files and time are limited (see [`child`]).
 
 pub(super) mod child;
+mod pack;
 mod repack;
 
 use std::io;

@@ -1,0 +1,115 @@
+//! A difference: an object as pieces of another one and new bytes (gitformat-pack(5), deltified representation).
+
+/// A difference whose sizes were read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Delta<'d> {
+    base: u64,
+    /// How many bytes come out.
+    pub(super) result: u64,
+    steps: &'d [u8],
+}
+
+impl<'d> Delta<'d> {
+    /// Reads the sizes. `None`: there are none.
+    pub(super) fn new(mut raw: &'d [u8]) -> Option<Self> {
+        let (base, result) = (size(&mut raw)?, size(&mut raw)?);
+        Some(Self { base, result, steps: raw })
+    }
+
+    /// Appends the result to `into`, which has room for it. `None`: it does not fit the base, or itself.
+    pub(super) fn apply(self, base: &[u8], into: &mut Vec<u8>) -> Option<()> {
+        if base.len() as u64 != self.base {
+            return None;
+        }
+        let mut left = usize::try_from(self.result).ok()?;
+        let mut steps = self.steps;
+        while let Some(step) = next(&mut steps) {
+            let piece = if step & 0x80 == 0 {
+                let (piece, rest) = steps.split_at_checked(step.into()).filter(|_| step > 0)?;
+                steps = rest;
+                piece
+            } else {
+                let from = number(&mut steps, step, 4)?;
+                let length = match number(&mut steps, step >> 4, 3)? {
+                    0 => 0x10000,
+                    length => length,
+                };
+                base.get(from..from.checked_add(length)?)?
+            };
+            left = left.checked_sub(piece.len())?;
+            into.extend_from_slice(piece);
+        }
+        (left == 0).then_some(())
+    }
+}
+
+fn next(raw: &mut &[u8]) -> Option<u8> {
+    let (first, rest) = raw.split_first()?;
+    *raw = rest;
+    Some(*first)
+}
+
+/// Seven bits at a time, the lowest first.
+fn size(raw: &mut &[u8]) -> Option<u64> {
+    let (mut size, mut shift) = (0, 0);
+    loop {
+        let byte = next(raw)?;
+        let bits = u64::from(byte & 0x7f);
+        if shift > 57 || bits << shift >> shift != bits {
+            return None;
+        }
+        size |= bits << shift;
+        if byte & 0x80 == 0 {
+            return Some(size);
+        }
+        shift += 7;
+    }
+}
+
+/// Those of its bytes that `which` has a bit for, the lowest first; the others are zero.
+fn number(raw: &mut &[u8], which: u8, bytes: u32) -> Option<usize> {
+    let mut number = 0;
+    for at in (0..bytes).filter(|at| which >> at & 1 != 0) {
+        number |= usize::from(next(raw)?) << (8 * at);
+    }
+    Some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn applied(base: &[u8], raw: &[u8]) -> Option<Vec<u8>> {
+        let mut into = Vec::new();
+        Delta::new(raw)?.apply(base, &mut into)?;
+        Some(into)
+    }
+
+    #[test]
+    fn a_difference_copies_and_inserts() {
+        // Two bytes from 3, "xy", all but the first byte of the base.
+        assert_eq!(applied(b"abcdef", &[6, 9, 0x91, 3, 2, 2, b'x', b'y', 0x91, 1, 5]).unwrap(), b"dexybcdef");
+        // No length means 64 KiB.
+        let base = vec![7; 0x10000];
+        assert_eq!(applied(&base, &[0x80, 0x80, 4, 0x80, 0x80, 4, 0x80]).unwrap(), base);
+        assert_eq!(applied(b"", &[0, 0]).unwrap(), b"");
+    }
+
+    #[test]
+    fn one_that_does_not_fit_is_refused() {
+        let wrong: [&[u8]; 9] = [
+            &[],                          // no sizes
+            &[6, 0x80],                   // half a size
+            &[5, 2, 0x91, 0, 2],          // another base
+            &[6, 3, 0x91, 0, 2],          // less than it says
+            &[6, 1, 0x91, 0, 2],          // more than it says
+            &[6, 2, 0x91, 5, 2],          // beyond the base
+            &[6, 2, 2, b'x'],             // half an insertion
+            &[6, 2, 0x91, 0, 2, 0],       // the reserved step
+            &[6, 2, 0xff, 255, 255, 255], // half a copy
+        ];
+        for raw in wrong {
+            assert_eq!(applied(b"abcdef", raw), None, "{raw:?}");
+        }
+    }
+}

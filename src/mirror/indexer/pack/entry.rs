@@ -1,0 +1,129 @@
+//! An entry of a pack: its head and its deflated content (gitformat-pack(5)).
+
+use flate2::{Decompress, FlushDecompress, Status};
+use git2::ObjectType;
+
+use super::{Fault, Source};
+use crate::revision::ObjectId;
+
+/// What is inflated at once where nobody needs the whole.
+const PIECE: usize = 64 << 10;
+
+/// What an entry is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Form {
+    /// An object.
+    Whole(ObjectType),
+    /// A difference to the entry that begins so many bytes before this one.
+    Back(u64),
+    /// A difference to this object.
+    To(ObjectId),
+}
+
+/// Reads the head of an entry: what it is, and the bytes of its content.
+pub(super) fn head(source: &mut impl Source) -> Result<(Form, u64), Fault> {
+    let first = source.byte()?;
+    let mut size = u64::from(first & 0x0f);
+    let (mut more, mut shift) = (first & 0x80 != 0, 4);
+    while more {
+        let byte = source.byte()?;
+        let bits = u64::from(byte & 0x7f);
+        if shift > 57 || bits << shift >> shift != bits {
+            return Err(Fault::bad("an entry has no possible size"));
+        }
+        size |= bits << shift;
+        (more, shift) = (byte & 0x80 != 0, shift + 7);
+    }
+    let form = match first >> 4 & 7 {
+        1 => Form::Whole(ObjectType::Commit),
+        2 => Form::Whole(ObjectType::Tree),
+        3 => Form::Whole(ObjectType::Blob),
+        4 => Form::Whole(ObjectType::Tag),
+        6 => Form::Back(distance(source)?),
+        7 => Form::To(ObjectId(source.array()?)),
+        other => return Err(Fault::bad(format!("an entry is of the unknown type {other}"))),
+    };
+    Ok((form, size))
+}
+
+fn distance(source: &mut impl Source) -> Result<u64, Fault> {
+    let mut byte = source.byte()?;
+    let mut distance = u64::from(byte & 0x7f);
+    while byte & 0x80 != 0 {
+        byte = source.byte()?;
+        distance = match distance.checked_add(1) {
+            Some(next) if next < 1 << 56 => next << 7 | u64::from(byte & 0x7f),
+            _ => return Err(Fault::bad("a difference is to nothing that is in the pack")),
+        };
+    }
+    Ok(distance)
+}
+
+/// Inflates contents, one after the other.
+pub(super) struct Inflater {
+    stream: Decompress,
+    piece: Vec<u8>,
+}
+
+impl Inflater {
+    pub(super) fn new() -> Self {
+        Self { stream: Decompress::new(true), piece: Vec::with_capacity(PIECE) }
+    }
+
+    /// Inflates a whole content into `into`, which is empty and has room for a byte more than the `size` it should have.
+    pub(super) fn whole(
+        &mut self,
+        source: &mut impl Source,
+        size: u64,
+        into: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        self.stream.reset(true);
+        while !step(&mut self.stream, source, into)? {
+            if into.len() as u64 > size {
+                break;
+            }
+        }
+        if into.len() as u64 == size { Ok(()) } else { Err(other_size()) }
+    }
+
+    /// Inflates a content of `size` bytes and shows it piece by piece.
+    pub(super) fn pieces(
+        &mut self,
+        source: &mut impl Source,
+        size: u64,
+        mut see: impl FnMut(&[u8]),
+    ) -> Result<(), Fault> {
+        self.stream.reset(true);
+        let mut seen = 0;
+        loop {
+            self.piece.clear();
+            let is_end = step(&mut self.stream, source, &mut self.piece)?;
+            see(&self.piece);
+            seen += self.piece.len() as u64;
+            if seen > size || (is_end && seen < size) {
+                return Err(other_size());
+            }
+            if is_end {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Inflates what there is, and as much as there is room for; whether that was the end.
+fn step(stream: &mut Decompress, source: &mut impl Source, into: &mut Vec<u8>) -> Result<bool, Fault> {
+    let pending = source.pending()?;
+    if pending.is_empty() {
+        return Err(Fault::Cut);
+    }
+    let before = stream.total_in();
+    let status = stream
+        .decompress_vec(pending, into, FlushDecompress::None)
+        .map_err(|error| Fault::bad(format!("an entry cannot be inflated: {error}")))?;
+    source.consume((stream.total_in() - before) as usize);
+    Ok(status == Status::StreamEnd)
+}
+
+fn other_size() -> Fault {
+    Fault::bad("an entry has another size than it says")
+}

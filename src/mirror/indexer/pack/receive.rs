@@ -1,0 +1,101 @@
+//! The first look at a pack, while it arrives.
+
+use std::fs::File;
+use std::io;
+
+use super::contents::Contents;
+use super::entry::{Form, head};
+use super::input::Input;
+use super::{Fault, Limits, Line, Object, Source as _, WHOLE, hasher, id};
+use crate::revision::ObjectId;
+
+/// Contents up to this are kept whole for a moment: a difference to them may follow.
+const SMALL: u64 = 1 << 20;
+
+/// What is known of a pack that arrived.
+pub(super) struct Received {
+    /// In the order of the pack.
+    pub(super) objects: Vec<Object>,
+    /// Differences to entries of the pack that wait for them: the place of the base, and theirs.
+    pub(super) by_place: Vec<(u32, u32)>,
+    /// Differences to objects, and their places.
+    pub(super) by_id: Vec<(ObjectId, u32)>,
+    pub(super) contents: Contents,
+    /// Its checksum.
+    pub(super) sum: [u8; 20],
+    /// Its bytes.
+    pub(super) bytes: u64,
+}
+
+pub(super) fn receive(from: impl io::Read, file: &File, limits: &Limits) -> Result<Received, Fault> {
+    let mut input = Input::new(from, file, limits.bytes);
+    let count = announced(&mut input, limits)?;
+    let mut objects: Vec<Object> = Vec::new();
+    objects.try_reserve_exact(count as usize).map_err(|_| Fault::Memory)?;
+    let (mut by_place, mut by_id) = (Vec::new(), Vec::new());
+    let mut contents = Contents::new(limits.memory);
+    for place in 0..count {
+        let offset = input.offset();
+        let _before = input.crc();
+        let (form, size) = head(&mut input)?;
+        let mut object =
+            Object { line: Line { id: ObjectId([0; 20]), offset, crc: 0 }, base: WHOLE, kind: None };
+        match form {
+            Form::Whole(kind) if size <= SMALL => {
+                let content = contents.inflated(&mut input, size)?;
+                contents.put(&mut object, place, kind, content)?;
+            }
+            Form::Whole(kind) => {
+                let mut hasher = hasher(kind, size);
+                contents.inflater.pieces(&mut input, size, |piece| hasher.update(piece))?;
+                (object.line.id, object.kind) = (id(hasher)?, Some(kind));
+            }
+            Form::Back(distance) => {
+                let found = offset
+                    .checked_sub(distance)
+                    .and_then(|base| objects.binary_search_by_key(&base, |object| object.line.offset).ok())
+                    .ok_or_else(|| Fault::bad("a difference is to nothing that is in the pack"))?;
+                object.base = found as u32;
+                match (objects[found].kind, contents.cache.get(object.base)) {
+                    (Some(kind), Some(base)) if size <= SMALL => {
+                        let delta = contents.inflated(&mut input, size)?;
+                        let content = contents.applied(&base, &delta)?;
+                        contents.put(&mut object, place, kind, content)?;
+                    }
+                    _ => {
+                        contents.inflater.pieces(&mut input, size, |_| ())?;
+                        by_place.push((object.base, place));
+                    }
+                }
+            }
+            Form::To(base) => {
+                contents.inflater.pieces(&mut input, size, |_| ())?;
+                by_id.push((base, place));
+            }
+        }
+        object.line.crc = input.crc();
+        objects.push(object);
+    }
+    let bytes = input.offset() + 20;
+    let sum = input.finish()?;
+    Ok(Received { objects, by_place, by_id, contents, sum, bytes })
+}
+
+/// Reads the head of the pack: how many objects it has.
+fn announced<R: io::Read>(input: &mut Input<'_, R>, limits: &Limits) -> Result<u32, Fault> {
+    if input.array()? != *b"PACK" {
+        return Err(Fault::bad("it does not begin as a pack does"));
+    }
+    match u32::from_be_bytes(input.array()?) {
+        2 | 3 => {}
+        other => return Err(Fault::bad(format!("it has the unknown version {other}"))),
+    }
+    let count = u32::from_be_bytes(input.array()?);
+    if u64::from(count) > limits.expected {
+        return Err(Fault::Many(count.into()));
+    }
+    if u64::from(count) > limits.objects {
+        return Err(Fault::Memory);
+    }
+    Ok(count)
+}

@@ -1,0 +1,240 @@
+//! Packs of git's, and packs that are wrong, against what git says of them.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::*;
+
+const ROOMY: Limits = Limits { memory: 64 << 20, bytes: 1 << 30, objects: 1 << 20, expected: u64::MAX };
+
+fn git(dir: &Path, args: &[&str], input: &[u8]) -> Vec<u8> {
+    let mut command = Command::new("git");
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).arg("-C").arg(dir).args(args);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_owned();
+    let feed = std::thread::spawn(move || stdin.write_all(&input).unwrap());
+    let output = child.wait_with_output().unwrap();
+    feed.join().unwrap();
+    assert!(output.status.success(), "git {args:?}");
+    output.stdout
+}
+
+/// A repository with versions of files: small ones, and one that is over what is kept for a moment.
+fn repository() -> (tempfile::TempDir, String) {
+    let dir = tempfile::tempdir().unwrap();
+    git(dir.path(), &["init", "--quiet", "--bare", "."], b"");
+    let mut ids = String::new();
+    let mut add = |content: &[u8]| {
+        ids.push_str(
+            &String::from_utf8(git(dir.path(), &["hash-object", "-w", "--stdin"], content)).unwrap(),
+        );
+    };
+    let text = |lines: u64, version: u64| -> Vec<u8> {
+        let line = |n: u64| format!("{n} {}\n", (n * 2_654_435_761) % 1_000_003);
+        (0..lines)
+            .map(|n| line(if n == version { n + 1_000_000 } else { n }))
+            .collect::<String>()
+            .into_bytes()
+    };
+    add(b"");
+    for version in 0..30 {
+        add(&text(400, version));
+    }
+    for version in 0..4 {
+        add(&text(150_000, version));
+    }
+    (dir, ids)
+}
+
+fn pack_of(dir: &Path, ids: &str, options: &[&str]) -> Vec<u8> {
+    git(dir, &[&["pack-objects", "--quiet", "--stdout", "--window=40"], options].concat(), ids.as_bytes())
+}
+
+/// Takes it in, in a directory of its own: the pack and its index, or why not. Nothing else may stay.
+fn taken(pack: &[u8], limits: &Limits, here: &Read<'_>) -> Result<(Taken, Vec<u8>, Vec<u8>), Fault> {
+    let dir = tempfile::tempdir().unwrap();
+    let result = take_in(pack, dir.path(), limits, true, here);
+    let files = fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(files, if result.is_ok() { 2 } else { 0 }, "{result:?}");
+    let result = result?;
+    let read = |suffix: &str| fs::read(dir.path().join(format!("{}.{suffix}", result.name))).unwrap();
+    let (pack, index) = (read("pack"), read("idx"));
+    Ok((result, pack, index))
+}
+
+fn nowhere(_: &ObjectId) -> Result<Option<(ObjectType, Vec<u8>)>, git2::Error> {
+    Ok(None)
+}
+
+/// The index that git makes.
+fn index_of_git(pack: &[u8]) -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("p.pack"), pack).unwrap();
+    git(dir.path(), &["index-pack", "--index-version=2", "p.pack"], b"");
+    fs::read(dir.path().join("p.idx")).unwrap()
+}
+
+fn why(result: Result<(Taken, Vec<u8>, Vec<u8>), Fault>) -> String {
+    match result {
+        Ok((taken, ..)) => format!("{taken:?}"),
+        Err(Fault::Bad(why)) => why,
+        Err(fault) => format!("{fault:?}"),
+    }
+}
+
+fn sealed(mut pack: Vec<u8>) -> Vec<u8> {
+    let mut hasher = sha1dc::Hasher::new();
+    hasher.update(&pack);
+    pack.extend_from_slice(hasher.finalize().unwrap().as_ref());
+    pack
+}
+
+fn packed(count: u32, entries: &[&[u8]]) -> Vec<u8> {
+    sealed([b"PACK\0\0\0\x02", count.to_be_bytes().as_slice(), &entries.concat()].concat())
+}
+
+/// An entry of less than sixteen bytes.
+fn small(kind: u8, before: &[u8], content: &[u8]) -> Vec<u8> {
+    let head = [&[kind << 4 | content.len() as u8], before].concat();
+    let mut deflate = flate2::write::ZlibEncoder::new(head, flate2::Compression::fast());
+    deflate.write_all(content).unwrap();
+    deflate.finish().unwrap()
+}
+
+#[test]
+fn every_pack_gets_the_index_that_git_gives_it() {
+    let (dir, ids) = repository();
+    let forms: [&[&str]; 3] = [&["--delta-base-offset"], &[], &["--depth=0"]];
+    for form in forms {
+        let pack = pack_of(dir.path(), &ids, form);
+        // With too little memory to keep any content, too, but what an object and its difference take.
+        for memory in [64 << 20, 1 << 10] {
+            let (taken, file, index) = taken(&pack, &Limits { memory, ..ROOMY }, &nowhere).unwrap();
+            assert_eq!((taken.objects, taken.bytes), (35, pack.len() as u64));
+            assert!(file == pack && index == index_of_git(&pack), "{form:?}, {memory}");
+        }
+    }
+    let nothing = packed(0, &[]);
+    assert_eq!(taken(&nothing, &ROOMY, &nowhere).unwrap().2, index_of_git(&nothing));
+}
+
+#[test]
+fn a_thin_pack_is_completed_and_one_whose_base_is_nowhere_refused() {
+    let (dir, ids) = repository();
+    let commit = |file: &str, parent: &str| {
+        let tree = git(dir.path(), &["mktree"], format!("100644 blob {file}\tfile\n").as_bytes());
+        let tree = String::from_utf8(tree).unwrap();
+        let who = "author a <a@b> 0 +0000\ncommitter a <a@b> 0 +0000";
+        let commit = format!("tree {tree}{parent}{who}\n\nx\n");
+        let id = git(dir.path(), &["hash-object", "-w", "-t", "commit", "--stdin"], commit.as_bytes());
+        String::from_utf8(id).unwrap().trim().to_owned()
+    };
+    let base = ids.lines().nth(1).unwrap();
+    let old = commit(base, "");
+    let new = commit(ids.lines().nth(2).unwrap(), &format!("parent {old}\n"));
+    let revisions = format!("{new}\n^{old}\n");
+    let thin = pack_of(dir.path(), &revisions, &["--revs", "--thin", "--delta-base-offset"]);
+    let repository = git2::Repository::open_bare(dir.path()).unwrap();
+    let odb = repository.odb().unwrap();
+    let here = |id: &ObjectId| {
+        assert_eq!(id.to_string(), base);
+        Ok(Some((ObjectType::Blob, odb.read(git2::Oid::from_str(base)?)?.data().to_vec())))
+    };
+    let (result, pack, index) = taken(&thin, &ROOMY, &here).unwrap();
+    assert_eq!((result.objects, result.bytes), (3, thin.len() as u64));
+    let known = |id: &str| result.is_blob(&ObjectId::from_hex(id).unwrap());
+    assert!(ids.lines().skip(1).take(2).all(known) && !known(&new) && !known(ids.lines().nth(3).unwrap()));
+    assert_eq!(pack[8..12], 4_u32.to_be_bytes(), "with the base");
+    assert_eq!(index, index_of_git(&pack));
+    assert!(why(taken(&thin, &ROOMY, &nowhere)).contains("neither in the pack nor in the mirror"));
+
+    // Two to one object, and one to what comes out of the other.
+    let id = |content: &[u8]| {
+        ObjectId(git2::Oid::hash_object(ObjectType::Blob, content).unwrap().as_bytes().try_into().unwrap())
+    };
+    let to = |base: &[u8], take: u8| small(7, &id(base).0, &[base.len() as u8, take, 0x90, take]);
+    let thin = packed(3, &[&to(b"con", 1), &to(b"content", 3), &to(b"content", 5)]);
+    let here = |id: &ObjectId| {
+        Ok((id.to_string() == "6b584e8ece562ebffc15d38808cd6b98fc3d97ea")
+            .then(|| (ObjectType::Blob, b"content".to_vec())))
+    };
+    let (_, pack, index) = taken(&thin, &ROOMY, &here).unwrap();
+    assert_eq!(pack[8..12], 4_u32.to_be_bytes());
+    assert_eq!(index, index_of_git(&pack));
+}
+
+#[test]
+fn a_pack_that_is_cut_or_changed_anywhere_is_refused() {
+    let (dir, ids) = repository();
+    let some = ids.lines().take(4).fold(String::new(), |some, id| some + id + "\n");
+    let pack = pack_of(dir.path(), &some, &["--delta-base-offset"]);
+    let places = (0..32).chain((32..pack.len() - 20).step_by(41)).chain(pack.len() - 20..pack.len());
+    for at in places {
+        assert!(matches!(taken(&pack[..at], &ROOMY, &nowhere), Err(Fault::Cut)), "cut at {at}");
+        let mut changed = pack.clone();
+        changed[at] ^= 0x10;
+        let result = taken(&changed, &ROOMY, &nowhere);
+        assert!(matches!(result, Err(Fault::Bad(_) | Fault::Cut | Fault::Memory)), "{at}: {}", why(result));
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_pack_is_said() {
+    let object = small(3, &[], b"content");
+    let other = small(3, &[], b"other");
+    let back = |distance: usize| small(6, &[distance as u8], &[7, 1, 0x91, 0, 1]);
+    let table = [
+        (packed(1, &[&object, &other]), "its checksum is not"),
+        (packed(2, &[&object, &object]), "it has 6b584e8ece562ebffc15d38808cd6b98fc3d97ea twice"),
+        (packed(1, &[&small(5, &[], b"x")]), "an entry is of the unknown type 5"),
+        (packed(1, &[&back(3)]), "to nothing that is in the pack"),
+        (packed(2, &[&object, &back(object.len() + 1)]), "to nothing that is in the pack"),
+        (packed(2, &[&other, &back(other.len())]), "does not fit its base"),
+        (packed(1, &[&small(7, &[9; 20], &[7, 1, 0x91, 0, 1])]), "neither in the pack nor in the mirror"),
+        (packed(1, &[&[&[0x38], &object[1..]].concat()]), "another size than it says"),
+        (packed(1, &[&[&[0x36], &object[1..]].concat()]), "another size than it says"),
+        (packed(1, &[b"\x37no deflated content"]), "cannot be inflated"),
+        (packed(1, &[&[0xff; 12]]), "no possible size"),
+        ([packed(1, &[&object]), vec![0]].concat(), "more data after its end"),
+        (b"HTTP/1.1 200 OK and what follows".to_vec(), "it does not begin as a pack does"),
+        (sealed(b"PACK\0\0\0\x09\0\0\0\0".to_vec()), "the unknown version 9"),
+    ];
+    for (pack, says) in table {
+        let why = why(taken(&pack, &ROOMY, &nowhere));
+        assert!(why.contains(says), "{says}: {why}");
+    }
+    assert!(taken(&packed(2, &[&object, &back(object.len())]), &ROOMY, &nowhere).is_ok());
+}
+
+#[test]
+fn what_a_pack_costs_is_bounded() {
+    let object = small(3, &[], b"content");
+    let pack = packed(1, &[&object]);
+    let with = |change: fn(&mut Limits)| {
+        let mut limits = ROOMY;
+        change(&mut limits);
+        taken(&pack, &limits, &nowhere).unwrap_err()
+    };
+    assert!(matches!(with(|limits| limits.bytes = 40), Fault::Bytes));
+    assert!(matches!(with(|limits| limits.objects = 0), Fault::Memory));
+    assert!(matches!(with(|limits| limits.expected = 0), Fault::Many(1)));
+    // A difference that says its result has 2^62 bytes.
+    let bomb = small(6, &[object.len() as u8], &[7, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x40]);
+    assert!(matches!(taken(&packed(2, &[&object, &bomb]), &ROOMY, &nowhere), Err(Fault::Memory)));
+}
+
+/// One of two messages with the same SHA-1 (Leurent and Peyrin, "SHA-1 is a Shambles", 2020). No two objects are known
+/// that have the same id: what stands before their content would have to be in the attack.
+#[test]
+fn a_collision_is_noticed() {
+    let mut hasher = sha1dc::Hasher::new();
+    hasher.update(include_bytes!("../../../../testdata/sha-mbles-1.bin"));
+    let fault = id(hasher).unwrap_err();
+    assert!(
+        matches!(&fault, Fault::Bad(why) if why.contains("8ac60ba76f1999a1ab70223f225aefdc78d4ddc0 was made to")),
+        "{fault:?}"
+    );
+}
