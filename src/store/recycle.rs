@@ -46,7 +46,7 @@ impl SpareSlot {
         fsx::rename_new(home, name, self.place(), RETIRED)
             .map_err(Error::io("move the generation to", self.path(RETIRED)))?;
         self.counts(Need::of(&retired.record));
-        *self.recycled.tree() = Some(Tree::Waits(retired));
+        *self.recycled.tree() = Some(Tree::Waits(Box::new(retired)));
         Ok(true)
     }
 
@@ -83,7 +83,7 @@ impl SpareSlot {
             Ok(Some(path)) => return Err(stamps::changed_by_others(path)),
             Err(error) => {
                 if matches!(error, Error::Cancelled) {
-                    *self.recycled.tree() = Some(Tree::Waits(retired)); // nothing was done to it
+                    *self.recycled.tree() = Some(Tree::Waits(Box::new(retired))); // nothing was done to it
                 }
                 return Err(error);
             }
@@ -144,7 +144,7 @@ impl SpareTask {
             let slot = self.slot();
             let tree = slot.recycled.tree().take();
             let retired = match tree {
-                Some(Tree::Waits(retired)) if retired.record.tree == delta.base => retired,
+                Some(Tree::Waits(retired)) if retired.record.tree == delta.base => *retired,
                 other => {
                     *slot.recycled.tree() = other;
                     return Ok(false);

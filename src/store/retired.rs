@@ -49,7 +49,7 @@ pub struct RetiredTree {
 #[derive(Debug)]
 pub(super) enum Tree {
     /// As it retired, under the name [`RETIRED`].
-    Waits(Retired),
+    Waits(Box<Retired>),
     /// Carried forward to the current generation, as the spare; and when its directories were looked at after that.
     Ready(Stamps, Option<Instant>),
 }
@@ -65,15 +65,10 @@ impl Recycled {
 
     /// What waits to be carried forward.
     pub(super) fn waiting(&self) -> Option<RetiredTree> {
-        match &*self.tree() {
-            Some(Tree::Waits(Retired { record, .. })) => Some(RetiredTree {
-                revision: record.revision,
-                tree: record.tree,
-                entries: record.entries,
-                bytes: record.bytes,
-            }),
-            _ => None,
-        }
+        let tree = self.tree();
+        let Some(Tree::Waits(retired)) = &*tree else { return None };
+        let GenerationRecord { revision, tree, entries, bytes, .. } = retired.record;
+        Some(RetiredTree { revision, tree, entries, bytes })
     }
 
     /// Whether one that was carried forward may be used.

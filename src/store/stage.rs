@@ -462,7 +462,7 @@ impl Unsynced {
     pub(super) fn and_dirs(mut self, more: impl ExactSizeIterator<Item = Box<[u8]>>) -> Self {
         match &mut self {
             Self::Few { files, dirs } if files.len() + dirs.len() + more.len() <= 2 * FEW => {
-                dirs.extend(more)
+                dirs.extend(more);
             }
             _ => self = Self::Many,
         }
