@@ -467,7 +467,7 @@ fn sigterm_ends_it_in_time_in_the_middle_of_a_fetch_and_nothing_is_left_behind()
     let packs = world.root.join("..treeswap/mirror/objects/pack");
     eventually(20, "a part of the pack", || {
         let mut found = std::fs::read_dir(&packs).ok()?.flatten();
-        found.any(|entry| entry.file_name().to_string_lossy().starts_with("pack_git2_")).then_some(())
+        found.any(|entry| entry.file_name().to_string_lossy().starts_with("tmp_pack_")).then_some(())
     });
     drains(&mut sync);
     assert!(!world.root.join("..data").exists());

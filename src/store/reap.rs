@@ -65,12 +65,17 @@ impl Store {
     /// Carries the plan out: renames into the trash at once, deletes in the background. Returns what went. What was
     /// pinned since the plan was made stays; what cannot go is logged once, and tried again with the next plan.
     pub fn reap(&mut self, plan: &Plan) -> Vec<Name> {
+        self.reap_to(plan, true)
+    }
+
+    /// The same; `recycle` allows one of them to become the next spare, which gives no room.
+    fn reap_to(&mut self, plan: &Plan, recycle: bool) -> Vec<Name> {
         let mut gone = Vec::new();
         let now = clock::now();
         let pinned = plan.decisions.iter().filter(|decision| decision.pinned);
         self.recycling.saw_pins(pinned.map(|decision| &decision.name), &now);
         for decision in plan.reaped() {
-            match self.reap_one(decision, &now) {
+            match self.reap_one(decision, recycle.then_some(&now)) {
                 Ok(true) => gone.push(decision.name.clone()),
                 Ok(false) => {}
                 Err(error) => {
@@ -92,7 +97,7 @@ impl Store {
         gone
     }
 
-    fn reap_one(&self, decision: &GenerationDecision, now: &Now) -> Result<bool, Error> {
+    fn reap_one(&self, decision: &GenerationDecision, recycle_at: Option<&Now>) -> Result<bool, Error> {
         let layout = &self.layout;
         let name = &decision.name;
         let failed = |act| Error::io(act, layout.place(name));
@@ -113,10 +118,12 @@ impl Store {
             }
             return Ok(false);
         }
-        let dir = match dir.map(|dir| self.recycle_one(decision, lock, dir, now)) {
-            Some(Ok(())) => return Ok(true),
-            Some(Err(dir)) => Some(dir),
-            None => None,
+        let dir = match (dir, recycle_at) {
+            (Some(dir), Some(now)) => match self.recycle_one(decision, lock, dir, now) {
+                Ok(()) => return Ok(true),
+                Err(dir) => Some(dir),
+            },
+            (dir, _) => dir,
         };
         let held = dir.filter(|_| lock == Lock::Taken);
         self.trash.put(&layout.home, name.as_str(), held).map_err(failed("move to the trash"))?;
@@ -211,7 +218,7 @@ impl Store {
     /// went.
     fn reap_for(&mut self, lack: Extent, reserved: Reserved) -> bool {
         let plan = self.plan_for_room(lack, reserved, &clock::now());
-        let gone = self.reap(&plan);
+        let gone = self.reap_to(&plan, false);
         let early = plan.reaped().filter(|decision| decision.early && gone.contains(&decision.name));
         for GenerationDecision { name, reason, .. } in early.filter(|_| lack != Extent::default()) {
             tracing::warn!(generation = %name, "reaped before its time: it was {reason}");

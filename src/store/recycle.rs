@@ -35,6 +35,24 @@ use crate::revision::Revision;
 const SOON: Duration = Duration::from_secs(5);
 
 impl SpareSlot {
+    /// Deletes what waits, unless it is in work.
+    pub(super) fn give_up(&self) -> Result<(), Error> {
+        match self.try_lock() {
+            Some(_busy) if self.recycled.waiting().is_some() => self.discard(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the volume has room for what a delta writes.
+    fn has_room_for(&self, delta: &Delta) -> bool {
+        let bytes = delta.written.iter().map(|(.., size)| size).sum();
+        let written = Need { bytes, entries: (delta.written.len() + delta.added_dirs.len()) as u64 };
+        fsx::space(self.place()).is_ok_and(|space| {
+            written.on_disk(space.block) <= space.bytes
+                && space.inodes.is_none_or(|inodes| written.entries <= inodes)
+        })
+    }
+
     /// Takes the generation out of the root, to be carried forward. False: it stays where it is.
     fn offer(&self, home: &OwnedFd, retired: Retired) -> Result<bool, Error> {
         let Some(_busy) = self.try_lock() else { return Ok(false) };
@@ -129,7 +147,12 @@ impl SpareLook {
 impl SpareTask {
     /// The retired generation that the spare is to be made from, if one waits.
     pub fn retired(&self) -> Option<RetiredTree> {
-        self.slot().recycled.waiting()
+        self.slot().recycled.waiting_of(&self.generation().selection)
+    }
+
+    /// Deletes what waits: it cannot be used.
+    pub fn give_up(&self) -> Result<(), Error> {
+        self.slot().give_up()
     }
 
     /// Carries that one forward. False: a copy is needed.
@@ -141,16 +164,18 @@ impl SpareTask {
     ) -> Result<bool, Error> {
         self.in_background(|| {
             let (_busy, cancel) = self.begin(cancel)?;
-            let slot = self.slot();
+            let (slot, current, options) = (self.slot(), self.generation(), self.options());
+            let is_base = |retired: &Retired| {
+                retired.record.tree == delta.base && retired.record.selection == current.selection
+            };
             let tree = slot.recycled.tree().take();
             let retired = match tree {
-                Some(Tree::Waits(retired)) if retired.record.tree == delta.base => *retired,
+                Some(Tree::Waits(retired)) if is_base(&retired) && slot.has_room_for(delta) => *retired,
                 other => {
                     *slot.recycled.tree() = other;
                     return Ok(false);
                 }
             };
-            let (current, options) = (self.generation(), self.options());
             match slot.recycle(retired, current, delta, blobs, options, &cancel) {
                 Err(Error::Cancelled) if slot.recycled.waiting().is_some() => Err(Error::Cancelled),
                 Err(error) => {

@@ -45,6 +45,13 @@ pub struct RetiredTree {
     pub bytes: u64,
 }
 
+impl Retired {
+    fn tree(&self) -> RetiredTree {
+        let GenerationRecord { revision, tree, entries, bytes, .. } = self.record;
+        RetiredTree { revision, tree, entries, bytes }
+    }
+}
+
 /// The recycled tree in the spare's place.
 #[derive(Debug)]
 pub(super) enum Tree {
@@ -65,10 +72,18 @@ impl Recycled {
 
     /// What waits to be carried forward.
     pub(super) fn waiting(&self) -> Option<RetiredTree> {
-        let tree = self.tree();
-        let Some(Tree::Waits(retired)) = &*tree else { return None };
-        let GenerationRecord { revision, tree, entries, bytes, .. } = retired.record;
-        Some(RetiredTree { revision, tree, entries, bytes })
+        match &*self.tree() {
+            Some(Tree::Waits(retired)) => Some(retired.tree()),
+            _ => None,
+        }
+    }
+
+    /// The same, if it was made by this selection: another one has other files of the same tree.
+    pub(super) fn waiting_of(&self, selection: &str) -> Option<RetiredTree> {
+        match &*self.tree() {
+            Some(Tree::Waits(retired)) if retired.record.selection == selection => Some(retired.tree()),
+            _ => None,
+        }
     }
 
     /// Whether one that was carried forward may be used.

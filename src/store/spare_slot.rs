@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock;
 use crate::fsx;
 use crate::generation::GenerationRecord;
+use crate::human::one_line;
 use crate::payload::{BlobSource, Delta, Payload};
 use crate::revision::ObjectId;
 use crate::store::error::Error;
@@ -30,6 +31,9 @@ use crate::store::{Options, Recovered, Spare, Store};
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 /// How far the thread that prepares a spare steps back (nice(2)).
 const NICE: i32 = 10;
+
+/// What leaves no room, in words that follow "there is no room".
+const CEILING: &str = "below --max-bytes";
 
 /// The place, shared by the store and the task that prepares the spare.
 #[derive(Debug)]
@@ -310,8 +314,18 @@ impl Store {
     /// The task that prepares the next spare; `None` where none is wanted, one is ready, or there is no room for one.
     pub fn spare_task(&self) -> Option<SpareTask> {
         let current = self.without_spare()?;
-        let may_copy = self.lacks_for_spare(current).is_none();
-        (may_copy || self.spare.recycled.waiting().is_some()).then(|| SpareTask {
+        let lacks = self.lacks_for_spare(current);
+        let may_copy = lacks.is_none();
+        let waits = self.spare.recycled.waiting().is_some();
+        // What waits has its room on the volume already; below the ceiling it counts like a copy.
+        let may_recycle = waits && lacks != Some(CEILING);
+        if waits
+            && !may_recycle
+            && let Err(error) = self.spare.give_up()
+        {
+            tracing::debug!(error = one_line(&error), "a retired generation is not deleted yet");
+        }
+        (may_copy || may_recycle).then(|| SpareTask {
             keeper: Arc::clone(&self.spare),
             current: current.clone(),
             options: self.options.clone(),
@@ -327,7 +341,8 @@ impl Store {
     /// Which option or resource leaves no room for the spare that is wanted now, if one does: words that follow
     /// "there is no room".
     pub fn spare_lacks(&self) -> Option<&'static str> {
-        self.lacks_for_spare(self.without_spare()?)
+        let current = self.without_spare()?;
+        self.lacks_for_spare(current).filter(|_| self.spare.recycled.waiting().is_none())
     }
 
     /// The current generation, if a spare of it is wanted and not ready.
@@ -346,12 +361,13 @@ impl Store {
         let spare = if self.options.spare == Spare::Link { 0 } else { self.on_disk(need) };
         let all = self.generations_on_disk().saturating_add(spare);
         if self.options.retention.max_bytes.is_some_and(|ceiling| all > ceiling) {
-            return Some("below --max-bytes");
+            return Some(CEILING);
         }
         (!matches!(self.shortage(need), Ok(None))).then_some("on the volume")
     }
 
-    pub(super) fn spare_bytes(&self) -> u64 {
+    /// Bytes that the spare takes on disk, or what waits to become one.
+    pub fn spare_bytes(&self) -> u64 {
         self.spare.bytes()
     }
 

@@ -5,8 +5,11 @@
 //! time in it is later than our last write to the tree, but for the inodes that we moved since, whose change times are
 //! known one by one.
 //!
+//! A file in a directory without a change is looked at when the tree is looked at as a whole, in the background; right
+//! before a publication only directories are, and what is moved one by one.
+//!
 //! What this cannot see: a change within one tick of the file system's clock after ours (4 ms on most kernels), a write
-//! through a shared memory map on tmpfs, and file systems whose times come from elsewhere, which are not asked.
+//! through a shared memory map on tmpfs, a write in place into a file after that look, and file systems whose times come from elsewhere, which are not asked.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
@@ -14,6 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Stat};
 use tokio_util::sync::CancellationToken;
@@ -26,6 +30,8 @@ use crate::payload::join;
 
 /// Inodes whose change times are kept: 24 bytes each. A tree in which more were moved is not looked after any longer.
 const MOVED_MAX: usize = 1 << 16;
+/// A tree is carried on for so long. What a look cannot see does not live on for ever.
+const AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Directories inside each other that a look goes into; each is an open descriptor meanwhile.
 const DEPTH_MAX: usize = 64;
 /// Bytes of the directories' paths that are kept.
@@ -51,6 +57,8 @@ pub(super) struct Stamps {
     clock: Arc<ClockSteps>,
     /// Steps of the clock at that time.
     steps: u64,
+    /// When its first files were written.
+    made: Instant,
     /// No change was later than this, but for `moved`.
     since: Stamp,
     /// When we changed these inodes after that.
@@ -72,12 +80,20 @@ impl Stamps {
         let steps = clock.count();
         let top = Stamp::of_content(&rustix::fs::fstat(top)?);
         let since = file_system_time(scratch)?;
-        Ok(Self { clock: Arc::clone(clock), steps, since, moved: HashMap::new(), top, dirs: Vec::new() })
+        Ok(Self {
+            clock: Arc::clone(clock),
+            steps,
+            made: Instant::now(),
+            since,
+            moved: HashMap::new(),
+            top,
+            dirs: Vec::new(),
+        })
     }
 
-    /// Whether the clock was set since, so that nothing can be said any more.
+    /// Whether nothing can be said any more: the clock was set since, too much was moved, or a day has passed.
     pub(super) fn are_void(&self) -> bool {
-        self.clock.count() != self.steps || self.moved.len() > MOVED_MAX
+        self.clock.count() != self.steps || self.moved.len() > MOVED_MAX || self.made.elapsed() > AGE_MAX
     }
 
     /// Whether nobody else changed this inode.

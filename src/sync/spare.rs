@@ -18,14 +18,14 @@ use crate::telemetry::metrics::Metrics;
 /// How long a preparation is waited for that was asked to end: it looks at every entry whether to go on.
 const GIVE_WAY: Duration = Duration::from_secs(10);
 
-/// Makes the spare, and says how.
+/// Makes the spare, and says how; nothing where there is no room for any.
 fn prepare(
     task: &SpareTask,
     objects: &Objects,
     revision: Revision,
     wanted: &Selection,
     cancel: &CancellationToken,
-) -> Result<&'static str, Error> {
+) -> Result<Option<&'static str>, Error> {
     let blobs = objects.blobs();
     // Links that did not change may lead elsewhere where sources are placed otherwise.
     let is_placed_alike = |other| objects.places(other) == objects.places(revision);
@@ -35,13 +35,15 @@ fn prepare(
             && is_small(&delta, base.entries)
             && task.recycle(&delta, blobs.as_ref(), cancel)?
         {
-            return Ok("a retired generation, carried forward");
+            return Ok(Some("a retired generation, carried forward"));
         }
     }
-    if task.may_copy() {
-        task.run(&objects.payload(revision, wanted)?, blobs.as_ref(), cancel)?;
+    if !task.may_copy() {
+        task.give_up()?;
+        return Ok(None);
     }
-    Ok("a copy")
+    task.run(&objects.payload(revision, wanted)?, blobs.as_ref(), cancel)?;
+    Ok(Some("a copy"))
 }
 
 /// The one preparation that may run.
@@ -69,7 +71,8 @@ impl SpareWork {
         };
         let ended = tokio::spawn(async move {
             match tokio::task::spawn_blocking(work).await {
-                Ok(Ok((how, took))) => {
+                Ok(Ok((None, _))) => debug!("no spare: there is no room for a copy"),
+                Ok(Ok((Some(how), took))) => {
                     debug!(duration_ms = took.as_millis() as u64, %revision, how, "the spare is ready");
                 }
                 Ok(Err(error)) if error.is_cancelled() => debug!("the spare gave way"),

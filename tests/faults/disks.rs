@@ -290,13 +290,18 @@ fn names_that_are_one_name_to_the_file_system_are_refused() {
         other.commit(&Files::new().file("jobs/Same.yaml", "other"));
         let ran = sync();
         assert_eq!(ran.status.code(), Some(3), "{}", ran.stderr);
-        ran.names(&["source two", "all/jobs/same.yaml", "`Same.yaml` for one name"]);
+        let said = |ran: &Ran, words: &str| assert!(ran.stderr.contains(words), "{words}: {}", ran.stderr);
+        for words in ["source two is not where", "all/jobs/same.yaml", "`Same.yaml` for one name"] {
+            said(&ran, words);
+        }
         let read =
             |name: &str| std::fs::read_to_string(world.root.join("..data/all/jobs").join(name)).unwrap();
         assert_eq!([read("same.yaml"), read("other.yaml")], ["one", "other"], "what serves stays");
         // One repository by itself: the same.
         world.remote.commit(&Files::new().file("jobs/a/x", "1").file("jobs/A/y", "2"));
-        sync().names(&["source one", "for one name"]);
+        let ran = sync();
+        said(&ran, "source one is not where");
+        said(&ran, "for one name");
         assert_eq!(read("same.yaml"), "one", "{one} serves");
     });
 }

@@ -16,7 +16,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use git2::{ErrorClass, ErrorCode};
+use git2::{ErrorClass, ErrorCode, OdbLookupFlags};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 
 use super::pack::{self, Fault, Limits, Taken};
@@ -136,19 +136,19 @@ fn index(
     let packs = job.dir.join("objects/pack");
     let before = std::fs::read_dir(&packs).map_or(0, Iterator::count);
     let taken = receive(&packs, job, expected, from)?;
-    let report = check(&taken)?;
+    let report = check(&taken);
     let Taken { objects, bytes, name, .. } = taken;
-    let report = match report {
+    let report = report.and_then(|report| match report {
         None if partial => {
             // git then takes what is absent below its objects for promised.
             let marker = packs.join(format!("{name}.promisor"));
             std::fs::write(&marker, "").map_err(|error| Abort::Report(Report::Local(error.to_string())))?;
-            Report::Complete { objects, bytes, pack: name.clone() }
+            Ok(Report::Complete { objects, bytes, pack: name.clone() })
         }
-        None => Report::Complete { objects, bytes, pack: name.clone() },
-        Some(report) => report,
-    };
-    if !matches!(report, Report::Complete { .. })
+        None => Ok(Report::Complete { objects, bytes, pack: name.clone() }),
+        Some(report) => Ok(report),
+    });
+    if !matches!(report, Ok(Report::Complete { .. }))
         && std::fs::read_dir(&packs).map_or(0, Iterator::count) > before
     {
         // Nothing needs it, and a server that always answers wrongly must not fill the disk. Index first: a pack
@@ -157,17 +157,23 @@ fn index(
             let _ = std::fs::remove_file(packs.join(format!("{name}.{suffix}")));
         }
     }
-    Ok(report)
+    report
 }
 
 /// Takes the pack in.
 fn receive(packs: &Path, job: &Job, expected: Option<u64>, from: impl Read) -> Result<Taken, Abort> {
     let store = Store::open(&job.dir)?;
     let odb = store.odb()?;
-    let here = |id: &ObjectId| match odb.read(oid(id)) {
-        Ok(object) => Ok(Some((object.kind(), object.data().to_vec()))),
-        Err(error) if error.code() == ErrorCode::NotFound => Ok(None),
-        Err(error) => Err(error),
+    let here = |id: &ObjectId| {
+        // A look at the indexes alone: each read that fails lists the packs anew.
+        if !odb.exists_ext(oid(id), OdbLookupFlags::NO_REFRESH) {
+            return Ok(None);
+        }
+        match odb.read(oid(id)) {
+            Ok(object) => Ok(Some((object.kind(), object.data().to_vec()))),
+            Err(error) if error.code() == ErrorCode::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     };
     let limits = Limits {
         memory: job.memory,

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::payload::testing::delta;
+use crate::store::reap::Need;
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
@@ -298,4 +299,45 @@ fn a_recycling_that_is_asked_to_end_begins_again() {
     assert!(carry(&store, &some("1"), &some("2")));
     assert!(publish_next(&mut store, &some("2"), &some("3")));
     world.assert_serves(&some("3"));
+}
+
+#[test]
+fn a_selection_that_changes_while_one_waits_has_no_use_for_it() {
+    let world = World::new();
+    let mut store = waiting(&world);
+    // Other patterns, of the same revision: other files of the same tree.
+    let staged = store.stage(&of(&some("2")), "other", &Blobs::of(&[&some("2")]), &go()).unwrap();
+    store.publish(staged, &clock::now()).unwrap();
+    let task = store.spare_task().unwrap();
+    assert_eq!(task.retired(), None);
+    let delta = delta(&some("1"), &some("2"), rules()).unwrap();
+    assert!(!task.recycle(&delta, &Blobs::of(&[&some("2")]), &go()).unwrap());
+    task.run(&of(&some("2")), &Blobs::of(&[&some("2")]), &go()).unwrap();
+    assert_eq!(store.waits_for_recycling(), None, "it went, and a copy is there");
+    assert!(store.spare_task().is_none());
+}
+
+#[test]
+fn what_goes_for_room_or_is_over_a_ceiling_is_deleted() {
+    let world = World::new();
+    let mut store = open(&world);
+    publish(&mut store, &some("1"));
+    publish(&mut store, &some("2"));
+    // Its grace is over when room is made for something else: it has to give room.
+    let mut waits = |ceiling: Option<u64>| {
+        let need = Need { bytes: 1, entries: 1 };
+        store.options.retention.grace = Duration::ZERO;
+        store.options.retention.max_bytes = ceiling;
+        store.make_way(need);
+        store.waits_for_recycling().is_some()
+    };
+    assert!(!waits(None));
+    assert_eq!(store.generations().len(), 1);
+    // What waits counts like a copy: over the ceiling it goes.
+    drop(store);
+    let world = World::new();
+    let mut store = waiting(&world);
+    store.options.retention.max_bytes = Some(store.on_disk(Need::of(store.current().unwrap())) + 1);
+    assert!(store.spare_task().is_none());
+    assert_eq!((store.waits_for_recycling(), store.spare_bytes()), (None, 0));
 }

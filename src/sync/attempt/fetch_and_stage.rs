@@ -44,7 +44,7 @@ impl Worker {
 
     /// Asks how much a fetch brings that has no room, and ends grace periods if that makes the room for it.
     async fn end_graces(&mut self, bounds: &Bounds, tip: &Tip) -> bool {
-        if self.view.generations.len() < 2 {
+        if self.view.generations.len() < 2 && self.store().await.spare_bytes() == 0 {
             return false;
         }
         let held = self.held();

@@ -142,6 +142,7 @@ pub(super) fn take_in(
     durable: bool,
     here: &Read<'_>,
 ) -> Result<Taken, Fault> {
+    Temporary::sweep(packs);
     let (pack, file) = Temporary::create(packs)?;
     let received = receive::receive(from, &file, limits)?;
     let (objects, bytes) = (received.objects.len() as u64, received.bytes);
@@ -169,10 +170,25 @@ pub(super) fn take_in(
 /// A file that is removed again unless it is kept.
 struct Temporary(PathBuf);
 
+/// Begins a temporary name, as git's do; what follows here is digits and one `-`, which git's have not.
+const TEMPORARY: &str = "tmp_pack_";
+
 impl Temporary {
+    /// Removes what was left by a process that was killed. One at a time takes packs in.
+    fn sweep(dir: &Path) {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix(TEMPORARY)?.split_once('-'));
+            let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            if number.is_some_and(|(pid, serial)| is_digits(pid) && is_digits(serial)) {
+                let _ = std::fs::remove_file(entry.path()); // what stays is swept at the next opening
+            }
+        }
+    }
+
     fn create(dir: &Path) -> Result<(Self, File), Fault> {
         loop {
-            let path = dir.join(fsx::unique("tmp_pack_"));
+            let path = dir.join(fsx::unique(TEMPORARY));
             match File::options().read(true).write(true).create_new(true).open(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {} // of a process that was killed
                 Ok(file) => return Ok((Self(path), file)),

@@ -132,6 +132,12 @@ impl Resolver<'_> {
         missing.dedup();
         for base in missing {
             let Some((kind, content)) = here(&base).map_err(Fault::Git)? else { continue };
+            let mut hasher = hasher(kind, content.len() as u64);
+            hasher.update(&content);
+            if id(hasher)? != base {
+                let damaged = io::Error::other(format!("object {base}, which is here, is damaged"));
+                return Err(Fault::Io("complete the pack", damaged));
+            }
             let place = self.objects.len() as u32;
             let line = self.append(base, kind, &content).map_err(Fault::io("complete the pack"))?;
             self.objects.push(Object { line, base: WHOLE, kind: Some(kind) });

@@ -238,3 +238,45 @@ fn a_collision_is_noticed() {
         "{fault:?}"
     );
 }
+
+#[test]
+fn what_a_killed_one_left_goes_and_what_another_git_writes_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["tmp_pack_12-3", "tmp_pack_1-", "tmp_pack_aB3x9Z", "tmp_idx_12-3"] {
+        fs::write(dir.path().join(name), "").unwrap();
+    }
+    take_in(&b"no pack"[..], dir.path(), &ROOMY, true, &nowhere).unwrap_err();
+    let names = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    assert_eq!(names, ["tmp_idx_12-3", "tmp_pack_1-", "tmp_pack_aB3x9Z"]);
+}
+
+#[test]
+fn an_object_that_is_damaged_here_completes_no_pack() {
+    let (dir, ids) = repository();
+    let all: Vec<&str> = ids.lines().collect();
+    let base = all[1];
+    let thin = git(
+        dir.path(),
+        &["pack-objects", "--quiet", "--stdout", "--thin", "--revs"],
+        thin_revisions(dir.path(), base, all[2]).as_bytes(),
+    );
+    let damaged = |_: &ObjectId| Ok(Some((ObjectType::Blob, b"something else".to_vec())));
+    let fault = taken(&thin, &ROOMY, &damaged).unwrap_err();
+    assert!(matches!(fault, Fault::Io("complete the pack", _)), "{fault:?}");
+}
+
+/// Two commits of one file, and what asks for the second without what the first one has.
+fn thin_revisions(dir: &Path, first: &str, second: &str) -> String {
+    let commit = |blob: &str, parent: &[&str]| {
+        let tree = git(dir, &["mktree"], format!("100644 blob {blob}\tfile\n").as_bytes());
+        let tree = String::from_utf8(tree).unwrap();
+        let who = ["-c", "user.name=a", "-c", "user.email=a@b"];
+        let made = git(dir, &[&who[..], &["commit-tree", tree.trim(), "-m", "x"], parent].concat(), b"");
+        String::from_utf8(made).unwrap().trim().to_owned()
+    };
+    let one = commit(first, &[]);
+    let two = commit(second, &["-p", &one]);
+    format!("{two}\n^{one}\n")
+}
