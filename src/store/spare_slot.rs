@@ -122,7 +122,7 @@ impl SpareSlot {
             return Ok(None);
         }
         let taken = match self.take_recycled()? {
-            Some(recycled) => TakenSpare::Recycled(recycled),
+            Some(recycled) => TakenSpare::Recycled(Box::new(recycled)),
             None => TakenSpare::Copy(spare::take(self.place.as_fd(), self.layout.staging.as_fd(), name)?),
         };
         self.bytes.store(0, Ordering::Relaxed);
@@ -187,7 +187,7 @@ pub(super) enum TakenSpare {
     /// A copy that nobody has seen.
     Copy(OwnedFd),
     /// A retired generation that was carried forward.
-    Recycled(RecycledSpare),
+    Recycled(Box<RecycledSpare>),
 }
 
 /// The preparation of a spare for the generation that was current when the task was made. Independent of the store, so
