@@ -251,8 +251,11 @@ impl Store {
         self.spare.recycled.waiting().map(|tree| tree.revision)
     }
 
-    /// Whether a retired generation comes free so soon that a copy is not worth it.
+    /// Whether a retired generation comes free so soon that a copy is not worth it, and none waits already.
     pub fn awaits_retirement(&self, now: &Now) -> bool {
+        if !self.wants_spare() || self.spare.recycled.waiting().is_some() {
+            return false;
+        }
         let grace = self.options.retention.grace;
         self.generations().iter().any(|record| {
             let age = record.retired.as_ref().map(|retired| retention::age(retired, now));

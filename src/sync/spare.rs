@@ -26,24 +26,35 @@ fn prepare(
     wanted: &Selection,
     cancel: &CancellationToken,
 ) -> Result<Option<&'static str>, Error> {
-    let blobs = objects.blobs();
-    // Links that did not change may lead elsewhere where sources are placed otherwise.
-    let is_placed_alike = |other| objects.places(other) == objects.places(revision);
-    if let Some(retired) = task.retired().filter(|retired| is_placed_alike(retired.revision)) {
-        let base = mirror::Base { tree: retired.tree, entries: retired.entries, bytes: retired.bytes };
-        if let Some(delta) = objects.delta(base, revision, wanted)?
-            && is_small(&delta, base.entries)
-            && task.recycle(&delta, blobs.as_ref(), cancel)?
-        {
-            return Ok(Some("a retired generation, carried forward"));
-        }
+    if recycle(task, objects, revision, wanted, cancel)? {
+        return Ok(Some("a retired generation, carried forward"));
     }
     if !task.may_copy() {
         task.give_up()?;
         return Ok(None);
     }
-    task.run(&objects.payload(revision, wanted)?, blobs.as_ref(), cancel)?;
+    task.run(&objects.payload(revision, wanted)?, objects.blobs().as_ref(), cancel)?;
     Ok(Some("a copy"))
+}
+
+/// Makes the spare from a retired generation, if one waits that will do. `revision` has the tree of the current one.
+pub(super) fn recycle(
+    task: &SpareTask,
+    objects: &Objects,
+    revision: Revision,
+    wanted: &Selection,
+    cancel: &CancellationToken,
+) -> Result<bool, Error> {
+    // Links that did not change may lead elsewhere where sources are placed otherwise.
+    let is_placed_alike = |other| objects.places(other) == objects.places(revision);
+    let Some(retired) = task.retired().filter(|retired| is_placed_alike(retired.revision)) else {
+        return Ok(false);
+    };
+    let base = mirror::Base { tree: retired.tree, entries: retired.entries, bytes: retired.bytes };
+    match objects.delta(base, revision, wanted)?.filter(|delta| is_small(delta, base.entries)) {
+        Some(delta) => Ok(task.recycle(&delta, objects.blobs().as_ref(), cancel)?),
+        None => Ok(false),
+    }
 }
 
 /// The one preparation that may run.

@@ -118,6 +118,13 @@ fn no_copy_is_made_where_a_generation_retires_soon() {
     for (seconds, awaited) in [(0, false), (20, false), (26, true), (31, false)] {
         assert_eq!(store.awaits_retirement(&at(seconds)), awaited, "after {seconds} s");
     }
+    // Nor is another one awaited where one is there: publications that follow each other soon would await for ever.
+    publish(&mut store, &some("3"));
+    assert!(store.awaits_retirement(&at(26)));
+    reap(&mut store);
+    publish(&mut store, &some("4"));
+    assert!(store.waits_for_recycling().is_some());
+    assert!(!store.awaits_retirement(&at(26)));
 }
 
 #[test]

@@ -16,6 +16,7 @@ use crate::revision::Revision;
 use crate::store::{self, Published};
 use crate::sync::error::Error;
 use crate::sync::hook_notice;
+use crate::sync::spare::recycle;
 use crate::sync::staging::Job;
 use crate::telemetry::GIT_SYNC;
 
@@ -146,11 +147,21 @@ impl Worker {
         let worktrees = self.by_commit.then(|| objects.clone());
         let mut store = self.store().await;
         let metrics = self.metrics.clone();
+        let current = self.readable.or(self.view.revision());
         let (mut store, staged, commit) = bounds
             .blocking(Stage::Export, move |cancel| {
                 let began = Instant::now();
                 let commit = objects.describe(revision);
-                let job = Job { objects: &objects.until(cancel), choice: &choice, cancel };
+                let objects = objects.until(cancel);
+                // One that retired just now: a look at it costs less than a whole tree.
+                let waits = store.spare_task().filter(|task| base.is_some() && task.retired().is_some());
+                if let Some((task, current)) = waits.zip(current) {
+                    let made = recycle(&task, &objects, current, &choice.wanted, cancel);
+                    if let Err(error) = made {
+                        debug!(error = one_line(&error), "a retired generation is not used again");
+                    }
+                }
+                let job = Job { objects: &objects, choice: &choice, cancel };
                 let mut staged = job.stage(&mut store, revision, base)?; // 7
                 let sources = commit.iter().flat_map(|commit| &commit.sources);
                 staged.is_composed_of(sources.map(|source| (source.name.clone(), source.revision)));
