@@ -18,7 +18,7 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
 use super::error::{Error, Libgit2};
-use super::files::{BROKEN, MARK, local, names, remove_matching, replace, sync_dir};
+use super::files::{BROKEN, MARK, ignore_absent, local, names, remove_matching, replace, sync_dir};
 use crate::revision::ObjectId;
 
 /// The branch that git-sync keeps at what is published.
@@ -119,18 +119,37 @@ pub(super) fn name_origin(dir: &Path, url: &str) -> Result<(), Error> {
     configure(dir, "remote.origin.url", url)
 }
 
-/// Sets one value in the repository's configuration, if it is another.
+/// More than a configuration has.
+const CONFIG_MAX: u64 = 1 << 20;
+
+fn open_no_link(path: &Path) -> io::Result<std::fs::File> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let no_link = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+    std::fs::OpenOptions::new().read(true).custom_flags(no_link).open(path)
+}
+
+/// Sets one value in the repository's configuration, if it is another. A power cut leaves the old file or the new one:
+/// libgit2 syncs none, and one that is empty or torn would keep the repository from being opened.
 pub(super) fn configure(dir: &Path, key: &str, value: &str) -> Result<(), Error> {
     let path = dir.join("config");
-    let set = || -> Result<(), git2::Error> {
-        let mut config = git2::Config::open(&path)?;
-        let found = config.snapshot()?.get_string(key);
-        if found.is_ok_and(|found| found == value) { Ok(()) } else { config.set_str(key, value) }
+    let temporary = dir.join("config.lock");
+    let failed =
+        |source| Error::Git { act: format!("set {key} in {}", path.display()), source: Libgit2(source) };
+    let found = git2::Config::open(&path).and_then(|mut config| config.snapshot()?.get_string(key));
+    if found.is_ok_and(|found| found == value) {
+        return Ok(());
+    }
+    // Neither a left-over nor a link that somebody planted is read or written through.
+    let copy = || -> io::Result<()> {
+        ignore_absent(fs::remove_file(&temporary))?;
+        let mut from = io::Read::take(open_no_link(&path)?, CONFIG_MAX);
+        io::copy(&mut from, &mut fs::File::create_new(temporary.as_path())?).map(drop)
     };
-    set().map_err(|source| Error::Git {
-        act: format!("set {key} in {}", path.display()),
-        source: Libgit2(source),
-    })
+    copy().map_err(local("copy", &path))?;
+    git2::Config::open(&temporary).and_then(|mut config| config.set_str(key, value)).map_err(failed)?;
+    sync_dir(&temporary)?; // fsync(2) is the same for a file
+    fs::rename(&temporary, &path).map_err(local("replace", &path))?;
+    sync_dir(dir)
 }
 
 /// Removes locks that an interrupted git or git-sync left.
