@@ -142,8 +142,16 @@ pub(super) fn configure(dir: &Path, key: &str, value: &str) -> Result<(), Error>
     // Neither a left-over nor a link that somebody planted is read or written through.
     let copy = || -> io::Result<()> {
         ignore_absent(fs::remove_file(&temporary))?;
-        let mut from = io::Read::take(open_no_link(&path)?, CONFIG_MAX);
-        io::copy(&mut from, &mut fs::File::create_new(temporary.as_path())?).map(drop)
+        let mut to = fs::File::create_new(temporary.as_path())?;
+        let from = match open_no_link(&path) {
+            // What was no file was removed when the mirror was opened: it is made anew.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            from => from?,
+        };
+        match io::copy(&mut io::Read::take(from, CONFIG_MAX), &mut to)? {
+            CONFIG_MAX => Err(io::Error::other("it is larger than a configuration is")),
+            _ => Ok(()),
+        }
     };
     copy().map_err(local("copy", &path))?;
     git2::Config::open(&temporary).and_then(|mut config| config.set_str(key, value)).map_err(failed)?;

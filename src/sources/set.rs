@@ -5,7 +5,7 @@
 //! last published of them, and it asks for another attempt when it has something new.
 //!
 //! Files: `options` what makes a set; `repository` one of its repositories; `choice` the commit of each source, and what
-//! is kept where it was; `answer` what deliveries and people are told; `upkeep` the mirrors' growth.
+//! is kept where it was; `answer` replies to deliveries, and rows of the status; `upkeep` the mirrors' growth.
 
 mod answer;
 mod choice;

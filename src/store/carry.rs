@@ -22,13 +22,14 @@ use rustix::fs::FileType;
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
-use super::stage::{self, Dirs, Modes, Unsynced, WriteOptions, alive, io_error};
+use super::durable::Unsynced;
+use super::stage::{self, Dirs, Modes, WriteOptions, alive, io_error};
 use super::stamps::{Stamps, changed_by_others};
 use crate::fsx;
 use crate::payload::{BlobSource, Delta, Kind, join};
 
 /// Names that are moved one by one at most; a directory of more is not worth it.
-const MOVED_MAX: usize = 1 << 16;
+const NAMES_MAX: usize = 1 << 16;
 
 /// Makes `name` in `to` from the tree `from` and a delta that starts at it. Returns the new tree and what has to be
 /// synced; `stamps` are the new tree's afterwards.
@@ -116,7 +117,7 @@ impl<'d> Changed<'d> {
             fsx::each(from, |name, kind| {
                 moved += 1;
                 let path = join(dir, name.to_bytes());
-                if moved > MOVED_MAX {
+                if moved > NAMES_MAX {
                     return Err(io::Error::other("too many names would have to be moved"));
                 }
                 if !self.gone.contains(&*path) && !self.dirs.contains(&*path) {
@@ -147,18 +148,18 @@ impl<'d> Changed<'d> {
         for (path, ..) in &delta.written {
             let (dir, name) = stage::split(path);
             if let Some(stat) = fsx::stat(open.open(dir)?, name).map_err(io_error("look at", path))? {
-                stamps.moved(&stat);
+                stamps.note(&stat);
             }
         }
         let added_dirs = || delta.added_dirs.iter().map(|path| &**path);
         let submodules = delta.written.iter().filter(|(_, kind, ..)| *kind == Kind::Submodule);
-        stamps.moved_dirs(&self.gone, added_dirs().chain(submodules.map(|(path, ..)| &**path)));
+        stamps.note_directories(&self.gone, added_dirs().chain(submodules.map(|(path, ..)| &**path)));
         for path in self.dirs.iter().copied().chain(added_dirs()) {
             let stat = rustix::fs::fstat(open.open(path)?).map_err(io_error("look at", path))?;
             if path.is_empty() {
-                stamps.moved_top(&stat);
+                stamps.note_top(&stat);
             } else {
-                stamps.moved(&stat);
+                stamps.note(&stat);
             }
         }
         Ok(())
@@ -182,7 +183,7 @@ fn move_one(
     }
     fsx::rename_new(from, name.as_c_str(), to, name.as_c_str())
         .map_err(io_error("move", &join(dir, name.to_bytes())))?;
-    stamps.moved(&look(to)?);
+    stamps.note(&look(to)?);
     Ok(())
 }
 
@@ -192,6 +193,7 @@ mod tests {
     use crate::clock::ClockSteps;
     use crate::payload::testing::{Blobs, delta, expected, payload, read_back, trees};
     use crate::payload::{Rules, Symlinks};
+    use crate::store::durable;
     use proptest::prelude::*;
     use std::sync::Arc;
 
@@ -219,7 +221,7 @@ mod tests {
                 prop_assert_eq!(read_back(&dir.path().join(&name)), expected(&pair[1]));
                 prop_assert_eq!(stamps.look_at_directories(&top, &cancel).unwrap(), None, "they are ours");
                 if at == 1 {
-                    stage::make_durable(top.as_fd(), crate::store::Durability::Syncfs, &carried.1).unwrap();
+                    durable::make_durable(top.as_fd(), crate::store::Durability::Syncfs, &carried.1).unwrap();
                 }
                 if at % 2 == 0 {
                     let found = stamps.renew(&top, place.as_fd(), &cancel).unwrap();

@@ -1,8 +1,9 @@
 //! The root: layout, staging, publication, pins, retention's hands, recovery. Blocking.
 //!
 //! Files: `layout` names and handles; `quarantine` what stands in their way; `link` the link; `lock` one writer;
-//! `state` what is on record; `stage`, `spare` and `carry` write trees; `staged` and `spare_slot` what the store makes of
-//! them; `recycle` retired generations that are used again, `stamps` whether somebody else changed them;
+//! `state` what is on record; `stage`, `spare` and `carry` write trees, `durable` syncs them; `staged` and `spare_slot`
+//! what the store makes of them; `recycle` and `retired` generations that are used again, `stamps` whether somebody else
+//! changed them;
 //! `publish` the numbered order, `worktrees` that of git-sync's layout; `links` root links; `operator_file` files of
 //! the operator's beside what is published; `recover` what every start and every cycle mends; `takeover` what git-sync
 //! left; `verify` content against payload; `reap` and `trash` deletion; `inspect` a look without the lock; `probe` what
@@ -13,6 +14,7 @@
 //! Does not do: network, objects, deciding when.
 
 mod carry;
+pub mod durable;
 mod inspect;
 mod ledger;
 mod link;
@@ -197,6 +199,8 @@ pub struct Store {
     trash: Arc<Trash>,
     /// Generations that could not be reaped.
     stuck: BTreeSet<Name>,
+    /// Generations that were reaped although a reader had them pinned, and why, until somebody asks.
+    evicted: BTreeMap<Name, String>,
 }
 
 impl Store {
@@ -243,6 +247,7 @@ impl Store {
             recycling,
             trash,
             stuck: BTreeSet::new(),
+            evicted: BTreeMap::new(),
         };
         store.recover_into(&clock::now(), &mut found)?;
         store.discard_left_overs(&mut found)?;
@@ -324,6 +329,11 @@ impl Store {
         let private = self.layout.private.try_clone();
         let path = self.layout.private_at(LEDGER);
         Ok(LedgerFile { private: private.map_err(Error::io("open", &path))?, path })
+    }
+
+    /// Which generations were reaped from under a reader since the last call, and why.
+    pub fn take_evicted(&mut self) -> BTreeMap<Name, String> {
+        std::mem::take(&mut self.evicted)
     }
 
     /// Waits until the background has tried to delete everything in the trash. False when `cancel` came first.

@@ -16,6 +16,17 @@ use crate::human::one_line;
 use crate::retention::{self, Candidate, Extent, GenerationDecision, Plan, Reserved};
 use crate::store::{Error, Store, Unit};
 
+/// What became of a generation that was to be reaped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outcome {
+    /// It is pinned, or current.
+    Stays,
+    /// It went.
+    Gone,
+    /// It went although a reader had it pinned in that moment.
+    Evicted,
+}
+
 impl Store {
     /// What retention would do now, with reasons: pins are looked at, nothing is changed.
     pub fn plan(&self, now: &Now) -> Plan {
@@ -76,8 +87,13 @@ impl Store {
         self.recycling.saw_pins(pinned.map(|decision| &decision.name), &now);
         for decision in plan.reaped() {
             match self.reap_one(decision, recycle.then_some(&now)) {
-                Ok(true) => gone.push(decision.name.clone()),
-                Ok(false) => {}
+                Ok(Outcome::Stays) => {}
+                Ok(outcome) => {
+                    gone.push(decision.name.clone());
+                    if outcome == Outcome::Evicted {
+                        self.evicted.insert(decision.name.clone(), decision.reason.clone());
+                    }
+                }
                 Err(error) => {
                     let error = one_line(&error);
                     if self.stuck.insert(decision.name.clone()) {
@@ -97,37 +113,37 @@ impl Store {
         gone
     }
 
-    fn reap_one(&self, decision: &GenerationDecision, recycle_at: Option<&Now>) -> Result<bool, Error> {
+    fn reap_one(&self, decision: &GenerationDecision, recycle_at: Option<&Now>) -> Result<Outcome, Error> {
         let layout = &self.layout;
         let name = &decision.name;
         let failed = |act| Error::io(act, layout.place(name));
         let dir = match fsx::open_dir(&layout.home, name.as_str()) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(true),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Outcome::Gone),
             // A directory that we may not read can still be renamed; only its owner can have pinned it.
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => None,
             opened => Some(opened.map_err(failed("open the generation"))?),
         };
         let lock = dir.as_ref().map_or(Ok(Lock::Unsupported), fsx::try_lock).map_err(failed("lock"))?;
         if lock == Lock::Held && !decision.evicts {
-            return Ok(false);
+            return Ok(Outcome::Stays);
         }
         // Under the lock: no reader can prove a pin on it now, unless the link names it again.
         if layout.named()?.as_ref() == Some(name) {
             if lock == Lock::Taken {
                 let _ = dir.as_ref().map(fsx::unlock); // closing does the same, but for copies of the handle
             }
-            return Ok(false);
+            return Ok(Outcome::Stays);
         }
         let dir = match (dir, recycle_at) {
             (Some(dir), Some(now)) => match self.recycle_one(decision, lock, dir, now) {
-                Ok(()) => return Ok(true),
+                Ok(()) => return Ok(Outcome::Gone),
                 Err(dir) => Some(dir),
             },
             (dir, _) => dir,
         };
         let held = dir.filter(|_| lock == Lock::Taken);
         self.trash.put(&layout.home, name.as_str(), held).map_err(failed("move to the trash"))?;
-        Ok(true)
+        Ok(if lock == Lock::Held { Outcome::Evicted } else { Outcome::Gone })
     }
 
     /// Makes sure that a generation of this size fits, before its first byte is written: lets the spare go, reaps what

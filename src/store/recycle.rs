@@ -9,18 +9,19 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
 use super::carry::carry;
+use super::durable;
 use super::names::SPARE;
 use super::reap::Need;
-use super::retired::{RETIRED, RecycledSpare, Retired, RetiredTree, Tree, given_up};
+use super::retired::{RETIRED, RecycledSpare, RetiredTree, Tree, Waiting, given_up};
 use super::spare::{self, SpareOrigin, TREE};
 use super::spare_slot::{SpareSlot, SpareTask};
-use super::stage;
 use super::stamps::{self, Stamps};
 use super::{Durability, Error, Options, Spare, Store};
 use crate::clock::{ClockSteps, Now};
@@ -35,6 +36,10 @@ use crate::revision::Revision;
 const SOON: Duration = Duration::from_secs(5);
 
 impl SpareSlot {
+    fn path(&self, name: &str) -> PathBuf {
+        self.layout().private_at(SPARE).join(name)
+    }
+
     /// Deletes what waits, unless it is in work.
     pub(super) fn give_up(&self) -> Result<(), Error> {
         match self.try_lock() {
@@ -54,7 +59,7 @@ impl SpareSlot {
     }
 
     /// Takes the generation out of the root, to be carried forward. False: it stays where it is.
-    fn offer(&self, home: &OwnedFd, retired: Retired) -> Result<bool, Error> {
+    fn offer(&self, home: &OwnedFd, retired: Waiting) -> Result<bool, Error> {
         let Some(_busy) = self.try_lock() else { return Ok(false) };
         if self.recycled.waiting().is_some() {
             return Ok(false);
@@ -86,7 +91,7 @@ impl SpareSlot {
     /// Looks at what waits and carries it forward. False: it cannot be used.
     fn recycle(
         &self,
-        mut retired: Retired,
+        mut retired: Waiting,
         current: &GenerationRecord,
         delta: &Delta,
         blobs: &dyn BlobSource,
@@ -106,10 +111,10 @@ impl SpareSlot {
                 return Err(error);
             }
         }
-        let Retired { record, mut stamps, .. } = retired;
+        let Waiting { record, mut stamps, .. } = retired;
         let write = options.write_options();
         let (top, unsynced) = carry(&top, place, TREE, delta, blobs, &write, &mut stamps, cancel)?;
-        stage::make_durable(top.as_fd(), options.durability, &unsynced)?;
+        durable::make_durable(top.as_fd(), options.durability, &unsynced)?;
         self.to_trash(RETIRED)?;
         let origin = SpareOrigin {
             tree: delta.tree,
@@ -165,7 +170,7 @@ impl SpareTask {
         self.in_background(|| {
             let (_busy, cancel) = self.begin(cancel)?;
             let (slot, current, options) = (self.slot(), self.generation(), self.options());
-            let is_base = |retired: &Retired| {
+            let is_base = |retired: &Waiting| {
                 retired.record.tree == delta.base && retired.record.selection == current.selection
             };
             let tree = slot.recycled.tree().take();
@@ -234,10 +239,6 @@ impl Recycling {
         self.stamps.retain(|name, _| known(name));
         self.pinned.retain(|name, _| known(name));
     }
-
-    fn is_untouched(&self, name: &Name) -> bool {
-        self.stamps.get(name).is_some_and(|stamps| !stamps.are_void())
-    }
 }
 
 impl Store {
@@ -259,19 +260,20 @@ impl Store {
         let grace = self.options.retention.grace;
         self.generations().iter().any(|record| {
             let age = record.retired.as_ref().map(|retired| retention::age(retired, now));
-            age.is_some_and(|age| age < grace && age + SOON >= grace) && self.may_recycle(record, now)
+            age.is_some_and(|age| age < grace && age + SOON >= grace) && self.stamps_of(record, now).is_some()
         })
     }
 
-    fn may_recycle(&self, record: &GenerationRecord, now: &Now) -> bool {
-        let current = self.current();
-        let pinned = self.recycling.pinned.get(&record.name);
+    /// The stamps of a generation that may be recycled once its grace period is over.
+    fn stamps_of(&self, record: &GenerationRecord, now: &Now) -> Option<&Stamps> {
+        let stamps = self.recycling.stamps.get(&record.name)?;
         let grace = self.options.retention.grace;
-        self.recycling.is_untouched(&record.name)
-            && current.is_some_and(|current| current.selection == record.selection)
-            && (record.synced || self.options.durability == Durability::None)
-            // Whoever pinned it may go on for a moment after.
-            && pinned.is_none_or(|pinned| now.boottime.saturating_sub(*pinned) >= grace)
+        let pinned = self.recycling.pinned.get(&record.name);
+        // A reader that had it pinned may go on for a moment after.
+        let is_left = pinned.is_none_or(|pinned| now.boottime.saturating_sub(*pinned) >= grace);
+        let is_alike = self.current().is_some_and(|current| current.selection == record.selection);
+        let is_synced = record.synced || self.options.durability == Durability::None;
+        (is_left && is_alike && is_synced && !stamps.are_void() && !stamps.are_old()).then_some(stamps)
     }
 
     /// Moves a generation that is to be reaped, and locked by us, to where it is recycled. The lock comes back where it
@@ -283,14 +285,11 @@ impl Store {
         dir: OwnedFd,
         now: &Now,
     ) -> Result<(), OwnedFd> {
-        let record = self.state.record(&decision.name);
         let fits = lock == Lock::Taken && !decision.early && !decision.evicts && self.wants_spare();
-        let Some(record) = record.filter(|record| fits && self.may_recycle(record, now)) else {
-            return Err(dir);
-        };
-        let Some(stamps) = self.recycling.stamps.get(&record.name) else { return Err(dir) };
-        let Ok(copy) = dir.try_clone() else { return Err(dir) };
-        let retired = Retired { record: record.clone(), stamps: stamps.clone(), _lock: copy };
+        let record = self.state.record(&decision.name).filter(|_| fits);
+        let found = record.and_then(|record| Some((record, self.stamps_of(record, now)?)));
+        let (Some((record, stamps)), Ok(copy)) = (found, dir.try_clone()) else { return Err(dir) };
+        let retired = Waiting { record: record.clone(), stamps: stamps.clone(), _lock: copy };
         match self.spare.offer(&self.layout.home, retired) {
             Ok(true) => Ok(()),
             Ok(false) => Err(dir),
@@ -299,11 +298,5 @@ impl Store {
                 Err(dir)
             }
         }
-    }
-}
-
-impl SpareSlot {
-    fn path(&self, name: &str) -> std::path::PathBuf {
-        self.layout().private_at(SPARE).join(name)
     }
 }

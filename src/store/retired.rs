@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Error;
 use super::carry::carry;
-use super::stage::{Unsynced, WriteOptions};
+use super::durable::Unsynced;
+use super::stage::WriteOptions;
 use super::staging_dir::StagingDir;
 use super::stamps::{self, Stamps};
 use crate::generation::GenerationRecord;
@@ -20,9 +21,9 @@ use crate::revision::{ObjectId, Revision};
 /// The name of a retired generation in the spare's place.
 pub(super) const RETIRED: &str = "retired";
 
-/// A retired generation that may be carried forward.
+/// A retired generation that waits to be carried forward.
 #[derive(Debug)]
-pub(super) struct Retired {
+pub(super) struct Waiting {
     pub(super) record: GenerationRecord,
     pub(super) stamps: Stamps,
     /// Its exclusive lock: no reader can pin it any more.
@@ -45,7 +46,7 @@ pub struct RetiredTree {
     pub bytes: u64,
 }
 
-impl Retired {
+impl Waiting {
     fn tree(&self) -> RetiredTree {
         let GenerationRecord { revision, tree, entries, bytes, .. } = self.record;
         RetiredTree { revision, tree, entries, bytes }
@@ -56,7 +57,7 @@ impl Retired {
 #[derive(Debug)]
 pub(super) enum Tree {
     /// As it retired, under the name [`RETIRED`].
-    Waits(Box<Retired>),
+    Waits(Box<Waiting>),
     /// Carried forward to the current generation, as the spare; and when its directories were looked at after that.
     Ready(Stamps, Option<Instant>),
 }
@@ -126,7 +127,10 @@ impl RecycledSpare {
             None => carry(&top, old.staging(), name, delta, blobs, options, &mut stamps, cancel),
         });
         match carried {
-            Ok((top, unsynced)) => Ok(Some((top, unsynced, stamps))),
+            Ok((top, unsynced)) => {
+                stamps.forget_directories(); // the next look at the whole tree finds them
+                Ok(Some((top, unsynced, stamps)))
+            }
             Err(Error::Cancelled) => Err(Error::Cancelled),
             Err(error) => {
                 given_up(&error);

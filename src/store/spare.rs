@@ -16,7 +16,8 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::stage::{self, Dirs, Modes, Unsynced, WriteOptions, alive, io_error, split};
+use super::durable::{self, Unsynced};
+use super::stage::{self, Dirs, Modes, WriteOptions, alive, io_error, split};
 use super::{Durability, Error, Options};
 use crate::fsx::{self, Flush};
 use crate::payload::{BlobSource, Delta, Payload};
@@ -98,7 +99,7 @@ pub fn prepare(
         Origin::Copy => stage::write(place, TREE.as_ref(), payload, blobs, options, cancel)?,
         Origin::Link(current) => stage::link(place, TREE.as_ref(), current, payload, blobs, options, cancel)?,
     };
-    stage::make_durable(top.as_fd(), durability, &Unsynced::after_write(payload))?;
+    durable::make_durable(top.as_fd(), durability, &Unsynced::after_write(payload))?;
     let record = SpareOrigin {
         tree: payload.tree,
         selection: selection.to_owned(),
@@ -291,7 +292,7 @@ mod tests {
             for (at, pair) in steps.windows(2).enumerate() {
                 let delta = delta(&pair[0], &pair[1], rules()).unwrap();
                 let unsynced = apply(taken.as_fd(), &delta, &blobs, &OPTIONS, &cancel).unwrap();
-                stage::make_durable(taken.as_fd(), Durability::Syncfs, &unsynced).unwrap();
+                durable::make_durable(taken.as_fd(), Durability::Syncfs, &unsynced).unwrap();
                 let whole = payload(&pair[1], rules()).unwrap();
                 prop_assert_eq!((delta.entries, delta.bytes), (whole.count(), whole.bytes));
                 let fresh = format!("fresh-{at}");

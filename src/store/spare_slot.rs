@@ -21,7 +21,7 @@ use crate::store::error::Error;
 use crate::store::layout::{Layout, open_inner};
 use crate::store::names::SPARE;
 use crate::store::reap::Need;
-use crate::store::retired::{self, Recycled, RecycledSpare};
+use crate::store::retired::{Recycled, RecycledSpare};
 use crate::store::spare::{self, Origin};
 use crate::store::staging_dir::StagingDir;
 use crate::store::trash::Trash;
@@ -60,7 +60,7 @@ impl SpareSlot {
         found: &mut Recovered,
     ) -> Result<Self, Error> {
         let place = open_inner(&layout.path, &layout.private, SPARE, found)?;
-        let keeper = Self {
+        let slot = Self {
             layout: Arc::clone(layout),
             trash: Arc::clone(trash),
             place,
@@ -69,14 +69,14 @@ impl SpareSlot {
             bytes: AtomicU64::new(0),
             recycled: Recycled::default(),
         };
-        match spare::ready(keeper.place.as_fd(), &clock::now().boot_id) {
+        match spare::ready(slot.place.as_fd(), &clock::now().boot_id) {
             Some(record) if matches!(mode, Spare::Copy | Spare::Recycle) && !record.recycled => {
-                keeper.counts(Need { bytes: record.bytes, entries: record.entries });
-                keeper.to_trash(retired::RETIRED)?;
+                slot.counts(Need { bytes: record.bytes, entries: record.entries });
+                slot.discard_but(&[spare::TREE, spare::READY])?;
             }
-            _ => keeper.discard()?,
+            _ => slot.discard()?,
         }
-        Ok(keeper)
+        Ok(slot)
     }
 
     /// The place itself.
@@ -163,12 +163,17 @@ impl SpareSlot {
     pub(super) fn discard(&self) -> Result<(), Error> {
         self.bytes.store(0, Ordering::Relaxed);
         self.recycled.forget();
+        // The record first, so that the copy counts for nothing from then on.
+        self.to_trash(spare::READY)?;
+        self.discard_but(&[])
+    }
+
+    /// Empties the place of what an interrupted preparation left, and of everything else but these.
+    fn discard_but(&self, names: &[&str]) -> Result<(), Error> {
         let failed = Error::io("list", self.layout.private_at(SPARE));
         let listed = fsx::list(&self.place).map_err(failed)?;
-        let names = listed.iter().map(fsx::Listed::os);
-        // Whatever is there: the record, so that the copy counts for nothing from then on, the copy, and what an
-        // interrupted preparation left beside it.
-        std::iter::once(spare::READY.as_ref()).chain(names).try_for_each(|name| self.to_trash(name))
+        let others = listed.iter().map(fsx::Listed::os).filter(|name| names.iter().all(|kept| kept != name));
+        others.into_iter().try_for_each(|name| self.to_trash(name))
     }
 
     /// Moves one name of the place to the trash, if it is there.
@@ -194,7 +199,7 @@ pub(super) enum TakenSpare {
 /// that publications go on meanwhile.
 #[derive(Debug)]
 pub struct SpareTask {
-    keeper: Arc<SpareSlot>,
+    slot: Arc<SpareSlot>,
     current: GenerationRecord,
     options: Options,
     /// There is room for a copy.
@@ -224,7 +229,7 @@ impl SpareTask {
     }
 
     pub(super) fn slot(&self) -> &SpareSlot {
-        &self.keeper
+        &self.slot
     }
 
     pub(super) fn options(&self) -> &Options {
@@ -236,7 +241,7 @@ impl SpareTask {
         &self,
         work: impl FnOnce() -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
-        let failed = Error::io("start the thread that prepares the spare in", &self.keeper.layout.path);
+        let failed = Error::io("start the thread that prepares the spare in", &self.slot.layout.path);
         std::thread::scope(|scope| {
             let work = || {
                 // Failing to step back is no reason not to prepare.
@@ -249,14 +254,14 @@ impl SpareTask {
         })
     }
 
-    /// Takes the place, and makes what is done there give way to whoever asks for that.
+    /// Takes the place, and what is done there gives way to who asks for that.
     pub(super) fn begin(
         &self,
         cancel: &CancellationToken,
     ) -> Result<(MutexGuard<'_, ()>, CancellationToken), Error> {
-        let busy = self.keeper.lock(cancel)?;
+        let busy = self.slot.lock(cancel)?;
         let cancel = cancel.child_token();
-        *self.keeper.preparing() = cancel.clone();
+        *self.slot.preparing() = cancel.clone();
         Ok((busy, cancel))
     }
 
@@ -266,23 +271,23 @@ impl SpareTask {
         blobs: &dyn BlobSource,
         cancel: &CancellationToken,
     ) -> Result<(), Error> {
-        let keeper = &self.keeper;
+        let slot = &self.slot;
         self.refuse_other(payload)?;
         let (_busy, cancel) = &self.begin(cancel)?;
-        if keeper.has(&payload.tree, &self.current.selection, &self.options) {
+        if slot.has(&payload.tree, &self.current.selection, &self.options) {
             return Ok(());
         }
-        keeper.discard()?;
+        slot.discard()?;
         let current;
         let origin = if self.options.spare == Spare::Link {
-            current = keeper.layout.generation(&self.current.name)?;
+            current = slot.layout.generation(&self.current.name)?;
             Origin::Link(current.as_fd())
         } else {
-            keeper.counts(Need { bytes: payload.bytes, entries: payload.count() });
+            slot.counts(Need { bytes: payload.bytes, entries: payload.count() });
             Origin::Copy
         };
         let prepared = spare::prepare(
-            keeper.place.as_fd(),
+            slot.place.as_fd(),
             origin,
             payload,
             &self.current.selection,
@@ -293,7 +298,7 @@ impl SpareTask {
             cancel,
         );
         prepared.map(drop).inspect_err(|_| {
-            if let Err(error) = keeper.discard() {
+            if let Err(error) = slot.discard() {
                 tracing::warn!(error = %error, "a half-made spare cannot be removed before the next start");
             }
         })
@@ -305,7 +310,7 @@ impl SpareTask {
         if (payload.tree, payload.count(), payload.bytes) == (current.tree, current.entries, current.bytes) {
             return Ok(());
         }
-        let path = self.keeper.layout.place(&current.name);
+        let path = self.slot.layout.place(&current.name);
         Err(Error::io("make a spare of", path)(std::io::Error::other("the payload is another generation's")))
     }
 }
@@ -326,7 +331,7 @@ impl Store {
             tracing::debug!(error = one_line(&error), "a retired generation is not deleted yet");
         }
         (may_copy || may_recycle).then(|| SpareTask {
-            keeper: Arc::clone(&self.spare),
+            slot: Arc::clone(&self.spare),
             current: current.clone(),
             options: self.options.clone(),
             may_copy,

@@ -15,7 +15,6 @@
 //! What it does not do: check names and sizes (the payload was), publish, or clean up after a failure: the caller that
 //! made the place for the new directory discards it.
 
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,10 +23,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode};
 use tokio_util::sync::CancellationToken;
 
-use super::{Durability, Error};
+use super::Error;
 use crate::fsx;
 use crate::payload::{BlobError, BlobReader, BlobSource, Delta, Entry, Kind, Payload, escaped, join};
 use crate::revision::{ObjectId, Revision};
@@ -37,9 +36,6 @@ use crate::revision::{ObjectId, Revision};
 const CLAIM: usize = 8;
 /// Entries of one directory that go to one thread; the rest of a huge directory goes to the others.
 const SHARE: usize = 512;
-/// Up to so many files are synced one by one, beyond it the file system is: `syncfs` also waits for what neighbours
-/// wrote, which on a shared disk takes seconds.
-const FEW: usize = 64;
 /// A blob is in memory while its file is written. Those above this size take turns, so that it is one of them and not
 /// one per thread; the disk gains nothing from more.
 const LARGE: u64 = 8 << 20;
@@ -181,7 +177,9 @@ fn make_dirs(
 /// Makes one directory, with its mode.
 pub(super) fn make_dir(dirs: &mut Dirs<'_>, path: &[u8], modes: Modes) -> Result<(), Error> {
     let (parent, name) = split(path);
-    fsx::make_dir(dirs.open(parent)?, name, modes.dir).map(drop).map_err(io_error("make the directory", path))
+    fsx::make_dir(dirs.open(parent)?, name, modes.dir)
+        .map(drop)
+        .map_err(|error| create_error("make the directory", path, error))
 }
 
 /// Makes what a delta adds and changes, in a tree that has nothing of that name.
@@ -416,103 +414,6 @@ pub(super) fn write_git_file(
     fsx::create_new(top, GIT_FILE, Modes::of(options).file)
         .and_then(|mut file| file.write_all(git_file(revision).as_bytes()))
         .map_err(io_error("write", GIT_FILE.as_bytes()))
-}
-
-/// What has to reach the disk before a publication.
-#[derive(Clone, Debug)]
-pub enum Unsynced {
-    /// More than is worth naming.
-    Many,
-    /// These files and directories, relative to the staged directory.
-    Few {
-        /// Regular files that were written.
-        files: Vec<Box<[u8]>>,
-        /// Directories whose entries changed. Links are durable with them: their targets lie in the inode, which the
-        /// directory's sync writes out (ext4, xfs and btrfs alike).
-        dirs: BTreeSet<Box<[u8]>>,
-    },
-}
-
-impl Unsynced {
-    /// After [`write`].
-    pub fn after_write(payload: &Payload) -> Self {
-        if payload.entries.len() > FEW {
-            return Self::Many;
-        }
-        let regular = payload.entries.iter().filter(|e| matches!(e.kind, Kind::File | Kind::Executable));
-        let submodules = payload.entries.iter().filter(|e| e.kind == Kind::Submodule);
-        Self::Few {
-            files: regular.map(|entry| payload.path_of(entry).into()).collect(),
-            dirs: (std::iter::once(Vec::new()).chain(payload.dir_paths()))
-                .chain(submodules.map(|entry| payload.path_of(entry)))
-                .map(Into::into)
-                .collect(),
-        }
-    }
-
-    /// And this file, at the top.
-    pub(super) fn add(&mut self, file: &str) {
-        if let Self::Few { files, dirs } = self {
-            files.push(file.as_bytes().into());
-            dirs.insert(Box::default());
-        }
-    }
-
-    /// And these directories.
-    pub(super) fn and_dirs(mut self, more: impl ExactSizeIterator<Item = Box<[u8]>>) -> Self {
-        match &mut self {
-            Self::Few { files, dirs } if files.len() + dirs.len() + more.len() <= 2 * FEW => {
-                dirs.extend(more);
-            }
-            _ => self = Self::Many,
-        }
-        self
-    }
-
-    /// After a delta was applied to a tree that was synced before.
-    pub fn after_delta(delta: &Delta) -> Self {
-        if delta.written.len() + delta.removed.len() > FEW {
-            return Self::Many;
-        }
-        let removed_dirs: BTreeSet<_> = delta.removed_dirs.iter().collect();
-        let changed = delta.written.iter().map(|(path, ..)| path).chain(&delta.removed);
-        let made =
-            delta.written.iter().filter(|(_, kind, ..)| *kind == Kind::Submodule).map(|(path, ..)| path);
-        let parents = changed.chain(&delta.added_dirs).chain(&delta.removed_dirs).map(|path| split(path).0);
-        let dirs = parents.chain(delta.added_dirs.iter().chain(made).map(|path| &**path));
-        Self::Few {
-            files: (delta.written.iter())
-                .filter(|(_, kind, ..)| matches!(kind, Kind::File | Kind::Executable))
-                .map(|(path, ..)| path.clone())
-                .collect(),
-            dirs: dirs.map(Box::<[u8]>::from).filter(|dir| !removed_dirs.contains(dir)).collect(),
-        }
-    }
-}
-
-/// Makes a staged directory durable: afterwards a power cut cannot empty its files.
-pub fn make_durable(top: BorrowedFd<'_>, durability: Durability, unsynced: &Unsynced) -> Result<(), Error> {
-    match (durability, unsynced) {
-        (Durability::None, _) => Ok(()),
-        (Durability::Syncfs, Unsynced::Many) => {
-            fsx::sync_fs(top).map_err(io_error("sync the file system of", b"."))
-        }
-        (Durability::Syncfs, Unsynced::Few { files, dirs }) => {
-            let mut open = Dirs::new(top);
-            for path in files {
-                let (dir, name) = split(path);
-                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                rustix::fs::openat(open.open(dir)?, name, flags, Mode::empty())
-                    .and_then(|file| rustix::io::retry_on_intr(|| rustix::fs::fsync(&file)))
-                    .map_err(io_error("sync", path))?;
-            }
-            for path in dirs {
-                let dir = open.open(path)?;
-                fsx::sync_dir(dir).map_err(io_error("sync the directory", path))?;
-            }
-            Ok(())
-        }
-    }
 }
 
 /// Whether to go on.

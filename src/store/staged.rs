@@ -10,11 +10,12 @@ use crate::clock::Now;
 use crate::generation::{GenerationRecord, Name};
 use crate::payload::{BlobSource, Delta, Payload};
 use crate::revision::{ObjectId, Revision};
+use crate::store::durable::{self, Unsynced};
 use crate::store::error::Error;
 use crate::store::reap::Need;
 use crate::store::spare;
 use crate::store::spare_slot::TakenSpare;
-use crate::store::stage::{self, Unsynced, WriteOptions};
+use crate::store::stage::{self, WriteOptions};
 use crate::store::staging_dir::StagingDir;
 use crate::store::stamps::Stamps;
 use crate::store::{Durability, Options, Store};
@@ -159,7 +160,7 @@ impl Store {
             stage::write_git_file(dir.as_fd(), facts.revision, &self.options.write_options())?;
             unsynced.add(stage::GIT_FILE);
         }
-        stage::make_durable(dir.as_fd(), self.options.durability, &unsynced)?;
+        durable::make_durable(dir.as_fd(), self.options.durability, &unsynced)?;
         let stamps = stamps.or_else(|| self.recycling.stamps_of_new(&dir, &self.layout.staging));
         Ok(Staged { dir, place, facts, synced: self.options.durability == Durability::Syncfs, stamps })
     }

@@ -28,8 +28,8 @@ use crate::clock::ClockSteps;
 use crate::fsx;
 use crate::payload::join;
 
-/// Inodes whose change times are kept: 24 bytes each. A tree in which more were moved is not looked after any longer.
-const MOVED_MAX: usize = 1 << 16;
+/// Inodes whose change times are kept, 24 bytes each; a tree in which we changed more is not used again.
+const OURS_MAX: usize = 1 << 16;
 /// A tree is carried on for so long. What a look cannot see does not live on for ever.
 const AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Directories inside each other that a look goes into; each is an open descriptor meanwhile.
@@ -59,10 +59,10 @@ pub(super) struct Stamps {
     steps: u64,
     /// When its first files were written.
     made: Instant,
-    /// No change was later than this, but for `moved`.
+    /// No change was later than this, but for `ours`.
     since: Stamp,
     /// When we changed these inodes after that.
-    moved: HashMap<u64, Stamp>,
+    ours: HashMap<u64, Stamp>,
     /// The top directory's content. Its change time tells nothing: it is renamed into its place.
     top: Stamp,
     /// Paths of all directories but the top one, from the last look at the whole tree, each ended by a zero byte.
@@ -85,21 +85,26 @@ impl Stamps {
             steps,
             made: Instant::now(),
             since,
-            moved: HashMap::new(),
+            ours: HashMap::new(),
             top,
             dirs: Vec::new(),
         })
     }
 
-    /// Whether nothing can be said any more: the clock was set since, too much was moved, or a day has passed.
+    /// Whether nothing can be said any more: the clock was set since, or we changed too much.
     pub(super) fn are_void(&self) -> bool {
-        self.clock.count() != self.steps || self.moved.len() > MOVED_MAX || self.made.elapsed() > AGE_MAX
+        self.clock.count() != self.steps || self.ours.len() > OURS_MAX
+    }
+
+    /// Whether the tree's first files are too old for it to be carried on.
+    pub(super) fn are_old(&self) -> bool {
+        self.made.elapsed() > AGE_MAX
     }
 
     /// Whether nobody else changed this inode.
     pub(super) fn hold_for(&self, stat: &Stat) -> bool {
         let changed = Stamp::of_change(stat);
-        changed <= self.since || self.moved.get(&stat.st_ino) == Some(&changed)
+        changed <= self.since || self.ours.get(&stat.st_ino) == Some(&changed)
     }
 
     /// Whether nobody else changed the content of the top directory.
@@ -108,17 +113,17 @@ impl Stamps {
     }
 
     /// This inode was changed by us just now.
-    pub(super) fn moved(&mut self, stat: &Stat) {
-        self.moved.insert(stat.st_ino, Stamp::of_change(stat));
+    pub(super) fn note(&mut self, stat: &Stat) {
+        self.ours.insert(stat.st_ino, Stamp::of_change(stat));
     }
 
     /// The same of a new top directory.
-    pub(super) fn moved_top(&mut self, stat: &Stat) {
+    pub(super) fn note_top(&mut self, stat: &Stat) {
         self.top = Stamp::of_content(stat);
     }
 
     /// Looks at the whole tree, and from then on counts from the beginning of this look. Returns the first path that is
-    /// not as we left it, or more than can be looked after.
+    /// not as we left it.
     pub(super) fn renew(
         &mut self,
         top: &OwnedFd,
@@ -132,12 +137,16 @@ impl Stamps {
         }
         self.dirs = look.dirs;
         self.since = since;
-        self.moved = HashMap::new();
+        self.ours = HashMap::new();
         Ok(None)
     }
 
     /// These paths are gone, and those directories are new.
-    pub(super) fn moved_dirs<'p>(&mut self, removed: &HashSet<&[u8]>, added: impl Iterator<Item = &'p [u8]>) {
+    pub(super) fn note_directories<'p>(
+        &mut self,
+        removed: &HashSet<&[u8]>,
+        added: impl Iterator<Item = &'p [u8]>,
+    ) {
         let before = std::mem::take(&mut self.dirs);
         let mut dirs = Vec::with_capacity(before.len());
         let mut push = |path: &[u8]| {
@@ -147,6 +156,11 @@ impl Stamps {
         paths(&before).map(CStr::to_bytes).filter(|path| !removed.contains(path)).for_each(&mut push);
         added.for_each(push);
         self.dirs = dirs;
+    }
+
+    /// The list of directories is of no use any more.
+    pub(super) fn forget_directories(&mut self) {
+        self.dirs = Vec::new();
     }
 
     /// Looks at the directories that the last look at the whole tree found: whether names came, went or changed. Returns
@@ -193,7 +207,11 @@ impl Look<'_> {
         let stat = rustix::fs::fstat(dir).map_err(stage::io_error("look at", &self.path))?;
         let is_ours =
             if self.level == 0 { self.stamps.hold_for_top(&stat) } else { self.stamps.hold_for(&stat) };
-        if !is_ours || self.level > DEPTH_MAX || self.dirs.len() > DIRS_MAX {
+        if self.level > DEPTH_MAX || self.dirs.len() > DIRS_MAX {
+            let why = io::Error::other("it has more directories than are looked after");
+            return Err(stage::io_error("carry on", &self.path)(why));
+        }
+        if !is_ours {
             return Ok(true);
         }
         let mut below = Vec::new();

@@ -4,7 +4,7 @@
 mod fetch_and_stage;
 mod repair;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,7 +28,6 @@ use crate::human::one_line;
 use crate::mirror::{self, Objects, Tip};
 use crate::phase::{LastAnswer, Status};
 use crate::repeats::{Repeats, suppressed};
-use crate::retention::Plan;
 use crate::revision::{ObjectId, Revision};
 use crate::secret;
 use crate::sources::{Named, Upstream};
@@ -81,7 +80,7 @@ pub(super) struct Worker {
     /// Something was reaped that the mirror still keeps objects for.
     untidy: bool,
     /// What a retired generation holds that the spare is to be made from.
-    recycled: Option<Revision>,
+    waits_for_recycling: Option<Revision>,
     /// What was said of a spare that has no room.
     no_spare: Repeats,
     /// A tip that had no room, and the bytes that a fetch of it brings.
@@ -126,7 +125,7 @@ impl Worker {
             root,
             by_commit,
             untidy: false,
-            recycled: None,
+            waits_for_recycling: None,
             no_spare: Repeats::default(),
             too_large: None,
         }
@@ -274,7 +273,7 @@ impl Worker {
     /// What the mirror must go on holding, newest first.
     fn held(&self) -> Vec<Revision> {
         let known = self.view.generations.iter().filter(|record| record.is_known());
-        let others = self.readable.into_iter().chain(self.recycled);
+        let others = self.readable.into_iter().chain(self.waits_for_recycling);
         let mut held: Vec<_> = others.chain(known.map(|record| record.revision)).collect();
         let mut seen = std::collections::HashSet::new();
         held.retain(|revision| seen.insert(*revision));
@@ -299,16 +298,15 @@ impl Worker {
     }
 
     /// Logs and counts generations that went, with the plan that knew them last.
-    fn note_reaped<'n>(&self, names: impl IntoIterator<Item = &'n Name>, plan: &Plan) {
+    fn note_reaped<'n>(&self, names: impl IntoIterator<Item = &'n Name>, evicted: &BTreeMap<Name, String>) {
         for name in names {
             self.metrics.reaped.inc();
-            let decision = plan.decisions.iter().find(|decision| decision.name == *name);
-            match decision {
-                Some(decision) if decision.pinned => {
+            match evicted.get(name) {
+                Some(why) => {
                     self.metrics.evictions.inc();
-                    warn!(generation = %name, "evicted {name}, which a reader has pinned: it was {}", decision.reason);
+                    warn!(generation = %name, "evicted {name}, which a reader has pinned: it was {why}");
                 }
-                _ => info!(generation = %name, "reaped {name}"),
+                None => info!(generation = %name, "reaped {name}"),
             }
         }
     }
@@ -423,12 +421,12 @@ impl Work for Worker {
                     sources,
                     heard,
                 };
-                Ok((view, reaped, recovered, store.waits_for_recycling()))
+                Ok((view, (reaped, store.take_evicted()), recovered, store.waits_for_recycling()))
             })
             .await;
         self.rootless = mended.as_ref().is_err_and(Error::is_without_root);
-        let (view, reaped, recovered, recycled) = mended?;
-        self.recycled = recycled;
+        let (view, (reaped, evicted), recovered, waits) = mended?;
+        self.waits_for_recycling = waits;
         for line in &recovered.done {
             warn!("mended: {line}");
         }
@@ -440,7 +438,7 @@ impl Work for Worker {
             warn!("not mended: {line}");
         }
         self.unmended = unmended;
-        self.note_reaped(&reaped, &view.plan);
+        self.note_reaped(&reaped, &evicted);
         if view.current != self.view.current {
             self.lost = self.view.revision().or(self.lost);
         }

@@ -148,10 +148,11 @@ impl Bench<'_> {
         self.place.restore(&self.world, &self.saved);
         let traced = self.run(point, disturbance.act());
         if !traced.acted {
-            return if traced.code == Some(0) {
-                Ok(None)
-            } else {
-                Err(format!("undisturbed, it failed: {traced:?}"))
+            let said = self.stage.says.is_none_or(|words| traced.stderr.contains(words));
+            return match (traced.code, said) {
+                (Some(0), true) => Ok(None),
+                (Some(0), false) => Err(format!("undisturbed, it did something else: {}", traced.stderr)),
+                _ => Err(format!("undisturbed, it failed: {traced:?}")),
             };
         }
         let at = traced.seen.get(point - 1).cloned().expect("the point was reached");

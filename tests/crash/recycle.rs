@@ -22,12 +22,13 @@ pub fn recycle(world: &World) -> Stage {
     Stage {
         run: run.leak(),
         idle: Some(std::time::Duration::from_millis(500)),
+        says: Some("a retired generation, carried forward"),
         ref_moves: Some((commits[1].clone(), commits[3].clone())),
         ..Stage::of(acceptable, tip)
     }
 }
 
-const LOOP: &[&str] = &["--period=10ms", "--min-interval=0s", "--grace=0s", "--spare=recycle"];
+const LOOP: &[&str] = &["--period=10ms", "--min-interval=0s", "--grace=0s", "--log-level=debug"];
 
 /// Moves the ref from the revision that was just published to the one after it, and from no other one: a hook that
 /// outlives its run changes nothing.

@@ -34,6 +34,8 @@ pub struct Stage {
     pub run: &'static [&'static str],
     /// What the remote's ref names when the run begins, and after it, if it moves.
     pub ref_moves: Option<(String, String)>,
+    /// What an undisturbed run says when it does what the scenario is about.
+    pub says: Option<&'static str>,
     /// The run goes on until it is told; it is told when it was quiet for so long.
     pub idle: Option<Duration>,
 }
@@ -52,6 +54,7 @@ impl Stage {
             run: ONCE,
             idle: None,
             ref_moves: None,
+            says: None,
         }
     }
 

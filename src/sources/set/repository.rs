@@ -23,7 +23,7 @@ use crate::sources::poll::{Answer, Answers};
 pub(super) struct Pause {
     /// It ends by itself.
     pub(super) until: Instant,
-    /// Whoever asks for the repository ends it, but not before: its server may have said how long it wants to be left
+    /// A request for the repository ends it, but not before: its server may have said how long it wants to be left
     /// alone.
     pub(super) earliest: Instant,
 }

@@ -3,6 +3,8 @@
 use super::*;
 use crate::payload::testing::{Blobs, Tree, expected, id_of, payload, read_back, tree};
 use crate::payload::{Rules, Symlinks};
+use crate::store::Durability;
+use crate::store::durable::{FEW, Unsynced, make_durable};
 
 const OPTIONS: WriteOptions = WriteOptions { threads: 3, group_write: false };
 

@@ -287,3 +287,24 @@ fn a_hundred_publications_leave_descriptors_flat() {
     assert_eq!(ours(), before);
     world.assert_tidy();
 }
+
+#[test]
+fn an_eviction_is_one_only_while_the_reader_has_its_pin() {
+    for released in [false, true] {
+        let world = World::new();
+        let mut store = world.with(&files("a", "1"));
+        let first = store.current().unwrap().name.clone();
+        let mut pin = Some(Consumer::of(&world));
+        publish(&mut store, &files("a", "2"));
+        let plan = store.plan(&after(601));
+        assert!(plan.decisions[1].evicts, "{plan:?}");
+        if released {
+            pin = None;
+        }
+        assert_eq!(store.reap(&plan), std::slice::from_ref(&first));
+        let evicted: Vec<Name> = store.take_evicted().into_keys().collect();
+        assert_eq!(evicted, if released { vec![] } else { vec![first] });
+        assert!(store.take_evicted().is_empty(), "each is said once");
+        drop(pin);
+    }
+}

@@ -1,6 +1,7 @@
 //! What takes room: fetching, staging, publishing. On a full volume each is tried once more after the mirror gave back
 //! what was never published.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,7 +10,7 @@ use tracing::{debug, info};
 
 use super::{Bounds, Choice, Stage, Worker};
 use crate::clock;
-use crate::generation::GenerationRecord;
+use crate::generation::{GenerationRecord, Name};
 use crate::human::one_line;
 use crate::mirror::{self, Selection, Tip};
 use crate::revision::Revision;
@@ -67,11 +68,11 @@ impl Worker {
         let mut store = self.store().await;
         let made = bounds.blocking(Stage::Fetch, move |cancel| {
             let made = store.make_room_to_fetch(&dir, needed, cancel)?;
-            Ok((made, store.generations().to_vec()))
+            Ok((made, store.generations().to_vec(), store.take_evicted()))
         });
         match made.await {
-            Ok((made, generations)) => {
-                self.show(generations);
+            Ok((made, generations, evicted)) => {
+                self.show(generations, &evicted);
                 made
             }
             Err(error) => {
@@ -82,10 +83,10 @@ impl Worker {
     }
 
     /// These are there now: some may have had to make room.
-    fn show(&mut self, generations: Vec<GenerationRecord>) {
+    fn show(&mut self, generations: Vec<GenerationRecord>, evicted: &BTreeMap<Name, String>) {
         let before = self.view.generations.iter().map(|record| &record.name);
         let gone = before.filter(|name| generations.iter().all(|record| record.name != **name));
-        self.note_reaped(gone, &self.view.plan);
+        self.note_reaped(gone, evicted);
         self.view.generations = generations;
     }
 
@@ -174,7 +175,7 @@ impl Worker {
         let metrics = self.metrics.clone();
         let hooks = self.hooks.clone();
         let root = self.root.clone();
-        let (published, generations) = bounds
+        let (published, generations, evicted) = bounds
             .blocking(Stage::Publish, move |cancel| {
                 if cancel.is_cancelled() {
                     return Err(store::Error::Cancelled.into());
@@ -193,7 +194,7 @@ impl Worker {
                 };
                 let published = store.publish_and(staged, &clock::now(), &mut ready)?; // 8
                 metrics.took("publish", began.elapsed());
-                Ok((published, store.generations().to_vec()))
+                Ok((published, store.generations().to_vec(), store.take_evicted()))
             })
             .await?;
         self.unverified = false;
@@ -201,7 +202,7 @@ impl Worker {
         self.readable = Some(revision);
         self.view.ready = true;
         self.view.current = Some(published.current.name.clone());
-        self.show(generations);
+        self.show(generations, &evicted);
         Ok(published)
     }
 

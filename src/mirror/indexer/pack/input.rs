@@ -1,4 +1,4 @@
-//! The pack as it arrives: counted, hashed and written to its file on the way to whoever reads it.
+//! The pack as it arrives: counted, hashed and written to its file on the way to its reader.
 
 use std::fs::File;
 use std::io::{self, Read, Write as _};
