@@ -48,6 +48,10 @@ pub mod desired;
 #[cfg(feature = "program")]
 mod detached_io;
 pub mod fsx;
+#[cfg(all(feature = "program", any(test, fuzzing)))]
+#[doc(hidden)]
+#[path = "../tests/fuzz/targets/mod.rs"]
+pub mod fuzz;
 pub mod generation;
 #[cfg(feature = "program")]
 pub mod hooks;

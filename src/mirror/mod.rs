@@ -27,9 +27,12 @@ mod delta;
 mod error;
 mod fetch;
 mod files;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 mod fixture;
 mod foreign_files;
+#[cfg(any(test, fuzzing))]
+#[path = "../../tests/fuzz/targets/trees.rs"]
+pub(crate) mod fuzz;
 mod gc;
 mod gc_plan;
 mod git_index;
@@ -65,7 +68,11 @@ pub use composed::{Composer, Part, UniqueBaseNames};
 pub use error::{Error, Lack, Libgit2};
 
 pub use indexer::child::child_main;
+#[cfg(any(test, fuzzing))]
+pub(crate) use indexer::pack_fuzz;
 pub use listing::Listed;
+#[cfg(any(test, fuzzing))]
+pub(crate) use modules::fuzz as modules_fuzz;
 pub use modules::{Access, Hosts, Submodules};
 pub use received::Received;
 pub use sparse::check_sparse;

@@ -15,6 +15,9 @@
 
 mod carry;
 pub mod durable;
+#[cfg(any(test, fuzzing))]
+#[path = "../../tests/fuzz/targets/state.rs"]
+pub(crate) mod fuzz;
 mod inspect;
 mod ledger;
 mod link;

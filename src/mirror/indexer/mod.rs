@@ -20,6 +20,8 @@ use tokio::process::{Child, ChildStdin, Command};
 use super::error::{Error, kind_of};
 use super::lack::Lack;
 use crate::revision::{ObjectId, Revision};
+#[cfg(any(test, fuzzing))]
+pub(crate) use pack::fuzz as pack_fuzz;
 pub(super) use repack::{Needs, is_reused};
 
 /// The hidden first argument.
