@@ -28,6 +28,7 @@ mod error;
 mod fetch;
 mod files;
 #[cfg(any(test, fuzzing))]
+#[cfg_attr(fuzzing, allow(dead_code))]
 mod fixture;
 mod foreign_files;
 #[cfg(any(test, fuzzing))]

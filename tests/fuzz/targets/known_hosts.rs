@@ -41,12 +41,16 @@ fn known_hosts(data: &[u8]) {
         let op = input.byte();
         let pattern: String = match op % 4 {
             0 => name.to_owned(),
-            _ => input
-                .text()
-                .chars()
-                .filter(|c| c.is_ascii_graphic() && !"#@|".contains(*c))
-                .take(24)
-                .collect(),
+            _ => {
+                let mut stars = 0; // each is tried at every length
+                let mut few = |c: char| {
+                    stars += usize::from(c == '*');
+                    c != '*' || stars < 4
+                };
+                let text = input.text();
+                let fit = text.chars().filter(|c| c.is_ascii_graphic() && !"#@|".contains(*c));
+                fit.filter(|c| few(*c)).take(24).collect()
+            }
         };
         if op % 4 == 3 || pattern.is_empty() {
             // A line of anything may be any of those, but is hardly one that is whole.

@@ -300,6 +300,9 @@ fn remotes(data: &[u8]) {
     let scheme = if shape & 8 == 0 { (*input.of(&schemes)).to_owned() } else { input.text() };
     let (one, two) = (input.text(), input.text());
     let rest = String::from_utf8_lossy(input.rest()).into_owned();
+    if [&scheme, &one, &two, &rest].iter().any(|part| part.contains(SECRET)) {
+        return; // libFuzzer finds the word that is looked for
+    }
     let (text, is_hidden) = match shape % 8 {
         0 => (format!("{scheme}://{one}:{SECRET}@{rest}"), true),
         1 => (format!("{scheme}://{one}:{SECRET}{two}@{rest}"), true),
