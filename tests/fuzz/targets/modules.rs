@@ -54,7 +54,8 @@ fn gitmodules(data: &[u8]) {
     if !written.contains('\r') {
         assert_eq!(read(written.as_bytes()).as_ref(), Ok(&declared), "{written}");
     }
-    if data.len().is_multiple_of(8) && !data.contains(&0) {
+    let is_clear = !data.contains(&0) && !data.windows(2).any(|pair| pair == br#"\""#); // libgit2 miscounts those
+    if data.len().is_multiple_of(8) && is_clear {
         as_libgit2_reads(data, &declared);
     }
 }

@@ -178,6 +178,8 @@ struct Built {
     /// The objects that it holds, unless it is wrong somewhere.
     right: Option<Known>,
     is_thin: bool,
+    /// An object that is here comes once more, as a difference, and not before what differs from it: nobody sends that.
+    is_backwards: bool,
 }
 
 fn content(input: &mut Input<'_>) -> Vec<u8> {
@@ -344,6 +346,7 @@ fn built(input: &mut Input<'_>) -> Built {
     let all = resolved(&planned, &here);
     let mut entries: Vec<Vec<u8>> = Vec::new();
     let mut starts = Vec::new();
+    let mut bases = Vec::new();
     let mut at = 12;
     for (place, entry) in planned.iter().enumerate() {
         let raw = match &all[place] {
@@ -363,6 +366,7 @@ fn built(input: &mut Input<'_>) -> Built {
             (None, Base::Here(base)) => (7, id(here.get(base)).to_vec()),
             (None, Base::Nothing(byte)) => (7, vec![byte; 20]),
         };
+        bases.push(<[u8; 20]>::try_from(&base[..]).ok().map(ObjectId));
         starts.push(at);
         entries.push(written(entry, kind, &base, &raw));
         at += entries[place].len() as u64;
@@ -394,8 +398,16 @@ fn built(input: &mut Input<'_>) -> Built {
     }
     right &= head < 247;
     let is_thin = planned.iter().any(|entry| matches!(entry.base, Base::Here(_)) && entry.whole.is_none());
-    let here = here.into_iter().map(|(kind, content)| (id_of(kind, &content), (kind, content))).collect();
-    Built { pack, here, right: right.then_some(objects), is_thin }
+    let here: Known =
+        here.into_iter().map(|(kind, content)| (id_of(kind, &content), (kind, content))).collect();
+    let is_backwards = bases.iter().enumerate().any(|(at, base)| {
+        let comes = |(entry, known): (&Planned<'_>, &Option<(ObjectType, Vec<u8>, Vec<u8>)>)| {
+            entry.whole.is_none()
+                && known.as_ref().is_some_and(|(kind, content, _)| Some(id_of(*kind, content)) == *base)
+        };
+        base.is_some_and(|base| here.contains_key(&base)) && planned.iter().zip(&all).skip(at).any(comes)
+    });
+    Built { pack, here, right: right.then_some(objects), is_thin, is_backwards }
 }
 
 /// A pack, or all but its checksum.
@@ -405,7 +417,7 @@ fn given(input: &mut Input<'_>, is_sealed: bool) -> Built {
         pack.truncate(pack.len().saturating_sub(20));
         pack = sealed(pack);
     }
-    Built { pack, here: Known::new(), right: None, is_thin: false }
+    Built { pack, here: Known::new(), right: None, is_thin: false, is_backwards: false }
 }
 
 fn packs(data: &[u8]) {
@@ -476,8 +488,7 @@ fn accepted(dir: &Path, built: &Built, limits: &Limits, taken: &Taken) {
 /// heads it takes some that neither git nor we do.
 fn refused(dir: &Path, built: &Built, fault: &Fault, is_roomy: bool) {
     let says = |words: &str| matches!(fault, Fault::Bad(why) if why.contains(words));
-    // An object that is here, and comes once more as a difference that stands behind one to it: nobody sends that.
-    let is_twice = says("twice") && built.is_thin;
+    let is_twice = says("twice") && built.is_backwards;
     assert!(built.right.is_none() || !is_roomy || is_twice, "{fault:?}");
     let is_wrong = says("does not fit its base") || says("its checksum");
     if !is_wrong || built.is_thin || built.pack.len() > 1 << 16 {
