@@ -130,9 +130,9 @@ fn deltas(data: &[u8]) {
     let input = &mut Input::new(data);
     let base: Vec<u8> = match input.byte() {
         0..64 => input.piece().to_vec(),
-        shape => {
-            (0..input.number() * usize::from(shape % 4 + 1)).map(|at| (at * at >> 3) as u8 ^ shape).collect()
-        }
+        shape => (0..input.number() * usize::from(shape % 4 + 1))
+            .map(|at| ((at * at) >> 3) as u8 ^ shape)
+            .collect(),
     };
     let raw = if input.byte() < 64 { input.rest().to_vec() } else { difference(input, base.len()) };
     let expected = differs(&base, &raw);
@@ -184,11 +184,11 @@ struct Built {
 
 fn content(input: &mut Input<'_>) -> Vec<u8> {
     match input.byte() {
-        shape @ 0..200 => {
+        shape @ 0..=199 => {
             let piece = input.bytes(usize::from(shape));
             piece.to_vec()
         }
-        shape @ 200..250 => {
+        shape @ 200..=254 => {
             let piece = input.bytes(8);
             let number = input.number();
             piece
@@ -232,12 +232,12 @@ fn plan<'d>(input: &mut Input<'d>) -> Vec<Planned<'d>> {
     planned
 }
 
+/// Kind, content, and what the pack holds for it.
+type Resolved = (ObjectType, Vec<u8>, Vec<u8>);
+
 /// Puts contents together as far as that can be done, in any order.
-fn resolved(
-    planned: &[Planned<'_>],
-    here: &[(ObjectType, Vec<u8>)],
-) -> Vec<Option<(ObjectType, Vec<u8>, Vec<u8>)>> {
-    let mut all: Vec<Option<(ObjectType, Vec<u8>, Vec<u8>)>> = planned.iter().map(|_| None).collect();
+fn resolved(planned: &[Planned<'_>], here: &[(ObjectType, Vec<u8>)]) -> Vec<Option<Resolved>> {
+    let mut all: Vec<Option<Resolved>> = planned.iter().map(|_| None).collect();
     loop {
         let mut changed = false;
         for (at, entry) in planned.iter().enumerate() {
@@ -401,7 +401,7 @@ fn built(input: &mut Input<'_>) -> Built {
     let here: Known =
         here.into_iter().map(|(kind, content)| (id_of(kind, &content), (kind, content))).collect();
     let is_backwards = bases.iter().enumerate().any(|(at, base)| {
-        let comes = |(entry, known): (&Planned<'_>, &Option<(ObjectType, Vec<u8>, Vec<u8>)>)| {
+        let comes = |(entry, known): (&Planned<'_>, &Option<Resolved>)| {
             entry.whole.is_none()
                 && known.as_ref().is_some_and(|(kind, content, _)| Some(id_of(*kind, content)) == *base)
         };

@@ -111,7 +111,7 @@ fn id(oid: git2::Oid) -> ObjectId {
 impl Objects<'_> {
     fn new() -> Self {
         let odb = git2::Odb::new().unwrap();
-        drop(odb.add_new_mempack_backend(100).unwrap());
+        let _ = odb.add_new_mempack_backend(100).unwrap(); // the database keeps it
         let mut this = Self { odb, blobs: Vec::new(), links: Vec::new() };
         this.blobs =
             [&b"one"[..], b"two", b"three\n"].iter().map(|blob| this.write(ObjectType::Blob, blob)).collect();

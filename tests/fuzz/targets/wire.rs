@@ -223,7 +223,7 @@ fn fetch_answers(data: &[u8]) {
     let Some((answer, sink)) = read else { return };
     assert_eq!(answer.bytes, sink.len() as u64);
     assert!(answer.bytes <= limit + (128 << 10), "more than may be");
-    if shape % 4 == 0 {
+    if shape.is_multiple_of(4) {
         assert!(data.ends_with(&sink));
         return;
     }
