@@ -541,6 +541,7 @@ mod tests {
             Error::Interrupted,
             Error::Hook(hook),
             Error::Sources { sources: vec!["jobs".into()] },
+            Error::Sandbox(sandbox::Missing { parts: vec!["Landlock", "seccomp"] }),
             Error::System { act: "start the runtime", source: io() },
         ];
         for error in each.into_iter().chain(listener.map(Error::Admin)) {
@@ -555,6 +556,7 @@ mod tests {
                 | Error::Interrupted
                 | Error::Hook(_)
                 | Error::Sources { .. }
+                | Error::Sandbox(_)
                 | Error::System { .. } => {}
             }
             reads_well(&error, &error.hints());

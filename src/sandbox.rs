@@ -33,9 +33,10 @@ pub enum Sandbox {
 
 /// Something that [`Sandbox::Require`] asks for is not there.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("--sandbox=require: this kernel has no {}", missing.join(" and no "))]
+#[error("--sandbox=require: this kernel has no {}", parts.join(" and no "))]
 pub struct Missing {
-    missing: Vec<&'static str>,
+    /// By their names.
+    pub parts: Vec<&'static str>,
 }
 
 impl Missing {
@@ -49,7 +50,7 @@ impl Missing {
                 "seccomp needs CONFIG_SECCOMP_FILTER, and a processor that runs this program itself, not an emulator"
             }
         };
-        let mut hints: Vec<String> = self.missing.iter().map(about).map(str::to_owned).collect();
+        let mut hints: Vec<String> = self.parts.iter().map(about).map(str::to_owned).collect();
         hints.push("--sandbox=auto goes on with what there is".to_owned());
         hints
     }
@@ -86,7 +87,7 @@ impl Sandbox {
     pub fn check(self) -> Result<Parts, Missing> {
         let parts = self.parts();
         let missing = parts.missing();
-        if self == Self::Require && !missing.is_empty() { Err(Missing { missing }) } else { Ok(parts) }
+        if self == Self::Require && !missing.is_empty() { Err(Missing { parts: missing }) } else { Ok(parts) }
     }
 
     /// Closes what was inherited besides the standard streams. Called before this process opens anything. A kernel
@@ -104,7 +105,7 @@ impl Sandbox {
         if self == Self::Off {
             return Ok(());
         }
-        rustix::thread::set_no_new_privs(true)?;
+        // Each of the two takes the way to new privileges by executing first, as the kernel wants it.
         let limited = files.ruleset().and_then(RulesetCreated::restrict_self);
         let limited = limited.map(|status| status.ruleset != RulesetStatus::NotEnforced);
         let refused = system_calls::refuse();
