@@ -36,6 +36,7 @@ fn main() {
     if args.iter().any(|arg| arg == "--list") {
         return println!("0 tests, 0 benchmarks");
     }
+    Sandbox::Require.check().expect("this is tried on a kernel that has all of it");
     everything_is_refused_in_the_sandbox_and_nothing_without();
     garbage_collection_can_write_nothing_but_objects_and_reflogs();
     what_is_needed_works();
