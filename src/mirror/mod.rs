@@ -68,7 +68,7 @@ use tokio_util::sync::CancellationToken;
 pub use composed::{Composer, Part, UniqueBaseNames};
 pub use error::{Error, Lack, Libgit2};
 
-pub use indexer::child::child_main;
+pub use indexer::child::{child_limits, child_main};
 #[cfg(any(test, fuzzing))]
 pub(crate) use indexer::pack_fuzz;
 pub use listing::Listed;
@@ -82,6 +82,7 @@ pub use wire::Tip;
 
 use crate::payload::{BlobSource, Delta, Payload, Rules};
 use crate::revision::{ObjectId, Ref, Revision};
+use crate::sandbox::Sandbox;
 use layout::Layout;
 use modules::{Modules, Trouble};
 use odb::{ObjectReader, Peeled, Settings};
@@ -146,6 +147,8 @@ pub struct Options {
     pub filter: Option<String>,
     /// Counts what comes.
     pub received: Received,
+    /// What limits that program besides (`--sandbox`).
+    pub sandbox: Sandbox,
     /// The program that indexes packs: one whose `main` begins with [`child_main`].
     pub indexer: PathBuf,
 }
@@ -169,6 +172,7 @@ impl Options {
             modules: Access::default(),
             filter: None,
             received: Received::default(),
+            sandbox: Sandbox::default(),
             // Not current_exe(): its path is gone when the binary was replaced by a newer one.
             indexer: "/proc/self/exe".into(),
         }
