@@ -54,8 +54,8 @@ fn gitmodules(data: &[u8]) {
     if !written.contains('\r') {
         assert_eq!(read(written.as_bytes()).as_ref(), Ok(&declared), "{written}");
     }
-    let is_clear =
-        !data.iter().any(|byte| matches!(byte, 0 | 11 | 12)) && !data.windows(2).any(|pair| pair == br#"\""#); // libgit2 takes blanks and counts quotes otherwise than git
+    // Of these libgit2 reads some otherwise than git, which the tests beside the code are held against.
+    let is_clear = !data.iter().any(|byte| matches!(byte, 0 | 11 | 12 | b'\\'));
     if data.len().is_multiple_of(8) && is_clear {
         as_libgit2_reads(data, &declared);
     }
