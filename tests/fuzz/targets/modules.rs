@@ -55,7 +55,7 @@ fn gitmodules(data: &[u8]) {
         assert_eq!(read(written.as_bytes()).as_ref(), Ok(&declared), "{written}");
     }
     // Of these libgit2 reads some otherwise than git, which the tests beside the code are held against.
-    let is_clear = !data.iter().any(|byte| matches!(byte, 0 | 11 | 12 | b'\\'));
+    let is_clear = !data.iter().any(|byte| matches!(byte, 0 | 11 | 12 | 13 | b'\\'));
     if data.len().is_multiple_of(8) && is_clear {
         as_libgit2_reads(data, &declared);
     }
