@@ -171,6 +171,8 @@ pub struct Metrics {
     pub reaped: Counter,
     /// Of these, removed although pinned.
     pub evictions: Counter,
+    /// Current generations that were not what was published.
+    pub damaged: Counter,
     /// Attempts asked for.
     pub triggers: Family<SourceLabel, Counter>,
     /// Errors by stage and class.
@@ -220,6 +222,7 @@ impl Default for Metrics {
             generation_entries: Gauge::default(),
             reaped: Counter::default(),
             evictions: Counter::default(),
+            damaged: Counter::default(),
             triggers: Family::default(),
             errors: Family::default(),
             phase_changed: Seconds::default(),
@@ -299,6 +302,11 @@ impl Metrics {
         registry.register_with_unit("fetched", "Packs received", Unit::Bytes, self.fetched_bytes.clone());
         registry.register("reaped", "Retired generations removed", self.reaped.clone());
         registry.register("evictions", "Generations removed although pinned", self.evictions.clone());
+        registry.register(
+            "damaged_generations",
+            "Current generations that somebody else had changed",
+            self.damaged.clone(),
+        );
         registry.register("triggers", "Attempts asked for, by who asked", self.triggers.clone());
         registry.register("hooks", "Hooks that ended, by result", self.hooks.clone());
         let help = "Failures of a hook in a row";
@@ -575,6 +583,7 @@ mod tests {
             "treeswap_fetched_bytes_total 0",
             "treeswap_reaped_total 0",
             "treeswap_evictions_total 0",
+            "treeswap_damaged_generations_total 0",
             "treeswap_triggers_total{source=\"timer\"} 1",
             "treeswap_hooks_total{hook=\"webhook\",result=\"error\"} 1",
             "treeswap_hook_duration_seconds_count{hook=\"webhook\"} 1",
