@@ -19,6 +19,15 @@ const STAMP: &str = "VERSION";
 pub trait Contents {
     /// The whole content of a file, by the number that the tree has for it.
     fn read(&mut self, file: usize) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>>;
+
+    /// What a file becomes, compressed or not.
+    fn value(
+        &mut self,
+        file: usize,
+        compress: bool,
+    ) -> Result<Arc<Value>, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(Arc::new(Value::new(self.read(file)?, compress)))
+    }
 }
 
 /// What to do when rules that do different things match one file.
@@ -231,10 +240,9 @@ pub fn plan(
             let value = match values.get(source) {
                 Some(value) => Arc::clone(value),
                 None => {
-                    let bytes = contents
-                        .read(source.0)
+                    let value = contents
+                        .value(source.0, source.1)
                         .map_err(|error| ReadFailed { path: path.clone(), source: error })?;
-                    let value = Arc::new(Value::new(bytes, source.1));
                     values.insert(*source, Arc::clone(&value));
                     value
                 }

@@ -1,12 +1,14 @@
 //! Trees of files that rules read: a directory, or a revision of a mirror.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::Read as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Error;
-use crate::configmap::{self, Contents, Patterns};
+use crate::configmap::{self, Contents, Patterns, Value};
 use crate::mirror::{Listed, Objects};
 use crate::payload::{BlobError, BlobReader, BlobSource};
 use crate::revision::{ObjectId, Revision};
@@ -106,12 +108,24 @@ pub struct Commit<'m> {
     objects: &'m Objects,
     revision: Revision,
     blobs: Box<dyn BlobSource + Send>,
+    known: &'m KnownValues,
+}
+
+/// Values of plans that are still kept, by the blobs that they were made of: the next plan reads what changed.
+#[derive(Debug, Default)]
+pub struct KnownValues(Mutex<HashMap<(ObjectId, bool), Weak<Value>>>);
+
+impl KnownValues {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(ObjectId, bool), Weak<Value>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl<'m> Commit<'m> {
-    /// The tree of a revision. No pack of the mirror is removed while it lives.
-    pub fn new(objects: &'m Objects, revision: Revision) -> Self {
-        Self { objects, revision, blobs: objects.blobs() }
+    /// The tree of a revision. No pack of the mirror is removed while it lives. What is known is not read again.
+    pub fn new(objects: &'m Objects, revision: Revision, known: &'m KnownValues) -> Self {
+        known.lock().retain(|_, value| value.strong_count() > 0);
+        Self { objects, revision, blobs: objects.blobs(), known }
     }
 }
 
@@ -129,13 +143,14 @@ impl Tree for Commit<'_> {
                 Listed::Other => tree.other(path),
             }
         }
-        Ok((tree, Box::new(Blobs { ids, reader: self.blobs.reader()? })))
+        Ok((tree, Box::new(Blobs { ids, reader: self.blobs.reader()?, known: self.known })))
     }
 }
 
 struct Blobs<'b> {
     ids: Vec<ObjectId>,
     reader: Box<dyn BlobReader + 'b>,
+    known: &'b KnownValues,
 }
 
 impl Contents for Blobs<'_> {
@@ -152,5 +167,19 @@ impl Contents for Blobs<'_> {
         });
         copied?;
         Ok(bytes)
+    }
+
+    fn value(
+        &mut self,
+        file: usize,
+        compress: bool,
+    ) -> Result<Arc<Value>, Box<dyn std::error::Error + Send + Sync>> {
+        let key = (self.ids[file], compress);
+        if let Some(value) = self.known.lock().get(&key).and_then(Weak::upgrade) {
+            return Ok(value);
+        }
+        let value = Arc::new(Value::new(self.read(file)?, compress));
+        self.known.lock().insert(key, Arc::downgrade(&value));
+        Ok(value)
     }
 }
