@@ -183,3 +183,50 @@ impl Contents for Blobs<'_> {
         Ok(value)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each blob's content is its id; counts what is read.
+    struct Counting(usize);
+
+    impl BlobReader for &mut Counting {
+        fn size(&mut self, _: &ObjectId) -> Result<u64, BlobError> {
+            Ok(20)
+        }
+
+        fn read(
+            &mut self,
+            id: &ObjectId,
+            sink: &mut dyn FnMut(&[u8]) -> std::io::Result<()>,
+        ) -> Result<(), BlobError> {
+            self.0 += 1;
+            sink(&id.0).map_err(BlobError::Sink)
+        }
+    }
+
+    /// Values of these blobs, and how many were read for them.
+    fn values(blobs: &[u8], compress: bool, known: &KnownValues) -> (Vec<Arc<Value>>, usize) {
+        let mut counting = Counting(0);
+        let ids = blobs.iter().map(|byte| ObjectId([*byte; 20])).collect();
+        let mut contents = Blobs { ids, reader: Box::new(&mut counting), known };
+        let values = (0..blobs.len()).map(|file| contents.value(file, compress).unwrap()).collect();
+        drop(contents);
+        (values, counting.0)
+    }
+
+    #[test]
+    fn what_the_last_plan_still_holds_is_not_read_again() {
+        let known = KnownValues::default();
+        let (first, read) = values(&[1, 2, 3, 2], false, &known);
+        assert_eq!(read, 3, "and none twice for one plan");
+        let (second, read) = values(&[1, 4, 2], false, &known);
+        assert_eq!(read, 1);
+        assert_eq!([&second[0], &second[2]], [&first[0], &first[1]]);
+        assert_eq!(second[1].bytes(), [4; 20]);
+        assert_eq!(values(&[1], true, &known).1, 1, "compressed it is another value");
+        drop((first, second));
+        assert_eq!(values(&[1], false, &known).1, 1, "no plan has it any more");
+    }
+}
