@@ -178,6 +178,9 @@ fn within<T>(
     run: impl FnOnce(&Runtime, Settings) -> Result<T, Error>,
 ) -> Result<T, Error> {
     limit_heaps();
+    // Credentials are in memory: none of it gets into a core file. A system without such a limit writes none.
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
     telemetry::start(&settings.telemetry);
     say_start(lines);
     // git-sync has no such ceilings, and who replaces it has what it had room for.
