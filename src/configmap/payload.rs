@@ -25,7 +25,7 @@ const METADATA: usize = 4 << 10;
 const FRAMING: usize = 12;
 
 /// Why something is no key, in words that follow it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum KeyFault {
     /// Nothing at all.
     #[error("it is empty")]
@@ -135,7 +135,7 @@ impl Value {
             Err(_) => (ValueEncoding::Binary, content),
         };
         let json_len = match form {
-            ValueEncoding::Text => bytes.iter().map(|byte| json_len(*byte)).sum(),
+            ValueEncoding::Text => json_len(&bytes),
             ValueEncoding::Binary | ValueEncoding::Gzip => bytes.len().div_ceil(3) * 4, // base64
         };
         Self { bytes, form, json_len, digest }
@@ -162,13 +162,12 @@ impl Value {
     }
 }
 
-/// Bytes that a byte of text takes in JSON.
-fn json_len(byte: u8) -> usize {
-    match byte {
-        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
-        ..0x20 => 6,
-        _ => 1,
-    }
+/// Bytes of a text in JSON: `\n` and its like take two, other control characters six.
+fn json_len(text: &[u8]) -> usize {
+    let control = text.iter().filter(|byte| **byte < 0x20).count();
+    let short = text.iter().filter(|byte| matches!(byte, b'\n' | b'\r' | b'\t' | 0x08 | 0x0c)).count();
+    let quoted = text.iter().filter(|byte| matches!(byte, b'"' | b'\\')).count();
+    text.len() + quoted + short + 5 * (control - short)
 }
 
 /// One member, level 6, and a header without time, name or system: nothing but the content decides the bytes.

@@ -3,7 +3,7 @@
 //! In reading order: every file finds its rule, every rule its keys, every ConfigMap its values, every payload its
 //! size. A plan is always whole; what its policies refuse is in [`Plan::refused`], and the caller checks that first.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::finding::{Finding, Refused};
@@ -230,7 +230,7 @@ pub fn plan(
     contents: &mut dyn Contents,
     options: &Options,
 ) -> Result<Plan, ReadFailed> {
-    let mut planner = Planner { rules, tree, options, plan: Plan::default() };
+    let mut planner = Planner { rules, tree, options, plan: Plan::default(), said: HashSet::new() };
     let fed = planner.files_of_rules();
     let mut values: HashMap<Source, Arc<Value>> = HashMap::new();
     for (name, feeders, places) in planner.configmaps() {
@@ -275,14 +275,16 @@ struct Planner<'a> {
     tree: &'a Tree,
     options: &'a Options,
     plan: Plan,
+    /// What is refused (true) or noted already.
+    said: HashSet<(bool, Finding)>,
 }
 
 impl Planner<'_> {
     /// Refuses or notes, as the policy says.
     fn found(&mut self, finding: Finding, refuse: bool) {
-        let list =
-            if refuse && !finding.is_harmless() { &mut self.plan.refused } else { &mut self.plan.noted };
-        if !list.contains(&finding) {
+        let refuse = refuse && !finding.is_harmless();
+        if self.said.insert((refuse, finding.clone())) {
+            let list = if refuse { &mut self.plan.refused } else { &mut self.plan.noted };
             list.push(finding);
         }
     }

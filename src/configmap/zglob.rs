@@ -63,7 +63,12 @@ impl Zglob {
     pub(super) fn matches(&self, path: &[u8]) -> bool {
         match self {
             Self::Whole(text) => text == path,
-            Self::Parts { root, regex, .. } => path != b"." && path.len() > *root && regex.is_match(path),
+            Self::Parts { root, parts, regex } => {
+                // Of the many patterns that begin alike, most end otherwise.
+                let ends =
+                    !matches!(parts.last(), Some(Part::Literal(end)) if !path.ends_with(end.as_bytes()));
+                ends && path != b"." && path.len() > *root && regex.is_match(path)
+            }
         }
     }
 
