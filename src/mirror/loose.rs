@@ -325,7 +325,7 @@ mod tests {
             ("cut short", deflated(b"blob -7\0content")),
             ("cut short", deflated(b"ofs-delta 7\0content")),
             ("deflate", packlike),
-            ("deflate", vec![0x30]),
+            ("cut short", vec![0x30]),
         ];
         for (words, raw) in cases {
             replace(&path, &raw);
