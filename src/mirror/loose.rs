@@ -99,7 +99,7 @@ impl Loose {
         dirs.map(|dir| file(&dir.path, id))
     }
 
-    /// The files that are called by an object and are not what they should be.
+    /// The files that are called by an object and are not what they should be, or cannot be read.
     pub(super) fn damaged(&self, id: &ObjectId) -> Vec<PathBuf> {
         let is_bad = |path: &PathBuf| match LooseObject::open(path.clone(), id) {
             Ok(object) => object.is_some_and(|object| object.check().is_err()),
@@ -178,7 +178,9 @@ impl LooseObject {
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 return Ok(None);
             }
-            file => file.map_err(|error| bad(&path, &error.to_string()))?,
+            file => {
+                file.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?
+            }
         };
         let inflating = ZlibDecoder::new_with_buf(file, vec![0; PIECE]);
         let mut content = BufReader::with_capacity(PIECE, inflating);
