@@ -24,6 +24,7 @@ use crate::config::{Line, Origin, Settings, signal_name};
 use crate::hooks::{self, Hooks};
 use crate::mirror::wire::{Issuance, Issued};
 use crate::phase::{HookStatus, Status, Trigger};
+use crate::sandbox::{self, Sandbox};
 use crate::sources::{Requests, SetOptions, SourceError, Upstream};
 use crate::store::{self, Store};
 use crate::sync::{End, Sync, TriggerSender};
@@ -82,6 +83,9 @@ pub enum Error {
         /// Their names.
         sources: Vec<String>,
     },
+    /// A limit of the process that reads packs is asked for and cannot be had.
+    #[error(transparent)]
+    Sandbox(#[from] sandbox::Missing),
     /// The system gave us no threads, no signals or no clock.
     #[error("cannot {act}")]
     System {
@@ -113,6 +117,7 @@ impl Error {
             Self::Mirror(error) => error.hints(),
             Self::Admin(error) => error.hints(),
             Self::Source(error) => error.hints.clone(),
+            Self::Sandbox(missing) => missing.hints(),
             Self::GaveUp { last, .. } => last.hints(),
             Self::Hook(error) => error.hints(),
             Self::Sources { .. } => vec!["the lines above say what is wrong with each".to_owned()],
@@ -173,6 +178,9 @@ fn within<T>(
     run: impl FnOnce(&Runtime, Settings) -> Result<T, Error>,
 ) -> Result<T, Error> {
     limit_heaps();
+    // Credentials are in memory: none of it gets into a core file. A system without such a limit writes none.
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
     telemetry::start(&settings.telemetry);
     say_start(lines);
     // git-sync has no such ceilings, and who replaces it has what it had room for.
@@ -199,7 +207,7 @@ fn within<T>(
         .enable_all()
         .build()
         .map_err(system("start the runtime"))?;
-    let ended = run(&runtime, settings);
+    let ended = say_sandbox(settings.mirror.sandbox).and_then(|()| run(&runtime, settings));
     runtime.shutdown_timeout(LINGER);
     if let (Err(error), Some(path)) = (&ended, termination_log) {
         write_termination_log(&root, &path, &human::one_line(error), &error.hints());
@@ -217,6 +225,17 @@ fn say_start(lines: &[Line]) {
         "starting"
     );
     info!(version = telemetry::VERSION, settings = given.join(" "), "treeswap {}", telemetry::VERSION);
+}
+
+/// Says what limits the process that reads packs, where that is not all there could be.
+fn say_sandbox(asked: Sandbox) -> Result<(), Error> {
+    let missing = asked.check()?.missing();
+    if asked == Sandbox::Off {
+        info!("packs are read without Landlock and seccomp (--sandbox=off)");
+    } else if !missing.is_empty() {
+        info!("packs are read without {}: this kernel does not have it", missing.join(" and "));
+    }
+    Ok(())
 }
 
 /// Harmless if it cannot be done: treeswap itself does not need it.
@@ -240,6 +259,7 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
     let listener = settings.admin.clone().map(|options| runtime.block_on(admin::Listener::bind(options)));
     let listener = listener.transpose()?;
     let metrics = Metrics::default();
+    metrics.sandbox(settings.mirror.sandbox.parts());
     let (status, shown) = watch::channel(starting("the root is being opened".to_owned()));
     let asker = Arc::new(OnceLock::<TriggerSender>::new());
     // Webhooks and signals share one, so that both at one moment are one attempt. What is asked for before the loop
@@ -524,6 +544,7 @@ mod tests {
             Error::Interrupted,
             Error::Hook(hook),
             Error::Sources { sources: vec!["jobs".into()] },
+            Error::Sandbox(sandbox::Missing { parts: vec!["Landlock", "seccomp"] }),
             Error::System { act: "start the runtime", source: io() },
         ];
         for error in each.into_iter().chain(listener.map(Error::Admin)) {
@@ -538,6 +559,7 @@ mod tests {
                 | Error::Interrupted
                 | Error::Hook(_)
                 | Error::Sources { .. }
+                | Error::Sandbox(_)
                 | Error::System { .. } => {}
             }
             reads_well(&error, &error.hints());

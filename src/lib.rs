@@ -15,7 +15,7 @@
 //! 2 rules     phase (sync's states)   retention (keep or reap, and why)   configmap (rules and trees to ConfigMaps)
 //! 1 terms     revision   generation   payload   marker (the inventory of a namespace, and complete sets)
 //! 0 ground    secret   tls
-//!             descendants   detached_io   fsx   clock   human   repeats   retry   shutdown   user
+//!             descendants   detached_io   fsx   clock   human   repeats   retry   sandbox   shutdown   user
 //! ```
 //!
 //! # Features
@@ -48,6 +48,10 @@ pub mod desired;
 #[cfg(feature = "program")]
 mod detached_io;
 pub mod fsx;
+#[cfg(all(feature = "program", any(test, fuzzing)))]
+#[doc(hidden)]
+#[path = "../tests/fuzz/targets/mod.rs"]
+pub mod fuzz;
 pub mod generation;
 #[cfg(feature = "program")]
 pub mod hooks;
@@ -68,6 +72,8 @@ pub mod retention;
 #[cfg(feature = "program")]
 pub mod retry;
 pub mod revision;
+#[cfg(feature = "program")]
+pub mod sandbox;
 #[cfg(feature = "program")]
 pub mod secret;
 #[cfg(feature = "program")]

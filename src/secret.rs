@@ -22,6 +22,8 @@ use secrecy::{ExposeSecret, SecretString};
 
 use crate::detached_io;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use registry::fuzz;
 pub use registry::{REDACTED, Redacting, is_public, quoted, quoted_bytes, redacted, redacted_bytes};
 pub use remote::{know_remote, know_url, know_urls, learn, redact, redact_path, shown_user};
 

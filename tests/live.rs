@@ -69,6 +69,17 @@ fn a_running_writer_says_how_it_is_and_a_killed_one_is_not_healthy() {
 }
 
 #[test]
+fn a_running_writer_leaves_no_core_file() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("a", "1"));
+    let sidecar = Sidecar::start(&world, &[]);
+    eventually(30, "a publication", || world.root.join("..data").exists().then_some(()));
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", sidecar.process.pid())).unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert_eq!(core.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["0", "0"], "{core}");
+}
+
+#[test]
 fn a_probe_of_a_root_without_a_generation_says_why_in_two_lines_that_stay_the_same() {
     let world = World::new();
     world.remote.commit(&Files::new().file("a", "1"));

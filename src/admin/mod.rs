@@ -29,6 +29,9 @@
 //! TLS and users: every client that can connect may read the status, which holds no secret. Bind it to an address that
 //! only those can reach, or put a proxy before it.
 
+#[cfg(any(test, fuzzing))]
+#[path = "../../tests/fuzz/targets/admin.rs"]
+pub(crate) mod fuzz;
 mod hook;
 pub mod live;
 mod page;

@@ -57,6 +57,7 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
     let listener = settings.admin.clone().map(|options| runtime.block_on(admin::Listener::bind(options)));
     let listener = listener.transpose()?;
     let metrics = Metrics::default();
+    metrics.sandbox(settings.mirror.sandbox.parts());
     let (status, shown) = watch::channel(starting("the first delivery is under way".to_owned()));
     let (send, mut asked) = mpsc::channel(1);
     let counted = metrics.clone();

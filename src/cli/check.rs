@@ -25,6 +25,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
         unreadable_credentials(list).into_iter().for_each(super::warn);
     }
     settings.remarks.iter().cloned().chain(app::missing(&settings)).for_each(super::warn);
+    settings.mirror.sandbox.check().err().into_iter().for_each(super::warn); // another machine may have it
     let width = given.lines.iter().map(|line| line.to_string().chars().count()).max().unwrap_or_default();
     let mut text = String::new();
     for line in &given.lines {

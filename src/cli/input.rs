@@ -43,6 +43,10 @@ pub(super) struct Input {
     #[arg(long, value_name = "DIR")]
     mirror: Option<PathBuf>,
 
+    /// Limits of the process that reads what was fetched, by Landlock and seccomp: as of `sync`
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = PossibleValuesParser::new(["auto", "require", "off"]), hide_short_help = true)]
+    sandbox: String,
+
     #[command(flatten)]
     pub(super) rules: RuleArgs,
 
@@ -151,8 +155,9 @@ impl Input {
                 Err(config::Error::Conflict { one: (*one).to_owned(), other: (*other).to_owned() })
             }
             ([_], Some(directory)) => {
-                let of_repo =
-                    |flag: &str, heading: &str| matches!(flag, "ref" | "mirror") || heading == "Credentials";
+                let of_repo = |flag: &str, heading: &str| {
+                    matches!(flag, "ref" | "mirror" | "sandbox") || heading == "Credentials"
+                };
                 given.without("--repo", of_repo)?;
                 Ok(TreeLocation::Directory(directory))
             }
@@ -170,6 +175,7 @@ impl Input {
         let mut args = config::Args::reading(repo, &self.asked, self.credentials.clone(), mirror);
         args.source.sources = self.sources.clone().unwrap_or_default();
         args.root.root = args.root.mirror.clone(); // it has to have one, and nothing is made there
+        args.limits.sandbox.clone_from(&self.sandbox);
         args.pace.one_time = self.sources.is_some(); // those that are slow are waited for
         given.settings(&args)
     }
@@ -183,6 +189,7 @@ impl Input {
         let kept = self.mirror.as_deref();
         let mirror = kept.map_or_else(|| temporary.path().join("mirror"), Path::to_owned);
         let settings = self.settings(given, &mirror)?;
+        settings.mirror.sandbox.check()?;
         if let Some(sources) = &settings.sources {
             config::listed(sources)?; // before anything is asked
         }

@@ -45,7 +45,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::{
-    app, cluster, config, configmap, desired, human, mirror, secret, shutdown, sources, store, telemetry,
+    app, cluster, config, configmap, desired, human, mirror, sandbox, secret, shutdown, sources, store,
+    telemetry,
 };
 
 /// What the process ends with.
@@ -345,6 +346,7 @@ fn hints(error: &anyhow::Error) -> Vec<String> {
         let pin = || cause.downcast_ref::<crate::pin::Error>().map(crate::pin::Error::hints);
         let mirror = || cause.downcast_ref::<mirror::Error>().map(mirror::Error::hints);
         let rules = || cause.downcast_ref::<configmap::RulesError>().map(configmap::RulesError::hints);
+        let sandbox = || cause.downcast_ref::<sandbox::Missing>().map(sandbox::Missing::hints);
         let plan = || cause.downcast_ref::<desired::Error>().map(desired::Error::hints);
         let source = || cause.downcast_ref::<sources::SourceError>().map(|error| error.hints.clone());
         let cluster = || cause.downcast_ref::<cluster::ConfigError>().map(cluster::ConfigError::hints);
@@ -353,6 +355,7 @@ fn hints(error: &anyhow::Error) -> Vec<String> {
             .or_else(pin)
             .or_else(mirror)
             .or_else(rules)
+            .or_else(sandbox)
             .or_else(plan)
             .or_else(source)
             .or_else(cluster)

@@ -16,6 +16,9 @@ mod answer;
 mod configmap;
 mod connection;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[path = "../../tests/fuzz/targets/cluster.rs"]
+pub(crate) mod fuzz;
 mod kubeconfig;
 mod lease;
 mod object;

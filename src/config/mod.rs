@@ -11,6 +11,9 @@ mod check;
 mod credentials;
 mod env;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[path = "../../tests/fuzz/targets/git_config.rs"]
+pub(crate) mod fuzz;
 mod git_config;
 pub mod gitsync;
 mod hooks;

@@ -17,6 +17,7 @@ use crate::mirror::wire;
 use crate::payload::{Limits, Symlinks};
 use crate::phase::machine::{Patience, Timing};
 use crate::revision::Ref;
+use crate::sandbox::Sandbox;
 use crate::sources::SetOptions;
 use crate::store::OwnFile;
 use crate::{admin, hooks, mirror, retention, retry, store, sync, telemetry};
@@ -47,6 +48,10 @@ pub(super) const GIT_GC: [(&str, mirror::Gc); 4] = [
     ("aggressive", mirror::Gc::Aggressive),
     ("off", mirror::Gc::Off),
 ];
+
+/// The values of `--sandbox`.
+pub(super) const SANDBOX: [(&str, Sandbox); 3] =
+    [("auto", Sandbox::Auto), ("require", Sandbox::Require), ("off", Sandbox::Off)];
 
 /// Everything `sync` runs with.
 #[derive(Clone, Debug)]
@@ -139,6 +144,7 @@ impl Settings {
             },
             filter: (!args.source.filter.is_empty()).then(|| args.source.filter.clone()),
             index_memory: check.ceiling("index-memory", args.limits.index_memory)?,
+            sandbox: check.one_of("sandbox", &args.limits.sandbox, &SANDBOX)?,
             max_bytes: check.ceiling("max-mirror-bytes", args.limits.max_mirror_bytes)?,
             durable: args.root.durability != "none",
             verify: args.limits.verify,

@@ -9,7 +9,7 @@ use crate::human;
 use crate::payload::escaped;
 
 /// Something about real files that rules alone do not show.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Finding {
     /// Rules that do different things with one file.

@@ -77,7 +77,10 @@ impl Pattern {
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, BadPattern> {
         let matcher = match dialect {
-            Dialect::Zglob => Matcher::Zglob(Zglob::new(text, variable)),
+            Dialect::Zglob => {
+                let zglob = Zglob::new(text, variable);
+                Matcher::Zglob(zglob.map_err(|error| BadPattern(error.to_string()))?)
+            }
             Dialect::Globset => {
                 let glob = globset::GlobBuilder::new(text).literal_separator(true).build();
                 Matcher::Globset(

@@ -3,7 +3,7 @@
 //! In reading order: every file finds its rule, every rule its keys, every ConfigMap its values, every payload its
 //! size. A plan is always whole; what its policies refuse is in [`Plan::refused`], and the caller checks that first.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::finding::{Finding, Refused};
@@ -19,6 +19,15 @@ const STAMP: &str = "VERSION";
 pub trait Contents {
     /// The whole content of a file, by the number that the tree has for it.
     fn read(&mut self, file: usize) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>>;
+
+    /// What a file becomes, compressed or not.
+    fn value(
+        &mut self,
+        file: usize,
+        compress: bool,
+    ) -> Result<Arc<Value>, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(Arc::new(Value::new(self.read(file)?, compress)))
+    }
 }
 
 /// What to do when rules that do different things match one file.
@@ -221,7 +230,7 @@ pub fn plan(
     contents: &mut dyn Contents,
     options: &Options,
 ) -> Result<Plan, ReadFailed> {
-    let mut planner = Planner { rules, tree, options, plan: Plan::default() };
+    let mut planner = Planner { rules, tree, options, plan: Plan::default(), said: HashSet::new() };
     let fed = planner.files_of_rules();
     let mut values: HashMap<Source, Arc<Value>> = HashMap::new();
     for (name, feeders, places) in planner.configmaps() {
@@ -231,10 +240,9 @@ pub fn plan(
             let value = match values.get(source) {
                 Some(value) => Arc::clone(value),
                 None => {
-                    let bytes = contents
-                        .read(source.0)
+                    let value = contents
+                        .value(source.0, source.1)
                         .map_err(|error| ReadFailed { path: path.clone(), source: error })?;
-                    let value = Arc::new(Value::new(bytes, source.1));
                     values.insert(*source, Arc::clone(&value));
                     value
                 }
@@ -267,14 +275,16 @@ struct Planner<'a> {
     tree: &'a Tree,
     options: &'a Options,
     plan: Plan,
+    /// What is refused (true) or noted already.
+    said: HashSet<(bool, Finding)>,
 }
 
 impl Planner<'_> {
     /// Refuses or notes, as the policy says.
     fn found(&mut self, finding: Finding, refuse: bool) {
-        let list =
-            if refuse && !finding.is_harmless() { &mut self.plan.refused } else { &mut self.plan.noted };
-        if !list.contains(&finding) {
+        let refuse = refuse && !finding.is_harmless();
+        if self.said.insert((refuse, finding.clone())) {
+            let list = if refuse { &mut self.plan.refused } else { &mut self.plan.noted };
             list.push(finding);
         }
     }

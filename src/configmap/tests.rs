@@ -1,5 +1,6 @@
 //! What no file of vectors asks: many patterns at once, and the walk that they prune.
 
+use super::zglob::{Part, Zglob};
 use super::{Dialect, Pattern, Patterns};
 
 const PATTERNS: &[&str] = &[
@@ -90,4 +91,43 @@ fn patterns_that_surprise_are_told() {
     for usual in ["a/b.yaml", "a/**/*.yaml", "**/*", "a/*.{yaml,yml}"] {
         assert!(!surprise(usual), "{usual}");
     }
+}
+
+/// [`super::zglob`]'s semantics in the plainest form: every way is tried.
+fn matches_naively(parts: &[Part], path: &[u8]) -> bool {
+    let Some((part, rest)) = parts.split_first() else { return path.is_empty() };
+    let after = |length: usize| matches_naively(rest, &path[length..]);
+    match part {
+        Part::Literal(text) => path.starts_with(text.as_bytes()) && after(text.len()),
+        Part::OneOf(texts) => texts.iter().any(|text| path.starts_with(text.as_bytes()) && after(text.len())),
+        Part::Star => (0..=path.len()).any(|end| !path[..end].contains(&b'/') && after(end)),
+        Part::Deep => (0..=path.len()).any(|end| {
+            let passed = &path[..end];
+            (passed.is_empty() || passed.ends_with(b"/")) && !passed.contains(&b'\n') && after(end)
+        }),
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn compiled_patterns_match_what_their_parts_say(
+        pattern in "[*/{},ab.é?]{0,12}",
+        paths in proptest::collection::vec(proptest::collection::vec(
+            proptest::sample::select(b"//aabb.?{},\xc3\xa9\xff\n".to_vec()), 0..10), 20),
+    ) {
+        if let Zglob::Parts { root, parts, .. } = &Zglob::new(&pattern, &|_| None).unwrap() {
+            for path in paths {
+                let expected = path != b"." && path.len() > *root && matches_naively(parts, &path);
+                let found = Pattern::new(Dialect::Zglob, &pattern, &|_| None).unwrap().matches(&path);
+                proptest::prop_assert_eq!(found, expected, "{:?} {:?}", pattern, path.escape_ascii().to_string());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pattern_too_long_to_be_compiled_is_refused_in_words() {
+    let text = format!("*{{{}}}", "x,".repeat(1 << 21));
+    let error = Pattern::new(Dialect::Zglob, &text, &|_| None).unwrap_err().to_string();
+    assert!(error.contains("exceeds size limit"), "{error}");
 }

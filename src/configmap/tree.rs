@@ -9,7 +9,7 @@ use crate::payload::Parts;
 const MOST_LINKS: usize = 40;
 
 /// Why a link gives no content, in words that follow its path.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum BadLink {
     /// It names nothing.
     #[error("a link to nothing")]
@@ -88,6 +88,9 @@ impl Tree {
 
     /// The file that a path gives, through links within the tree.
     pub fn resolve(&self, path: &[u8]) -> Result<usize, BadLink> {
+        if let Some(Entry::File(file)) = self.entries.get(path) {
+            return Ok(*file); // what has files below it is no link
+        }
         let mut rest: VecDeque<Vec<u8>> = components(path).collect();
         let mut at: Vec<Vec<u8>> = Vec::new();
         let mut links = 0;

@@ -6,7 +6,7 @@
 
 mod tree;
 
-pub use tree::{Commit, Directory, Listing, Tree};
+pub use tree::{Commit, Directory, KnownValues, Listing, Tree};
 
 use crate::configmap::apply::{Deciding, Desired, ExtraKeys, Placement, VersionKey};
 use crate::configmap::{

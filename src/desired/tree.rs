@@ -1,12 +1,14 @@
 //! Trees of files that rules read: a directory, or a revision of a mirror.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::Read as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Error;
-use crate::configmap::{self, Contents, Patterns};
+use crate::configmap::{self, Contents, Patterns, Value};
 use crate::mirror::{Listed, Objects};
 use crate::payload::{BlobError, BlobReader, BlobSource};
 use crate::revision::{ObjectId, Revision};
@@ -106,12 +108,24 @@ pub struct Commit<'m> {
     objects: &'m Objects,
     revision: Revision,
     blobs: Box<dyn BlobSource + Send>,
+    known: &'m KnownValues,
+}
+
+/// Values of plans that are still kept, by the blobs that they were made of: the next plan reads what changed.
+#[derive(Debug, Default)]
+pub struct KnownValues(Mutex<HashMap<(ObjectId, bool), Weak<Value>>>);
+
+impl KnownValues {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(ObjectId, bool), Weak<Value>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl<'m> Commit<'m> {
-    /// The tree of a revision. No pack of the mirror is removed while it lives.
-    pub fn new(objects: &'m Objects, revision: Revision) -> Self {
-        Self { objects, revision, blobs: objects.blobs() }
+    /// The tree of a revision. No pack of the mirror is removed while it lives. What is known is not read again.
+    pub fn new(objects: &'m Objects, revision: Revision, known: &'m KnownValues) -> Self {
+        known.lock().retain(|_, value| value.strong_count() > 0);
+        Self { objects, revision, blobs: objects.blobs(), known }
     }
 }
 
@@ -129,13 +143,14 @@ impl Tree for Commit<'_> {
                 Listed::Other => tree.other(path),
             }
         }
-        Ok((tree, Box::new(Blobs { ids, reader: self.blobs.reader()? })))
+        Ok((tree, Box::new(Blobs { ids, reader: self.blobs.reader()?, known: self.known })))
     }
 }
 
 struct Blobs<'b> {
     ids: Vec<ObjectId>,
     reader: Box<dyn BlobReader + 'b>,
+    known: &'b KnownValues,
 }
 
 impl Contents for Blobs<'_> {
@@ -152,5 +167,66 @@ impl Contents for Blobs<'_> {
         });
         copied?;
         Ok(bytes)
+    }
+
+    fn value(
+        &mut self,
+        file: usize,
+        compress: bool,
+    ) -> Result<Arc<Value>, Box<dyn std::error::Error + Send + Sync>> {
+        let key = (self.ids[file], compress);
+        if let Some(value) = self.known.lock().get(&key).and_then(Weak::upgrade) {
+            return Ok(value);
+        }
+        let value = Arc::new(Value::new(self.read(file)?, compress));
+        self.known.lock().insert(key, Arc::downgrade(&value));
+        Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each blob's content is its id; counts what is read.
+    struct Counting(usize);
+
+    impl BlobReader for &mut Counting {
+        fn size(&mut self, _: &ObjectId) -> Result<u64, BlobError> {
+            Ok(20)
+        }
+
+        fn read(
+            &mut self,
+            id: &ObjectId,
+            sink: &mut dyn FnMut(&[u8]) -> std::io::Result<()>,
+        ) -> Result<(), BlobError> {
+            self.0 += 1;
+            sink(&id.0).map_err(BlobError::Sink)
+        }
+    }
+
+    /// Values of these blobs, and how many were read for them.
+    fn values(blobs: &[u8], compress: bool, known: &KnownValues) -> (Vec<Arc<Value>>, usize) {
+        let mut counting = Counting(0);
+        let ids = blobs.iter().map(|byte| ObjectId([*byte; 20])).collect();
+        let mut contents = Blobs { ids, reader: Box::new(&mut counting), known };
+        let values = (0..blobs.len()).map(|file| contents.value(file, compress).unwrap()).collect();
+        drop(contents);
+        (values, counting.0)
+    }
+
+    #[test]
+    fn what_the_last_plan_still_holds_is_not_read_again() {
+        let known = KnownValues::default();
+        let (first, read) = values(&[1, 2, 3, 2], false, &known);
+        assert_eq!(read, 3, "and none twice for one plan");
+        let (second, read) = values(&[1, 4, 2], false, &known);
+        assert_eq!(read, 1);
+        assert_eq!([&second[0], &second[2]], [&first[0], &first[1]]);
+        assert_eq!(second[1].bytes(), [4; 20]);
+        assert_eq!(values(&[1], true, &known).1, 1, "compressed it is another value");
+        drop((first, second));
+        assert_eq!(values(&[1], false, &known).1, 1, "no plan has it any more");
     }
 }

@@ -35,6 +35,8 @@ impl Presence {
 struct Pair<'a> {
     old: Option<Line<'a>>,
     new: Option<Line<'a>>,
+    /// The old tree has the name twice: patterns may have left out either, and which one was published is not seen.
+    is_unclear: bool,
 }
 
 impl Pair<'_> {
@@ -57,6 +59,7 @@ fn pairs<'t>(old: &Sorted<'t>, new: &Sorted<'t>) -> impl Iterator<Item = (&'t [u
         };
         let mut pair = Pair::default();
         while let Some(line) = old.next_if(|line| line.name == name) {
+            pair.is_unclear |= pair.old.is_some();
             pair.old = Some(line);
         }
         while let Some(line) = new.next_if(|line| line.name == name) {
@@ -218,7 +221,11 @@ impl Comparison<'_> {
             let pair = Pair {
                 old: pair.old.map(|line| self.modules.0.seen(&full, line)),
                 new: pair.new.map(|line| self.modules.1.seen(&full, line)),
+                ..pair
             };
+            if pair.is_unclear {
+                return Err(self.too_much());
+            }
             match pair.unchanged() {
                 Some(line) if line.is_dir() => {} // looked into only if the existence of this one depends on it
                 Some(line) => {
@@ -288,6 +295,7 @@ impl Comparison<'_> {
                 let pair = Pair {
                     old: pair.old.map(|line| self.modules.0.seen(&full, line)),
                     new: pair.new.map(|line| self.modules.1.seen(&full, line)),
+                    ..pair
                 };
                 if let Some(line) = pair.unchanged().filter(Line::is_dir) {
                     let wanted = self.wants(&full, &line, inherited);

@@ -284,6 +284,7 @@ impl Mirror {
             memory: self.options.index_memory,
             max_bytes,
             durable: self.options.durable,
+            sandbox: self.options.sandbox,
         };
         if let Some(turns) = self.turns.clone() {
             return self.receive_in_turn(&turns, request, job).await;

@@ -228,6 +228,7 @@ impl Mirror {
             // Nothing is received: what is written is what is here already, which may be the sum of many fetches.
             max_bytes: self.options.wire.max_fetch_bytes.max(bytes),
             durable: self.options.durable,
+            sandbox: self.options.sandbox,
         })
     }
 

@@ -34,7 +34,7 @@ const HEADER_MAX: u64 = 32;
 const PIECE: usize = 8 << 10;
 
 /// The object directories of a store, and where in them loose objects may be.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Loose {
     dirs: Vec<ObjectDir>,
 }
@@ -56,6 +56,11 @@ pub(super) enum Damaged {
 }
 
 impl Loose {
+    /// Of no directory.
+    pub(super) const fn none() -> Self {
+        Self { dirs: Vec::new() }
+    }
+
     /// Looks into an object directory, too, and into its alternates. What cannot be listed has none.
     pub(super) fn add(&mut self, objects: &Path) {
         self.add_at(objects, 0);

@@ -27,9 +27,13 @@ mod delta;
 mod error;
 mod fetch;
 mod files;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
+#[cfg_attr(fuzzing, allow(dead_code))]
 mod fixture;
 mod foreign_files;
+#[cfg(any(test, fuzzing))]
+#[path = "../../tests/fuzz/targets/trees.rs"]
+pub(crate) mod fuzz;
 mod gc;
 mod gc_plan;
 mod git_index;
@@ -65,8 +69,12 @@ use tokio_util::sync::CancellationToken;
 pub use composed::{Composer, Part, UniqueBaseNames};
 pub use error::{Error, Lack, Libgit2};
 
-pub use indexer::child::child_main;
+pub use indexer::child::{child_limits, child_main};
+#[cfg(any(test, fuzzing))]
+pub(crate) use indexer::pack_fuzz;
 pub use listing::Listed;
+#[cfg(any(test, fuzzing))]
+pub(crate) use modules::fuzz as modules_fuzz;
 pub use modules::{Access, Hosts, Submodules};
 pub use received::Received;
 pub use sparse::check_sparse;
@@ -75,6 +83,7 @@ pub use wire::Tip;
 
 use crate::payload::{BlobSource, Delta, Payload, Rules};
 use crate::revision::{ObjectId, Ref, Revision};
+use crate::sandbox::Sandbox;
 use layout::Layout;
 use modules::{Modules, Trouble};
 use odb::{ObjectReader, Peeled, Settings};
@@ -139,6 +148,8 @@ pub struct Options {
     pub filter: Option<String>,
     /// Counts what comes.
     pub received: Received,
+    /// What limits that program besides (`--sandbox`).
+    pub sandbox: Sandbox,
     /// The program that indexes packs: one whose `main` begins with [`child_main`].
     pub indexer: PathBuf,
 }
@@ -162,6 +173,7 @@ impl Options {
             modules: Access::default(),
             filter: None,
             received: Received::default(),
+            sandbox: Sandbox::default(),
             // Not current_exe(): its path is gone when the binary was replaced by a newer one.
             indexer: "/proc/self/exe".into(),
         }

@@ -69,7 +69,7 @@ impl Store {
 
     /// Reads the objects of a repository.
     pub(super) fn of(repository: git2::Repository) -> Self {
-        let mut loose = Loose::default();
+        let mut loose = Loose::none();
         loose.add(&repository.commondir().join("objects"));
         Self { repository, loose }
     }
@@ -136,6 +136,15 @@ impl Object<'_> {
             Content::OfLibgit2(object) => object.data(),
             Content::Ours(content) => content,
         }
+    }
+}
+
+#[cfg(any(test, fuzzing))]
+impl<'a> ObjectReader<'a> {
+    /// Of a database that has no files.
+    pub(super) fn in_memory(odb: git2::Odb<'a>) -> Self {
+        static NONE: Loose = Loose::none();
+        Self { odb, loose: &NONE }
     }
 }
 

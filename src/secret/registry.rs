@@ -21,6 +21,10 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::readings::{self, Byte, SHORTEST};
 
+#[cfg(any(test, fuzzing))]
+#[path = "../../tests/fuzz/targets/redaction.rs"]
+pub(crate) mod fuzz;
+
 /// What stands in a secret's place.
 pub const REDACTED: &str = "[redacted]";
 

@@ -6,7 +6,7 @@ use tokio::sync::Mutex;
 
 use super::{Named, SourceError};
 use crate::configmap::apply::Desired;
-use crate::desired::{Commit, Planner};
+use crate::desired::{Commit, KnownValues, Planner};
 use crate::mirror::Objects;
 
 /// Plans revisions; what the last one asks for is kept.
@@ -14,12 +14,14 @@ pub(super) struct Plans {
     objects: Objects,
     planner: Planner,
     planned: Mutex<Option<Arc<Desired>>>,
+    /// Of what is kept.
+    known: Arc<KnownValues>,
 }
 
 impl Plans {
     /// Of a mirror's objects.
     pub(super) fn new(objects: Objects, planner: Planner) -> Self {
-        Self { objects, planner, planned: Mutex::new(None) }
+        Self { objects, planner, planned: Mutex::new(None), known: Arc::default() }
     }
 
     /// What a revision asks for.
@@ -36,7 +38,8 @@ impl Plans {
         }
         let objects = self.objects.clone();
         let planner = self.planner.clone();
-        let plan = move || planner.desired(&Commit::new(&objects, revision), revision, &sources);
+        let known = Arc::clone(&self.known);
+        let plan = move || planner.desired(&Commit::new(&objects, revision, &known), revision, &sources);
         let made = tokio::task::spawn_blocking(plan).await;
         let desired = made.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
         let desired = Arc::new(desired.map_err(|error| SourceError::of_plan(revision, &error))?);

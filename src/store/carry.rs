@@ -194,6 +194,7 @@ mod tests {
     use crate::payload::testing::{Blobs, delta, expected, payload, read_back, trees};
     use crate::payload::{Rules, Symlinks};
     use crate::store::durable;
+    use crate::store::stamps::Paths;
     use proptest::prelude::*;
     use std::sync::Arc;
 
@@ -224,7 +225,7 @@ mod tests {
                     durable::make_durable(top.as_fd(), crate::store::Durability::Syncfs, &carried.1).unwrap();
                 }
                 if at % 2 == 0 {
-                    let found = stamps.renew(&top, place.as_fd(), &cancel).unwrap();
+                    let found = stamps.renew(&top, place.as_fd(), Paths::Keep, &cancel).unwrap();
                     prop_assert_eq!(found, None, "all of it is ours");
                 }
             }

@@ -3,7 +3,7 @@
 //! Files: `layout` names and handles; `quarantine` what stands in their way; `link` the link; `lock` one writer;
 //! `state` what is on record; `stage`, `spare` and `carry` write trees, `durable` syncs them; `staged` and `spare_slot`
 //! what the store makes of them; `recycle` and `retired` generations that are used again, `stamps` whether somebody else
-//! changed them;
+//! changed them, `scrub` the look at what is current;
 //! `publish` the numbered order, `worktrees` that of git-sync's layout; `links` root links; `operator_file` files of
 //! the operator's beside what is published; `recover` what every start and every cycle mends; `takeover` what git-sync
 //! left; `verify` content against payload; `reap` and `trash` deletion; `inspect` a look without the lock; `probe` what
@@ -15,6 +15,9 @@
 
 mod carry;
 pub mod durable;
+#[cfg(any(test, fuzzing))]
+#[path = "../../tests/fuzz/targets/state.rs"]
+pub(crate) mod fuzz;
 mod inspect;
 mod ledger;
 mod link;
@@ -30,6 +33,7 @@ mod reap;
 mod recover;
 mod recycle;
 mod retired;
+mod scrub;
 pub mod spare;
 mod spare_slot;
 pub mod stage;
@@ -49,6 +53,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
@@ -62,7 +67,7 @@ use layout::Layout;
 use links::TopNames;
 use lock::WriterLock;
 use names::{LEDGER, STAGING, STATUS};
-use recycle::Recycling;
+use scrub::KnownStamps;
 use spare_slot::SpareSlot;
 use state::{Loaded, State};
 use trash::Trash;
@@ -75,6 +80,7 @@ pub use probe::Probes;
 pub use publish::Ready;
 pub use recycle::SpareLook;
 pub use retired::RetiredTree;
+pub use scrub::{Scrub, Scrubbed};
 pub use spare_slot::SpareTask;
 pub use staged::Staged;
 
@@ -195,7 +201,10 @@ pub struct Store {
     /// Top-level names of the current generation.
     names: Option<(Name, Arc<TopNames>)>,
     spare: Arc<SpareSlot>,
-    recycling: Recycling,
+    /// Of generations: see [`stamps`].
+    stamps: KnownStamps,
+    /// When a reader was last seen to pin each generation, by the boot clock.
+    pinned: BTreeMap<Name, Duration>,
     trash: Arc<Trash>,
     /// Generations that could not be reaped.
     stuck: BTreeSet<Name>,
@@ -234,7 +243,7 @@ impl Store {
         let spare = Arc::new(SpareSlot::open(&layout, &trash, options.spare, &mut found)?);
         let unsynced = false;
         let names = None;
-        let recycling = Recycling::new(&options, &layout.root);
+        let stamps = KnownStamps::new(&options, &layout.root, layout.is_git_sync);
         let mut store = Self {
             options,
             layout,
@@ -244,7 +253,8 @@ impl Store {
             unsynced,
             names,
             spare,
-            recycling,
+            stamps,
+            pinned: BTreeMap::new(),
             trash,
             stuck: BTreeSet::new(),
             evicted: BTreeMap::new(),

@@ -72,7 +72,7 @@ impl Store {
         let added =
             self.swap_in(staged, &record, &names, ready).inspect_err(|_| self.withdraw(&name, now))?;
         let previous = self.state.current.replace(name.clone());
-        self.recycling.published(&name, stamps);
+        self.stamps.put(&name, stamps);
         self.names = Some((name, Arc::new(names)));
         // 7, 8, 9
         let warnings = self.finish_publication_steps(&added, previous.as_ref(), now);

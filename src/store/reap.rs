@@ -84,7 +84,7 @@ impl Store {
         let mut gone = Vec::new();
         let now = clock::now();
         let pinned = plan.decisions.iter().filter(|decision| decision.pinned);
-        self.recycling.saw_pins(pinned.map(|decision| &decision.name), &now);
+        self.pinned.extend(pinned.map(|decision| (decision.name.clone(), now.boottime)));
         for decision in plan.reaped() {
             match self.reap_one(decision, recycle.then_some(&now)) {
                 Ok(Outcome::Stays) => {}
@@ -107,7 +107,8 @@ impl Store {
         if !gone.is_empty() {
             self.state.generations.retain(|record| !gone.contains(&record.name));
             self.stuck.retain(|name| !gone.contains(name));
-            self.recycling.retain(&self.state.generations);
+            self.stamps.retain(&self.state.generations);
+            self.pinned.retain(|name, _| self.state.record(name).is_some());
             let _ = self.save(); // they are gone in any case; the next cycle saves again, and says what is wrong
         }
         gone

@@ -7,7 +7,6 @@
 //! Only what this process has written, and nobody else has touched since, is carried on: [`Stamps`] tell, they are in
 //! memory, and a start knows none. Whatever is in doubt goes to the trash, and a copy is made.
 
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,11 +21,11 @@ use super::reap::Need;
 use super::retired::{RETIRED, RecycledSpare, RetiredTree, Tree, Waiting, given_up};
 use super::spare::{self, SpareOrigin, TREE};
 use super::spare_slot::{SpareSlot, SpareTask};
-use super::stamps::{self, Stamps};
+use super::stamps::{self, Paths, Stamps};
 use super::{Durability, Error, Options, Spare, Store};
-use crate::clock::{ClockSteps, Now};
+use crate::clock::Now;
 use crate::fsx::{self, Lock};
-use crate::generation::{GenerationRecord, Name};
+use crate::generation::GenerationRecord;
 use crate::payload::{BlobSource, Delta};
 use crate::retention::{self, GenerationDecision};
 use crate::revision::Revision;
@@ -101,7 +100,7 @@ impl SpareSlot {
         let top = fsx::open_dir(self.place(), RETIRED)
             .map_err(Error::io("open the generation at", self.path(RETIRED)))?;
         let place = self.place().as_fd();
-        match retired.stamps.renew(&top, place, cancel) {
+        match retired.stamps.renew(&top, place, Paths::Keep, cancel) {
             Ok(None) => {}
             Ok(Some(path)) => return Err(stamps::changed_by_others(path)),
             Err(error) => {
@@ -199,48 +198,6 @@ impl SpareTask {
     }
 }
 
-/// What the store knows of generations that it may recycle.
-#[derive(Debug)]
-pub(super) struct Recycling {
-    /// None where trees cannot be told to be untouched here.
-    clock: Option<Arc<ClockSteps>>,
-    /// Of the generations that this process has written.
-    stamps: BTreeMap<Name, Stamps>,
-    /// When a reader was last seen to pin one, by the boot clock.
-    pinned: BTreeMap<Name, Duration>,
-}
-
-impl Recycling {
-    /// For a root whose file system `root` is on.
-    pub(super) fn new(options: &Options, root: impl AsFd) -> Self {
-        let wanted = options.spare == Spare::Recycle && !options.group_write && stamps::are_local(root);
-        let clock = wanted.then(ClockSteps::watch).and_then(Result::ok).map(Arc::new);
-        Self { clock, stamps: BTreeMap::new(), pinned: BTreeMap::new() }
-    }
-
-    /// The stamps of a tree that was just written, if they are of use.
-    pub(super) fn stamps_of_new(&self, top: impl AsFd, scratch: &OwnedFd) -> Option<Stamps> {
-        Stamps::of_new(top, scratch.as_fd(), self.clock.as_ref()?).ok()
-    }
-
-    /// A tree with these stamps was published.
-    pub(super) fn published(&mut self, name: &Name, stamps: Option<Stamps>) {
-        self.stamps.extend(stamps.map(|stamps| (name.clone(), stamps)));
-    }
-
-    /// Readers pin these generations now.
-    pub(super) fn saw_pins<'n>(&mut self, names: impl Iterator<Item = &'n Name>, now: &Now) {
-        self.pinned.extend(names.map(|name| (name.clone(), now.boottime)));
-    }
-
-    /// Generations are gone.
-    pub(super) fn retain(&mut self, records: &[GenerationRecord]) {
-        let known = |name: &Name| records.iter().any(|record| record.name == *name);
-        self.stamps.retain(|name, _| known(name));
-        self.pinned.retain(|name, _| known(name));
-    }
-}
-
 impl Store {
     /// A look at the spare that is worth it while a new revision is fetched.
     pub fn spare_look(&self) -> Option<SpareLook> {
@@ -266,14 +223,15 @@ impl Store {
 
     /// The stamps of a generation that may be recycled once its grace period is over.
     fn stamps_of(&self, record: &GenerationRecord, now: &Now) -> Option<&Stamps> {
-        let stamps = self.recycling.stamps.get(&record.name)?;
+        let stamps = self.stamps.of(&record.name).filter(|_| self.options.spare == Spare::Recycle)?;
         let grace = self.options.retention.grace;
-        let pinned = self.recycling.pinned.get(&record.name);
+        let pinned = self.pinned.get(&record.name);
         // A reader that had it pinned may go on for a moment after.
         let is_left = pinned.is_none_or(|pinned| now.boottime.saturating_sub(*pinned) >= grace);
         let is_alike = self.current().is_some_and(|current| current.selection == record.selection);
         let is_synced = record.synced || self.options.durability == Durability::None;
-        (is_left && is_alike && is_synced && !stamps.are_void() && !stamps.are_old()).then_some(stamps)
+        (is_left && is_alike && is_synced && !stamps.are_void() && stamps.may_be_carried_on())
+            .then_some(stamps)
     }
 
     /// Moves a generation that is to be reaped, and locked by us, to where it is recycled. The lock comes back where it

@@ -161,7 +161,7 @@ impl Store {
             unsynced.add(stage::GIT_FILE);
         }
         durable::make_durable(dir.as_fd(), self.options.durability, &unsynced)?;
-        let stamps = stamps.or_else(|| self.recycling.stamps_of_new(&dir, &self.layout.staging));
+        let stamps = stamps.or_else(|| self.stamps.of_new(&dir, &self.layout.staging));
         Ok(Staged { dir, place, facts, synced: self.options.durability == Durability::Syncfs, stamps })
     }
 }

@@ -37,6 +37,13 @@ const DEPTH_MAX: usize = 64;
 /// Bytes of the directories' paths that are kept.
 const DIRS_MAX: usize = 4 << 20;
 
+/// Whether a look at a whole tree keeps the paths of its directories, for [`Stamps::look_at_directories`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Paths {
+    Keep,
+    Forget,
+}
+
 /// A change time: seconds and nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Stamp(i64, i64);
@@ -57,8 +64,8 @@ pub(super) struct Stamps {
     clock: Arc<ClockSteps>,
     /// Steps of the clock at that time.
     steps: u64,
-    /// When its first files were written.
-    made: Instant,
+    /// When we wrote its first files; none: it was found, and compared with its payload.
+    made: Option<Instant>,
     /// No change was later than this, but for `ours`.
     since: Stamp,
     /// When we changed these inodes after that.
@@ -83,7 +90,7 @@ impl Stamps {
         Ok(Self {
             clock: Arc::clone(clock),
             steps,
-            made: Instant::now(),
+            made: Some(Instant::now()),
             since,
             ours: HashMap::new(),
             top,
@@ -91,14 +98,23 @@ impl Stamps {
         })
     }
 
+    /// Of a tree that is compared with its payload after this, whoever wrote it.
+    pub(super) fn of_found(
+        top: impl AsFd,
+        scratch: BorrowedFd<'_>,
+        clock: &Arc<ClockSteps>,
+    ) -> io::Result<Self> {
+        Ok(Self { made: None, ..Self::of_new(top, scratch, clock)? })
+    }
+
     /// Whether nothing can be said any more: the clock was set since, or we changed too much.
     pub(super) fn are_void(&self) -> bool {
         self.clock.count() != self.steps || self.ours.len() > OURS_MAX
     }
 
-    /// Whether the tree's first files are too old for it to be carried on.
-    pub(super) fn are_old(&self) -> bool {
-        self.made.elapsed() > AGE_MAX
+    /// Whether the tree may become the next spare: it is all ours, and its first files are not too old.
+    pub(super) fn may_be_carried_on(&self) -> bool {
+        self.made.is_some_and(|made| made.elapsed() <= AGE_MAX)
     }
 
     /// Whether nobody else changed this inode.
@@ -128,10 +144,12 @@ impl Stamps {
         &mut self,
         top: &OwnedFd,
         scratch: BorrowedFd<'_>,
+        directories: Paths,
         cancel: &CancellationToken,
     ) -> Result<Option<PathBuf>, Error> {
         let since = file_system_time(scratch).map_err(stage::io_error("ask for the time of", b"."))?;
-        let mut look = Look { stamps: self, cancel, path: Vec::new(), level: 0, dirs: Vec::new() };
+        let dirs = Vec::new();
+        let mut look = Look { stamps: self, cancel, path: Vec::new(), level: 0, directories, dirs };
         if look.directory(top)? {
             return Ok(Some(stage::shown(&look.path)));
         }
@@ -196,6 +214,7 @@ struct Look<'a> {
     /// Where it is; where something was found, that.
     path: Vec<u8>,
     level: usize,
+    directories: Paths,
     /// As in [`Stamps`].
     dirs: Vec<u8>,
 }
@@ -236,8 +255,10 @@ impl Look<'_> {
         for name in below {
             let length = self.path.len();
             self.path = join(&self.path, name.to_bytes());
-            self.dirs.extend_from_slice(&self.path);
-            self.dirs.push(0);
+            if self.directories == Paths::Keep {
+                self.dirs.extend_from_slice(&self.path);
+                self.dirs.push(0);
+            }
             let dir = fsx::open_dir(dir, name.as_c_str()).map_err(stage::io_error("look at", &self.path))?;
             self.level += 1;
             if self.directory(&dir)? {

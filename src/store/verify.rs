@@ -32,11 +32,13 @@ const CLAIM: u32 = 16;
 impl Store {
     /// Compares the current generation with what it should be, names, types, modes and contents. Lists what differs;
     /// a generation that is not there differs.
-    pub fn verify(&self, expected: &Payload, cancel: &CancellationToken) -> Result<Vec<String>, Error> {
+    pub fn verify(&mut self, expected: &Payload, cancel: &CancellationToken) -> Result<Vec<String>, Error> {
         let Some(current) = self.current() else {
             return Ok(vec!["there is no current generation".to_owned()]);
         };
-        let top = self.layout.generation(&current.name)?;
+        let name = current.name.clone();
+        let top = self.layout.generation(&name)?;
+        let stamps = self.stamps.of_found(&top, &self.layout.staging);
         let check = Check::new(&top, expected, self.options.writers, self.layout.is_git_sync, cancel);
         let mut differences = check.run(Check::shape)?;
         if self.layout.is_git_sync {
@@ -46,7 +48,13 @@ impl Store {
                 differences.push(format!("{GIT_FILE}: is not as it should be"));
             }
         }
-        if differences.is_empty() { check.run(Check::contents) } else { Ok(differences) }
+        if differences.is_empty() {
+            differences = check.run(Check::contents)?;
+        }
+        if differences.is_empty() && self.stamps.of(&name).is_none() {
+            self.stamps.put(&name, stamps);
+        }
+        Ok(differences)
     }
 }
 
@@ -170,7 +178,8 @@ impl<'a> Check<'a> {
                 return Ok(());
             };
             let kind = entries.get(place).map(|entry| (entry.kind, entry.size));
-            if let Some(why) = wrong_shape(kind, &stat) {
+            let wrong_mode = || wrong_mode(&stat).filter(|_| !self.tolerant);
+            if let Some(why) = wrong_shape(kind, &stat).or_else(wrong_mode) {
                 differs(format!("{}: {why}", shown(path, name.to_bytes())));
             } else if !self.tolerant
                 && kind.is_some_and(|(kind, _)| kind == Kind::Submodule)
@@ -237,6 +246,17 @@ fn wrong_shape(expected: Option<(Kind, u64)>, stat: &rustix::fs::Stat) -> Option
         Kind::Executable if mode & 0o7111 != 0o111 => Some(format!("has mode {mode:o}")),
         _ => None,
     }
+}
+
+/// What is wrong with a mode that keeps readers out, or lets everybody write. More for the group is kubelet's `fsGroup`.
+fn wrong_mode(stat: &rustix::fs::Stat) -> Option<String> {
+    let mode = stat.st_mode & 0o7777;
+    let needed = match fsx::file_type(stat) {
+        FileType::Symlink => return None, // its mode means nothing
+        FileType::Directory => 0o555,
+        _ => 0o444,
+    };
+    (mode & needed != needed || mode & 0o002 != 0).then(|| format!("has mode {mode:o}"))
 }
 
 /// The id git gives to this content: SHA-1 over `blob <length>\0` and the bytes.

@@ -17,6 +17,7 @@ use super::bounds::Bounds;
 use super::drive::Work;
 use super::error::{Error, Stage};
 use super::hook_notice;
+use super::scrub::Scrubs;
 use super::spare::SpareWork;
 use super::staging::Choice;
 use super::view::{Done, View};
@@ -48,6 +49,7 @@ pub(super) struct Worker {
     upstream: Arc<Mutex<Upstream>>,
     metrics: Metrics,
     spare: SpareWork,
+    scrubs: Scrubs,
     given: PayloadInputs,
     view: View,
     /// The tip that is published, and the generation that holds it.
@@ -60,7 +62,8 @@ pub(super) struct Worker {
     lost: Option<Revision>,
     /// The tip that was refused, what was said, and the hints.
     refused: Option<(SettledTip, String, Vec<String>)>,
-    /// The current generation was not yet compared with its revision since this process began.
+    /// The current generation was not yet compared with its revision since this process began, or a scrub found it in
+    /// doubt.
     unverified: bool,
     /// A reading of the choice that has not ended.
     choosing: Option<JoinHandle<Result<Choice, Error>>>,
@@ -108,6 +111,7 @@ impl Worker {
             upstream: Arc::new(Mutex::new(upstream)),
             metrics,
             spare: SpareWork::default(),
+            scrubs: Scrubs::new(),
             given,
             unverified: current.is_some_and(|record| record.is_known() || by_commit),
             view,
@@ -371,7 +375,8 @@ impl Work for Worker {
     }
 
     async fn attempt(&mut self, bounds: &Bounds, may_publish: bool) -> Result<Done, Error> {
-        self.repair(bounds).await?; // 1
+        self.mend_root(bounds).await?; // 1
+        self.scrub(bounds).await?;
         let choice = self.choice(bounds).await?;
         let healed = self.republish_damaged(bounds, &choice).await?;
         self.was_answered = false;
@@ -397,60 +402,16 @@ impl Work for Worker {
         Ok(done)
     }
 
-    async fn repair(&mut self, bounds: &Bounds) -> Result<(), Error> {
-        let mut store = self.store().await;
-        let ready = self.view.ready;
-        let mirror_bytes = self.view.mirror_bytes;
-        let commits = self.view.commits.clone();
-        let sources = self.view.sources.clone();
-        let heard = self.view.heard;
-        let mended = bounds
-            .blocking(Stage::Mend, move |cancel| {
-                let now = clock::now();
-                let recovered = store.repair(&now)?;
-                let plan = store.plan_to_reap(&now, cancel)?;
-                let reaped = store.reap(&plan);
-                let view = View {
-                    generations: store.generations().to_vec(),
-                    current: store.current().map(|record| record.name.clone()),
-                    plan,
-                    ready,
-                    room: store.room(),
-                    mirror_bytes,
-                    commits,
-                    sources,
-                    heard,
-                };
-                Ok((view, (reaped, store.take_evicted()), recovered, store.waits_for_recycling()))
-            })
-            .await;
-        self.rootless = mended.as_ref().is_err_and(Error::is_without_root);
-        let (view, (reaped, evicted), recovered, waits) = mended?;
-        self.waits_for_recycling = waits;
-        for line in &recovered.done {
-            warn!("mended: {line}");
+    async fn repair(&mut self, bounds: &Bounds) -> Result<Option<Published>, Error> {
+        self.mend_root(bounds).await?;
+        match self.scrub(bounds).await? {
+            true => self.verify_found(bounds).await,
+            false => Ok(None),
         }
-        for line in &recovered.foreign {
-            debug!("not ours, left alone: {line}");
-        }
-        let unmended: BTreeSet<String> = recovered.warnings.into_iter().collect();
-        for line in unmended.difference(&self.unmended) {
-            warn!("not mended: {line}");
-        }
-        self.unmended = unmended;
-        self.note_reaped(&reaped, &evicted);
-        if view.current != self.view.current {
-            self.lost = self.view.revision().or(self.lost);
-        }
-        self.untidy |= !reaped.is_empty();
-        self.view = view;
-        self.unverified |= self.by_commit && self.view.current().is_some_and(|record| !record.is_known());
-        self.view.plan.decisions.retain(|decision| !reaped.contains(&decision.name));
-        Ok(())
     }
 
     async fn housekeep(&mut self, bounds: &Bounds) {
-        if let Err(error) = self.repair(bounds).await {
+        if let Err(error) = self.mend_root(bounds).await {
             self.degraded("mend", &error);
         }
         self.untidy = false;
@@ -534,6 +495,7 @@ impl Work for Worker {
     }
 
     fn stop(&mut self) {
+        self.scrubs.stop();
         self.spare.stop();
     }
 
@@ -542,7 +504,8 @@ impl Work for Worker {
     }
 
     fn next_repair(&self) -> Option<Duration> {
-        self.view.plan.decisions.iter().filter_map(|decision| decision.again_in).min()
+        let retention = self.view.plan.decisions.iter().filter_map(|decision| decision.again_in);
+        retention.chain([self.scrubs.again_in()]).min()
     }
 
     fn view(&self) -> &View {

@@ -51,8 +51,8 @@ pub(super) trait Work {
     fn verify_found(&mut self, bounds: &Bounds) -> impl Future<Output = Result<Option<Published>, Error>>;
     /// One attempt. `may_publish` is false while the minimum interval runs.
     fn attempt(&mut self, bounds: &Bounds, may_publish: bool) -> impl Future<Output = Result<Done, Error>>;
-    /// Mends links, removes left-overs, and reaps. No network.
-    fn repair(&mut self, bounds: &Bounds) -> impl Future<Output = Result<(), Error>>;
+    /// Mends links, removes left-overs, reaps, and publishes afresh what somebody else has changed. No network.
+    fn repair(&mut self, bounds: &Bounds) -> impl Future<Output = Result<Option<Published>, Error>>;
     /// What follows a publication and may fail without failing it.
     fn housekeep(&mut self, bounds: &Bounds) -> impl Future<Output = ()>;
     /// Tells the hooks what is current.
@@ -163,13 +163,26 @@ impl<W: Work> Drive<'_, W> {
                     self.report.busy(self.timeout.saturating_add(due.saturating_duration_since(mended)));
                     let bounds = self.bounds();
                     let result = self.work.repair(&bounds).await;
-                    let is_well = result.is_ok() && self.succeeded && self.machine.failures() == 0;
-                    self.report.root_repaired(self.work.view(), result);
-                    if is_well && self.work.needs_housekeeping() {
-                        self.work.housekeep(&bounds).await;
-                    }
+                    self.repaired(&bounds, result).await;
                 }
             }
+        }
+    }
+
+    /// What follows when the root was mended between attempts.
+    async fn repaired(&mut self, bounds: &Bounds, result: Result<Option<Published>, Error>) {
+        let is_well = result.is_ok() && self.succeeded && self.machine.failures() == 0;
+        let (result, published) = match result {
+            Ok(published) => (Ok(()), published),
+            Err(error) => (Err(error), None),
+        };
+        self.report.root_repaired(self.work.view(), result);
+        if published.is_some() {
+            self.report.found(self.work.view(), published.as_ref());
+            self.work.announce();
+        }
+        if published.is_some() || (is_well && self.work.needs_housekeeping()) {
+            self.work.housekeep(bounds).await;
         }
     }
 

@@ -24,7 +24,7 @@
 //! and waited for. A failure at any step leaves what is published as it is, is counted, named, and tried again after a
 //! pause that grows ([`crate::phase::machine`]).
 //!
-//! Files: `drive` the loop; `attempt` the steps; `staging` staging; `bounds` deadlines; `spare`; `report` status, log,
+//! Files: `drive` the loop; `attempt` the steps; `staging` staging; `bounds` deadlines; `spare`; `scrub`; `report` status, log,
 //! files; `hook_notice` hooks; `error`.
 
 mod attempt;
@@ -34,6 +34,7 @@ mod error;
 mod hook_notice;
 mod operator_files;
 mod report;
+mod scrub;
 mod spare;
 mod staging;
 mod view;

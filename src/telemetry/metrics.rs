@@ -12,6 +12,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::optional_gauge::OptionalGauge;
+use crate::sandbox::Parts;
 
 /// Upper bounds of what takes time: from a swap on a fast disk to the first fetch of a large repository.
 const SECONDS: [f64; 12] = [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0];
@@ -117,6 +118,13 @@ pub struct CurrentLabel {
 #[derive(Debug, Default)]
 pub struct Shown(Vec<TargetLabel>);
 
+/// What limits the process that reads packs.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+pub struct PartLabel {
+    /// landlock, seccomp.
+    pub part: &'static str,
+}
+
 /// What the root takes, and what it may take. What is not known has no sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Room {
@@ -163,6 +171,8 @@ pub struct Metrics {
     pub reaped: Counter,
     /// Of these, removed although pinned.
     pub evictions: Counter,
+    /// Current generations that were not what was published.
+    pub damaged: Counter,
     /// Attempts asked for.
     pub triggers: Family<SourceLabel, Counter>,
     /// Errors by stage and class.
@@ -185,6 +195,8 @@ pub struct Metrics {
     pub hook_failures: Family<HookName, Gauge>,
     /// How long each took.
     pub hook_durations: Family<HookName, Histogram, fn() -> Histogram>,
+    /// 1 for each limit that the process that reads packs has beside its memory.
+    sandbox: Family<PartLabel, Gauge>,
     /// Targets as the last delivery left them.
     pub targets: Family<TargetLabel, Gauge>,
     /// Targets of all deliveries.
@@ -210,6 +222,7 @@ impl Default for Metrics {
             generation_entries: Gauge::default(),
             reaped: Counter::default(),
             evictions: Counter::default(),
+            damaged: Counter::default(),
             triggers: Family::default(),
             errors: Family::default(),
             phase_changed: Seconds::default(),
@@ -221,6 +234,7 @@ impl Default for Metrics {
             hooks: Family::default(),
             hook_failures: Family::default(),
             hook_durations: Family::new_with_constructor(|| Histogram::new(SECONDS)),
+            sandbox: Family::default(),
             targets: Family::default(),
             applied: Family::default(),
             git_sync: super::git_sync_metrics::GitSync::default(),
@@ -288,6 +302,11 @@ impl Metrics {
         registry.register_with_unit("fetched", "Packs received", Unit::Bytes, self.fetched_bytes.clone());
         registry.register("reaped", "Retired generations removed", self.reaped.clone());
         registry.register("evictions", "Generations removed although pinned", self.evictions.clone());
+        registry.register(
+            "damaged_generations",
+            "Current generations that somebody else had changed",
+            self.damaged.clone(),
+        );
         registry.register("triggers", "Attempts asked for, by who asked", self.triggers.clone());
         registry.register("hooks", "Hooks that ended, by result", self.hooks.clone());
         let help = "Failures of a hook in a row";
@@ -299,6 +318,8 @@ impl Metrics {
             self.hook_durations.clone(),
         );
         registry.register("errors", "Errors, by stage and class", self.errors.clone());
+        let help = "1 for each limit of the process that reads packs that is in force; else 0";
+        registry.register("sandbox", help, self.sandbox.clone());
         let help = "ConfigMaps as the last delivery left them, by cluster and outcome";
         registry.register("apply_targets", help, self.targets.clone());
         let help = "ConfigMaps of all deliveries, by cluster and outcome";
@@ -322,6 +343,13 @@ impl Metrics {
             "Files that may still be made in the root's file system",
             inodes,
         );
+    }
+
+    /// What limits the process that reads packs.
+    pub fn sandbox(&self, parts: Parts) {
+        for (part, there) in [("landlock", parts.landlock), ("seccomp", parts.seccomp)] {
+            self.sandbox.get_or_create(&PartLabel { part }).set(i64::from(there));
+        }
     }
 
     /// Whether each of several sources is not where its ref is.
@@ -521,6 +549,7 @@ mod tests {
         metrics.last_publish.set(3.0);
         metrics.oldest_pin.set(2.0);
         metrics.attempt_start.set(6.0);
+        metrics.sandbox(Parts { landlock: true, seccomp: false });
         metrics.stage(Some("fetch"));
         metrics.room(Room {
             free_bytes: Some(1),
@@ -554,10 +583,13 @@ mod tests {
             "treeswap_fetched_bytes_total 0",
             "treeswap_reaped_total 0",
             "treeswap_evictions_total 0",
+            "treeswap_damaged_generations_total 0",
             "treeswap_triggers_total{source=\"timer\"} 1",
             "treeswap_hooks_total{hook=\"webhook\",result=\"error\"} 1",
             "treeswap_hook_duration_seconds_count{hook=\"webhook\"} 1",
             "treeswap_errors_total{stage=\"fetch\",class=\"transient\"} 1",
+            "treeswap_sandbox{part=\"landlock\"} 1",
+            "treeswap_sandbox{part=\"seccomp\"} 0",
             "treeswap_apply_targets{cluster=\"a\",outcome=\"right\"} 2",
             "treeswap_applied_total{cluster=\"a\",outcome=\"failed\"} 1",
             "treeswap_applied_total{cluster=\"b\",outcome=\"right\"} 1",

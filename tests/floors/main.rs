@@ -37,6 +37,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("human", 0),
     ("repeats", 0),
     ("retry", 0),
+    ("sandbox", 0),
     ("secret", 1),
     ("shutdown", 0),
     ("tls", 2),
@@ -53,6 +54,7 @@ const ONLY: &[(&str, &str)] = &[
     ("k8s_openapi", "cluster"),
     ("notify", "watch"),
     ("axum", "admin"),
+    ("landlock", "sandbox"),
 ];
 
 fn sources(dir: &Path, into: &mut Vec<PathBuf>) {

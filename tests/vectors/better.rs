@@ -213,6 +213,21 @@ fn a_configmap_over_the_limit_is_refused_with_its_five_largest_keys_and_files() 
 }
 
 #[test]
+fn what_cannot_grow_is_noted_and_refused() {
+    let rules = read("maps:\n  big/*: {name: big}\n", "default", false).unwrap();
+    let (tree, mut contents) = tree_of([("big/f", vec![b'x'; 2_000_000])]);
+    let policies = Policies { oversize: Oversize::Grow, ..Policies::default() };
+    let plan = plan(&rules, &tree, &mut contents, &Options { policies, ..Options::default() }).unwrap();
+    let is_oversize = |finding: &Finding| matches!(finding, Finding::Oversize { bytes: 2_000_000, .. });
+    assert!(
+        is_oversize(&plan.noted[0]) && is_oversize(&plan.refused[0]),
+        "{:?} {:?}",
+        plan.noted,
+        plan.refused
+    );
+}
+
+#[test]
 fn partitions_grow_by_halves_so_that_most_keys_stay() {
     let place = |plan: &Plan| -> std::collections::BTreeMap<String, String> {
         let each = plan.configmaps.iter();

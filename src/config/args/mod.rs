@@ -469,6 +469,13 @@ pub struct Limits {
     #[arg(long, value_name = "BYTES", default_value = of::INDEX_MEMORY.treeswap, value_parser = bytes, hide_short_help = true)]
     pub index_memory: u64,
 
+    /// Limits of the process that indexes packs, by Landlock and seccomp: what the kernel has, all of it, or none
+    ///
+    /// It reads what a server sent. It may use the mirror's files and no others, no network, no other program
+    /// and no other process. With `require`, a kernel that cannot do that ends treeswap at its start.
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = PossibleValuesParser::new(["auto", "require", "off"]), hide_short_help = true)]
+    pub sandbox: String,
+
     /// Hash every object again when it is read, not only when it is fetched
     #[arg(long, value_name = "BOOL", default_value = "false", value_parser = boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
     pub verify: bool,

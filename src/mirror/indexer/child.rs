@@ -7,14 +7,17 @@
 //! | objects that a pack may announce, from the memory | a header that claims 2^32 objects |
 //! | `RLIMIT_CORE` 0, not dumpable | what is fetched may be private |
 //! | death with the parent | work whose result is not read |
+//! | [`crate::sandbox`]: the mirror's files and nothing else, no network, no other program or process | code of a stranger's |
 //!
 //! Not `RLIMIT_AS`: packs are mapped, and a valid pack of 317 MB fails below 256 MiB of it, looking like corruption.
 //! `RLIMIT_DATA` counts what is really allocated. Objects are hashed as they pass ([`super::pack`]), and the tip's closure
 //! is checked after.
 
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use git2::{ErrorClass, ErrorCode};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
@@ -26,6 +29,7 @@ use crate::mirror::lack::Lack;
 use crate::mirror::odb::{Settings, Store, oid};
 use crate::mirror::{closure, pack_index};
 use crate::revision::ObjectId;
+use crate::sandbox::Files;
 
 /// What an object of a pack may take while the pack is taken in, all that may wait included, and as much again for what
 /// grows with it afterwards: more objects can not fit.
@@ -43,15 +47,26 @@ const PIPE: usize = 1 << 20;
 /// }
 /// ```
 pub fn child_main(args: impl IntoIterator<Item = std::ffi::OsString>) -> Option<u8> {
+    Some(match job(args)? {
+        Some(job) => run(&job),
+        None => 2,
+    })
+}
+
+/// Does what [`child_main`] does before it reads anything that came from elsewhere, for programs that try what a child
+/// can still do. `None` where it is no child.
+#[doc(hidden)]
+pub fn child_limits(args: impl IntoIterator<Item = std::ffi::OsString>) -> Option<io::Result<()>> {
+    job(args)?.as_ref().map(limit)
+}
+
+/// What is to be done, if it can be understood, and if the process is the child.
+fn job(args: impl IntoIterator<Item = std::ffi::OsString>) -> Option<Option<Job>> {
     let mut args = args.into_iter();
     if args.next()? != super::ARGUMENT {
         return None;
     }
-    let job = args.next().and_then(|text| serde_json::from_str(text.to_str()?).ok());
-    Some(match job {
-        Some(job) => run(&job),
-        None => 2,
-    })
+    Some(args.next().and_then(|text| serde_json::from_str(text.to_str()?).ok()))
 }
 
 fn run(job: &Job) -> u8 {
@@ -68,6 +83,8 @@ fn run(job: &Job) -> u8 {
 }
 
 fn limit(job: &Job) -> io::Result<()> {
+    job.sandbox.close_inherited();
+    let _ = STATUS.set(File::open("/proc/self/status").ok()); // it is set once
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let lower = |resource, bytes: u64| {
@@ -78,11 +95,24 @@ fn limit(job: &Job) -> io::Result<()> {
     lower(Resource::Core, 0)?;
     lower(Resource::Data, job.memory)?;
     // The index, and the objects that complete a thin pack, come on top of what was received.
-    let files = job.max_bytes.saturating_mul(2).saturating_add(64 << 20);
-    lower(Resource::Fsize, files)?;
+    let largest = job.max_bytes.saturating_mul(2).saturating_add(64 << 20);
+    lower(Resource::Fsize, largest)?;
     // Fewer wake-ups; a kernel that refuses leaves the pipe as it is.
     let _ = rustix::pipe::fcntl_setpipe_size(io::stdin().as_fd(), PIPE);
-    Ok(())
+    job.sandbox.enter(&files(job))
+}
+
+/// What the job needs of the mirror. What is written is not read as anything but objects and reflogs: no configuration,
+/// no ref, no list of other object directories.
+fn files(job: &Job) -> Files {
+    let of = |name: &str| job.dir.join(name);
+    let packs = of("objects/pack");
+    let (write, remove) = match &job.task {
+        Task::Index { .. } | Task::Fill(_) | Task::Merge(_) => (vec![packs], vec![]),
+        Task::CollectGarbage(_) => (vec![packs, of("logs")], vec![of("objects")]),
+    };
+    // libgit2 begins its random names there.
+    Files { read: vec![job.dir.clone(), "/dev/urandom".into()], write, remove }
 }
 
 /// Why indexing ended early.
@@ -274,9 +304,14 @@ fn is_exhausted(text: &str, job: &Job) -> bool {
         || in_use().is_some_and(|bytes| bytes > job.memory / 10 * 9)
 }
 
-/// What `RLIMIT_DATA` counts, in bytes (proc_pid_status(5), VmData).
+/// proc_pid_status(5), opened while it can be.
+static STATUS: OnceLock<Option<File>> = OnceLock::new();
+
+/// What `RLIMIT_DATA` counts, in bytes: VmData.
 fn in_use() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let mut file = STATUS.get()?.as_ref()?;
+    let mut status = String::new();
+    file.rewind().and_then(|()| file.read_to_string(&mut status)).ok()?;
     let kib = status.lines().find_map(|line| line.strip_prefix("VmData:"))?;
     Some(kib.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? * 1024)
 }

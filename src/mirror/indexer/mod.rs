@@ -2,7 +2,7 @@
 //!
 //! The child is this program again ([`super::Options::indexer`]), started with a hidden first argument. The pack comes
 //! through its standard input; it indexes it into the mirror, checks that the tip is complete, and reports one line of
-//! JSON. Its environment is empty, its memory, files and time are limited (see [`child`]).
+//! JSON. Its environment is empty, its memory, files, time and system calls are limited (see [`child`]).
 
 pub(super) mod child;
 mod pack;
@@ -20,6 +20,9 @@ use tokio::process::{Child, ChildStdin, Command};
 use super::error::{Error, kind_of};
 use super::lack::Lack;
 use crate::revision::{ObjectId, Revision};
+use crate::sandbox::Sandbox;
+#[cfg(any(test, fuzzing))]
+pub(crate) use pack::fuzz as pack_fuzz;
 pub(super) use repack::{Needs, is_reused};
 
 /// The hidden first argument.
@@ -38,6 +41,8 @@ pub(super) struct Job {
     pub(super) max_bytes: u64,
     /// fsync the pack.
     pub(super) durable: bool,
+    /// What it can do besides.
+    pub(super) sandbox: Sandbox,
 }
 
 /// A child's work.

@@ -15,6 +15,9 @@ mod declared;
 mod depth;
 mod dirs;
 mod found;
+#[cfg(any(test, fuzzing))]
+#[path = "../../../tests/fuzz/targets/modules.rs"]
+pub(crate) mod fuzz;
 mod linked;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -10,6 +10,9 @@ mod credential;
 mod error;
 mod extra;
 mod framing;
+#[cfg(any(test, fuzzing))]
+#[path = "../../../tests/fuzz/targets/wire.rs"]
+pub(crate) mod fuzz;
 mod github;
 mod http;
 mod issuer;

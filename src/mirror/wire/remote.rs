@@ -146,7 +146,13 @@ fn authority(rest: &str) -> Result<Authority, &'static str> {
     }
     let path = decode(path);
     let path = if path.starts_with("/~") { path[1..].to_owned() } else { path };
-    Ok((user.map(decode), decode(host), port, path))
+    let (user, host) = (user.map(decode), decode(host));
+    // They end parts of a daemon's request, and lines: `%00host=other` would choose another one of its hosts.
+    let is_odd = |part: &String| part.bytes().any(|byte| byte < b' ' || byte == 0x7f);
+    if [Some(&host), Some(&path), user.as_ref()].into_iter().flatten().any(is_odd) {
+        return Err("it contains an escaped control character");
+    }
+    Ok((user, host, port, path))
 }
 
 /// Percent-decodes; what is not valid stays as it is.
@@ -154,8 +160,9 @@ fn decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {
-        let pair = tail.get(..2).and_then(|pair| std::str::from_utf8(pair).ok());
-        match pair.filter(|_| first == b'%').and_then(|pair| u8::from_str_radix(pair, 16).ok()) {
+        let pair = tail.get(..2).filter(|pair| first == b'%' && pair.iter().all(u8::is_ascii_hexdigit));
+        let pair = pair.and_then(|pair| std::str::from_utf8(pair).ok());
+        match pair.and_then(|pair| u8::from_str_radix(pair, 16).ok()) {
             Some(byte) => {
                 bytes.push(byte);
                 rest = &tail[2..];
@@ -214,7 +221,9 @@ mod tests {
         assert_eq!(parsed("git://h/a"), git(9418, "/a"));
         assert_eq!(parsed("git://h:1/~a"), git(1, "~a"));
         assert_eq!(parsed("file:///srv/a%20b"), Remote::Local("/srv/a b".into()));
-        assert_eq!(parsed("file:///srv/a%zz"), Remote::Local("/srv/a%zz".into()));
+        for odd in ["/srv/a%zz", "/srv/a%+1", "/srv/a%2"] {
+            assert_eq!(parsed(&format!("file://{odd}")), Remote::Local(odd.into()));
+        }
     }
 
     #[test]
@@ -230,6 +239,9 @@ mod tests {
             "ssh://h",
             "git://h/",
             "ssh://h:x/a",
+            "ssh://h/a%0ab",
+            "ssh://a%0a@h/b",
+            "git://h/a%00host=other",
             "https://bob:s3cret@/a",
             "foo://bob:s3cret@h/a",
             "a\nb",

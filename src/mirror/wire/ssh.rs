@@ -28,6 +28,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 pub use channel::{Channel, End};
 pub use distrust::{Distrust, UntrustedReason};
 pub use error::Error;
+#[cfg(any(test, fuzzing))]
+pub(crate) use known_hosts::fuzz;
 pub use target::{DEFAULT_USER, Target};
 
 use crate::{detached_io, secret};

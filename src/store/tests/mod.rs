@@ -8,6 +8,7 @@ mod reap;
 mod recover;
 mod recycle;
 mod refuse;
+mod scrub;
 mod status;
 mod verify;
 

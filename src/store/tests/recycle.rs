@@ -7,7 +7,7 @@ use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 /// Between our last change and one that somebody else makes: more than a tick of any file system's clock.
-fn a_tick() {
+pub(super) fn a_tick() {
     std::thread::sleep(Duration::from_millis(20));
 }
 
@@ -31,7 +31,7 @@ fn reap(store: &mut Store) -> usize {
 }
 
 /// Two directories without a change and one with a change, in each of three revisions.
-fn some(content: &str) -> Tree {
+pub(super) fn some(content: &str) -> Tree {
     tree(&[
         ("changed/a", Kind::File, content),
         ("changed/same", Kind::File, "same"),
@@ -179,9 +179,9 @@ fn it_is_not_used_where_others_may_write_or_a_gate_looks() {
 }
 
 /// What somebody may do in a directory of a published tree, where `kept` has no change and `changed` has one.
-type Deed = (&'static str, fn(&Path));
+pub(super) type Deed = (&'static str, fn(&Path));
 
-const NAMES: &[Deed] = &[
+pub(super) const NAMES: &[Deed] = &[
     ("a new directory", |dir| fs_err::create_dir(dir.join("kept/__pycache__")).unwrap()),
     ("a new file in a new directory", |dir| {
         fs_err::create_dir(dir.join("kept/deep/__pycache__")).unwrap();
@@ -205,7 +205,7 @@ const NAMES: &[Deed] = &[
     }),
 ];
 
-const CONTENT: &[Deed] = &[
+pub(super) const CONTENT: &[Deed] = &[
     ("appended to", |dir| append(&dir.join("kept/y"))),
     ("written over", |dir| {
         let mut file = std::fs::OpenOptions::new().write(true).open(dir.join("kept/y")).unwrap();

@@ -44,6 +44,9 @@ fn every_kind_of_change_is_found_and_named() {
         }),
         ("bin/run: has mode 644", |top| set_mode(top, "bin/run", 0o644)),
         ("bin/run: has mode 4755", |top| set_mode(top, "bin/run", 0o4755)),
+        ("app/config.yaml: has mode 600", |top| set_mode(top, "app/config.yaml", 0o600)),
+        ("app/config.yaml: has mode 666", |top| set_mode(top, "app/config.yaml", 0o666)),
+        ("app/deep: has mode 750", |top| set_mode(top, "app/deep", 0o750)),
         ("app/deep: is Symlink, not Directory", |top| {
             fs_err::rename(top.join("app/deep"), top.join("vendored/deep")).unwrap();
             symlink("../vendored/deep", top.join("app/deep")).unwrap();
@@ -68,14 +71,14 @@ fn differences_are_listed_up_to_a_ceiling() {
 #[test]
 fn nothing_published_differs_from_anything() {
     let world = World::new();
-    let store = world.open();
+    let mut store = world.open();
     assert_eq!(store.verify(&of(&varied("1")), &go()).unwrap().len(), 1);
 }
 
 #[test]
 fn verification_ends_when_cancelled() {
     let world = World::new();
-    let store = world.with(&varied("1"));
+    let mut store = world.with(&varied("1"));
     let stop = go();
     stop.cancel();
     store.verify(&of(&varied("1")), &stop).unwrap_err();

@@ -1,7 +1,9 @@
 //! What is current is compared with its revision, published again where it is gone or was changed, and taken up where
 //! somebody else published it. No network.
 
-use tracing::warn;
+use std::collections::BTreeSet;
+
+use tracing::{debug, warn};
 
 use super::{Bounds, Choice, Stage, Worker};
 use crate::clock;
@@ -9,8 +11,95 @@ use crate::generation::GenerationRecord;
 use crate::revision::Revision;
 use crate::store::Published;
 use crate::sync::error::Error;
+use crate::sync::view::View;
 
 impl Worker {
+    /// Mends links, removes left-overs, and reaps. No network.
+    pub(super) async fn mend_root(&mut self, bounds: &Bounds) -> Result<(), Error> {
+        let mut store = self.store().await;
+        let ready = self.view.ready;
+        let mirror_bytes = self.view.mirror_bytes;
+        let commits = self.view.commits.clone();
+        let sources = self.view.sources.clone();
+        let heard = self.view.heard;
+        let mended = bounds
+            .blocking(Stage::Mend, move |cancel| {
+                let now = clock::now();
+                let recovered = store.repair(&now)?;
+                let plan = store.plan_to_reap(&now, cancel)?;
+                let reaped = store.reap(&plan);
+                let view = View {
+                    generations: store.generations().to_vec(),
+                    current: store.current().map(|record| record.name.clone()),
+                    plan,
+                    ready,
+                    room: store.room(),
+                    mirror_bytes,
+                    commits,
+                    sources,
+                    heard,
+                };
+                Ok((view, (reaped, store.take_evicted()), recovered, store.waits_for_recycling()))
+            })
+            .await;
+        self.rootless = mended.as_ref().is_err_and(Error::is_without_root);
+        let (view, (reaped, evicted), recovered, waits) = mended?;
+        self.waits_for_recycling = waits;
+        for line in &recovered.done {
+            warn!("mended: {line}");
+        }
+        for line in &recovered.foreign {
+            debug!("not ours, left alone: {line}");
+        }
+        let unmended: BTreeSet<String> = recovered.warnings.into_iter().collect();
+        for line in unmended.difference(&self.unmended) {
+            warn!("not mended: {line}");
+        }
+        self.unmended = unmended;
+        self.note_reaped(&reaped, &evicted);
+        if view.current != self.view.current {
+            self.lost = self.view.revision().or(self.lost);
+        }
+        self.untidy |= !reaped.is_empty();
+        self.view = view;
+        self.unverified |= self.by_commit && self.view.current().is_some_and(|record| !record.is_known());
+        self.view.plan.decisions.retain(|decision| !reaped.contains(&decision.name));
+        Ok(())
+    }
+
+    /// Takes note of the scrub that has ended, and starts one that is due. True: the current generation is in doubt, and
+    /// has to be compared.
+    pub(super) async fn scrub(&mut self, bounds: &Bounds) -> Result<bool, Error> {
+        let ended = self.scrubs.ended().await;
+        let is_due = self.scrubs.is_due() && self.view.ready && !self.unverified;
+        if ended.is_none() && !is_due {
+            return Ok(false);
+        }
+        let is_clean = ended.as_ref().is_some_and(Result::is_ok);
+        let mut store = self.store().await;
+        let look = bounds.blocking(Stage::Mend, move |_| {
+            let doubt = ended.and_then(Result::ok).and_then(|scrubbed| store.scrubbed(scrubbed));
+            Ok((doubt, if is_due { store.scrub() } else { None }))
+        });
+        if is_due {
+            self.scrubs.start(None); // an interval passes before the next one even if this fails
+        }
+        let (doubt, next) = look.await?;
+        match doubt {
+            Some(why) => {
+                debug!(why, "the current generation is compared with its revision");
+                self.unverified = true;
+                return Ok(true);
+            }
+            None if is_clean => self.scrubs.was_clean(),
+            None => {}
+        }
+        if next.is_some() {
+            self.scrubs.start(next);
+        }
+        Ok(false)
+    }
+
     /// Compares the current generation with a revision of the same tree that the mirror holds.
     pub(super) async fn verify(
         &mut self,
@@ -58,6 +147,8 @@ impl Worker {
             generation, %revision, differences = differences.len(),
             "the current generation is not what was published ({shown}): publishing it afresh"
         );
+        self.metrics.damaged.inc();
+        self.scrubs.was_damaged();
         self.stage_and_publish(bounds, revision, choice, None).await.map(Some)
     }
 

@@ -101,10 +101,10 @@ impl Work for Double {
         Ok(Done::Published(Box::new(Published { current, previous: None, warnings: Vec::new() })))
     }
 
-    async fn repair(&mut self, _bounds: &Bounds) -> Result<(), Error> {
+    async fn repair(&mut self, _bounds: &Bounds) -> Result<Option<Published>, Error> {
         self.mends.push(self.began.elapsed());
         self.next_mend = None;
-        Ok(())
+        Ok(None)
     }
 
     async fn housekeep(&mut self, _bounds: &Bounds) {}

@@ -13,6 +13,9 @@ mod cache;
 mod contents;
 mod delta;
 mod entry;
+#[cfg(any(test, fuzzing))]
+#[path = "../../../../tests/fuzz/targets/packs.rs"]
+pub(crate) mod fuzz;
 mod input;
 mod receive;
 mod resolve;

@@ -87,7 +87,7 @@ fn announced<R: io::Read>(input: &mut Input<'_, R>, limits: &Limits) -> Result<u
         return Err(Fault::bad("it does not begin as a pack does"));
     }
     match u32::from_be_bytes(input.array()?) {
-        2 | 3 => {}
+        2 => {} // libgit2, which is to read it, knows no other, and no git writes 3
         other => return Err(Fault::bad(format!("it has the unknown version {other}"))),
     }
     let count = u32::from_be_bytes(input.array()?);

@@ -123,14 +123,15 @@ impl Resolver<'_> {
 
     /// Appends what a thin pack left out, and puts together what waits for that.
     fn complete(&mut self, here: &Read<'_>) -> Result<(), Fault> {
-        let mut missing: Vec<ObjectId> = self
-            .by_id
-            .iter()
-            .filter(|(_, at)| self.objects[*at as usize].kind.is_none())
-            .map(|(base, _)| *base)
-            .collect();
-        missing.dedup();
-        for base in missing {
+        let waits = |objects: &[Object], at: u32| objects[at as usize].kind.is_none();
+        let mut missing: Vec<_> =
+            self.by_id.iter().filter(|(_, at)| waits(&self.objects, *at)).copied().collect();
+        // In the order of the pack, as git does it: a base that is here may come as well, as a difference to another one.
+        missing.sort_unstable_by_key(|(_, at)| *at);
+        for (base, at) in missing {
+            if !waits(&self.objects, at) {
+                continue;
+            }
             let Some((kind, content)) = here(&base).map_err(Fault::Git)? else { continue };
             let mut hasher = hasher(kind, content.len() as u64);
             hasher.update(&content);

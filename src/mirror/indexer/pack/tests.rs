@@ -166,6 +166,33 @@ fn a_thin_pack_is_completed_and_one_whose_base_is_nowhere_refused() {
     assert_eq!(index, index_of_git(&pack));
 }
 
+/// Servers that know no distances name every base by its id, and send again what they do not know to be here.
+#[test]
+fn what_is_here_and_comes_again_as_a_difference_is_not_added_to_the_pack() {
+    for (one, other) in [(&b"content"[..], &b"con"[..]), (b"other one", b"oth")] {
+        let objects = [one, other].map(|content| {
+            (
+                ObjectId(
+                    git2::Oid::hash_object(ObjectType::Blob, content).unwrap().as_bytes().try_into().unwrap(),
+                ),
+                content,
+            )
+        });
+        let here = |id: &ObjectId| {
+            let found = objects.iter().find(|(known, _)| known == id);
+            Ok(found.map(|(_, content)| (ObjectType::Blob, content.to_vec())))
+        };
+        let to = |(base, content): (ObjectId, &[u8]), take: u8| {
+            small(7, &base.0, &[content.len() as u8, take, 0x90, take])
+        };
+        // `other` comes as a difference to `one`, and something else as a difference to `other`.
+        let thin = packed(2, &[&to(objects[0], 3), &to(objects[1], 2)]);
+        let (taken, pack, index) = taken(&thin, &ROOMY, &here).unwrap();
+        assert_eq!((taken.objects, &pack[8..12]), (2, 3_u32.to_be_bytes().as_slice()), "with the base");
+        assert_eq!(index, index_of_git(&pack));
+    }
+}
+
 #[test]
 fn a_pack_that_is_cut_or_changed_anywhere_is_refused() {
     let (dir, ids) = repository();

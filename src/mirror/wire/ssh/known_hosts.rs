@@ -19,6 +19,10 @@ use super::distrust::{Distrust, UntrustedReason};
 use super::error::Error;
 use super::target::Target;
 
+#[cfg(any(test, fuzzing))]
+#[path = "../../../../tests/fuzz/targets/known_hosts.rs"]
+pub(crate) mod fuzz;
+
 /// What the file says about one server.
 #[derive(Clone, Debug)]
 pub(super) struct HostKeys {

@@ -1,0 +1,268 @@
+//! The system calls that are refused, and the filter that refuses them (seccomp(2)).
+//!
+//! Not a list of what is allowed: which calls a C library makes differs between libraries, versions and processors, and
+//! one that is missing from such a list breaks a user. Refused is whatever reaches beyond the process's own memory and
+//! its open files, and what Landlock does not see of files: modes, owners, attributes. A call that is newer than the
+//! list is answered as by a kernel that does not have it.
+
+use std::io;
+
+use libc::{SYS_clone, SYS_clone3, SYS_kill, SYS_prlimit64, SYS_tgkill, SYS_tkill, sock_filter, sock_fprog};
+
+/// Every call of this number and beyond is unknown here. (Linux 6.17; numbers have been the same on all processors since
+/// 424.) Calls of the 32-bit form that x86_64 has beside its own are beyond it, too.
+const UNKNOWN: u32 = 470;
+
+/// `AUDIT_ARCH_*` of Linux's `linux/audit.h`: which calls the numbers are of.
+#[cfg(target_arch = "x86_64")]
+const ARCH: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCH: u32 = 0xc000_00b7;
+
+/// Refused on every processor.
+const REFUSED: &[i64] = &[
+    // Other programs.
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    // The network, and sockets of this machine.
+    libc::SYS_socket,
+    libc::SYS_socketpair,
+    libc::SYS_connect,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    // Other processes.
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_process_mrelease,
+    libc::SYS_kcmp,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_setpriority,
+    libc::SYS_ioprio_set,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_setattr,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_migrate_pages,
+    libc::SYS_move_pages,
+    // Memory and queues that processes share.
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_semget,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_semctl,
+    libc::SYS_msgget,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_msgctl,
+    libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
+    // Namespaces and mounts.
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_mount_setattr,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    OPEN_TREE_ATTR,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    // The kernel's own machinery.
+    libc::SYS_bpf,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_keyctl,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_fanotify_init,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    KEXEC_FILE_LOAD,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_acct,
+    libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
+    libc::SYS_syslog,
+    libc::SYS_vhangup,
+    libc::SYS_personality,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
+    // Being somebody else.
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setreuid,
+    libc::SYS_setregid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_setfsuid,
+    libc::SYS_setfsgid,
+    libc::SYS_setgroups,
+    libc::SYS_capset,
+    // Of files, what Landlock does not see, or not in its first versions.
+    libc::SYS_fchmodat,
+    FCHMODAT2,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_truncate,
+    libc::SYS_utimensat,
+    libc::SYS_mknodat,
+    libc::SYS_symlinkat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    SETXATTRAT,
+    REMOVEXATTRAT,
+    FILE_SETATTR,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_open_by_handle_at,
+];
+
+/// Calls that not every C library's list has.
+const FCHMODAT2: i64 = 452;
+const SETXATTRAT: i64 = 463;
+const REMOVEXATTRAT: i64 = 466;
+const OPEN_TREE_ATTR: i64 = 467;
+const FILE_SETATTR: i64 = 469;
+#[cfg(target_arch = "x86_64")]
+const KEXEC_FILE_LOAD: i64 = 320;
+#[cfg(target_arch = "aarch64")]
+const KEXEC_FILE_LOAD: i64 = 294;
+
+/// Older forms, which x86_64 still has.
+#[cfg(target_arch = "x86_64")]
+const OLD: &[i64] = &[
+    libc::SYS_fork,
+    libc::SYS_vfork,
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_lchown,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_futimesat,
+    libc::SYS_mknod,
+    libc::SYS_symlink,
+    libc::SYS_uselib,
+    libc::SYS_ioperm,
+    libc::SYS_iopl,
+    libc::SYS_modify_ldt,
+];
+#[cfg(target_arch = "aarch64")]
+const OLD: &[i64] = &[];
+
+/// Places in what the kernel gives the filter (`struct seccomp_data`), on a little-endian processor.
+const NUMBER: u32 = 0;
+const ARCHITECTURE: u32 = 4;
+const FIRST_ARGUMENT: u32 = 16;
+
+const ALLOW: sock_filter = answer(libc::SECCOMP_RET_ALLOW);
+const REFUSE: sock_filter = answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+/// As a kernel without the call. For `clone3`, whose flags a filter cannot see: C libraries then use `clone`.
+const ABSENT: sock_filter = answer(libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32);
+
+const fn answer(value: u32) -> sock_filter {
+    sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: value }
+}
+
+const fn load(place: u32) -> sock_filter {
+    sock_filter { code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, jt: 0, jf: 0, k: place }
+}
+
+/// Compares what was loaded, and skips so many instructions then, or else so many.
+const fn skip_if(test: u32, value: u32, jt: u8, jf: u8) -> sock_filter {
+    sock_filter { code: (libc::BPF_JMP | test | libc::BPF_K) as u16, jt, jf, k: value }
+}
+
+/// What a call of this number meets: a body that ends in answers.
+fn on(number: i64, body: &[sock_filter]) -> impl Iterator<Item = sock_filter> {
+    let first = skip_if(libc::BPF_JEQ, number as u32, 0, body.len() as u8);
+    std::iter::once(first).chain(body.iter().copied())
+}
+
+/// The filter for the process of this id.
+fn filter(own: u32) -> Vec<sock_filter> {
+    /// Namespaces that `clone` would make: CLONE_NEWTIME, CLONE_NEWNS, and from CLONE_NEWCGROUP to CLONE_NEWNET.
+    const NAMESPACES: u32 = 0x7e02_0080;
+    let only_own = |also| {
+        let first = load(FIRST_ARGUMENT);
+        [first, skip_if(libc::BPF_JEQ, own, 1, 0), skip_if(libc::BPF_JEQ, also, 0, 1), ALLOW, REFUSE]
+    };
+    let thread = [
+        load(FIRST_ARGUMENT),
+        skip_if(libc::BPF_JSET, NAMESPACES, 2, 0),
+        skip_if(libc::BPF_JSET, libc::CLONE_THREAD as u32, 0, 1),
+        ALLOW,
+        REFUSE,
+    ];
+    let mut filter = vec![
+        load(ARCHITECTURE),
+        skip_if(libc::BPF_JEQ, ARCH, 1, 0),
+        REFUSE,
+        load(NUMBER),
+        skip_if(libc::BPF_JGE, UNKNOWN, 0, 1),
+        ABSENT,
+    ];
+    for number in REFUSED.iter().chain(OLD) {
+        filter.extend(on(*number, &[REFUSE]));
+    }
+    // A process may end itself, as abort(3) does; 0 is oneself to prlimit(2), and one's whole group to kill(2).
+    for number in [SYS_kill, SYS_tkill, SYS_tgkill] {
+        filter.extend(on(number, &only_own(own)));
+    }
+    filter.extend(on(SYS_prlimit64, &only_own(0)));
+    filter.extend(on(SYS_clone, &thread));
+    filter.extend(on(SYS_clone3, &[ABSENT]));
+    filter.push(ALLOW);
+    filter
+}
+
+/// Whether the kernel takes filters.
+#[expect(unsafe_code, reason = "prctl(PR_SET_SECCOMP) has no safe form")]
+pub(super) fn can_be_filtered() -> bool {
+    let none = std::ptr::null::<sock_fprog>();
+    // SAFETY: the kernel reads through the pointer and writes nothing; a null pointer is what is asked with: a kernel
+    // that takes filters says EFAULT, any other one EINVAL, and nothing changes.
+    let _ = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, none) };
+    io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT)
+}
+
+/// Refuses them from now on, to this thread and all that it starts, for good.
+#[expect(unsafe_code, reason = "prctl(PR_SET_SECCOMP) has no safe form")]
+pub(super) fn refuse() -> io::Result<()> {
+    rustix::thread::set_no_new_privs(true)?; // the unprivileged may set a filter only then
+    let mut filter = filter(std::process::id());
+    let program = sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the kernel copies the program, which lives until after the call, and checks it.
+    let done = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

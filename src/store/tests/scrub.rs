@@ -1,0 +1,74 @@
+//! Scrubs find what others change in the current generation, and only that.
+
+use super::recycle::{CONTENT, NAMES, a_tick, some};
+use super::*;
+
+/// What a scrub has in doubt.
+fn scrub(store: &mut Store) -> Option<String> {
+    let scrubbed = store.scrub().expect("the file system's times are the kernel's").run(&go()).unwrap();
+    store.scrubbed(scrubbed)
+}
+
+#[test]
+fn every_change_by_others_is_in_doubt_and_damage_is_published_afresh() {
+    // Neither reads otherwise than before.
+    let harmless = ["another link to it", "its owner"];
+    for (what, act) in NAMES.iter().chain(CONTENT) {
+        let world = World::new();
+        let mut store = world.with(&some("1"));
+        a_tick();
+        assert_eq!(scrub(&mut store), None, "nothing was changed");
+        a_tick();
+        act(&world.at("..data").canonicalize().unwrap());
+        let doubt = scrub(&mut store).unwrap_or_else(|| panic!("{what}: not seen"));
+        assert!(doubt.ends_with("is not as it was left"), "{what}: {doubt}");
+        let differences = store.verify(&of(&some("1")), &go()).unwrap();
+        assert_eq!(differences.is_empty(), harmless.contains(what), "{what}: {differences:?}");
+        if !differences.is_empty() {
+            assert!(scrub(&mut store).is_some(), "{what}: it stays in doubt until it is replaced");
+            publish(&mut store, &some("1"));
+            world.assert_serves(&some("1"));
+        }
+        a_tick();
+        assert_eq!(scrub(&mut store), None, "{what}: replaced, or compared and found right");
+    }
+}
+
+#[test]
+fn what_an_earlier_process_wrote_is_compared_once_and_never_used_again() {
+    let world = World::new();
+    let options = || Options { spare: Spare::Recycle, ..world.options() };
+    drop(world.with(&some("1")));
+    let mut store = Store::open(options()).unwrap().0;
+    assert!(scrub(&mut store).is_some(), "nothing is known of it");
+    assert_eq!(store.verify(&of(&some("1")), &go()).unwrap(), [""; 0]);
+    assert_eq!(scrub(&mut store), None);
+    publish(&mut store, &some("2"));
+    let now = clock::now();
+    let later = clock::Now { boottime: now.boottime + Duration::from_secs(31), ..now };
+    let plan = store.plan(&later);
+    assert_eq!(store.reap(&plan).len(), 1);
+    assert_eq!(store.waits_for_recycling(), None, "its files' owner and mode are the earlier process's");
+}
+
+#[test]
+fn a_scrub_of_what_is_no_longer_current_says_nothing() {
+    let world = World::new();
+    let mut store = world.with(&some("1"));
+    a_tick();
+    let task = store.scrub().unwrap();
+    fs_err::write(world.at("..data/kept/y"), "other").unwrap();
+    let scrubbed = task.run(&go()).unwrap();
+    publish(&mut store, &some("2"));
+    assert_eq!(store.scrubbed(scrubbed), None);
+    assert_eq!(scrub(&mut store), None);
+}
+
+#[test]
+fn where_others_are_meant_to_write_nothing_is_scrubbed() {
+    let world = World::new();
+    assert!(world.open().scrub().is_none(), "nothing is published");
+    let mut store = Store::open(Options { group_write: true, ..world.options() }).unwrap().0;
+    publish(&mut store, &some("1"));
+    assert!(store.scrub().is_none());
+}

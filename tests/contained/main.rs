@@ -1,0 +1,211 @@
+//! The process that reads packs, in a stranger's hands: what it can still do.
+//!
+//! This binary has no harness: it drives, and it is the process itself, started by a real mirror with a real task, which
+//! limits itself as treeswap's does and then, instead of reading a pack, tries one thing after another. Each one is
+//! refused in the sandbox, and done without it, or else this would prove nothing.
+#![allow(missing_docs, unsafe_code)] // descriptors that are left open on purpose, and prctl(2)
+
+mod attempts;
+#[path = "../common/mod.rs"]
+mod common;
+mod kernels;
+
+use std::ffi::OsString;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use attempts::{ATTEMPTS, Attempt, Plan};
+use common::{Files, World, noise};
+use treeswap::mirror::{self, Gc, Mirror, Options, wire};
+use treeswap::sandbox::Sandbox;
+
+/// A descriptor that somebody left open to all children.
+const LEFT_OPEN: i32 = 200;
+
+/// What this process keeps to itself.
+static SECRET: [u8; 16] = *b"only in a memory";
+
+fn main() {
+    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if let Some(plan) = attempts::plan(&args) {
+        let limited = mirror::child_limits(args).expect("it is a child");
+        attempts::run(&plan, limited);
+    }
+    if args.iter().any(|arg| arg == "--list") {
+        return println!("0 tests, 0 benchmarks");
+    }
+    Sandbox::Require.check().expect("this is tried on a kernel that has all of it");
+    everything_is_refused_in_the_sandbox_and_nothing_without();
+    garbage_collection_can_write_nothing_but_objects_and_reflogs();
+    what_is_needed_works();
+    kernels::a_kernel_without_a_part_is_named_where_it_is_required();
+    kernels::a_kernel_without_a_part_is_no_trouble_otherwise();
+    println!("contained: {} attempts, each refused in the sandbox and done without", ATTEMPTS.len());
+}
+
+/// A mirror, and things outside of it that are worth having.
+struct Bench {
+    world: World,
+    options: Options,
+    plan: Plan,
+    _listeners: (std::net::TcpListener, UnixListener, UnixListener),
+}
+
+impl Bench {
+    fn new(sandbox: Sandbox) -> Self {
+        let world = World::new();
+        world.remote.commit(&Files::new().file("a", "1"));
+        let outside = world.dir().join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        let secret = outside.join("secret");
+        std::fs::write(&secret, "secret").unwrap();
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let unix = UnixListener::bind(outside.join("socket")).unwrap();
+        let name = outside.display().to_string();
+        let name = <SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(&name).unwrap();
+        let unnamed = UnixListener::bind_addr(&name).unwrap();
+        let plan = Plan {
+            attempt: String::new(),
+            tcp: tcp.local_addr().unwrap(),
+            secret,
+            outside,
+            parent: std::process::id(),
+            memory: SECRET.as_ptr() as usize,
+            left_open: LEFT_OPEN,
+            mirror: world.dir().join("mirror"),
+        };
+        let remote = wire::Options::new(world.remote.path.to_str().unwrap());
+        let mut options = Options::new(&plan.mirror, "main".parse().unwrap(), remote);
+        options.indexer = common::binary();
+        options.sandbox = sandbox;
+        Self { world, options, plan, _listeners: (tcp, unix, unnamed) }
+    }
+
+    /// The mirror, its packs read by this program.
+    fn open_in_strange_hands(&self) -> Mirror {
+        let indexer = std::env::current_exe().unwrap();
+        let mirror = Mirror::open(Options { indexer, ..self.options.clone() }).unwrap();
+        let planted = self.plan.packs().join("planted");
+        let _ = std::fs::remove_file(&planted);
+        std::os::unix::fs::symlink(&self.plan.secret, &planted).unwrap();
+        mirror
+    }
+
+    /// What became of an attempt that `start` makes the mirror's process do.
+    fn outcome(&self, attempt: &Attempt, start: impl FnOnce() -> String) -> Result<(), i32> {
+        let plan = Plan { attempt: attempt.name.to_owned(), ..self.plan.clone() };
+        plan.write();
+        let said = start();
+        let outcome = std::fs::read_to_string(plan.outcome());
+        let outcome = outcome.unwrap_or_else(|error| panic!("{}: {error}; it said: {said}", attempt.name));
+        std::fs::remove_file(plan.outcome()).unwrap();
+        match outcome.strip_prefix("refused: ") {
+            Some(errno) => Err(errno.parse().unwrap()),
+            None => Ok(()), // done, or it did not come back from it
+        }
+    }
+}
+
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(future)
+}
+
+/// Fetches in vain; what was wrong.
+fn fetch(mirror: &mut Mirror) -> String {
+    let fetched = wait(async {
+        let tip = mirror.resolve().await?;
+        tokio::time::timeout(Duration::from_secs(30), mirror.fetch(&tip, &[])).await.expect("it hangs")
+    });
+    fetched.expect_err("it indexed nothing").to_string()
+}
+
+fn everything_is_refused_in_the_sandbox_and_nothing_without() {
+    // As careless programs do; and whom a debugger may look at is not what is tried here.
+    let file = std::fs::File::open("/dev/zero").unwrap();
+    assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), LEFT_OPEN) }, LEFT_OPEN);
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
+    let mut wrong = Vec::new();
+    for sandbox in [Sandbox::Require, Sandbox::Off] {
+        for attempt in ATTEMPTS {
+            let bench = Bench::new(sandbox);
+            let mut mirror = bench.open_in_strange_hands();
+            let outcome = bench.outcome(attempt, || fetch(&mut mirror));
+            let refused = outcome.is_err_and(|errno| attempt.refusals.contains(&errno));
+            match sandbox {
+                Sandbox::Off if refused => wrong.push(format!(
+                    "{}: this machine refuses it without a sandbox, too, so that nothing is proven: {outcome:?}",
+                    attempt.name
+                )),
+                Sandbox::Require if !refused => {
+                    wrong.push(format!("{}: is not refused in the sandbox: {outcome:?}", attempt.name));
+                }
+                _ => {}
+            }
+        }
+    }
+    unsafe { libc::close(LEFT_OPEN) };
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn garbage_collection_can_write_nothing_but_objects_and_reflogs() {
+    let bench = Bench::new(Sandbox::Require);
+    let mut mirror = Mirror::open(bench.options.clone()).unwrap();
+    let held = wait(async {
+        let tip = mirror.resolve().await.unwrap();
+        mirror.fetch(&tip, &[]).await.unwrap()
+    });
+    drop(mirror);
+    let mut mirror = bench.open_in_strange_hands();
+    for attempt in ATTEMPTS {
+        let collect = || mirror.make_room(&[held]).expect_err("it collected nothing").to_string();
+        let outcome = bench.outcome(attempt, collect);
+        assert!(
+            outcome.is_err_and(|errno| attempt.refusals.contains(&errno)),
+            "{}: {outcome:?}",
+            attempt.name
+        );
+    }
+}
+
+fn what_is_needed_works() {
+    for sandbox in [Sandbox::Require, Sandbox::Off] {
+        let bench = Bench::new(sandbox);
+        for attempt in [&attempts::THREADS, &attempts::OWN_SIGNALS] {
+            let mut mirror = bench.open_in_strange_hands();
+            assert_eq!(bench.outcome(attempt, || fetch(&mut mirror)), Ok(()), "{}", attempt.name);
+        }
+        let mut mirror = bench.open_in_strange_hands();
+        let mut said = String::new();
+        let _ = bench.outcome(&attempts::ABORT, || {
+            said = fetch(&mut mirror);
+            String::new()
+        });
+        assert!(said.contains("was ended by signal 6"), "{said}");
+    }
+    // And all the tasks there are, by the program itself.
+    let bench = Bench::new(Sandbox::Require);
+    let options = Options { gc: Gc::Aggressive, max_packs: 2, ..bench.options.clone() };
+    let mut mirror = Mirror::open(options).unwrap();
+    for n in 0..6 {
+        let files = (0..50).fold(Files::new(), |files, file| {
+            files.file(format!("{file}"), if file == n { noise(n, 3000) } else { b"same".to_vec() })
+        });
+        let tip = bench.world.remote.commit(&files);
+        wait(async {
+            let tip = mirror.resolve().await.unwrap();
+            mirror.fetch(&tip, &[]).await.unwrap()
+        });
+        mirror.housekeep(&[treeswap::revision::Revision(tip.parse().unwrap())]).unwrap();
+    }
+    let packs = std::fs::read_dir(bench.plan.packs()).unwrap();
+    let packs = packs.filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|e| e == "pack"));
+    assert_eq!(packs.count(), 1, "garbage is collected");
+}
+
+/// Where the process's things are below a mirror.
+fn packs(mirror: &Path) -> PathBuf {
+    mirror.join("objects/pack")
+}
