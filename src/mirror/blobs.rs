@@ -6,7 +6,7 @@ use std::sync::Arc;
 use git2::ObjectType;
 
 use super::error::Libgit2;
-use super::odb::{Store, oid};
+use super::odb::Store;
 use super::pack_index;
 use super::shared::{ReadGuard, Shared};
 use crate::payload::{BlobError, BlobReader, BlobSource, Entry};
@@ -69,7 +69,7 @@ impl BlobSourceReader<'_> {
 
 impl BlobReader for BlobSourceReader<'_> {
     fn size(&mut self, id: &ObjectId) -> Result<u64, BlobError> {
-        let header = self.store.odb().and_then(|odb| odb.read_header(oid(id)));
+        let header = self.store.reader().and_then(|reader| reader.read_header(id));
         let (size, _) = header.map_err(|error| self.unreadable(id, Libgit2(error).into()))?;
         Ok(size as u64)
     }
@@ -79,8 +79,8 @@ impl BlobReader for BlobSourceReader<'_> {
         id: &ObjectId,
         sink: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<(), BlobError> {
-        let odb = self.store.odb().map_err(|error| self.unreadable(id, Libgit2(error).into()))?;
-        let object = odb.read(oid(id)).map_err(|error| self.unreadable(id, Libgit2(error).into()))?;
+        let reader = self.store.reader().map_err(|error| self.unreadable(id, Libgit2(error).into()))?;
+        let object = reader.read(id).map_err(|error| self.unreadable(id, Libgit2(error).into()))?;
         if object.kind() != ObjectType::Blob {
             return Err(self.unreadable(id, format!("it is a {}", object.kind()).into()));
         }

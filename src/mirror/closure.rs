@@ -1,7 +1,7 @@
 //! Is everything there? A tip is complete when its commit, all its trees and all its blobs are in the mirror, and its
 //! history reaches as deep as asked.
 //!
-//! Checked by headers and index look-ups: no blob is decoded. Trees are compared with the tree of a revision that is
+//! Checked by headers and index look-ups: no blob is decoded but loose ones, which may have been cut short. Trees are compared with the tree of a revision that is
 //! known to be complete, and what is the same in both is skipped, so that the check costs what changed. Trees of older
 //! commits are not walked: no generation is made from them.
 
@@ -67,9 +67,9 @@ pub(super) fn closure_beside(
                 tree::REGULAR | tree::LINK
                     if last.replace(entry.id) != Some(entry.id) && !is_blob(&entry.id) =>
                 {
-                    match reader.blob_size(&entry.id) {
+                    match reader.check_blob(&entry.id) {
                         Err(lack) if absent(&lack) => {}
-                        size => _ = size?,
+                        here => here?,
                     }
                 }
                 // Commits of submodules live elsewhere; odd modes are refused, by path, when the payload is made.

@@ -23,7 +23,7 @@ impl Objects {
     pub fn describe(&self, revision: Revision) -> Option<Commit> {
         let _lease = self.shared.lease();
         let store = self.shared.all().ok()?;
-        let reader = ObjectReader(store.odb().ok()?);
+        let reader = store.reader().ok()?;
         describe(&reader, &self.shared, &revision.0)
     }
 }

@@ -29,7 +29,7 @@ use super::error::{Error, Libgit2};
 use super::files::{ignore_absent, local, remove_matching};
 use super::lack::Lack;
 use super::layout::Layout;
-use super::odb::{ObjectReader, Settings, Store, to_object_id};
+use super::odb::{ObjectReader, Settings, Store};
 use super::repo_kind::RepoKind;
 use super::shared::Shared;
 use super::tree::lines;
@@ -138,16 +138,16 @@ impl Composer {
         cancel: &CancellationToken,
     ) -> Result<Revision, Error> {
         let store = self.shared.all()?;
-        let reader = ObjectReader(store.odb().map_err(failed("open the mirrors' objects"))?);
+        let reader = store.reader().map_err(failed("open the mirrors' objects"))?;
         // Without the mirrors: an object is written although one of them has it, for how long is not ours to say.
         let own = self.shared.store()?;
-        let own = ObjectReader(own.odb().map_err(failed("open the composed objects"))?);
+        let own = own.reader().map_err(failed("open the composed objects"))?;
         let mut overlay = Overlay::new((&reader, &own, self.dir()), parts, &self.limits, cancel);
         let tree = overlay.tree()?;
         let commit = commit(&reader, tree, parts)?;
-        let id = own.0.write(ObjectType::Commit, &commit);
+        let id = own.write(ObjectType::Commit, &commit);
         let id = id.map_err(|source| Error::unwritten("write a commit in", &self.shared.dir, source))?;
-        let revision = Revision(to_object_id(id));
+        let revision = Revision(id);
         if !unique.globs().is_empty() && !self.is_right(tree, unique) {
             unique.check(&mut overlay, (revision, tree))?;
             *self.right.lock().unwrap_or_else(PoisonError::into_inner) = Some((tree, unique.clone()));
@@ -198,8 +198,8 @@ impl Objects {
     pub fn parts(&self, revision: Revision) -> Vec<Part> {
         let _lease = self.shared.lease();
         let Ok(store) = self.shared.store() else { return Vec::new() };
-        let Ok(odb) = store.odb() else { return Vec::new() };
-        read_parts(&ObjectReader(odb), &self.shared, &revision.0)
+        let Ok(reader) = store.reader() else { return Vec::new() };
+        read_parts(&reader, &self.shared, &revision.0)
     }
 }
 
@@ -254,7 +254,7 @@ fn commit(reader: &ObjectReader<'_>, tree: ObjectId, parts: &[Part]) -> Result<V
 
 /// Our objects that these revisions need. What a tree names and is not here is a source's.
 fn needed(store: &Store, held: &[Revision]) -> Result<HashSet<ObjectId>, Error> {
-    let reader = ObjectReader(store.odb().map_err(failed("open the composed objects"))?);
+    let reader = store.reader().map_err(failed("open the composed objects"))?;
     let mut needed = HashSet::new();
     let mut trees = Vec::new();
     for revision in held {

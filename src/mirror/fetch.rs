@@ -77,7 +77,7 @@ pub(super) fn repair(layout: &Layout, shared: &Shared, adopted: Option<ObjectId>
     };
     let check = |tip: &ObjectId| -> Result<(), String> {
         let store = shared.store().map_err(|error| error.to_string())?;
-        let reader = ObjectReader(store.odb().map_err(|error| error.message().to_owned())?);
+        let reader = store.reader().map_err(|error| error.message().to_owned())?;
         let commit = reader.commit(tip).map_err(|lack| lack.to_string())?;
         tree_closure(&reader, commit.tree, None, shared.partial).map_err(|lack| lack.to_string())
     };
@@ -368,12 +368,12 @@ impl Mirror {
         let depth = self.options.depth;
         blocking(move || {
             let store = shared.store()?;
-            let odb = store.odb();
-            let odb = odb.map_err(|source| Error::Git {
+            let reader = store.reader();
+            let reader = reader.map_err(|source| Error::Git {
                 act: "open the mirror's objects".into(),
                 source: Libgit2(source),
             })?;
-            inspect(&ObjectReader(odb), &layout, want, &held, (depth, shared.partial), received)
+            inspect(&reader, &layout, want, &held, (depth, shared.partial), received)
         })
         .await
     }

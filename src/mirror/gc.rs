@@ -78,12 +78,11 @@ impl Mirror {
         }
         let here: Vec<_> = {
             let store = self.shared.store()?;
-            let odb = store.odb();
-            let odb = odb.map_err(|source| Error::Git {
+            let reader = store.reader();
+            let reader = reader.map_err(|source| Error::Git {
                 act: "open the mirror's objects".into(),
                 source: Libgit2(source),
             })?;
-            let reader = ObjectReader(odb);
             keep.iter().copied().filter(|id| reader.commit(&id.0).is_ok()).collect()
         };
         if self.layout.tip().is_some_and(|tip| !here.contains(&Revision(tip))) {
@@ -117,11 +116,11 @@ impl Mirror {
         }
         let ends: HashSet<_> = self.layout.shallow().into_iter().collect();
         let store = self.shared.store()?;
-        let odb = store.odb().map_err(|source| Error::Git {
+        let reader = store.reader().map_err(|source| Error::Git {
             act: "open the mirror's objects".into(),
             source: Libgit2(source),
         })?;
-        Ok(!is_history(&ObjectReader(odb), held, &gone, &ends))
+        Ok(!is_history(&reader, held, &gone, &ends))
     }
 
     /// Removes what nothing needs; where there is no room to write what is needed anew, whole packs only.
@@ -145,11 +144,10 @@ impl Mirror {
         self.layout.remove_derived()?;
         self.remove(&gone)?;
         let store = self.shared.store()?;
-        let odb = store.odb().map_err(|source| Error::Git {
+        let reader = store.reader().map_err(|source| Error::Git {
             act: "open the mirror's objects".into(),
             source: Libgit2(source),
         })?;
-        let reader = ObjectReader(odb);
         let boundary: Vec<_> = self.layout.shallow().into_iter().filter(|id| reader.has(id)).collect();
         self.layout.set_shallow(&boundary)?;
         if !no_room {
@@ -240,11 +238,10 @@ impl Mirror {
         let others = self.layout.packs()?.into_iter().map(|other| other.name).filter(|name| name != pack);
         self.remove(&others.collect::<Vec<_>>())?;
         let store = self.shared.store()?;
-        let odb = store.odb().map_err(|source| Error::Git {
+        let reader = store.reader().map_err(|source| Error::Git {
             act: "open the mirror's objects".into(),
             source: Libgit2(source),
         })?;
-        let reader = ObjectReader(odb);
         let whole = self.layout.tip().is_some_and(|tip| {
             reader.commit(&tip).is_ok_and(|commit| tree_closure(&reader, commit.tree, None, false).is_ok())
         });

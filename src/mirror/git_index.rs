@@ -369,3 +369,28 @@ fn sort_key<'a>(line: &Line<'a>) -> impl Iterator<Item = u8> + use<'a> {
     let slash = (line.mode & FORMAT == DIRECTORY).then_some(b'/');
     line.name.iter().copied().chain(slash)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_that_is_cut_or_claims_too_much_is_refused() {
+        for version in [2, 3, 4] {
+            let header = [&b"DIRC"[..], &[0, 0, 0, version], &[0, 0, 0, 1]].concat();
+            let entry = [&[0; 40][..], &[7; 20], &[0, 1]].concat();
+            let name = if version == 4 { &b"\0a\0"[..] } else { b"a\0" };
+            let whole = [&header[..], &entry, name].concat();
+            let mut seen = Vec::new();
+            each_id(&whole[..], |id| seen.push(id)).unwrap();
+            assert_eq!(seen, [ObjectId([7; 20])]);
+            for cut in 0..whole.len() {
+                let error = each_id(&whole[..cut], |_| ()).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::InvalidData, "version {version} cut at {cut}");
+            }
+            let mut more = whole.clone();
+            more[8..12].fill(0xff);
+            assert_eq!(each_id(&more[..], |_| ()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        }
+    }
+}

@@ -183,10 +183,9 @@ fn known_history(
     recorded: ObjectId,
     named: ObjectId,
 ) -> Result<Graph, Error> {
-    let odb = store
-        .odb()
+    let reader = store
+        .reader()
         .map_err(|source| Error::Git { act: "open the mirror's objects".into(), source: Libgit2(source) })?;
-    let reader = ObjectReader(odb);
     graph.read(&reader, named, recorded);
     graph.read(&reader, recorded, named);
     Ok(graph)

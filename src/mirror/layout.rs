@@ -122,15 +122,19 @@ impl Layout {
         if self.form == RepoKind::Worktrees {
             return repo_kind::init(&self.dir, self.durable);
         }
-        if self.dir.join("HEAD").exists()
+        let is_whole = self.dir.join("HEAD").exists()
             && self.dir.join("objects").is_dir()
             && self.dir.join("refs").is_dir()
-            && git2::Repository::open_bare(&self.dir).is_ok()
-        {
+            && git2::Repository::open_bare(&self.dir).is_ok();
+        let is_configured = repo_kind::is_config(&self.dir.join("config"));
+        if is_whole && is_configured {
             return Ok(());
         }
         for name in names(&self.dir)? {
             if name == MARK || name == "lost+found" || name.starts_with(BROKEN) {
+                continue;
+            }
+            if is_whole && name != "config" {
                 continue;
             }
             let path = self.dir.join(name);

@@ -42,6 +42,7 @@ mod indexer;
 mod lack;
 mod layout;
 mod listing;
+mod loose;
 mod modules;
 mod odb;
 mod pack_index;
@@ -431,8 +432,7 @@ impl Objects {
     pub fn holds(&self, revision: Revision) -> bool {
         let _lease = self.shared.lease();
         let Ok(store) = self.shared.all() else { return false };
-        let Ok(odb) = store.odb() else { return false };
-        let reader = ObjectReader(odb);
+        let Ok(reader) = store.reader() else { return false };
         let asked = self.shared.asked;
         reader.commit(&revision.0).is_ok_and(|commit| {
             reader.has(&commit.tree)
@@ -471,11 +471,10 @@ impl Objects {
     ) -> Result<T, Error> {
         let _lease = self.shared.lease();
         let store = self.shared.all()?;
-        let odb = store.odb().map_err(|source| Error::Git {
+        let reader = store.reader().map_err(|source| Error::Git {
             act: "open the mirror's objects".into(),
             source: Libgit2(source),
         })?;
-        let reader = ObjectReader(odb);
         let result = match reader.commit(&revision.0) {
             Ok(commit) => act(&reader, Peeled { commit: revision.0, tree: commit.tree }),
             Err(lack) => Err(Error::damaged(revision, lack)),

@@ -5,12 +5,14 @@
 //! names, its trees refuse or repair odd entries that we want to name in an error. Every object's size is asked for
 //! before its content, so that nothing larger than [`TREE_MAX`], or [`COMMIT_MAX`], is ever decoded as one.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
-use git2::{ErrorCode, ObjectType, Oid};
+use git2::{ErrorClass, ErrorCode, ObjectType, Oid};
 
 use super::error::{Error, Libgit2};
 use super::lack::Lack;
+use super::loose::{Damaged, Loose, LooseObject};
 use crate::revision::ObjectId;
 
 /// No tree larger than this is read, nor more than this of trees in one another. A tree of a million entries with names
@@ -54,23 +56,35 @@ impl Lack {
 }
 
 /// An open repository. Cheap to open; one per thread.
-pub(super) struct Store(git2::Repository);
+pub(super) struct Store {
+    repository: git2::Repository,
+    loose: Loose,
+}
 
 impl Store {
     /// Opens the repository at `dir`, which must be bare or a `.git` directory.
     pub(super) fn open(dir: &Path) -> Result<Self, git2::Error> {
-        git2::Repository::open_bare(dir).map(Self)
+        git2::Repository::open_bare(dir).map(Self::of)
+    }
+
+    /// Reads the objects of a repository.
+    pub(super) fn of(repository: git2::Repository) -> Self {
+        let mut loose = Loose::none();
+        loose.add(&repository.commondir().join("objects"));
+        Self { repository, loose }
     }
 
     /// Reads these object directories, too.
-    pub(super) fn with(self, more: &[PathBuf]) -> Result<Self, Error> {
+    pub(super) fn with(mut self, more: &[PathBuf]) -> Result<Self, Error> {
         let failed = |act: String, source| Error::Git { act, source: Libgit2(source) };
-        let odb = self.0.odb().map_err(|source| failed("open the mirror's objects".into(), source))?;
+        let odb =
+            self.repository.odb().map_err(|source| failed("open the mirror's objects".into(), source))?;
         for dir in more {
             let act = || format!("read the objects of a submodule in {}", dir.display());
             let path = dir.to_str().ok_or_else(|| git2::Error::from_str("its path is not UTF-8"));
             // The repository keeps one database: what is added to it stays.
             path.and_then(|path| odb.add_disk_alternate(path)).map_err(|source| failed(act(), source))?;
+            self.loose.add(dir);
         }
         drop(odb);
         Ok(self)
@@ -78,23 +92,129 @@ impl Store {
 
     /// Writes packs.
     pub(super) fn builder(&self) -> Result<git2::PackBuilder<'_>, git2::Error> {
-        self.0.packbuilder()
+        self.repository.packbuilder()
     }
 
-    /// The object database.
-    pub(super) fn odb(&self) -> Result<git2::Odb<'_>, git2::Error> {
-        self.0.odb()
+    /// The repository itself, for its refs and its directories.
+    pub(super) fn repository(&self) -> &git2::Repository {
+        &self.repository
+    }
+
+    /// Reads objects.
+    pub(super) fn reader(&self) -> Result<ObjectReader<'_>, git2::Error> {
+        Ok(ObjectReader { odb: self.repository.odb()?, loose: &self.loose })
     }
 }
 
-/// Reads objects through one database handle.
-pub(super) struct ObjectReader<'a>(pub(super) git2::Odb<'a>);
+/// Reads objects through one database handle: those in packs by libgit2, loose ones by ourselves ([`super::loose`]).
+/// libgit2 is never asked for the content of an object whose file is damaged.
+pub(super) struct ObjectReader<'a> {
+    odb: git2::Odb<'a>,
+    loose: &'a Loose,
+}
+
+/// An object's content.
+pub(super) struct Object<'a> {
+    kind: ObjectType,
+    content: Content<'a>,
+}
+
+enum Content<'a> {
+    OfLibgit2(git2::OdbObject<'a>),
+    Ours(Vec<u8>),
+}
+
+impl Object<'_> {
+    /// What it is.
+    pub(super) fn kind(&self) -> ObjectType {
+        self.kind
+    }
+
+    /// Its bytes.
+    pub(super) fn data(&self) -> &[u8] {
+        match &self.content {
+            Content::OfLibgit2(object) => object.data(),
+            Content::Ours(content) => content,
+        }
+    }
+}
+
+#[cfg(any(test, fuzzing))]
+impl<'a> ObjectReader<'a> {
+    /// Of a database that has no files.
+    pub(super) fn in_memory(odb: git2::Odb<'a>) -> Self {
+        static NONE: Loose = Loose::none();
+        Self { odb, loose: &NONE }
+    }
+}
 
 impl ObjectReader<'_> {
     /// Whether the object is there, without decoding it.
     pub(super) fn has(&self, id: &ObjectId) -> bool {
         // Not `exists`: after a miss it lists the pack directory again, at every miss.
-        self.0.exists_ext(oid(id), git2::OdbLookupFlags::NO_REFRESH)
+        self.odb.exists_ext(oid(id), git2::OdbLookupFlags::NO_REFRESH)
+    }
+
+    /// Any object, whole.
+    pub(super) fn read(&self, id: &ObjectId) -> Result<Object<'_>, git2::Error> {
+        let ours = |loose: LooseObject| {
+            let kind = loose.kind();
+            Ok(Object { kind, content: Content::Ours(loose.whole()?) })
+        };
+        if let Some(object) = self.read_loose(id, ours)? {
+            return Ok(object);
+        }
+        let object = self.odb.read(oid(id))?;
+        Ok(Object { kind: object.kind(), content: Content::OfLibgit2(object) })
+    }
+
+    /// Size and kind of any object, from its header: a delta is not applied for it.
+    pub(super) fn read_header(&self, id: &ObjectId) -> Result<(usize, ObjectType), git2::Error> {
+        let said =
+            |loose: LooseObject| Ok((usize::try_from(loose.size()).map_err(io::Error::other)?, loose.kind()));
+        match self.read_loose(id, said)? {
+            Some(header) => Ok(header),
+            None => self.odb.read_header(oid(id)),
+        }
+    }
+
+    /// What `take` makes of a loose object; none where libgit2 is to read.
+    pub(super) fn read_loose<T>(
+        &self,
+        id: &ObjectId,
+        take: impl Fn(LooseObject) -> io::Result<T>,
+    ) -> Result<Option<T>, git2::Error> {
+        let damaged =
+            |error: io::Error| git2::Error::new(ErrorCode::GenericError, ErrorClass::Odb, error.to_string());
+        match self.loose.read(id, take) {
+            None => Ok(None),
+            Some(Ok(taken)) => Ok(Some(taken)),
+            Some(Err(Damaged::Packed)) => {
+                // The pack may have come after libgit2 listed them.
+                self.odb.refresh()?;
+                Ok(None)
+            }
+            Some(Err(Damaged::Alone(error))) => Err(damaged(error)),
+        }
+    }
+
+    /// Reads an object that is loose to its end: its header says nothing about what a power cut took. What a pack has
+    /// was looked at when the pack came.
+    pub(super) fn check_loose(&self, id: &ObjectId) -> Result<(), git2::Error> {
+        self.read_loose(id, LooseObject::check).map(drop)
+    }
+
+    /// Writes an object.
+    pub(super) fn write(&self, kind: ObjectType, content: &[u8]) -> Result<ObjectId, git2::Error> {
+        let id = to_object_id(Oid::hash_object(kind, content)?);
+        // libgit2 leaves a file as it is that has the object's name.
+        for path in self.loose.damaged(&id) {
+            let removed = fs_err::remove_file(&path);
+            removed.map_err(|error| {
+                git2::Error::new(ErrorCode::GenericError, ErrorClass::Os, error.to_string())
+            })?;
+        }
+        self.odb.write(kind, content).map(to_object_id)
     }
 
     /// The size of a blob, from its header: a delta is not applied for it.
@@ -102,14 +222,20 @@ impl ObjectReader<'_> {
         Ok(self.header(id, ObjectType::Blob)? as u64)
     }
 
+    /// That a blob is there, as far as that can be said without applying deltas.
+    pub(super) fn check_blob(&self, id: &ObjectId) -> Result<(), Lack> {
+        self.check_loose(id).map_err(|error| lack(id, ObjectType::Blob, &error))?;
+        self.blob_size(id).map(drop)
+    }
+
     /// A whole blob whose size was looked at before.
     pub(super) fn small_blob(&self, id: &ObjectId) -> Result<Vec<u8>, Lack> {
-        let object = self.0.read(oid(id)).map_err(|error| lack(id, ObjectType::Blob, &error))?;
+        let object = self.read(id).map_err(|error| lack(id, ObjectType::Blob, &error))?;
         Ok(object.data().to_vec())
     }
 
     fn header(&self, id: &ObjectId, expected: ObjectType) -> Result<usize, Lack> {
-        let (size, found) = self.0.read_header(oid(id)).map_err(|error| lack(id, expected, &error))?;
+        let (size, found) = self.read_header(id).map_err(|error| lack(id, expected, &error))?;
         if found != expected {
             let found = found.str().to_owned();
             return Err(Lack::OtherKind { id: *id, expected: expected.str().to_owned(), found });
@@ -123,18 +249,18 @@ impl ObjectReader<'_> {
         id: &ObjectId,
         kind: ObjectType,
         limit: usize,
-    ) -> Result<git2::OdbObject<'_>, Lack> {
+    ) -> Result<Object<'_>, Lack> {
         let size = self.header(id, kind)?;
         if size > limit {
             let bytes = size as u64;
             let limit = limit as u64;
             return Err(Lack::TooLarge { id: *id, expected: kind.str().to_owned(), bytes, limit });
         }
-        self.0.read(oid(id)).map_err(|error| lack(id, kind, &error))
+        self.read(id).map_err(|error| lack(id, kind, &error))
     }
 
     /// The raw content of a tree.
-    pub(super) fn tree(&self, id: &ObjectId) -> Result<git2::OdbObject<'_>, Lack> {
+    pub(super) fn tree(&self, id: &ObjectId) -> Result<Object<'_>, Lack> {
         self.structure(id, ObjectType::Tree, TREE_MAX)
     }
 
@@ -152,7 +278,7 @@ impl ObjectReader<'_> {
 
     /// What an object is.
     pub(super) fn kind(&self, id: &ObjectId) -> Result<ObjectType, Lack> {
-        Ok(self.0.read_header(oid(id)).map_err(|error| lack(id, ObjectType::Any, &error))?.1)
+        Ok(self.read_header(id).map_err(|error| lack(id, ObjectType::Any, &error))?.1)
     }
 
     /// What a tag points at.
@@ -166,8 +292,7 @@ impl ObjectReader<'_> {
     pub(super) fn peel(&self, id: &ObjectId) -> Result<Result<Peeled, &'static str>, Lack> {
         let mut at = *id;
         for _ in 0..PEEL_MAX {
-            let (_, kind) =
-                self.0.read_header(oid(&at)).map_err(|error| lack(&at, ObjectType::Commit, &error))?;
+            let (_, kind) = self.read_header(&at).map_err(|error| lack(&at, ObjectType::Commit, &error))?;
             match kind {
                 ObjectType::Commit => {
                     let tree = self.commit(&at)?.tree;

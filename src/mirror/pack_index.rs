@@ -114,6 +114,20 @@ pub(super) fn entries(path: &Path) -> io::Result<Vec<Entry>> {
     Ok(found)
 }
 
+/// Whether an index names an object, and belongs to the pack beside it, as far as both say so themselves.
+pub(super) fn holds(path: &Path, wanted: &ObjectId) -> io::Result<bool> {
+    let mut found = false;
+    each_place(path, |id, _| found |= id == *wanted)?;
+    let last = |path: &Path, from_end: u64| -> io::Result<[u8; 20]> {
+        let file = fs_err::File::open(path)?;
+        let end = file.metadata()?.len().checked_sub(from_end).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let mut sum = [0; 20];
+        file.file().read_exact_at(&mut sum, end)?;
+        Ok(sum)
+    };
+    Ok(found && last(path, 40)? == last(&path.with_extension("pack"), 20)?)
+}
+
 /// Shows where in its pack each object lies that an index names, in the order of their ids. Read piece by piece: an
 /// index of a million objects has 32 MB.
 pub(super) fn each_place(path: &Path, mut see: impl FnMut(ObjectId, u64)) -> io::Result<()> {

@@ -79,12 +79,12 @@ impl Mirror {
         blocking(move || {
             let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
             let store = shared.store()?;
-            let odb = store.odb();
-            let odb = odb.map_err(|source| Error::Git {
+            let reader = store.reader();
+            let reader = reader.map_err(|source| Error::Git {
                 act: "open the mirror's objects".into(),
                 source: Libgit2(source),
             })?;
-            absent(&ObjectReader(odb), revision, &selection, patterns.as_ref())
+            absent(&reader, revision, &selection, patterns.as_ref())
         })
         .await
     }

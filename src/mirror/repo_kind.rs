@@ -10,7 +10,7 @@
 //! `objects/pack`. Whether a living process holds one cannot be known. A consumer that commits in the instant in which
 //! the writer starts may therefore have to do it again.
 
-use std::io;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use fs_err as fs;
@@ -56,7 +56,7 @@ pub(super) fn init(dir: &Path, durable: bool) -> Result<(), Error> {
             }
         }
         let config = dir.join("config");
-        if config.exists() && git2::Config::open(&config).and_then(|mut config| config.snapshot()).is_err() {
+        if config.exists() && !is_config(&config) {
             let aside = dir.join("config.broken");
             tracing::warn!(path = %config.display(), "the configuration cannot be read: it is now config.broken");
             fs::rename(&config, &aside).map_err(local("set aside", &config))?;
@@ -89,8 +89,21 @@ fn is_whole(dir: &Path) -> bool {
     dir.join("HEAD").exists()
         && dir.join("objects").is_dir()
         && dir.join("refs").is_dir()
-        && dir.join("config").exists()
+        && is_config(&dir.join("config"))
         && git2::Repository::open_bare(dir).is_ok()
+}
+
+/// Whether a file can be read as a repository's configuration. libgit2 takes zeros for an empty one until it is to write
+/// there, and a version without digits for a reason to make none.
+pub(super) fn is_config(path: &Path) -> bool {
+    let mut content = Vec::new();
+    let read = open_no_link(path).and_then(|file| file.take(CONFIG_MAX).read_to_end(&mut content));
+    if read.is_err() || content.contains(&0) {
+        return false;
+    }
+    let config = git2::Config::open(path).and_then(|mut config| config.snapshot());
+    let version = config.and_then(|config| config.get_i32("core.repositoryformatversion"));
+    version.map_or_else(|error| error.code() == git2::ErrorCode::NotFound, |_| true)
 }
 
 /// Whether `HEAD` names our branch, or something that is there. One that names nothing is what a crash left.

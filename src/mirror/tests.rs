@@ -293,7 +293,7 @@ fn tags_are_followed_to_a_commit_and_nothing_else() {
     let tag = fixture.tag(commit.0, "commit");
     let outer = fixture.tag(tag, "tag");
     let store = fixture.shared.store().unwrap();
-    let reader = super::ObjectReader(store.odb().unwrap());
+    let reader = store.reader().unwrap();
     assert_eq!(reader.peel(&outer).unwrap().unwrap().commit, commit.0);
     assert_eq!(reader.peel(&fixture.tag(tree, "tree")).unwrap(), Err("tree"));
     assert_eq!(reader.peel(&fixture.tag(fixture.blob(b""), "blob")).unwrap(), Err("blob"));
@@ -316,7 +316,7 @@ fn history_is_measured_by_its_shortest_way() {
     let side = commit(&[root], 3);
     let merge = commit(&[two, side], 4);
     let store = fixture.shared.store().unwrap();
-    let reader = super::ObjectReader(store.odb().unwrap());
+    let reader = store.reader().unwrap();
     let at = |depth| super::closure::history(&reader, merge.0, depth, &HashSet::new()).unwrap();
     let sorted = |ids: &[Revision]| {
         let mut ids: Vec<_> = ids.iter().map(|id| id.0).collect();
@@ -347,7 +347,7 @@ fn a_closure_is_checked_down_to_the_last_blob() {
     let new = fixture.tree_of(&model(&[("a/b/c", "1"), ("d", "3"), ("e/f", "4")]));
     let check = |base| {
         let store = fixture.shared.store().unwrap();
-        tree_closure(&super::ObjectReader(store.odb().unwrap()), new, base, false)
+        tree_closure(&store.reader().unwrap(), new, base, false)
     };
     assert_eq!(check(None), Ok(()));
     fixture.lose(fixture.blob(b"4"));

@@ -5,6 +5,7 @@
 mod common;
 
 mod commands;
+mod cves;
 mod links;
 mod messages;
 mod options;

@@ -2,12 +2,13 @@
 //! changed, a second instance, a root that cannot be meant. Each ends in one clear line with a hint, leaves what is
 //! published and what is not ours alone, and heals as soon as it can.
 //!
-//! `disks` has those of them that need a file system of their own, `own` files of the operator's in the root, `planted` a
-//! mirror that somebody put something into.
+//! `cut` has files that a power cut shortened, `disks` what needs a file system of its own, `own` files of the operator's
+//! in the root, `planted` a mirror that somebody put something into.
 #![allow(missing_docs)]
 
 #[path = "../common/mod.rs"]
 mod common;
+mod cut;
 mod disks;
 mod own;
 mod planted;

@@ -10,6 +10,7 @@
 mod common;
 
 mod cases;
+mod repository;
 mod server;
 
 use std::path::{Path, PathBuf};

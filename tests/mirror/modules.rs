@@ -252,6 +252,22 @@ fn what_cannot_be_followed_is_refused_by_path_and_reason() {
     assert_eq!(family.shown(&mirror, at), "sub=/");
 }
 
+/// git once ran it, and its author is the commit's.
+#[test]
+fn an_update_command_of_a_submodule_is_not_run() {
+    let family = Family::new(&["sub"]);
+    let sub = family.commit("sub", &Files::new().file("s", "x"));
+    let ran = family.bench.world.dir().join("ran");
+    let text = declared(&[("sub", "../sub")]) + &format!("\tupdate = !touch {}\n", ran.display());
+    let mut files = Files::new().file(".gitmodules", text);
+    files.0.insert("sub".to_owned(), ("160000", sub.into()));
+    family.bench.world.remote.commit(&files);
+    let mut mirror = family.bench.open();
+    let at = update(&mut mirror, &[]);
+    assert_eq!(family.shown(&mirror, at), "sub/s=x");
+    assert!(!ran.exists());
+}
+
 #[test]
 fn a_submodule_behind_a_link_is_none() {
     let family = Family::new(&["sub"]);

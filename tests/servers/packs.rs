@@ -104,6 +104,8 @@ fn packs_that_are_wrong_are_refused() {
         3,
         &["out of memory, says the server"],
     );
+    stage.against("an empty packet line", smart(&tip, |stream| stream.write_all(b"0004")), 3, &[]);
+    stage.against("an empty side-band", smart(&tip, |stream| stream.write_all(b"0005\x01")), 3, &[]);
     stage.against("a tip that is a tree", packed(&tree, good.clone()), 3, &[]);
     stage.recovers();
 }

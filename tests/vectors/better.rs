@@ -70,6 +70,18 @@ fn what_is_there_twice_is_named() {
     assert_eq!(fault("maps:\n  a/*: {name: one, Name: two}\n").1, Fault::Duplicate);
 }
 
+/// Each line refers to the one before it nine times: 3.5 billion words in half a kilobyte.
+#[test]
+fn references_that_multiply_are_refused() {
+    let mut yaml = "bomb:\n  a: &a [x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for (last, this) in ('a'..='i').zip('b'..='j') {
+        yaml += &format!("  {this}: &{this} [{}]\n", vec![format!("*{last}"); 9].join(", "));
+    }
+    yaml += "maps:\n  a/*: {name: a, clusters: {default: *j}}\n";
+    let error = read(&yaml, "default", true).unwrap_err().to_string();
+    assert!(error.contains("repetition limit exceeded"), "{error}");
+}
+
 #[test]
 fn words_that_yaml_1_1_reads_otherwise_are_named_unless_they_are_quoted() {
     let (_, found) = fault("maps:\n  a/x: {name: cm, clusters: {on: [n1]}}\n");
@@ -203,7 +215,7 @@ fn a_configmap_over_the_limit_is_refused_with_its_five_largest_keys_and_files() 
 #[test]
 fn what_cannot_grow_is_noted_and_refused() {
     let rules = read("maps:\n  big/*: {name: big}\n", "default", false).unwrap();
-    let (tree, mut contents) = tree_of([("big/f", vec![b'x'; 2_000_000])].into_iter());
+    let (tree, mut contents) = tree_of([("big/f", vec![b'x'; 2_000_000])]);
     let policies = Policies { oversize: Oversize::Grow, ..Policies::default() };
     let plan = plan(&rules, &tree, &mut contents, &Options { policies, ..Options::default() }).unwrap();
     let is_oversize = |finding: &Finding| matches!(finding, Finding::Oversize { bytes: 2_000_000, .. });

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Part;
 use crate::mirror::error::Error;
-use crate::mirror::odb::{ObjectReader, to_object_id};
+use crate::mirror::odb::ObjectReader;
 use crate::mirror::sparse::Patterns;
 use crate::mirror::tree::{DIRECTORY, FORMAT, Line, SUBMODULE, lines};
 use crate::payload::{Limits, Refusal, Rule, escaped};
@@ -334,9 +334,8 @@ impl Overlay<'_> {
             raw.push(0);
             raw.extend_from_slice(&item.id.0);
         }
-        let id = self.own.0.write(ObjectType::Tree, &raw);
-        let id = id.map_err(|source| Error::unwritten("write a tree in", self.dir_of_own, source))?;
-        Ok(to_object_id(id))
+        let written = self.own.write(ObjectType::Tree, &raw);
+        written.map_err(|source| Error::unwritten("write a tree in", self.dir_of_own, source))
     }
 }
 

@@ -70,6 +70,25 @@ fn a_second_writer_is_refused_until_the_first_one_has_gone() {
     open().unwrap();
 }
 
+/// libgit2 writes nothing where there is a file of the object's name.
+#[test]
+fn what_a_power_cut_took_of_a_set_is_written_again() {
+    let world = World::new(Limits::default());
+    let file = world.mirror.commit_of(&model(&["f"]));
+    let parts = [part("one", file, "deep/one"), part("two", file, "deep/two")];
+    let revision = world.compose(&parts, &[]).unwrap();
+    let whole = super::loose(&world.composer.dir().join("objects")).unwrap();
+    assert!(whole.len() > 2, "the commit and its directories: {whole:?}");
+    for (_, path) in &whole {
+        std::fs::remove_file(path).unwrap();
+        std::fs::write(path, "").unwrap();
+    }
+    let objects = world.composer.objects();
+    assert!(objects.payload(revision, &everything()).unwrap_err().is_damage());
+    assert_eq!(world.compose(&parts, &[]).unwrap(), revision);
+    objects.payload(revision, &everything()).unwrap();
+}
+
 #[test]
 fn base_names_are_looked_for_where_a_glob_reaches_and_once_a_tree() {
     let world = World::new(Limits::default());

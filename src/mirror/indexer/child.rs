@@ -19,14 +19,14 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use git2::{ErrorClass, ErrorCode, OdbLookupFlags};
+use git2::{ErrorClass, ErrorCode};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 
 use super::pack::{self, Fault, Limits, Taken};
 use super::repack::repack;
 use super::{Job, Report, Task};
 use crate::mirror::lack::Lack;
-use crate::mirror::odb::{ObjectReader, Settings, Store, oid};
+use crate::mirror::odb::{Settings, Store, oid};
 use crate::mirror::{closure, pack_index};
 use crate::revision::ObjectId;
 use crate::sandbox::Files;
@@ -193,13 +193,13 @@ fn index(
 /// Takes the pack in.
 fn receive(packs: &Path, job: &Job, expected: Option<u64>, from: impl Read) -> Result<Taken, Abort> {
     let store = Store::open(&job.dir)?;
-    let odb = store.odb()?;
+    let reader = store.reader()?;
     let here = |id: &ObjectId| {
         // A look at the indexes alone: each read that fails lists the packs anew.
-        if !odb.exists_ext(oid(id), OdbLookupFlags::NO_REFRESH) {
+        if !reader.has(id) {
             return Ok(None);
         }
-        match odb.read(oid(id)) {
+        match reader.read(id) {
             Ok(object) => Ok(Some((object.kind(), object.data().to_vec()))),
             Err(error) if error.code() == ErrorCode::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -225,7 +225,7 @@ fn receive(packs: &Path, job: &Job, expected: Option<u64>, from: impl Read) -> R
 /// Finds the first object that was asked for and did not come.
 fn arrived(job: &Job, wanted: &[ObjectId]) -> Result<Option<Report>, Abort> {
     let store = Store::open(&job.dir)?;
-    let reader = ObjectReader(store.odb()?);
+    let reader = store.reader()?;
     let absent = wanted.iter().find(|id| !reader.has(id));
     Ok(absent.map(|id| Report::Incomplete {
         at: None,
@@ -242,7 +242,7 @@ fn verify(
     taken: &Taken,
 ) -> Result<Option<Report>, Abort> {
     let store = Store::open(&job.dir)?;
-    let reader = ObjectReader(store.odb()?);
+    let reader = store.reader()?;
     let peeled = match reader.peel(tip) {
         Ok(Ok(peeled)) => peeled,
         Ok(Err(kind)) => return Ok(Some(Report::NotACommit(kind.to_owned()))),
@@ -267,9 +267,11 @@ fn merge(job: &Job, names: &[String]) -> Result<Report, Abort> {
     let store = Store::open(&job.dir)?;
     let packs = job.dir.join("objects/pack");
     let local = |error: io::Error| Abort::Report(Report::Local(format!("read the index of a pack: {error}")));
+    let reader = store.reader()?;
     let mut builder = store.builder()?;
     for name in names {
         for id in pack_index::ids(&packs.join(format!("{name}.idx"))).map_err(local)? {
+            reader.check_loose(&id)?;
             builder.insert_object(oid(&id), None)?;
         }
     }

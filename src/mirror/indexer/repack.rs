@@ -68,7 +68,7 @@ pub(super) fn repack(job: &Job, needs: &Needs) -> Result<Report, Error> {
     let ids = packs.iter().flat_map(|(_, entries)| entries.iter().map(|entry| entry.id));
     let mut all = Objects::new(ids.chain(loose.iter().map(|(id, _)| *id)).collect());
     let store = store(git)?;
-    let reader = ObjectReader(store.odb().map_err(|source| open_failed(git, source))?);
+    let reader = store.reader().map_err(|source| open_failed(git, source))?;
     for id in &needs.held {
         reader.commit(id).map_err(|lack| Error::damaged(crate::revision::Revision(*id), lack))?;
     }
@@ -238,8 +238,10 @@ fn write(git: &Path, store: &Store, ids: &[ObjectId], from: &[String]) -> Result
     let packs = git.join("objects/pack");
     let act =
         |source| Error::Git { act: format!("write a pack in {}", packs.display()), source: Libgit2(source) };
+    let reader = store.reader().map_err(act)?;
     let mut builder = store.builder().map_err(act)?;
     for id in ids {
+        reader.check_loose(id).map_err(act)?;
         builder.insert_object(oid(id), None).map_err(act)?;
     }
     builder.write(&packs, 0o444).map_err(act)?;

@@ -250,7 +250,7 @@ mod tests {
         let large = fixture.tree(&large);
         let top = fixture.tree(&[("40000", b"a", large), ("160000", b"b", blob), ("120000", b"c", blob)]);
         let store = fixture.shared.store().unwrap();
-        let reader = ObjectReader(store.odb().unwrap());
+        let reader = store.reader().unwrap();
         let found = |paths: &[&str]| {
             let modes = entries(&reader, top, paths).unwrap().into_iter();
             modes.map(|found| found.map_or(0, |(mode, _)| mode)).collect::<Vec<_>>()

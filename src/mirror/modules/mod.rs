@@ -30,7 +30,6 @@ use fs_err as fs;
 
 use super::error::{Error, Libgit2};
 use super::files::local;
-use super::odb::ObjectReader;
 use super::{Mirror, Options, Tip};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{Ref, Revision};
@@ -153,12 +152,11 @@ impl Mirror {
         let shared = Arc::clone(&self.shared);
         super::blocking::blocking(move || {
             let store = shared.store()?;
-            let odb = store.odb();
-            let odb = odb.map_err(|source| Error::Git {
+            let reader = store.reader();
+            let reader = reader.map_err(|source| Error::Git {
                 act: "open the mirror's objects".into(),
                 source: Libgit2(source),
             })?;
-            let reader = ObjectReader(odb);
             let damaged = |lack| Error::damaged(commit, lack);
             let tree = reader.commit(&commit.0).map_err(damaged)?.tree;
             let entries = crate::mirror::tree::count(&reader, &tree).map_err(damaged)?;
@@ -299,10 +297,9 @@ impl Mirror {
 
 /// The submodules of a revision that is held.
 fn links_in(store: &super::odb::Store, revision: Revision) -> Result<Vec<Link>, Error> {
-    let odb = store
-        .odb()
+    let reader = store
+        .reader()
         .map_err(|source| Error::Git { act: "open the mirror's objects".into(), source: Libgit2(source) })?;
-    let reader = ObjectReader(odb);
     let commit = reader.commit(&revision.0).map_err(|lack| Error::damaged(revision, lack))?;
     links(&reader, commit.tree).map(|(links, _)| links).map_err(|trouble| trouble.of(revision))
 }

@@ -10,7 +10,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 
 use crate::mirror::error::Libgit2;
-use crate::mirror::odb::{ObjectReader, to_object_id};
+use crate::mirror::odb::{Store, to_object_id};
 use crate::revision::Ref;
 
 use super::error::Budget;
@@ -89,7 +89,7 @@ impl Local {
         let (sender, mut pieces) = mpsc::channel(PIECES);
         let path = self.path.clone();
         let request = request.clone();
-        let making = blocking(move || local_pack::pack(&open(&path)?, &request, &sender));
+        let making = blocking(move || local_pack::pack(&Store::of(open(&path)?), &request, &sender));
         let handing_on = async {
             let mut bytes = 0u64;
             while let Some(piece) = pieces.recv().await {
@@ -152,16 +152,16 @@ fn any_owner() {
 
 /// Of each ref the best candidate alone is looked at.
 fn look_up(path: &Path, asked: &[Ref], mut found: FoundRefs) -> Result<FoundRefs, git2::Error> {
-    let repository = open(path)?;
+    let store = Store::of(open(path)?);
     for asked in asked {
-        look_up_one(&repository, asked, &mut found)?;
+        look_up_one(&store, asked, &mut found)?;
     }
     Ok(found)
 }
 
-fn look_up_one(repository: &Repository, asked: &Ref, found: &mut FoundRefs) -> Result<(), git2::Error> {
+fn look_up_one(store: &Store, asked: &Ref, found: &mut FoundRefs) -> Result<(), git2::Error> {
     for name in asked.candidates() {
-        let reference = match repository.find_reference(&name) {
+        let reference = match store.repository().find_reference(&name) {
             Ok(reference) => reference,
             Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::InvalidSpec) => continue,
             Err(error) => return Err(error),
@@ -174,7 +174,7 @@ fn look_up_one(repository: &Repository, asked: &Ref, found: &mut FoundRefs) -> R
         };
         let Some(id) = id else { continue };
         // Kinds come from headers: authors chose how large the objects are.
-        let reader = ObjectReader(repository.odb()?);
+        let reader = store.reader()?;
         let object = to_object_id(id);
         let mut peeled = object;
         let mut kind = reader.kind(&peeled).map_err(local_pack::lack)?;

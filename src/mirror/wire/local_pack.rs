@@ -9,13 +9,13 @@ use std::collections::{HashSet, VecDeque};
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use git2::{ErrorClass, ErrorCode, ObjectType, Oid, Repository};
+use git2::{ErrorClass, ErrorCode, ObjectType, Oid};
 use tokio::sync::mpsc::Sender;
 
 use super::packing::Writer;
 use super::{Deepen, PackResponse, Request};
 use crate::mirror::lack::Lack;
-use crate::mirror::odb::{COMMIT_MAX, ObjectReader, TREE_MAX, to_object_id};
+use crate::mirror::odb::{COMMIT_MAX, ObjectReader, Store, TREE_MAX, to_object_id};
 use crate::mirror::tree;
 use crate::revision::ObjectId;
 
@@ -33,7 +33,7 @@ const BLOB_MAX: usize = 64 << 20;
 /// Sends a pack of what the request asks for, and returns how the boundary moved. Stops early when the receiver is
 /// gone.
 pub(super) fn pack(
-    repository: &Repository,
+    store: &Store,
     request: &Request,
     pieces: &Sender<Bytes>,
 ) -> Result<PackResponse, git2::Error> {
@@ -41,13 +41,13 @@ pub(super) fn pack(
     let filtered = filter.is_some();
     let mut answer = PackResponse { filtered, ..PackResponse::default() };
     let mut packer = Packer {
-        reader: ObjectReader(repository.odb()?),
+        reader: store.reader()?,
         objects: Objects::default(),
         trees: filter != Some(TREE_NONE),
         blobs: filter.is_none(),
         pieces,
     };
-    let history = History::read(repository, request)?;
+    let history = History::read(store, request)?;
 
     for id in &request.haves {
         if let Ok(commit) = packer.reader.commit(id) {
@@ -58,7 +58,7 @@ pub(super) fn pack(
     for id in &request.wants {
         starts.extend(packer.want(*id)?.map(|id| to_oid(&id)));
     }
-    for id in history.commits_to_send(repository, request, starts, &mut answer)? {
+    for id in history.commits_to_send(store, request, starts, &mut answer)? {
         if packer.add_commit(to_object_id(id))?.is_break() {
             return Ok(answer);
         }
@@ -78,15 +78,15 @@ struct History {
 }
 
 impl History {
-    fn read(repository: &Repository, request: &Request) -> Result<Self, git2::Error> {
+    fn read(store: &Store, request: &Request) -> Result<Self, git2::Error> {
         let boundary: HashSet<Oid> = request.shallow.iter().map(to_oid).collect();
-        let own = fs_err::read_to_string(repository.commondir().join("shallow")).unwrap_or_default();
+        let own = fs_err::read_to_string(store.repository().commondir().join("shallow")).unwrap_or_default();
         let own_boundary = own.lines().filter_map(|line| Oid::from_str(line.trim()).ok()).collect();
         let held: HashSet<Oid> = request.haves.iter().map(to_oid).collect();
         let mut left: Vec<Oid> = held.iter().copied().collect();
         let mut history = Self { held, boundary, own_boundary };
         while let Some(id) = left.pop() {
-            let parents = match history.parents(repository, id) {
+            let parents = match history.parents(store, id) {
                 Ok(parents) => parents,
                 // We hold something that this repository doesn't: it takes no part in the choice.
                 Err(error) if error.code() == ErrorCode::NotFound => {
@@ -103,8 +103,8 @@ impl History {
         Ok(history)
     }
 
-    fn parents(&self, repository: &Repository, id: Oid) -> Result<Vec<Oid>, git2::Error> {
-        let commit = ObjectReader(repository.odb()?).commit(&to_object_id(id)).map_err(lack)?;
+    fn parents(&self, store: &Store, id: Oid) -> Result<Vec<Oid>, git2::Error> {
+        let commit = store.reader()?.commit(&to_object_id(id)).map_err(lack)?;
         let ends = self.own_boundary.contains(&id);
         Ok(if ends { Vec::new() } else { commit.parents.iter().map(to_oid).collect() })
     }
@@ -113,7 +113,7 @@ impl History {
     /// queued no more than once, however many name it as a parent.
     fn commits_to_send(
         &self,
-        repository: &Repository,
+        store: &Store,
         request: &Request,
         starts: Vec<Oid>,
         answer: &mut PackResponse,
@@ -131,7 +131,7 @@ impl History {
             if !moves && self.held.contains(&id) {
                 continue;
             }
-            let parents = self.parents(repository, id)?;
+            let parents = self.parents(store, id)?;
             if !self.held.contains(&id) {
                 chosen.push(id);
             }
@@ -266,7 +266,7 @@ impl Packer<'_> {
     fn send(&self) -> Result<(), git2::Error> {
         let mut pack = Writer::start(self.pieces, self.objects.sent.len() as u32)?;
         for id in &self.objects.sent {
-            let (size, kind) = self.reader.0.read_header(to_oid(id)).map_err(of("object", to_oid(id)))?;
+            let (size, kind) = self.reader.read_header(id).map_err(of("object", to_oid(id)))?;
             let went_on = if kind != ObjectType::Blob {
                 let limit = if kind == ObjectType::Tree { TREE_MAX } else { COMMIT_MAX };
                 pack.object(kind, self.reader.structure(id, kind, limit).map_err(lack)?.data())
@@ -284,9 +284,9 @@ impl Packer<'_> {
 
     /// A blob that is not to be in memory whole: a loose one can be read piece by piece.
     fn large_blob(&self, id: &ObjectId, pack: &mut Writer<'_>) -> Result<ControlFlow<()>, git2::Error> {
-        match self.reader.0.reader(to_oid(id)) {
-            Ok((mut blob, size, kind)) => pack.stream(kind, size as u64, &mut blob),
-            Err(_) => {
+        match self.reader.read_loose(id, Ok)? {
+            Some(mut blob) => pack.stream(blob.kind(), blob.size(), &mut blob),
+            None => {
                 let why = format!(
                     "blob {id} lies in a pack and has more than {BLOB_MAX} bytes, which takes a git program to read"
                 );

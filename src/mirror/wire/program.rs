@@ -203,9 +203,11 @@ impl Fetcher {
         for (name, _) in std::env::vars_os().filter(|(name, value)| crate::secret::in_variable(name, value)) {
             command.env_remove(name);
         }
-        if let Some(dir) = dir {
-            command.current_dir(dir).env("GIT_DIR", dir);
-        }
+        match dir {
+            Some(dir) => command.current_dir(dir).env("GIT_DIR", dir),
+            // git looks upwards for a repository, and would read the configuration of any that it finds.
+            None => command.current_dir("/").env_remove("GIT_DIR"),
+        };
         let (mut child, all) = Descendants::start(command).map_err(failed)?;
         let said = child.stderr.take().map(Stderr::collect).unwrap_or_default();
         let mut listing = Vec::new();

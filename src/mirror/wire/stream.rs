@@ -121,7 +121,8 @@ const FRUGAL: [&str; 4] =
 /// Starts `git upload-pack` on a local repository; `None` where there is no such program.
 ///
 /// It gets no environment but what finding its own parts takes. Whatever the repository's owner, reading it is what we
-/// were asked for; and a filter or an unadvertised object is refused to others, not to the machine's own reader.
+/// were asked for, and no more: it fetches nothing from elsewhere. A filter or an unadvertised object is refused to
+/// others, not to the machine's own reader.
 pub(super) fn process(
     remote: &str,
     git: &Path,
@@ -141,6 +142,7 @@ pub(super) fn process(
                 .filter_map(|name| std::env::var_os(name).map(|value| (*name, value))),
         )
         .env("GIT_PROTOCOL", "version=2")
+        .env("GIT_ALLOW_PROTOCOL", "") // or git before 2.45.1 runs what the repository's configuration fetches by
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .env("LC_ALL", "C")
         .stdin(Stdio::piped())

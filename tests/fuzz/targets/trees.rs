@@ -298,7 +298,7 @@ fn trees(data: &[u8]) {
     let objects = Objects::new();
     let selection = selection(input);
     let tree = objects.tree(input, 4);
-    let reader = ObjectReader(objects.odb);
+    let reader = ObjectReader::in_memory(objects.odb);
     match payload(&reader, tree, &selection) {
         Ok(payload) => check(&payload, &selection, &reader),
         Err(error) => {
@@ -322,7 +322,7 @@ fn tree_deltas(data: &[u8]) {
     }
     let old = objects.tree(&mut Input::new(first), 4);
     let new = objects.tree(&mut Input::new(&second), 4);
-    let reader = ObjectReader(objects.odb);
+    let reader = ObjectReader::in_memory(objects.odb);
     let Ok(before) = payload(&reader, old, &selection) else { return };
     let after = payload(&reader, new, &selection);
     let patterns = selection.sparse.as_deref().map(|text| Patterns::parse(text).unwrap());
