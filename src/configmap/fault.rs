@@ -147,6 +147,16 @@ pub enum RulesError {
         /// The parser's words.
         why: String,
     },
+    /// More text than rules may have.
+    #[error("the rules in {file} have {bytes} bytes, the limit is {limit}")]
+    TooLarge {
+        /// The file.
+        file: String,
+        /// How many it has.
+        bytes: usize,
+        /// How many it may have.
+        limit: usize,
+    },
     /// The namespace for an empty one is not valid.
     #[error("the default namespace {name:?} cannot be one: {why}")]
     DefaultNamespace {
@@ -181,6 +191,9 @@ impl RulesError {
             Self::Syntax { .. } => {
                 return vec!["correct the YAML there; `treeswap render` tries it offline".to_owned()];
             }
+            Self::TooLarge { .. } => {
+                return vec!["one pattern for many files needs less: `**` is any depth".to_owned()];
+            }
             Self::DefaultNamespace { .. } => {
                 return vec!["give another one: lower-case letters, digits and `-`, at most 63".to_owned()];
             }
@@ -200,7 +213,7 @@ impl RulesError {
     pub fn problems(&self) -> &[Problem] {
         match self {
             Self::Wrong { problems, .. } => problems,
-            Self::Syntax { .. } | Self::DefaultNamespace { .. } => &[],
+            Self::Syntax { .. } | Self::TooLarge { .. } | Self::DefaultNamespace { .. } => &[],
         }
     }
 }
@@ -219,6 +232,7 @@ mod tests {
         };
         let each = [
             RulesError::Syntax { file: file(), why: "a tab".into() },
+            RulesError::TooLarge { file: file(), bytes: 3, limit: 2 },
             RulesError::DefaultNamespace { name: "A".into(), why: "it has a capital" },
             wrong(vec![Fault::Duplicate]),
             wrong(vec![Fault::Unknown(Some("name"))]),
@@ -227,6 +241,7 @@ mod tests {
         for error in each {
             match error {
                 RulesError::Syntax { .. }
+                | RulesError::TooLarge { .. }
                 | RulesError::DefaultNamespace { .. }
                 | RulesError::Wrong { .. } => {}
             }

@@ -77,10 +77,7 @@ impl Pattern {
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, BadPattern> {
         let matcher = match dialect {
-            Dialect::Zglob => {
-                let zglob = Zglob::new(text, variable);
-                Matcher::Zglob(zglob.map_err(|error| BadPattern(error.to_string()))?)
-            }
+            Dialect::Zglob => Matcher::Zglob(Zglob::new(text, variable)),
             Dialect::Globset => {
                 let glob = globset::GlobBuilder::new(text).literal_separator(true).build();
                 Matcher::Globset(

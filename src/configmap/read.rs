@@ -52,6 +52,9 @@ impl RuleSet {
             return Err(RulesError::DefaultNamespace { name: setting.default_namespace.to_owned(), why });
         }
         let file = || setting.file.to_owned();
+        if source.len() > TEXT_MAX {
+            return Err(RulesError::TooLarge { file: file(), bytes: source.len(), limit: TEXT_MAX });
+        }
         let top: Top<'_> = serde_yaml::from_str(source)
             .map_err(|error| RulesError::Syntax { file: file(), why: error.to_string() })?;
         let mut reader = RulesParser { source, setting, problems: Vec::new(), warnings: Vec::new() };
@@ -63,6 +66,10 @@ impl RuleSet {
         }
     }
 }
+
+/// The most bytes of rules. They may be a file of the tree, and each pattern takes a hundred times its text. Kubernetes'
+/// own plugins.yaml has 0.2 MB.
+const TEXT_MAX: usize = 1 << 20;
 
 struct RulesParser<'s> {
     source: &'s str,

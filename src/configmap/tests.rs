@@ -1,7 +1,7 @@
 //! What no file of vectors asks: many patterns at once, and the walk that they prune.
 
 use super::zglob::{Part, Zglob};
-use super::{Dialect, Pattern, Patterns};
+use super::{Dialect, Pattern, Patterns, RuleSet, Setting};
 
 const PATTERNS: &[&str] = &[
     "a/**/*.yaml",
@@ -98,8 +98,8 @@ fn matches_naively(parts: &[Part], path: &[u8]) -> bool {
     let Some((part, rest)) = parts.split_first() else { return path.is_empty() };
     let after = |length: usize| matches_naively(rest, &path[length..]);
     match part {
-        Part::Literal(text) => path.starts_with(text.as_bytes()) && after(text.len()),
-        Part::OneOf(texts) => texts.iter().any(|text| path.starts_with(text.as_bytes()) && after(text.len())),
+        Part::Literal(text) => path.starts_with(text) && after(text.len()),
+        Part::OneOf(texts) => texts.iter().any(|text| path.starts_with(text) && after(text.len())),
         Part::Star => (0..=path.len()).any(|end| !path[..end].contains(&b'/') && after(end)),
         Part::Deep => (0..=path.len()).any(|end| {
             let passed = &path[..end];
@@ -110,12 +110,12 @@ fn matches_naively(parts: &[Part], path: &[u8]) -> bool {
 
 proptest::proptest! {
     #[test]
-    fn compiled_patterns_match_what_their_parts_say(
+    fn patterns_match_what_their_parts_say(
         pattern in "[*/{},ab.é?]{0,12}",
         paths in proptest::collection::vec(proptest::collection::vec(
             proptest::sample::select(b"//aabb.?{},\xc3\xa9\xff\n".to_vec()), 0..10), 20),
     ) {
-        if let Zglob::Parts { root, parts, .. } = &Zglob::new(&pattern, &|_| None).unwrap() {
+        if let Zglob::Parts { root, parts } = &Zglob::new(&pattern, &|_| None) {
             for path in paths {
                 let expected = path != b"." && path.len() > *root && matches_naively(parts, &path);
                 let found = Pattern::new(Dialect::Zglob, &pattern, &|_| None).unwrap().matches(&path);
@@ -126,8 +126,16 @@ proptest::proptest! {
 }
 
 #[test]
-fn a_pattern_too_long_to_be_compiled_is_refused_in_words() {
-    let text = format!("*{{{}}}", "x,".repeat(1 << 21));
-    let error = Pattern::new(Dialect::Zglob, &text, &|_| None).unwrap_err().to_string();
-    assert!(error.contains("exceeds size limit"), "{error}");
+fn rules_over_a_mebibyte_are_refused_before_they_are_read() {
+    let setting = Setting {
+        file: "plugins.yaml",
+        default_namespace: "default",
+        dialect: Dialect::Zglob,
+        ignore_unknown: false,
+    };
+    let rules =
+        |bytes: usize| RuleSet::read(&format!("maps: {{}}\n{}", "#".repeat(bytes - 9)), &setting, &|_| None);
+    assert!(rules(1 << 20).is_ok());
+    let error = rules((1 << 20) + 1).unwrap_err().to_string();
+    assert_eq!(error, "the rules in plugins.yaml have 1048577 bytes, the limit is 1048576");
 }

@@ -3,8 +3,6 @@
 //! It differs from ordinary globs: without any `*` a pattern is compared as a string; `**/` may be anywhere, and a
 //! `**` that no `/` follows is a `*`; `?` and brackets are literal; braces do not nest, and what is inside is literal.
 
-use regex::bytes::{Regex, RegexBuilder};
-
 /// A pattern, read once.
 #[derive(Clone, Debug)]
 pub(super) enum Zglob {
@@ -16,8 +14,6 @@ pub(super) enum Zglob {
         root: usize,
         /// What to match, left to right, anchored at both ends.
         parts: Vec<Part>,
-        /// The same, compiled.
-        regex: Regex,
     },
 }
 
@@ -25,24 +21,18 @@ pub(super) enum Zglob {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Part {
     /// These bytes.
-    Literal(String),
+    Literal(Vec<u8>),
     /// Anything without a `/`.
     Star,
     /// Nothing, or anything without a newline that ends in `/`.
     Deep,
     /// One of these.
-    OneOf(Vec<String>),
+    OneOf(Vec<Vec<u8>>),
 }
 
 impl Zglob {
     /// Reads a pattern. `variable` looks up the variable that a component `$NAME` names.
-    ///
-    /// # Errors
-    /// It is so long that its compiled form has over 10 MiB.
-    pub(super) fn new(
-        pattern: &str,
-        variable: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<Self, regex::Error> {
+    pub(super) fn new(pattern: &str, variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let mut mask = String::new();
         let mut root = None;
         for (at, component) in pattern.split('/').enumerate() {
@@ -54,21 +44,17 @@ impl Zglob {
                 mask.push('/');
             }
         }
-        let Some(root) = root else { return Ok(Self::Whole(pattern.as_bytes().to_vec())) };
-        let parts = parts(&clean(&mask));
-        Ok(Self::Parts { root: clean(&root).len(), regex: regex(&parts)?, parts })
+        match root {
+            None => Self::Whole(pattern.as_bytes().to_vec()),
+            Some(root) => Self::Parts { root: clean(&root).len(), parts: parts(&clean(&mask)) },
+        }
     }
 
     /// Whether a path matches, whole.
     pub(super) fn matches(&self, path: &[u8]) -> bool {
         match self {
             Self::Whole(text) => text == path,
-            Self::Parts { root, parts, regex } => {
-                // Of the many patterns that begin alike, most end otherwise.
-                let ends =
-                    !matches!(parts.last(), Some(Part::Literal(end)) if !path.ends_with(end.as_bytes()));
-                ends && path != b"." && path.len() > *root && regex.is_match(path)
-            }
+            Self::Parts { root, parts } => path != b"." && path.len() > *root && run(parts, path),
         }
     }
 
@@ -77,7 +63,7 @@ impl Zglob {
         match self {
             Self::Whole(text) => text,
             Self::Parts { parts, .. } => match parts.first() {
-                Some(Part::Literal(text)) => text.as_bytes(),
+                Some(Part::Literal(text)) => text,
                 _ => b"",
             },
         }
@@ -148,7 +134,7 @@ fn parts(mask: &str) -> Vec<Part> {
                 Some(close) => (&rest[1..close], Some(close)),
                 None => (&rest[1..], None),
             };
-            let one_of = || inner.split(',').map(str::to_owned).collect();
+            let one_of = || inner.split(',').map(|text| text.as_bytes().to_vec()).collect();
             match (inner.is_empty(), close) {
                 (false, Some(close)) => {
                     parts.push(Part::OneOf(one_of()));
@@ -173,7 +159,7 @@ fn parts(mask: &str) -> Vec<Part> {
             rest = &rest[c.len_utf8()..];
         }
     }
-    if matches!(parts.last(), Some(Part::Literal(text)) if text.ends_with('/')) {
+    if matches!(parts.last(), Some(Part::Literal(text)) if text.ends_with(b"/")) {
         parts.push(Part::Star);
     }
     parts
@@ -181,26 +167,53 @@ fn parts(mask: &str) -> Vec<Part> {
 
 fn literal(parts: &mut Vec<Part>, text: &str) {
     match parts.last_mut() {
-        Some(Part::Literal(last)) => last.push_str(text),
-        _ => parts.push(Part::Literal(text.to_owned())),
+        Some(Part::Literal(last)) => last.extend_from_slice(text.as_bytes()),
+        _ => parts.push(Part::Literal(text.as_bytes().to_vec())),
     }
 }
 
-/// What the parts match, whole; the time it takes is linear in the path's length.
-fn regex(parts: &[Part]) -> Result<Regex, regex::Error> {
-    let mut text = String::from(r"\A");
+/// Follows every way at once, so that no pattern takes longer than its length times the path's.
+fn run(parts: &[Part], path: &[u8]) -> bool {
+    let starts = matches!(parts.first(), Some(Part::Literal(text)) if !path.starts_with(text));
+    let ends = matches!(parts.last(), Some(Part::Literal(text)) if !path.ends_with(text));
+    if starts || ends {
+        return false;
+    }
+    let mut at = vec![false; path.len() + 1];
+    at[0] = true;
     for part in parts {
+        let mut next = vec![false; path.len() + 1];
+        let reached = (0..=path.len()).filter(|&start| at[start]);
         match part {
-            Part::Literal(literal) => text.push_str(&regex::escape(literal)),
-            Part::Star => text.push_str("[^/]*"),
-            Part::Deep => text.push_str("(?:[^\n]*/)?"),
-            Part::OneOf(alternatives) => {
-                let alternatives: Vec<String> = alternatives.iter().map(|text| regex::escape(text)).collect();
-                text.push_str(&format!("(?:{})", alternatives.join("|")));
+            Part::Literal(text) => {
+                for start in reached.filter(|&start| path[start..].starts_with(text)) {
+                    next[start + text.len()] = true;
+                }
+            }
+            Part::OneOf(texts) => {
+                for start in reached {
+                    for text in texts.iter().filter(|text| path[start..].starts_with(text)) {
+                        next[start + text.len()] = true;
+                    }
+                }
+            }
+            Part::Star => {
+                let mut alive = false;
+                for end in 0..=path.len() {
+                    alive = at[end] || (alive && path[end - 1] != b'/');
+                    next[end] = alive;
+                }
+            }
+            Part::Deep => {
+                let mut alive = false;
+                for end in 0..=path.len() {
+                    alive = alive && path[end - 1] != b'\n';
+                    next[end] = at[end] || (alive && path[end - 1] == b'/');
+                    alive = alive || at[end];
+                }
             }
         }
+        at = next;
     }
-    text.push_str(r"\z");
-    // Bytes: a path need not be UTF-8.
-    RegexBuilder::new(&text).unicode(false).build()
+    at[path.len()]
 }

@@ -7,7 +7,10 @@
 
 use std::io;
 
-use libc::{SYS_clone, SYS_clone3, SYS_kill, SYS_prlimit64, SYS_tgkill, SYS_tkill, sock_filter, sock_fprog};
+use libc::{
+    SYS_clone, SYS_clone3, SYS_kill, SYS_openat, SYS_openat2, SYS_prlimit64, SYS_tgkill, SYS_tkill,
+    sock_filter, sock_fprog,
+};
 
 /// Every call of this number and beyond is unknown here. (Linux 6.17; numbers have been the same on all processors since
 /// 424.) Calls of the 32-bit form that x86_64 has beside its own are beyond it, too.
@@ -184,6 +187,9 @@ const OLD: &[i64] = &[];
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const FIRST_ARGUMENT: u32 = 16;
+#[cfg(target_arch = "x86_64")]
+const SECOND_ARGUMENT: u32 = 24;
+const THIRD_ARGUMENT: u32 = 32;
 
 const ALLOW: sock_filter = answer(libc::SECCOMP_RET_ALLOW);
 const REFUSE: sock_filter = answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
@@ -207,6 +213,25 @@ const fn skip_if(test: u32, value: u32, jt: u8, jf: u8) -> sock_filter {
 fn on(number: i64, body: &[sock_filter]) -> impl Iterator<Item = sock_filter> {
     let first = skip_if(libc::BPF_JEQ, number as u32, 0, body.len() as u8);
     std::iter::once(first).chain(body.iter().copied())
+}
+
+/// Opening for something else than writing must not empty a file: before Linux 6.2 Landlock does not ask for a right then.
+fn no_truncation(flags: u32) -> [sock_filter; 7] {
+    let access_mode = sock_filter {
+        code: (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 0,
+        k: libc::O_ACCMODE as u32,
+    };
+    [
+        load(flags),
+        skip_if(libc::BPF_JSET, libc::O_TRUNC as u32, 0, 3),
+        access_mode,
+        skip_if(libc::BPF_JEQ, libc::O_WRONLY as u32, 1, 0),
+        skip_if(libc::BPF_JEQ, libc::O_RDWR as u32, 0, 1),
+        ALLOW,
+        REFUSE,
+    ]
 }
 
 /// The filter for the process of this id.
@@ -240,6 +265,10 @@ fn filter(own: u32) -> Vec<sock_filter> {
         filter.extend(on(number, &only_own(own)));
     }
     filter.extend(on(SYS_prlimit64, &only_own(0)));
+    filter.extend(on(SYS_openat, &no_truncation(THIRD_ARGUMENT)));
+    #[cfg(target_arch = "x86_64")]
+    filter.extend(on(libc::SYS_open, &no_truncation(SECOND_ARGUMENT)));
+    filter.extend(on(SYS_openat2, &[ABSENT])); // a filter cannot see its flags
     filter.extend(on(SYS_clone, &thread));
     filter.extend(on(SYS_clone3, &[ABSENT]));
     filter.push(ALLOW);

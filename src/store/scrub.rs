@@ -4,8 +4,8 @@
 //! else may have changed puts the generation in doubt: it is compared with its revision then ([`super::verify`]), and
 //! published again where it differs. Nothing is mended in place.
 //!
-//! Not in git-sync's layout or with `--group-write`, where others are meant to write, and not where the file system's
-//! times are not the kernel's own.
+//! Not in git-sync's layout or with `--group-write`, where others are meant to write; not with `--spare=link`, where each
+//! publication changes times; and not where the file system's times are not the kernel's own.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::stamps::{self, Paths, Stamps};
-use super::{Error, Options, Store};
+use super::{Error, Options, Spare, Store, verify};
 use crate::clock::ClockSteps;
 use crate::generation::{GenerationRecord, Name};
 use crate::human::one_line;
@@ -30,7 +30,8 @@ pub(super) struct KnownStamps {
 impl KnownStamps {
     /// For a root whose file system `root` is on.
     pub(super) fn new(options: &Options, root: impl AsFd, is_git_sync: bool) -> Self {
-        let wanted = !is_git_sync && !options.group_write && stamps::are_local(root);
+        let wanted =
+            !is_git_sync && !options.group_write && options.spare != Spare::Link && stamps::are_local(root);
         let clock = wanted.then(ClockSteps::watch).and_then(Result::ok).map(Arc::new);
         Self { clock, stamps: BTreeMap::new() }
     }
@@ -43,6 +44,11 @@ impl KnownStamps {
     /// Of a tree that is about to be compared with its payload.
     pub(super) fn of_found(&self, top: impl AsFd, scratch: &OwnedFd) -> Option<Stamps> {
         Stamps::of_found(top, scratch.as_fd(), self.clock.as_ref()?).ok()
+    }
+
+    /// Whether anything can be told here.
+    pub(super) fn can_tell(&self) -> bool {
+        self.clock.is_some()
     }
 
     /// Those of a generation.
@@ -85,6 +91,7 @@ impl Scrub {
         let found = match stamps {
             None => Err("nothing is known of it".to_owned()),
             Some(stamps) if stamps.are_void() => Err("the clock was set".to_owned()),
+            Some(_) if verify::wrong_mode_of(&top).is_some() => Err("its mode was changed".to_owned()),
             Some(mut stamps) => match stamps.renew(&top, scratch.as_fd(), Paths::Forget, cancel) {
                 Err(Error::Cancelled) => return Err(Error::Cancelled),
                 Err(error) => Err(one_line(&error)),
@@ -100,7 +107,7 @@ impl Store {
     /// A scrub of the current generation, if there is one and times tell something here. One that cannot be opened is
     /// recovery's.
     pub fn scrub(&self) -> Option<Scrub> {
-        let current = self.current().filter(|record| record.is_known() && self.stamps.clock.is_some())?;
+        let current = self.current().filter(|record| record.is_known() && self.stamps.can_tell())?;
         let name = current.name.clone();
         let top = self.layout.generation(&name).ok()?;
         let scratch = self.layout.staging.try_clone().ok()?;
@@ -108,8 +115,8 @@ impl Store {
         Some(Scrub { name, top, scratch, stamps })
     }
 
-    /// Takes note of what a scrub found. What is in doubt, if the generation is still current.
-    pub fn scrubbed(&mut self, scrubbed: Scrubbed) -> Option<String> {
+    /// Takes note of what a scrub found, if the generation is still current: nothing, or what is in doubt.
+    pub fn scrubbed(&mut self, scrubbed: Scrubbed) -> Option<Result<(), String>> {
         let Scrubbed { name, found } = scrubbed;
         if self.current().is_none_or(|current| current.name != name) {
             return None;
@@ -118,9 +125,9 @@ impl Store {
         match found {
             Ok(stamps) => {
                 self.stamps.put(&name, Some(stamps));
-                None
+                Some(Ok(()))
             }
-            Err(doubt) => Some(doubt),
+            Err(doubt) => Some(Err(doubt)),
         }
     }
 }

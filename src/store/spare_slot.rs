@@ -376,7 +376,8 @@ impl Store {
         self.spare.bytes()
     }
 
-    pub(super) fn drop_spare(&self, cancel: &CancellationToken) -> Result<(), Error> {
+    /// Deletes the spare, or what waits to become one.
+    pub fn drop_spare(&self, cancel: &CancellationToken) -> Result<(), Error> {
         self.spare.drop_spare(cancel)
     }
 }

@@ -287,13 +287,12 @@ fn file_system_time(scratch: BorrowedFd<'_>) -> io::Result<Stamp> {
 
 /// Whether times on this file system are the kernel's own: those that a server or a process gives may stand still.
 pub(super) fn are_local(fd: impl AsFd) -> bool {
-    const LOCAL: [rustix::fs::FsWord; 6] = [
+    const LOCAL: [rustix::fs::FsWord; 5] = [
         0x0102_1994, // tmpfs
         0xef53,      // ext4
         0x5846_5342, // xfs
         0x9123_683e, // btrfs
         0x794c_7630, // overlayfs
-        0xf2f5_2010, // f2fs
     ];
     rustix::fs::fstatfs(fd).is_ok_and(|found| LOCAL.contains(&found.f_type))
 }

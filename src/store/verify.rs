@@ -39,7 +39,8 @@ impl Store {
         let name = current.name.clone();
         let top = self.layout.generation(&name)?;
         let stamps = self.stamps.of_found(&top, &self.layout.staging);
-        let check = Check::new(&top, expected, self.options.writers, self.layout.is_git_sync, cancel);
+        let (tolerant, modes) = (self.layout.is_git_sync, self.stamps.can_tell());
+        let check = Check::new(&top, expected, self.options.writers, (tolerant, modes), cancel);
         let mut differences = check.run(Check::shape)?;
         if self.layout.is_git_sync {
             let wanted = git_file(expected.revision);
@@ -68,6 +69,8 @@ struct Check<'a> {
     threads: usize,
     /// More than what is expected may be there.
     tolerant: bool,
+    /// The file system has modes, and they are ours.
+    modes: bool,
     cancel: &'a CancellationToken,
 }
 
@@ -87,7 +90,7 @@ impl<'a> Check<'a> {
         top: &'a OwnedFd,
         expected: &'a Payload,
         threads: usize,
-        tolerant: bool,
+        (tolerant, modes): (bool, bool),
         cancel: &'a CancellationToken,
     ) -> Self {
         let count = expected.dir_count() as u32; // each has a number
@@ -100,7 +103,7 @@ impl<'a> Check<'a> {
         }
         let mut below: Vec<u32> = (1..count).collect();
         below.sort_unstable_by_key(|dir| (expected.dir_parent(*dir), expected.dir_name(*dir)));
-        Self { top, expected, starts, below, threads, tolerant, cancel }
+        Self { top, expected, starts, below, threads, tolerant, modes, cancel }
     }
 
     /// What should be in a directory.
@@ -155,6 +158,9 @@ impl<'a> Check<'a> {
     fn shape(&self, dir: &Dir<'_>, fd: BorrowedFd<'_>, differs: &mut dyn FnMut(String)) -> io::Result<()> {
         let Dir { path, entries, dirs } = dir;
         let all = self.expected;
+        if path.is_empty() && self.modes {
+            wrong_mode_of(fd).into_iter().for_each(|why| differs(format!("{}: {why}", shown(path, b""))));
+        }
         // Which of them were found, entries first. A directory may hold a million names: none is kept.
         let mut found = vec![false; entries.len() + dirs.len()];
         fsx::each(fd, |name, _| {
@@ -178,7 +184,7 @@ impl<'a> Check<'a> {
                 return Ok(());
             };
             let kind = entries.get(place).map(|entry| (entry.kind, entry.size));
-            let wrong_mode = || wrong_mode(&stat).filter(|_| !self.tolerant);
+            let wrong_mode = || wrong_mode(&stat).filter(|_| self.modes);
             if let Some(why) = wrong_shape(kind, &stat).or_else(wrong_mode) {
                 differs(format!("{}: {why}", shown(path, name.to_bytes())));
             } else if !self.tolerant
@@ -246,6 +252,11 @@ fn wrong_shape(expected: Option<(Kind, u64)>, stat: &rustix::fs::Stat) -> Option
         Kind::Executable if mode & 0o7111 != 0o111 => Some(format!("has mode {mode:o}")),
         _ => None,
     }
+}
+
+/// The same of what is open.
+pub(super) fn wrong_mode_of(fd: impl AsFd) -> Option<String> {
+    rustix::fs::fstat(fd).ok().and_then(|stat| wrong_mode(&stat))
 }
 
 /// What is wrong with a mode that keeps readers out, or lets everybody write. More for the group is kubelet's `fsGroup`.

@@ -376,9 +376,11 @@ impl Work for Worker {
 
     async fn attempt(&mut self, bounds: &Bounds, may_publish: bool) -> Result<Done, Error> {
         self.mend_root(bounds).await?; // 1
-        self.scrub(bounds).await?;
         let choice = self.choice(bounds).await?;
-        let healed = self.republish_damaged(bounds, &choice).await?;
+        let healed = match self.republish_damaged(bounds, &choice).await? {
+            None => self.scrub(bounds).await?,
+            healed => healed,
+        };
         self.was_answered = false;
         let followed = self.follow(bounds, &choice, may_publish).await;
         if self.was_answered && !followed.as_ref().is_err_and(Error::is_cut) {
@@ -404,10 +406,7 @@ impl Work for Worker {
 
     async fn repair(&mut self, bounds: &Bounds) -> Result<Option<Published>, Error> {
         self.mend_root(bounds).await?;
-        match self.scrub(bounds).await? {
-            true => self.verify_found(bounds).await,
-            false => Ok(None),
-        }
+        self.scrub(bounds).await
     }
 
     async fn housekeep(&mut self, bounds: &Bounds) {

@@ -180,8 +180,12 @@ impl<W: Work> Drive<'_, W> {
         if published.is_some() {
             self.report.found(self.work.view(), published.as_ref());
             self.work.announce();
-        }
-        if published.is_some() || (is_well && self.work.needs_housekeeping()) {
+            self.report.busy(self.timeout); // comparing and publishing may have used up what was promised
+            let bounds = self.bounds();
+            self.work.housekeep(&bounds).await;
+            let status = self.report.status(self.work.view());
+            self.work.record(status).await;
+        } else if is_well && self.work.needs_housekeeping() {
             self.work.housekeep(bounds).await;
         }
     }

@@ -10,8 +10,8 @@ use crate::store::{Error, Scrub, Scrubbed};
 
 /// Between two scrubs.
 const INTERVAL: Duration = Duration::from_secs(600);
-/// The same where each one finds damage: somebody who writes into what is published goes on doing so, and each new
-/// generation makes consumers read everything again.
+/// The same where each one finds something in doubt: somebody who writes into what is published goes on doing so, and each
+/// new generation makes consumers read everything again.
 const INTERVAL_MAX: Duration = Duration::from_secs(86_400);
 
 /// The one scrub that may run, and when.
@@ -57,13 +57,13 @@ impl Scrubs {
         task.await.ok() // a panic is in the log
     }
 
-    /// Nothing was in doubt.
+    /// Nothing was in doubt. Where something is each time, looks become rarer: comparing reads every file.
     pub(super) fn was_clean(&mut self) {
         self.interval = INTERVAL;
     }
 
-    /// The generation was damaged, and is published afresh.
-    pub(super) fn was_damaged(&mut self) {
+    /// The generation is in doubt.
+    pub(super) fn was_in_doubt(&mut self) {
         self.interval = (self.interval * 2).min(INTERVAL_MAX);
         self.due = Instant::now() + self.interval;
     }
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn damage_that_comes_again_makes_the_interval_longer_up_to_a_day() {
+    async fn doubt_that_comes_again_makes_the_interval_longer_up_to_a_day() {
         let mut scrubs = Scrubs::new();
         let mut waited = Vec::new();
         for _ in 0..10 {
@@ -89,7 +89,7 @@ mod tests {
             tokio::time::advance(scrubs.again_in()).await;
             assert!(scrubs.is_due());
             scrubs.start(None);
-            scrubs.was_damaged();
+            scrubs.was_in_doubt();
         }
         assert_eq!(waited, [10, 20, 40, 80, 160, 320, 640, 1280, 1440, 1440]);
         scrubs.was_clean();

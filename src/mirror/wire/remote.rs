@@ -125,6 +125,9 @@ type Authority = (Option<String>, String, Option<u16>, String);
 /// `[user[:password]@]host[:port]/path` of ssh and git URLs, percent-decoded. `/~user/x` means `~user/x`.
 fn authority(rest: &str) -> Result<Authority, &'static str> {
     let (authority, path) = rest.split_at(rest.find('/').ok_or("it names no path")?);
+    if authority.contains(['?', '#', '\\']) {
+        return Err("its user or host contains `?`, `#` or `\\`"); // git and other programs see different hosts then
+    }
     let (user, host) = match authority.rsplit_once('@') {
         Some((userinfo, host)) => (userinfo.split(':').next().filter(|user| !user.is_empty()), host),
         None => (None, authority),
@@ -240,6 +243,8 @@ mod tests {
             "git://h/",
             "ssh://h:x/a",
             "ssh://h/a%0ab",
+            "ssh://git?@h/a",
+            "git://h#@other/a",
             "ssh://a%0a@h/b",
             "git://h/a%00host=other",
             "https://bob:s3cret@/a",

@@ -6,7 +6,7 @@ use super::*;
 /// What a scrub has in doubt.
 fn scrub(store: &mut Store) -> Option<String> {
     let scrubbed = store.scrub().expect("the file system's times are the kernel's").run(&go()).unwrap();
-    store.scrubbed(scrubbed)
+    store.scrubbed(scrubbed).expect("it is current").err()
 }
 
 #[test]
@@ -61,14 +61,29 @@ fn a_scrub_of_what_is_no_longer_current_says_nothing() {
     let scrubbed = task.run(&go()).unwrap();
     publish(&mut store, &some("2"));
     assert_eq!(store.scrubbed(scrubbed), None);
-    assert_eq!(scrub(&mut store), None);
+    assert_eq!(scrub(&mut store), None, "what is current now is not affected");
+}
+
+#[test]
+fn the_generations_own_mode_counts() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let world = World::new();
+    let mut store = world.with(&some("1"));
+    let top = world.at("..data").canonicalize().unwrap();
+    fs_err::set_permissions(&top, std::fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(scrub(&mut store).unwrap(), "its mode was changed");
+    assert_eq!(store.verify(&of(&some("1")), &go()).unwrap(), ["the generation itself: has mode 700"]);
 }
 
 #[test]
 fn where_others_are_meant_to_write_nothing_is_scrubbed() {
     let world = World::new();
     assert!(world.open().scrub().is_none(), "nothing is published");
-    let mut store = Store::open(Options { group_write: true, ..world.options() }).unwrap().0;
-    publish(&mut store, &some("1"));
-    assert!(store.scrub().is_none());
+    for options in
+        [Options { group_write: true, ..world.options() }, Options { spare: Spare::Link, ..world.options() }]
+    {
+        let mut store = Store::open(options).unwrap().0;
+        publish(&mut store, &some("1"));
+        assert!(store.scrub().is_none());
+    }
 }

@@ -10,6 +10,7 @@ use crate::clock;
 use crate::generation::GenerationRecord;
 use crate::revision::Revision;
 use crate::store::Published;
+use crate::sync::drive::Work as _;
 use crate::sync::error::Error;
 use crate::sync::view::View;
 
@@ -67,31 +68,48 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes note of the scrub that has ended, and starts one that is due. True: the current generation is in doubt, and
-    /// has to be compared.
-    pub(super) async fn scrub(&mut self, bounds: &Bounds) -> Result<bool, Error> {
+    /// Takes note of the scrub that has ended, and starts one that is due. What is in doubt is compared, and published
+    /// afresh where it was changed. No network.
+    pub(super) async fn scrub(&mut self, bounds: &Bounds) -> Result<Option<Published>, Error> {
+        if !self.is_in_doubt(bounds).await? {
+            return Ok(None);
+        }
+        self.scrubs.was_in_doubt();
+        match self.verify_found(bounds).await {
+            Err(Error::Interrupted) => Err(Error::Interrupted),
+            Err(error) => {
+                self.degraded("verify", &error); // it is tried again, and must not keep newer revisions away
+                Ok(None)
+            }
+            done => done,
+        }
+    }
+
+    async fn is_in_doubt(&mut self, bounds: &Bounds) -> Result<bool, Error> {
         let ended = self.scrubs.ended().await;
-        let is_due = self.scrubs.is_due() && self.view.ready && !self.unverified;
+        let is_due = self.scrubs.is_due() && self.view.ready;
+        if is_due && self.unverified {
+            return Ok(true); // it could not be compared the last time
+        }
         if ended.is_none() && !is_due {
             return Ok(false);
         }
-        let is_clean = ended.as_ref().is_some_and(Result::is_ok);
-        let mut store = self.store().await;
-        let look = bounds.blocking(Stage::Mend, move |_| {
-            let doubt = ended.and_then(Result::ok).and_then(|scrubbed| store.scrubbed(scrubbed));
-            Ok((doubt, if is_due { store.scrub() } else { None }))
-        });
         if is_due {
             self.scrubs.start(None); // an interval passes before the next one even if this fails
         }
-        let (doubt, next) = look.await?;
-        match doubt {
-            Some(why) => {
+        let mut store = self.store().await;
+        let look = bounds.blocking(Stage::Mend, move |_| {
+            let found = ended.and_then(Result::ok).and_then(|scrubbed| store.scrubbed(scrubbed));
+            Ok((found, if is_due { store.scrub() } else { None }))
+        });
+        let (found, next) = look.await?;
+        match found {
+            Some(Err(why)) => {
                 debug!(why, "the current generation is compared with its revision");
                 self.unverified = true;
                 return Ok(true);
             }
-            None if is_clean => self.scrubs.was_clean(),
+            Some(Ok(())) => self.scrubs.was_clean(),
             None => {}
         }
         if next.is_some() {
@@ -147,9 +165,12 @@ impl Worker {
             generation, %revision, differences = differences.len(),
             "the current generation is not what was published ({shown}): publishing it afresh"
         );
+        self.spare.stop_and_wait().await;
+        let store = self.store().await;
+        bounds.blocking(Stage::Mend, move |cancel| Ok(store.drop_spare(cancel)?)).await?; // links would share what was changed
+        let published = self.stage_and_publish(bounds, revision, choice, None).await?;
         self.metrics.damaged.inc();
-        self.scrubs.was_damaged();
-        self.stage_and_publish(bounds, revision, choice, None).await.map(Some)
+        Ok(Some(published))
     }
 
     /// The current generation is what this revision holds, too: its record says so from now on. Nothing that readers of
