@@ -56,7 +56,7 @@ fn a_commit_outside_of_the_path_is_on_record() {
     let files = Files::new().file("jobs/a", "1").file("docs/x", "1");
     world.remote.commit(&files);
     let sidecar = Sidecar::start(&world, &["--path=jobs"]);
-    eventually(30, "it is published", || world.root.join("a").exists().then_some(()));
+    eventually(30, "it is published", || world.root.join("..data/a").exists().then_some(()));
     let before = std::fs::read_link(world.root.join("..data")).unwrap();
     let tip = world.remote.commit(&files.file("docs/x", "2"));
     eventually(30, "the status says it", || (status(&sidecar)["current"]["revision"] == tip).then_some(()));
