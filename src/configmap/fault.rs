@@ -127,7 +127,7 @@ pub struct Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.field)?;
+        f.write_str(&crate::payload::escaped(self.field.as_bytes()))?;
         if let Some(line) = self.line {
             write!(f, " (line {line})")?;
         }

@@ -122,11 +122,16 @@ fn list<T>(items: &[T], show: impl Fn(&T) -> String) -> String {
     shown.join(", ")
 }
 
+/// A pattern on one line.
+fn shown(pattern: &str) -> String {
+    escaped(pattern.as_bytes())
+}
+
 impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Overlap { path, rules } => {
-                let rules = list(rules, |(pattern, name)| format!("{pattern} (ConfigMap {name})"));
+                let rules = list(rules, |(pattern, name)| format!("{} (ConfigMap {name})", shown(pattern)));
                 write!(f, "{} is claimed by several rules: {rules}", escaped(path))
             }
             Self::Collision { name, key, paths } => {
@@ -154,12 +159,13 @@ impl std::fmt::Display for Finding {
                 )
             }
             Self::NoRepository { pattern } => {
-                write!(f, "the rule {pattern} asks which repository this is, and nothing says it")
+                write!(f, "the rule {} asks which repository this is, and nothing says it", shown(pattern))
             }
             Self::Denied { pattern, files } => {
+                let pattern = shown(pattern);
                 write!(f, "the rule {pattern} does not take files from this repository: {files} left out")
             }
-            Self::NoFile { pattern } => write!(f, "no file matches the rule {pattern}"),
+            Self::NoFile { pattern } => write!(f, "no file matches the rule {}", shown(pattern)),
         }
     }
 }

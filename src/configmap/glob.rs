@@ -66,6 +66,11 @@ enum Matcher {
     Globset(globset::GlobMatcher),
 }
 
+/// Bytes of a pattern: no path is longer (`PATH_MAX`).
+const TEXT_MAX: usize = 4096;
+/// Braces of a pattern that globset reads.
+const BRACES_MAX: usize = 100;
+
 /// What is special to globset.
 const META: [char; 6] = ['*', '?', '[', ']', '{', '\\'];
 
@@ -76,6 +81,13 @@ impl Pattern {
         text: &str,
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, BadPattern> {
+        if text.len() > TEXT_MAX {
+            return Err(BadPattern(format!("it has {} bytes, the limit is {TEXT_MAX}", text.len())));
+        }
+        // The crate globset ends the process where they are in each other 250 deep.
+        if dialect == Dialect::Globset && text.bytes().filter(|byte| *byte == b'{').count() > BRACES_MAX {
+            return Err(BadPattern(format!("it has more than {BRACES_MAX} braces")));
+        }
         let matcher = match dialect {
             Dialect::Zglob => Matcher::Zglob(Zglob::new(text, variable)),
             Dialect::Globset => {

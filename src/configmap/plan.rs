@@ -220,6 +220,12 @@ struct MatchedFile {
     partition: usize,
 }
 
+/// Rules for one file that a finding names.
+const OVERLAPPING_MAX: usize = 20;
+
+/// Findings that are kept of each kind, refused and noted. An author of commits chooses how many there are.
+const FINDINGS_MAX: usize = 2_000;
+
 /// What a file becomes: its number in the tree, and whether it is compressed.
 type Source = (usize, bool);
 
@@ -283,8 +289,8 @@ impl Planner<'_> {
     /// Refuses or notes, as the policy says.
     fn found(&mut self, finding: Finding, refuse: bool) {
         let refuse = refuse && !finding.is_harmless();
-        if self.said.insert((refuse, finding.clone())) {
-            let list = if refuse { &mut self.plan.refused } else { &mut self.plan.noted };
+        let list = if refuse { &mut self.plan.refused } else { &mut self.plan.noted };
+        if list.len() < FINDINGS_MAX && self.said.insert((refuse, finding.clone())) {
             list.push(finding);
         }
     }
@@ -332,7 +338,10 @@ impl Planner<'_> {
             return Some(first);
         }
         let named = |&rule: &usize| (rules[rule].pattern.clone(), rules[rule].names.all().join(", "));
-        let finding = Finding::Overlap { path: path.to_vec(), rules: claims.iter().map(named).collect() };
+        let finding = Finding::Overlap {
+            path: path.to_vec(),
+            rules: claims.iter().take(OVERLAPPING_MAX).map(named).collect(),
+        };
         let policy = self.options.policies.overlaps;
         self.found(finding, policy == Overlaps::Refuse);
         match policy {

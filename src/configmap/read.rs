@@ -55,6 +55,10 @@ impl RuleSet {
         if source.len() > TEXT_MAX {
             return Err(RulesError::TooLarge { file: file(), bytes: source.len(), limit: TEXT_MAX });
         }
+        if is_deep(source) {
+            let why = format!("brackets are more than {NESTED_MAX} deep in each other");
+            return Err(RulesError::Syntax { file: file(), why });
+        }
         let top: Top<'_> = serde_yaml::from_str(source)
             .map_err(|error| RulesError::Syntax { file: file(), why: error.to_string() })?;
         let mut reader = RulesParser { source, setting, problems: Vec::new(), warnings: Vec::new() };
@@ -70,6 +74,21 @@ impl RuleSet {
 /// The most bytes of rules. They may be a file of the tree, and each pattern takes a hundred times its text. Kubernetes'
 /// own plugins.yaml has 0.2 MB.
 const TEXT_MAX: usize = 1 << 20;
+
+/// Brackets in each other. The parser's time grows with the square of it, and no rules are deeper than five.
+const NESTED_MAX: usize = 250;
+
+fn is_deep(source: &str) -> bool {
+    let mut depth = 0_usize;
+    source.bytes().any(|byte| {
+        match byte {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth > NESTED_MAX
+    })
+}
 
 struct RulesParser<'s> {
     source: &'s str,

@@ -1,7 +1,7 @@
 //! What no file of vectors asks: many patterns at once, and the walk that they prune.
 
 use super::zglob::{Part, Zglob};
-use super::{Dialect, Pattern, Patterns, RuleSet, Setting};
+use super::{Dialect, Finding, Pattern, Patterns, RuleSet, Setting};
 
 const PATTERNS: &[&str] = &[
     "a/**/*.yaml",
@@ -138,4 +138,40 @@ fn rules_over_a_mebibyte_are_refused_before_they_are_read() {
     assert!(rules(1 << 20).is_ok());
     let error = rules((1 << 20) + 1).unwrap_err().to_string();
     assert_eq!(error, "the rules in plugins.yaml have 1048577 bytes, the limit is 1048576");
+}
+
+#[test]
+fn patterns_that_are_too_long_or_too_deep_are_refused_in_words() {
+    let refused = |dialect, text: String| Pattern::new(dialect, &text, &|_| None).unwrap_err().to_string();
+    for dialect in [Dialect::Zglob, Dialect::Globset] {
+        assert_eq!(refused(dialect, "x".repeat(4097)), "it has 4097 bytes, the limit is 4096");
+    }
+    let braces = |count| format!("{}a{}", "{".repeat(count), "}".repeat(count));
+    assert_eq!(refused(Dialect::Globset, braces(101)), "it has more than 100 braces");
+    assert!(Pattern::new(Dialect::Globset, &braces(100), &|_| None).unwrap().matches(b"a"));
+    // Whatever of this length is read, nothing ends the process.
+    for piece in ["**/", "*", "{a,b}", "[a-z]", "?", "[!\u{e9}]"] {
+        let _ = Pattern::new(Dialect::Globset, &piece.repeat(4096 / piece.len()), &|_| None);
+    }
+}
+
+#[test]
+fn brackets_that_are_deep_in_each_other_are_refused_before_they_are_read() {
+    let setting = Setting {
+        file: "plugins.yaml",
+        default_namespace: "default",
+        dialect: Dialect::Zglob,
+        ignore_unknown: false,
+    };
+    for text in ["[".repeat(100_000), format!("maps:\n  a: {}", "{a: ".repeat(100_000))] {
+        let error = RuleSet::read(&text, &setting, &|_| None).unwrap_err().to_string();
+        assert!(error.ends_with("brackets are more than 250 deep in each other"), "{error}");
+    }
+}
+
+#[test]
+fn a_finding_is_one_line_whatever_a_rule_is_called() {
+    let finding = Finding::NoFile { pattern: "a/\u{1b}[2J\nhint: all is well*".repeat(1000) };
+    let line = finding.to_string();
+    assert!(!line.contains(char::is_control) && line.len() < 1000, "{line}");
 }

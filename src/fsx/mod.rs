@@ -375,7 +375,8 @@ fn block(fragment: u64) -> u64 {
 pub fn space(fd: impl AsFd) -> io::Result<Space> {
     let found = rustix::fs::fstatvfs(fd)?;
     Ok(Space {
-        bytes: found.f_bavail.saturating_mul(found.f_frsize),
+        // ramfs and some FUSE file systems have no such numbers.
+        bytes: if found.f_blocks > 0 { found.f_bavail.saturating_mul(found.f_frsize) } else { u64::MAX },
         inodes: (found.f_files > 0).then_some(found.f_favail),
         block: block(found.f_frsize),
     })

@@ -18,6 +18,7 @@ use super::blocking::blocking;
 use super::error::{Error, Libgit2};
 use super::indexer::Task;
 use super::lack::Lack;
+use super::modules;
 use super::odb::ObjectReader;
 use super::repo_kind;
 use super::sparse::Patterns;
@@ -32,6 +33,9 @@ const WANTED: usize = 2_000;
 
 /// What is absent is looked for again, so often: a directory that came may name files that did not.
 const ROUNDS: usize = 8;
+
+/// Objects that are fetched one by one for the list of a revision's submodules.
+const LISTS: usize = 100;
 
 impl Mirror {
     /// Makes sure that the files that a selection names are held, where `--filter` left some out.
@@ -63,6 +67,22 @@ impl Mirror {
         let id = revision.0;
         let lack = Lack::Missing { id, expected: "all of what is selected of".into() };
         Err(Error::Incomplete { asked: id, at: None, lack: lack.into() })
+    }
+
+    /// Fetches what lists the submodules of a revision, where `--filter` left it out: `.gitmodules`, and the trees on the
+    /// way to them.
+    pub(super) async fn fill_lists(&mut self, revision: Revision) -> Result<(), Error> {
+        if self.options.filter.is_none() {
+            return Ok(());
+        }
+        for _ in 0..LISTS {
+            let shared = Arc::clone(&self.shared);
+            let absent = blocking(move || modules::absent_of_links(&shared.store()?, revision)).await?;
+            let Some(id) = absent else { return Ok(()) };
+            let request = Request { wants: vec![id], ..Request::default() };
+            self.received += self.receive_wanted(&request, self.options.wire.max_fetch_bytes).await?;
+        }
+        Ok(()) // the next one who reads names what is still absent
     }
 
     /// One request's pack, of so many bytes at most. How many it had.

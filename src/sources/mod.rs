@@ -115,6 +115,12 @@ impl SourceError {
         Self { what, hints: error.hints(), transient: error.is_transient() }
     }
 
+    /// Planning a revision panicked, which is in the log.
+    fn of_defect(revision: Revision) -> Self {
+        let what = format!("revision {}: it cannot be planned, by a defect of treeswap", revision.short());
+        Self { what, hints: vec!["please report it with the lines before".to_owned()], transient: false }
+    }
+
     /// The remote has not answered yet.
     fn unanswered() -> Self {
         let what = "its remote has not answered yet".to_owned();

@@ -40,8 +40,9 @@ impl Plans {
         let planner = self.planner.clone();
         let known = Arc::clone(&self.known);
         let plan = move || planner.desired(&Commit::new(&objects, revision, &known), revision, &sources);
-        let made = tokio::task::spawn_blocking(plan).await;
-        let desired = made.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+        // What an author of commits wrote must not end deliveries for good, whatever a library makes of it.
+        let made = tokio::task::spawn_blocking(plan).await.map_err(|_| SourceError::of_defect(revision));
+        let desired = made?;
         let desired = Arc::new(desired.map_err(|error| SourceError::of_plan(revision, &error))?);
         *planned = Some(Arc::clone(&desired));
         Ok(desired)

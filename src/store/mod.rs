@@ -243,7 +243,7 @@ impl Store {
         let spare = Arc::new(SpareSlot::open(&layout, &trash, options.spare, &mut found)?);
         let unsynced = false;
         let names = None;
-        let stamps = KnownStamps::new(&options, &layout.root, layout.is_git_sync);
+        let stamps = KnownStamps::new(&options, &layout.staging, layout.is_git_sync);
         let mut store = Self {
             options,
             layout,

@@ -28,10 +28,12 @@ pub(super) struct KnownStamps {
 }
 
 impl KnownStamps {
-    /// For a root whose file system `root` is on.
-    pub(super) fn new(options: &Options, root: impl AsFd, is_git_sync: bool) -> Self {
-        let wanted =
-            !is_git_sync && !options.group_write && options.spare != Spare::Link && stamps::are_local(root);
+    /// For a root; `scratch` is a directory of ours on its file system.
+    pub(super) fn new(options: &Options, scratch: &OwnedFd, is_git_sync: bool) -> Self {
+        let wanted = !is_git_sync
+            && !options.group_write
+            && options.spare != Spare::Link
+            && stamps::tell_changes(scratch.as_fd());
         let clock = wanted.then(ClockSteps::watch).and_then(Result::ok).map(Arc::new);
         Self { clock, stamps: BTreeMap::new() }
     }

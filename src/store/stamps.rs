@@ -285,8 +285,20 @@ fn file_system_time(scratch: BorrowedFd<'_>) -> io::Result<Stamp> {
     Ok(Stamp::of_change(&found?))
 }
 
-/// Whether times on this file system are the kernel's own: those that a server or a process gives may stand still.
-pub(super) fn are_local(fd: impl AsFd) -> bool {
+/// Whether times on this file system tell changes: they are the kernel's own, and fine. Some file systems keep whole
+/// seconds (ext4 with inodes of 128 bytes), in which somebody else's change looks like our last one.
+pub(super) fn tell_changes(scratch: BorrowedFd<'_>) -> bool {
+    // A fine time has no fraction once in 250 ticks or less.
+    let is_fine = || file_system_time(scratch).is_ok_and(|Stamp(_, fraction)| fraction != 0);
+    let is_fine_later = || {
+        std::thread::sleep(Duration::from_millis(20));
+        is_fine()
+    };
+    are_local(scratch) && (is_fine() || is_fine_later())
+}
+
+/// Whether times are the kernel's own: those that a server or a process gives may stand still.
+fn are_local(fd: impl AsFd) -> bool {
     const LOCAL: [rustix::fs::FsWord; 5] = [
         0x0102_1994, // tmpfs
         0xef53,      // ext4

@@ -1,5 +1,8 @@
 //! `--filter`: what is left out, and fetched once a selection names it.
 
+use treeswap::mirror::Submodules;
+
+use super::common::Remote;
 use super::common::http_backend::{HttpBackend, Kind};
 use super::*;
 
@@ -139,5 +142,24 @@ fn the_most_bytes_of_a_fetch_are_those_of_all_requests_for_what_was_left_out() {
         assert!(mirror.received_bytes() > 400_000, "the first of them came");
         drop(mirror);
         std::fs::remove_dir_all(bench.dir()).unwrap();
+    }
+}
+
+#[test]
+fn what_lists_submodules_comes_although_it_was_left_out() {
+    for filter in ["blob:none", "tree:0"] {
+        let mut bench = Bench::new("main");
+        bench.options.filter = Some(filter.into());
+        bench.options.modules.asked = Submodules::Recursive;
+        let below = Remote::create(&bench.world.dir().join("below"));
+        let commit = below.commit(&Files::new().file("f", "below"));
+        let list = "[submodule \"m\"]\n\tpath = way/to/m\n\turl = ../below\n";
+        let mut files = Files::new().file(".gitmodules", list).file("a", "a");
+        files.0.insert("way/to/m".to_owned(), ("160000", commit.as_str().into()));
+        bench.world.remote.commit(&files);
+        let mut mirror = bench.open();
+        let revision = filled(&mut mirror, &[], &Selection::default());
+        let payload = mirror.objects().payload(revision, &Selection::default()).unwrap();
+        assert_eq!(payload.entries.len(), 3, "{filter}: .gitmodules, a, way/to/m/f");
     }
 }

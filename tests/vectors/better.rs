@@ -1,7 +1,7 @@
 //! The better behaviour, one test for each way in which the lists say that Prow is wrong.
 
 use treeswap::configmap::{
-    Fault, Finding, KeyFault, Options, Oversize, Plan, Policies, RulesError, Tree, manifest, plan,
+    Fault, Finding, KeyFault, Options, Overlaps, Oversize, Plan, Policies, RulesError, Tree, manifest, plan,
 };
 
 use super::maps::read;
@@ -210,6 +210,22 @@ fn a_configmap_over_the_limit_is_refused_with_its_five_largest_keys_and_files() 
     let [Finding::Oversize { bytes, limit, largest, .. }] = &plan.refused[..] else { panic!() };
     assert_eq!((*bytes, *limit, largest.len()), (1_100_000, 1_048_576, 5));
     assert!(plan.accepted().unwrap_err().to_string().contains("(big/f0)"));
+}
+
+#[test]
+fn findings_are_bounded_and_those_that_refuse_are_not_left_out() {
+    let many: String =
+        (0..100).map(|rule| format!("  'b/**/*{}': {{name: n{rule}}}\n", "*".repeat(rule))).collect();
+    let rules = read(&format!("maps:\n{many}"), "default", false).unwrap();
+    let names: Vec<String> = (0..3_000).map(|file| format!("b/f{file}")).collect();
+    let (tree, mut contents) = tree_of(names.iter().map(|name| (name.as_str(), b"x".to_vec())));
+    for overlaps in [Overlaps::First, Overlaps::Refuse] {
+        let policies = Policies { overlaps, ..Policies::default() };
+        let plan = plan(&rules, &tree, &mut contents, &Options { policies, ..Options::default() }).unwrap();
+        let list = if overlaps == Overlaps::First { &plan.noted } else { &plan.refused };
+        assert_eq!(list.len(), 2_000);
+        assert!(list.iter().all(|one| matches!(one, Finding::Overlap { rules, .. } if rules.len() == 20)));
+    }
 }
 
 #[test]

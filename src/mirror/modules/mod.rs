@@ -30,9 +30,10 @@ use fs_err as fs;
 
 use super::error::{Error, Libgit2};
 use super::files::local;
+use super::lack::Lack;
 use super::{Mirror, Options, Tip};
 use crate::payload::{Limits, Refusal, Rule, escaped};
-use crate::revision::{Ref, Revision};
+use crate::revision::{ObjectId, Ref, Revision};
 
 pub use address::Hosts;
 pub(super) use allowance::Allowance;
@@ -101,6 +102,7 @@ impl Mirror {
         if self.options.modules.asked == Submodules::Off {
             return Ok(());
         }
+        self.fill_lists(revision).await?;
         let links = self.links_of(revision).await?;
         let before = self.links_of_readable(held).await?;
         // Of a revision that could not be published there may be any number before this one, each with names of its own.
@@ -302,6 +304,21 @@ fn links_in(store: &super::odb::Store, revision: Revision) -> Result<Vec<Link>, 
         .map_err(|source| Error::Git { act: "open the mirror's objects".into(), source: Libgit2(source) })?;
     let commit = reader.commit(&revision.0).map_err(|lack| Error::damaged(revision, lack))?;
     links(&reader, commit.tree).map(|(links, _)| links).map_err(|trouble| trouble.of(revision))
+}
+
+/// The object that has to be there first for the submodules of a revision to be known.
+pub(super) fn absent_of_links(
+    store: &super::odb::Store,
+    revision: Revision,
+) -> Result<Option<ObjectId>, Error> {
+    let reader = store
+        .reader()
+        .map_err(|source| Error::Git { act: "open the mirror's objects".into(), source: Libgit2(source) })?;
+    let commit = reader.commit(&revision.0).map_err(|lack| Error::damaged(revision, lack))?;
+    match links(&reader, commit.tree) {
+        Err(found::Trouble::Lack(Lack::Missing { id, .. })) => Ok(Some(id)),
+        _ => Ok(None),
+    }
 }
 
 /// Those of the revisions of which they can be read; of the others nothing can be published.
