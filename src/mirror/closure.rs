@@ -1,9 +1,9 @@
 //! Is everything there? A tip is complete when its commit, all its trees and all its blobs are in the mirror, and its
 //! history reaches as deep as asked.
 //!
-//! Checked by headers and index look-ups: no blob is decoded but loose ones, which may have been cut short. Trees are compared with the tree of a revision that is
-//! known to be complete, and what is the same in both is skipped, so that the check costs what changed. Trees of older
-//! commits are not walked: no generation is made from them.
+//! Checked by headers and index look-ups: no blob is decoded but loose ones, which may have been cut short. Trees are
+//! compared with the tree of a revision that is known to be complete, and what is the same in both is skipped, so that
+//! the check costs what changed. Trees of older commits are not walked: no generation is made from them.
 
 use std::collections::{HashSet, VecDeque};
 

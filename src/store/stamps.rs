@@ -9,7 +9,8 @@
 //! before a publication only directories are, and what is moved one by one.
 //!
 //! What this cannot see: a change within one tick of the file system's clock after ours (4 ms on most kernels), a write
-//! through a shared memory map on tmpfs, a write in place into a file after that look, and file systems whose times come from elsewhere, which are not asked.
+//! through a shared memory map on tmpfs, a write in place into a file after that look, and file systems whose times
+//! come from elsewhere, which are not asked.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
@@ -98,7 +99,7 @@ impl Stamps {
         })
     }
 
-    /// Of a tree that is compared with its payload after this, whoever wrote it.
+    /// Of a tree by any writer, which is compared with its payload after this.
     pub(super) fn of_found(
         top: impl AsFd,
         scratch: BorrowedFd<'_>,

@@ -129,9 +129,13 @@ impl Remote {
         ran.ok().then(|| ran.stdout.trim_end().to_owned())
     }
 
-    /// Points `main` at a commit that exists.
+    /// Points `main` at a commit that exists. A hook that moves it may hold the lock just now, or was killed with it.
     pub fn reset(&self, commit: &str) {
-        self.git(&["update-ref", "refs/heads/main", commit]);
+        let waiting = ["-c", "core.filesRefLockTimeout=2000", "update-ref", "refs/heads/main", commit];
+        if !run::to_end(&mut self.command(&waiting)).ok() {
+            let _ = std::fs::remove_file(self.path.join("refs/heads/main.lock"));
+            self.git(&waiting);
+        }
     }
 
     /// What a commit's tree is, said by git: the other half of the checker.

@@ -3,7 +3,7 @@
 //! published and what is not ours alone, and heals as soon as it can.
 //!
 //! `cut` has files that a power cut shortened, `disks` what needs a file system of its own, `own` files of the operator's
-//! in the root, `planted` a mirror that somebody put something into.
+//! in the root, `planted` a mirror that somebody put something into, `scrub` a generation that somebody wrote into.
 #![allow(missing_docs)]
 
 #[path = "../common/mod.rs"]
@@ -12,6 +12,7 @@ mod cut;
 mod disks;
 mod own;
 mod planted;
+mod scrub;
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
