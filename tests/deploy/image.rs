@@ -34,7 +34,10 @@ impl Archive {
         let dir = tempfile::tempdir().unwrap();
         let packed = dir.path().join("image.tar");
         let mut pack = Command::new(deploy().join("image"));
-        pack.args((kind == "git-sync").then_some("--git-sync")).arg(&packed).arg("example.com/x:1").args(binaries);
+        pack.args((kind == "git-sync").then_some("--git-sync"))
+            .arg(&packed)
+            .arg("example.com/x:1")
+            .args(binaries);
         run::to_end(&mut pack).expect_ok("deploy/image");
         let mut tar = Command::new("tar");
         run::to_end(tar.arg("-C").arg(dir.path()).arg("-xf").arg(&packed)).expect_ok("tar");

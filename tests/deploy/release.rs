@@ -117,7 +117,8 @@ fn every_crate_that_the_program_names_is_in_its_sbom() {
     let mut seen = BTreeSet::new();
     for rest in program.split("/registry/src/").skip(1) {
         let Some(directory) = rest.split('/').nth(1) else { continue };
-        let is_version = |(at, _): &(usize, &str)| directory[at + 1..].starts_with(|c: char| c.is_ascii_digit());
+        let is_version =
+            |(at, _): &(usize, &str)| directory[at + 1..].starts_with(|c: char| c.is_ascii_digit());
         let Some((at, _)) = directory.match_indices('-').find(is_version) else { continue };
         seen.insert(format!("{} {}", &directory[..at], &directory[at + 1..]));
     }
@@ -135,13 +136,13 @@ fn every_component_has_the_text_of_its_licence() {
         assert!(written.licences.contains(&line), "{line}");
     }
     let parts = [
-        "linking exception",                     // libgit2's
-        "Rich Felker",                           // musl's
-        "Jason Evans",                           // jemalloc's
-        "Jean-loup Gailly and Mark Adler",       // zlib-ng's
-        "The OpenSSL Project",                   // what AWS-LC was made of
-        "The Rust Project Developers",           // the standard library's
-        "PCRE2 is a library of functions",       // in libgit2
+        "linking exception",               // libgit2's
+        "Rich Felker",                     // musl's
+        "Jason Evans",                     // jemalloc's
+        "Jean-loup Gailly and Mark Adler", // zlib-ng's
+        "The OpenSSL Project",             // what AWS-LC was made of
+        "The Rust Project Developers",     // the standard library's
+        "PCRE2 is a library of functions", // in libgit2
         "Licensed under the Apache License, Version 2.0",
     ];
     for part in parts {
@@ -207,7 +208,11 @@ fn a_release_is_of_a_commit() {
     commit(&source);
     std::fs::write(source.join("new.rs"), "").unwrap();
     let ran = release(&source);
-    assert!(!ran.ok() && ran.stderr.contains("commit or remove") && ran.stderr.contains("new.rs"), "{}", ran.stderr);
+    assert!(
+        !ran.ok() && ran.stderr.contains("commit or remove") && ran.stderr.contains("new.rs"),
+        "{}",
+        ran.stderr
+    );
     assert!(!source.join("target").exists(), "nothing was begun");
 }
 
