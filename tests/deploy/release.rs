@@ -64,7 +64,17 @@ fn targets() -> (String, String) {
 #[test]
 fn the_sbom_names_what_is_linked_and_nothing_else() {
     let written = Written::of(&targets().1);
-    for name in ["rustls", "libgit2-sys", "libgit2", "aws-lc", "zlib-ng", "jemalloc", "musl", "rust-std"] {
+    for name in [
+        "rustls",
+        "libgit2-sys",
+        "libgit2",
+        "aws-lc",
+        "zlib-ng",
+        "jemalloc",
+        "musl",
+        "llvm-libunwind",
+        "rust-std",
+    ] {
         assert!(written.has(name), "{name}");
     }
     // Of tests, of builds, of other systems.
