@@ -126,7 +126,9 @@ fn every_crate_that_the_program_names_is_in_its_sbom() {
     let program = String::from_utf8_lossy(&program);
     let mut seen = BTreeSet::new();
     for rest in program.split("/registry/src/").skip(1) {
-        let Some(directory) = rest.split('/').nth(1) else { continue };
+        let Some((_, directory)) = rest.split_once('/') else { continue };
+        let of_a_name = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
+        let directory = directory.split(|c| !of_a_name(c)).next().unwrap_or_default();
         let is_version =
             |(at, _): &(usize, &str)| directory[at + 1..].starts_with(|c: char| c.is_ascii_digit());
         let Some((at, _)) = directory.match_indices('-').find(is_version) else { continue };
