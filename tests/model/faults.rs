@@ -85,6 +85,17 @@ impl Fault {
     }
 }
 
+/// What the next generation is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spare {
+    /// New files only.
+    New,
+    /// Links to the files of the one before.
+    Links,
+    /// The files of one that nobody uses any more.
+    UsedAgain,
+}
+
 /// Errors that a system call may have at any time.
 const ERRORS: [i32; 5] = [libc::ENOSPC, libc::EIO, libc::EACCES, libc::EMFILE, libc::EROFS];
 
@@ -130,7 +141,8 @@ pub fn happen(fault: &Fault, life: &mut Life<'_>) {
             }
             let steps: [i64; 6] = [-86_400 * 400, -3_600, -1, 2, 3_600, 86_400 * 400];
             life.service.wall = steps[number / 2 % 6];
-            life.service.boot = [0, 60, 90_000, 40_000_000][number / 12 % 4];
+            // The time since a boot does not go back in it.
+            life.service.boot = life.service.boot.max([0, 60, 90_000, 40_000_000][number / 12 % 4]);
             life.start();
         }
         Kind::Stop => {
@@ -138,9 +150,11 @@ pub fn happen(fault: &Fault, life: &mut Life<'_>) {
             std::thread::sleep(fault.lasts * 3);
             life.service.signal(Signal::CONT);
         }
-        Kind::Write => write(number, &life.judge),
+        Kind::Write => write(number, &life.judge, life.spare()),
         Kind::LateWrite => {
-            if let Some(late) = LateWrite::open(number, &life.judge) {
+            if life.spare() != Spare::Links
+                && let Some(late) = LateWrite::open(number, &life.judge)
+            {
                 life.late.push(late);
             }
         }
@@ -254,19 +268,26 @@ fn picked(dir: &Path, directories: bool, number: usize) -> Option<PathBuf> {
 }
 
 /// Somebody writes into the generation that was seen last, who neither pins nor asks. It may go away meanwhile.
-fn write(number: usize, judge: &Judge) {
+fn write(number: usize, judge: &Judge, spare: Spare) {
     let Some(name) = judge.last() else { return };
     let dir = judge.directory(&name);
-    let _writing = judge.writing.lock().unwrap();
+    let mut kept = judge.writing.lock().unwrap();
     judge.is_tampered_with(&name);
     let pick = number / 5;
-    let _gone: Option<std::io::Result<()>> = match number % 5 {
+    // A file that two generations share, as they do where the spare is made of links, cannot be spoilt in one of them.
+    let role = if spare == Spare::Links { [0, 0, 4, 3, 4][number % 5] } else { number % 5 };
+    let _gone: Option<std::io::Result<()>> = match role {
         0 => {
             let parent = picked(&dir, true, pick).unwrap_or(dir);
             Some(std::fs::write(parent.join("foreign"), "foreign"))
         }
         1 => picked(&dir, false, pick).map(|file| {
-            OpenOptions::new().write(true).open(file).and_then(|file| file.write_all_at(b"foreign", 0))
+            let file = OpenOptions::new().write(true).open(file)?;
+            file.write_all_at(b"foreign", 0)?;
+            if !judge.note(&file) && spare == Spare::UsedAgain {
+                kept.push(file);
+            }
+            Ok(())
         }),
         2 => picked(&dir, pick % 2 == 0, pick / 2).map(|path| {
             let mode = [0o600, 0o777, 0o700, 0o4755][pick % 4];
@@ -296,14 +317,12 @@ impl LateWrite {
         Some(Self { file, steps: 1 + number % 32 })
     }
 
-    /// Writes, and notes what it has written into, if that is a generation by now.
-    pub fn write(self, judge: &Judge) {
-        use std::os::fd::AsRawFd as _;
-        let _writing = judge.writing.lock().unwrap();
+    /// Writes, and notes what it has written into. Where a generation's files are used again it may be the next one.
+    pub fn write(self, judge: &Judge, spare: Spare) {
+        let mut kept = judge.writing.lock().unwrap();
         let _ = self.file.write_all_at(b"late", 0);
-        let path = std::fs::read_link(format!("/proc/self/fd/{}", self.file.as_raw_fd())).unwrap();
-        if let Ok(path) = path.strip_prefix(&judge.root) {
-            path.iter().take(2).for_each(|name| judge.is_tampered_with(name));
+        if !judge.note(&self.file) && spare == Spare::UsedAgain {
+            kept.push(self.file);
         }
     }
 }

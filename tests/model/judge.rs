@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,8 +28,9 @@ pub struct Judge {
     link: PathBuf,
     how: How,
     state: Mutex<State>,
-    /// Held while somebody writes into a generation, until it is noted which one.
-    pub writing: Mutex<()>,
+    /// Held while somebody writes into a generation, until it is noted which one. The files of older ones that were written
+    /// to by who had them open: as docs/guides/reading.md says, that may come into a newer one.
+    pub writing: Mutex<Vec<File>>,
 }
 
 #[derive(Default)]
@@ -72,6 +75,16 @@ impl Judge {
         if let Ok(meta) = self.directory(name).metadata() {
             self.state().tampered.insert((name.to_owned(), meta.ino()));
         }
+    }
+
+    /// Notes which generation has a file that was written to, if one has, and says whether it is the current one: what is
+    /// written into that must never be in another.
+    pub fn note(&self, file: &File) -> bool {
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+        if let Ok(path) = path.strip_prefix(&self.root) {
+            path.iter().take(2).for_each(|name| self.is_tampered_with(name));
+        }
+        path.starts_with(self.link.canonicalize().unwrap_or_default())
     }
 
     /// Where a generation of this name lies.
@@ -170,7 +183,7 @@ impl Judge {
         let read = Snapshot::read(&pin.path());
         let mut found = read.map_err(|error| format!("reading {}: {error}", pin.generation().display()))?;
         if self.how.git_sync {
-            found.0.remove(&b".git"[..]);
+            found.0.retain(|path, _| path != b".git" && !path.ends_with(b"/.git"));
         }
         Ok(found)
     }
@@ -181,7 +194,10 @@ impl Judge {
         name: &Generation,
         found: Result<T, String>,
     ) -> Result<Option<T>, String> {
-        let _nobody = self.writing.lock().unwrap();
+        let kept = self.writing.lock().unwrap();
+        kept.iter().for_each(|file| {
+            self.note(file);
+        });
         if self.state().tampered.contains(name) { Ok(None) } else { found.map(Some) }
     }
 

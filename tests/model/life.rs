@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal};
 use crate::common::run::{self, Background};
 use crate::common::{Random, Remote, Snapshot, World, git_sync, mounts, root};
 use crate::fakes::Fake;
-use crate::faults::{self, Kind, LateWrite};
+use crate::faults::{self, Kind, LateWrite, Spare};
 use crate::history::{self, History, Step};
 use crate::judge::{Held, Judge};
 use crate::port::{self, Port, Relay};
@@ -191,6 +191,15 @@ impl<'a> Life<'a> {
         self.service.by_its_clocks(self.world.treeswap(&words))
     }
 
+    pub fn spare(&self) -> Spare {
+        let has = |flag: &str| self.history.ways.flags.iter().any(|given| given == flag);
+        match () {
+            () if has("--spare=link") => Spare::Links,
+            () if has("--spare=copy") || has("--spare=off") => Spare::New,
+            () => Spare::UsedAgain,
+        }
+    }
+
     pub fn start(&mut self) {
         let command = self.command(&[]);
         self.service.start(command);
@@ -278,9 +287,10 @@ impl<'a> Life<'a> {
         for held in over {
             self.judge.release(held)?;
         }
+        let spare = self.spare();
         for mut late in std::mem::take(&mut self.late) {
             late.steps = late.steps.saturating_sub(1);
-            if late.steps == 0 { late.write(&self.judge) } else { self.late.push(late) }
+            if late.steps == 0 { late.write(&self.judge, spare) } else { self.late.push(late) }
         }
         self.judge.wrong().map_or(Ok(()), Err)
     }

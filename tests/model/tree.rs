@@ -210,7 +210,7 @@ impl Tree {
                 }
             }
             Edit::Retype(number, entry) => {
-                drop(self.pick(*number).map(|path| self.put(&path, entry.clone())))
+                self.pick(*number).into_iter().for_each(|path| self.put(&path, entry.clone()));
             }
             Edit::Swap(one, other) => {
                 if let (Some(one), Some(other)) = (self.pick(*one), self.pick(*other)) {
@@ -274,7 +274,9 @@ impl Tree {
         let mut seen = BTreeMap::new();
         for (path, entry) in &self.0 {
             let path = if how.below_a { below(path, b"a") } else { Some(&path[..]) };
-            let Some(path) = path.filter(|path| !how.sparse || kept_by_patterns(path)) else { continue };
+            let Some(path) = path.filter(|path| !how.sparse || kept_by_patterns(path, entry)) else {
+                continue;
+            };
             if path.starts_with(b"..") && !how.git_sync && how.sources == 0 {
                 return None; // the root's own names
             }
@@ -300,8 +302,10 @@ impl Tree {
     }
 }
 
-fn kept_by_patterns(path: &[u8]) -> bool {
-    !path.contains(&b'/') || path.starts_with(b"a/") || path.starts_with(b"b/")
+/// A submodule is a directory to git's patterns.
+fn kept_by_patterns(path: &[u8], entry: &Entry) -> bool {
+    let is_top = !path.contains(&b'/') && !matches!(entry, Entry::Module(_));
+    is_top || path.starts_with(b"a/") || path.starts_with(b"b/")
 }
 
 /// Whether a link leads to something inside the tree whatever other links there are: up first, not higher than the top,
