@@ -2,7 +2,6 @@
 //!
 //! Each test runs in a mount namespace of its own (see [`mounting`]).
 
-use std::path::Path;
 use std::process::Command;
 
 use super::common::many::{Many, published, source};

@@ -125,7 +125,7 @@ pub fn happen(fault: &Fault, life: &mut Life<'_>) {
         Kind::Full => {
             let fill = life.judge.root.with_file_name("fill");
             let disk = rustix::fs::statvfs(life.judge.root.parent().unwrap()).unwrap();
-            let left = if number % 5 == 0 { 0 } else { (number % 50) as u64 * 4096 };
+            let left = if number.is_multiple_of(5) { 0 } else { (number % 50) as u64 * 4096 };
             let size = (disk.f_bavail * disk.f_frsize).saturating_sub(left);
             let file = std::fs::File::create(&fill).unwrap();
             let all = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, size.max(1));
@@ -134,7 +134,7 @@ pub fn happen(fault: &Fault, life: &mut Life<'_>) {
             std::fs::remove_file(fill).unwrap();
         }
         Kind::Clock => {
-            if number % 2 == 0 {
+            if number.is_multiple_of(2) {
                 life.service.kill();
             } else {
                 life.service.terminate();
@@ -197,7 +197,7 @@ fn rubbish(fault: &Fault, life: &mut Life<'_>) {
     let text = match number / 4 % 4 {
         0 => String::new(),
         1 => "rubbish\n".into(),
-        2 => format!("{:040x}\n", number),
+        2 => format!("{number:040x}\n"),
         _ => "ref: refs/heads/main\n".into(),
     };
     life.set_ref(which, &text);
@@ -289,7 +289,7 @@ fn write(number: usize, judge: &Judge, spare: Spare) {
             }
             Ok(())
         }),
-        2 => picked(&dir, pick % 2 == 0, pick / 2).map(|path| {
+        2 => picked(&dir, pick.is_multiple_of(2), pick / 2).map(|path| {
             let mode = [0o600, 0o777, 0o700, 0o4755][pick % 4];
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
         }),

@@ -4,6 +4,7 @@
 //! what fails is made small. `SEED:STEPS` names one, as in `42:0-3,17`; `SEED` alone has all steps.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use crate::common::Random;
 use crate::faults::Fault;
@@ -49,6 +50,8 @@ pub struct History {
     pub seed: u64,
     pub how: How,
     pub ways: Ways,
+    /// How long the newest may take.
+    pub patience: Duration,
     /// With their numbers.
     pub steps: Vec<(usize, Step)>,
 }
@@ -88,7 +91,8 @@ impl History {
                 steps.push(Step::Fault(Fault::random(&mut random)));
             }
         }
-        Self { seed, how, ways, steps: steps.into_iter().enumerate().collect() }
+        let patience = Duration::from_secs(30);
+        Self { seed, how, ways, patience, steps: steps.into_iter().enumerate().collect() }
     }
 
     /// `SEED:STEPS`.
@@ -200,7 +204,7 @@ fn ways(how: &How, random: &mut Random) -> Ways {
 
 /// What the submodules' repository has, one revision after the other.
 pub fn modules() -> Vec<Tree> {
-    let file = |text: &str| Entry::File { executable: text.len() % 2 == 0, content: text.into() };
+    let file = |text: &str| Entry::File { executable: text.len().is_multiple_of(2), content: text.into() };
     let tree =
         |entries: Vec<(&str, Entry)>| Tree(entries.into_iter().map(|(path, e)| (path.into(), e)).collect());
     vec![
@@ -241,5 +245,6 @@ pub fn of_every_kind() -> History {
         push(true),
     ];
     let (how, ways) = (How::default(), Ways::default());
-    History { seed: 0, how, ways, steps: steps.into_iter().enumerate().collect() }
+    let patience = Duration::from_secs(1);
+    History { seed: 0, how, ways, patience, steps: steps.into_iter().enumerate().collect() }
 }

@@ -15,6 +15,7 @@ use treeswap::pin::{Options, Pin};
 
 use crate::common::root;
 use crate::common::tree::{Node, Snapshot};
+use crate::life::few;
 use crate::tree::How;
 
 /// A directory under a name: in git-sync's layout a name may come again.
@@ -215,7 +216,7 @@ impl Judge {
             }
             let was = moments.iter().position(is_it);
             let (now, newest) = (moments.get(least).cloned().flatten(), moments.last().cloned().flatten());
-            let against = |tree: Option<Snapshot>| tree.unwrap_or_default().differences(&part).join("\n    ");
+            let against = |tree: Option<Snapshot>| few(&tree.unwrap_or_default().differences(&part));
             return Err(format!(
                 "{} is {} of source {source}, after push {least} of {} was seen\n  against that:\n    {}\n  against the newest:\n    {}",
                 name.0.display(),
@@ -263,7 +264,7 @@ impl Judge {
         if lines.is_empty() || self.state().tampered.contains(&name) {
             return Ok(());
         }
-        Err(format!("{} changed while it was pinned:\n    {}", name.0.display(), lines.join("\n    ")))
+        Err(format!("{} changed while it was pinned:\n    {}", name.0.display(), few(&lines)))
     }
 }
 

@@ -245,7 +245,7 @@ impl<'a> Life<'a> {
             Program::Fake(_) => {}
         }
         let is_real = matches!(program, Program::Treeswap);
-        let patience = Duration::from_secs(if matches!(program, Program::Fake(_)) { 1 } else { 30 });
+        let patience = self.history.patience;
         for (at, (_, step)) in self.history.steps.iter().enumerate() {
             self.let_go(at)?;
             match step {
@@ -361,6 +361,12 @@ impl<'a> Life<'a> {
             Err(format!("git's checkout is another:\n    {}", lines.join("\n    ")))
         }
     }
+}
+
+/// Lines for people: the first ones.
+pub fn few(lines: &[String]) -> String {
+    let more = if lines.len() > 12 { format!("\n    and {} more", lines.len() - 12) } else { String::new() };
+    lines.iter().take(12).map(String::as_str).collect::<Vec<_>>().join("\n    ") + &more
 }
 
 /// Writes the trees as commits, every fifth without a parent; their ids.

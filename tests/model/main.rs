@@ -104,7 +104,8 @@ impl Lived {
 
 /// The history with as few steps as still fail, within a few minutes, and how it fails.
 fn smaller(mut history: History, mut wrong: String) -> (History, String) {
-    let end = Instant::now() + Duration::from_secs(if full() { 400 } else { 60 });
+    let end = Instant::now() + Duration::from_secs(if full() { 600 } else { 150 });
+    history.patience = Duration::from_secs(8);
     let fails = |history: &History| (0..2).find_map(|_| live(history, &mut Program::Treeswap).err());
     let mut piece = history.steps.len() / 2;
     while piece > 0 && Instant::now() < end {
@@ -185,6 +186,7 @@ fn others_are_caught() {
         println!("git checkout in place: {}", wrong.lines().next().unwrap());
         if let Some(path) = git_sync::program() {
             let mut history = history;
+            history.patience = Duration::from_secs(30);
             history.how.git_sync = true;
             history.how.keep_links = true;
             let wrong = live(&history, &mut Program::GitSync(path)).expect_err("git-sync");

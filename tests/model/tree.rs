@@ -165,8 +165,8 @@ fn parent(path: &[u8]) -> Option<&[u8]> {
 impl Tree {
     /// Puts an entry there, whatever was there, above it or below it.
     pub fn put(&mut self, path: &[u8], entry: Entry) {
-        if path.len() > 3_000 {
-            return;
+        if path.len() > 3_000 || parents(path).count() > 100 {
+            return; // the limits on paths are others' matter
         }
         for above in parents(path) {
             self.0.remove(above);
