@@ -63,7 +63,12 @@ impl Sidecar {
 
     /// A command that serves at a port of the kernel's choice on 127.0.0.1.
     pub fn of(world: &World, command: &mut std::process::Command) -> Self {
-        let process = Background::start(command, &world.dir().join("sidecar.log"));
+        Self::logging(&world.dir().join("sidecar.log"), command)
+    }
+
+    /// The same with a log of its own.
+    pub fn logging(log: &Path, command: &mut std::process::Command) -> Self {
+        let process = Background::start(command, log);
         let port = eventually(30, "it says where it listens", || {
             let log = process.log();
             let said = ["listening at 127.0.0.1:", "\"endpoint\":\"127.0.0.1:"]; // the second is git-sync's

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::SECOND;
-use super::common::run::{self, Ran};
+use super::common::run::Ran;
 use super::common::{Files, World, allowed};
 
 /// What no attempt may need.
@@ -118,17 +118,6 @@ impl Place {
         let attempt = watch(&mut self.command(url, flags), &self.world, None);
         attempt.ran.expect_ok("the first synchronisation");
         self.world.assert_published(&self.published);
-    }
-
-    /// What an undisturbed attempt says, in a copy of the root, which it brings up to date; nothing if it succeeds.
-    pub fn exchange(&self, url: &str) -> String {
-        let copy = self.world.dir().join("copy");
-        let _ = std::fs::remove_dir_all(&copy);
-        let mut copying = run::clean("cp", self.world.dir());
-        run::to_end(copying.arg("-a").arg(&self.world.root).arg(&copy)).expect_ok("cp");
-        let mut command = self.world.treeswap(&["sync", "--one-time", "--ref=main", "--repo", url]);
-        let ran = run::to_end(command.arg("--root").arg(&copy));
-        if ran.ok() { String::new() } else { ran.stderr }
     }
 
     fn served(&self) -> PathBuf {

@@ -10,6 +10,7 @@ mod attempt;
 #[path = "../common/mod.rs"]
 mod common;
 mod credentials;
+mod cuts;
 mod endless;
 mod packs;
 mod port;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Stage;
 use super::answers::{band, bomb, objects, pack, pack_header, packed, smart};
-use super::port::{Cut, Port, Relay, without_end};
+use super::port::{Relay, without_end};
 
 /// The pack's trailer again, so that only what it holds is wrong.
 fn sealed(mut pack: Vec<u8>) -> Vec<u8> {
@@ -148,33 +148,5 @@ fn packs_that_are_too_much_are_refused_within_their_memory() {
         &["`bomb`", "the limit for one file"],
     );
     stage.place.world.remote.reset(&tip);
-    stage.recovers();
-}
-
-#[test]
-fn an_exchange_cut_at_any_byte_leaves_the_old_generation_and_no_obstacle() {
-    let mut stage = Stage::new();
-    let tip = stage.place.newer.borrow().clone();
-    let pack = pack(&stage.place.world.remote, &objects(&stage.place.world.remote, &tip));
-    // git's own server, whose answers differ in length by how they fall into chunks; and ours, whose end is exact.
-    let ours = Port::open(packed(&tip, pack));
-    let (git, exact) = (stage.good.address, ours.address);
-    for (to, name) in [(git, "git's server"), (exact, "an exact one")] {
-        // How much there is to cut: the same exchange, in a root of its own.
-        let recorder = Relay::all(to);
-        stage.port.behave(recorder.behaviour());
-        assert_eq!(stage.place.exchange(&stage.url()), "");
-        let length = recorder.passed();
-        assert!(length > 50_000, "an exchange of {length} bytes");
-        let sample: Vec<u64> = match to == git {
-            true => (0..8).map(|n| n * 97).chain((1..16).map(|n| length * n / 16)).collect(),
-            false => (5..40).step_by(3).map(|n| length - n).collect(),
-        };
-        for (number, at) in sample.into_iter().enumerate() {
-            let cut = if number % 2 == 0 { Cut::Fin } else { Cut::Reset };
-            let row = format!("{name}, cut at {at} of {length} ({cut:?})");
-            stage.against(&row, Relay::cut_at(to, at, cut).behaviour(), 1, &[]);
-        }
-    }
     stage.recovers();
 }

@@ -75,16 +75,20 @@ impl Drop for Port {
 pub enum Cut {
     Fin,
     Reset,
+    /// It stays open, and nothing comes any more, until the client leaves.
+    Silence,
 }
 
 impl Cut {
     pub fn carry_out(self, stream: &TcpStream) {
-        if self == Self::Reset {
-            // Closing with a linger time of nothing sends RST instead of FIN. Whoever still reads lets go, too.
-            let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
-            let _ = stream.shutdown(Shutdown::Read);
-        } else {
-            let _ = stream.shutdown(Shutdown::Both);
+        match self {
+            Self::Fin => drop(stream.shutdown(Shutdown::Both)),
+            Self::Reset => {
+                // Closing with a linger time of nothing sends RST instead of FIN. Threads that still read let go, too.
+                let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
+                let _ = stream.shutdown(Shutdown::Read);
+            }
+            Self::Silence => {}
         }
     }
 }
@@ -96,7 +100,7 @@ pub struct Relay {
     /// So many bytes pass, over all connections together.
     pub left: Arc<AtomicU64>,
     pub cut: Cut,
-    /// A pause after every byte.
+    /// Every byte in a segment of its own, with a pause after it.
     pub pause: Option<Duration>,
 }
 
@@ -123,8 +127,9 @@ impl Relay {
 
     fn carry(&self, client: TcpStream) -> io::Result<()> {
         let server = TcpStream::connect(self.to)?;
+        client.set_nodelay(true)?;
         let (mut from, mut to) = (client.try_clone()?, server.try_clone()?);
-        std::thread::spawn(move || {
+        let asking = std::thread::spawn(move || {
             let _ = io::copy(&mut from, &mut to);
             let _ = to.shutdown(Shutdown::Write);
         });
@@ -138,6 +143,9 @@ impl Relay {
             let passes = came.min(before.unwrap_or(0)) as usize;
             client.write_all(&buffer[..passes])?;
             if came == 0 || passes < came as usize {
+                if came > 0 && self.cut == Cut::Silence {
+                    let _ = asking.join(); // the client's side ends when it leaves
+                }
                 self.cut.carry_out(&client);
                 let _ = server.shutdown(Shutdown::Both);
                 return Ok(());

@@ -1,8 +1,13 @@
 //! It runs for days: descriptors, threads, memory and disk do not grow, neither while nothing changes nor while
-//! everything does. `TREESWAP_TESTS=full`: 500 idle cycles and 200 publications, and more.
-#![allow(missing_docs)]
+//! everything does. `TREESWAP_TESTS=full`: 500 idle cycles and 200 publications, and an hour with 20,000 publications,
+//! faults, restarts, readers and a cluster ([`hour`]).
+#![allow(missing_docs, unreachable_pub)]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod hour;
+#[path = "../cluster/kubernetes.rs"]
+mod kubernetes;
 
 use std::time::{Duration, Instant};
 
