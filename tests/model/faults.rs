@@ -5,6 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -115,9 +116,9 @@ pub fn happen(fault: &Fault, life: &mut Life<'_>) {
         Kind::KillAtCall => call(fault, life, Act::Kill),
         Kind::ErrorOfCall => call(fault, life, Act::Fail(ERRORS[number % ERRORS.len()])),
         Kind::Gone => {
-            let remote = &life.remotes[number % life.remotes.len()];
-            let away = remote.away();
-            lasts(fault);
+            let remotes = Arc::clone(&life.remotes);
+            let away = remotes[number % remotes.len()].away();
+            lasts(fault, life);
             drop(away);
         }
         Kind::Rubbish => rubbish(fault, life),
@@ -130,7 +131,7 @@ pub fn happen(fault: &Fault, life: &mut Life<'_>) {
             let file = std::fs::File::create(&fill).unwrap();
             let all = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, size.max(1));
             assert!(all.is_ok() || all == Err(rustix::io::Errno::NOSPC), "filling the disk: {all:?}");
-            lasts(fault);
+            lasts(fault, life);
             std::fs::remove_file(fill).unwrap();
         }
         Kind::Clock => {
@@ -161,7 +162,13 @@ pub fn happen(fault: &Fault, life: &mut Life<'_>) {
     }
 }
 
-fn lasts(fault: &Fault) {
+/// The fault goes on for its time, in which sometimes a new start comes as well.
+fn lasts(fault: &Fault, life: &mut Life<'_>) {
+    if fault.number.is_multiple_of(3) {
+        std::thread::sleep(fault.lasts / 2);
+        life.service.kill();
+        life.start();
+    }
     std::thread::sleep(fault.lasts);
 }
 
@@ -189,7 +196,7 @@ fn rubbish(fault: &Fault, life: &mut Life<'_>) {
             1 => behaviour(|mut client| client.write_all(&[b'0'; 70_000])),
             _ => behaviour(move |client| flipping(client, TcpStream::connect(to)?, at)),
         });
-        lasts(fault);
+        lasts(fault, life);
         life.heal();
         return;
     }
@@ -201,7 +208,7 @@ fn rubbish(fault: &Fault, life: &mut Life<'_>) {
         _ => "ref: refs/heads/main\n".into(),
     };
     life.set_ref(which, &text);
-    lasts(fault);
+    lasts(fault, life);
     let right = life.named[which].clone();
     life.set_ref(which, &right);
 }
@@ -231,7 +238,7 @@ fn sick(fault: &Fault, life: &mut Life<'_>) {
         let objects = life.remotes[fault.number % life.remotes.len()].path.join("objects");
         let aside = objects.with_extension("away");
         std::fs::rename(&objects, &aside).unwrap();
-        lasts(fault);
+        lasts(fault, life);
         return std::fs::rename(aside, objects).unwrap();
     };
     let (to, at) = (life.behind.as_ref().unwrap().address, (fault.number / 4 % 3_000) as u64);
@@ -242,7 +249,7 @@ fn sick(fault: &Fault, life: &mut Life<'_>) {
         2 => Relay::cut_at(to, at, Cut::Reset).behaviour(),
         _ => Relay::cut_at(to, at, Cut::Fin).behaviour(),
     });
-    lasts(fault);
+    lasts(fault, life);
     life.heal();
 }
 

@@ -40,7 +40,7 @@ pub struct Lived {
 pub struct Life<'a> {
     history: &'a History,
     pub world: World,
-    pub remotes: Vec<Remote>,
+    pub remotes: Arc<Vec<Remote>>,
     /// The commits of each source's pushes.
     ids: Vec<Vec<String>>,
     trees: Vec<Vec<Tree>>,
@@ -95,7 +95,7 @@ impl<'a> Life<'a> {
         let of_modules = commits(&sub, &modules, &[]);
         let (trees, _) = history.pushed(&modules);
         let remote = |n: usize| Remote::create(&world.dir().join(format!("r{n}")));
-        let remotes: Vec<Remote> = (0..trees.len()).map(remote).collect();
+        let remotes: Arc<Vec<Remote>> = Arc::new((0..trees.len()).map(remote).collect());
         let ids =
             remotes.iter().zip(&trees).map(|(remote, trees)| commits(remote, trees, &of_modules)).collect();
         let (behind, port) = if history.ways.daemon {
