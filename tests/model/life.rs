@@ -72,9 +72,10 @@ pub fn live(history: &History, program: &mut Program) -> Result<Lived, String> {
     });
     life.service.kill();
     let log = life.service.log();
+    life.service.panicked |= log.contains("panicked at");
     run::to_end(Command::new("umount").arg("-l").arg(&disk)).expect_ok("umount");
     let tail: Vec<&str> = log.lines().rev().take(12).collect();
-    let wrong = if log.contains("panicked at") { Err("it panicked".into()) } else { lived };
+    let wrong = if life.service.panicked { Err("it panicked".into()) } else { lived };
     wrong.map_err(|wrong| format!("{wrong}\n  it said last, the last first:\n    {}", tail.join("\n    ")))
 }
 
@@ -105,7 +106,13 @@ impl<'a> Life<'a> {
         } else {
             (None, None)
         };
-        let service = Service { log: world.dir().join("service.log"), process: None, wall: 0, boot: 0 };
+        let service = Service {
+            log: world.dir().join("service.log"),
+            process: None,
+            panicked: false,
+            wall: 0,
+            boot: 0,
+        };
         let named = vec![String::new(); trees.len()];
         let judge = Arc::new(Judge::new(root, how));
         let (late, held, lived) = (Vec::new(), Vec::new(), Lived::default());
@@ -415,6 +422,7 @@ fn commits(remote: &Remote, trees: &[Tree], modules: &[String]) -> Vec<String> {
 pub struct Service {
     log: PathBuf,
     process: Option<Background>,
+    panicked: bool,
     /// How much later than the machine's its clocks are, in seconds: the wall's, and the time since the boot.
     pub wall: i64,
     pub boot: i64,
@@ -423,6 +431,7 @@ pub struct Service {
 impl Service {
     fn start(&mut self, mut command: Command) {
         assert!(self.process.is_none());
+        self.panicked |= self.log().contains("panicked at");
         self.process = Some(Background::start(&mut command, &self.log));
     }
 
