@@ -163,10 +163,14 @@ fn parent(path: &[u8]) -> Option<&[u8]> {
 }
 
 impl Tree {
-    /// Puts an entry there, whatever was there, above it or below it.
+    /// Puts an entry there, whatever was there, above it or below it. Submodules only where `.gitmodules` needs no quotes.
     pub fn put(&mut self, path: &[u8], entry: Entry) {
         if path.len() > 3_000 || parents(path).count() > 100 {
             return; // the limits on paths are others' matter
+        }
+        let is_plain = MODULE_PLACES.iter().any(|place| place.as_bytes() == path);
+        if matches!(entry, Entry::Module(_)) && !is_plain {
+            return;
         }
         for above in parents(path) {
             self.0.remove(above);
@@ -235,11 +239,10 @@ impl Tree {
         }
     }
 
-    /// Takes away what would have the revision refused, and submodules where `.gitmodules` would need quotes.
+    /// Takes away what would have the revision refused.
     pub fn tame(&mut self, how: &How, modules: &[Self]) {
-        let tame = |path: &Path, entry: &Entry| match entry {
-            Entry::Module(_) => MODULE_PLACES.iter().any(|place| place.as_bytes() == &path[..]),
-            _ => Self([(path.clone(), entry.clone())].into()).visible(how, modules).is_some() || how.below_a,
+        let tame = |path: &Path, entry: &Entry| {
+            how.below_a || Self([(path.clone(), entry.clone())].into()).visible(how, modules).is_some()
         };
         self.0.retain(|path, entry| tame(path, entry));
         if how.below_a {
