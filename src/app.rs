@@ -31,6 +31,7 @@ use crate::sync::{End, Sync, TriggerSender};
 use crate::telemetry::metrics::Metrics;
 use crate::{admin, deliver, detached_io, human, mirror, secret, shutdown, sync, telemetry, user};
 
+pub use memory::of_plan as memory_of_plan;
 pub use missing::missing;
 pub use rules_only::Rules;
 

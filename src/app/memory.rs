@@ -1,10 +1,11 @@
-//! A root in memory: what is in it counts as memory of the container that wrote it, and a container that uses more than
-//! its limit is killed. So there the ceilings are no higher than what that limit has room for, and a revision that is
-//! too large is refused instead.
+//! What the memory limit has room for. A process that uses more than its limit is killed, so what is too large is refused
+//! instead: a plan with more values than fit, and, where the root is in memory and counts as the container's that wrote
+//! it, a revision with more files.
 
 use std::path::Path;
 
 use rustix::fs::{FsWord, statfs};
+use rustix::process::{Resource, getrlimit};
 
 use crate::config::Settings;
 use crate::human;
@@ -21,10 +22,22 @@ const LIMITS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/m
 /// Version 1 has a number for no limit, too, and no machine has so much.
 const NONE: u64 = 1 << 60;
 
+/// The container's limit.
+fn of_container() -> Option<u64> {
+    let limit = LIMITS.iter().find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok());
+    limit.filter(|bytes| *bytes < NONE)
+}
+
+/// Bytes of memory for the keys and values of one plan, where the container or the process itself (`ulimit -d`) has a limit. The last plan is
+/// held while the next one is made.
+pub fn of_plan() -> Option<u64> {
+    let limit = of_container().into_iter().chain(getrlimit(Resource::Data).current).min()?;
+    Some(limit.saturating_sub(OWN.min(limit / 2)) / 3)
+}
+
 /// Lowers the ceilings to what there is memory for; in words, if any was higher. Blocking.
 pub(super) fn bound(settings: &mut Settings) -> Option<String> {
-    let limit = LIMITS.iter().find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok());
-    let limit = limit.filter(|bytes| *bytes < NONE)?;
+    let limit = of_container()?;
     let root = is_in_memory(&settings.store.root);
     let mirror = is_in_memory(&settings.mirror.dir);
     let (for_root, for_mirror) = shares(limit);

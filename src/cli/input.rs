@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::flags::FlagOrigins;
+use crate::app;
 use crate::config;
 use crate::configmap::apply::ExtraKeys;
 use crate::configmap::{Collisions, Dialect, IllegalKeys, Links, Overlaps, Oversize, Policies};
@@ -46,6 +48,10 @@ pub(super) struct Input {
     /// Limits of the process that reads what was fetched, by Landlock and seccomp: as of `sync`
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = PossibleValuesParser::new(["auto", "require", "off"]), hide_short_help = true)]
     sandbox: String,
+
+    /// Hard limit on fetching: as of `sync`
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = config::duration, hide_short_help = true)]
+    sync_timeout: Duration,
 
     #[command(flatten)]
     pub(super) rules: RuleArgs,
@@ -156,7 +162,7 @@ impl Input {
             }
             ([_], Some(directory)) => {
                 let of_repo = |flag: &str, heading: &str| {
-                    matches!(flag, "ref" | "mirror" | "sandbox") || heading == "Credentials"
+                    matches!(flag, "ref" | "mirror" | "sandbox" | "sync-timeout") || heading == "Credentials"
                 };
                 given.without("--repo", of_repo)?;
                 Ok(TreeLocation::Directory(directory))
@@ -176,6 +182,7 @@ impl Input {
         args.source.sources = self.sources.clone().unwrap_or_default();
         args.root.root = args.root.mirror.clone(); // it has to have one, and nothing is made there
         args.limits.sandbox.clone_from(&self.sandbox);
+        args.pace.sync_timeout = self.sync_timeout;
         args.pace.one_time = self.sources.is_some(); // those that are slow are waited for
         given.settings(&args)
     }
@@ -224,6 +231,7 @@ impl RuleArgs {
             ignore_unknown: self.policies.unknown_fields == "ignore",
             repository: self.repository.clone(),
             policies: Policies { overlaps, collisions, illegal_keys, links, oversize },
+            most_bytes: app::memory_of_plan(),
             shape,
             warn: |warning| super::warn(warning),
         }

@@ -57,6 +57,13 @@ pub enum Finding {
         /// The largest keys: size and file.
         largest: Vec<(String, usize, Vec<u8>)>,
     },
+    /// More keys and values than this process has memory for.
+    TooMuch {
+        /// The ConfigMap at which they were.
+        name: String,
+        /// Bytes that those of a plan may take.
+        limit: u64,
+    },
     /// A name that a payload needs to grow is another rule's.
     NameTaken {
         /// The ConfigMap that is too large.
@@ -105,6 +112,9 @@ impl Finding {
                 "gzip and partitioned_names make it smaller; --oversize=grow splits it over more ConfigMaps, \
                  --oversize=skip leaves it out"
             }
+            Self::TooMuch { .. } => {
+                "raise the memory limit of the container, or let rules name fewer files: two plans have to fit into it"
+            }
             Self::NoRepository { .. } => "--repository=ORGANISATION/NAME says it",
             Self::NameTaken { .. } => {
                 "give one of the two rules another name, or the large one partitioned_names"
@@ -150,6 +160,13 @@ impl std::fmt::Display for Finding {
                 write!(
                     f,
                     "ConfigMap {name} has {bytes} bytes {what}, the limit is {limit}; the largest keys: {largest}"
+                )
+            }
+            Self::TooMuch { name, limit } => {
+                let limit = human::bytes(*limit);
+                write!(
+                    f,
+                    "ConfigMap {name} and those before it take more than the {limit} of memory that there are for a plan"
                 )
             }
             Self::NameTaken { name, taken } => {
@@ -203,6 +220,7 @@ mod tests {
             Finding::Link { path: path(), why: BadLink::Dangling },
             Finding::IllegalKey { path: path(), name: text(), why: KeyFault::Empty },
             Finding::Oversize { name: text(), what: "of keys", bytes: 2, limit: 1, largest: Vec::new() },
+            Finding::TooMuch { name: text(), limit: 1 << 20 },
             Finding::NameTaken { name: text(), taken: text() },
             Finding::NoRepository { pattern: text() },
             Finding::Denied { pattern: text(), files: 1 },
@@ -215,6 +233,7 @@ mod tests {
                 | Finding::IllegalKey { .. }
                 | Finding::Link { .. }
                 | Finding::Oversize { .. }
+                | Finding::TooMuch { .. }
                 | Finding::NameTaken { .. }
                 | Finding::NoRepository { .. } => true,
                 Finding::Denied { .. } | Finding::NoFile { .. } => false,

@@ -108,6 +108,8 @@ pub struct Options {
     pub stamp: Option<String>,
     /// Whether to go on.
     pub policies: Policies,
+    /// Bytes of memory that keys and values may take together.
+    pub most_bytes: Option<u64>,
 }
 
 /// One ConfigMap, in all the places where it is the same.
@@ -226,10 +228,13 @@ const OVERLAPPING_MAX: usize = 20;
 /// Findings that are kept of each kind, refused and noted. An author of commits chooses how many there are.
 const FINDINGS_MAX: usize = 2_000;
 
+/// What a key takes in memory beside its text and its file's path, which are held twice: about what was measured.
+const OF_KEY: usize = 300;
+
 /// What a file becomes: its number in the tree, and whether it is compressed.
 type Source = (usize, bool);
 
-/// Computes the desired state.
+/// Computes the desired state. Reading ends where there is more than there is memory for, which is refused.
 pub fn plan(
     rules: &RuleSet,
     tree: &Tree,
@@ -239,10 +244,12 @@ pub fn plan(
     let mut planner = Planner { rules, tree, options, plan: Plan::default(), said: HashSet::new() };
     let fed = planner.files_of_rules();
     let mut values: HashMap<Source, Arc<Value>> = HashMap::new();
+    let mut held = 0;
     for (name, feeders, places) in planner.configmaps() {
         let keys = planner.keys(&name, &feeders, &fed);
         let mut content = BTreeMap::new();
         for (key, (path, source)) in &keys {
+            held += (OF_KEY + 2 * (key.len() + path.len())) as u64;
             let value = match values.get(source) {
                 Some(value) => Arc::clone(value),
                 None => {
@@ -250,9 +257,14 @@ pub fn plan(
                         .value(source.0, source.1)
                         .map_err(|error| ReadFailed { path: path.clone(), source: error })?;
                     values.insert(*source, Arc::clone(&value));
+                    held += value.bytes().len() as u64;
                     value
                 }
             };
+            if let Some(limit) = options.most_bytes.filter(|most| held > *most) {
+                planner.found(Finding::TooMuch { name, limit }, true);
+                return Ok(planner.plan);
+            }
             content.insert(key.clone(), value);
         }
         let stamp = options.stamp.as_ref().filter(|_| !content.contains_key(STAMP));

@@ -38,6 +38,8 @@ pub struct Options {
     pub repository: Option<String>,
     /// What to do with what is ambiguous or does not fit.
     pub policies: Policies,
+    /// Bytes of memory that a plan's keys and values may take together.
+    pub most_bytes: Option<u64>,
     /// What is written besides payloads.
     pub shape: ExtraKeys,
     /// Where warnings go: the log of a daemon, or standard error.
@@ -107,8 +109,13 @@ impl Planner {
     }
 
     fn plan_options(&self, stamp: Option<String>) -> configmap::Options {
-        let Options { repository, policies, .. } = &self.options;
-        configmap::Options { repository: repository.clone(), stamp, policies: *policies }
+        let Options { repository, policies, most_bytes, .. } = &self.options;
+        configmap::Options {
+            repository: repository.clone(),
+            stamp,
+            policies: *policies,
+            most_bytes: *most_bytes,
+        }
     }
 
     fn carried_out(

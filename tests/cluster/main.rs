@@ -6,6 +6,7 @@ mod apply;
 mod common;
 mod crowd;
 mod ending;
+mod every_fault;
 mod faults;
 mod fleet;
 mod follow;

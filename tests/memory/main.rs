@@ -1,6 +1,6 @@
 //! Memory as a contract: however a commit's author shapes a tree within the limits, the service and the processes it
-//! starts stay below the memory limit that `deploy/` ships. `TREESWAP_TESTS=full`: with 1,000,000 entries each, as a
-//! table; else with 40,000, against a limit that grows with them.
+//! starts stay below the memory limit that `deploy/` ships; so do plans of ConfigMaps ([`rules`]).
+//! `TREESWAP_TESTS=full`: with 1,000,000 entries each, as a table; else with 40,000, against a limit that grows with them.
 //!
 //! What is measured is anonymous memory (`RssAnon`) of all processes of the program together, looked at every
 //! millisecond: what the kernel cannot drop. The service itself also runs under `RLIMIT_DATA` of the whole limit, which
@@ -9,6 +9,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod rules;
 mod shapes;
 
 use std::path::Path;
@@ -42,8 +43,13 @@ struct Watch {
 
 impl Watch {
     fn of(pid: u32) -> Self {
+        Self::becoming(pid, &std::fs::read_link(format!("/proc/{pid}/exe")).unwrap())
+    }
+
+    /// Of a process that is about to run this program.
+    fn becoming(pid: u32, exe: &Path) -> Self {
         let (peak, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+        let exe = exe.to_owned();
         let thread = std::thread::spawn({
             let (peak, stop) = (Arc::clone(&peak), Arc::clone(&stop));
             move || {

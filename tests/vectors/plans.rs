@@ -117,7 +117,7 @@ fn filtered(case: &Value) -> Result<Held, String> {
     let planned = |policies| {
         let (tree, mut contents) = tree_of(live.clone().map(|path| (path, b"content".to_vec())));
         let repository = case["repo"].as_str().map(str::to_owned);
-        plan(&rules, &tree, &mut contents, &Options { repository, stamp: None, policies }).unwrap()
+        plan(&rules, &tree, &mut contents, &Options { repository, policies, ..Options::default() }).unwrap()
     };
     if let Some(defect) = refused(&planned(Policies::default())) {
         return Ok(Held::Better(defect));
@@ -242,7 +242,7 @@ fn bootstrapped(case: &Value) -> Result<Held, String> {
         for (path, target) in links {
             tree.link(path.clone().into_bytes(), target.as_str().unwrap().as_bytes().to_vec());
         }
-        plan(&rules, &tree, &mut contents, &Options { repository: None, stamp: stamp.clone(), policies })
+        plan(&rules, &tree, &mut contents, &Options { stamp: stamp.clone(), policies, ..Options::default() })
             .unwrap()
     };
     if let Some(defect) = refused(&planned(Policies::default())) {
