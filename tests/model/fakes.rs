@@ -4,9 +4,13 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::common::tree::{Node, Snapshot};
 use crate::common::{Remote, run};
+
+/// For a reader on a busy machine to see it.
+const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
 /// What a fake does wrong.
 #[derive(Clone, Copy)]
@@ -156,12 +160,12 @@ impl Fake {
             }
             Wrong::Gap if begun => {
                 fs::remove_file(root.join("..data")).unwrap();
-                std::thread::sleep(std::time::Duration::from_millis(200));
+                std::thread::sleep(LONG_ENOUGH);
             }
             Wrong::Back if begun => {
                 let (before, _) = self.published[0].clone();
                 self.publish(root, before);
-                std::thread::sleep(std::time::Duration::from_millis(200));
+                std::thread::sleep(LONG_ENOUGH);
             }
             _ => {}
         }

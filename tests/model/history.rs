@@ -245,6 +245,6 @@ pub fn of_every_kind() -> History {
         push(true),
     ];
     let (how, ways) = (How::default(), Ways::default());
-    let patience = Duration::from_secs(1);
+    let patience = Duration::from_secs(30);
     History { seed: 0, how, ways, patience, steps: steps.into_iter().enumerate().collect() }
 }
