@@ -138,6 +138,7 @@ impl Fake {
     /// What a publisher does when the ref has moved.
     pub fn pushed(&mut self, root: &Path, tree: Option<Snapshot>, remote: &Remote, id: &str) {
         self.count += 1;
+        let shown_refused = tree.is_none();
         let tree = match (tree, self.wrong) {
             (Some(tree), _) => tree,
             (None, Wrong::Refused) => {
@@ -176,6 +177,8 @@ impl Fake {
         let dir = self.publish(root, shown);
         match self.wrong {
             Wrong::Root(act) if begun => act(root, &dir),
+            // Nobody waits for such a one, and the next comes at once.
+            Wrong::Refused if shown_refused => std::thread::sleep(LONG_ENOUGH),
             Wrong::Before(act) if begun => act(&self.published[self.published.len() - 2].1),
             _ => {}
         }
