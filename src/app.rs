@@ -2,28 +2,28 @@
 
 mod delayed_trigger;
 mod ledger;
+mod listener;
 mod memory;
 mod missing;
 mod root_and_rules;
 mod rules_only;
+mod signals;
 
 use std::io::Write;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use prometheus_client::registry::Registry;
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, info, warn};
 
-use crate::config::{Line, Origin, Settings, signal_name};
+use crate::config::{Line, Origin, Settings};
 use crate::hooks::{self, Hooks};
 use crate::mirror::wire::{Issuance, Issued};
-use crate::phase::{HookStatus, Status, Trigger};
+use crate::phase::{HookStatus, Status};
 use crate::sandbox::{self, Sandbox};
 use crate::sources::{Requests, SetOptions, SourceError, Upstream};
 use crate::store::{self, Store};
@@ -36,7 +36,9 @@ pub use missing::missing;
 pub use rules_only::Rules;
 
 use delayed_trigger::{requesting, spread};
+use listener::answer;
 use rules_only::DeliveryReporter;
+use signals::Signals;
 
 /// How often a root that another writer holds is tried again.
 const LOCK_PAUSE: Duration = Duration::from_millis(200);
@@ -399,30 +401,6 @@ fn observer(metrics: &Metrics, status: &watch::Sender<Status>) -> hooks::Observe
     })
 }
 
-/// Answers before there is anything to show: opening the root may take as long as --lock-wait allows.
-fn answer(
-    runtime: &Runtime,
-    listener: admin::Listener,
-    settings: &Settings,
-    metrics: &Metrics,
-    (shown, ask): (&watch::Receiver<Status>, &admin::TriggerFn),
-    draining: &CancellationToken,
-) {
-    let serves =
-        [("metrics", settings.metrics), ("pprof", settings.admin.as_ref().is_some_and(|admin| admin.pprof))];
-    let serves = serves.iter().filter(|(_, served)| *served).map(|(what, _)| format!(" {what}"));
-    let serves = format!("liveness{}", serves.collect::<String>());
-    info!(name: "listening", endpoint = %listener.address(), serves, "listening at {}", listener.address());
-    let more = settings.git_sync_metrics.then(|| {
-        let mut registry = Registry::default();
-        metrics.git_sync.register(&mut registry);
-        Arc::new(Mutex::new(registry))
-    });
-    let registry = registry(metrics, settings.metrics);
-    let state = admin::State { status: shown.clone(), registry, more, trigger: Arc::clone(ask) };
-    runtime.spawn(serve(listener, state, draining.clone()));
-}
-
 /// The status before there is a loop, which cannot hang yet.
 fn starting(what: String) -> Status {
     Status { starting: Some(what), alive_until_ms: u64::MAX, ..Status::default() }
@@ -454,54 +432,6 @@ fn open(
     }
 }
 
-fn registry(metrics: &Metrics, shown: bool) -> Arc<Mutex<Registry>> {
-    let mut registry = Registry::with_prefix("treeswap");
-    if shown {
-        metrics.register(&mut registry);
-    }
-    Arc::new(Mutex::new(registry))
-}
-
-/// A listener that fails takes nothing else down: what is published matters more.
-async fn serve(listener: admin::Listener, state: admin::State, draining: CancellationToken) {
-    if let Err(error) = listener.serve(state, draining).await {
-        error!(name: "listener_ended", error = human::one_line(&error), "the listener ended; syncing goes on");
-    }
-}
-
-/// Signals that ask for a sync. SIGHUP is among those listened to, whether or not it asks: it never ends the process.
-struct Signals {
-    asks: Option<i32>,
-    streams: Vec<(i32, Signal)>,
-}
-
-impl Signals {
-    fn listen(asks: Option<i32>) -> std::io::Result<Self> {
-        let hangup = SignalKind::hangup().as_raw_value();
-        let numbers = std::iter::once(hangup).chain(asks.filter(|number| *number != hangup));
-        if let Some(number) = asks {
-            debug!(name: "listens_for", target: telemetry::GIT_SYNC, signal = signal_name(number), "listens");
-        }
-        let streams = numbers.map(|number| Ok((number, signal(SignalKind::from_raw(number))?)));
-        Ok(Self { asks, streams: streams.collect::<std::io::Result<_>>()? })
-    }
-
-    fn ask(self, ask: impl Fn(Trigger) + Clone + Send + 'static) {
-        for (number, mut arrivals) in self.streams {
-            let asks = self.asks == Some(number);
-            let ask = ask.clone();
-            tokio::spawn(async move {
-                while arrivals.recv().await.is_some() {
-                    if asks {
-                        debug!(name: "signal", signal = signal_name(number), "a signal asks for a sync");
-                        ask(Trigger::Signal);
-                    }
-                }
-            });
-        }
-    }
-}
-
 /// The kubelet shows this file's content as the reason why a container ended. It makes the file itself; where there is
 /// none, it would not be read. Nothing is written in the root, whatever the configuration says.
 pub fn write_termination_log(root: &Path, path: &Path, error: &str, hints: &[String]) {
@@ -519,51 +449,4 @@ pub fn write_termination_log(root: &Path, path: &Path, error: &str, hints: &[Str
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::human::reads_well;
-
-    #[test]
-    fn every_variant_is_one_line_and_says_what_to_do() {
-        let io = || std::io::Error::from(std::io::ErrorKind::PermissionDenied);
-        let hook = hooks::Error {
-            kind: hooks::Kind::Exec,
-            revision: crate::revision::Revision(crate::revision::ObjectId([0xab; 20])),
-            why: hooks::Failure::Drained,
-        };
-        let listener = [
-            admin::Error::Address("x".into()),
-            admin::Error::Bind { bind: ":1".into(), source: io() },
-            admin::Error::Bind { bind: ":1".into(), source: std::io::ErrorKind::AddrInUse.into() },
-            admin::Error::Accept { address: ([127, 0, 0, 1], 1).into(), source: io() },
-        ];
-        let each = [
-            Error::Store(store::Error::Cancelled),
-            Error::Mirror(mirror::Error::Cancelled),
-            Error::Source(SourceError { what: "x".into(), hints: vec!["y".into()], transient: true }),
-            Error::GaveUp { failures: 2, last: sync::Error::Interrupted },
-            Error::Interrupted,
-            Error::Hook(hook),
-            Error::Sources { sources: vec!["jobs".into()] },
-            Error::Sandbox(sandbox::Missing { parts: vec!["Landlock", "seccomp"] }),
-            Error::System { act: "start the runtime", source: io() },
-        ];
-        for error in each.into_iter().chain(listener.map(Error::Admin)) {
-            match &error {
-                Error::Admin(
-                    admin::Error::Address(_) | admin::Error::Bind { .. } | admin::Error::Accept { .. },
-                )
-                | Error::Store(_)
-                | Error::Mirror(_)
-                | Error::Source(_)
-                | Error::GaveUp { .. }
-                | Error::Interrupted
-                | Error::Hook(_)
-                | Error::Sources { .. }
-                | Error::Sandbox(_)
-                | Error::System { .. } => {}
-            }
-            reads_well(&error, &error.hints());
-        }
-    }
-}
+mod tests;

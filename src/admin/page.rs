@@ -1,6 +1,8 @@
 //! The status as one page that an operator reads at a glance. No script, nothing loaded from elsewhere; whatever comes
 //! from outside passes through [`Text`], which escapes it.
 
+mod headline;
+
 use std::fmt::{self, Write};
 
 use jiff::Timestamp;
@@ -8,6 +10,7 @@ use jiff::Timestamp;
 use crate::clock;
 use crate::human::{self, clock_time};
 use crate::phase::{Attempt, Commit, GenerationStatus, HookStatus, Outcome, Status, TargetStatus, Trigger};
+use headline::{Headline, headline};
 
 /// Text that is safe between tags and inside quoted attributes.
 struct Text<T>(T);
@@ -28,73 +31,6 @@ impl<T: fmt::Display> fmt::Display for Text<T> {
             }
         }
         write!(Escape(f), "{}", self.0)
-    }
-}
-
-/// The whole situation in a word, a sentence and a colour.
-struct Headline {
-    class: &'static str,
-    word: &'static str,
-    sentence: String,
-}
-
-fn headline(status: &Status, now: &clock::Now) -> Headline {
-    let of = |class, word, sentence| Headline { class, word, sentence };
-    let failures = match status.consecutive_failures {
-        1 => "the last attempt failed".to_owned(),
-        n => format!("the last {n} attempts failed"),
-    };
-    let delivery = status.last_delivery.as_ref().filter(|_| status.consecutive_failures == 0);
-    if let Some(error) =
-        delivery.and_then(|delivery| delivery.error.as_ref()).filter(|_| status.is_alive(now))
-    {
-        return of("warn", "incomplete", format!("What is published is not everywhere: {error}."));
-    }
-    if let Some(applied) = status.applied.as_ref().filter(|_| status.is_alive(now)) {
-        return match (applied.open.len(), status.consecutive_failures) {
-            (0, 0) => of("good", "up to date", "Every target is as the newest revision has it.".into()),
-            (0, _) => {
-                of("warn", "out of touch", format!("Every target was as it should be, but {failures}."))
-            }
-            (n, _) => {
-                let what = count(n as u64, "target is", "targets are");
-                of("warn", "incomplete", format!("{what} not as the revision has it."))
-            }
-        };
-    }
-    match (&status.current, status.consecutive_failures) {
-        _ if !status.is_alive(now) => {
-            of("bad", "hangs", "The sync loop has not been heard of as promised.".into())
-        }
-        (Some(_), _) if status.stale.is_some() => {
-            let why = status.stale.as_deref().unwrap_or_default();
-            of("bad", "stale", format!("What was published is being served, but {why}."))
-        }
-        (Some(_), 0) if status.hooks.iter().any(|hook| hook.consecutive_failures > 0) => {
-            let failing = status.hooks.iter().filter(|hook| hook.consecutive_failures > 0);
-            let names: Vec<&str> = failing.map(|hook| hook.hook.as_str()).collect();
-            let (names, verb) = (names.join(" and the "), if names.len() == 1 { "fails" } else { "fail" });
-            let sentence =
-                format!("The newest revision that was found is being served, but the {names} {verb}.");
-            of("warn", "a hook fails", sentence)
-        }
-        (Some(_), 0) if status.sources.iter().any(|source| source.error.is_some()) => {
-            let failing = status.sources.iter().filter(|source| source.error.is_some());
-            let names: Vec<&str> = failing.map(|source| source.name.as_str()).collect();
-            let sentence = format!("What is served is not the newest of {}.", names.join(", "));
-            of("warn", "incomplete", sentence)
-        }
-        (Some(_), 0) => {
-            of("good", "up to date", "The newest revision that was found is being served.".into())
-        }
-        (Some(_), _) => {
-            of("warn", "out of touch", format!("What was published is being served, but {failures}."))
-        }
-        (None, 0) => {
-            let what = status.starting.as_deref().unwrap_or("the first attempt is under way");
-            of("wait", "starting", format!("Nothing is published yet: {what}."))
-        }
-        (None, _) => of("bad", "not serving", format!("Nothing is published yet, and {failures}.")),
     }
 }
 
@@ -503,23 +439,4 @@ fn grouped(n: u64) -> String {
 const STYLE: &str = include_str!("page.css");
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn long_numbers_are_grouped() {
-        assert_eq!(
-            [0, 999, 1_000, 1_234_567].map(grouped),
-            ["0", "999", "1\u{202f}000", "1\u{202f}234\u{202f}567"]
-        );
-    }
-
-    #[test]
-    fn every_state_has_its_word() {
-        let now = clock::now();
-        let alive = Status { alive_until_ms: u64::MAX, ..Status::default() };
-        assert_eq!(headline(&Status::default(), &now).word, "hangs");
-        assert_eq!(headline(&alive, &now).word, "starting");
-        assert_eq!(headline(&Status { consecutive_failures: 2, ..alive }, &now).word, "not serving");
-    }
-}
+mod tests;

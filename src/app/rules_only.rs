@@ -11,7 +11,9 @@ use tracing::{error, info, warn};
 
 use super::delayed_trigger::{requesting, spread};
 use super::ledger::LedgerKeeper;
-use super::{Error, Signals, registry, serve, starting, system};
+use super::listener::{registry, serve};
+use super::signals::Signals;
+use super::{Error, starting, system};
 use crate::cluster::Clusters;
 use crate::config::Settings;
 use crate::deliver::{self, LoopEvent, Report, Rhythm};

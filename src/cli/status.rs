@@ -345,7 +345,7 @@ fn sync_lines(sync: &Status, live: bool, now: Timestamp, line: &mut impl FnMut(&
         line("now", &format!("{}{fetched}, since {}", progress.what, when(progress.since)));
     }
     // Attempts that found nothing new are not recorded: they write nothing.
-    let name = if live { "last attempt" } else { "last news" };
+    let name = if live { "last attempt" } else { "last recorded" };
     line(name, &sync.last_attempt.as_ref().map(|last| attempt(last, now)).unwrap_or_default());
     line("last success", &sync.last_success.map_or_else(|| "never".to_owned(), when));
     if let Some(next) = sync.next_attempt.filter(|_| live) {
@@ -464,119 +464,4 @@ fn aligned<const N: usize>(rows: &[[String; N]], to_the_right: impl Fn(usize) ->
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::phase::Trigger;
-
-    fn inspection() -> Inspection {
-        Inspection {
-            root: "/config".into(),
-            current: None,
-            link_problem: Some("there is no ..data".into()),
-            generations: Vec::new(),
-            status: None,
-            socket: "/config/..treeswap/status.sock".into(),
-            ledger: None,
-        }
-    }
-
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_second(seconds).unwrap()
-    }
-
-    fn failing(error: &str) -> Status {
-        let failure = Attempt {
-            at: at(200),
-            trigger: Trigger::Timer,
-            outcome: Outcome::Failed,
-            duration_ms: 1,
-            error: Some(error.into()),
-            hints: vec!["look at the token".into()],
-        };
-        Status {
-            last_attempt: Some(failure.clone()),
-            last_failure: Some(failure),
-            consecutive_failures: 38,
-            failing_since: Some(at(100)),
-            next_attempt: Some(at(300)),
-            recorded: Some(at(250)),
-            ..Status::default()
-        }
-    }
-
-    #[test]
-    fn a_probe_sees_two_lines_that_change_with_the_trouble_and_not_with_the_time() {
-        let found = inspection();
-        let said = failing("the server answered 401");
-        let live = live::LiveStatus { alive: true, status: said.clone() };
-        let report = Report::new(&found, Writer::Answers(Box::new(live)));
-        let failure = report.failure(None, at(260)).unwrap();
-        assert_eq!(
-            failure,
-            "no generation is published in /config; the sync fails since 1970-01-01 00:01:40 UTC: the server answered 401"
-        );
-        assert_eq!(Some(failure), report.failure(None, at(9_000)));
-        let next = report.next().unwrap();
-        assert_eq!(next, "hint: look at the token; the next attempt is due at 1970-01-01 00:05:00 UTC");
-        let found = Inspection { status: Some(said), ..inspection() };
-        let killed = Report::new(&found, Writer::Absent).failure(None, at(260)).unwrap();
-        assert!(killed.contains("heard of at 1970-01-01 00:04:10 UTC; its sync fails"), "{killed}");
-    }
-
-    #[test]
-    fn age_is_that_of_the_last_success_whoever_says_it() {
-        let name = Name::parse("..2026_11_20_15_04_05.000000001").unwrap();
-        let status = Status { last_success: Some(at(1_000)), ended: Some(at(1_001)), ..Status::default() };
-        let found = Inspection { current: Some(name), status: Some(status), ..inspection() };
-        let report = Report::new(&found, Writer::Absent);
-        assert_eq!(report.failure(None, at(1_000_000)), None, "it is published, and no more was asked for");
-        let hour = Some(Duration::from_secs(3_600));
-        assert_eq!(report.failure(hour, at(4_600)), None);
-        let old = report.failure(hour, at(4_601)).unwrap();
-        assert!(old.contains("--max-age=1h") && old.contains("no writer is running since"), "{old}");
-        let found = Inspection { status: None, ..found };
-        assert!(
-            Report::new(&found, Writer::Silent)
-                .failure(hour, at(0))
-                .unwrap()
-                .contains("no success is on record")
-        );
-    }
-
-    #[test]
-    fn what_a_record_holds_moves_no_terminals_cursor() {
-        let evil = "\u{1b}[2J\u{202e}";
-        let mut status = failing(evil);
-        status.remote = evil.into();
-        status.last_failure.as_mut().unwrap().hints = vec![evil.into()];
-        status.hooks = vec![HookStatus {
-            hook: "exechook".into(),
-            at: Some(at(1)),
-            error: Some(evil.into()),
-            hints: vec![evil.into()],
-            ..HookStatus::default()
-        }];
-        let found = Inspection {
-            status: Some(status),
-            link_problem: Some(evil.into()),
-            root: evil.into(),
-            ..inspection()
-        };
-        let mut report = Report::new(&found, Writer::Unknown(evil.into()));
-        let record = Attempted {
-            revision: evil.into(),
-            digest: evil.into(),
-            outcome: evil.into(),
-            error: Some(evil.into()),
-            at: at(1),
-            attempts: 1,
-            repairs: Vec::new(),
-            over: None,
-        };
-        report.targets.push(Target { cluster: evil, namespace: evil, name: evil, record: &record });
-        let text =
-            [table(&report, at(2)), report.failure(None, at(2)).unwrap(), report.next().unwrap()].concat();
-        assert!(text.contains("[2J"), "{text}");
-        assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text:?}");
-    }
-}
+mod tests;

@@ -1,17 +1,18 @@
-//! One attempt. The numbers are those of the parent module's doc. `fetch_and_stage` has what takes room, `repair` what needs no
-//! network.
+//! One attempt. The numbers are those of the parent module's doc. `fetch_and_stage` has what takes room, `repair` what
+//! needs no network, `noted` what is logged and counted.
 
 mod fetch_and_stage;
+mod noted;
 mod repair;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::JoinHandle;
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 use super::bounds::Bounds;
 use super::drive::Work;
@@ -299,47 +300,6 @@ impl Worker {
         let commit = tip.peeled.unwrap_or(tip.object);
         self.settled.as_ref().is_some_and(|(settled, name)| settled == known && *name == current.name)
             || (current.revision == Revision(commit) && current.selection == known.selection)
-    }
-
-    /// Logs and counts generations that went, with the plan that knew them last.
-    fn note_reaped<'n>(&self, names: impl IntoIterator<Item = &'n Name>, evicted: &BTreeMap<Name, String>) {
-        for name in names {
-            self.metrics.reaped.inc();
-            match evicted.get(name) {
-                Some(why) => {
-                    self.metrics.evictions.inc();
-                    warn!(generation = %name, "evicted {name}, which a reader has pinned: it was {why}");
-                }
-                None => info!(generation = %name, "reaped {name}"),
-            }
-        }
-    }
-
-    fn degraded(&self, what: &'static str, error: &Error) {
-        if !matches!(error, Error::Interrupted) {
-            self.metrics.error(what, error.class());
-            match self.rootless {
-                // Whatever was tried failed for that, and the attempts say it.
-                true => debug!(error = one_line(error), "{what} failed: the root is not there any more"),
-                false => warn!(error = one_line(error), "{what} failed; what is published is not affected"),
-            }
-        }
-    }
-
-    /// Reads what the generations' commits say of themselves, of those that were not looked at yet.
-    async fn describe(&mut self) {
-        let known = self.view.generations.iter().filter(|record| record.is_known());
-        let revisions: Vec<Revision> = known.map(|record| record.revision).collect();
-        self.view.commits.retain(|revision, _| revisions.contains(revision));
-        let new = revisions.into_iter().filter(|revision| !self.view.commits.contains_key(revision));
-        let new: Vec<Revision> = new.collect();
-        if new.is_empty() {
-            return;
-        }
-        let objects = self.objects().await;
-        let read = move || new.into_iter().map(|revision| (revision, objects.describe(revision))).collect();
-        let read: Vec<_> = tokio::task::spawn_blocking(read).await.unwrap_or_default();
-        self.view.commits.extend(read);
     }
 
     /// The store, for the next blocking step.

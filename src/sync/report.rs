@@ -1,5 +1,7 @@
 //! Reports of attempts: the status, the log, the metrics, the touch file and the error file.
 
+mod view_status;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +16,12 @@ use super::view::{Done, View};
 use crate::clock;
 use crate::human::{go_duration, one_line};
 use crate::mirror::Received;
-use crate::phase::{Attempt, GenerationStatus, Outcome, Progress, Status, Trigger};
+use crate::phase::{Attempt, Outcome, Progress, Status, Trigger};
 use crate::repeats::{Repeats, suppressed};
 use crate::store::Published;
 use crate::telemetry::GIT_SYNC;
 use crate::telemetry::metrics::{Metrics, ResultLabel, Room, SourceLabel, StateLabel};
+use view_status::{agreed_line, fill_status, known_success, published_line, serving};
 
 /// Beyond what the loop promised, before it counts as hanging: a blocking step that was asked to stop needs its time.
 const SLACK: Duration = Duration::from_secs(60);
@@ -43,7 +46,7 @@ pub(super) struct InitialState {
     pub(super) received: Received,
 }
 
-/// Tells.
+/// Reports what attempts come to.
 pub(super) struct Report {
     options: Arc<Options>,
     status: watch::Sender<Status>,
@@ -455,84 +458,6 @@ impl Report {
             self.metrics.generation_entries.set(i64::try_from(record.entries).unwrap_or(i64::MAX));
             self.metrics.last_publish.set(seconds(record.published));
         }
-    }
-}
-
-/// When an attempt for this root succeeded last, by what the process before recorded: not if it followed another remote
-/// or ref. A root without such a record was filled when its current generation was published.
-fn known_success(before: Option<Status>, view: &View, remote: &str, asked: &str) -> Option<Timestamp> {
-    let known = match before {
-        Some(before) if before.remote == remote && before.asked == asked => before.last_success,
-        Some(_) => None,
-        None => view.current().filter(|record| record.is_known()).map(|record| record.published),
-    };
-    known.map(|at| at.min(Timestamp::now())) // the clock may have been set back
-}
-
-/// Puts what was seen of the root into the status.
-fn fill_status(status: &mut Status, view: &View) {
-    status.ready |= view.ready;
-    status.sources.clone_from(&view.sources);
-    status.heard = view.heard;
-    let shown = |record: &crate::generation::GenerationRecord| {
-        let decision = view.plan.decisions.iter().find(|decision| decision.name == record.name);
-        let is_current = view.current.as_ref() == Some(&record.name);
-        let reason = decision.map(|decision| decision.reason.clone());
-        GenerationStatus {
-            name: record.name.clone(),
-            revision: record.revision,
-            commit: view.commits.get(&record.revision).cloned().flatten(),
-            entries: record.entries,
-            bytes: record.bytes,
-            published: record.published,
-            retired: record.retired.as_ref().map(|retired| retired.at),
-            pinned: decision.is_some_and(|decision| decision.pinned),
-            holders: Vec::new(), // looked up where it is shown
-            reason: reason.unwrap_or_else(|| if is_current { "current" } else { "retired" }.to_owned()),
-        }
-    };
-    status.current = view.current().map(shown);
-    let retired = view.generations.iter().filter(|record| view.current.as_ref() != Some(&record.name));
-    status.retired = retired.map(shown).collect();
-}
-
-/// With --one-time, an operator wants to know that the remote was asked.
-fn agreed_line(asked: &str, record: &crate::generation::GenerationRecord, took: Duration) {
-    info!(
-        name: "agreed", asked, revision = %record.revision, generation = %record.name, duration_ms = millis(took),
-        "the remote agrees: {asked} is {}, which {} holds", record.revision.short(), record.name
-    );
-}
-
-fn published_line(published: &Published, view: &View, took: Duration) {
-    let Published { current, previous, warnings } = published;
-    let before = view.generations.iter().find(|record| previous.as_ref() == Some(&record.name));
-    let before = before.filter(|record| record.is_known());
-    let was = before.map(|record| format!(" (was {})", record.revision.short())).unwrap_or_default();
-    let commit = view.commits.get(&current.revision).and_then(Option::as_ref);
-    let said = commit.map(|commit| format!(": {}", commit.subject)).unwrap_or_default();
-    info!(
-        revision = %current.revision, generation = %current.name, bytes = current.bytes,
-        duration_ms = millis(took), author = commit.map(|commit| commit.author.as_str()),
-        date = commit.and_then(|commit| commit.date).map(tracing::field::display),
-        "published {} as {} in {:.3}s{was}{said}", current.revision.short(), current.name, took.as_secs_f64()
-    );
-    if current.entries == 0 {
-        let revision = current.revision.short();
-        warn!(
-            "{} is empty: {revision} has no files, or the sparse patterns choose none of them",
-            current.name
-        );
-    }
-    for line in warnings {
-        warn!("after the swap: {line}");
-    }
-}
-
-fn serving(view: &View) -> String {
-    match view.current() {
-        Some(record) => format!("{} keeps serving", record.revision.short()),
-        None => "nothing is published yet".to_owned(),
     }
 }
 

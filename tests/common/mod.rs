@@ -9,6 +9,7 @@
 pub mod git_sync;
 pub mod http_backend;
 pub mod many;
+pub mod mounts;
 pub mod random;
 pub mod raw;
 pub mod remote;

@@ -99,12 +99,18 @@ pub fn copy(from: &Path, to: &Path) {
 /// a test that hangs would say nothing.
 #[track_caller]
 pub fn to_end(command: &mut Command) -> Ran {
+    within(Duration::from_secs(600), command)
+}
+
+/// The same, for as long as this.
+#[track_caller]
+pub fn within(limit: Duration, command: &mut Command) -> Ran {
     let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = spawned.unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let pid = rustix::process::Pid::from_child(&child);
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || tell.send(child.wait_with_output()));
-    let Ok(out) = told.recv_timeout(Duration::from_secs(600)) else {
+    let Ok(out) = told.recv_timeout(limit) else {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         panic!("{command:?} still runs, or what it started holds its output");
     };

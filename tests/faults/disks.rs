@@ -2,12 +2,12 @@
 //!
 //! Each test runs in a mount namespace of its own (see [`mounting`]).
 
-use std::path::Path;
 use std::process::Command;
 
 use super::common::many::{Many, published, source};
+use super::common::mounts::{self, mount};
 use super::common::{Files, Ran, Remote, World, noise, run};
-use super::{ONCE, ROOT_UID, publish, publish_with, small};
+use super::{ONCE, publish, publish_with, small};
 
 /// Files that no compression makes small; those of another size have nothing in common with them.
 fn incompressible(files: usize, bytes: usize) -> Files {
@@ -17,21 +17,9 @@ fn incompressible(files: usize, bytes: usize) -> Files {
     })
 }
 
-/// Runs the body in a mount namespace of its own: this binary starts itself again, for the one test, through
-/// `unshare` (with a user namespace where the caller is not root), so that its mounts end with it.
+/// Runs the body in a mount namespace of its own.
 fn mounting(test: &str, body: impl FnOnce()) {
-    const INSIDE: &str = "TREESWAP_TEST_INSIDE";
-    if std::env::var_os(INSIDE).is_some() {
-        return body();
-    }
-    let mut command = Command::new("unshare");
-    if rustix::process::geteuid().as_raw() != ROOT_UID {
-        command.args(["--user", "--map-root-user"]);
-    }
-    command.args(["--mount", "--propagation=private"]).arg(std::env::current_exe().unwrap());
-    let ran =
-        run::to_end(command.args(["--exact", "--nocapture", &format!("disks::{test}")]).env(INSIDE, "1"));
-    assert!(ran.ok() && ran.stdout.contains("1 passed"), "inside:\n{}\n{}", ran.stdout, ran.stderr);
+    mounts::mounting(&format!("disks::{test}"), body);
 }
 
 /// A world whose root lies on a small memory file system.
@@ -39,13 +27,9 @@ fn world_on(options: &str) -> World {
     let mut world = World::new();
     let disk = world.dir().join("disk");
     std::fs::create_dir(&disk).unwrap();
-    mount(&["-t", "tmpfs", "-o", options, "tmpfs"], &disk);
+    mounts::tmpfs(options, &disk);
     world.root = disk.join("root");
     world
-}
-
-fn mount(args: &[&str], at: &Path) {
-    run::to_end(Command::new("mount").args(args).arg(at)).expect_ok("mount");
 }
 
 /// The disk fills up while the next generation comes in; `args` say where the mirror lies.

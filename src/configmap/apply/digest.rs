@@ -151,6 +151,7 @@ mod tests {
                 links: policy!(case, "links", Links::Refuse, Links::Skip),
                 oversize: policy!(case, "oversize", Oversize::Refuse, Oversize::Grow, Oversize::Skip),
             },
+            ..Options::default()
         };
         let version_key = match text("version_key") {
             Some("changed") => VersionKey::Changed,

@@ -1,0 +1,53 @@
+//! What is served over HTTP, from before there is a root to its end.
+
+use std::sync::{Arc, Mutex};
+
+use prometheus_client::registry::Registry;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+use crate::config::Settings;
+use crate::phase::Status;
+use crate::telemetry::metrics::Metrics;
+use crate::{admin, human};
+
+/// Answers before there is anything to show: opening the root may take as long as --lock-wait allows.
+pub(super) fn answer(
+    runtime: &Runtime,
+    listener: admin::Listener,
+    settings: &Settings,
+    metrics: &Metrics,
+    (shown, ask): (&watch::Receiver<Status>, &admin::TriggerFn),
+    draining: &CancellationToken,
+) {
+    let serves =
+        [("metrics", settings.metrics), ("pprof", settings.admin.as_ref().is_some_and(|admin| admin.pprof))];
+    let serves = serves.iter().filter(|(_, served)| *served).map(|(what, _)| format!(" {what}"));
+    let serves = format!("liveness{}", serves.collect::<String>());
+    info!(name: "listening", endpoint = %listener.address(), serves, "listening at {}", listener.address());
+    let more = settings.git_sync_metrics.then(|| {
+        let mut registry = Registry::default();
+        metrics.git_sync.register(&mut registry);
+        Arc::new(Mutex::new(registry))
+    });
+    let registry = registry(metrics, settings.metrics);
+    let state = admin::State { status: shown.clone(), registry, more, trigger: Arc::clone(ask) };
+    runtime.spawn(serve(listener, state, draining.clone()));
+}
+
+pub(super) fn registry(metrics: &Metrics, shown: bool) -> Arc<Mutex<Registry>> {
+    let mut registry = Registry::with_prefix("treeswap");
+    if shown {
+        metrics.register(&mut registry);
+    }
+    Arc::new(Mutex::new(registry))
+}
+
+/// A listener that fails takes nothing else down: what is published matters more.
+pub(super) async fn serve(listener: admin::Listener, state: admin::State, draining: CancellationToken) {
+    if let Err(error) = listener.serve(state, draining).await {
+        error!(name: "listener_ended", error = human::one_line(&error), "the listener ended; syncing goes on");
+    }
+}

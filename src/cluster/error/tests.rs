@@ -1,0 +1,111 @@
+use super::*;
+use crate::human::reads_well;
+
+#[test]
+fn every_failure_is_one_line_and_says_what_to_do() {
+    let text = || "x".to_owned();
+    let forbidden = |namespace: &str| Failure::Forbidden {
+        user: text(),
+        verb: "get",
+        resource: "configmaps",
+        namespace: namespace.into(),
+    };
+    let unreachable = |transient| Failure::Unreachable { server: text(), why: "refused".into(), transient };
+    let after = Duration::from_secs(30);
+    let each = || {
+        [
+            Failure::Conflict,
+            Failure::Exists,
+            Failure::Absent,
+            Failure::NamespaceAbsent { namespace: text() },
+            Failure::NamespaceTerminating { namespace: text() },
+            Failure::Quota { said: text() },
+            forbidden(""),
+            forbidden("prod"),
+            Failure::Refused { said: text() },
+            Failure::Unauthorized,
+            Failure::TooLarge { said: text() },
+            Failure::Immutable,
+            Failure::Invalid { said: text() },
+            Failure::Busy { status: 429, pause: None },
+            Failure::Expired,
+            Failure::Silent { after },
+            Failure::Cut { why: text() },
+            Failure::Server { status: 500, said: text() },
+            Failure::Strange { expected: "ConfigMap" },
+            Failure::Status { status: 418, said: text() },
+            unreachable(true),
+            unreachable(false),
+            Failure::Config(ConfigError::None),
+        ]
+    };
+    for kind in [Kind::ConfigMap, Kind::Lease] {
+        for why in each() {
+            match &why {
+                Failure::Conflict
+                | Failure::Exists
+                | Failure::Absent
+                | Failure::NamespaceAbsent { .. }
+                | Failure::NamespaceTerminating { .. }
+                | Failure::Quota { .. }
+                | Failure::Forbidden { .. }
+                | Failure::Refused { .. }
+                | Failure::Unauthorized
+                | Failure::TooLarge { .. }
+                | Failure::Immutable
+                | Failure::Invalid { .. }
+                | Failure::Busy { .. }
+                | Failure::Expired
+                | Failure::Silent { .. }
+                | Failure::Cut { .. }
+                | Failure::Server { .. }
+                | Failure::Strange { .. }
+                | Failure::Status { .. }
+                | Failure::Unreachable { .. }
+                | Failure::Config(_) => {}
+            }
+            let act = Box::new(Act::of(Verb::Update, kind, "prod", "plugins"));
+            let error = Error { cluster: "build01".into(), act, why };
+            reads_well(&error, &error.hints());
+        }
+    }
+}
+
+#[test]
+fn everything_wrong_with_a_kubeconfig_is_one_line_and_says_what_to_do() {
+    let path = || PathBuf::from("/kubeconfig");
+    let text = || "x".to_owned();
+    let start = |kind: io::ErrorKind| ConfigError::PluginStart { command: text(), source: kind.into() };
+    let status: ExitStatus = std::os::unix::process::ExitStatusExt::from_raw(0x100);
+    let each = [
+        ConfigError::Read { path: path(), source: io::ErrorKind::NotFound.into() },
+        ConfigError::Malformed { path: path(), line: Some(3) },
+        ConfigError::Twice { name: text(), first: path(), second: path() },
+        ConfigError::Unknown { name: text(), known: Vec::new() },
+        ConfigError::Unknown { name: text(), known: vec![text()] },
+        ConfigError::None,
+        ConfigError::Context { name: text(), path: path(), why: text() },
+        ConfigError::InCluster { why: text() },
+        start(io::ErrorKind::NotFound),
+        start(io::ErrorKind::PermissionDenied),
+        ConfigError::PluginEnded { command: text(), status },
+        ConfigError::PluginSilent { command: text(), after: Duration::from_secs(3) },
+        ConfigError::PluginAnswer { command: text(), why: "it has no token" },
+    ];
+    for error in each {
+        match error {
+            ConfigError::Read { .. }
+            | ConfigError::Malformed { .. }
+            | ConfigError::Twice { .. }
+            | ConfigError::Unknown { .. }
+            | ConfigError::None
+            | ConfigError::Context { .. }
+            | ConfigError::InCluster { .. }
+            | ConfigError::PluginStart { .. }
+            | ConfigError::PluginEnded { .. }
+            | ConfigError::PluginSilent { .. }
+            | ConfigError::PluginAnswer { .. } => {}
+        }
+        reads_well(&error, &error.hints());
+    }
+}

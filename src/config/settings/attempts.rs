@@ -1,0 +1,121 @@
+//! When attempts are made, and what each does.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::{FIRST_BACKOFF, LONGEST_BACKOFF, LONGEST_INIT_BACKOFF, SHORTEST};
+use crate::config::args::{self, Args};
+use crate::config::check::Check;
+use crate::config::error::Error;
+use crate::config::personality::Personality;
+use crate::config::values::path;
+use crate::payload::Symlinks;
+use crate::phase::machine::{Patience, Timing};
+use crate::revision::Ref;
+use crate::{mirror, retry, store, sync};
+
+impl Check<'_> {
+    pub(super) fn sync(
+        &self,
+        root: &Path,
+        style: &store::Style,
+        asked: &Ref,
+        pace: Timing,
+        sync_timeout: Duration,
+    ) -> Result<sync::Options, Error> {
+        let Args { source, root: given, pace: args::PaceArgs { one_time, .. }, logging, .. } = self.args;
+        Ok(sync::Options {
+            asked: match source.sources.as_str() {
+                "" => asked.to_string(),
+                _ => "its sources".to_owned(),
+            },
+            root: root.to_owned(),
+            limits: self.limits()?,
+            symlinks: match given.symlinks.as_str() {
+                "keep" => Symlinks::Keep,
+                _ => Symlinks::Safe,
+            },
+            path: self.subdirectory(style)?,
+            sparse_file: path(&source.sparse_checkout_file),
+            group_write: given.group_write,
+            spare: given.spare != "off" && !one_time,
+            pace,
+            patience: self.patience()?,
+            sync_timeout,
+            one_time: *one_time,
+            // As in git-sync. (treeswap goes on looking whether its root is as it should be.)
+            park: self.origins.personality() == Personality::GitSync && matches!(asked, Ref::Commit(_)),
+            every_failure: self.origins.personality() == Personality::GitSync,
+            touch_file: self.own("touch-file", &given.touch_file, root, style)?,
+            error_file: self.own("error-file", &logging.error_file, root, style)?,
+        })
+    }
+
+    /// The directory that is published. git knows no worktree of a directory, nor submodules of one.
+    pub(super) fn subdirectory(&self, style: &store::Style) -> Result<Option<mirror::Subdirectory>, Error> {
+        let args::Source { path, submodules, .. } = &self.args.source;
+        if path.is_empty() {
+            return Ok(None);
+        }
+        let name = |flag| self.origins.name(flag);
+        let conflict = |other: String| Err(Error::Conflict { one: name("path"), other });
+        if *style != store::Style::Kubelet {
+            return conflict(format!("{}=git-sync", name("layout")));
+        }
+        if submodules != "off" {
+            return conflict(format!("{}={submodules}", name("submodules")));
+        }
+        let found = path.parse().map_err(|why: mirror::NotBelow| Error::Value {
+            name: name("path"),
+            value: path.clone(),
+            why: why.to_string(),
+        });
+        found.map(Some)
+    }
+
+    pub(super) fn pace(&self) -> Result<Timing, Error> {
+        let given = &self.args.pace;
+        let period = self.at_least("period", given.period, SHORTEST)?;
+        let init_period = match given.init_period {
+            Duration::ZERO => period,
+            own => self.at_least("init-period", own, SHORTEST)?,
+        };
+        let backoff = |period: Duration, longest: Duration| {
+            let ceiling = match (given.max_backoff, self.origins.personality()) {
+                // git-sync's pauses do not grow.
+                (Duration::ZERO, Personality::GitSync) => {
+                    return retry::Backoff { first: period, ceiling: period };
+                }
+                (Duration::ZERO, Personality::Treeswap) => longest.min(period.saturating_mul(10)),
+                (own, _) => own,
+            };
+            retry::Backoff { first: period.min(FIRST_BACKOFF).min(ceiling), ceiling }
+        };
+        Ok(Timing {
+            period,
+            init_period,
+            min_interval: given.min_interval,
+            backoff: backoff(period, LONGEST_BACKOFF),
+            init_backoff: backoff(init_period, LONGEST_INIT_BACKOFF),
+            jitter: given.jitter,
+        })
+    }
+
+    /// As in git-sync, 0 and 1 both mean the first failure, and a negative number means never.
+    pub(super) fn patience(&self) -> Result<Patience, Error> {
+        let given = &self.args.pace;
+        let limit = |flag: &str, value: i64| match value {
+            ..0 => Ok(None),
+            value => self.count(flag, value, 0).map(Some),
+        };
+        let failures = match given.max_failures {
+            Some(value) => limit("max-failures", value)?,
+            None => given.one_time.then_some(1),
+        };
+        let init_failures = match given.init_max_failures {
+            Some(value) => limit("init-max-failures", value)?,
+            None => failures,
+        };
+        Ok(Patience { failures, init_failures })
+    }
+}

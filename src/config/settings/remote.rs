@@ -1,0 +1,153 @@
+//! The repository: the remote, how to reach it, and its mirror.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{GIT_GC, SHORTEST, SUBMODULES};
+use crate::config::args::Args;
+use crate::config::check::{Check, holds_password};
+use crate::config::error::Error;
+use crate::config::git_config;
+use crate::config::origin::{Hidden, Origin};
+use crate::config::values::path;
+use crate::mirror::{self, wire};
+use crate::payload::Limits;
+use crate::revision::Ref;
+
+impl Check<'_> {
+    pub(super) fn depth(&self) -> Result<mirror::Depth, Error> {
+        Ok(match self.count("depth", self.args.source.depth, 0)? {
+            0 => mirror::Depth::Full,
+            commits => mirror::Depth::Commits(commits),
+        })
+    }
+
+    pub(super) fn asked(&self) -> Result<Ref, Error> {
+        let text = &self.args.source.asked;
+        text.parse().map_err(|error: crate::revision::BadRef| self.wrong("ref", text, error.why()))
+    }
+
+    pub(super) fn submodules(&self) -> Result<mirror::Submodules, Error> {
+        self.one_of("submodules", &self.args.source.submodules, &SUBMODULES)
+    }
+
+    /// Ceilings on a revision's content.
+    pub(super) fn limits(&self) -> Result<Limits, Error> {
+        let limits = &self.args.limits;
+        Ok(Limits {
+            entries: self.count("max-tree-entries", limits.max_tree_entries, 1)?.into(),
+            bytes: self.ceiling("max-tree-bytes", limits.max_tree_bytes)?,
+            file_bytes: self.ceiling("max-file-bytes", limits.max_file_bytes)?,
+            depth: self.count("max-path-depth", limits.max_path_depth, 1)?,
+            ..Limits::default()
+        })
+    }
+
+    pub(super) fn gc(&self) -> Result<mirror::Gc, Error> {
+        self.one_of("git-gc", &self.args.git.git_gc, &GIT_GC)
+    }
+
+    /// The program of `--git`, with all of git's settings: it understands each of them.
+    pub(super) fn program(&self, entries: Vec<git_config::Entry>) -> Option<wire::Program> {
+        let config = entries.into_iter().map(|entry| (entry.key, entry.value)).collect();
+        let program = |path| wire::Program { path, config, mirror: PathBuf::new() };
+        path(&self.args.git.git).map(program)
+    }
+
+    /// git's settings, the flags' and then what git's own variables say, and what they come to.
+    pub(in crate::config) fn git_config(
+        &self,
+        hidden: &Hidden,
+    ) -> Result<(Vec<git_config::Entry>, git_config::Effect), Error> {
+        let given = &self.args.git;
+        let mut entries = Vec::new();
+        let added = given.git_config_add.iter().map(|text| ("git-config-add", text));
+        for (flag, text) in std::iter::once(("git-config", &given.git_config)).chain(added) {
+            let wrong = |why| Error::HiddenValue { name: self.origins.name(flag), why };
+            entries.extend(git_config::parse(text).map_err(wrong)?);
+        }
+        let variables = hidden.git.iter().cloned();
+        entries.extend(variables.map(|(key, value)| git_config::Entry { key, value }));
+        let effect = git_config::apply(&entries, &self.args.source.repo)?;
+        Ok((entries, effect))
+    }
+
+    /// What has no effect. Never a value: it may be a secret.
+    pub(super) fn remarks(&self, git: &git_config::Effect, hidden: &Hidden) -> Vec<String> {
+        let settings = git.remarks(!self.args.git.git.is_empty());
+        let ssh = hidden.ssh_command.as_deref().map(git_config::ssh_command).unwrap_or_default();
+        let trusting = match (self.args.credentials.ssh_known_hosts, ssh.trusting) {
+            (true, false) => None,
+            (true, true) => Some("$GIT_SSH_COMMAND's StrictHostKeyChecking".to_owned()),
+            (false, _) => Some(self.origins.name("ssh-known-hosts")),
+        };
+        let trusting = trusting.map(|why| format!("ssh host keys go unchecked ({why})"));
+        let ssh = (!ssh.unused.is_empty()).then(|| {
+            format!("of $GIT_SSH_COMMAND only -i and -o are understood, not {}", ssh.unused.join(" "))
+        });
+        let unchecked = git.unverified.then(|| "TLS certificates go unchecked (http.sslVerify)".to_owned());
+        let visible = *self.origins.get("repo") == Origin::Flag && holds_password(&self.args.source.repo);
+        let visible = visible.then(|| {
+            "the password in --repo's URL can be read by every process of the machine: give it by --password-file, or \
+             in $TREESWAP_PASSWORD"
+                .to_owned()
+        });
+        settings.chain(ssh).chain(unchecked).chain(trusting).chain(visible).collect()
+    }
+
+    pub(in crate::config) fn wire(
+        &self,
+        credentials: Vec<wire::Credential>,
+        sync_timeout: Duration,
+        hidden: &Hidden,
+        git: &git_config::Effect,
+    ) -> Result<wire::Options, Error> {
+        let Args { credentials: given, limits, .. } = self.args;
+        let mut wire = wire::Options::new(git.remote.clone());
+        wire.credentials = credentials;
+        let ssh = hidden.ssh_command.as_deref().map(git_config::ssh_command).unwrap_or_default();
+        let known_hosts = ssh.known_hosts.unwrap_or_else(|| PathBuf::from(&given.ssh_known_hosts_file));
+        wire.ssh = wire::ssh::Options {
+            keys: ssh.keys.into_iter().chain(self.keys()).collect(),
+            known_hosts: if given.ssh_known_hosts && !ssh.trusting {
+                wire::ssh::KnownHosts::Strict(known_hosts)
+            } else {
+                wire::ssh::KnownHosts::Off
+            },
+        };
+        wire.cookie_file = self.cookie_file().or_else(|| git.cookie_file.clone());
+        wire.ca_file = path(&given.ca_file).or_else(|| git.ca_file.clone());
+        wire.unverified = git.unverified;
+        wire.headers = git.headers.clone();
+        wire.proxy = git.proxy.clone();
+        wire.timeouts = wire::Timeouts {
+            connect: self.at_least("connect-timeout", limits.connect_timeout, SHORTEST)?,
+            idle: self.at_least("idle-timeout", limits.idle_timeout, SHORTEST)?,
+            overall: sync_timeout,
+        };
+        wire.max_refs_bytes = self.ceiling("max-refs-bytes", limits.max_refs_bytes)?;
+        wire.max_fetch_bytes = self.ceiling("max-fetch-bytes", limits.max_fetch_bytes)?;
+        Ok(wire)
+    }
+
+    /// Whether the remote's form is understood.
+    pub(super) fn remote(&self, wire: &wire::Options) -> Result<(), Error> {
+        let refused = |error| Error::Remote { name: self.origins.name("repo"), source: Box::new(error) };
+        wire::Client::new(wire.clone()).map_err(refused)?; // reads the forms, opens nothing
+        Ok(())
+    }
+
+    /// As in git-sync, the variable holds a list, and the flag, which may be repeated, does not.
+    pub(super) fn keys(&self) -> Vec<PathBuf> {
+        let given = self.args.credentials.ssh_key_file.iter();
+        let separator = match self.origins.get("ssh-key-file") {
+            Origin::Variable(_) => ':',
+            Origin::Flag | Origin::Default => '\0',
+        };
+        given
+            .flat_map(|text| text.split(separator))
+            .filter(|text| !text.is_empty())
+            .map(PathBuf::from)
+            .collect()
+    }
+}

@@ -1,0 +1,84 @@
+//! What is shown: over HTTP, and in the log.
+
+use std::time::Duration;
+
+use crate::config::check::Check;
+use crate::config::error::Error;
+use crate::config::personality::Personality;
+use crate::config::values;
+use crate::{admin, telemetry};
+
+impl Check<'_> {
+    pub(super) fn admin(&self, period: Duration) -> Result<Option<admin::Options>, Error> {
+        let given = &self.args.server;
+        let max_stale = Some(given.max_stale).filter(|max| !max.is_zero());
+        if let Some(max) = max_stale.filter(|max| *max < period.saturating_mul(2)) {
+            let of = |flag| self.origins.name(flag);
+            return Err(Error::Needs {
+                one: format!("{}={}", of("max-stale"), values::print_duration(max)),
+                other: format!("a {} of at most {}", of("period"), values::print_duration(max / 2)),
+            });
+        }
+        let personality = self.origins.personality();
+        if !given.http_bind.is_empty() {
+            if !admin::is_address(&given.http_bind) {
+                return Err(Error::Value {
+                    name: self.origins.name("http-bind"),
+                    value: given.http_bind.clone(),
+                    why: "write :8080, 127.0.0.1:8080 or [::1]:8080".to_owned(),
+                });
+            }
+            return Ok(Some(admin::Options {
+                bind: given.http_bind.clone(),
+                webhook_secrets: given.webhook_secret_file.clone(),
+                front: match personality {
+                    Personality::Treeswap => admin::Front::Treeswap,
+                    Personality::GitSync => admin::Front::GitSync { metrics: given.http_metrics },
+                },
+                pprof: given.http_pprof,
+                max_stale,
+            }));
+        }
+        let without =
+            |flag: &str| Err(Error::Needs { one: self.origins.name(flag), other: "--http-bind".into() });
+        if given.http_metrics && personality == Personality::GitSync {
+            return without("http-metrics");
+        }
+        if given.http_pprof {
+            return without("http-pprof");
+        }
+        if !given.webhook_secret_file.is_empty() {
+            return without("webhook-secret-file");
+        }
+        // A job that publishes once may have the flags of a sidecar beside it.
+        if max_stale.is_some() && !self.args.pace.one_time {
+            return without("max-stale");
+        }
+        Ok(None)
+    }
+
+    pub(super) fn telemetry(&self) -> Result<telemetry::Options, Error> {
+        let given = &self.args.logging;
+        let verbosity = match given.verbose {
+            ..=0 => "info",
+            // Of other crates no more than usual: what they say of a request may be secret.
+            1..=4 => "info,treeswap=debug",
+            _ => "info,treeswap=trace",
+        };
+        let filter = match given.log_level.as_str() {
+            "" => std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty() && given.verbose <= 0),
+            level => Some(level.to_owned()),
+        };
+        let by_verbosity = filter.is_none().then_some(given.verbose);
+        let filter = filter.unwrap_or_else(|| verbosity.to_owned());
+        let format = match given.log_format.as_str() {
+            "json" => telemetry::Format::Json,
+            "plain" => telemetry::Format::Plain,
+            "git-sync" => telemetry::Format::GitSync,
+            _ => telemetry::Format::Auto,
+        };
+        telemetry::Options::new(format, &filter)
+            .map(|options| options.verbose(by_verbosity))
+            .map_err(|why| self.wrong("log-level", filter, why.to_string()))
+    }
+}

@@ -1,0 +1,164 @@
+//! The shapes that a document has: mappings, lists, texts. What has another one is named.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::RulesParser;
+use crate::configmap::fault::Fault;
+use crate::configmap::yaml::{Node, Trap};
+
+/// Fields that Prow once had, and what to do instead.
+const REMOVED: &[(&str, &str)] = &[
+    ("namespace", "name the namespace under clusters"),
+    ("additional_namespaces", "name the namespaces under clusters"),
+    ("config_file", "write a map for that file"),
+    ("plugin_file", "write a map for that file"),
+];
+
+impl RulesParser<'_> {
+    /// The known fields of a mapping, each with its key. Others are named.
+    pub(super) fn fields<'n>(
+        &mut self,
+        field: &str,
+        node: &'n Node<'n>,
+        known: &'static [&'static str],
+    ) -> BTreeMap<&'static str, (&'n Node<'n>, &'n Node<'n>)> {
+        match node {
+            Node::Null => BTreeMap::new(),
+            Node::Map(entries) => self.entries(field, entries, known),
+            other => {
+                self.fault(field, other, Fault::Type { found: other.what(), expected: "a mapping" });
+                BTreeMap::new()
+            }
+        }
+    }
+
+    pub(super) fn entries<'n>(
+        &mut self,
+        field: &str,
+        entries: &'n [(Node<'n>, Node<'n>)],
+        known: &'static [&'static str],
+    ) -> BTreeMap<&'static str, (&'n Node<'n>, &'n Node<'n>)> {
+        let mut found = BTreeMap::new();
+        let dot = if field.is_empty() { "" } else { "." };
+        for (key, value) in entries {
+            let Node::Text(text) = key else {
+                self.fault(field, key, Fault::Type { found: key.what(), expected: "a field's name" });
+                continue;
+            };
+            let path = format!("{field}{dot}{text}");
+            match known.iter().find(|name| text.eq_ignore_ascii_case(name)) {
+                Some(name) if found.insert(*name, (key, value)).is_some() => {
+                    self.fault(&path, key, Fault::Duplicate);
+                }
+                Some(_) => {}
+                None => {
+                    let removed = REMOVED.iter().find(|(name, _)| text.eq_ignore_ascii_case(name));
+                    let close = known.iter().find(|name| is_close(text, name)).copied();
+                    let fault = removed.map_or(Fault::Unknown(close), |(_, instead)| Fault::Removed(instead));
+                    self.fault(&path, key, fault);
+                }
+            }
+        }
+        found
+    }
+
+    /// A mapping from free names; a name that is there twice is named.
+    pub(super) fn mapping<'n>(
+        &mut self,
+        field: &str,
+        node: &'n Node<'n>,
+    ) -> Vec<(String, &'n Node<'n>, &'n Node<'n>)> {
+        let entries = match node {
+            Node::Null => return Vec::new(),
+            Node::Map(entries) => entries,
+            other => {
+                self.fault(field, other, Fault::Type { found: other.what(), expected: "a mapping" });
+                return Vec::new();
+            }
+        };
+        let mut seen = HashSet::new();
+        let mut named = Vec::new();
+        for (key, value) in entries {
+            let name = match key {
+                Node::Text(text) if key.trap(self.source).is_none() => text.to_string(),
+                Node::Number(Some(text)) => text.clone(),
+                Node::Text(text) => {
+                    self.trap(field, key, text);
+                    continue;
+                }
+                other => {
+                    self.fault(field, other, Fault::Type { found: other.what(), expected: "a name" });
+                    continue;
+                }
+            };
+            if seen.insert(name.clone()) {
+                named.push((name, key, value));
+            } else {
+                self.fault(&format!("{field}[{name:?}]"), key, Fault::Duplicate);
+            }
+        }
+        named
+    }
+
+    fn trap(&mut self, field: &str, node: &Node<'_>, word: &str) {
+        let what = match node.trap(self.source) {
+            Some(Trap::Number) => "a number",
+            _ => "a boolean",
+        };
+        self.fault(field, node, Fault::Trap { word: word.to_owned(), what });
+    }
+
+    /// A text; nothing is an empty one.
+    pub(super) fn text(&mut self, field: &str, node: &Node<'_>) -> String {
+        match node {
+            Node::Null => {}
+            Node::Text(text) if node.trap(self.source).is_none() => return text.to_string(),
+            Node::Text(text) => self.trap(field, node, text),
+            other => self.fault(field, other, Fault::Type { found: other.what(), expected: "text" }),
+        }
+        String::new()
+    }
+
+    pub(super) fn texts(&mut self, field: &str, node: &Node<'_>) -> Vec<String> {
+        match node {
+            Node::Null => Vec::new(),
+            Node::List(nodes) => {
+                let text = |(index, node)| self.text(&format!("{field}[{index}]"), node);
+                nodes.iter().enumerate().map(text).collect()
+            }
+            other => {
+                self.fault(field, other, Fault::Type { found: other.what(), expected: "a list" });
+                Vec::new()
+            }
+        }
+    }
+
+    pub(super) fn boolean(&mut self, field: &str, node: &Node<'_>) -> Option<bool> {
+        match (node, node.trap(self.source)) {
+            (Node::Null, _) => None,
+            (Node::Bool(value), _) => Some(*value),
+            (Node::Text(word), Some(Trap::Bool(value))) => {
+                self.fault(field, node, Fault::OldBoolean(word.to_string(), value));
+                Some(value)
+            }
+            (other, _) => {
+                self.fault(field, other, Fault::Type { found: other.what(), expected: "true or false" });
+                None
+            }
+        }
+    }
+}
+
+/// Whether a name was probably meant: the same letters, or all but one in their order.
+fn is_close(given: &str, known: &str) -> bool {
+    let letters = |text: &str| {
+        let mut letters: Vec<u8> = text.bytes().map(|byte| byte.to_ascii_lowercase()).collect();
+        letters.sort_unstable();
+        letters
+    };
+    let same = known.bytes().zip(given.bytes()).take_while(|(a, b)| a == b).count();
+    let rest = known.len().max(given.len()) - same;
+    let tail = known.bytes().rev().zip(given.bytes().rev()).take_while(|(a, b)| a == b).count();
+    letters(given) == letters(known)
+        || (known.len() > 3 && rest <= tail + 1 && known.len().abs_diff(given.len()) <= 1)
+}

@@ -1,0 +1,95 @@
+//! What a view of the root says: in the status, and in lines of the log.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tracing::{info, warn};
+
+use super::millis;
+use crate::generation::GenerationRecord;
+use crate::phase::{GenerationStatus, Status};
+use crate::store::Published;
+use crate::sync::view::View;
+
+/// When an attempt for this root succeeded last, by what the process before recorded: not if it followed another remote
+/// or ref. A root without such a record was filled when its current generation was published.
+pub(super) fn known_success(
+    before: Option<Status>,
+    view: &View,
+    remote: &str,
+    asked: &str,
+) -> Option<Timestamp> {
+    let known = match before {
+        Some(before) if before.remote == remote && before.asked == asked => before.last_success,
+        Some(_) => None,
+        None => view.current().filter(|record| record.is_known()).map(|record| record.published),
+    };
+    known.map(|at| at.min(Timestamp::now())) // the clock may have been set back
+}
+
+/// Puts what was seen of the root into the status.
+pub(super) fn fill_status(status: &mut Status, view: &View) {
+    status.ready |= view.ready;
+    status.sources.clone_from(&view.sources);
+    status.heard = view.heard;
+    let shown = |record: &GenerationRecord| {
+        let decision = view.plan.decisions.iter().find(|decision| decision.name == record.name);
+        let is_current = view.current.as_ref() == Some(&record.name);
+        let reason = decision.map(|decision| decision.reason.clone());
+        GenerationStatus {
+            name: record.name.clone(),
+            revision: record.revision,
+            commit: view.commits.get(&record.revision).cloned().flatten(),
+            entries: record.entries,
+            bytes: record.bytes,
+            published: record.published,
+            retired: record.retired.as_ref().map(|retired| retired.at),
+            pinned: decision.is_some_and(|decision| decision.pinned),
+            holders: Vec::new(), // looked up where it is shown
+            reason: reason.unwrap_or_else(|| if is_current { "current" } else { "retired" }.to_owned()),
+        }
+    };
+    status.current = view.current().map(shown);
+    let retired = view.generations.iter().filter(|record| view.current.as_ref() != Some(&record.name));
+    status.retired = retired.map(shown).collect();
+}
+
+/// With --one-time, an operator wants to know that the remote was asked.
+pub(super) fn agreed_line(asked: &str, record: &GenerationRecord, took: Duration) {
+    info!(
+        name: "agreed", asked, revision = %record.revision, generation = %record.name, duration_ms = millis(took),
+        "the remote agrees: {asked} is {}, which {} holds", record.revision.short(), record.name
+    );
+}
+
+pub(super) fn published_line(published: &Published, view: &View, took: Duration) {
+    let Published { current, previous, warnings } = published;
+    let before = view.generations.iter().find(|record| previous.as_ref() == Some(&record.name));
+    let before = before.filter(|record| record.is_known());
+    let was = before.map(|record| format!(" (was {})", record.revision.short())).unwrap_or_default();
+    let commit = view.commits.get(&current.revision).and_then(Option::as_ref);
+    let said = commit.map(|commit| format!(": {}", commit.subject)).unwrap_or_default();
+    info!(
+        revision = %current.revision, generation = %current.name, bytes = current.bytes,
+        duration_ms = millis(took), author = commit.map(|commit| commit.author.as_str()),
+        date = commit.and_then(|commit| commit.date).map(tracing::field::display),
+        "published {} as {} in {:.3}s{was}{said}", current.revision.short(), current.name, took.as_secs_f64()
+    );
+    if current.entries == 0 {
+        let revision = current.revision.short();
+        warn!(
+            "{} is empty: {revision} has no files, or the sparse patterns choose none of them",
+            current.name
+        );
+    }
+    for line in warnings {
+        warn!("after the swap: {line}");
+    }
+}
+
+pub(super) fn serving(view: &View) -> String {
+    match view.current() {
+        Some(record) => format!("{} keeps serving", record.revision.short()),
+        None => "nothing is published yet".to_owned(),
+    }
+}
