@@ -152,7 +152,7 @@ struct Untaken {
 }
 
 fn version() -> &'static str {
-    match telemetry::COMMIT {
+    match telemetry::commit() {
         Some(commit) => format!("{} ({commit})", telemetry::VERSION).leak(), // once, for as long as the process runs
         None => telemetry::VERSION,
     }

@@ -249,7 +249,7 @@ impl Metrics {
     pub fn register(&self, registry: &mut Registry) {
         self.begin();
         let build =
-            Info::new(vec![("version", super::VERSION), ("revision", super::COMMIT.unwrap_or("unknown"))]);
+            Info::new(vec![("version", super::VERSION), ("revision", super::commit().unwrap_or("unknown"))]);
         registry.register("build", "What runs", build);
         registry.register("syncs", "Attempts that ended, by result", self.syncs.clone());
         registry.register_with_unit(

@@ -24,8 +24,16 @@ pub use bar::Bar;
 /// Of the package.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The commit it was built from, where the build knows it (the Dockerfile passes it).
-pub const COMMIT: Option<&str> = option_env!("TREESWAP_BUILD_COMMIT");
+/// The commit it was built from, where that is known: of an archive that `git archive` made, or as the build was told.
+pub fn commit() -> Option<&'static str> {
+    let told = option_env!("TREESWAP_BUILD_COMMIT").filter(|commit| !commit.is_empty());
+    archived(include_str!("commit.txt")).or(told)
+}
+
+/// Of the file where `git archive` writes commit and time instead of a placeholder.
+fn archived(text: &str) -> Option<&str> {
+    text.split_whitespace().next().filter(|word| !word.starts_with('$'))
+}
 
 /// How lines look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -177,6 +185,13 @@ fn dispatch(format: Format, verbosity: Option<i64>, filter: EnvFilter) -> tracin
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_archive_names_its_commit_and_a_checkout_does_not() {
+        assert_eq!(archived("7f4f91be4e1c0a2b 1795428819\n"), Some("7f4f91be4e1c0a2b"));
+        assert_eq!(archived("$Format:%H %ct$\n"), None);
+        assert_eq!(archived(""), None);
+    }
 
     #[test]
     fn a_word_that_is_no_level_is_not_taken_for_a_target() {

@@ -6,6 +6,7 @@ mod common;
 mod chart;
 mod image;
 mod monitoring;
+mod release;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -37,6 +37,7 @@ const COMMANDS: &[(&str, Kept)] = &[
     ("cargo install ", NETWORK),
     ("cd -P /proc/self/fd/9", Run),
     ("deploy/image ", By("tests/deploy/image.rs", "an_archive_holds_the_binary_and_nothing_to_run_it_with")),
+    ("deploy/release", Not("tests/nightly release makes two")),
     ("deploy/static", Not("tests/cluster/run deploys what it makes")),
     ("docker ", DOCKER),
     ("kubectl exec POD ", Not("the startup probe of every scene on a node runs the same")),

@@ -70,7 +70,8 @@ impl Node {
         let pack = |image: &str, kind: &str| {
             let archive = dir.join("image.tar");
             let mut pack = Command::new(shipped().join("image"));
-            let packed = run::to_end(pack.arg(&programs.treeswap).arg(&archive).args([image, kind]));
+            pack.args((kind == "git-sync").then_some("--git-sync"));
+            let packed = run::to_end(pack.arg(&archive).arg(image).arg(&programs.treeswap));
             print!("{}", packed.expect_ok("deploy/image").stdout);
             machine.load(&archive);
         };
