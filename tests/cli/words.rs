@@ -74,7 +74,10 @@ fn a_run_for_another_ref_takes_nothing_from_the_record_of_success() {
     assert_eq!(sync()["earlier_success"]["ref"], "main");
     let table = last(false);
     let line = table.lines().find(|line| line.starts_with("last success")).unwrap();
-    assert!(line.contains("never; of ") && line.contains(" main ") && line.contains(" ago ("), "{line}");
+    assert!(
+        line.contains("never; of ") && line.contains("/remote main ") && line.ends_with(" UTC)"),
+        "{line}"
+    );
     let away = world.remote.away();
     world.sync_once(&[]).expect_failure("the remote is away");
     assert_eq!(sync()["last_success"], at, "it is known again");
