@@ -86,6 +86,12 @@ pub enum Error {
         /// Their names.
         sources: Vec<String>,
     },
+    /// The same, and nothing was published in this run.
+    #[error("not up to date: {}; what was published stays", sources.join(", "))]
+    Stale {
+        /// Their names.
+        sources: Vec<String>,
+    },
     /// A limit of the process that reads packs is asked for and cannot be had.
     #[error(transparent)]
     Sandbox(#[from] sandbox::Missing),
@@ -103,10 +109,12 @@ pub enum Error {
 impl Error {
     /// What git-sync says where it ends so.
     pub fn ending(&self) -> telemetry::Ending<'_> {
-        use store::Error::{Io, Refused};
+        use store::Error::{Dangling, Io, Refused};
         match self {
             Self::Store(
-                Refused { path, .. } | Io { act: "make the root" | "resolve the root", path, .. },
+                Refused { path, .. }
+                | Dangling { path, .. }
+                | Io { act: "make the root" | "resolve the root", path, .. },
             ) => telemetry::Ending::NoRoot(path),
             Self::Admin(admin::Error::Bind { bind, .. }) => telemetry::Ending::NoListener(bind),
             _ => telemetry::Ending::Other,
@@ -123,7 +131,9 @@ impl Error {
             Self::Sandbox(missing) => missing.hints(),
             Self::GaveUp { last, .. } => last.hints(),
             Self::Hook(error) => error.hints(),
-            Self::Sources { .. } => vec!["the lines above say what is wrong with each".to_owned()],
+            Self::Sources { .. } | Self::Stale { .. } => {
+                vec!["the lines above say what is wrong with each".to_owned()]
+            }
             Self::Interrupted => vec!["nothing was published; the next start begins anew".to_owned()],
             Self::System { .. } => {
                 vec![
@@ -311,6 +321,9 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
     let counted = metrics.clone();
     let sync =
         Sync::new(settings.sync.clone(), store, upstream, metrics, status).with_hooks(Arc::clone(&hooks));
+    let current =
+        |shown: &watch::Receiver<Status>| shown.borrow().current.as_ref().map(|one| one.name.clone());
+    let published_before = current(&shown);
     let beside = rules.map(|rules| {
         let teller = DeliveryReporter::with_root(told, counted, ledger.unwrap_or_default(), &rules.clusters);
         root_and_rules::Beside::new(rules, objects, &sync, pace, teller)
@@ -339,7 +352,11 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
                 let failing = status.sources.iter().filter(|source| source.error.is_some());
                 failing.map(|source| source.name.clone()).collect()
             };
-            return if failing.is_empty() { Ok(()) } else { Err(Error::Sources { sources: failing }) };
+            return match failing.is_empty() {
+                true => Ok(()),
+                false if current(&shown) == published_before => Err(Error::Stale { sources: failing }),
+                false => Err(Error::Sources { sources: failing }),
+            };
         }
         hooks.stop().await;
         match end {
@@ -369,7 +386,7 @@ async fn show_first(mut status: watch::Receiver<Status>) {
             match &status.progress {
                 _ if status.ready => return,
                 Some(progress) => {
-                    let bar = bar.get_or_insert_with(telemetry::Bar::show);
+                    let bar = bar.get_or_insert_with(|| telemetry::Bar::show(&progress.what));
                     bar.say(&progress.what, progress.fetched_bytes);
                 }
                 None => bar = None, // it ended

@@ -107,6 +107,29 @@ pub struct SourceRevision {
     pub to: String,
 }
 
+/// A success, and what was followed then.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EarlierSuccess {
+    /// When the attempt ended.
+    pub at: Timestamp,
+    /// The remote, without secrets.
+    pub remote: String,
+    /// The ref as it was asked for.
+    #[serde(rename = "ref")]
+    pub asked: String,
+}
+
+/// What stands for the ref where several sources are followed. No ref has a blank.
+pub const ITS_SOURCES: &str = "its sources";
+
+/// What is followed, in words.
+pub fn followed(remote: &str, asked: &str) -> String {
+    match asked {
+        ITS_SOURCES => format!("the sources in {remote}"),
+        asked => format!("{remote} {asked}"),
+    }
+}
+
 /// One hook, and how its last run ended.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct HookStatus {
@@ -323,6 +346,9 @@ pub struct Status {
     pub last_attempt: Option<Attempt>,
     /// When the last attempt that did not fail ended.
     pub last_success: Option<Timestamp>,
+    /// The last success in this root of another remote or ref, kept for when that is followed again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earlier_success: Option<EarlierSuccess>,
     /// The newest failure, kept after a success so that an operator can still read it.
     pub last_failure: Option<Attempt>,
     /// Failures in a row; 0 after a success.

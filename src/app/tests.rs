@@ -23,6 +23,7 @@ fn every_variant_is_one_line_and_says_what_to_do() {
         Error::Interrupted,
         Error::Hook(hook),
         Error::Sources { sources: vec!["jobs".into()] },
+        Error::Stale { sources: vec!["jobs".into()] },
         Error::Sandbox(sandbox::Missing { parts: vec!["Landlock", "seccomp"] }),
         Error::System { act: "start the runtime", source: io() },
     ];
@@ -38,6 +39,7 @@ fn every_variant_is_one_line_and_says_what_to_do() {
             | Error::Interrupted
             | Error::Hook(_)
             | Error::Sources { .. }
+            | Error::Stale { .. }
             | Error::Sandbox(_)
             | Error::System { .. } => {}
         }

@@ -165,6 +165,16 @@ impl Input {
                     matches!(flag, "ref" | "mirror" | "sandbox" | "sync-timeout") || heading == "Credentials"
                 };
                 given.without("--repo", of_repo)?;
+                if let Err(error) =
+                    detached_io::patiently(directory, |path| std::fs::read_dir(path).map(drop))
+                {
+                    return Err(config::Error::Place {
+                        name: "--tree".into(),
+                        value: directory.display().to_string(),
+                        why: format!("cannot read it: {error}"),
+                        hint: "name a directory that holds a checked-out tree; --repo reads a repository",
+                    });
+                }
                 Ok(TreeLocation::Directory(directory))
             }
             ([flag], None) => Ok(TreeLocation::Remote(flag)),
@@ -254,10 +264,11 @@ pub(super) fn revision(text: Option<&str>, one: &str) -> Result<Revision, config
 }
 
 fn text_of(rules: &Path) -> Result<String, config::Error> {
-    let unreadable = |error: std::io::Error| config::Error::Value {
+    let unreadable = |error: std::io::Error| config::Error::Place {
         name: "--rules".into(),
         value: rules.display().to_string(),
-        why: error.to_string(),
+        why: format!("cannot read it: {error}"),
+        hint: "name a file that is there and that this user may read; --rules-in-tree names one in the tree",
     };
     detached_io::patiently(rules, |path| std::fs::read_to_string(path)).map_err(unreadable)
 }

@@ -31,6 +31,48 @@ struct More {
     see_also: &'static [&'static str],
 }
 
+/// What a command ends with, and when, where that is not the program's list. docs/reference/exit-codes.md has the same.
+fn exit_codes(command: &str) -> Vec<(&'static str, &'static str)> {
+    let of = |codes: &[&str]| -> Vec<_> {
+        EXIT_CODES.iter().filter(|(code, _)| codes.contains(code)).copied().collect()
+    };
+    let usage = of(&["2"]);
+    let own: &[(&str, &str)] = match command {
+        "treeswap" | "apply" => return EXIT_CODES.to_vec(),
+        "sync" => &[
+            ("0", "done, or drained after SIGTERM or SIGINT"),
+            ("1", "failed"),
+            ("3", "with --one-time and --sources: some source is not where its ref is"),
+            ("128+N", "ended by a second signal N"),
+        ],
+        "status" => &[
+            ("0", "a generation is published, and with --max-age the last success is no older"),
+            ("1", "not so, or the root cannot be read"),
+        ],
+        "pin" => &[
+            ("1", "nothing could be pinned"),
+            ("126", "the command cannot be run"),
+            ("127", "there is no such command"),
+            ("any", "the command's own"),
+        ],
+        "watch" => &[
+            ("0", "ended by SIGTERM"),
+            ("1", "failed"),
+            ("any", "with --exit-on-failure, that of the command that failed"),
+        ],
+        "git-sync" => &[
+            ("0", "done"),
+            ("1", "failed, or the configuration is wrong"),
+            ("2", "an argument cannot be read"),
+        ],
+        _ => return of(&["0", "1", "2"]),
+    };
+    let usage = usage.into_iter().filter(|_| command != "git-sync");
+    let mut codes: Vec<_> = own.iter().copied().chain(usage).collect();
+    codes.sort_by_key(|(code, _)| code.trim_end_matches("+N").parse().unwrap_or(u16::MAX));
+    codes
+}
+
 const PROXIES: (&str, &str) = ("HTTPS_PROXY, HTTP_PROXY, NO_PROXY", "Proxies, as curl(1) reads them.");
 const KUBECONFIG: (&str, &str) = ("KUBECONFIG", "The kubeconfig where no option names one.");
 const KEYS: (&str, &str) =
@@ -151,7 +193,7 @@ fn page(command: &Command, tree: &Command) -> anyhow::Result<Vec<u8>> {
         .filter_map(|arg| Some((arg.get_env()?.to_str()?.to_owned(), format!("As --{}.", arg.get_long()?))));
     let others = more.variables.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
     section("ENVIRONMENT", of_options.chain(others)).to_writer(&mut text)?;
-    let codes = EXIT_CODES.iter().map(|(code, text)| ((*code).to_owned(), format!("{text}.")));
+    let codes = exit_codes(name).into_iter().map(|(code, text)| (code.to_owned(), format!("{text}.")));
     section("EXIT STATUS", codes).to_writer(&mut text)?;
     let files = more.files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned()));
     section("FILES", files).to_writer(&mut text)?;

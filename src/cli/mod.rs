@@ -293,7 +293,7 @@ fn run(mut arguments: Vec<OsString>) -> ExitCode {
         Command::Completions(args) => complete::completions(args, tree),
         Command::Man(args) => man::run(&args, &tree),
     };
-    result.unwrap_or_else(|error| report(&error, asked_format(&arguments)))
+    result.unwrap_or_else(|error| report(&error, &arguments))
 }
 
 /// JSON, where flag or variable ask for it: what is wrong with a command line is to be read by the same programs as the
@@ -317,17 +317,26 @@ fn init(command: impl FnOnce() -> anyhow::Result<ExitCode>) -> anyhow::Result<Ex
 }
 
 /// Says an error and its hints, to people or in the log.
-fn report(error: &anyhow::Error, asked: Option<telemetry::Format>) -> ExitCode {
-    say_why(asked, telemetry::Ending::Other, &human::one_line(error.as_ref()), &hints(error));
+fn report(error: &anyhow::Error, arguments: &[OsString]) -> ExitCode {
+    let mut hints = hints(error);
+    hints.retain(|hint| !recommends(hint, arguments));
+    let line = human::one_line(error.as_ref());
+    say_why(asked_format(arguments), telemetry::Ending::Other, &line, &hints);
     let usage = error.is::<config::Error>()
         || error.is::<configmap::RulesError>()
         || error.is::<cluster::ConfigError>()
         || error.downcast_ref().is_some_and(desired::Error::is_in_rules);
     match error.downcast_ref() {
         _ if usage => Exit::Usage.into(),
-        Some(app::Error::Sources { .. }) => Exit::Some.into(),
+        Some(app::Error::Sources { .. } | app::Error::Stale { .. }) => Exit::Some.into(),
         _ => Exit::Failed.into(),
     }
+}
+
+/// Whether a hint says to try the command that has just run.
+fn recommends(hint: &str, arguments: &[OsString]) -> bool {
+    let command = arguments.get(1).and_then(|argument| argument.to_str()).unwrap_or_default();
+    matches!(command, "check" | "render") && hint.starts_with(&format!("`treeswap {command}"))
 }
 
 fn say_why(asked: Option<telemetry::Format>, ending: telemetry::Ending<'_>, line: &str, hints: &[String]) {

@@ -140,10 +140,12 @@ fn vacant(directory: &Path) -> anyhow::Result<()> {
         Ok(true) => return Ok(()),
         Ok(false) => "it is not empty".to_owned(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => error.to_string(),
+        Err(error) => format!("cannot read it: {error}"),
     };
     let value = directory.display().to_string();
-    Err(config::Error::Value { name: "--output".into(), value, why }.into())
+    let hint =
+        "name a directory that does not exist yet, or empty it: old manifests in it would be applied, too";
+    Err(config::Error::Place { name: "--output".into(), value, why, hint }.into())
 }
 
 /// A context's name, which may hold anything, as the name of a directory.

@@ -20,7 +20,7 @@ use crate::configmap::apply::{LastAttempt as Attempted, LedgerSet};
 use crate::fsx::{self, Holder};
 use crate::generation::{GenerationRecord, Name};
 use crate::human::{self, sanitize};
-use crate::phase::{Attempt, Commit, HookStatus, Outcome, Status};
+use crate::phase::{Attempt, Commit, HookStatus, Outcome, Status, followed};
 use crate::store::{self, Inspected, Inspection};
 
 /// A writer that runs answers within milliseconds.
@@ -333,10 +333,21 @@ fn table(report: &Report<'_>, now: Timestamp) -> String {
     text
 }
 
+/// When the last success was; where there was none, which other remote or ref had one in this root.
+fn last_success(sync: &Status, when: impl Fn(Timestamp) -> String) -> String {
+    match (sync.last_success, &sync.earlier_success) {
+        (Some(at), _) => when(at),
+        (None, None) => "never".to_owned(),
+        (None, Some(earlier)) => {
+            format!("never; of {} {}", followed(&earlier.remote, &earlier.asked), when(earlier.at))
+        }
+    }
+}
+
 /// What the writer says, or recorded.
 fn sync_lines(sync: &Status, live: bool, now: Timestamp, line: &mut impl FnMut(&str, &str)) {
     let when = |at: Timestamp| format!("{} ({})", human::relative(at, now), human::clock_time(at));
-    line("remote", &format!("{} {}", sync.remote, sync.asked));
+    line("remote", &followed(&sync.remote, &sync.asked));
     if let Some(progress) = &sync.progress {
         let fetched = match progress.fetched_bytes {
             0 => String::new(),
@@ -347,7 +358,7 @@ fn sync_lines(sync: &Status, live: bool, now: Timestamp, line: &mut impl FnMut(&
     // Attempts that found nothing new are not recorded: they write nothing.
     let name = if live { "last attempt" } else { "last recorded" };
     line(name, &sync.last_attempt.as_ref().map(|last| attempt(last, now)).unwrap_or_default());
-    line("last success", &sync.last_success.map_or_else(|| "never".to_owned(), when));
+    line("last success", &last_success(sync, when));
     if let Some(next) = sync.next_attempt.filter(|_| live) {
         line("next attempt", &when(next));
     }

@@ -7,22 +7,8 @@ use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::Exit;
+use crate::config::UNSERVED;
 use crate::telemetry::{Ending, Format};
-
-/// Flags of git-sync, v3's included, that `sync` does not have, and what to do instead.
-const UNSERVED: &[(&str, &str)] = &[
-    ("man", "run `treeswap man`"),
-    ("branch", "use --ref"),
-    ("rev", "use --ref"),
-    ("dest", "use --link"),
-    ("wait", "use --period"),
-    ("timeout", "use --sync-timeout"),
-    ("max-sync-failures", "use --max-failures"),
-    ("sync-hook-command", "use --exechook-command"),
-    ("change-permissions", "use --group-write"),
-    ("ssh", "leave it out"),
-    ("v", "use -v or --log-level"),
-];
 
 /// Prints help and version as clap does, and everything else as our own errors.
 pub(super) fn show(error: &Error, arguments: &[OsString], format: Option<Format>) -> ExitCode {
@@ -63,6 +49,9 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
                 None => {
                     hints.extend(runs_a_command(arguments).filter(|_| !name.starts_with('-')));
                     hints.extend(detached(&name, arguments));
+                    if hints.is_empty() {
+                        hints.extend(help(arguments));
+                    }
                     format!("unknown argument {name}")
                 }
             }
@@ -77,6 +66,10 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
                 hints.extend(names.iter().filter_map(|name| variable_hint(name)));
             }
             hints.extend(runs_a_command(arguments));
+            hints.extend(names.iter().filter_map(|name| meant_by(name)).map(str::to_owned));
+            if hints.is_empty() {
+                hints.extend(help(arguments));
+            }
             format!("{} {} required", names.join(" and "), if names.len() == 1 { "is" } else { "are" })
         }
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
@@ -155,6 +148,28 @@ fn from_where(flag: &str, arguments: &[OsString]) -> String {
     let names = [variable("TREESWAP_", flag), variable("GITSYNC_", theirs)];
     let set = names.iter().find(|name| std::env::var_os(name).is_some());
     set.map_or_else(|| flag.to_owned(), |name| format!("${name}"))
+}
+
+/// What is to be given, where the name alone does not say it.
+fn meant_by(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "ROOT" => "ROOT is the directory that `treeswap sync` has as --root",
+        "PATH" => "PATH is the directory that `treeswap sync` has as --root, or the link it keeps",
+        "SHELL" => "SHELL is bash, zsh, fish, elvish or powershell",
+        "--owner" => {
+            "--owner=NAME is this installation's name, by which it knows its own ConfigMaps; it must never change"
+        }
+        "--rules or --rules-in-tree" => {
+            "--rules=FILE is a file of rules on this machine, --rules-in-tree=PATH one in the tree"
+        }
+        _ => return None,
+    })
+}
+
+/// Where the arguments of a command are listed. `git-sync` prints them itself.
+fn help(arguments: &[OsString]) -> Option<String> {
+    let command = arguments.get(1)?.to_str().filter(|command| !command.starts_with('-'))?;
+    Some(format!("`treeswap {command} --help` lists what it takes"))
 }
 
 /// How the commands are called that run another one.

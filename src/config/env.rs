@@ -95,6 +95,21 @@ fn variables(flag: &str) -> (String, Option<String>) {
     (variable("TREESWAP", flag), theirs)
 }
 
+/// Flags of git-sync, v3's included, that `sync` does not have, and what to do instead.
+pub const UNSERVED: &[(&str, &str)] = &[
+    ("man", "run `treeswap man`"),
+    ("branch", "use --ref"),
+    ("rev", "use --ref"),
+    ("dest", "use --link"),
+    ("wait", "use --period"),
+    ("timeout", "use --sync-timeout"),
+    ("max-sync-failures", "use --max-failures"),
+    ("sync-hook-command", "use --exechook-command"),
+    ("change-permissions", "use --group-write"),
+    ("ssh", "leave it out"),
+    ("v", "use -v or --log-level"),
+];
+
 /// A line for every variable that looks as if it were ours and that is not read.
 pub fn warnings(
     command: &Command,
@@ -114,8 +129,11 @@ pub fn warnings(
         .filter_map(|name| {
             if name.starts_with("TREESWAP_") {
                 Some(format!("the variable {name} is unknown and has no effect"))
-            } else if name.starts_with("GITSYNC_") {
-                Some(format!("the variable {name} is git-sync's and has no effect here"))
+            } else if let Some(rest) = name.strip_prefix("GITSYNC_") {
+                let flag = rest.to_lowercase().replace('_', "-");
+                let instead = UNSERVED.iter().find(|(unserved, _)| *unserved == flag);
+                let instead = instead.map(|(_, instead)| format!(": {instead}")).unwrap_or_default();
+                Some(format!("the variable {name} is git-sync's and has no effect here{instead}"))
             } else {
                 let rest = name.strip_prefix("GIT_SYNC_")?;
                 Some(format!("the variable {name} is git-sync v3's and has no effect: use GITSYNC_{rest}"))

@@ -39,7 +39,7 @@ pub enum Error {
         /// What is wrong with it.
         file: crate::sources::BadFile,
     },
-    /// A path that leads through what a commit can shape, or through what is ours.
+    /// A path that cannot be used: nothing is there, or it leads through what a commit can shape or what is ours.
     #[error("invalid value {value:?} for {name}: {why}")]
     Place {
         /// The flag or variable.
@@ -104,9 +104,8 @@ impl Error {
             Self::Remote { source, .. } => source.hints(),
             Self::Sources { file, .. } => file.hints(),
             // The line itself says what is right.
-            Self::Value { .. } | Self::HiddenValue { .. } => Vec::new(),
+            Self::Value { .. } | Self::HiddenValue { .. } | Self::Needs { .. } => Vec::new(),
             Self::Conflict { one, other } => vec![format!("leave out {one} or {other}")],
-            Self::Needs { other, .. } => vec![format!("add {other}")],
         }
     }
 }
@@ -142,11 +141,11 @@ mod tests {
                 Error::Value { .. } | Error::HiddenValue { .. } => {
                     assert!(one_line(&error).contains(": it is "), "{error}");
                 }
+                Error::Needs { .. } => assert!(one_line(&error).contains(" needs "), "{error}"),
                 Error::Remote { .. }
                 | Error::Sources { .. }
                 | Error::Place { .. }
                 | Error::Conflict { .. }
-                | Error::Needs { .. }
                 | Error::Required { .. }
                 | Error::Password { .. }
                 | Error::Unsupported { .. } => reads_well(&error, &error.hints()),

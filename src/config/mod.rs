@@ -28,7 +28,7 @@ mod sources;
 mod values;
 
 pub use args::{Args, Credentials};
-pub use env::{Origins, attach, warnings};
+pub use env::{Origins, UNSERVED, attach, warnings};
 pub use error::Error;
 pub use origin::{Hidden, Origin};
 pub use personality::Personality;

@@ -147,6 +147,12 @@ pub enum RulesError {
         /// The parser's words.
         why: String,
     },
+    /// Nothing but comments.
+    #[error("the rules in {file} cannot be read: it is empty")]
+    Empty {
+        /// The file.
+        file: String,
+    },
     /// More text than rules may have.
     #[error("the rules in {file} have {bytes} bytes, the limit is {limit}")]
     TooLarge {
@@ -183,13 +189,21 @@ pub(super) fn more(count: usize) -> String {
 /// So many of a list are shown.
 pub(super) const SHOWN: usize = 20;
 
+/// What shows whether rules are right.
+const TRY: &str = "`treeswap render` tries the rules offline";
+
 impl RulesError {
     /// What an operator can do, a line each: the other problems, and flags that help.
     pub fn hints(&self) -> Vec<String> {
         let problems = match self {
             Self::Wrong { problems, .. } => problems,
             Self::Syntax { .. } => {
-                return vec!["correct the YAML there; `treeswap render` tries it offline".to_owned()];
+                return vec!["correct the YAML there".to_owned(), TRY.to_owned()];
+            }
+            Self::Empty { .. } => {
+                return vec![
+                    "write `maps` into it, as in Prow's config_updater, or name another file".to_owned(),
+                ];
             }
             Self::TooLarge { .. } => {
                 return vec!["one pattern for many files needs less: `**` is any depth".to_owned()];
@@ -204,7 +218,7 @@ impl RulesError {
             hints.push("--unknown-fields=ignore ignores such fields, as Prow does".to_owned());
         }
         if hints.is_empty() {
-            hints.push("correct that field; `treeswap render` tries the rules offline".to_owned());
+            hints.extend(["correct that field".to_owned(), TRY.to_owned()]);
         }
         hints
     }
@@ -213,7 +227,10 @@ impl RulesError {
     pub fn problems(&self) -> &[Problem] {
         match self {
             Self::Wrong { problems, .. } => problems,
-            Self::Syntax { .. } | Self::TooLarge { .. } | Self::DefaultNamespace { .. } => &[],
+            Self::Syntax { .. }
+            | Self::Empty { .. }
+            | Self::TooLarge { .. }
+            | Self::DefaultNamespace { .. } => &[],
         }
     }
 }
@@ -232,6 +249,7 @@ mod tests {
         };
         let each = [
             RulesError::Syntax { file: file(), why: "a tab".into() },
+            RulesError::Empty { file: file() },
             RulesError::TooLarge { file: file(), bytes: 3, limit: 2 },
             RulesError::DefaultNamespace { name: "A".into(), why: "it has a capital" },
             wrong(vec![Fault::Duplicate]),
@@ -241,6 +259,7 @@ mod tests {
         for error in each {
             match error {
                 RulesError::Syntax { .. }
+                | RulesError::Empty { .. }
                 | RulesError::TooLarge { .. }
                 | RulesError::DefaultNamespace { .. }
                 | RulesError::Wrong { .. } => {}

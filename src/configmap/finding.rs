@@ -57,6 +57,23 @@ pub enum Finding {
         /// The largest keys: size and file.
         largest: Vec<(String, usize, Vec<u8>)>,
     },
+    /// A key that alone is more than the API server takes.
+    OversizeKey {
+        /// The ConfigMap.
+        name: String,
+        /// The key.
+        key: String,
+        /// Its file.
+        path: Vec<u8>,
+        /// Bytes of what.
+        what: &'static str,
+        /// How many.
+        bytes: usize,
+        /// How many it takes.
+        limit: usize,
+        /// Whether its rule compresses it.
+        compressed: bool,
+    },
     /// More keys and values than this process has memory for.
     TooMuch {
         /// The ConfigMap at which they were.
@@ -112,6 +129,13 @@ impl Finding {
                 "gzip and partitioned_names make it smaller; --oversize=grow splits it over more ConfigMaps, \
                  --oversize=skip leaves it out"
             }
+            Self::OversizeKey { compressed: false, .. } => {
+                "gzip makes it smaller; else make the file smaller, or move it out of the rule; --oversize=skip leaves the \
+                 ConfigMap out"
+            }
+            Self::OversizeKey { compressed: true, .. } => {
+                "make the file smaller, or move it out of the rule; --oversize=skip leaves the ConfigMap out"
+            }
             Self::TooMuch { .. } => {
                 "raise the memory limit of the container, or let rules name fewer files: two plans have to fit into it"
             }
@@ -160,6 +184,14 @@ impl std::fmt::Display for Finding {
                 write!(
                     f,
                     "ConfigMap {name} has {bytes} bytes {what}, the limit is {limit}; the largest keys: {largest}"
+                )
+            }
+            Self::OversizeKey { name, key, path, what, bytes, limit, .. } => {
+                let (key, path) = (human::middle(key), human::middle(&escaped(path)));
+                write!(
+                    f,
+                    "key {key} ({path}) of ConfigMap {name} alone has {bytes} bytes {what}, the limit is {limit}, and a \
+                     key cannot be split"
                 )
             }
             Self::TooMuch { name, limit } => {
@@ -220,6 +252,15 @@ mod tests {
             Finding::Link { path: path(), why: BadLink::Dangling },
             Finding::IllegalKey { path: path(), name: text(), why: KeyFault::Empty },
             Finding::Oversize { name: text(), what: "of keys", bytes: 2, limit: 1, largest: Vec::new() },
+            Finding::OversizeKey {
+                name: text(),
+                key: text(),
+                path: path(),
+                what: "of keys",
+                bytes: 2,
+                limit: 1,
+                compressed: true,
+            },
             Finding::TooMuch { name: text(), limit: 1 << 20 },
             Finding::NameTaken { name: text(), taken: text() },
             Finding::NoRepository { pattern: text() },
@@ -233,6 +274,7 @@ mod tests {
                 | Finding::IllegalKey { .. }
                 | Finding::Link { .. }
                 | Finding::Oversize { .. }
+                | Finding::OversizeKey { .. }
                 | Finding::TooMuch { .. }
                 | Finding::NameTaken { .. }
                 | Finding::NoRepository { .. } => true,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::finding::{Finding, Refused};
-use super::payload::{LimitExceeded, Payload, Value, check_key, partition};
+use super::payload::{LimitExceeded, Payload, Value, ValueEncoding, check_key, partition};
 use super::rules::{ClusterNamespace, Names, RuleSet};
 use super::split;
 use super::tree::Tree;
@@ -170,6 +170,14 @@ impl Planned {
     /// That it is over a ceiling, with its largest keys.
     pub(super) fn oversize(&self, over: LimitExceeded) -> Finding {
         let file = |key: &String| self.files.get(key).cloned().unwrap_or_default();
+        let alone = self.payload.values().iter().find_map(|(key, value)| {
+            let one = Payload::new([(key.clone(), value.clone())].into());
+            one.over().map(|over| (key.clone(), value.form() == ValueEncoding::Gzip, over))
+        });
+        if let Some((key, compressed, LimitExceeded { what, bytes, limit })) = alone {
+            let (name, path) = (self.name.clone(), file(&key));
+            return Finding::OversizeKey { name, key, path, what, bytes, limit, compressed };
+        }
         let largest = self.payload.largest().into_iter().map(|(key, size)| {
             let path = file(&key);
             (key, size, path)

@@ -55,6 +55,9 @@ impl RuleSet {
         }
         let top: Top<'_> = serde_yaml::from_str(source)
             .map_err(|error| RulesError::Syntax { file: file(), why: error.to_string() })?;
+        if top.0.is_empty() {
+            return Err(RulesError::Empty { file: file() });
+        }
         let mut reader = RulesParser { source, setting, problems: Vec::new(), warnings: Vec::new() };
         let set = reader.document(&top, variable);
         if reader.problems.is_empty() {
@@ -110,8 +113,8 @@ impl RulesParser<'_> {
         let own = top.0.iter().any(|(key, _)| OWN_FILE.iter().any(|name| is(key, name)));
         let (prefix, fields) = match sections.first() {
             Some((_, section)) => ("config_updater.", self.fields("config_updater", section, SECTION)),
-            None if own => ("", self.entries("", &top.0, OWN_FILE)),
-            None => ("", BTreeMap::new()),
+            None if !own && self.is_plugins_file(top) => ("", BTreeMap::new()),
+            None => ("", self.entries("", &top.0, OWN_FILE)),
         };
         let dialect = match fields.get("dialect") {
             None => self.setting.dialect,

@@ -191,6 +191,11 @@ impl<'de> Deserialize<'de> for Top<'de> {
                 Ok(Top(Vec::new()))
             }
 
+            /// What a document of nothing is to this parser.
+            fn visit_none<E>(self) -> Result<Self::Value, E> {
+                Ok(Top(Vec::new()))
+            }
+
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut entries = Vec::new();
                 while let Some(key) = map.next_key::<Node<'de>>()? {

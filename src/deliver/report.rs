@@ -212,7 +212,7 @@ impl Target {
     }
 
     /// One of which nothing could be learned.
-    pub(super) fn failed(cluster: &str, namespace: &str, name: &str, why: &str, hints: Vec<String>) -> Self {
+    pub(crate) fn failed(cluster: &str, namespace: &str, name: &str, why: &str, hints: Vec<String>) -> Self {
         Self {
             cluster: cluster.to_owned(),
             namespace: namespace.to_owned(),

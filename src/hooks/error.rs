@@ -123,7 +123,8 @@ impl Error {
             }
             Failure::Ended { .. } => {
                 vec![
-                    "what the program said is its own; run it by hand in that directory, as this user"
+                    "what follows the exit status is the program's own; to repeat it, check out that revision and run the \
+                     program there, as this user"
                         .to_owned(),
                 ]
             }

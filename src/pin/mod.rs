@@ -378,9 +378,7 @@ impl Error {
     /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
         let hint = match self {
-            Self::NoGeneration { .. } => {
-                "is this the root, and has the first sync ended? `treeswap status` tells; `treeswap pin --wait 1m` waits for it"
-            }
+            Self::NoGeneration { link } => return vec![why_nothing(link)],
             Self::OtherLayout { .. } => "name its link instead: ROOT/LINK",
             Self::NotALink { .. } => "name the root, or the link that names its current generation",
             Self::NotAGeneration { .. } => "pin the root itself, not a link or a directory in it",
@@ -402,6 +400,23 @@ impl Error {
             Self::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
             _ => false,
         }
+    }
+}
+
+/// What to do where nothing is published (yet).
+fn why_nothing(link: &Path) -> String {
+    let root = link.parent().unwrap_or(link).display();
+    let is_there = |name: &str| link.with_file_name(name).symlink_metadata().is_ok();
+    if !link.with_file_name(".").is_dir() {
+        format!("there is no directory {root}: name the --root of `treeswap sync`, or the link it keeps")
+    } else if link.file_name() != Some(LINK.as_ref()) {
+        "has the first sync ended, and is this its link? `treeswap pin --wait 1m` waits for the first generation".to_owned()
+    } else if is_there("..treeswap") {
+        format!(
+            "`treeswap status {root}` says what the sync does; `treeswap pin --wait 1m` waits for the first generation"
+        )
+    } else {
+        format!("{root} is no root of treeswap: name the --root of `treeswap sync`, or the link it keeps")
     }
 }
 

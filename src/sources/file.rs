@@ -104,10 +104,9 @@ pub struct BadFile {
 impl BadFile {
     /// What an operator can do, wherever it was read.
     pub fn hints(&self) -> Vec<String> {
-        vec![format!(
-            "mend the file, or how it is named; `treeswap check --sources={} --root=DIR` says whether it is right",
-            self.path.display()
-        )]
+        let check =
+            format!("`treeswap check --sources={} --root=DIR` says whether it is right", self.path.display());
+        vec!["mend the file, or how it is named".to_owned(), check]
     }
 
     /// It could not be looked at.

@@ -1,11 +1,14 @@
 //! What goes wrong in the root: every variant names the act and the path.
 
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use crate::fsx::needs_operator;
 use crate::human;
 use crate::payload::BlobError;
+
+use super::names::PRIVATE;
 
 /// What a file system runs out of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +49,22 @@ pub enum Error {
     NoRoot {
         /// The directory.
         path: PathBuf,
+    },
+    /// A directory that is not there.
+    #[error("there is no directory {}", path.display())]
+    NoDirectory {
+        /// What was named.
+        path: PathBuf,
+    },
+    /// The root leads through a link to nothing.
+    #[error("cannot make the root {}: {} is a link to {}, which does not exist", path.display(), link.display(), target.display())]
+    Dangling {
+        /// The root.
+        path: PathBuf,
+        /// The root, or a directory on the way to it.
+        link: PathBuf,
+        /// What it names.
+        target: PathBuf,
     },
     /// The root is no place to work in.
     #[error("refusing the root {}: {why}", path.display())]
@@ -193,6 +212,8 @@ impl Error {
             | Self::OtherLayout { .. }
             | Self::BadLink { .. }
             | Self::NoRoot { .. }
+            | Self::NoDirectory { .. }
+            | Self::Dangling { .. }
             | Self::Foreign { .. }
             | Self::Folded { .. }
             | Self::Collision { .. }
@@ -207,7 +228,10 @@ impl Error {
     pub fn hints(&self) -> Vec<String> {
         use io::ErrorKind as Kind;
         let hint = match self {
-            Self::NoRoot { .. } => "name the directory that `treeswap sync` has as --root",
+            Self::NoRoot { .. } | Self::NoDirectory { .. } => {
+                "name the directory that `treeswap sync` has as --root"
+            }
+            Self::Dangling { .. } => "make that directory, or give --root the directory that is meant",
             Self::Refused { .. } => {
                 "give --root a directory of its own, for example an emptyDir's mount path"
             }
@@ -224,7 +248,7 @@ impl Error {
                 "one writer a root: stop the other one, or give this one a root of its own"
             }
             Self::Replaced { .. } => {
-                "mount the root once, for the life of the Pod; restart treeswap to start on what is there now"
+                "make the directory again, and it is filled; after a mount, restart treeswap"
             }
             Self::Collision { .. } => {
                 "move that entry out of the root, or rename the file in the repository; what is published stays"
@@ -252,9 +276,7 @@ impl Error {
                 Some(Kind::ReadOnlyFilesystem) => {
                     "the root is mounted read-only: the sidecar needs it writable, only its consumers do not"
                 }
-                Some(Kind::PermissionDenied) => {
-                    "the root must be writable by this user: set fsGroup in the Pod's securityContext, or chown the directory"
-                }
+                Some(Kind::PermissionDenied) => return self.denied(),
                 Some(Kind::InvalidFilename) => {
                     "this file system allows shorter names than the repository uses: use another one for the root"
                 }
@@ -269,6 +291,39 @@ impl Error {
         };
         vec![hint.to_owned()]
     }
+
+    /// Who owns what may not be touched, who we are, and what gives it to us. All of a root has to be one user's: what
+    /// another one made in it is not ours by the root's own owner.
+    fn denied(&self) -> Vec<String> {
+        let Self::Io { act, path, .. } = self else { return vec![writable("ROOT")] };
+        let there = path.ancestors().find_map(|at| Some((at, std::fs::symlink_metadata(at).ok()?)));
+        let ours = rustix::process::geteuid().as_raw();
+        let mut hints = Vec::new();
+        if let Some((at, found)) = there.filter(|(_, found)| found.uid() != ours) {
+            hints.push(format!("{} belongs to user {}, and this is user {ours}", at.display(), found.uid()));
+        }
+        let root =
+            path.ancestors().find(|at| at.file_name() == Some(PRIVATE.as_ref())).and_then(Path::parent);
+        hints.push(match root {
+            _ if *act == MAKE_ROOT => format!(
+                "make the directory as a user who may, and `chown {ours} {}`; in a Pod, mount a volume there and set fsGroup",
+                path.display()
+            ),
+            Some(root) => writable(&root.display().to_string()),
+            None => writable("ROOT"),
+        });
+        hints
+    }
+}
+
+/// What an error of `Io` says where the root could not be made.
+pub(crate) const MAKE_ROOT: &str = "make the root";
+
+fn writable(root: &str) -> String {
+    let ours = rustix::process::geteuid().as_raw();
+    format!(
+        "all of the root must be writable by this user: set fsGroup in the Pod's securityContext, or `chown -R {ours} {root}`"
+    )
 }
 
 /// Names for people: some of them, quoted, and how many more there are.

@@ -2,6 +2,7 @@
 //! read-only mount. What `treeswap status` shows.
 
 use std::cmp::Reverse;
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -54,11 +55,17 @@ pub struct Inspected {
 
 /// Looks at a root.
 pub fn inspect(root: &Path) -> Result<Inspection, Error> {
-    let path = fs_err::canonicalize(root).map_err(Error::io("resolve the root", root))?;
+    let path = std::fs::canonicalize(root).map_err(|error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => Error::NoDirectory { path: root.to_owned() },
+        _ => Error::io("resolve the root", root)(error),
+    })?;
+    if !path.is_dir() {
+        return Err(Error::NoDirectory { path });
+    }
     let dir = fsx::open_dir_at_path(&path).map_err(Error::io("open", &path))?;
     let private = match fsx::open_dir(&dir, PRIVATE) {
         Ok(private) => Some(private),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(Error::io("open the directory", path.join(PRIVATE))(error)),
     };
     let state = match private.as_ref().map(State::load).transpose() {

@@ -44,7 +44,7 @@ use rustix::fs::FileType;
 
 use crate::fsx::{self, Flush, Link};
 use crate::generation::{LINK, Name, WORKTREES};
-use crate::store::error::{Error, some_names};
+use crate::store::error::{Error, MAKE_ROOT, some_names};
 use crate::store::link::{Swapped, clean};
 use crate::store::names::{DIR_MODE, LINK_TMP, PRIVATE, PRIVATE_ASIDE, STAGING, STATE, TRASH};
 use crate::store::state::{Loaded, State};
@@ -211,13 +211,24 @@ fn resolve(asked: &Path) -> Result<PathBuf, Error> {
         Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
             return refused("something on the way to it is not a directory");
         }
-        Err(_) => fs_err::create_dir_all(asked).map_err(Error::io("make the root", asked))?,
+        Err(_) => match dangling(asked) {
+            Some((link, target)) => return Err(Error::Dangling { path: asked.to_owned(), link, target }),
+            None => std::fs::create_dir_all(asked).map_err(Error::io(MAKE_ROOT, asked))?,
+        },
     }
-    let path = fs_err::canonicalize(asked).map_err(Error::io("resolve the root", asked))?;
+    let path = std::fs::canonicalize(asked).map_err(Error::io("resolve the root", asked))?;
     match unusable(&path) {
         Some(why) => refused(why),
         None => Ok(path),
     }
+}
+
+/// The first link on the way to it that leads nowhere, and what it names.
+fn dangling(asked: &Path) -> Option<(PathBuf, PathBuf)> {
+    let mut way: Vec<&Path> = asked.ancestors().collect();
+    way.reverse();
+    let link = way.into_iter().find(|at| at.is_symlink() && !at.exists())?;
+    Some((link.to_owned(), std::fs::read_link(link).ok()?))
 }
 
 /// Directories that are never a root, however empty: they belong to the system or to a user.

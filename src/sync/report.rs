@@ -77,7 +77,7 @@ impl Report {
         status: watch::Sender<Status>,
     ) -> Self {
         let InitialState { remote, before, received } = seen;
-        let last_success = known_success(before, view, &remote, &options.asked);
+        let (last_success, earlier_success) = known_success(before, view, &remote, &options.asked);
         metrics.succeeded(last_success.map(seconds));
         status.send_modify(|status| {
             let hooks = std::mem::take(&mut status.hooks);
@@ -86,6 +86,7 @@ impl Report {
                 asked: options.asked.clone(),
                 root: options.root.display().to_string(),
                 last_success,
+                earlier_success,
                 hooks,
                 ..Status::default()
             };
@@ -366,7 +367,7 @@ impl Report {
                 }
                 let remote = view.current().map(|record| record.revision.to_string());
                 match view.current().filter(|_| self.options.one_time) {
-                    Some(record) => agreed_line(asked, record, took),
+                    Some(record) => agreed_line(asked, record, view, took),
                     None => {
                         debug!(name: "unchanged", remote, asked, updates, duration_ms = millis(took), "unchanged");
                     }

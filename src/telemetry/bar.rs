@@ -14,13 +14,14 @@ static SHOWN: OnceLock<ProgressBar> = OnceLock::new();
 pub struct Bar(ProgressBar);
 
 impl Bar {
-    /// Shows it on stderr, which has to be a terminal.
-    pub fn show() -> Self {
+    /// Shows it on stderr, which has to be a terminal, with what is done.
+    pub fn show(what: &str) -> Self {
         let bar = SHOWN.get_or_init(ProgressBar::new_spinner).clone();
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
             bar.set_style(style);
         }
         bar.reset(); // an earlier one has ended
+        bar.set_message(what.to_owned()); // before it is drawn
         bar.enable_steady_tick(Duration::from_millis(120));
         Self(bar)
     }

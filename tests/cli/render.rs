@@ -178,7 +178,11 @@ fn what_is_refused_is_named_and_nothing_is_written() {
     complains(&render(&world, &[&good]), 2, &["--tree, --repo or --sources"]);
     complains(&render(&world, &[&good, &tree, "--repo=x"]), 2, &["--tree and --repo exclude each other"]);
     complains(&render(&world, &["--rules=/nonexistent", &tree]), 2, &["--rules", "/nonexistent"]);
-    complains(&render(&world, &[&good, "--tree=/nonexistent"]), 1, &["/nonexistent"]);
+    complains(
+        &render(&world, &[&good, "--tree=/nonexistent"]),
+        2,
+        &["--tree: cannot read it", "/nonexistent"],
+    );
     for idle in ["--ref=main", "--mirror=/x", "--username=me", "--ssh-key-file=/x"] {
         let flag = idle.split_once('=').unwrap().0;
         complains(&render(&world, &[&good, &tree, idle]), 2, &[&format!("{flag} needs --repo")]);

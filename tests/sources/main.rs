@@ -385,12 +385,22 @@ fn a_hook_gets_the_set_and_once_ends_by_what_failed() {
     ]));
     let status: serde_json::Value = serde_json::from_str(&status.stdout).unwrap();
     assert_eq!(status["generations"][0]["commit"]["sources"], set);
-    let _away = one.away();
+    let away = one.away();
     two.commit(&Files::new().file("g", "3"));
     let ran = many.once();
     assert_eq!(ran.status.code(), Some(3), "{}", ran.stderr);
     assert!(ran.stderr.contains("published without the newest of one"), "{}", ran.stderr);
     many.shows(&[("one/f", "1"), ("two/g", "3")]);
+    let again = many.once();
+    assert_eq!(again.status.code(), Some(3), "{}", again.stderr);
+    let words =
+        ["nothing new from the sources that answered: ", "not up to date: one; what was published stays"];
+    assert!(words.iter().all(|words| again.stderr.contains(words)), "{}", again.stderr);
+    drop(away);
+    let all = many.once().expect_ok("all of them answer");
+    assert!(all.stderr.contains("the sources agree: "), "{}", all.stderr);
+    let table = to_end(&mut many.world.treeswap(&["status".as_ref(), many.world.root.as_os_str()])).stdout;
+    assert!(table.contains(&format!(" the sources in {}\n", many.file().display())), "{table}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn check_reads_the_file_and_asks_nobody() {
     let refused = |ran: Ran, words: &str| {
         assert_eq!(ran.status.code(), Some(2), "{}", ran.stderr);
         assert!(
-            ran.stderr.contains(words) && ran.stderr.contains("\nhint: mend the file, or how it is named; "),
+            ran.stderr.contains(words) && ran.stderr.contains("\nhint: mend the file, or how it is named\n"),
             "{}",
             ran.stderr
         );

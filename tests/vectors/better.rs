@@ -234,7 +234,7 @@ fn what_cannot_grow_is_noted_and_refused() {
     let (tree, mut contents) = tree_of([("big/f", vec![b'x'; 2_000_000])]);
     let policies = Policies { oversize: Oversize::Grow, ..Policies::default() };
     let plan = plan(&rules, &tree, &mut contents, &Options { policies, ..Options::default() }).unwrap();
-    let is_oversize = |finding: &Finding| matches!(finding, Finding::Oversize { bytes: 2_000_000, .. });
+    let is_oversize = |finding: &Finding| matches!(finding, Finding::OversizeKey { bytes: 2_000_000, .. });
     assert!(
         is_oversize(&plan.noted[0]) && is_oversize(&plan.refused[0]),
         "{:?} {:?}",

@@ -34,9 +34,28 @@ pub(super) fn notes(report: &Report) {
     for failure in report.unanswered.iter().chain(&report.failures) {
         say!("treeswap: {failure}");
     }
-    for hint in hints(report) {
-        say!("hint: {hint}");
+    for (line, hints) in complaints(report) {
+        say!("treeswap: {line}");
+        hints.iter().for_each(|hint| say!("hint: {hint}"));
     }
+}
+
+/// What went wrong with targets, each cause once, and what to do about it. The results name them all.
+fn complaints(report: &Report) -> Vec<(String, &[String])> {
+    let mut causes: Vec<(&Target, usize)> = Vec::new();
+    for target in report.targets.iter().filter(|target| !target.hints.is_empty()) {
+        let alike = |one: &&mut (&Target, usize)| (&one.0.why, &one.0.hints) == (&target.why, &target.hints);
+        match causes.iter_mut().find(alike) {
+            Some((_, more)) => *more += 1,
+            None => causes.push((target, 0)),
+        }
+    }
+    let line = |(target, more): (&Target, usize)| {
+        let Target { cluster, namespace, name, outcome, .. } = target;
+        let others = if more == 0 { String::new() } else { format!(" (and {more} more)") };
+        format!("{cluster}/{namespace}/{name}{others}: {}: {}", outcome.word(), why(target))
+    };
+    causes.into_iter().map(|cause| (line(cause), cause.0.hints.as_slice())).collect()
 }
 
 /// Writes the results into the log. The summary comes last: Kubernetes keeps the end of a log.
@@ -160,4 +179,41 @@ fn line(target: &Target, dry_run: bool) -> String {
     let why = why(target);
     let keys = keys(target);
     format!("{cluster}/{namespace}/{name}: {result}: {why}{keys}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cause_is_said_once_with_its_hints_under_it() {
+        let target = |name: &str, why: &str, hints: &[&str]| {
+            let hints = hints.iter().map(|hint| (*hint).to_owned()).collect();
+            Target::failed("test", "ns", name, why, hints)
+        };
+        let revision = Revision(crate::revision::ObjectId([1; 20]));
+        let report = Report {
+            revision,
+            sources: Default::default(),
+            targets: vec![
+                target("a", "no right", &["grant it"]),
+                target("b", "no right", &["grant it"]),
+                target("c", "too large", &["split it"]),
+            ],
+            notes: Vec::new(),
+            failures: Vec::new(),
+            unanswered: Vec::new(),
+        };
+        let said: Vec<String> = complaints(&report)
+            .iter()
+            .map(|(line, hints)| format!("{line} / {}", hints.join("; ")))
+            .collect();
+        assert_eq!(
+            said,
+            [
+                "test/ns/a (and 1 more): failed: no right / grant it",
+                "test/ns/c: failed: too large / split it"
+            ]
+        );
+    }
 }

@@ -10,6 +10,7 @@ use crate::config::error::Error;
 use crate::config::personality::Personality;
 use crate::config::values::path;
 use crate::payload::Symlinks;
+use crate::phase::ITS_SOURCES;
 use crate::phase::machine::{Patience, Timing};
 use crate::revision::Ref;
 use crate::{mirror, retry, store, sync};
@@ -27,7 +28,7 @@ impl Check<'_> {
         Ok(sync::Options {
             asked: match source.sources.as_str() {
                 "" => asked.to_string(),
-                _ => "its sources".to_owned(),
+                _ => ITS_SOURCES.to_owned(),
             },
             root: root.to_owned(),
             limits: self.limits()?,

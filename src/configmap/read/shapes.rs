@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::RulesParser;
 use crate::configmap::fault::Fault;
-use crate::configmap::yaml::{Node, Trap};
+use crate::configmap::yaml::{Node, Top, Trap};
 
 /// Fields that Prow once had, and what to do instead.
 const REMOVED: &[(&str, &str)] = &[
@@ -14,7 +14,60 @@ const REMOVED: &[(&str, &str)] = &[
     ("plugin_file", "write a map for that file"),
 ];
 
+/// Fields that Prow's `plugins.yaml` has at its top besides `config_updater`.
+const OF_PLUGINS: &[&str] = &[
+    "approve",
+    "blockades",
+    "blunderbuss",
+    "branch_cleaner",
+    "bugzilla",
+    "cat",
+    "cherry_pick_approved",
+    "cherry_pick_unapproved",
+    "dco",
+    "external_plugins",
+    "golint",
+    "goose",
+    "heart",
+    "help",
+    "jira",
+    "label",
+    "lgtm",
+    "milestone_applier",
+    "override",
+    "owners",
+    "plugins",
+    "project_config",
+    "project_manager",
+    "repo_milestone",
+    "require_matching_label",
+    "requiresig",
+    "retitle",
+    "sigmention",
+    "size",
+    "slack",
+    "trigger",
+    "triggers",
+    "welcome",
+];
+
 impl RulesParser<'_> {
+    /// Whether a document without our section is a `plugins.yaml` that does without it. One in which the section's name
+    /// is misspelt is none: Prow's default maps would hold in its place.
+    pub(super) fn is_plugins_file(&mut self, top: &Top<'_>) -> bool {
+        const SECTION: &str = "config_updater";
+        let mut theirs = false;
+        for (key, _) in &top.0 {
+            let Node::Text(text) = key else { continue };
+            theirs |= OF_PLUGINS.iter().any(|name| text.eq_ignore_ascii_case(name));
+            if is_close(text, SECTION) {
+                self.fault(text, key, Fault::Unknown(Some(SECTION)));
+                theirs = true; // that is what is wrong with it
+            }
+        }
+        theirs
+    }
+
     /// The known fields of a mapping, each with its key. Others are named.
     pub(super) fn fields<'n>(
         &mut self,

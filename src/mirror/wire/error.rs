@@ -263,6 +263,15 @@ pub enum Error {
         #[source]
         source: Libgit2,
     },
+    /// A local repository that this user may not read.
+    #[error("cannot read the repository {}", path.display())]
+    LocalDenied {
+        /// Where it is.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
     /// ssh has words of its own.
     #[error("ssh to {remote}")]
     Ssh {
@@ -325,6 +334,7 @@ impl Error {
             Self::NoSuchRef { .. }
             | Self::BadRemote { .. }
             | Self::Credential { .. }
+            | Self::LocalDenied { .. }
             | Self::TooMuch { .. }
             | Self::Auth { .. }
             | Self::Redirect { .. }
@@ -410,7 +420,9 @@ impl Error {
             }
             Self::NotGit { .. } => hint("check the URL; a log-in page or a proxy may be answering"),
             Self::ObjectFormat { .. } => hint("the server must offer a sha1 repository"),
-            Self::Local { .. } => hint("check the path, and that the user treeswap runs as may read it"),
+            Self::Local { .. } | Self::LocalDenied { .. } => {
+                hint("check the path, and that the user treeswap runs as may read it")
+            }
             Self::Ssh { source, .. } => source.hints(),
             Self::Issuer { source, .. } => source.hints(),
         }

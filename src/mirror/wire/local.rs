@@ -41,7 +41,9 @@ impl Local {
         let (path, wanted, none) = (self.path.clone(), asked.to_vec(), FoundRefs::none(&self.name));
         match blocking(move || look_up(&path, &wanted, none)).await {
             Ok(found) => Ok(found),
-            Err(source) if source.code() == ErrorCode::NotFound => self.failed(source),
+            Err(source) if source.code() == ErrorCode::NotFound || denied(&self.path).is_some() => {
+                self.failed(source)
+            }
             // A format that libgit2 does not read (reftable, sha256): git does, or says better what is wrong.
             Err(source) => match self.upload_pack()? {
                 Some(reader) => {
@@ -55,7 +57,11 @@ impl Local {
     }
 
     fn failed<T>(&self, source: git2::Error) -> Result<T, Error> {
-        Err(Error::Local { path: self.path.clone(), source: Libgit2(source) })
+        let path = self.path.clone();
+        Err(match denied(&path) {
+            Some(source) => Error::LocalDenied { path, source },
+            None => Error::Local { path, source: Libgit2(source) },
+        })
     }
 
     fn upload_pack(&self) -> Result<Option<super::framing::PacketReader>, Error> {
@@ -134,6 +140,15 @@ fn open(path: &Path) -> Result<Repository, git2::Error> {
             _ => Err(error),
         }
     })
+}
+
+/// That this user may not read what is there, where that is so: libgit2 finds no repository then, and git says the same.
+fn denied(path: &Path) -> Option<std::io::Error> {
+    let mut longer = path.as_os_str().to_owned();
+    longer.push(".git");
+    let places = [path.to_owned(), path.join(".git"), PathBuf::from(longer)];
+    let heads = places.iter().map(|place| std::fs::File::open(place.join("HEAD")));
+    heads.filter_map(Result::err).find(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 /// libgit2 refuses repositories that another user owns, as git does before it runs what their configuration names. We

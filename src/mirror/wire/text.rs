@@ -8,7 +8,14 @@ pub(super) fn escaped(bytes: &[u8], limit: usize) -> String {
     let bytes = secret::quoted_bytes(bytes);
     let text = &bytes[..bytes.len().min(limit)];
     let more = if bytes.len() > limit { "..." } else { "" };
-    format!("{}{more}", text.escape_ascii())
+    let mut shown = String::with_capacity(text.len());
+    for byte in text {
+        match byte {
+            b'\'' | b'"' => shown.push(char::from(*byte)), // what quotes a name is no danger, and reads better
+            byte => shown.extend(std::ascii::escape_default(*byte).map(char::from)),
+        }
+    }
+    format!("{shown}{more}")
 }
 
 /// The last of an error's causes: those above it only say which part of the client noticed it.

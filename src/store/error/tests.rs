@@ -6,6 +6,8 @@ fn each() -> Vec<Error> {
     let io = |kind: io::ErrorKind| Error::Io { act: "write", path: root(), source: kind.into() };
     let mut each = vec![
         Error::NoRoot { path: root() },
+        Error::NoDirectory { path: root() },
+        Error::Dangling { path: root(), link: root(), target: "/gone".into() },
         Error::Refused { path: root(), why: "it is a file".into() },
         Error::OtherLayout { path: root(), made: "git-sync" },
         Error::BadLink { path: root(), why: "a directory is there".into() },
@@ -40,6 +42,8 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
     let named = |error: &Error| match error {
         Error::Io { .. }
         | Error::NoRoot { .. }
+        | Error::NoDirectory { .. }
+        | Error::Dangling { .. }
         | Error::Refused { .. }
         | Error::OtherLayout { .. }
         | Error::BadLink { .. }
@@ -54,7 +58,7 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
         | Error::OverCeiling { .. }
         | Error::Cancelled => std::mem::discriminant(error),
     };
-    assert_eq!(each().iter().map(named).collect::<std::collections::HashSet<_>>().len(), 15);
+    assert_eq!(each().iter().map(named).collect::<std::collections::HashSet<_>>().len(), 17);
     for error in each() {
         reads_well(&error, &error.hints());
     }
@@ -73,4 +77,22 @@ fn amounts_are_written_for_people_and_a_full_disk_needs_somebody() {
     for error in each().iter().filter(|error| error.is_full()) {
         assert!(!error.is_transient(), "{error}");
     }
+}
+
+#[test]
+fn who_may_not_write_a_root_is_told_who_owns_it_and_what_gives_all_of_it() {
+    let denied = |act, path: &str| Error::Io {
+        act,
+        path: path.into(),
+        source: io::ErrorKind::PermissionDenied.into(),
+    };
+    let ours = rustix::process::geteuid().as_raw();
+    let hints = denied("open the lock", "/srv/root/..treeswap/lock").hints();
+    assert!(hints.last().unwrap().ends_with(&format!("`chown -R {ours} /srv/root`")), "{hints:?}");
+    let hints = denied(MAKE_ROOT, "/srv/root").hints();
+    assert!(hints.last().unwrap().contains(&format!("`chown {ours} /srv/root`")), "{hints:?}");
+    let owner = std::fs::symlink_metadata("/proc/1").unwrap().uid();
+    let hints = denied("open the lock", "/proc/1/..treeswap/lock").hints();
+    let told = hints[0] == format!("/proc/1 belongs to user {owner}, and this is user {ours}");
+    assert_eq!(told, owner != ours, "{hints:?}");
 }

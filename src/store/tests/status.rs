@@ -40,7 +40,7 @@ fn what_is_no_root_is_said_so() {
     let world = World::new();
     fs_err::create_dir(world.root()).unwrap();
     assert!(matches!(inspect(&world.root()), Err(Error::NoRoot { .. })));
-    assert!(matches!(inspect(&world.at("absent")), Err(Error::Io { .. })));
+    assert!(matches!(inspect(&world.at("absent")), Err(Error::NoDirectory { .. })));
     assert_eq!(world.names(), [""; 0], "looking changes nothing");
 }
 

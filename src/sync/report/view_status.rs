@@ -7,24 +7,35 @@ use tracing::{info, warn};
 
 use super::millis;
 use crate::generation::GenerationRecord;
-use crate::phase::{GenerationStatus, Status};
+use crate::phase::{EarlierSuccess, GenerationStatus, Status};
 use crate::store::Published;
 use crate::sync::view::View;
 
-/// When an attempt for this root succeeded last, by what the process before recorded: not if it followed another remote
-/// or ref. A root without such a record was filled when its current generation was published.
+/// When an attempt for this root succeeded last, by what the process before recorded; and the last success of another
+/// remote or ref, which is not this one's, but is kept: a run for another ref takes nothing from this one's record. A
+/// root without a record was filled when its current generation was published.
 pub(super) fn known_success(
     before: Option<Status>,
     view: &View,
     remote: &str,
     asked: &str,
-) -> Option<Timestamp> {
-    let known = match before {
-        Some(before) if before.remote == remote && before.asked == asked => before.last_success,
-        Some(_) => None,
-        None => view.current().filter(|record| record.is_known()).map(|record| record.published),
+) -> (Option<Timestamp>, Option<EarlierSuccess>) {
+    let (known, earlier) = match before {
+        Some(before) if before.remote == remote && before.asked == asked => {
+            (before.last_success, before.earlier_success)
+        }
+        Some(Status { last_success, earlier_success, remote: other_remote, asked: other_ref, .. }) => {
+            let ours = earlier_success.as_ref().filter(|one| one.remote == remote && one.asked == asked);
+            let ours = ours.map(|one| one.at);
+            let other = last_success.map(|at| EarlierSuccess { at, remote: other_remote, asked: other_ref });
+            (ours, other.or(earlier_success.filter(|_| ours.is_none())))
+        }
+        None => {
+            let current = view.current().filter(|record| record.is_known());
+            (current.map(|record| record.published), None)
+        }
     };
-    known.map(|at| at.min(Timestamp::now())) // the clock may have been set back
+    (known.map(|at| at.min(Timestamp::now())), earlier) // the clock may have been set back
 }
 
 /// Puts what was seen of the root into the status.
@@ -55,10 +66,17 @@ pub(super) fn fill_status(status: &mut Status, view: &View) {
 }
 
 /// With --one-time, an operator wants to know that the remote was asked.
-pub(super) fn agreed_line(asked: &str, record: &GenerationRecord, took: Duration) {
+pub(super) fn agreed_line(asked: &str, record: &GenerationRecord, view: &View, took: Duration) {
+    let (revision, name) = (record.revision.short(), &record.name);
+    let failing = view.sources.iter().any(|source| source.error.is_some());
+    let line = match (view.sources.is_empty(), failing) {
+        (true, _) => format!("the remote agrees: {asked} is {revision}, which {name} holds"),
+        (false, false) => format!("the sources agree: what their refs name is what {name} holds"),
+        (false, true) => format!("nothing new from the sources that answered: {name} stays"),
+    };
     info!(
         name: "agreed", asked, revision = %record.revision, generation = %record.name, duration_ms = millis(took),
-        "the remote agrees: {asked} is {}, which {} holds", record.revision.short(), record.name
+        "{line}"
     );
 }
 

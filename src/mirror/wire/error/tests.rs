@@ -47,6 +47,7 @@ fn each() -> Vec<Error> {
         Error::ObjectFormat { remote: remote(), format: "sha256".into() },
         Error::Unsupported { remote: remote(), feature: "fetch" },
         Error::Local { path: "/nowhere/at/all".into(), source: libgit2() },
+        Error::LocalDenied { path: "/srv/x".into(), source: io::ErrorKind::PermissionDenied.into() },
         Error::Ssh { remote: remote(), source: Box::new(ssh::Error::NoKeys { files: vec!["/key".into()] }) },
         Error::Sink { remote: remote(), source: io::ErrorKind::BrokenPipe.into() },
     ]
@@ -75,11 +76,12 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
         | Error::ObjectFormat { .. }
         | Error::Unsupported { .. }
         | Error::Local { .. }
+        | Error::LocalDenied { .. }
         | Error::Ssh { .. }
         | Error::Sink { .. } => std::mem::discriminant(error),
     };
     let each = each();
-    assert_eq!(each.iter().map(named).collect::<std::collections::HashSet<_>>().len(), 21);
+    assert_eq!(each.iter().map(named).collect::<std::collections::HashSet<_>>().len(), 22);
     for error in &each {
         reads_well(error, &error.hints());
     }

@@ -12,7 +12,7 @@ pub struct Distrust {
     pub file: PathBuf,
     /// What it showed: the key's kind and fingerprint.
     pub shown: String,
-    /// The command that adds the server to the file.
+    /// The command that prints the server's keys.
     pub scan: String,
     /// Why it isn't trusted.
     pub why: UntrustedReason,
@@ -51,9 +51,20 @@ pub enum UntrustedReason {
 }
 
 impl Distrust {
+    /// The file, and what it is made of where it cannot be written.
+    fn place(&self) -> String {
+        format!("{} (in Kubernetes: to the key known_hosts of its Secret)", self.file.display())
+    }
+
     /// What an operator can do, a line each.
     pub fn hints(&self) -> Vec<String> {
-        let add = || format!("if the host publishes this fingerprint, add the key with `{}`", self.scan);
+        let add = || {
+            format!(
+                "if the host publishes this fingerprint, add what `{}` prints to {}",
+                self.scan,
+                self.place()
+            )
+        };
         match &self.why {
             UntrustedReason::Unknown { unread } if unread.is_empty() => vec![add()],
             UntrustedReason::Unknown { unread } => {
@@ -67,7 +78,11 @@ impl Distrust {
             UntrustedReason::Changed { line, .. } => vec![
                 "somebody may be listening in: don't go on before the host's owner confirms the new key"
                     .to_owned(),
-                format!("once confirmed, remove line {line} and add the new key with `{}`", self.scan),
+                format!(
+                    "once confirmed, remove line {line} and add what `{}` prints to {}",
+                    self.scan,
+                    self.place()
+                ),
             ],
             UntrustedReason::Revoked { .. } => {
                 vec!["a revoked key may be in the wrong hands: ask the host's owner".to_owned()]

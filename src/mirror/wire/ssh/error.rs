@@ -186,8 +186,11 @@ impl Error {
                 vec!["the server is too old or too strict; SHA-1 signatures are not taken".to_owned()]
             }
             Self::ReadKnownHosts { scan, .. } => vec![
-                format!("make it with `{scan}` and compare the fingerprints with those the host publishes"),
-                "--ssh-known-hosts-file names another file".to_owned(),
+                format!(
+                    "write what `{scan}` prints to a file, and compare the fingerprints with those the host publishes; \
+                     --ssh-known-hosts-file names that file"
+                ),
+                "in Kubernetes it is the key known_hosts of the Secret that is mounted there".to_owned(),
             ],
             Self::BadKnownHosts { .. } => vec!["mend or remove the line".to_owned()],
             Self::HostKey(distrust) => distrust.hints(),

@@ -48,7 +48,7 @@ impl HostKeys {
         let text = std::fs::read(file).map_err(|source| Error::ReadKnownHosts {
             file: file.to_owned(),
             source,
-            scan: scan(target, file),
+            scan: scan(target),
         })?;
         Self::parse(&String::from_utf8_lossy(&text), file, target)
     }
@@ -142,7 +142,7 @@ impl HostKeys {
             server: self.target.server(),
             file: self.file.clone(),
             shown: format!("{} {}", key.algorithm(), fingerprint(key)),
-            scan: scan(&self.target, &self.file),
+            scan: scan(&self.target),
             why,
         }))
     }
@@ -223,10 +223,10 @@ fn name(host: &str, port: u16) -> String {
     if port == 22 { host.to_owned() } else { format!("[{host}]:{port}") }
 }
 
-/// The command that lists a server.
-fn scan(target: &Target, file: &Path) -> String {
+/// The command that prints a server's keys.
+fn scan(target: &Target) -> String {
     let port = if target.port == 22 { String::new() } else { format!("-p {} ", target.port) };
-    format!("ssh-keyscan {port}{} >> {}", target.host, file.display())
+    format!("ssh-keyscan {port}{}", target.host)
 }
 
 fn fingerprint(key: &PublicKey) -> String {

@@ -1,0 +1,223 @@
+//! What people are told who mistype something, or lack a right: the line names the cause, and the hint works as it is
+//! written.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use super::common::{Files, World, run};
+use super::{complains, files, treeswap};
+
+#[test]
+fn what_is_no_root_is_said_to_be_none() {
+    let world = World::new();
+    let text = |path: &Path| path.display().to_string();
+    let absent = text(&world.dir().join("absent"));
+    let file = text(&world.dir().join("file"));
+    std::fs::write(&file, "").unwrap();
+    for path in [&absent, &file] {
+        let none = format!("treeswap: there is no directory {path}\n");
+        complains(&treeswap(&world, &["status", path], &[]), 1, &[&none, "has as --root"]);
+        let pin = treeswap(&world, &["pin", path, "--", "true"], &[]);
+        assert!(!pin.stderr.contains("--wait"), "waiting will not help: {}", pin.stderr);
+    }
+    let pin = treeswap(&world, &["pin", &absent, "--", "true"], &[]);
+    complains(&pin, 1, &[&format!("hint: there is no directory {absent}: ")]);
+    let dir = text(world.dir());
+    let pin = treeswap(&world, &["pin", &dir, "--", "true"], &[]);
+    complains(&pin, 1, &[&format!("hint: {dir} is no root of treeswap")]);
+    // A root in which nothing is published yet: the command in the hint is one that can be run.
+    std::fs::create_dir_all(world.root.join("..treeswap")).unwrap();
+    let root = text(&world.root);
+    let pin = treeswap(&world, &["pin", &root, "--", "true"], &[]);
+    complains(&pin, 1, &["treeswap pin --wait 1m"]);
+    let command: Vec<&str> = pin.stderr.split('`').nth(1).unwrap().split(' ').collect();
+    assert_eq!(command, ["treeswap", "status", &root]);
+    complains(&treeswap(&world, &command[1..], &[]), 1, &["no generation is published in"]);
+}
+
+#[test]
+fn a_root_that_leads_through_a_link_to_nothing_is_named_with_it() {
+    let world = World::new();
+    world.remote.commit(&files("1"));
+    let link = world.dir().join("dl");
+    let target = world.dir().join("later");
+    symlink(&target, &link).unwrap();
+    for root in [link.clone(), link.join("below")] {
+        let mut command = world.treeswap(&["sync", "--one-time", "--ref=main", "--repo"]);
+        let ran = run::to_end(command.arg(&world.remote.path).arg("--root").arg(&root));
+        let words = format!("{} is a link to {}, which does not exist", link.display(), target.display());
+        let ran = ran.expect_failure("nothing is there");
+        ran.names(&[&words]);
+        assert!(ran.stderr.contains("\nhint: make that directory, or "), "{}", ran.stderr);
+    }
+    // As the hint says.
+    std::fs::create_dir(&target).unwrap();
+    let mut command = world.treeswap(&["sync", "--one-time", "--ref=main", "--repo"]);
+    run::to_end(command.arg(&world.remote.path).arg("--root").arg(&link)).expect_ok("the directory was made");
+}
+
+#[test]
+fn a_run_for_another_ref_takes_nothing_from_the_record_of_success() {
+    let world = World::new();
+    let commit = world.remote.commit(&files("1"));
+    world.sync_once(&[]).expect_ok("main");
+    let last = |json: bool| {
+        let root = world.root.to_str().unwrap();
+        let args: &[&str] = if json { &["status", "--json", root] } else { &["status", root] };
+        treeswap(&world, args, &[]).expect_ok("status").stdout
+    };
+    let sync = || serde_json::from_str::<serde_json::Value>(&last(true)).unwrap()["sync"].clone();
+    let at = sync()["last_success"].clone();
+    assert!(at.is_string(), "{at}");
+    world.sync_once(&["--ref=nobr"]).expect_failure("there is no such branch");
+    assert_eq!(sync()["last_success"], serde_json::Value::Null, "of this ref there is none");
+    assert_eq!(sync()["earlier_success"]["ref"], "main");
+    let table = last(false);
+    let line = table.lines().find(|line| line.starts_with("last success")).unwrap();
+    assert!(
+        line.contains("never; of ") && line.contains("/remote main ") && line.ends_with(" UTC)"),
+        "{line}"
+    );
+    let away = world.remote.away();
+    world.sync_once(&[]).expect_failure("the remote is away");
+    assert_eq!(sync()["last_success"], at, "it is known again");
+    drop(away);
+    world.assert_published(&commit);
+}
+
+#[test]
+fn rules_without_anything_of_rules_are_refused() {
+    let world = World::new();
+    let tree = world.dir().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    let tree = format!("--tree={}", tree.display());
+    let render = |text: &str| {
+        let path = world.dir().join("rules.yaml");
+        std::fs::write(&path, text).unwrap();
+        treeswap(&world, &["render", &format!("--rules={}", path.display()), &tree], &[])
+    };
+    for text in ["", "# nothing\n", "{}\n"] {
+        complains(&render(text), 2, &["rules.yaml cannot be read: it is empty"]);
+    }
+    complains(&render("map:\n  a: {name: a}\n"), 2, &["map (line 1): ", "did you mean maps?"]);
+    complains(&render("config_updatr:\n  maps: {a: {name: a}}\n"), 2, &["did you mean config_updater?"]);
+    let both = "plugins: {}\nconfig-updater:\n  maps: {a: {name: a}}\n";
+    complains(&render(both), 2, &["config-updater (line 2): ", "did you mean config_updater?"]);
+    complains(&render("some: thing\n"), 2, &["some (line 1): there is no such field"]);
+    for text in ["plugins: {}\n", "lgtm:\n- repos: [a/b]\n", "maps: {}\n", "config_updater: {}\n"] {
+        render(text).expect_ok("Prow's default maps");
+    }
+}
+
+#[test]
+fn a_hint_does_not_recommend_the_command_that_was_just_run() {
+    let world = World::new();
+    let path = world.dir().join("bad.yaml");
+    std::fs::write(&path, "maps: [\n").unwrap();
+    let (rules, sources) = (format!("--rules={}", path.display()), format!("--sources={}", path.display()));
+    let render = treeswap(&world, &["render", &rules, "--tree=."], &[]);
+    complains(&render, 2, &["hint: correct the YAML there\n"]);
+    assert!(!render.stderr.contains("`treeswap render"), "{}", render.stderr);
+    let apply = treeswap(&world, &["apply", &rules, "--tree=.", "--owner=o"], &[]);
+    complains(&apply, 2, &["hint: `treeswap render` tries the rules offline\n"]);
+    let check = treeswap(&world, &["check", &sources, "--root=/x"], &[]);
+    complains(&check, 2, &["hint: mend the file, or how it is named\n"]);
+    assert!(!check.stderr.contains("`treeswap check"), "{}", check.stderr);
+}
+
+#[test]
+fn the_manual_of_a_command_has_the_commands_own_exit_codes() {
+    let world = World::new();
+    let status = |command: &str| {
+        let page = treeswap(&world, &["man", command], &[]).expect_ok("man").stdout;
+        let rest = page.split(".SH \"EXIT STATUS\"").nth(1).expect("a section").to_owned();
+        rest.split(".SH ").next().unwrap().replace("\\-", "-")
+    };
+    for (command, has, lacks) in [
+        ("pin", &["126", "127", "the command's own"][..], "differences"),
+        ("watch", &["SIGTERM", "--exit-on-failure"], "targets"),
+        ("status", &["a generation is published", "--max-age"], "targets"),
+        ("sync", &["some source is not where its ref is", "128"], "differences"),
+        ("apply", &["some targets failed", "differences found"], "126"),
+        ("render", &["usage or configuration"], "targets"),
+    ] {
+        let text = status(command).replace("\\*(Aq", "'").replace("\\(aq", "'");
+        for words in has {
+            assert!(text.contains(words), "{command}: {words} is not in {text}");
+        }
+        assert!(!text.contains(lacks), "{command}: {lacks} is in {text}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_or_is_not_taken_has_a_hint() {
+    let world = World::new();
+    let none = world.dir().join("nope").display().to_string();
+    let tree = format!("--tree={none}");
+    let rules = world.dir().join("r.yaml");
+    std::fs::write(&rules, "maps:\n  a: {name: a}\n").unwrap();
+    let rules = format!("--rules={}", rules.display());
+    complains(
+        &treeswap(&world, &["render", &rules, &tree], &[]),
+        2,
+        &["--tree: cannot read it: ", "\nhint: "],
+    );
+    let unread = treeswap(&world, &["render", &format!("--rules={none}"), "--tree=."], &[]);
+    complains(&unread, 2, &["--rules: cannot read it: ", "\nhint: "]);
+    let full = format!("--output={}", world.dir().display());
+    let full = treeswap(&world, &["render", &rules, "--tree=.", &full], &[]);
+    complains(&full, 2, &["--output: it is not empty", "hint: name a directory that does not exist yet"]);
+    complains(&treeswap(&world, &["status", "/", "x"], &[]), 2, &["hint: `treeswap status --help` lists"]);
+    complains(&treeswap(&world, &["status"], &[]), 2, &["hint: ROOT is the directory"]);
+    let apply = treeswap(&world, &["apply", "--rules=x", "--tree=."], &[]);
+    complains(&apply, 2, &["--owner is required\n", "hint: --owner=NAME"]);
+    let variable = treeswap(
+        &world,
+        &["check", "--repo=https://git.example.com/x", "--root=/nonexistent/x"],
+        &[("GITSYNC_BRANCH", "main")],
+    );
+    assert!(
+        variable.stderr.contains("GITSYNC_BRANCH is git-sync's and has no effect here: use --ref"),
+        "{}",
+        variable.stderr
+    );
+}
+
+#[test]
+fn a_key_that_alone_is_too_large_is_not_told_to_grow() {
+    let world = World::new();
+    let tree = world.dir().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    std::fs::write(tree.join("big"), super::common::noise(7, 2 << 20)).unwrap();
+    let tree = format!("--tree={}", tree.display());
+    let rules = world.dir().join("r.yaml");
+    for (more, gzip) in [("", true), (", gzip: true", false)] {
+        std::fs::write(&rules, format!("maps:\n  big: {{name: cm{more}}}\n")).unwrap();
+        let rules = format!("--rules={}", rules.display());
+        for policy in ["--oversize=refuse", "--oversize=grow"] {
+            let ran = treeswap(&world, &["render", &rules, &tree, policy], &[]);
+            assert_eq!(ran.status.code(), Some(1), "{}", ran.stderr);
+            for words in
+                ["key big (big) of ConfigMap cm alone has ", "a key cannot be split", "--oversize=skip"]
+            {
+                assert!(ran.stderr.contains(words), "{words} is not in {}", ran.stderr);
+            }
+            assert_eq!(ran.stderr.contains("gzip makes"), gzip, "{}", ran.stderr);
+            assert!(!ran.stderr.contains("=grow"), "{}", ran.stderr);
+        }
+        treeswap(&world, &["render", &rules, &tree, "--oversize=skip"], &[]).expect_ok("as the hint says");
+    }
+}
+
+#[test]
+fn the_gates_hint_can_be_followed() {
+    let world = World::new();
+    world.remote.commit(&Files::new().file("a", "1"));
+    let gate = world.dir().join("gate");
+    run::executable(&gate, "#!/bin/sh\necho no >&2\nexit 3\n");
+    let ran = world
+        .sync_once(&[&format!("--pre-publish-exechook-command={}", gate.display()), "--pre-publish-gate"]);
+    let ran = ran.expect_failure("it is refused");
+    assert!(ran.stderr.contains("hint: what follows the exit status is the program's own"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("check out that revision and run the program there"), "{}", ran.stderr);
+}
