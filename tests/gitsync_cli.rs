@@ -576,7 +576,7 @@ fn git_sync_itself_says_so() {
     for Message { text, .. } in messages().iter().filter(|message| !newer.contains(&message.text.as_str())) {
         assert!(binary.windows(text.len()).any(|part| part == text.as_bytes()), "{text}");
     }
-    says_each(|world| run::clean(&theirs, &world.dir().join("home")));
+    says_each(|world| common::git_sync::command(world, Path::new(&theirs)));
 }
 
 #[test]

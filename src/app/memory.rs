@@ -1,6 +1,6 @@
-//! What the memory limit has room for. A process that uses more than its limit is killed, so what is too large is refused
-//! instead: a plan with more values than fit, and, where the root is in memory and counts as the container's that wrote
-//! it, a revision with more files.
+//! What the memory limit has room for. A process that uses more than its limit is killed, so what is too large is
+//! refused instead: a plan with more values than fit, and, where the root is in memory and counts as the container's
+//! that wrote it, a revision with more files.
 
 use std::path::Path;
 
@@ -28,8 +28,8 @@ fn of_container() -> Option<u64> {
     limit.filter(|bytes| *bytes < NONE)
 }
 
-/// Bytes of memory for the keys and values of one plan, where the container or the process itself (`ulimit -d`) has a limit. The last plan is
-/// held while the next one is made.
+/// Bytes of memory for the keys and values of one plan, where the container or the process itself (`ulimit -d`) has a
+/// limit. The last plan is held while the next one is made.
 pub fn of_plan() -> Option<u64> {
     let limit = of_container().into_iter().chain(getrlimit(Resource::Data).current).min()?;
     Some(limit.saturating_sub(OWN.min(limit / 2)) / 3)

@@ -14,7 +14,8 @@ use kube::client::Body;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Error as _};
 
-use super::error::{Act, Failure, Verb};
+use super::act::{Act, Verb};
+use super::error::Failure;
 use super::object::Meta;
 use crate::tls;
 
@@ -322,7 +323,7 @@ fn deepest(error: &(dyn StdError + 'static)) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::error::Kind;
+    use super::super::act::Kind;
     use super::*;
 
     const LONGEST: Duration = Duration::from_secs(60);

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::ConfigMap as KubeConfigMap;
 
+use super::act::{Act, Kind, Verb};
 use super::answer::{Listed, Partial};
 use super::connection::{Detail, Request};
-use super::error::{Act, Error, Failure, Kind, Verb};
+use super::error::{Error, Failure};
 use super::object::{ConfigMap, Draft, Meta};
 use super::{Cluster, Mode};
 

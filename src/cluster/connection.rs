@@ -25,8 +25,9 @@ use tokio::time::timeout;
 use crate::detached_io;
 use crate::secret::{self, Secret};
 
+use super::act::{Act, Kind, Verb};
 use super::answer::{self, Expect, HttpResponse};
-use super::error::{Act, Error, Failure, Kind, Verb};
+use super::error::{Error, Failure};
 use super::object::Meta;
 use super::{ConfigError, FIELD_MANAGER, Mode, Options, plugin};
 

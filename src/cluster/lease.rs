@@ -3,8 +3,9 @@
 use k8s_openapi::api::coordination::v1::Lease as KubeLease;
 
 use super::Cluster;
+use super::act::{Act, Kind, Verb};
 use super::connection::Request;
-use super::error::{Act, Error, Kind, Verb};
+use super::error::Error;
 use super::object::{Lease, LeaseDraft, Meta};
 
 impl Cluster {

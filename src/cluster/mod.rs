@@ -12,6 +12,7 @@
 //! a program; `connection` one cluster's client, requests and their deadlines; `answer` from HTTP answers to failures;
 //! `configmap` and `lease` the requests; `error` what can go wrong.
 
+mod act;
 mod answer;
 mod configmap;
 mod connection;
@@ -30,7 +31,8 @@ use std::time::Duration;
 
 use connection::Connection;
 
-pub use error::{Act, ConfigError, Error, Failure, Kind, Verb};
+pub use act::{Act, Kind, Verb};
+pub use error::{ConfigError, Error, Failure};
 pub use kubeconfig::{Clusters, DEFAULT};
 pub use object::{ConfigMap, Draft, Lease, LeaseDraft, Meta};
 

@@ -1,6 +1,7 @@
 //! Memory as a contract: however a commit's author shapes a tree within the limits, the service and the processes it
 //! starts stay below the memory limit that `deploy/` ships; so do plans of ConfigMaps ([`rules`]).
-//! `TREESWAP_TESTS=full`: with 1,000,000 entries each, as a table; else with 40,000, against a limit that grows with them.
+//! `TREESWAP_TESTS=full`: with 1,000,000 entries each, as a table; else with 40,000, against a limit that grows with
+//! them.
 //!
 //! What is measured is anonymous memory (`RssAnon`) of all processes of the program together, looked at every
 //! millisecond: what the kernel cannot drop. The service itself also runs under `RLIMIT_DATA` of the whole limit, which

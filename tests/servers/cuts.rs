@@ -3,6 +3,7 @@
 //!
 //! `TREESWAP_TESTS=full`: at every byte, else at a sample. Each cut is by FIN, RST or silence in turns.
 
+use std::any::Any;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -23,9 +24,10 @@ const SAMPLE: u64 = 9;
 /// How a good server is reached through the port.
 struct Transport {
     to: SocketAddr,
-    /// With `PORT` where the port's address comes.
     url: String,
     flags: Vec<String>,
+    /// It serves as long as this is kept.
+    _server: Box<dyn Any>,
 }
 
 struct Exchanges {
@@ -33,6 +35,8 @@ struct Exchanges {
     port: Port,
     transport: Transport,
     commits: u32,
+    /// Attempts that were cut and failed.
+    failed: u64,
 }
 
 impl Exchanges {
@@ -40,7 +44,7 @@ impl Exchanges {
         let world = World::new();
         let port = Port::open(behaviour(|_| Ok(())));
         let transport = transport(&world, port.address);
-        Self { world, port, transport, commits: 0 }
+        Self { world, port, transport, commits: 0, failed: 0 }
     }
 
     /// A commit whose exchange is as long as that of the last one, but for a few bytes.
@@ -77,6 +81,7 @@ impl Exchanges {
             // Nothing was missing: what was cut was not needed.
             self.world.assert_published(&newer);
         } else {
+            self.failed += 1;
             let complaints = ran.stderr.lines().filter(|line| line.starts_with("treeswap: ")).count();
             assert!(complaints == 1, "{what}: not one clear line:\n{}", ran.stderr);
             match published {
@@ -138,26 +143,28 @@ fn cut_everywhere(name: &str, transport: impl FnOnce(&World, SocketAddr) -> Tran
     let mut exchanges = Exchanges::new(transport);
     for (kind, is_update) in [("first", false), ("update", true)] {
         let (length, cuts) = exchanges.cut_all(is_update);
+        let failed = std::mem::take(&mut exchanges.failed);
         assert!(length > 500 && cuts > SAMPLE / 2, "{cuts} cuts of {length} bytes");
-        println!("cuts transport={name} exchange={kind} bytes={length} cuts={cuts} recovered={cuts}");
+        assert!(failed > cuts / 2, "{failed} of {cuts} cuts were felt");
+        println!(
+            "cuts transport={name} exchange={kind} bytes={length} cuts={cuts} failed={failed}, all recovered"
+        );
     }
 }
 
 fn http(kind: Kind) -> impl FnOnce(&World, SocketAddr) -> Transport {
     move |world, port| {
-        let to = HttpBackend::start(world.dir(), kind);
-        let transport = Transport { to: to.address, url: format!("http://{port}/remote"), flags: Vec::new() };
-        std::mem::forget(to); // it serves until the process ends
-        transport
+        let server = HttpBackend::start(world.dir(), kind);
+        let (to, url) = (server.address, format!("http://{port}/remote"));
+        Transport { to, url, flags: Vec::new(), _server: Box::new(server) }
     }
 }
 
 fn daemon(version: fn(&Path) -> Behaviour) -> impl FnOnce(&World, SocketAddr) -> Transport {
     move |world, port| {
-        let to = Port::open(version(world.dir()));
-        let transport = Transport { to: to.address, url: format!("git://{port}/remote"), flags: Vec::new() };
-        std::mem::forget(to);
-        transport
+        let server = Port::open(version(world.dir()));
+        let (to, url) = (server.address, format!("git://{port}/remote"));
+        Transport { to, url, flags: Vec::new(), _server: Box::new(server) }
     }
 }
 
@@ -185,16 +192,15 @@ fn ssh(accepts: &'static str) -> impl FnOnce(&World, SocketAddr) -> Transport {
         let known_hosts = dir.join("known_hosts");
         let line = Sshd::line(&format!("[127.0.0.1]:{}", port.port()), &sshd.host_key("ed25519"));
         std::fs::write(&known_hosts, line).unwrap();
-        let transport = Transport {
+        Transport {
             to: SocketAddr::from((Ipv4Addr::LOCALHOST, sshd.port)),
             url: format!("ssh://{}@{port}{}", sshd::user(), world.remote.path.display()),
             flags: vec![
                 format!("--ssh-key-file={}", key.display()),
                 format!("--ssh-known-hosts-file={}", known_hosts.display()),
             ],
-        };
-        std::mem::forget(sshd);
-        transport
+            _server: Box::new(sshd),
+        }
     }
 }
 

@@ -258,6 +258,7 @@ fn an_hour_of_everything_at_once_leaves_nothing_behind() {
     }
     soak.settles(&root, &cluster);
     let reads = readers.end();
+    assert!(reads > soak.published && soak.faults > 0, "{reads} reads, {} faults", soak.faults);
     let (rested, _, small) = first.expect("it was warm");
     crate::flat(&root.sidecar, "living again", rested, 2048);
     assert!(largest < 8 * small + GARBAGE, "the root grew from {small} to {largest} bytes");

@@ -14,7 +14,8 @@ const REMOVED: &[(&str, &str)] = &[
     ("plugin_file", "write a map for that file"),
 ];
 
-/// Fields that Prow's `plugins.yaml` has at its top besides `config_updater`.
+/// Fields that Prow's `plugins.yaml` has at its top besides `config_updater`: `Configuration` in Prow's
+/// pkg/plugins/config.go.
 const OF_PLUGINS: &[&str] = &[
     "approve",
     "blockades",
@@ -41,12 +42,10 @@ const OF_PLUGINS: &[&str] = &[
     "project_manager",
     "repo_milestone",
     "require_matching_label",
-    "requiresig",
     "retitle",
     "sigmention",
     "size",
     "slack",
-    "trigger",
     "triggers",
     "welcome",
 ];

@@ -5,8 +5,9 @@ use std::time::Duration;
 use hyper::http::{HeaderMap, HeaderValue, StatusCode};
 use k8s_openapi::api::core::v1::ConfigMap as KubeConfigMap;
 
+use super::act::{Act, Kind, Verb};
 use super::answer::{Anything, HttpResponse, Listed};
-use super::error::{Act, Failure, Kind, Verb};
+use super::error::Failure;
 use super::kubeconfig::Clusters;
 use super::{ConfigError, Options};
 use crate::fuzz::{Input, SECRET, Scratch, Target, at_once};
