@@ -61,8 +61,12 @@ fn descriptors_threads_memory_and_disk_stay_flat() {
     world.assert_clean(1);
 }
 
-/// What is held at rest is not more than before: not one descriptor, not one thread; and so many KiB of memory at most,
-/// which the allocator keeps.
+/// Threads for blocking calls that tokio's pool may hold more than at another time: it ends one that had nothing to do for
+/// ten seconds, and polls every 50 ms keep it busy.
+const POOLED: usize = 2;
+
+/// What is held at rest is not more than before: not one descriptor, no thread but those of a pool, and so many KiB of
+/// memory at most, which the allocator keeps.
 #[track_caller]
 fn flat(sidecar: &Sidecar, doing: &str, before: Held, kibibytes: u64) -> Held {
     let mut last = before;
@@ -70,7 +74,7 @@ fn flat(sidecar: &Sidecar, doing: &str, before: Held, kibibytes: u64) -> Held {
     while Instant::now() < end {
         last = sidecar.held();
         if last.descriptors <= before.descriptors
-            && last.threads <= before.threads
+            && last.threads <= before.threads + POOLED
             && last.anonymous <= before.anonymous + kibibytes
         {
             return last;
