@@ -43,8 +43,8 @@ use signals::Signals;
 /// How often a root that another writer holds is tried again.
 const LOCK_PAUSE: Duration = Duration::from_millis(200);
 
-/// How long a thread for what blocks stays without work.
-const REST: Duration = Duration::from_millis(1);
+/// How long a thread for what blocks stays without work: a look every ten seconds, the default period, starts none.
+const REST: Duration = Duration::from_secs(15);
 
 /// How long the listener and what runs in the background may take to end once the sync has.
 const LINGER: Duration = Duration::from_millis(500);
@@ -216,7 +216,7 @@ fn within<T>(
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2) // one for the loop's own waits, one for the listener; work that blocks has its own threads
         .max_blocking_threads(32) // one attempt, one spare, one look-up of a name: far more than ever run at once
-        .thread_keep_alive(REST) // a new one takes microseconds; of those kept there would be as many as ever ran at once
+        .thread_keep_alive(REST)
         .enable_all()
         .build()
         .map_err(system("start the runtime"))?;

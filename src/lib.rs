@@ -15,7 +15,7 @@
 //! 2 rules     phase (sync's states)   retention (keep or reap, and why)   configmap (rules and trees to ConfigMaps)
 //! 1 terms     revision   generation   payload   marker (the inventory of a namespace, and complete sets)
 //! 0 ground    secret   tls
-//!             descendants   detached_io   fsx   clock   human   repeats   retry   sandbox   shutdown   user
+//!             descendants   detached_io   fsx   clock   human   repeats   retry   sandbox   shutdown   threads   user
 //! ```
 //!
 //! # Features
@@ -86,6 +86,8 @@ pub mod store;
 pub mod sync;
 #[cfg(feature = "program")]
 pub mod telemetry;
+#[cfg(feature = "program")]
+mod threads;
 #[cfg(feature = "program")]
 pub mod tls;
 #[cfg(feature = "program")]

@@ -237,9 +237,9 @@ pub trait BlobSource: Sync {
     /// A reader of its own for the calling thread.
     fn reader(&self) -> Result<Box<dyn BlobReader + '_>, BlobError>;
 
-    /// The entries' places in the slice, each once, in the order in which their blobs cost the least to read.
-    fn order(&self, entries: &[Entry]) -> Vec<u32> {
-        (0..).take(entries.len()).collect()
+    /// The ids' places in the slice, each once, in the order in which the blobs cost the least to read.
+    fn order(&self, ids: &[ObjectId]) -> Vec<u32> {
+        (0..).take(ids.len()).collect()
     }
 }
 

@@ -76,8 +76,6 @@ pub enum Finding {
     },
     /// More keys and values than this process has memory for.
     TooMuch {
-        /// The ConfigMap at which they were.
-        name: String,
         /// Bytes that those of a plan may take.
         limit: u64,
     },
@@ -194,12 +192,9 @@ impl std::fmt::Display for Finding {
                      key cannot be split"
                 )
             }
-            Self::TooMuch { name, limit } => {
+            Self::TooMuch { limit } => {
                 let limit = human::bytes(*limit);
-                write!(
-                    f,
-                    "ConfigMap {name} and those before it take more than the {limit} of memory that there are for a plan"
-                )
+                write!(f, "the ConfigMaps take more than the {limit} of memory that there are for a plan")
             }
             Self::NameTaken { name, taken } => {
                 write!(
@@ -261,7 +256,7 @@ mod tests {
                 limit: 1,
                 compressed: true,
             },
-            Finding::TooMuch { name: text(), limit: 1 << 20 },
+            Finding::TooMuch { limit: 1 << 20 },
             Finding::NameTaken { name: text(), taken: text() },
             Finding::NoRepository { pattern: text() },
             Finding::Denied { pattern: text(), files: 1 },

@@ -139,6 +139,14 @@ impl Pattern {
         }
     }
 
+    /// Texts of which every path that matches begins with one.
+    fn prefixes(&self) -> Vec<Vec<u8>> {
+        match &self.matcher {
+            Matcher::Zglob(zglob) => zglob.prefixes(),
+            Matcher::Globset(_) => vec![self.prefix().to_vec()],
+        }
+    }
+
     /// How many bytes of it are literal: of two patterns for one path, the one with more is more specific.
     pub fn weight(&self) -> usize {
         match &self.matcher {
@@ -216,17 +224,22 @@ impl Patterns {
     /// Compiles them.
     pub fn new(all: Vec<Pattern>) -> Self {
         let mut nodes = vec![TrieNode::default()];
-        for (index, pattern) in all.iter().enumerate() {
+        let prefixes = |(index, pattern): (usize, &Pattern)| {
+            pattern.prefixes().into_iter().map(move |prefix| (index, prefix))
+        };
+        for (index, prefix) in all.iter().enumerate().flat_map(prefixes) {
             let mut at = 0;
-            for byte in pattern.prefix() {
+            for byte in prefix {
                 let fresh = nodes.len();
-                let next = *nodes[at].next.entry(*byte).or_insert(fresh);
+                let next = *nodes[at].next.entry(byte).or_insert(fresh);
                 if next == fresh {
                     nodes.push(TrieNode::default());
                 }
                 at = next;
             }
-            nodes[at].patterns.push(index);
+            if nodes[at].patterns.last() != Some(&index) {
+                nodes[at].patterns.push(index);
+            }
         }
         Self { all, nodes }
     }
@@ -254,6 +267,7 @@ impl Patterns {
             false
         });
         found.sort_unstable();
+        found.dedup(); // a path may begin with several texts of one pattern
         found
     }
 

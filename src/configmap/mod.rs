@@ -37,7 +37,7 @@ pub use manifest::manifest;
 pub use payload::{KeyFault, Payload, Value, ValueEncoding, check_key, partition};
 pub use plan::{
     Collisions, Contents, IllegalKeys, Links, Options, Overlaps, Oversize, Plan, Planned, Policies,
-    ReadFailed, plan,
+    ReadFailed, Source, Unmade, plan,
 };
 pub use rules::{ClusterNamespace, Names, Rule, RuleSet, Setting};
 pub use tree::{BadLink, Tree};

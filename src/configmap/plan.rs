@@ -20,14 +20,40 @@ pub trait Contents {
     /// The whole content of a file, by the number that the tree has for it.
     fn read(&mut self, file: usize) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>>;
 
-    /// What a file becomes, compressed or not.
-    fn value(
-        &mut self,
-        file: usize,
-        compress: bool,
-    ) -> Result<Arc<Value>, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(Arc::new(Value::new(self.read(file)?, compress)))
+    /// What files become, in the order in which they are asked for, in so many bytes of memory.
+    fn values(&mut self, wanted: &[Source], room: u64) -> Result<Vec<Arc<Value>>, Unmade> {
+        let mut left = room;
+        let make = |(at, source): (usize, &Source)| {
+            let content = self.read(source.file).map_err(|error| Unmade::Unread { at, error })?;
+            let value = Arc::new(Value::new(content, source.compress));
+            left = left.checked_sub(value.bytes().len() as u64).ok_or(Unmade::TooMuch)?;
+            Ok(value)
+        };
+        wanted.iter().enumerate().map(make).collect()
     }
+}
+
+/// What a value is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Source {
+    /// By the number that the tree has for it.
+    pub file: usize,
+    /// Whether the value is compressed.
+    pub compress: bool,
+}
+
+/// Why there are no values.
+#[derive(Debug)]
+pub enum Unmade {
+    /// There is no memory for all of them.
+    TooMuch,
+    /// A file could not be read.
+    Unread {
+        /// Which of those that were asked for; of several, the first.
+        at: usize,
+        /// What its reader says.
+        error: Box<dyn std::error::Error + Send + Sync>,
+    },
 }
 
 /// What to do when rules that do different things match one file.
@@ -239,8 +265,8 @@ const FINDINGS_MAX: usize = 2_000;
 /// What a key takes in memory beside its text and its file's path, which are held twice: about what was measured.
 const OF_KEY: usize = 300;
 
-/// What a file becomes: its number in the tree, and whether it is compressed.
-type Source = (usize, bool);
+/// The keys of a ConfigMap, each with the path of its file and what its value is made of.
+type Keys = BTreeMap<String, (Vec<u8>, Source)>;
 
 /// Computes the desired state. Reading ends where there is more than there is memory for, which is refused.
 pub fn plan(
@@ -251,30 +277,27 @@ pub fn plan(
 ) -> Result<Plan, ReadFailed> {
     let mut planner = Planner { rules, tree, options, plan: Plan::default(), said: HashSet::new() };
     let fed = planner.files_of_rules();
-    let mut values: HashMap<Source, Arc<Value>> = HashMap::new();
-    let mut held = 0;
+    let most = options.most_bytes.unwrap_or(u64::MAX);
+    let mut held = 0_u64;
+    let mut gathered = Vec::new();
     for (name, feeders, places) in planner.configmaps() {
         let keys = planner.keys(&name, &feeders, &fed);
-        let mut content = BTreeMap::new();
-        for (key, (path, source)) in &keys {
-            held += (OF_KEY + 2 * (key.len() + path.len())) as u64;
-            let value = match values.get(source) {
-                Some(value) => Arc::clone(value),
-                None => {
-                    let value = contents
-                        .value(source.0, source.1)
-                        .map_err(|error| ReadFailed { path: path.clone(), source: error })?;
-                    values.insert(*source, Arc::clone(&value));
-                    held += value.bytes().len() as u64;
-                    value
-                }
-            };
-            if let Some(limit) = options.most_bytes.filter(|most| held > *most) {
-                planner.found(Finding::TooMuch { name, limit }, true);
-                return Ok(planner.plan);
-            }
-            content.insert(key.clone(), value);
+        let sizes = keys.iter().map(|(key, (path, _))| OF_KEY + 2 * (key.len() + path.len()));
+        held += sizes.sum::<usize>() as u64;
+        if held > most {
+            return Ok(planner.too_much(most));
         }
+        gathered.push((name, feeders, places, keys));
+    }
+    let values = match values(gathered.iter().map(|(.., keys)| keys), contents, most - held) {
+        Ok(values) => values,
+        Err(Unread::TooMuch) => return Ok(planner.too_much(most)),
+        Err(Unread::File(failed)) => return Err(failed),
+    };
+    for (name, feeders, places, keys) in gathered {
+        let value =
+            |(key, (_, source)): (&String, &(Vec<u8>, Source))| (key.clone(), Arc::clone(&values[source]));
+        let mut content: BTreeMap<String, Arc<Value>> = keys.iter().map(value).collect();
         let stamp = options.stamp.as_ref().filter(|_| !content.contains_key(STAMP));
         if let Some(stamp) = stamp {
             content.insert(STAMP.to_owned(), Arc::new(Value::new(stamp.clone().into_bytes(), false)));
@@ -296,6 +319,33 @@ pub fn plan(
     Ok(plan)
 }
 
+/// Why a plan has no values.
+enum Unread {
+    TooMuch,
+    File(ReadFailed),
+}
+
+/// The values of all keys, each made once.
+fn values<'k>(
+    all: impl Iterator<Item = &'k Keys>,
+    contents: &mut dyn Contents,
+    room: u64,
+) -> Result<HashMap<Source, Arc<Value>>, Unread> {
+    let mut seen = HashSet::new();
+    let (wanted, paths): (Vec<Source>, Vec<&Vec<u8>>) = all
+        .flat_map(|keys| keys.values())
+        .filter(|(_, source)| seen.insert(*source))
+        .map(|(path, source)| (*source, path))
+        .unzip();
+    match contents.values(&wanted, room) {
+        Ok(values) => Ok(wanted.into_iter().zip(values).collect()),
+        Err(Unmade::TooMuch) => Err(Unread::TooMuch),
+        Err(Unmade::Unread { at, error }) => {
+            Err(Unread::File(ReadFailed { path: paths[at].clone(), source: error }))
+        }
+    }
+}
+
 struct Planner<'a> {
     rules: &'a RuleSet,
     tree: &'a Tree,
@@ -313,6 +363,12 @@ impl Planner<'_> {
         if list.len() < FINDINGS_MAX && self.said.insert((refuse, finding.clone())) {
             list.push(finding);
         }
+    }
+
+    /// The plan, refused: there is no memory for it.
+    fn too_much(mut self, limit: u64) -> Plan {
+        self.found(Finding::TooMuch { limit }, true);
+        self.plan
     }
 
     /// The files that each rule has, in the order of paths.
@@ -404,12 +460,7 @@ impl Planner<'_> {
     }
 
     /// The keys of one ConfigMap, each with its file.
-    fn keys(
-        &mut self,
-        name: &str,
-        feeders: &[usize],
-        fed: &[Vec<MatchedFile>],
-    ) -> BTreeMap<String, (Vec<u8>, Source)> {
+    fn keys(&mut self, name: &str, feeders: &[usize], fed: &[Vec<MatchedFile>]) -> Keys {
         let mut claims: BTreeMap<&str, Vec<(&MatchedFile, bool)>> = BTreeMap::new();
         for &index in feeders {
             let rule = &self.rules.rules[index];
@@ -430,7 +481,10 @@ impl Planner<'_> {
                 self.found(finding, self.options.policies.collisions == Collisions::Refuse);
             }
             if let Some((fed, compress)) = files.last() {
-                keys.insert(key.to_owned(), (fed.path.clone(), (fed.file, *compress)));
+                keys.insert(
+                    key.to_owned(),
+                    (fed.path.clone(), Source { file: fed.file, compress: *compress }),
+                );
             }
         }
         keys

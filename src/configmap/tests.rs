@@ -15,6 +15,11 @@ const PATTERNS: &[&str] = &[
     "./a/*",
     "a/b/c/**/x",
     "z/only",
+    "{a,b}/*.yaml",
+    "a{/,/b/,}*",
+    "{a,ax,axx}*/b",
+    "{}/*",
+    "{a/b*",
     "",
 ];
 const PATHS: &[&str] = &[
@@ -32,7 +37,8 @@ const PATHS: &[&str] = &[
 ];
 
 fn patterns(dialect: Dialect) -> Vec<Pattern> {
-    PATTERNS.iter().map(|text| Pattern::new(dialect, text, &|_| None).unwrap()).collect()
+    // The crate globset refuses an unclosed brace.
+    PATTERNS.iter().filter_map(|text| Pattern::new(dialect, text, &|_| None).ok()).collect()
 }
 
 #[test]

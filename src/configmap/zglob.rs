@@ -68,6 +68,16 @@ impl Zglob {
             },
         }
     }
+
+    /// Texts of which every path that matches begins with one: braces near the beginning are followed.
+    pub(super) fn prefixes(&self) -> Vec<Vec<u8>> {
+        let prefix = self.prefix();
+        let Self::Parts { parts, .. } = self else { return vec![prefix.to_vec()] };
+        match &parts[usize::from(!prefix.is_empty()).min(parts.len())..] {
+            [Part::OneOf(texts), ..] => texts.iter().map(|text| [prefix, text].concat()).collect(),
+            _ => vec![prefix.to_vec()],
+        }
+    }
 }
 
 /// What a component means: the home directory, a variable, or itself.
@@ -212,6 +222,9 @@ fn run(parts: &[Part], path: &[u8]) -> bool {
                     alive = alive || at[end];
                 }
             }
+        }
+        if !next.contains(&true) {
+            return false;
         }
         at = next;
     }

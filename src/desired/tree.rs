@@ -3,15 +3,18 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::Read as _;
+use std::num::NonZero;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::Error;
-use crate::configmap::{self, Contents, Patterns, Value};
+use crate::configmap::{self, Contents, Patterns, Source, Unmade, Value};
 use crate::mirror::{Listed, Objects};
 use crate::payload::{BlobError, BlobReader, BlobSource};
 use crate::revision::{ObjectId, Revision};
+use crate::threads::on_threads;
 
 /// The most bytes that are read of one file, 64 MiB. A ConfigMap holds 1 MiB at most, compressed or not.
 const FILE_MAX: u64 = 64 << 20;
@@ -92,7 +95,7 @@ impl Tree for Directory<'_> {
 struct Files(Vec<PathBuf>);
 
 impl Contents for Files {
-    fn read(&mut self, file: usize) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+    fn read(&mut self, file: usize) -> Result<Vec<u8>, Failure> {
         let mut file = std::fs::File::open(&self.0[file])?;
         let mut bytes = Vec::new();
         (&mut file).take(FILE_MAX + 1).read_to_end(&mut bytes)?;
@@ -143,55 +146,156 @@ impl Tree for Commit<'_> {
                 Listed::Other => tree.other(path),
             }
         }
-        Ok((tree, Box::new(Blobs { ids, reader: self.blobs.reader()?, known: self.known })))
+        Ok((tree, Box::new(Blobs { ids, source: &*self.blobs, known: self.known })))
     }
 }
 
 struct Blobs<'b> {
     ids: Vec<ObjectId>,
-    reader: Box<dyn BlobReader + 'b>,
+    source: &'b dyn BlobSource,
     known: &'b KnownValues,
 }
 
 impl Contents for Blobs<'_> {
-    fn read(&mut self, file: usize) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
-        let id = &self.ids[file];
-        let mut bytes = Vec::new();
-        let size = self.reader.size(id)?;
-        if size > FILE_MAX {
-            return Err(TooLarge(size).into());
-        }
-        let copied: Result<(), BlobError> = self.reader.read(id, &mut |part| {
-            bytes.extend_from_slice(part);
-            Ok(())
-        });
-        copied?;
-        Ok(bytes)
+    fn read(&mut self, file: usize) -> Result<Vec<u8>, Failure> {
+        read(&mut *self.source.reader()?, &self.ids[file], &Mutex::default())
     }
 
-    fn value(
-        &mut self,
-        file: usize,
-        compress: bool,
-    ) -> Result<Arc<Value>, Box<dyn std::error::Error + Send + Sync>> {
-        let key = (self.ids[file], compress);
-        if let Some(value) = self.known.lock().get(&key).and_then(Weak::upgrade) {
+    /// On as many threads as there are processors: inflating and compressing is all there is to it.
+    fn values(&mut self, wanted: &[Source], room: u64) -> Result<Vec<Arc<Value>>, Unmade> {
+        let ids: Vec<ObjectId> = wanted.iter().map(|source| self.ids[source.file]).collect();
+        let order = self.source.order(&ids);
+        let work = Work {
+            blobs: self,
+            wanted,
+            order: &order,
+            next: AtomicUsize::new(0),
+            held: AtomicU64::new(0),
+            room,
+            failed: Mutex::default(),
+            large: Mutex::default(),
+            made: wanted.iter().map(|_| OnceLock::new()).collect(),
+        };
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        on_threads(processors.clamp(1, 8).min(wanted.len() / OF_THREAD + 1), || work.run());
+        if work.held.into_inner() > room {
+            return Err(Unmade::TooMuch);
+        }
+        if let Some((at, error)) = work.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(Unmade::Unread { at, error });
+        }
+        #[expect(clippy::expect_used, reason = "every thread went on until none was left, and none failed")]
+        let made = work.made.into_iter().map(|value| value.into_inner().expect("it was made")).collect();
+        Ok(made)
+    }
+}
+
+/// Values that are worth another thread.
+const OF_THREAD: usize = 16;
+
+/// Bytes of a file that is read by one thread at a time: so many are in memory more than once for a moment.
+const LARGE: u64 = 1 << 20;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Values to be made, by several threads.
+struct Work<'w> {
+    blobs: &'w Blobs<'w>,
+    wanted: &'w [Source],
+    /// Places in `wanted`, as they cost the least to read.
+    order: &'w [u32],
+    /// Place in `order`.
+    next: AtomicUsize,
+    /// Bytes of the values that were made.
+    held: AtomicU64,
+    room: u64,
+    /// Of those that cannot be read, the first one that was asked for.
+    failed: Mutex<Option<(usize, Failure)>>,
+    large: Mutex<()>,
+    made: Vec<OnceLock<Arc<Value>>>,
+}
+
+impl Work<'_> {
+    /// Makes values until none is left, or there is no room.
+    fn run(&self) {
+        let mut reader = None;
+        while let Some(at) = self.order.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            let at = *at as usize;
+            match self.value(at, &mut reader) {
+                Ok(value) => {
+                    let bytes = value.bytes().len() as u64;
+                    let _ = self.made[at].set(value);
+                    if self.held.fetch_add(bytes, Ordering::Relaxed) + bytes > self.room {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                    if failed.as_ref().is_none_or(|(first, _)| at < *first) {
+                        *failed = Some((at, error));
+                    }
+                }
+            }
+            if self.held.load(Ordering::Relaxed) > self.room {
+                return;
+            }
+        }
+    }
+
+    fn value<'r>(
+        &'r self,
+        at: usize,
+        reader: &mut Option<Box<dyn BlobReader + 'r>>,
+    ) -> Result<Arc<Value>, Failure> {
+        let source = self.wanted[at];
+        let id = self.blobs.ids[source.file];
+        let key = (id, source.compress);
+        if let Some(value) = self.blobs.known.lock().get(&key).and_then(Weak::upgrade) {
             return Ok(value);
         }
-        let value = Arc::new(Value::new(self.read(file)?, compress));
-        self.known.lock().insert(key, Arc::downgrade(&value));
+        let reader = match reader {
+            Some(reader) => reader,
+            None => reader.insert(self.blobs.source.reader()?),
+        };
+        let value = Arc::new(Value::new(read(&mut **reader, &id, &self.large)?, source.compress));
+        self.blobs.known.lock().insert(key, Arc::downgrade(&value));
         Ok(value)
     }
+}
+
+/// The whole content of a blob. Large ones wait for each other.
+fn read(reader: &mut dyn BlobReader, id: &ObjectId, large: &Mutex<()>) -> Result<Vec<u8>, Failure> {
+    let size = reader.size(id)?;
+    if size > FILE_MAX {
+        return Err(TooLarge(size).into());
+    }
+    let _alone = (size > LARGE).then(|| large.lock());
+    let mut bytes = Vec::with_capacity(size as usize);
+    let copied: Result<(), BlobError> = reader.read(id, &mut |part| {
+        bytes.extend_from_slice(part);
+        Ok(())
+    });
+    copied?;
+    Ok(bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Each blob's content is its id; counts what is read.
-    struct Counting(usize);
+    /// Each blob's content is its id, but for those that begin with a zero: they cannot be read. Counts what is read.
+    #[derive(Default)]
+    struct Counting(AtomicUsize);
 
-    impl BlobReader for &mut Counting {
+    impl BlobSource for Counting {
+        fn reader(&self) -> Result<Box<dyn BlobReader + '_>, BlobError> {
+            Ok(Box::new(Reader(self)))
+        }
+    }
+
+    struct Reader<'c>(&'c Counting);
+
+    impl BlobReader for Reader<'_> {
         fn size(&mut self, _: &ObjectId) -> Result<u64, BlobError> {
             Ok(20)
         }
@@ -201,19 +305,25 @@ mod tests {
             id: &ObjectId,
             sink: &mut dyn FnMut(&[u8]) -> std::io::Result<()>,
         ) -> Result<(), BlobError> {
-            self.0 += 1;
-            sink(&id.0).map_err(BlobError::Sink)
+            self.0.0.fetch_add(1, Ordering::Relaxed);
+            match id.0[0] {
+                0 => Err(BlobError::Unreadable { id: *id, source: "it is damaged".into() }),
+                _ => sink(&id.0).map_err(BlobError::Sink),
+            }
         }
+    }
+
+    fn wanted(count: usize, compress: bool) -> Vec<Source> {
+        (0..count).map(|file| Source { file, compress }).collect()
     }
 
     /// Values of these blobs, and how many were read for them.
     fn values(blobs: &[u8], compress: bool, known: &KnownValues) -> (Vec<Arc<Value>>, usize) {
-        let mut counting = Counting(0);
+        let counting = Counting::default();
         let ids = blobs.iter().map(|byte| ObjectId([*byte; 20])).collect();
-        let mut contents = Blobs { ids, reader: Box::new(&mut counting), known };
-        let values = (0..blobs.len()).map(|file| contents.value(file, compress).unwrap()).collect();
-        drop(contents);
-        (values, counting.0)
+        let mut contents = Blobs { ids, source: &counting, known };
+        let values = contents.values(&wanted(blobs.len(), compress), u64::MAX).unwrap();
+        (values, counting.0.into_inner())
     }
 
     #[test]
@@ -228,5 +338,29 @@ mod tests {
         assert_eq!(values(&[1], true, &known).1, 1, "compressed it is another value");
         drop((first, second));
         assert_eq!(values(&[1], false, &known).1, 1, "no plan has it any more");
+    }
+
+    #[test]
+    fn threads_make_each_value_in_its_place_and_name_the_first_file_that_cannot_be_read() {
+        let (counting, known) = (Counting::default(), KnownValues::default());
+        let id = |number: usize| {
+            let mut id = [1; 20];
+            id[1..9].copy_from_slice(&(number as u64).to_be_bytes());
+            ObjectId(id)
+        };
+        let ids: Vec<ObjectId> = (0..2_000).map(id).collect();
+        let all = wanted(ids.len(), false);
+        let mut contents = Blobs { ids: ids.clone(), source: &counting, known: &known };
+        let made = contents.values(&all, 40_000).unwrap();
+        assert!(made.iter().zip(&ids).all(|(value, id)| value.bytes() == id.0));
+        assert!(
+            matches!(contents.values(&all, 39_999), Err(Unmade::TooMuch)),
+            "what is held counts, read again or not"
+        );
+        [1_999, 1_300, 700].into_iter().for_each(|at| contents.ids[at] = ObjectId([0; 20]));
+        let Err(Unmade::Unread { at, error }) = contents.values(&all, u64::MAX) else {
+            panic!("it was read")
+        };
+        assert_eq!((at, error.to_string().contains("damaged") || error.source().is_some()), (700, true));
     }
 }

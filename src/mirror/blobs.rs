@@ -9,7 +9,7 @@ use super::error::Libgit2;
 use super::odb::Store;
 use super::pack_index;
 use super::shared::{ReadGuard, Shared};
-use crate::payload::{BlobError, BlobReader, BlobSource, Entry};
+use crate::payload::{BlobError, BlobReader, BlobSource};
 use crate::revision::ObjectId;
 
 /// Hands out readers; each opens the database for itself, because libgit2 serialises the users of one handle.
@@ -41,16 +41,16 @@ impl BlobSource for Blobs {
 
     /// Packs first, each from its beginning: git puts what is stored as a difference next to what it differs from, and
     /// libgit2 remembers only a few megabytes of what it put together. What cannot be found out changes the order alone.
-    fn order(&self, entries: &[Entry]) -> Vec<u32> {
-        let mut order: Vec<u32> = (0..).take(entries.len()).collect();
-        order.sort_unstable_by_key(|at| entries[*at as usize].id);
-        let mut places = vec![u64::MAX; entries.len()];
+    fn order(&self, ids: &[ObjectId]) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..).take(ids.len()).collect();
+        order.sort_unstable_by_key(|at| ids[*at as usize]);
+        let mut places = vec![u64::MAX; ids.len()];
         for (pack, index) in (0..).zip(self.shared.pack_indexes()) {
             let mut rest = order.iter().map(|at| *at as usize).peekable();
             // Both are sorted by id.
             let _advice = pack_index::each_place(&index, |id, offset| {
-                while rest.next_if(|at| entries[*at].id < id).is_some() {}
-                while let Some(at) = rest.next_if(|at| entries[*at].id == id) {
+                while rest.next_if(|at| ids[*at] < id).is_some() {}
+                while let Some(at) = rest.next_if(|at| ids[*at] == id) {
                     places[at] = pack << 48 | offset;
                 }
             });

@@ -365,7 +365,10 @@ fn blobs_are_read_as_they_lie_in_their_pack() {
     let paths: Vec<_> = paths.iter().map(|(path, content)| (path.as_str(), content.as_str())).collect();
     let payload = fixture.objects().payload(fixture.commit_of(&model(&paths)), &everything()).unwrap();
     let order = |what: &str| {
-        let order = fixture.objects().blobs().order(&payload.entries);
+        let order = fixture
+            .objects()
+            .blobs()
+            .order(&payload.entries.iter().map(|entry| entry.id).collect::<Vec<_>>());
         let mut sorted = order.clone();
         sorted.sort_unstable();
         assert!(sorted.into_iter().eq(0..40), "{what}: each is in it once");

@@ -263,7 +263,7 @@ fn write_files(
     modes: Modes,
     cancel: &CancellationToken,
 ) -> Result<(), Error> {
-    let shares = ordered(payload, &blobs.order(&payload.entries));
+    let shares = ordered(payload, &blobs.order(&ids(payload)));
     let next = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);
     let failed = Mutex::new(None);
@@ -289,7 +289,7 @@ fn write_files(
             }
         }
     };
-    on_threads(threads.clamp(1, shares.len().max(1)), || {
+    crate::threads::on_threads(threads.clamp(1, shares.len().max(1)), || {
         if let Err(error) = work() {
             stop.store(true, Ordering::Relaxed);
             if let Ok(mut failed) = failed.lock() {
@@ -304,17 +304,8 @@ fn write_files(
     }
 }
 
-/// Does the work on so many threads, of which the caller's is one. Where the system gives fewer (pids.max, memory), those
-/// do all of it.
-pub(super) fn on_threads(count: usize, work: impl Fn() + Sync) {
-    std::thread::scope(|scope| {
-        let start = || std::thread::Builder::new().spawn_scoped(scope, &work);
-        let started = (1..count).map_while(|_| start().ok()).count();
-        if started + 1 < count {
-            tracing::debug!(started, "the system gives no more threads");
-        }
-        work();
-    });
+fn ids(payload: &Payload) -> Vec<ObjectId> {
+    payload.entries.iter().map(|entry| entry.id).collect()
 }
 
 fn write_links(

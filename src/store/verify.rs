@@ -20,8 +20,9 @@ use tokio_util::sync::CancellationToken;
 use crate::fsx;
 use crate::payload::{Entry, Kind, Payload, escaped, join};
 use crate::revision::ObjectId;
-use crate::store::stage::{Dirs, GIT_FILE, git_file, on_threads};
+use crate::store::stage::{Dirs, GIT_FILE, git_file};
 use crate::store::{Error, Store};
+use crate::threads::on_threads;
 
 /// Differences that are listed; the first says enough, the rest helps an operator.
 const LISTED: usize = 20;

@@ -10,21 +10,25 @@ pub fn program() -> Option<PathBuf> {
     std::env::var_os("TREESWAP_TEST_GIT_SYNC").map(PathBuf::from)
 }
 
-/// git-sync with nothing of the caller's environment. Where git is older than 2.46, what it asks for in newer words is
+/// A directory with a `git` that git-sync understands: where git is older than 2.46, what it asks for in newer words is
 /// translated.
-pub fn command(world: &World, program: &Path) -> Command {
-    let shim = world.dir().join("bin");
-    if !shim.exists() {
-        std::fs::create_dir(&shim).unwrap();
-        let real = run::to_end(run::clean("sh", world.dir()).args(["-c", "command -v git"])).expect_ok("git");
+pub fn shim(dir: &Path) -> PathBuf {
+    if !dir.exists() {
+        std::fs::create_dir(dir).unwrap();
+        let real = run::to_end(run::clean("sh", dir).args(["-c", "command -v git"])).expect_ok("git");
         let text = format!(
             "#!/bin/sh\nif [ \"$1 $2\" = 'config list' ]; then shift 2; set -- config --list \"$@\"; fi\n\
              exec {} \"$@\"\n",
             real.stdout.trim_end()
         );
-        run::executable(&shim.join("git"), &text);
+        run::executable(&dir.join("git"), &text);
     }
-    let mut path = std::ffi::OsString::from(&shim);
+    dir.to_owned()
+}
+
+/// git-sync with nothing of the caller's environment.
+pub fn command(world: &World, program: &Path) -> Command {
+    let mut path = std::ffi::OsString::from(&shim(&world.dir().join("bin")));
     path.push(":");
     path.push(std::env::var_os("PATH").unwrap());
     let mut command = run::clean(program, &world.dir().join("home"));

@@ -32,6 +32,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("marker", 11),
     ("detached_io", 0),
     ("descendants", 0),
+    ("threads", 0),
     ("fsx", 0),
     ("clock", 0),
     ("human", 0),

@@ -7,6 +7,9 @@ use std::process::{Command, Stdio};
 
 use crate::common::Random;
 
+/// The file whose content is the number of its commit.
+pub const NUMBER: &str = "NUMBER";
+
 /// The repository, and its commits on `main`, oldest first.
 pub struct Repository {
     pub path: PathBuf,
@@ -71,6 +74,12 @@ impl Repository {
         Self { path: path.to_owned(), commits: list.lines().map(str::to_owned).collect(), files }
     }
 
+    pub fn describe(&self) -> String {
+        let bytes: usize = self.files.iter().map(|(_, content)| content.len()).sum();
+        let (files, commits) = (self.files.len(), self.commits.len());
+        format!("{files} files, {} MB, {commits} commits", bytes / 1_000_000)
+    }
+
     /// Points `main` at one of the commits.
     pub fn publish(&self, index: usize) {
         git(&self.path, &["update-ref", "refs/heads/main", &self.commits[index]]);
@@ -86,11 +95,13 @@ fn write_all(
 ) -> std::io::Result<()> {
     let head = "commit refs/heads/main\ncommitter A <a@example.com> 1700000000 +0000\ndata 1\nx\n";
     input.write_all(head.as_bytes())?;
+    one(input, NUMBER, b"0\n")?;
     for (path, content) in files {
         one(input, path, content)?;
     }
     for round in 1..=tail {
         input.write_all(head.as_bytes())?;
+        one(input, NUMBER, format!("{round}\n").as_bytes())?;
         // 1 to 40 files, three in the middle.
         let changed = if random.below(5) == 0 { 1 + random.below(40) } else { 1 + random.below(5) };
         for _ in 0..changed {

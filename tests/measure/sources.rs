@@ -7,12 +7,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
-
 use crate::common::Random;
 use crate::common::http_backend::{Hit, HttpBackend, Kind};
 use crate::repository::{content_of, git};
-use crate::{Options, Running, changed, median};
+use crate::subject::{OURS, Running, treeswap};
+use crate::table::spread;
+use crate::{Options, directory};
 
 /// A shape: sources, repositories, refs of each.
 const SHAPES: [(usize, usize, usize); 4] = [(1, 1, 1), (8, 8, 1), (64, 8, 1), (64, 8, 8)];
@@ -103,10 +103,6 @@ fn import(path: &Path, input: &[u8]) {
     assert!(child.wait().expect("git runs").success(), "git fast-import failed");
 }
 
-fn look(process: &Running) {
-    let _ = kill_process(Pid::from_child(&process.0), Signal::HUP);
-}
-
 fn bytes(hits: &[Hit]) -> u64 {
     hits.iter().map(|hit| hit.up + hit.down).sum()
 }
@@ -126,21 +122,17 @@ fn settle(process: &Running, server: &HttpBackend) {
 }
 
 fn one(set: &Set, options: &Options) {
-    let world =
-        tempfile::Builder::new().prefix("treeswap-bench-").tempdir_in(&options.dir).expect("a directory");
+    let world = directory(options);
     let server = HttpBackend::start(world.path(), Kind::default());
     set.make(world.path(), &server);
     let root = world.path().join("root");
-    let log = std::fs::File::create(world.path().join("log")).expect("a log");
-    let built = env!("CARGO_BIN_EXE_treeswap").into();
-    let mut command = Command::new(std::env::var_os("TREESWAP_TEST_BINARY").unwrap_or(built));
+    let mut command = Command::new(treeswap());
     command.args(["sync", "--period=1h", "--min-interval=0s", "--grace=0s", "--sources"]);
     command.arg(world.path().join("sources.yaml")).arg("--root").arg(&root);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     let start = Instant::now();
-    let mut process = Running(command.spawn().unwrap_or_else(|error| panic!("treeswap: {error}")));
-    let link = root.join("..data");
-    let mut current = changed(&mut process, &link, None);
+    let mut process = Running::spawn(command, world.path(), root.join("..data"), OURS);
+    let target = |process: &Running| std::fs::read_link(&process.link).ok();
+    let mut current = process.until(target);
     let first = start.elapsed().as_secs_f64();
     let (mut took, mut worked, mut came) = (Vec::new(), Vec::new(), Vec::new());
     let mut random = Random::new(21);
@@ -149,8 +141,8 @@ fn one(set: &Set, options: &Options) {
         server.forget();
         set.push(world.path(), round, &mut random);
         let (before, start) = (process.processor(), Instant::now());
-        look(&process);
-        current = changed(&mut process, &link, Some(&current));
+        process.look();
+        current = process.until(|process| target(process).filter(|target| *target != current));
         took.push(start.elapsed().as_secs_f64() * 1e3);
         settle(&process, &server);
         worked.push((process.processor() - before) * 1e3);
@@ -159,7 +151,7 @@ fn one(set: &Set, options: &Options) {
     server.forget();
     let (before, mut memory) = (process.processor(), 0.0_f64);
     for look_number in 1..=IDLE {
-        look(&process);
+        process.look();
         let asked = || server.hits().len() >= look_number * set.repositories;
         let end = Instant::now() + Duration::from_secs(20);
         while !asked() {
@@ -172,8 +164,8 @@ fn one(set: &Set, options: &Options) {
     let hits = server.hits();
     let idle = (process.processor() - before) * 1e3 / IDLE as f64;
     let range = |values: &[f64]| {
-        let (least, most) = values.iter().fold((f64::MAX, 0.0_f64), |(a, b), v| (a.min(*v), b.max(*v)));
-        format!("{:.0} ({least:.0}-{most:.0})", median(values))
+        let (median, least, most) = spread(values).expect("there were updates");
+        format!("{median:.0} ({least:.0}-{most:.0})")
     };
     println!(
         "| {} in {} repositories, {} refs each | {first:.2} | {} | {} | {} | {:.1} | {:.0} | {idle:.1} | {memory:.1} |",

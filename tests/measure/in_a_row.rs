@@ -1,0 +1,45 @@
+//! Thousands of updates, one right after the other: the last ones cost what the first ones did.
+
+use std::time::Instant;
+
+use crate::subject::{How, OURS};
+use crate::table::{Table, spread};
+use crate::updates::space;
+use crate::{Bench, Options, directory};
+
+/// Parts of the whole that are compared.
+const PARTS: usize = 10;
+
+pub fn measure(options: Options, table: &mut Table) {
+    let bench = Bench::new(options);
+    println!("{}", bench.repository.describe());
+    let updates = bench.options.updates;
+    let url = bench.url();
+    let how = How { url: &url, period: "1h", keep: "0s", more: &[], group: None };
+    let subject = bench.subjects.iter().find(|subject| subject.name == OURS).expect("treeswap is measured");
+    let world = directory(&bench.options);
+    bench.repository.publish(0);
+    let mut process = subject.start(how, world.path());
+    process.reaches(0);
+    let mut took = Vec::new();
+    for number in 1..=updates {
+        let start = Instant::now();
+        bench.repository.publish(number);
+        process.look();
+        process.reaches(number);
+        took.push(start.elapsed().as_secs_f64() * 1e3);
+        if number == updates / PARTS || number == updates {
+            process.settle();
+            let part = &took[number - updates / PARTS..];
+            let (median, _, most) = spread(part).expect("there are updates");
+            let mut add = |what: &str, unit, value| {
+                table.add(&format!("update {number} of a row: {what}"), unit, OURS, value);
+            };
+            add("median of the tenth before it", "ms", median);
+            add("longest of the tenth before it", "ms", most);
+            add("anonymous memory", "MiB", process.anonymous());
+            add("descriptors", "", process.descriptors() as f64);
+            add("space of the root, mirror included", "MB", space(&[world.path().join("root")]) as f64 / 1e6);
+        }
+    }
+}

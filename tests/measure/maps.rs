@@ -1,0 +1,139 @@
+//! ConfigMaps: a plan by itself; with `--cluster`, a run that has nothing to do and what a commit costs a daemon.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use serde_json::json;
+
+use crate::kubernetes::{Kubernetes, kubeconfig};
+use crate::subject::{OURS, Running, treeswap};
+use crate::table::Table;
+use crate::{Bench, directory};
+
+/// What a large installation of Prow has.
+const RULES: usize = 129;
+
+const MAPS: usize = 1_000;
+
+pub fn measure(bench: &Bench, table: &mut Table) {
+    if !bench.wants("plan") {
+        return;
+    }
+    bench.repository.publish(0);
+    let world = directory(&bench.options);
+    let rules = world.path().join("rules.yaml");
+    write(&rules, RULES, bench.options.files, "default");
+    let render = || {
+        let mut command = program(bench, world.path(), "render", &rules);
+        command
+            .arg("--output")
+            .arg(tempfile::TempDir::with_prefix_in("maps-", world.path()).expect("space").keep());
+        timed(command)
+    };
+    render(); // fetches
+    let (seconds, processor) = render();
+    let row = format!("plan of {RULES} rules, a process");
+    table.add(&row, "s", OURS, seconds);
+    table.add(&format!("{row}: processor"), "s", OURS, processor);
+    if bench.options.cluster {
+        cluster(bench, table);
+    } else {
+        table.note("ConfigMaps on an API server: --cluster measures them");
+    }
+}
+
+fn cluster(bench: &Bench, table: &mut Table) {
+    let world = directory(&bench.options);
+    let kubernetes = Kubernetes::shared();
+    kubeconfig(&world.path().join("kubeconfig"), &[("default", kubernetes.access("writer"))]);
+    let namespace = |count: usize, file: &Path| {
+        let namespace = kubernetes.namespace("bench");
+        let verbs = ["get", "list", "create", "update", "delete"];
+        kubernetes.grant(
+            &namespace,
+            "writer",
+            &json!([{ "apiGroups": [""], "resources": ["configmaps"], "verbs": verbs }]),
+        );
+        write(file, count, bench.options.files, &namespace);
+    };
+    let (many, few) = (world.path().join("many.yaml"), world.path().join("few.yaml"));
+    namespace(MAPS, &many);
+    namespace(RULES, &few);
+    let with_cluster = |command: &mut Command| {
+        command.arg("--owner=bench").arg("--kubeconfig").arg(world.path().join("kubeconfig"));
+    };
+    let apply = || {
+        let mut command = program(bench, world.path(), "apply", &many);
+        with_cluster(&mut command);
+        timed(command)
+    };
+    table.add(&format!("plan: {MAPS} ConfigMaps made"), "s", OURS, apply().0);
+    let (seconds, processor) = apply();
+    table.add(&format!("plan: {MAPS} ConfigMaps, nothing to do"), "s", OURS, seconds);
+    table.add(&format!("plan: {MAPS} ConfigMaps, nothing to do: processor"), "s", OURS, processor);
+
+    let mut command = program(bench, world.path(), "sync", &few);
+    with_cluster(&mut command);
+    command.args(["--period=1h", "--min-interval=0s", "--lease-duration=0s"]);
+    let mut process = Running::spawn(command, world.path(), "no link".into(), OURS);
+    process.settle();
+    for number in 1..=bench.options.updates {
+        let before = process.processor();
+        bench.repository.publish(number);
+        process.look();
+        process.settle();
+        let spent = (process.processor() - before) * 1e3;
+        table.add(&format!("plan of {RULES} rules after a commit, a daemon: processor"), "ms", OURS, spent);
+    }
+}
+
+/// treeswap with a mirror that it keeps.
+fn program(bench: &Bench, dir: &Path, command: &str, rules: &Path) -> Command {
+    let mut program = Command::new(treeswap());
+    program.args([command, "--ref=main", "--repo", &bench.url(), "--rules"]).arg(rules);
+    program.arg("--mirror").arg(dir.join("mirror"));
+    program
+}
+
+/// Seconds that it takes, and of processor.
+fn timed(mut command: Command) -> (f64, f64) {
+    let start = Instant::now();
+    let out = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+    let mut child = out.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let processor = processor_at_the_end(&child);
+    let status = child.wait().expect("it was started");
+    assert!(status.success(), "{command:?}: {status}");
+    (start.elapsed().as_secs_f64(), processor)
+}
+
+/// Waits for its end and leaves it to be waited for: only then is all of its processor time known.
+fn processor_at_the_end(child: &std::process::Child) -> f64 {
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+    let pid = Pid::from_child(child);
+    waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).expect("it was started");
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).expect("it is not waited for");
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = fields.get(11..15).unwrap_or_default().iter();
+    ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
+}
+
+/// Rules that divide all files between them, in compressed maps.
+fn write(path: &Path, count: usize, files: usize, namespace: &str) {
+    let mut text = String::from("maps:\n");
+    let organisations = files.div_ceil(60);
+    for rule in 0..count {
+        let of_rule: Vec<String> =
+            (0..organisations).filter(|org| org % count == rule).map(|org| org.to_string()).collect();
+        if of_rule.is_empty() {
+            continue;
+        }
+        let _ = writeln!(
+            text,
+            "  'ci-operator/config/org-{{{}}}/**/*.yaml': {{name: map-{rule}, gzip: true, clusters: {{default: [{namespace}]}}}}",
+            of_rule.join(",")
+        );
+    }
+    std::fs::write(path, text).expect("space");
+}

@@ -1,0 +1,220 @@
+//! The programs that are measured, and a running one.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::repository::NUMBER;
+
+/// treeswap as it is without flags, and the column that others are compared with.
+pub const OURS: &str = "treeswap";
+pub const LINKS: &str = "treeswap --spare=link";
+pub const GIT_SYNC: &str = "git-sync";
+
+/// A program that keeps a directory in step.
+pub struct Subject {
+    pub name: &'static str,
+    program: PathBuf,
+    link: &'static str,
+    /// What it needs to look whenever it gets SIGHUP, and to keep nothing old.
+    flags: &'static [&'static str],
+    keep: &'static str,
+    /// Where a `git` is that it understands.
+    path: Option<PathBuf>,
+}
+
+/// treeswap in its two ways to prepare the next generation, and git-sync where there is one.
+pub fn all(git_sync: Option<&Path>, home: &Path) -> Vec<Subject> {
+    let treeswap = |name, flags| Subject {
+        name,
+        program: treeswap(),
+        link: "..data",
+        flags,
+        keep: "--grace",
+        path: None,
+    };
+    let mut all = vec![
+        treeswap(OURS, &["sync", "--min-interval=0s"]),
+        treeswap(LINKS, &["sync", "--min-interval=0s", "--spare=link"]),
+    ];
+    all.extend(git_sync.map(|program| Subject {
+        name: GIT_SYNC,
+        program: program.to_owned(),
+        link: "link",
+        flags: &["--link=link", "--depth=1", "--sync-on-signal=SIGHUP"],
+        keep: "--stale-worktree-timeout",
+        path: Some(crate::common::git_sync::shim(&home.join("bin"))),
+    }));
+    all
+}
+
+/// The binary that is measured.
+pub fn treeswap() -> PathBuf {
+    std::env::var_os("TREESWAP_TEST_BINARY").unwrap_or(env!("CARGO_BIN_EXE_treeswap").into()).into()
+}
+
+/// How a subject is to run.
+#[derive(Clone, Copy)]
+pub struct How<'a> {
+    pub url: &'a str,
+    pub period: &'a str,
+    /// How long what was published before is kept.
+    pub keep: &'a str,
+    pub more: &'a [&'a str],
+    /// A control group with half a processor.
+    pub group: Option<&'a Path>,
+}
+
+impl Subject {
+    /// Starts it in this directory, in a root of its own.
+    pub fn start(&self, how: How<'_>, dir: &Path) -> Running {
+        let mut command = match how.group {
+            None => Command::new(&self.program),
+            Some(group) => {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", "echo $$ >\"$0/cgroup.procs\"; exec \"$@\""]).arg(group).arg(&self.program);
+                shell
+            }
+        };
+        let root = dir.join("root");
+        command.args(self.flags).args(how.more).args(["--ref=main", "--repo", how.url, "--period"]);
+        command.arg(how.period).args([self.keep, how.keep, "--root"]).arg(&root);
+        if let Some(path) = &self.path {
+            command.env("PATH", path_with(path)).env("TMPDIR", dir).env("HOME", dir);
+        }
+        Running::spawn(command, dir, root.join(self.link), self.name)
+    }
+}
+
+fn path_with(first: &Path) -> std::ffi::OsString {
+    let mut path = first.as_os_str().to_owned();
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
+    path
+}
+
+/// A process that publishes, ended when dropped.
+pub struct Running {
+    child: Child,
+    /// What names the published tree.
+    pub link: PathBuf,
+    log: PathBuf,
+    name: &'static str,
+}
+
+impl Running {
+    /// Starts what publishes behind this link; its log goes into the directory.
+    pub fn spawn(mut command: Command, dir: &Path, link: PathBuf, name: &'static str) -> Self {
+        let log = dir.join("log");
+        let file = std::fs::File::create(&log).expect("a log");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+        let child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
+        Self { child, link, log, name }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The number of the commit that is published.
+    pub fn published(&self) -> Option<usize> {
+        std::fs::read_to_string(self.link.join(NUMBER)).ok()?.trim().parse().ok()
+    }
+
+    /// Waits until this commit or a later one is published.
+    pub fn reaches(&mut self, number: usize) {
+        self.until(|process| process.published().filter(|published| *published >= number));
+    }
+
+    /// Waits until there is an answer, looking every 0.3 ms.
+    pub fn until<T>(&mut self, mut answer: impl FnMut(&Self) -> Option<T>) -> T {
+        let end = Instant::now() + Duration::from_secs(300);
+        loop {
+            if let Some(answer) = answer(self) {
+                return answer;
+            }
+            self.lives();
+            assert!(Instant::now() < end, "{} does not publish what it should; {}", self.name, self.said());
+            std::thread::sleep(Duration::from_micros(300));
+        }
+    }
+
+    fn lives(&mut self) {
+        let ended = !matches!(self.child.try_wait(), Ok(None));
+        assert!(!ended, "{} ended; {}", self.name, self.said());
+    }
+
+    fn said(&self) -> String {
+        format!("it said:\n{}", std::fs::read_to_string(&self.log).unwrap_or_default())
+    }
+
+    /// Makes it look at once.
+    pub fn look(&self) {
+        let _ = kill_process(Pid::from_child(&self.child), Signal::HUP);
+    }
+
+    /// Waits until it and its children have worked no more for a while than a look takes.
+    pub fn settle(&mut self) {
+        let mut before = self.processor();
+        loop {
+            std::thread::sleep(Duration::from_millis(400));
+            self.lives();
+            let now = self.processor();
+            if now - before < 0.005 && self.children().is_empty() {
+                return;
+            }
+            before = now;
+        }
+    }
+
+    /// Seconds of processor time, of it (to the nanosecond) and of the children it waited for (to the tick).
+    #[allow(unsafe_code)] // another process's clock has no safe form
+    pub fn processor(&self) -> f64 {
+        let mut own = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the kernel writes the structure; the clock's number is made as clock_getcpuclockid(3) makes it.
+        unsafe { libc::clock_gettime((!(self.id() as libc::clockid_t) << 3) | 2, &raw mut own) };
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap_or_default();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let children: u64 =
+            fields.get(13..15).unwrap_or_default().iter().filter_map(|f| f.parse::<u64>().ok()).sum();
+        own.tv_sec as f64 + own.tv_nsec as f64 / 1e9 + children as f64 / 100.0 // USER_HZ, the same everywhere
+    }
+
+    fn children(&self) -> Vec<u32> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.id())).into_iter().flatten().flatten();
+        let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+        let lists: Vec<String> = lists.collect();
+        lists.iter().flat_map(|list| list.split_whitespace()).filter_map(|pid| pid.parse().ok()).collect()
+    }
+
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.id())).map_or(0, Iterator::count)
+    }
+
+    /// MiB of anonymous memory, its children's included.
+    pub fn anonymous(&self) -> f64 {
+        let pids = self.children().into_iter().chain([self.id()]);
+        let kib = |pid: u32| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+            let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+            line.split_whitespace().next()?.parse::<u64>().ok()
+        };
+        pids.filter_map(kib).sum::<u64>() as f64 / 1024.0
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        for _ in 0..500 {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
