@@ -1,8 +1,10 @@
 //! The spare is prepared in the background: from a retired generation and what changed since, or as a copy. A
-//! publication that comes before it is ready writes its generation in full.
+//! publication waits for a retired generation that is being carried forward, as it would have to do the same itself. It
+//! does not wait for a copy, and writes its generation in full.
 
 use std::time::{Duration, Instant};
 
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -18,17 +20,20 @@ use crate::telemetry::metrics::Metrics;
 /// How long a preparation is waited for that was asked to end: it looks at every entry whether to go on.
 const GIVE_WAY: Duration = Duration::from_secs(10);
 
-/// Makes the spare, and says how; nothing where there is no room for any.
+/// Makes the spare, and says how; nothing where there is no room for any. `carried` is dropped once no retired generation
+/// is being carried forward.
 fn prepare(
     task: &SpareTask,
     objects: &Objects,
     revision: Revision,
     wanted: &Selection,
+    carried: oneshot::Sender<()>,
     cancel: &CancellationToken,
 ) -> Result<Option<&'static str>, Error> {
     if recycle(task, objects, revision, wanted, cancel)? {
         return Ok(Some("a retired generation, carried forward"));
     }
+    drop(carried);
     if !task.may_copy() {
         task.give_up()?;
         return Ok(None);
@@ -59,7 +64,15 @@ pub(super) fn recycle(
 
 /// The one preparation that may run.
 #[derive(Debug, Default)]
-pub(super) struct SpareWork(Option<(CancellationToken, JoinHandle<()>)>);
+pub(super) struct SpareWork(Option<Preparation>);
+
+#[derive(Debug)]
+struct Preparation {
+    cancel: CancellationToken,
+    /// Answers, with an error, once no retired generation is being carried forward.
+    carried: oneshot::Receiver<()>,
+    ended: JoinHandle<()>,
+}
 
 impl SpareWork {
     /// Starts a preparation; one that still runs is for a generation that is no longer current, and ends.
@@ -75,9 +88,10 @@ impl SpareWork {
         self.stop();
         let cancel = CancellationToken::new();
         let until = cancel.clone();
+        let (carrying, carried) = oneshot::channel();
         let work = move || {
             let began = Instant::now();
-            let how = prepare(&task, &objects.until(&until), revision, &wanted, &until)?;
+            let how = prepare(&task, &objects.until(&until), revision, &wanted, carrying, &until)?;
             Ok::<_, Error>((how, began.elapsed()))
         };
         let ended = tokio::spawn(async move {
@@ -94,23 +108,78 @@ impl SpareWork {
                 Err(_) => metrics.error("spare", "permanent"),
             }
         });
-        self.0 = Some((cancel, ended));
+        self.0 = Some(Preparation { cancel, carried, ended });
     }
 
     /// Asks a preparation that runs to end.
     pub(super) fn stop(&mut self) {
-        if let Some((cancel, _)) = self.0.take() {
-            cancel.cancel();
+        if let Some(running) = self.0.take() {
+            running.cancel.cancel();
         }
     }
 
-    /// The same, and waits for its end: two payloads at once would be twice the memory. One that is not ready is of no
-    /// use to the generation that is to be written now.
+    /// Waits while a retired generation is being carried forward, unless the process is to end.
+    pub(super) async fn carried(&mut self, draining: &CancellationToken) {
+        if let Some(running) = &mut self.0 {
+            tokio::select! {
+                _ = &mut running.carried => {}
+                () = draining.cancelled() => {}
+                () = tokio::time::sleep(GIVE_WAY) => {}
+            }
+        }
+    }
+
+    /// Asks it to end, and waits for that: two payloads at once would be twice the memory. A copy that is not ready is of
+    /// no use to the generation that is to be written now.
     pub(super) async fn stop_and_wait(&mut self) {
-        if let Some((cancel, ended)) = self.0.take() {
+        if let Some(Preparation { cancel, ended, .. }) = self.0.take() {
             cancel.cancel();
             // How it ended is on record. A disk that hangs meets the attempt's own deadline.
             let _ = tokio::time::timeout(GIVE_WAY, ended).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn running() -> (SpareWork, oneshot::Sender<()>, CancellationToken) {
+        let (carrying, carried) = oneshot::channel();
+        let cancel = CancellationToken::new();
+        let until = cancel.clone();
+        let ended = tokio::spawn(async move { until.cancelled().await });
+        (SpareWork(Some(Preparation { cancel: cancel.clone(), carried, ended })), carrying, cancel)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_publication_waits_for_what_is_carried_forward_and_for_no_copy() {
+        let draining = CancellationToken::new();
+        let (mut spare, carrying, cancel) = running();
+        let began = tokio::time::Instant::now();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            drop(carrying); // a copy begins
+        });
+        spare.carried(&draining).await;
+        assert_eq!(began.elapsed().as_secs(), 3);
+        assert!(!cancel.is_cancelled());
+        spare.stop_and_wait().await;
+        assert!(cancel.is_cancelled());
+        assert_eq!(began.elapsed().as_secs(), 3, "the copy gave way");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_longer_than_it_would_take_by_itself_nor_when_the_process_ends() {
+        let draining = CancellationToken::new();
+        let (mut spare, _carrying, _) = running();
+        let began = tokio::time::Instant::now();
+        spare.carried(&draining).await;
+        assert_eq!(began.elapsed(), GIVE_WAY);
+
+        let (mut spare, _carrying, _) = running();
+        draining.cancel();
+        spare.carried(&draining).await;
+        assert_eq!(began.elapsed(), GIVE_WAY, "at once");
     }
 }
