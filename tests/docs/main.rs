@@ -178,7 +178,10 @@ fn every_option_that_is_shown_exists() {
     let known: BTreeSet<&str> = known.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).collect();
     let others = [
         "--delete-emptydir-data",
+        "--csv", // this and the next ones are tests/bench's
         "--git-sync",
+        "--plots",
+        "--rounds",
         "--lib",
         "--locked",
         "--open",
