@@ -2,6 +2,7 @@
 
 mod git_sync;
 mod model;
+mod old_readers;
 mod planted;
 mod publish;
 mod reap;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::payload::testing::delta;
 use crate::store::reap::Need;
-use std::io::{Read, Seek, Write};
+use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 /// Between our last change and one that somebody else makes: more than a tick of any file system's clock.
@@ -15,7 +15,7 @@ fn options(world: &World) -> Options {
     Options { spare: Spare::Recycle, ..world.options() }
 }
 
-fn open(world: &World) -> Store {
+pub(super) fn open(world: &World) -> Store {
     Store::open(options(world)).unwrap().0
 }
 
@@ -25,7 +25,7 @@ fn later() -> clock::Now {
     clock::Now { boottime: now.boottime + Duration::from_secs(31), ..now }
 }
 
-fn reap(store: &mut Store) -> usize {
+pub(super) fn reap(store: &mut Store) -> usize {
     let plan = store.plan(&later());
     store.reap(&plan).len()
 }
@@ -53,13 +53,13 @@ fn waiting(world: &World) -> Store {
     store
 }
 
-fn carry(store: &Store, from: &Tree, to: &Tree) -> bool {
+pub(super) fn carry(store: &Store, from: &Tree, to: &Tree) -> bool {
     let delta = delta(from, to, rules()).unwrap();
     store.spare_task().unwrap().recycle(&delta, &Blobs::of(&[from, to]), &go()).unwrap()
 }
 
 /// Publishes `to` from the spare if that can be done, else as a whole; says which.
-fn publish_next(store: &mut Store, from: &Tree, to: &Tree) -> bool {
+pub(super) fn publish_next(store: &mut Store, from: &Tree, to: &Tree) -> bool {
     let change = delta(from, to, rules()).unwrap();
     match store.stage_delta(&change, "all", &Blobs::of(&[from, to]), &go()).unwrap() {
         Some(staged) => {
@@ -270,31 +270,6 @@ fn what_somebody_else_changed_is_not_carried_on() {
             }
         }
     }
-}
-
-#[test]
-fn readers_in_an_old_generation_see_the_end_of_it_and_nothing_else() {
-    let world = World::new();
-    let mut store = open(&world);
-    publish(&mut store, &some("1"));
-    let top = fsx::open_dir_at_path(&world.at("..data")).unwrap();
-    let open = |name: &str| fsx::open_beneath(&top, name).unwrap();
-    let (changed, kept) = (open("changed"), open("kept"));
-    let mut file = std::fs::File::open(world.at("..data/changed/a")).unwrap();
-    let watch = Watch::on(&world.at("..data").canonicalize().unwrap().join("kept/y"));
-    publish(&mut store, &some("2"));
-    reap(&mut store);
-    carry(&store, &some("1"), &some("2"));
-    assert!(publish_next(&mut store, &some("2"), &some("3")));
-    store.wait_for_deletions(&go());
-    let names = |dir: &OwnedFd| fsx::list(dir).unwrap().len();
-    assert_eq!((names(&top), names(&changed)), (0, 0), "as after a deletion");
-    assert_eq!(names(&kept), 2, "a directory without a change lives on");
-    let mut content = String::new();
-    file.read_to_string(&mut content).unwrap();
-    file.rewind().unwrap();
-    assert_eq!(content, "1", "an open file is what it was");
-    assert_eq!(watch.events(), [""; 0], "a file in a directory that moved whole was not moved itself");
 }
 
 #[test]
