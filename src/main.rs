@@ -7,13 +7,14 @@ mod allocator {
     #[global_allocator]
     static JEMALLOC: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-    /// Options as jemalloc(3) has them. One heap, as with glibc; what is free goes back to the system at once, and its
-    /// address space with it, so that memory at rest is small and what `--index-memory` counts is what is used: a tree
-    /// object of 17 MB is indexed in 48 MiB, as with glibc, and not in 70.
+    /// Options as jemalloc(3) has them. One heap, as with glibc; what is free goes back to the system within milliseconds,
+    /// and its address space with it, so that memory at rest is small and what `--index-memory` counts is what is used.
+    /// At once would be too soon: zlib-ng allocates 40 KB for every object that is inflated, more than a thread keeps for
+    /// itself, and mapping them afresh made a first sync take twice the time.
     #[expect(unsafe_code, reason = "jemalloc looks for a symbol of this name")]
     #[unsafe(export_name = "malloc_conf")]
-    static OPTIONS: &[u8; 84] =
-        b"narenas:1,dirty_decay_ms:0,muzzy_decay_ms:0,retain:false,oversize_threshold:1048576\0";
+    static OPTIONS: &[u8; 85] =
+        b"narenas:1,dirty_decay_ms:10,muzzy_decay_ms:0,retain:false,oversize_threshold:1048576\0";
 }
 
 fn main() -> std::process::ExitCode {

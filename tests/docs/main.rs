@@ -179,6 +179,7 @@ fn every_option_that_is_shown_exists() {
     let others = [
         "--delete-emptydir-data",
         "--csv", // this and the next ones are tests/bench's
+        "--files",
         "--git-sync",
         "--plots",
         "--rounds",

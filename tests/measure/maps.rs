@@ -24,7 +24,7 @@ pub fn measure(bench: &Bench, table: &mut Table) {
     bench.repository.publish(0);
     let world = directory(&bench.options);
     let rules = world.path().join("rules.yaml");
-    write(&rules, RULES, bench.options.files, "default");
+    write(&rules, RULES, "default");
     let render = || {
         let mut command = program(bench, world.path(), "render", &rules);
         command
@@ -56,7 +56,7 @@ fn cluster(bench: &Bench, table: &mut Table) {
             "writer",
             &json!([{ "apiGroups": [""], "resources": ["configmaps"], "verbs": verbs }]),
         );
-        write(file, count, bench.options.files, &namespace);
+        write(file, count, &namespace);
     };
     let (many, few) = (world.path().join("many.yaml"), world.path().join("few.yaml"));
     namespace(MAPS, &many);
@@ -119,20 +119,15 @@ fn processor_at_the_end(child: &std::process::Child) -> f64 {
     ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-/// Rules that divide all files between them, in compressed maps.
-fn write(path: &Path, count: usize, files: usize, namespace: &str) {
+/// A rule for each organisation of so many, or for each ten of them, in compressed maps.
+fn write(path: &Path, count: usize, namespace: &str) {
     let mut text = String::from("maps:\n");
-    let organisations = files.div_ceil(60);
     for rule in 0..count {
-        let of_rule: Vec<String> =
-            (0..organisations).filter(|org| org % count == rule).map(|org| org.to_string()).collect();
-        if of_rule.is_empty() {
-            continue;
-        }
+        let organisation = if count > 999 { format!("{rule:04}") } else { format!("{rule:03}*") };
         let _ = writeln!(
             text,
-            "  'ci-operator/config/org-{{{}}}/**/*.yaml': {{name: map-{rule}, gzip: true, clusters: {{default: [{namespace}]}}}}",
-            of_rule.join(",")
+            "  'ci-operator/config/org-{organisation}/**/*.yaml': \
+             {{name: map-{rule}, gzip: true, clusters: {{default: [{namespace}]}}}}"
         );
     }
     std::fs::write(path, text).expect("space");

@@ -22,7 +22,7 @@ fn path_of(index: usize) -> String {
     let (org, repo) = (index / 60, index / 5);
     match index % 10 {
         0..5 => format!(
-            "ci-operator/config/org-{org}/repo-{repo}/org-{org}-repo-{repo}-branch-{}.yaml",
+            "ci-operator/config/org-{org:04}/repo-{repo}/org-{org}-repo-{repo}-branch-{}.yaml",
             index % 5
         ),
         5..7 => format!("ci-operator/jobs/org-{org}/repo-{repo}/jobs-{index}.yaml"),

@@ -63,7 +63,7 @@ fn a_plan_that_does_not_fit_into_memory_is_refused_and_the_largest_that_fits_is_
     let rules = |count| (0..count).map(|n| (format!("f{n}"), format!("map-{n}")));
     let (ran, peak) = place.render(rules(count));
     println!("| {count} ConfigMaps of 0.9 MB | {} | refused |", mib(peak));
-    ran.expect_failure("more than fits").names(&["ConfigMap map-", "of memory"]);
+    ran.expect_failure("more than fits").names(&["the ConfigMaps take more than", "of memory"]);
     assert!(peak < place.limit / 2, "{}", mib(peak));
     let (ran, peak) = place.render(rules(120));
     println!("| 120 ConfigMaps of 0.9 MB | {} | made |", mib(peak));
