@@ -19,6 +19,7 @@ mod glob;
 mod manifest;
 mod payload;
 mod plan;
+mod policies;
 mod read;
 mod rules;
 mod split;
@@ -35,9 +36,7 @@ pub use finding::{Finding, Refused};
 pub use glob::{BadPattern, Dialect, Pattern, Patterns};
 pub use manifest::manifest;
 pub use payload::{KeyFault, Payload, Value, ValueEncoding, check_key, partition};
-pub use plan::{
-    Collisions, Contents, IllegalKeys, Links, Options, Overlaps, Oversize, Plan, Planned, Policies,
-    ReadFailed, Source, Unmade, plan,
-};
+pub use plan::{Contents, Options, Plan, Planned, ReadFailed, Source, Unmade, plan};
+pub use policies::{Collisions, IllegalKeys, Links, Overlaps, Oversize, Policies};
 pub use rules::{ClusterNamespace, Names, Rule, RuleSet, Setting};
 pub use tree::{BadLink, Tree};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::finding::{Finding, Refused};
 use super::payload::{LimitExceeded, Payload, Value, ValueEncoding, check_key, partition};
+use super::policies::{Collisions, IllegalKeys, Links, Overlaps, Oversize, Policies};
 use super::rules::{ClusterNamespace, Names, RuleSet};
 use super::split;
 use super::tree::Tree;
@@ -56,75 +57,6 @@ pub enum Unmade {
     },
 }
 
-/// What to do when rules that do different things match one file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Overlaps {
-    /// Refuse the plan.
-    #[default]
-    Refuse,
-    /// The first rule of the file has it.
-    First,
-    /// The rule has it that says most of its path.
-    Specific,
-}
-
-/// What to do when several files have one key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Collisions {
-    /// Refuse the plan.
-    #[default]
-    Refuse,
-    /// The last in the order of paths has it.
-    Last,
-}
-
-/// What to do with a file whose key is none.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum IllegalKeys {
-    /// Refuse the plan.
-    #[default]
-    Refuse,
-    /// Leave the file out.
-    Skip,
-}
-
-/// What to do with a link that gives no content.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Links {
-    /// Refuse the plan.
-    #[default]
-    Refuse,
-    /// Leave the link out.
-    Skip,
-}
-
-/// What to do with a payload that is too large.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Oversize {
-    /// Refuse the plan.
-    #[default]
-    Refuse,
-    /// Split it over more ConfigMaps.
-    Grow,
-    /// Leave the ConfigMap out.
-    Skip,
-}
-
-/// Whether to go on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Policies {
-    /// Rules that do different things with one file.
-    pub overlaps: Overlaps,
-    /// Several files for one key.
-    pub collisions: Collisions,
-    /// Files without a legal key.
-    pub illegal_keys: IllegalKeys,
-    /// Links without content.
-    pub links: Links,
-    /// Payloads over the limit.
-    pub oversize: Oversize,
-}
-
 /// What a plan depends on besides rules and tree.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -156,40 +88,6 @@ pub struct Planned {
     pub stamped: bool,
     /// The rules that feed it, by their index.
     pub rules: Vec<usize>,
-}
-
-/// A policy's words: as flags give them, and as digests of rules have them for good.
-macro_rules! words {
-    ($($policy:ident { $($value:ident = $word:literal),* })*) => {
-        $(impl $policy {
-            /// In one word.
-            pub fn word(self) -> &'static str {
-                match self { $(Self::$value => $word),* }
-            }
-
-            /// All words.
-            pub const WORDS: &'static [&'static str] = &[$($word),*];
-        }
-
-        impl std::str::FromStr for $policy {
-            type Err = String;
-
-            fn from_str(word: &str) -> Result<Self, String> {
-                match word {
-                    $($word => Ok(Self::$value),)*
-                    _ => Err(format!("it is one of {}", Self::WORDS.join(", "))),
-                }
-            }
-        })*
-    };
-}
-
-words! {
-    Overlaps { Refuse = "refuse", First = "first", Specific = "specific" }
-    Collisions { Refuse = "refuse", Last = "last" }
-    IllegalKeys { Refuse = "refuse", Skip = "skip" }
-    Links { Refuse = "refuse", Skip = "skip" }
-    Oversize { Refuse = "refuse", Grow = "grow", Skip = "skip" }
 }
 
 impl Planned {
@@ -289,10 +187,8 @@ pub fn plan(
         }
         gathered.push((name, feeders, places, keys));
     }
-    let values = match values(gathered.iter().map(|(.., keys)| keys), contents, most - held) {
-        Ok(values) => values,
-        Err(Unread::TooMuch) => return Ok(planner.too_much(most)),
-        Err(Unread::File(failed)) => return Err(failed),
+    let Some(values) = values(gathered.iter().map(|(.., keys)| keys), contents, most - held)? else {
+        return Ok(planner.too_much(most));
     };
     for (name, feeders, places, keys) in gathered {
         let value =
@@ -319,18 +215,12 @@ pub fn plan(
     Ok(plan)
 }
 
-/// Why a plan has no values.
-enum Unread {
-    TooMuch,
-    File(ReadFailed),
-}
-
-/// The values of all keys, each made once.
+/// The values of all keys, each made once. Nothing where there is no memory for them.
 fn values<'k>(
     all: impl Iterator<Item = &'k Keys>,
     contents: &mut dyn Contents,
     room: u64,
-) -> Result<HashMap<Source, Arc<Value>>, Unread> {
+) -> Result<Option<HashMap<Source, Arc<Value>>>, ReadFailed> {
     let mut seen = HashSet::new();
     let (wanted, paths): (Vec<Source>, Vec<&Vec<u8>>) = all
         .flat_map(|keys| keys.values())
@@ -338,11 +228,9 @@ fn values<'k>(
         .map(|(path, source)| (*source, path))
         .unzip();
     match contents.values(&wanted, room) {
-        Ok(values) => Ok(wanted.into_iter().zip(values).collect()),
-        Err(Unmade::TooMuch) => Err(Unread::TooMuch),
-        Err(Unmade::Unread { at, error }) => {
-            Err(Unread::File(ReadFailed { path: paths[at].clone(), source: error }))
-        }
+        Ok(values) => Ok(Some(wanted.into_iter().zip(values).collect())),
+        Err(Unmade::TooMuch) => Ok(None),
+        Err(Unmade::Unread { at, error }) => Err(ReadFailed { path: paths[at].clone(), source: error }),
     }
 }
 

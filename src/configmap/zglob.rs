@@ -73,7 +73,7 @@ impl Zglob {
     pub(super) fn prefixes(&self) -> Vec<Vec<u8>> {
         let prefix = self.prefix();
         let Self::Parts { parts, .. } = self else { return vec![prefix.to_vec()] };
-        match &parts[usize::from(!prefix.is_empty()).min(parts.len())..] {
+        match &parts[usize::from(!prefix.is_empty())..] {
             [Part::OneOf(texts), ..] => texts.iter().map(|text| [prefix, text].concat()).collect(),
             _ => vec![prefix.to_vec()],
         }

@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use super::bounds::Bounds;
 use super::error::Error;
 use super::staging::is_small;
 use crate::human::one_line;
@@ -118,12 +119,13 @@ impl SpareWork {
         }
     }
 
-    /// Waits while a retired generation is being carried forward, unless the process is to end.
-    pub(super) async fn carried(&mut self, draining: &CancellationToken) {
+    /// Waits while a retired generation is being carried forward, within the bounds of the attempt.
+    pub(super) async fn carried(&mut self, bounds: &Bounds) {
         if let Some(running) = &mut self.0 {
             tokio::select! {
                 _ = &mut running.carried => {}
-                () = draining.cancelled() => {}
+                () = bounds.draining.cancelled() => {}
+                () = tokio::time::sleep_until(bounds.deadline) => {}
                 () = tokio::time::sleep(GIVE_WAY) => {}
             }
         }
@@ -154,14 +156,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_publication_waits_for_what_is_carried_forward_and_for_no_copy() {
-        let draining = CancellationToken::new();
+        let bounds = Bounds::new(Duration::from_secs(60), CancellationToken::new());
         let (mut spare, carrying, cancel) = running();
         let began = tokio::time::Instant::now();
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_secs(3)).await;
             drop(carrying); // a copy begins
         });
-        spare.carried(&draining).await;
+        spare.carried(&bounds).await;
         assert_eq!(began.elapsed().as_secs(), 3);
         assert!(!cancel.is_cancelled());
         spare.stop_and_wait().await;
@@ -170,16 +172,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_longer_than_it_would_take_by_itself_nor_when_the_process_ends() {
-        let draining = CancellationToken::new();
-        let (mut spare, _carrying, _) = running();
-        let began = tokio::time::Instant::now();
-        spare.carried(&draining).await;
-        assert_eq!(began.elapsed(), GIVE_WAY);
-
-        let (mut spare, _carrying, _) = running();
-        draining.cancel();
-        spare.carried(&draining).await;
-        assert_eq!(began.elapsed(), GIVE_WAY, "at once");
+    async fn it_waits_within_bounds() {
+        let waited = async |limit: u64, is_draining: bool| {
+            let (mut spare, _carrying, _) = running();
+            let draining = CancellationToken::new();
+            if is_draining {
+                draining.cancel();
+            }
+            let began = tokio::time::Instant::now();
+            spare.carried(&Bounds::new(Duration::from_secs(limit), draining)).await;
+            began.elapsed().as_secs()
+        };
+        assert_eq!(waited(60, false).await, GIVE_WAY.as_secs());
+        assert_eq!(waited(4, false).await, 4, "an attempt's own deadline");
+        assert_eq!(waited(60, true).await, 0, "the process is to end");
     }
 }

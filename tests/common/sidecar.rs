@@ -1,9 +1,10 @@
 //! A running `treeswap sync`, and what it says of itself over HTTP and in `/proc`.
 
+use std::collections::HashSet;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::run::Background;
 use super::{World, eventually, root};
@@ -164,12 +165,20 @@ impl Sidecar {
 
 /// Bytes of everything below a directory, as the file system counts them.
 pub fn disk(dir: &Path) -> u64 {
-    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
-    entries
-        .flatten()
-        .map(|entry| {
+    disk_of(&[dir.to_owned()])
+}
+
+/// The same of several together, each inode once.
+pub fn disk_of(dirs: &[PathBuf]) -> u64 {
+    fn walk(dir: &Path, seen: &mut HashSet<u64>) -> u64 {
+        let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+        let sizes = entries.flatten().map(|entry| {
             let Ok(meta) = entry.path().symlink_metadata() else { return 0 };
-            meta.blocks() * 512 + if meta.is_dir() { disk(&entry.path()) } else { 0 }
-        })
-        .sum()
+            let own = if seen.insert(meta.ino()) { meta.blocks() * 512 } else { 0 };
+            own + if meta.is_dir() { walk(&entry.path(), seen) } else { 0 }
+        });
+        sizes.sum()
+    }
+    let mut seen = HashSet::new();
+    dirs.iter().map(|dir| walk(dir, &mut seen)).sum()
 }

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
+use crate::common::sidecar::disk;
 use crate::subject::{How, OURS};
 use crate::table::{Table, spread};
-use crate::updates::space;
 use crate::{Bench, Options, directory};
 
 /// Parts of the whole that are compared.
@@ -39,7 +39,7 @@ pub fn measure(options: Options, table: &mut Table) {
             add("longest of the tenth before it", "ms", most);
             add("anonymous memory", "MiB", process.anonymous());
             add("descriptors", "", process.descriptors() as f64);
-            add("space of the root, mirror included", "MB", space(&[world.path().join("root")]) as f64 / 1e6);
+            add("space of the root, mirror included", "MB", disk(&world.path().join("root")) as f64 / 1e6);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use crate::kubernetes::{Kubernetes, kubeconfig};
-use crate::subject::{OURS, Running, treeswap};
+use crate::subject::{OURS, Running, ticks, treeswap};
 use crate::table::Table;
 use crate::{Bench, directory};
 
@@ -17,8 +17,15 @@ const RULES: usize = 129;
 
 const MAPS: usize = 1_000;
 
+/// Files of which every rule has some: ten organisations for each of the few, sixty files for each organisation.
+const LEAST: usize = RULES * 10 * 60;
+
 pub fn measure(bench: &Bench, table: &mut Table) {
     if !bench.wants("plan") {
+        return;
+    }
+    if bench.options.files < LEAST {
+        table.note(format!("plans: below {LEAST} files (--files) some rules have none"));
         return;
     }
     bench.repository.publish(0);
@@ -81,9 +88,11 @@ fn cluster(bench: &Bench, table: &mut Table) {
     process.settle();
     for number in 1..=bench.options.updates {
         let before = process.processor();
+        bench.server.forget();
         bench.repository.publish(number);
         process.look();
         process.settle();
+        assert!(bench.server.hits().len() > 1, "commit {number} was not fetched");
         let spent = (process.processor() - before) * 1e3;
         table.add(&format!("plan of {RULES} rules after a commit, a daemon: processor"), "ms", OURS, spent);
     }
@@ -113,10 +122,7 @@ fn processor_at_the_end(child: &std::process::Child) -> f64 {
     use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
     let pid = Pid::from_child(child);
     waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).expect("it was started");
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).expect("it is not waited for");
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks = fields.get(11..15).unwrap_or_default().iter();
-    ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
+    ticks(child.id(), 11..15)
 }
 
 /// A rule for each organisation of so many, or for each ten of them, in compressed maps.

@@ -1,5 +1,7 @@
 //! The programs that are measured, and a running one.
 
+use std::ffi::OsString;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -22,7 +24,7 @@ pub struct Subject {
     flags: &'static [&'static str],
     keep: &'static str,
     /// Where a `git` is that it understands.
-    path: Option<PathBuf>,
+    path: Option<OsString>,
 }
 
 /// treeswap in its two ways to prepare the next generation, and git-sync where there is one.
@@ -45,7 +47,7 @@ pub fn all(git_sync: Option<&Path>, home: &Path) -> Vec<Subject> {
         link: "link",
         flags: &["--link=link", "--depth=1", "--sync-on-signal=SIGHUP"],
         keep: "--stale-worktree-timeout",
-        path: Some(crate::common::git_sync::shim(&home.join("bin"))),
+        path: Some(crate::common::git_sync::path(&home.join("bin"))),
     }));
     all
 }
@@ -82,17 +84,18 @@ impl Subject {
         command.args(self.flags).args(how.more).args(["--ref=main", "--repo", how.url, "--period"]);
         command.arg(how.period).args([self.keep, how.keep, "--root"]).arg(&root);
         if let Some(path) = &self.path {
-            command.env("PATH", path_with(path)).env("TMPDIR", dir).env("HOME", dir);
+            command.env("PATH", path).env("TMPDIR", dir).env("HOME", dir);
         }
         Running::spawn(command, dir, root.join(self.link), self.name)
     }
 }
 
-fn path_with(first: &Path) -> std::ffi::OsString {
-    let mut path = first.as_os_str().to_owned();
-    path.push(":");
-    path.push(std::env::var_os("PATH").unwrap_or_default());
-    path
+/// Seconds of processor time in these fields of `/proc/PID/stat`, counted from the one after the name (proc_pid_stat(5)).
+pub fn ticks(pid: u32, fields: Range<usize>) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let all: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = all.get(fields).unwrap_or_default().iter().filter_map(|ticks| ticks.parse::<f64>().ok());
+    ticks.sum::<f64>() / 100.0 // USER_HZ, the same everywhere
 }
 
 /// A process that publishes, ended when dropped.
@@ -175,11 +178,7 @@ impl Running {
         let mut own = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the kernel writes the structure; the clock's number is made as clock_getcpuclockid(3) makes it.
         unsafe { libc::clock_gettime((!(self.id() as libc::clockid_t) << 3) | 2, &raw mut own) };
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap_or_default();
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let children: u64 =
-            fields.get(13..15).unwrap_or_default().iter().filter_map(|f| f.parse::<u64>().ok()).sum();
-        own.tv_sec as f64 + own.tv_nsec as f64 / 1e9 + children as f64 / 100.0 // USER_HZ, the same everywhere
+        own.tv_sec as f64 + own.tv_nsec as f64 / 1e9 + ticks(self.id(), 13..15)
     }
 
     fn children(&self) -> Vec<u32> {

@@ -1,12 +1,11 @@
 //! Commits after the first one, at several paces; what is kept; and rest.
 
-use std::collections::HashSet;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::Random;
+use crate::common::sidecar::disk_of;
 use crate::subject::{How, Running, Subject};
 use crate::table::Table;
 use crate::{Bench, directory};
@@ -141,19 +140,19 @@ fn rests(process: &mut Running, subject: &str, table: &mut Table) {
     }
 }
 
-/// How many threads and processes it starts in a second.
+/// How many threads and processes it starts in a second. Nothing where nothing of it can be traced.
 fn tasks_started(process: &Running) -> Option<f64> {
     const SECONDS: u64 = 10;
     let mut strace = Command::new("strace");
-    strace.args(["-f", "-qq", "-e", "trace=clone,clone3,fork,vfork", "-e", "signal=none"]);
+    strace.args(["-f", "-qq", "-e", "trace=clone,clone3,fork,vfork,epoll_pwait", "-e", "signal=none"]);
     strace.args(["-p", &process.id().to_string()]).stdin(Stdio::null()).stderr(Stdio::piped());
     let child = strace.spawn().ok()?;
     std::thread::sleep(Duration::from_secs(SECONDS));
     let _ =
         rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT);
     let said = String::from_utf8_lossy(&child.wait_with_output().ok()?.stderr).into_owned();
-    if said.contains("ptrace(") {
-        return None;
+    if !said.contains("epoll_pwait(") {
+        return None; // each look waits for an answer
     }
     let calls = said.lines().filter(|line| line.contains("clone") || line.contains("fork"));
     Some(calls.filter(|line| !line.contains("resumed")).count() as f64 / SECONDS as f64)
@@ -176,7 +175,7 @@ fn kept(bench: &Bench, subject: &Subject, table: &mut Table) {
         }
         let all = generations(&world.path().join("root"));
         assert_eq!(all.len(), number + 1, "{all:?}");
-        let bytes = space(&all) as f64;
+        let bytes = disk_of(&all) as f64;
         one = if number == 0 { bytes } else { one };
         let row = format!("space of {} generations over one", number + 1);
         table.add(&row, "", subject.name, bytes / one);
@@ -192,19 +191,4 @@ fn generations(root: &Path) -> Vec<PathBuf> {
     };
     let worktrees = root.join(".worktrees");
     if worktrees.exists() { list(&worktrees, false) } else { list(root, true) }
-}
-
-/// Bytes on disk of everything below, each inode once.
-pub fn space(dirs: &[PathBuf]) -> u64 {
-    fn walk(dir: &Path, seen: &mut HashSet<u64>) -> u64 {
-        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-        let sizes = entries.map(|entry| {
-            let Ok(meta) = entry.path().symlink_metadata() else { return 0 };
-            let own = if seen.insert(meta.ino()) { meta.blocks() * 512 } else { 0 };
-            own + if meta.is_dir() { walk(&entry.path(), seen) } else { 0 }
-        });
-        sizes.sum()
-    }
-    let mut seen = HashSet::new();
-    dirs.iter().map(|dir| walk(dir, &mut seen)).sum()
 }

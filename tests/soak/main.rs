@@ -62,7 +62,7 @@ fn descriptors_threads_memory_and_disk_stay_flat() {
 }
 
 /// Threads for blocking calls that tokio's pool may hold more than at another time: it ends one that had nothing to do for
-/// ten seconds, and polls every 50 ms keep it busy.
+/// ten or fifteen seconds, and polls every 50 ms keep it busy.
 const POOLED: usize = 2;
 
 /// What is held at rest is not more than before: not one descriptor, no thread but those of a pool, and so many KiB of
