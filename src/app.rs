@@ -151,7 +151,7 @@ fn system(act: &'static str) -> impl FnOnce(std::io::Error) -> Error {
 
 /// Keeps the memory at rest level. glibc gives each of a process's first threads a heap of its own, eight for each
 /// processor, and fragments all of them a little with every publication; the threads that share ours now are few and
-/// mostly wait for files. (The static binary has its own settings, in `main`.)
+/// mostly wait for files.
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "mallopt(3) has no safe form")]
 fn limit_heaps() {
@@ -159,7 +159,26 @@ fn limit_heaps() {
     unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
 }
 
-#[cfg(not(target_env = "gnu"))]
+/// Asks jemalloc for the thread that gives memory back (`musl` in main.rs says why). Without it the heap works as well,
+/// and gives back when somebody allocates; where threads are short, that is what there is.
+#[cfg(target_env = "musl")]
+#[expect(unsafe_code, reason = "mallctl(3) has no safe form")]
+fn limit_heaps() {
+    let set = |mut on: bool| {
+        let value = (&raw mut on).cast();
+        let none = std::ptr::null_mut();
+        // SAFETY: the name ends with NUL, and the value is a bool, as jemalloc(3) says of this setting.
+        unsafe {
+            let name = c"background_thread".as_ptr();
+            tikv_jemalloc_sys::mallctl(name, none, std::ptr::null_mut(), value, size_of::<bool>())
+        }
+    };
+    if set(true) != 0 {
+        set(false); // or it would try again at each turn
+    }
+}
+
+#[cfg(not(any(target_env = "gnu", target_env = "musl")))]
 fn limit_heaps() {}
 
 /// Runs `treeswap sync`; with rules what is published is applied, too. `lines` is the configuration as it was given,
@@ -335,7 +354,11 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
         signals.ask(move |trigger| ask(trigger, &[]));
         let ending = draining.child_token();
         let beside = beside.map(|beside| tokio::spawn(beside.run(ending.clone())));
-        let end = sync.run(draining.clone()).await;
+        // On one of the runtime's own threads: what arrives would wake this one through another at each piece.
+        let end = match tokio::spawn(sync.run(draining.clone())).await {
+            Ok(end) => end,
+            Err(error) => std::panic::resume_unwind(error.into_panic()), // it is never aborted
+        };
         ending.cancel();
         if let Some(Err(error)) = match beside {
             Some(beside) => Some(beside.await),

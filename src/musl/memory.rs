@@ -1,0 +1,321 @@
+//! `memcpy`, `memmove`, `memcmp` for x86-64, as C has them. musl's copy with `rep movsq`, whose start takes longer than
+//! most copies, and compare byte by byte; both are called for each name, path and id that is handled.
+//!
+//! Up to 128 bytes are loaded whole before any is stored, in pieces that overlap in the middle, so that one way serves
+//! every length of a range and ranges that overlap. SSE2 is in every x86-64 processor.
+#![expect(unsafe_code, reason = "functions of C, which take pointers")]
+
+use core::arch::asm;
+use core::arch::x86_64::{
+    __m128i, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_setzero_si128, _mm_storeu_si128,
+};
+use core::cmp::Ordering;
+
+/// The bytes of a vector.
+const VECTOR: usize = 16;
+
+/// What a turn of a loop copies.
+const TURN: usize = 64;
+
+/// Up to so many bytes are copied without a loop.
+const STRAIGHT: usize = 128;
+
+/// Copies between ranges that do not overlap.
+///
+/// # Safety
+///
+/// `from` is valid for reads of `bytes`, `to` for writes of as many.
+#[cfg_attr(not(test), unsafe(export_name = "memcpy"))]
+pub(super) unsafe extern "C" fn copy(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
+    // SAFETY: as promised by the caller.
+    unsafe { if bytes <= STRAIGHT { straight(to, from, bytes) } else { forwards(to, from, bytes) } }
+    to
+}
+
+/// Copies between ranges that may overlap.
+///
+/// # Safety
+///
+/// As [`copy`]'s.
+#[cfg_attr(not(test), unsafe(export_name = "memmove"))]
+pub(super) unsafe extern "C" fn copy_overlapping(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        if bytes <= STRAIGHT {
+            straight(to, from, bytes);
+        } else if (to as usize).wrapping_sub(from as usize) >= bytes {
+            forwards(to, from, bytes); // it begins before the other, or behind its end
+        } else {
+            backwards(to, from, bytes);
+        }
+    }
+    to
+}
+
+/// Compares as unsigned bytes: less than 0, 0 or more than 0.
+///
+/// # Safety
+///
+/// Both are valid for reads of `bytes`.
+#[cfg_attr(not(test), unsafe(export_name = "memcmp"))]
+pub(super) unsafe extern "C" fn compare(left: *const u8, right: *const u8, bytes: usize) -> i32 {
+    // SAFETY: each piece that is read is within `bytes` of both.
+    let order = unsafe {
+        match bytes {
+            0 => Ordering::Equal,
+            1..4 => {
+                let number = |from: *const u8| {
+                    [0, bytes / 2, bytes - 1].iter().fold(0, |sum, at| sum << 8 | u32::from(*from.add(*at)))
+                };
+                number(left).cmp(&number(right))
+            }
+            4..8 => {
+                let number =
+                    |from: *const u8, at: usize| u32::from_be(from.add(at).cast::<u32>().read_unaligned());
+                let last = bytes - 4;
+                (number(left, 0), number(left, last)).cmp(&(number(right, 0), number(right, last)))
+            }
+            8..VECTOR => {
+                let number =
+                    |from: *const u8, at: usize| u64::from_be(from.add(at).cast::<u64>().read_unaligned());
+                let last = bytes - 8;
+                (number(left, 0), number(left, last)).cmp(&(number(right, 0), number(right, last)))
+            }
+            _ => compare_vectors(left, right, bytes),
+        }
+    };
+    order as i32
+}
+
+/// # Safety
+///
+/// As [`compare`]'s, with at least the bytes of a vector.
+unsafe fn compare_vectors(left: *const u8, right: *const u8, bytes: usize) -> Ordering {
+    let last = bytes - VECTOR;
+    let mut at = 0;
+    loop {
+        // SAFETY: `at` is at most `last`, from where a vector is left; the byte that differs is in it.
+        unsafe {
+            let equal = _mm_cmpeq_epi8(load(left.add(at)), load(right.add(at)));
+            let differs = !_mm_movemask_epi8(equal) & 0xffff;
+            if differs != 0 {
+                let at = at + differs.trailing_zeros() as usize;
+                return (*left.add(at)).cmp(&*right.add(at));
+            }
+        }
+        if at == last {
+            return Ordering::Equal;
+        }
+        at = last.min(at + VECTOR);
+    }
+}
+
+/// # Safety
+///
+/// A vector can be read there.
+#[inline(always)]
+unsafe fn load(from: *const u8) -> __m128i {
+    // SAFETY: as promised by the caller.
+    unsafe { _mm_loadu_si128(from.cast()) }
+}
+
+/// # Safety
+///
+/// A vector can be written there.
+#[inline(always)]
+unsafe fn store(to: *mut u8, vector: __m128i) {
+    // SAFETY: as promised by the caller.
+    unsafe { _mm_storeu_si128(to.cast(), vector) }
+}
+
+/// Copies at most [`STRAIGHT`] bytes; everything is loaded before anything is stored.
+///
+/// # Safety
+///
+/// As [`copy`]'s; the ranges may overlap.
+#[inline(always)]
+unsafe fn straight(to: *mut u8, from: *const u8, bytes: usize) {
+    /// The first and the last number of this type, which overlap where it is less than two.
+    macro_rules! ends {
+        ($number:ty) => {{
+            let last = bytes - size_of::<$number>();
+            let first_one = from.cast::<$number>().read_unaligned();
+            let last_one = from.add(last).cast::<$number>().read_unaligned();
+            to.cast::<$number>().write_unaligned(first_one);
+            to.add(last).cast::<$number>().write_unaligned(last_one);
+        }};
+    }
+    // SAFETY: each arm stays within its range of lengths.
+    unsafe {
+        match bytes {
+            0 => {}
+            1 => *to = *from,
+            2..4 => ends!(u16),
+            4..8 => ends!(u32),
+            8..VECTOR => ends!(u64),
+            VECTOR..=32 => from_both_ends::<1>(to, from, bytes),
+            33..=64 => from_both_ends::<2>(to, from, bytes),
+            _ => from_both_ends::<4>(to, from, bytes),
+        }
+    }
+}
+
+/// Copies the first and the last `N` vectors.
+///
+/// # Safety
+///
+/// As [`copy`]'s, with at least `N` and at most twice `N` vectors; the ranges may overlap.
+#[inline(always)]
+unsafe fn from_both_ends<const N: usize>(to: *mut u8, from: *const u8, bytes: usize) {
+    // SAFETY: `bytes` are at least `N` vectors.
+    unsafe {
+        let rest = bytes - N * VECTOR;
+        let (mut first, mut last) = ([_mm_setzero_si128(); N], [_mm_setzero_si128(); N]);
+        for at in 0..N {
+            first[at] = load(from.add(at * VECTOR));
+            last[at] = load(from.add(rest + at * VECTOR));
+        }
+        for at in 0..N {
+            store(to.add(at * VECTOR), first[at]);
+            store(to.add(rest + at * VECTOR), last[at]);
+        }
+    }
+}
+
+/// Copies from the first byte on.
+///
+/// # Safety
+///
+/// As [`copy`]'s, with more bytes than a turn; where the ranges overlap, `to` is the lower.
+unsafe fn forwards(to: *mut u8, from: *const u8, bytes: usize) {
+    // SAFETY: turns are begun where a whole one is left. What is behind them is less than one, and was loaded before they
+    // could have overwritten it.
+    unsafe {
+        let rest = bytes - TURN;
+        let last = turn(from.add(rest));
+        let mut at = 0;
+        while at < rest {
+            let vectors = turn(from.add(at));
+            // Or the compiler would make of the loop what it knows by name: a call of memmove.
+            asm!("", options(nostack, preserves_flags));
+            store_turn(to.add(at), vectors);
+            at += TURN;
+        }
+        store_turn(to.add(rest), last);
+    }
+}
+
+/// Copies from the last byte on.
+///
+/// # Safety
+///
+/// As [`copy`]'s, with more bytes than a turn.
+unsafe fn backwards(to: *mut u8, from: *const u8, bytes: usize) {
+    // SAFETY: as in `forwards`, the other way round.
+    unsafe {
+        let first = turn(from);
+        let mut left = bytes;
+        while left > TURN {
+            left -= TURN;
+            let vectors = turn(from.add(left));
+            asm!("", options(nostack, preserves_flags)); // as above
+            store_turn(to.add(left), vectors);
+        }
+        store_turn(to, first);
+    }
+}
+
+/// Loads what a turn of a loop copies.
+///
+/// # Safety
+///
+/// So much can be read there.
+#[inline(always)]
+unsafe fn turn(from: *const u8) -> [__m128i; TURN / VECTOR] {
+    // SAFETY: as promised by the caller.
+    unsafe { [load(from), load(from.add(16)), load(from.add(32)), load(from.add(48))] }
+}
+
+/// Stores it.
+///
+/// # Safety
+///
+/// So much can be written there.
+#[inline(always)]
+unsafe fn store_turn(to: *mut u8, vectors: [__m128i; TURN / VECTOR]) {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        store(to, vectors[0]);
+        store(to.add(16), vectors[1]);
+        store(to.add(32), vectors[2]);
+        store(to.add(48), vectors[3]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More than enough for each way to copy, and for several turns with every rest.
+    const MOST: usize = 300;
+
+    fn bytes(count: usize) -> Vec<u8> {
+        (0..count).map(|at| (at * 167 + at / 256) as u8).collect()
+    }
+
+    #[test]
+    fn copies_what_the_standard_library_copies_and_no_byte_more() {
+        for length in 0..MOST {
+            for offset in [0, 1, 7, 15] {
+                let from = bytes(MOST + 64);
+                let mut to = vec![0xee; MOST + 64];
+                let mut right = to.clone();
+                right[offset..offset + length].copy_from_slice(&from[3..3 + length]);
+                // SAFETY: both have the room.
+                let end = unsafe { copy(to[offset..].as_mut_ptr(), from[3..].as_ptr(), length) };
+                assert_eq!(to, right, "{length} bytes to {offset}");
+                assert_eq!(end.cast_const(), to[offset..].as_ptr());
+            }
+        }
+    }
+
+    #[test]
+    fn copies_ranges_that_overlap_in_any_way() {
+        for length in 0..MOST {
+            for to in (0..length + 2).chain([MOST]) {
+                for from in [0, length / 3, length + 1] {
+                    let mut moved = bytes(3 * MOST);
+                    let mut right = moved.clone();
+                    right.copy_within(from..from + length, to);
+                    let start = moved.as_mut_ptr();
+                    // SAFETY: both are within three times the most.
+                    unsafe { copy_overlapping(start.add(to), start.add(from), length) };
+                    assert!(moved == right, "{length} bytes from {from} to {to}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn compares_as_the_standard_library_does() {
+        // SAFETY: as many as both have.
+        let order = |left: &[u8], right: &[u8]| unsafe { compare(left.as_ptr(), right.as_ptr(), left.len()) };
+        for length in 0..MOST {
+            let left = bytes(length);
+            assert_eq!(order(&left, &left.clone()), 0, "{length} equal bytes");
+            for at in 0..length {
+                let mut right = left.clone();
+                // What follows the first byte that differs does not count, and bytes have no sign.
+                right[at] = right[at].wrapping_add(128);
+                right.iter_mut().skip(at + 1).for_each(|byte| *byte = !*byte);
+                let wanted = left.cmp(&right) as i32;
+                assert_eq!(
+                    order(&left, &right).signum(),
+                    wanted,
+                    "{length} bytes, the first other one at {at}"
+                );
+                assert_eq!(order(&right, &left).signum(), -wanted);
+            }
+        }
+    }
+}
