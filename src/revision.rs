@@ -25,8 +25,23 @@ pub enum Relation {
 }
 
 /// The id of a git object: 20 bytes of SHA-1. (SHA-256 repositories are refused by the mirror, by name.)
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ObjectId(pub [u8; 20]);
+
+/// As bytes compare. The first eight decide nearly always, and comparing them is one instruction: ids are looked up by
+/// halving, a hundred thousand of them in a first sync.
+impl Ord for ObjectId {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        let head = |id: &Self| u64::from_be_bytes(*id.0.first_chunk().unwrap_or(&[0; 8])); // an id has twenty
+        head(self).cmp(&head(other)).then_with(|| self.0.cmp(&other.0))
+    }
+}
+
+impl PartialOrd for ObjectId {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 impl ObjectId {
     /// Reads exactly 40 hexadecimal digits of either case; anything else, short ids included, is `None`.
@@ -205,6 +220,22 @@ mod tests {
     fn relative_and_malformed_refs_are_refused() {
         for text in ["", "HEAD~1", "a:b", "a..b", "-x", "a b", "x.lock", ".x", "a//b", "main^{}"] {
             assert!(text.parse::<Ref>().is_err(), "{text:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn ids_are_in_the_order_of_their_bytes() {
+        for at in 0..20 {
+            for (less, more) in [(0, 1), (0x7f, 0x80), (0, 0xff)] {
+                let id = |byte, rest: u8| {
+                    let mut id = [0x55; 20];
+                    id[at] = byte;
+                    id[at + 1..].fill(rest);
+                    ObjectId(id)
+                };
+                assert!(id(less, 0xff) < id(more, 0), "byte {at}: {less} and {more}");
+                assert_eq!(id(more, 3).cmp(&id(more, 3)), std::cmp::Ordering::Equal);
+            }
         }
     }
 

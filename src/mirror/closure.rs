@@ -9,13 +9,14 @@ use std::collections::{HashSet, VecDeque};
 
 use super::Depth;
 use super::lack::Lack;
-use super::odb::ObjectReader;
+use super::odb::{Object, ObjectReader};
 use super::tree::{self, Sorted};
 use crate::payload::escaped;
 use crate::revision::ObjectId;
 
 /// Walks `tree` and finds the first object below it that is not there. `base` is a tree that is complete. Of a `partial`
-/// clone objects may be absent; those that are there must be what they should be.
+/// clone objects may be absent; those that are there, in what the reader knew of when it was opened, must be what they
+/// should be.
 pub(super) fn tree_closure(
     reader: &ObjectReader<'_>,
     tree: ObjectId,
@@ -34,7 +35,8 @@ pub(super) fn closure_beside(
     partial: bool,
     is_blob: impl Fn(&ObjectId) -> bool,
 ) -> Result<(), Lack> {
-    let absent = |lack: &Lack| partial && matches!(lack, Lack::Missing { .. });
+    // Asked before it is read: a read that finds nothing lists all packs again.
+    let may_lack = |id: &ObjectId| partial && !reader.has(id);
     if base == Some(tree) {
         return Ok(());
     }
@@ -45,11 +47,11 @@ pub(super) fn closure_beside(
     let mut seen = HashSet::from([tree]);
     let mut stack = vec![(tree, base)];
     while let Some((at, base)) = stack.pop() {
-        let object = match reader.tree(&at) {
-            Err(lack) if absent(&lack) => continue,
-            read => read?,
-        };
-        let base = base.and_then(|base| Some((base, reader.tree(&base).ok()?)));
+        if may_lack(&at) {
+            continue;
+        }
+        let object = reader.tree(&at)?;
+        let base = base.and_then(|base| Some((base, tree_if_here(reader, &base)?)));
         let known =
             base.as_ref().and_then(|(id, base)| tree::lines(id, base.data()).ok()).unwrap_or_default();
         let lines = Sorted::by_name(tree::lines(&at, object.data())?);
@@ -65,12 +67,11 @@ pub(super) fn closure_beside(
             match entry.mode & tree::FORMAT {
                 tree::DIRECTORY if seen.insert(entry.id) => stack.push((entry.id, before)),
                 tree::REGULAR | tree::LINK
-                    if last.replace(entry.id) != Some(entry.id) && !is_blob(&entry.id) =>
+                    if last.replace(entry.id) != Some(entry.id)
+                        && !is_blob(&entry.id)
+                        && !may_lack(&entry.id) =>
                 {
-                    match reader.check_blob(&entry.id) {
-                        Err(lack) if absent(&lack) => {}
-                        here => here?,
-                    }
+                    reader.check_blob(&entry.id)?;
                 }
                 // Commits of submodules live elsewhere; odd modes are refused, by path, when the payload is made.
                 _ => {}
@@ -78,6 +79,11 @@ pub(super) fn closure_beside(
         }
     }
     Ok(())
+}
+
+/// A tree, without listing packs again where it is not there.
+fn tree_if_here<'r>(reader: &'r ObjectReader<'_>, id: &ObjectId) -> Option<Object<'r>> {
+    if reader.has(id) { reader.tree(id).ok() } else { None }
 }
 
 /// No more entries than these are looked at to find a path.
@@ -91,7 +97,7 @@ pub(super) fn path_to(reader: &ObjectReader<'_>, tree: ObjectId, wanted: ObjectI
     let mut stack = vec![(tree, 0)];
     let mut seen = HashSet::from([tree]);
     while let Some((at, here)) = stack.pop() {
-        let Ok(object) = reader.tree(&at) else { continue };
+        let Some(object) = tree_if_here(reader, &at) else { continue };
         for entry in tree::entries(object.data()).map_while(Result::ok) {
             if entry.id == wanted {
                 dirs.push((here, entry.name.to_vec()));

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::blocking::blocking;
 use super::closure::tree_closure;
@@ -267,7 +267,7 @@ impl Mirror {
         if let Some(turns) = self.turns.clone() {
             return self.receive_in_turn(&turns, request, job).await;
         }
-        let (mut indexer, stdin) = Indexer::start(self.options.indexer.clone(), job)?;
+        let (mut indexer, stdin) = Indexer::start(self.options.indexer.clone(), job, &request.wants).await?;
         let mut stdin = self.options.received.counting(stdin);
         let (answer, report) = {
             let mut report = Box::pin(indexer.report());
@@ -311,14 +311,12 @@ impl Mirror {
             Some(Err(error)) => return Err(with_wanted(request.wants[0], error)),
             answer => answer,
         };
-        let (mut indexer, mut stdin) = Indexer::start(self.options.indexer.clone(), job)?;
+        let (mut indexer, mut stdin) =
+            Indexer::start(self.options.indexer.clone(), job, &request.wants).await?;
         let (answer, report) = {
             let mut report = Box::pin(indexer.report());
             let feed = async move {
-                // A child that reads no more has said why.
-                if stdin.write_all(&beginning).await.is_ok() {
-                    let _ = tokio::io::copy(&mut coming, &mut stdin).await;
-                }
+                let _ = pass_on(&beginning, &mut coming, &mut stdin).await; // a child that reads no more has said why
             };
             let rest = async {
                 match answer {
@@ -380,6 +378,22 @@ fn outcome(
         }
         // The child failed first, and the stream found its pipe closed.
         (_, report) => Err(indexer.failure(report)),
+    }
+}
+
+/// Passes a pack on, its beginning first. Not `tokio::io::copy`, which flushes whenever it has to wait.
+async fn pass_on(
+    beginning: &[u8],
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+) -> std::io::Result<()> {
+    to.write_all(beginning).await?;
+    let mut piece = vec![0; PIECE];
+    loop {
+        match from.read(&mut piece).await? {
+            0 => return to.flush().await,
+            bytes => to.write_all(&piece[..bytes]).await?,
+        }
     }
 }
 

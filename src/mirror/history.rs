@@ -162,7 +162,7 @@ impl Mirror {
             only_filtered: true,
             ..Request::default()
         };
-        let received = self.receive_into(scratch.dir(), MOST_BYTES, &request, Task::Fill(vec![from])).await;
+        let received = self.receive_into(scratch.dir(), MOST_BYTES, &request, Task::Fill(1)).await;
         let read = move || {
             let graph = received.and_then(|_| {
                 let failed =

@@ -359,6 +359,28 @@ fn a_closure_is_checked_down_to_the_last_blob() {
 }
 
 #[test]
+fn what_a_partial_clone_lacks_is_not_looked_for_in_packs_that_came_since() {
+    use super::closure::tree_closure;
+    let fixture = Fixture::new();
+    let (file, dir) = (fixture.tree(&[]), fixture.blob(b"no tree"));
+    let tree = fixture.tree(&[("40000", b"dir", dir), ("100644", b"file", file)]);
+    let check = |reader: &super::odb::ObjectReader<'_>| tree_closure(reader, tree, None, true);
+    let store = fixture.shared.store().unwrap();
+    let mut builder = store.builder().unwrap();
+    for id in [file, dir] {
+        builder.insert_object(super::odb::oid(&id), None).unwrap();
+    }
+    let early = fixture.shared.store().unwrap();
+    let early = early.reader().unwrap();
+    builder.write(&fixture.layout.dir().join("objects/pack"), 0o444).unwrap();
+    [file, dir].into_iter().for_each(|id| fixture.lose(id));
+    assert_eq!(check(&early), Ok(()), "each look would list all packs anew");
+    let late = fixture.shared.store().unwrap();
+    let lack = check(&late.reader().unwrap()).unwrap_err().to_string();
+    assert!(lack.contains("where a"), "what is here has to be what it should be: {lack}");
+}
+
+#[test]
 fn blobs_are_read_as_they_lie_in_their_pack() {
     let fixture = Fixture::new();
     let paths: Vec<_> = (0..40).map(|n| (format!("d{}/f{n}", n % 7), format!("content {}", n / 2))).collect();

@@ -7,7 +7,7 @@
 //! - Modes are exact whatever the umask says: files 0644 or 0755, directories 0755 (0664 and 0775 with
 //!   `group_write`). A setgid bit that the operator put on the root (`fsGroup` does) is passed on to directories; no
 //!   other bit comes from anywhere.
-//! - Descriptors are bounded: two a thread. Cancellation is looked at between entries.
+//! - Descriptors are bounded: two a thread. Cancellation is looked at after each megabyte at the latest.
 //!
 //! Modification times are the time of writing. They grow from generation to generation where content changed, which
 //! is what consumers that compare them need; the commit's time would go back at a rollback.
@@ -39,6 +39,11 @@ const SHARE: usize = 512;
 /// A blob is in memory while its file is written. Those above this size take turns, so that it is one of them and not
 /// one per thread; the disk gains nothing from more.
 const LARGE: u64 = 8 << 20;
+
+/// After so many bytes a thread looks whether it is cancelled: the token has a lock, which all threads would take for
+/// each file. An entry counts for at least this many.
+const LOOK: u64 = 1 << 20;
+const LEAST: u64 = 4 << 10;
 
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -270,6 +275,7 @@ fn write_files(
     let work = || -> Result<(), Error> {
         let mut reader = blobs.reader().map_err(blob_error(b"."))?;
         let mut dirs = Dirs::new(top);
+        let mut unlooked = 0;
         loop {
             let start = next.fetch_add(CLAIM, Ordering::Relaxed);
             let Some(claimed) = shares.get(start..shares.len().min(start + CLAIM)) else { return Ok(()) };
@@ -281,7 +287,11 @@ fn write_files(
                     if stop.load(Ordering::Relaxed) {
                         return Ok(());
                     }
-                    alive(cancel)?;
+                    unlooked += entry.size.max(LEAST);
+                    if unlooked >= LOOK {
+                        alive(cancel)?;
+                        unlooked = 0;
+                    }
                     let name = payload.name(entry);
                     let full = || join(path, name);
                     write_entry(fd, name, &full, entry.kind, &entry.id, entry.size, &mut *reader, modes)?;

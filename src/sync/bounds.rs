@@ -1,8 +1,8 @@
 //! What bounds an attempt: a deadline, and the drain. Network futures are dropped; blocking work is asked to stop and
 //! waited for, because a half-done stage must be known to have ended before the next one begins.
 
-use std::cell::Cell;
 use std::future::Future;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -22,18 +22,22 @@ pub(super) struct Bounds {
     /// How long it was given.
     pub(super) limit: Duration,
     /// The stage that was begun last.
-    stage: Cell<Stage>,
+    stage: Mutex<Stage>,
 }
 
 impl Bounds {
     /// From now on.
     pub(super) fn new(limit: Duration, draining: CancellationToken) -> Self {
-        Self { draining, deadline: Instant::now() + limit, limit, stage: Cell::new(Stage::Mend) }
+        Self { draining, deadline: Instant::now() + limit, limit, stage: Mutex::new(Stage::Mend) }
     }
 
     /// The stage that was begun last.
     pub(super) fn stage(&self) -> Stage {
-        self.stage.get()
+        *self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, stage: Stage) {
+        *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = stage;
     }
 
     /// Runs something that waits for the network, and drops it when it is out of bounds.
@@ -42,7 +46,7 @@ impl Bounds {
         stage: Stage,
         work: impl Future<Output = Result<T, E>>,
     ) -> Result<T, Error> {
-        self.stage.set(stage);
+        self.begin(stage);
         tokio::select! {
             biased;
             () = self.draining.cancelled() => Err(Error::Interrupted),
@@ -57,7 +61,7 @@ impl Bounds {
         passed: impl Future<Output = Result<(), hooks::Error>>,
         again: bool,
     ) -> Result<(), Error> {
-        self.stage.set(Stage::Gate);
+        self.begin(Stage::Gate);
         tokio::select! {
             biased;
             passed = passed => match passed {
@@ -74,7 +78,7 @@ impl Bounds {
         stage: Stage,
         work: impl FnOnce(&CancellationToken) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        self.stage.set(stage);
+        self.begin(stage);
         let cancel = CancellationToken::new();
         let token = cancel.clone();
         let mut running = tokio::task::spawn_blocking(move || work(&token));
@@ -101,7 +105,7 @@ impl Bounds {
         slot: &mut Option<JoinHandle<Result<T, Error>>>,
         read: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        self.stage.set(stage);
+        self.begin(stage);
         let running = slot.get_or_insert_with(|| tokio::task::spawn_blocking(read));
         let ended = tokio::select! {
             biased;

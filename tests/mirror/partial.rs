@@ -118,29 +118,59 @@ fn a_program_that_fetches_filters_too() {
     filled(&mut mirror, &[first], &sparse("/small/\n/big/7\n"));
 }
 
+/// Fetches, and then all that was left out.
+fn fill_all(bench: &Bench) -> Result<(), Error> {
+    let mut mirror = bench.open();
+    wait(async {
+        let tip = mirror.resolve().await.unwrap();
+        let at = mirror.fetch(&tip, &[]).await.unwrap();
+        mirror.fill(at, &Selection::default()).await
+    })
+}
+
+/// So many files of so many bytes, no two the same.
+fn many(count: u64, bytes: usize) -> Files {
+    (0..count).fold(Files::new(), |files, n| files.file(format!("{}/{n}", n / 100), noise(n, bytes)))
+}
+
+#[test]
+fn what_was_left_out_comes_in_few_requests() {
+    let mut bench = Bench::new("main");
+    bench.options.filter = Some("blob:none".into());
+    bench.world.remote.commit(&many(20_100, 10));
+    let server = HttpBackend::start(bench.world.dir(), Kind::default());
+    bench.options.wire.remote = server.url("remote");
+    fill_all(&bench).unwrap();
+    let hits = server.hits();
+    let asked: Vec<_> = hits.iter().filter(|hit| hit.method == "POST" && hit.up > 4_000).collect();
+    assert_eq!(asked.len(), 2, "{asked:?}");
+    assert!(asked[0].up < 1 << 20, "a proxy may take no more: {}", asked[0].up);
+}
+
 #[test]
 fn the_most_bytes_of_a_fetch_are_those_of_all_requests_for_what_was_left_out() {
     let mut bench = Bench::new("main");
     bench.options.filter = Some("blob:none".into());
-    // Two requests, of which each alone may be sent.
-    let files =
-        (0..3_000).fold(Files::new(), |files, n| files.file(format!("{}/{n}", n / 100), noise(n, 300)));
-    bench.world.remote.commit(&files);
+    // A program is asked twice for so many, for each of which alone there is room.
+    let log = bench.world.dir().join("calls");
+    let program = bench.world.dir().join("program");
+    let script = format!("#!/bin/sh\necho \"$1 $#\" >> {}\nexec git \"$@\"\n", log.display());
+    run::executable(&program, &script);
+    let config = vec![("safe.directory".to_owned(), "*".to_owned())];
+    bench.options.wire.program = Some(wire::Program { path: program, config, mirror: PathBuf::new() });
+    bench.world.remote.commit(&many(3_000, 300));
     for (limit, fits) in [(800_000, false), (2_000_000, true)] {
         bench.options.wire.max_fetch_bytes = limit;
-        let mut mirror = bench.open();
-        let filled = wait(async {
-            let tip = mirror.resolve().await.unwrap();
-            let at = mirror.fetch(&tip, &[]).await.unwrap();
-            mirror.fill(at, &Selection::default()).await
-        });
-        match filled {
-            Ok(()) => assert!(fits, "{} bytes were received", mirror.received_bytes()),
+        match fill_all(&bench) {
+            Ok(()) => assert!(fits),
             Err(Error::FetchBytes { limit: named }) => assert!(!fits && named == limit),
             Err(error) => panic!("{error:?}"),
         }
-        assert!(mirror.received_bytes() > 400_000, "the first of them came");
-        drop(mirror);
+        let calls = std::fs::read_to_string(&log).unwrap();
+        let arguments = calls.lines().filter_map(|line| line.strip_prefix("fetch "));
+        let with_ids = arguments.filter(|count| count.parse::<u32>().unwrap() > 900).count();
+        assert_eq!(with_ids, 2, "{calls}");
+        std::fs::remove_file(&log).unwrap();
         std::fs::remove_dir_all(bench.dir()).unwrap();
     }
 }

@@ -133,7 +133,11 @@ fn work(job: &Job) -> Report {
             let check = |taken: &Taken| verify(job, tip, *base, *partial, taken);
             index(job, *expected, *partial, check, io::stdin().lock())
         }
-        Task::Fill(wanted) => index(job, None, true, |_| arrived(job, wanted), io::stdin().lock()),
+        Task::Fill(count) => {
+            let mut from = io::stdin().lock();
+            let wanted = wanted(*count, &mut from)?;
+            index(job, None, true, |_| arrived(job, &wanted), from)
+        }
         Task::Merge(packs) => merge(job, packs),
         Task::CollectGarbage(needs) => repack(job, needs).map_err(|error| match error {
             crate::mirror::Error::Git { source, .. } => Abort::Git(source.0),
@@ -220,6 +224,14 @@ fn receive(packs: &Path, job: &Job, expected: Option<u64>, from: impl Read) -> R
         Fault::Bytes => Abort::Report(Report::Bytes),
         Fault::Io(act, error) => Abort::Report(Report::Local(format!("{act}: {error}"))),
     })
+}
+
+/// Reads the ids of what was asked for.
+fn wanted(count: usize, from: &mut impl Read) -> Result<Vec<ObjectId>, Abort> {
+    let mut id = [0; 20];
+    let read = |_| from.read_exact(&mut id).map(|()| ObjectId(id));
+    let read = (0..count).map(read).collect::<io::Result<_>>();
+    read.map_err(|error| Abort::Report(Report::Local(format!("read what was asked for: {error}"))))
 }
 
 /// Finds the first object that was asked for and did not come.

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 
 use serde::{Deserialize, Serialize};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufWriter};
 use tokio::process::{Child, ChildStdin, Command};
 
 use super::error::{Error, kind_of};
@@ -60,8 +60,8 @@ pub(super) enum Task {
         /// Objects may be absent: the remote was asked to leave some out.
         partial: bool,
     },
-    /// Index the pack on standard input and check that these objects are here then.
-    Fill(Vec<ObjectId>),
+    /// Read so many ids on standard input, index the pack that follows, and check that these objects are here then.
+    Fill(usize),
     /// Write the objects of these packs (names without a suffix) into one more pack. Nothing is removed.
     Merge(Vec<String>),
     /// Find out what nothing needs, and write what is needed out of packs that hold much of it. No pack is removed.
@@ -124,6 +124,9 @@ pub(super) enum Report {
     Local(String),
 }
 
+/// Goes to a child at once: servers send packs in pieces of 8 KB, each of which would wake it.
+const PIECE: usize = 256 << 10;
+
 /// A running child.
 pub(super) struct Indexer {
     child: Child,
@@ -132,8 +135,13 @@ pub(super) struct Indexer {
 }
 
 impl Indexer {
-    /// Starts the child. It is killed when this is dropped.
-    pub(super) fn start(program: PathBuf, job: Job) -> Result<(Self, ChildStdin), Error> {
+    /// Starts the child, for what was wanted. It is killed when this is dropped. The pack goes to what is returned, which
+    /// is to be flushed at its end.
+    pub(super) async fn start(
+        program: PathBuf,
+        job: Job,
+        wanted: &[ObjectId],
+    ) -> Result<(Self, BufWriter<ChildStdin>), Error> {
         let failed = |why: String| Error::Indexer { program: program.clone(), why };
         let mut child = Command::from(command(&program, &job)?)
             .stdin(Stdio::piped())
@@ -141,6 +149,11 @@ impl Indexer {
             .spawn()
             .map_err(|error| failed(format!("cannot be started: {error}")))?;
         let stdin = child.stdin.take().ok_or_else(|| failed("has no standard input".into()))?;
+        let mut stdin = BufWriter::with_capacity(PIECE, stdin);
+        if let Task::Fill(_) = job.task {
+            let ids: Vec<u8> = wanted.iter().flat_map(|id| id.0).collect();
+            let _ = stdin.write_all(&ids).await; // a child that reads no more says why
+        }
         Ok((Self { child, job, program }, stdin))
     }
 

@@ -1,7 +1,7 @@
 //! Contents that were put together, within a budget: most differences are to something that was seen a moment ago.
 
 use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// What a content takes beside its bytes, at most: those of small ones would not be seen otherwise.
 const AROUND: usize = 128;
@@ -15,7 +15,7 @@ pub(super) struct Cache {
     budget: usize,
     used: usize,
     /// With whether it was asked for since it was looked at last.
-    contents: HashMap<u32, (Rc<Vec<u8>>, bool)>,
+    contents: HashMap<u32, (Arc<Vec<u8>>, bool)>,
     order: VecDeque<u32>,
 }
 
@@ -24,14 +24,14 @@ impl Cache {
         Self { budget, used: 0, contents: HashMap::new(), order: VecDeque::new() }
     }
 
-    pub(super) fn get(&mut self, at: u32) -> Option<Rc<Vec<u8>>> {
+    pub(super) fn get(&mut self, at: u32) -> Option<Arc<Vec<u8>>> {
         let (content, asked) = self.contents.get_mut(&at)?;
         *asked = true;
-        Some(Rc::clone(content))
+        Some(Arc::clone(content))
     }
 
     /// Adds one. Those that were not asked for go first; one that is over the budget is alone.
-    pub(super) fn insert(&mut self, at: u32, content: Rc<Vec<u8>>) {
+    pub(super) fn insert(&mut self, at: u32, content: Arc<Vec<u8>>) {
         if self.contents.contains_key(&at) {
             return;
         }
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn what_was_asked_for_stays_longer_and_the_budget_holds() {
         let mut cache = Cache::new(300 + 3 * AROUND);
-        let content = |bytes| Rc::new(Vec::with_capacity(bytes));
+        let content = |bytes| Arc::new(Vec::with_capacity(bytes));
         (0..3).for_each(|at| cache.insert(at, content(100)));
         assert!(cache.get(0).is_some());
         cache.insert(3, content(100));

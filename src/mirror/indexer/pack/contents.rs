@@ -1,13 +1,11 @@
 //! Contents of objects: inflated, put together, kept for a moment.
 
-use std::rc::Rc;
-
-use git2::ObjectType;
+use std::sync::Arc;
 
 use super::cache::Cache;
 use super::delta::Delta;
 use super::entry::Inflater;
-use super::{Fault, Object, Source, hasher, id};
+use super::{Fault, Source};
 
 /// Of the memory there is, contents that may be needed again have this part.
 const CACHED: u64 = 4;
@@ -51,18 +49,10 @@ impl Contents {
         Ok(content)
     }
 
-    /// Says what an object is whose content is here, and keeps that for a moment.
-    pub(super) fn put(
-        &mut self,
-        object: &mut Object,
-        place: u32,
-        kind: ObjectType,
-        content: Vec<u8>,
-    ) -> Result<(), Fault> {
-        let mut hasher = hasher(kind, content.len() as u64);
-        hasher.update(&content);
-        (object.line.id, object.kind) = (id(hasher)?, Some(kind));
-        self.cache.insert(place, Rc::new(content));
-        Ok(())
+    /// Keeps the content of an object for a moment.
+    pub(super) fn keep(&mut self, place: u32, content: Vec<u8>) -> Arc<Vec<u8>> {
+        let content = Arc::new(content);
+        self.cache.insert(place, Arc::clone(&content));
+        content
     }
 }

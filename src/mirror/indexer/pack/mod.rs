@@ -16,6 +16,7 @@ mod entry;
 #[cfg(any(test, fuzzing))]
 #[path = "../../../../tests/fuzz/targets/packs.rs"]
 pub(crate) mod fuzz;
+mod hashes;
 mod input;
 mod receive;
 mod resolve;

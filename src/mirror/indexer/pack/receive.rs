@@ -5,11 +5,12 @@ use std::io;
 
 use super::contents::Contents;
 use super::entry::{Form, head};
+use super::hashes::Hashes;
 use super::input::Input;
 use super::{Fault, Limits, Line, Object, Source as _, WHOLE, hasher, id};
 use crate::revision::ObjectId;
 
-/// Contents up to this are kept whole for a moment: a difference to them may follow.
+/// Contents up to this are kept whole for a moment, to be hashed and because a difference to them may follow.
 const SMALL: u64 = 1 << 20;
 
 /// What is known of a pack that arrived.
@@ -34,16 +35,18 @@ pub(super) fn receive(from: impl io::Read, file: &File, limits: &Limits) -> Resu
     objects.try_reserve_exact(count as usize).map_err(|_| Fault::Memory)?;
     let (mut by_place, mut by_id) = (Vec::new(), Vec::new());
     let mut contents = Contents::new(limits.memory);
+    let mut hashes = Hashes::new();
     for place in 0..count {
         let offset = input.offset();
         let _before = input.crc();
         let (form, size) = head(&mut input)?;
         let mut object =
             Object { line: Line { id: ObjectId([0; 20]), offset, crc: 0 }, base: WHOLE, kind: None };
+        let mut small = None;
         match form {
             Form::Whole(kind) if size <= SMALL => {
-                let content = contents.inflated(&mut input, size)?;
-                contents.put(&mut object, place, kind, content)?;
+                object.kind = Some(kind);
+                small = Some((kind, contents.inflated(&mut input, size)?));
             }
             Form::Whole(kind) => {
                 let mut hasher = hasher(kind, size);
@@ -59,8 +62,8 @@ pub(super) fn receive(from: impl io::Read, file: &File, limits: &Limits) -> Resu
                 match (objects[found].kind, contents.cache.get(object.base)) {
                     (Some(kind), Some(base)) if size <= SMALL => {
                         let delta = contents.inflated(&mut input, size)?;
-                        let content = contents.applied(&base, &delta)?;
-                        contents.put(&mut object, place, kind, content)?;
+                        object.kind = Some(kind);
+                        small = Some((kind, contents.applied(&base, &delta)?));
                     }
                     _ => {
                         contents.inflater.pieces(&mut input, size, |_| ())?;
@@ -75,7 +78,12 @@ pub(super) fn receive(from: impl io::Read, file: &File, limits: &Limits) -> Resu
         }
         object.line.crc = input.crc();
         objects.push(object);
+        if let Some((kind, content)) = small {
+            let content = contents.keep(place, content);
+            hashes.add(&mut objects, (place, kind), content)?;
+        }
     }
+    hashes.finish(&mut objects)?;
     let bytes = input.offset() + 20;
     let sum = input.finish()?;
     Ok(Received { objects, by_place, by_id, contents, sum, bytes })

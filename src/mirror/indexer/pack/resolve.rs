@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write};
 use std::os::unix::fs::FileExt as _;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use flate2::write::ZlibEncoder;
 use flate2::{Compression, Crc};
@@ -69,7 +69,7 @@ impl Resolver<'_> {
                 let object = &mut self.objects[at as usize];
                 (object.line.id, object.kind, object.base) = (id(hasher)?, Some(kind), place);
                 if !self.waiting(at).is_empty() {
-                    self.contents.cache.insert(at, Rc::new(content));
+                    self.contents.cache.insert(at, Arc::new(content));
                     stack.push(at);
                 }
             }
@@ -88,7 +88,7 @@ impl Resolver<'_> {
     }
 
     /// The content of an object: from the last one that is kept on the way to it.
-    fn content(&mut self, place: u32) -> Result<Rc<Vec<u8>>, Fault> {
+    fn content(&mut self, place: u32) -> Result<Arc<Vec<u8>>, Fault> {
         let mut path = Vec::new();
         let mut at = place;
         let mut content = loop {
@@ -97,17 +97,17 @@ impl Resolver<'_> {
             }
             path.push(at);
             at = match self.objects[at as usize].base {
-                WHOLE => break Rc::new(Vec::new()),
+                WHOLE => break Arc::new(Vec::new()),
                 base => base,
             };
         };
         while let Some(at) = path.pop() {
             let raw = self.entry(at)?;
-            content = Rc::new(match self.objects[at as usize].base {
+            content = Arc::new(match self.objects[at as usize].base {
                 WHOLE => raw,
                 _ => self.contents.applied(&content, &raw)?,
             });
-            self.contents.cache.insert(at, Rc::clone(&content));
+            self.contents.cache.insert(at, Arc::clone(&content));
         }
         Ok(content)
     }
@@ -142,7 +142,7 @@ impl Resolver<'_> {
             let place = self.objects.len() as u32;
             let line = self.append(base, kind, &content).map_err(Fault::io("complete the pack"))?;
             self.objects.push(Object { line, base: WHOLE, kind: Some(kind) });
-            self.contents.cache.insert(place, Rc::new(content));
+            self.contents.cache.insert(place, Arc::new(content));
             self.below(place)?;
         }
         Ok(())

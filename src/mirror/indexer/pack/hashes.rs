@@ -1,0 +1,168 @@
+//! Objects are hashed on a second thread while the first one inflates those that follow: each is half of the work.
+//!
+//! Contents go there in batches. What does not fill one, as with a usual commit, is hashed without a thread.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::thread::JoinHandle;
+
+use git2::ObjectType;
+
+use super::{Fault, Object, hasher, id};
+use crate::revision::ObjectId;
+
+/// A batch has so many contents, or so many bytes and its last content.
+const CONTENTS: usize = 256;
+const BYTES: usize = 256 << 10;
+
+/// Batches that may wait for the thread, so that neither waits for the other at each.
+const WAITING: usize = 2;
+
+/// What hashing needs of a stack is less than half of this; all of it counts as memory of the process.
+const STACK: usize = 128 << 10;
+
+/// A content whose object has no id yet.
+struct Unhashed {
+    place: u32,
+    kind: ObjectType,
+    content: Arc<Vec<u8>>,
+}
+
+/// Ids of objects, by their places.
+type Ids = Result<Vec<(u32, ObjectId)>, Fault>;
+
+/// Hashes contents, and gives their objects their ids in time.
+pub(super) struct Hashes {
+    batch: Vec<Unhashed>,
+    bytes: usize,
+    thread: Option<HashThread>,
+}
+
+struct HashThread {
+    to: SyncSender<Vec<Unhashed>>,
+    from: Receiver<Ids>,
+    thread: JoinHandle<()>,
+}
+
+impl Hashes {
+    pub(super) fn new() -> Self {
+        Self { batch: Vec::new(), bytes: 0, thread: None }
+    }
+
+    /// Takes the content of an object, which is among `objects` already. Its id follows, by [`Hashes::finish`] at last.
+    pub(super) fn add(
+        &mut self,
+        objects: &mut [Object],
+        (place, kind): (u32, ObjectType),
+        content: Arc<Vec<u8>>,
+    ) -> Result<(), Fault> {
+        self.bytes += content.len();
+        self.batch.push(Unhashed { place, kind, content });
+        if self.batch.len() < CONTENTS && self.bytes < BYTES {
+            return Ok(());
+        }
+        let batch = std::mem::take(&mut self.batch);
+        self.bytes = 0;
+        if self.thread.is_none() {
+            self.thread = HashThread::start();
+        }
+        let Some(running) = &self.thread else { return set(objects, hashed(batch)) }; // the system is short of threads
+        // Where it ended early, it said why.
+        let _ = running.to.send(batch);
+        running.from.try_iter().try_for_each(|ids| set(objects, ids))
+    }
+
+    /// Gives every object whose content was taken its id.
+    pub(super) fn finish(self, objects: &mut [Object]) -> Result<(), Fault> {
+        set(objects, hashed(self.batch))?;
+        let Some(HashThread { to, from, thread }) = self.thread else { return Ok(()) };
+        drop(to); // it ends
+        from.into_iter().try_for_each(|ids| set(objects, ids))?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok(())
+    }
+}
+
+impl HashThread {
+    /// `None` where the system gives no thread.
+    fn start() -> Option<Self> {
+        let (to, batches) = mpsc::sync_channel::<Vec<Unhashed>>(WAITING);
+        let (ids, from) = mpsc::channel();
+        let work = move || {
+            for batch in batches {
+                let ids_of_batch = hashed(batch);
+                let is_last = ids_of_batch.is_err();
+                if ids.send(ids_of_batch).is_err() || is_last {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn(work).ok()?;
+        Some(Self { to, from, thread })
+    }
+}
+
+fn hashed(batch: Vec<Unhashed>) -> Ids {
+    let hash = |Unhashed { place, kind, content }: Unhashed| {
+        let mut hasher = hasher(kind, content.len() as u64);
+        hasher.update(&content);
+        Ok((place, id(hasher)?))
+    };
+    batch.into_iter().map(hash).collect()
+}
+
+fn set(objects: &mut [Object], ids: Ids) -> Result<(), Fault> {
+    for (place, id) in ids? {
+        objects[place as usize].line.id = id;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Line, WHOLE};
+    use super::*;
+
+    fn objects(count: usize) -> Vec<Object> {
+        let object = |_| Object {
+            line: Line { id: ObjectId([0; 20]), offset: 0, crc: 0 },
+            base: WHOLE,
+            kind: Some(ObjectType::Blob),
+        };
+        (0..count).map(object).collect()
+    }
+
+    fn add(hashes: &mut Hashes, objects: &mut [Object], at: usize, content: &[u8]) -> Result<(), Fault> {
+        hashes.add(objects, (at as u32, ObjectType::Blob), Arc::new(content.to_vec()))
+    }
+
+    #[test]
+    fn every_object_has_its_id_at_the_end_and_a_thread_is_started_for_many_only() {
+        for count in [0, 1, CONTENTS - 1, CONTENTS, 10 * CONTENTS + 7] {
+            let (mut objects, mut hashes) = (objects(count), Hashes::new());
+            for at in 0..count {
+                add(&mut hashes, &mut objects, at, &at.to_be_bytes()).unwrap();
+            }
+            assert_eq!(hashes.thread.is_some(), count >= CONTENTS, "{count} objects");
+            hashes.finish(&mut objects).unwrap();
+            for (at, object) in objects.iter().enumerate() {
+                let right = git2::Oid::hash_object(ObjectType::Blob, &at.to_be_bytes()).unwrap();
+                assert_eq!(object.line.id.0, right.as_bytes(), "object {at} of {count}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_collision_that_the_thread_finds_is_the_end() {
+        // The header of an object differs from that of the collisions that are known, so the thread is played.
+        let (to, batches) = mpsc::sync_channel(WAITING);
+        let (ids, from) = mpsc::channel();
+        ids.send(Err(Fault::collision("an object"))).unwrap();
+        let thread = std::thread::spawn(move || drop(batches)); // as it does after a failure
+        let mut hashes = Hashes { thread: Some(HashThread { to, from, thread }), ..Hashes::new() };
+        drop(ids);
+        let mut objects = objects(CONTENTS);
+        let added = (0..CONTENTS).try_for_each(|at| add(&mut hashes, &mut objects, at, b"content"));
+        assert!(matches!(added.and_then(|()| hashes.finish(&mut objects)), Err(Fault::Bad(_))));
+    }
+}
