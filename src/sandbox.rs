@@ -10,8 +10,8 @@ use std::io;
 use std::path::PathBuf;
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Errno, PathBeneath, PathFd, Ruleset,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ const KNOWN: ABI = ABI::V7;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sandbox {
-    /// What the kernel has.
+    /// What the kernel has. What it has must work: nothing is read with less than was said at the start.
     #[default]
     Auto,
     /// All of it, or nothing is begun.
@@ -100,21 +100,48 @@ impl Sandbox {
         }
     }
 
-    /// Limits this process to these files and to itself. Called before it starts a thread.
+    /// Limits this process to these files and to itself. Called before it starts a thread. Fails where the kernel has a
+    /// part and does not limit this process by it; [`hints_about`] knows what to do then.
     pub fn enter(self, files: &Files) -> io::Result<()> {
-        if self == Self::Off {
-            return Ok(());
-        }
+        let has = self.check().map_err(io::Error::other)?;
         // Each of the two takes the way to new privileges by executing first, as the kernel wants it.
-        let limited = files.ruleset().and_then(RulesetCreated::restrict_self);
-        let limited = limited.map(|status| status.ruleset != RulesetStatus::NotEnforced);
-        let refused = system_calls::refuse();
-        match (self, limited, refused) {
-            (Self::Require, Err(error), _) => Err(io::Error::other(error)),
-            (Self::Require, Ok(false), _) => Err(io::Error::other("this kernel has no Landlock")),
-            (Self::Require, _, refused) => refused,
-            _ => Ok(()),
+        if has.landlock {
+            files.enter().map_err(|why| self.not_entered(LANDLOCK, &why))?;
         }
+        if has.seccomp {
+            system_calls::refuse().map_err(|why| self.not_entered(SECCOMP, &why.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn not_entered(self, part: &str, why: &str) -> io::Error {
+        let name = self.name();
+        io::Error::other(format!("--sandbox={name}: {NOT_ENTERED} {part}, which this kernel has: {why}"))
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Require => "require",
+            Self::Off => "off",
+        }
+    }
+}
+
+const NOT_ENTERED: &str = "cannot enter";
+
+/// What an operator can do, a line each, where a process ended because [`Sandbox::enter`] failed. Its words are all that
+/// comes of it; `None` where `words` are about something else.
+pub fn hints_about(words: &str) -> Option<Vec<String>> {
+    let says = |asked: Sandbox| words.contains(&format!("--sandbox={}: {NOT_ENTERED} ", asked.name()));
+    let around =
+        "look at what starts treeswap: a container's runtime or a wrapper may limit how it limits itself";
+    let without = "--sandbox=off does without";
+    match (says(Sandbox::Auto), says(Sandbox::Require)) {
+        (true, _) => Some(vec![around.to_owned(), without.to_owned()]),
+        // Who requires it does not want to do without.
+        (false, true) => Some(vec![around.to_owned()]),
+        (false, false) => None,
     }
 }
 
@@ -130,6 +157,21 @@ pub struct Files {
 }
 
 impl Files {
+    /// Limits this process to them, or says why not.
+    fn enter(&self) -> Result<(), String> {
+        match self.ruleset().and_then(RulesetCreated::restrict_self) {
+            Ok(status) if status.ruleset == RulesetStatus::NotEnforced => {
+                Err("it enforces nothing".to_owned())
+            }
+            Ok(_) => Ok(()),
+            // The system's own words for it are of a list of arguments.
+            Err(error) if *Errno::from(&error) == libc::E2BIG => {
+                Err("this process has as many layers of it as there can be".to_owned())
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
     fn ruleset(&self) -> Result<RulesetCreated, RulesetError> {
         use AccessFs::{MakeReg, ReadDir, ReadFile, RemoveFile, Truncate, WriteFile};
         let ruleset = Ruleset::default()
@@ -150,7 +192,24 @@ impl Files {
     }
 }
 
+/// By the version that the kernel names. That a ruleset cannot be made, as for want of memory, does not count as none.
 fn has_landlock() -> bool {
     let asked = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
-    asked.handle_access(AccessFs::from_all(ABI::V1)).and_then(Ruleset::create).is_ok()
+    asked.handle_access(AccessFs::from_all(ABI::V1)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_does_not_require_it_is_told_to_do_without() {
+        let hints = |asked: Sandbox| {
+            let error = asked.not_entered(LANDLOCK, "this process has as many layers of it as there can be");
+            hints_about(&format!("set limits: {error}")).unwrap().join("\n")
+        };
+        assert!(hints(Sandbox::Auto).contains("--sandbox=off"));
+        assert!(!hints(Sandbox::Require).contains("--sandbox=off"));
+        assert_eq!(hints_about("index a pack in /--sandbox=auto: No space left on device"), None);
+    }
 }

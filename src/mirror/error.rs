@@ -9,6 +9,7 @@ use crate::fsx::needs_operator;
 use crate::human;
 use crate::payload::{Refusal, Rule};
 use crate::revision::{ObjectId, Revision};
+use crate::sandbox;
 
 /// libgit2's error, shown by its message alone: class and code are numbers of the library's.
 #[derive(Debug, thiserror::Error)]
@@ -305,14 +306,10 @@ impl Error {
             Self::Local { .. } if self.is_full() => one(
                 "the volume is full: the mirror needs about the size of the repository's pack, twice while it is renewed",
             ),
-            Self::Local { source, .. } => match source.kind() {
-                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                    one("the mirror must be writable by the user that treeswap runs as")
-                }
-                _ => one(
-                    "look at the mirror's volume; the mirror is a cache, and may be deleted while treeswap is stopped",
-                ),
-            },
+            // Where nothing limits the indexing process, the volume is not what is wrong.
+            Self::Local { source, .. } => {
+                sandbox::hints_about(&source.to_string()).unwrap_or_else(|| one(about_volume(source.kind())))
+            }
             Self::Foreign { .. } => one("give --mirror an empty directory, or one that does not exist yet"),
             Self::Locked { .. } => one("one mirror serves one root: give each its own --mirror"),
             Self::Damaged { .. } => {
@@ -416,6 +413,18 @@ impl Error {
             Self::Damaged { .. } => true,
             Self::OfSource { source, .. } => source.is_damage(),
             _ => false,
+        }
+    }
+}
+
+/// What an operator can do where the mirror's files cannot be used.
+fn about_volume(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "the mirror must be writable by the user that treeswap runs as"
+        }
+        _ => {
+            "look at the mirror's volume; the mirror is a cache, and may be deleted while treeswap is stopped"
         }
     }
 }

@@ -223,6 +223,11 @@ impl SpareTask {
         self.in_background(|| self.prepare(payload, blobs, cancel))
     }
 
+    /// Whether the spare is of hard links to the generation's files, and no copy.
+    pub fn links(&self) -> bool {
+        self.options.spare == Spare::Link
+    }
+
     /// Whether there is room for a copy.
     pub fn may_copy(&self) -> bool {
         self.may_copy

@@ -1,6 +1,8 @@
-//! The spare is prepared in the background: from a retired generation and what changed since, or as a copy. A
-//! publication waits for a retired generation that is being carried forward, as it would have to do the same itself. It
-//! does not wait for a copy, and writes its generation in full.
+//! The spare is prepared in the background: from a retired generation and what changed since, of hard links, or as a
+//! copy. A publication waits for a retired generation that is being carried forward, as it would have to do the same
+//! itself, and for links, which cost less than the files. It does not wait for a copy, and writes its generation in full.
+//! Nor does it wait for links again where a wait was in vain, until a publication finds them ready: a slow disk would
+//! hold up each commit.
 
 use std::time::{Duration, Instant};
 
@@ -14,33 +16,48 @@ use super::error::Error;
 use super::staging::is_small;
 use crate::human::one_line;
 use crate::mirror::{self, Objects, Selection};
+use crate::payload::{BlobSource, Payload};
 use crate::revision::Revision;
 use crate::store::SpareTask;
 use crate::telemetry::metrics::Metrics;
 
-/// How long a preparation is waited for that was asked to end: it looks at every entry whether to go on.
+/// How long a preparation is waited for: for its spare, and once it was asked to end. It looks at every entry whether to
+/// go on.
 const GIVE_WAY: Duration = Duration::from_secs(10);
 
-/// Makes the spare, and says how; nothing where there is no room for any. `carried` is dropped once no retired generation
-/// is being carried forward.
+/// Makes the spare, and says how; nothing where there is no room for any. A publication waits while `awaited` lives.
 fn prepare(
     task: &SpareTask,
     objects: &Objects,
     revision: Revision,
     wanted: &Selection,
-    carried: oneshot::Sender<()>,
+    awaited: oneshot::Sender<()>,
     cancel: &CancellationToken,
 ) -> Result<Option<&'static str>, Error> {
     if recycle(task, objects, revision, wanted, cancel)? {
         return Ok(Some("a retired generation, carried forward"));
     }
-    drop(carried);
+    let payload = || Ok(objects.payload(revision, wanted)?);
+    make_anew(task, payload, objects.blobs().as_ref(), awaited, cancel)
+}
+
+/// Makes the spare of links, or as a copy, and says which. `awaited` hears of links that are ready.
+fn make_anew(
+    task: &SpareTask,
+    payload: impl FnOnce() -> Result<Payload, Error>,
+    blobs: &dyn BlobSource,
+    awaited: oneshot::Sender<()>,
+    cancel: &CancellationToken,
+) -> Result<Option<&'static str>, Error> {
+    let links = task.links().then_some(awaited); // dropped for a copy
     if !task.may_copy() {
         task.give_up()?;
         return Ok(None);
     }
-    task.run(&objects.payload(revision, wanted)?, objects.blobs().as_ref(), cancel)?;
-    Ok(Some("a copy"))
+    task.run(&payload()?, blobs, cancel)?;
+    let Some(awaited) = links else { return Ok(Some("a copy")) };
+    let _ = awaited.send(()); // whether or not a publication still wants to know
+    Ok(Some("links"))
 }
 
 /// Makes the spare from a retired generation, if one waits that will do. `revision` has the tree of the current one.
@@ -63,15 +80,21 @@ pub(super) fn recycle(
     }
 }
 
-/// The one preparation that may run.
+/// The one preparation that may run, and what was learnt from those before.
 #[derive(Debug, Default)]
-pub(super) struct SpareWork(Option<Preparation>);
+pub(super) struct SpareWork {
+    running: Option<Preparation>,
+    /// Links were waited for in vain. They are not waited for until a publication finds them ready.
+    is_slow: bool,
+}
 
 #[derive(Debug)]
 struct Preparation {
     cancel: CancellationToken,
-    /// Answers, with an error, once no retired generation is being carried forward.
-    carried: oneshot::Receiver<()>,
+    /// It makes links.
+    links: bool,
+    /// Answers once links are ready, and with an error once there is nothing, or nothing more, to wait for.
+    awaited: oneshot::Receiver<()>,
     ended: JoinHandle<()>,
 }
 
@@ -86,13 +109,26 @@ impl SpareWork {
         wanted: Selection,
         metrics: Metrics,
     ) {
+        self.spawn(task, revision, metrics, move |task, awaited, cancel| {
+            prepare(task, &objects.until(cancel), revision, &wanted, awaited, cancel)
+        });
+    }
+
+    /// Has `work` prepare the spare, on a thread where that may block, and says how it ended.
+    fn spawn<F>(&mut self, task: SpareTask, revision: Revision, metrics: Metrics, work: F)
+    where
+        F: FnOnce(&SpareTask, oneshot::Sender<()>, &CancellationToken) -> Result<Option<&'static str>, Error>
+            + Send
+            + 'static,
+    {
         self.stop();
         let cancel = CancellationToken::new();
         let until = cancel.clone();
-        let (carrying, carried) = oneshot::channel();
+        let links = task.links();
+        let (wakes, awaited) = oneshot::channel();
         let work = move || {
             let began = Instant::now();
-            let how = prepare(&task, &objects.until(&until), revision, &wanted, carrying, &until)?;
+            let how = work(&task, wakes, &until)?;
             Ok::<_, Error>((how, began.elapsed()))
         };
         let ended = tokio::spawn(async move {
@@ -109,32 +145,41 @@ impl SpareWork {
                 Err(_) => metrics.error("spare", "permanent"),
             }
         });
-        self.0 = Some(Preparation { cancel, carried, ended });
+        self.running = Some(Preparation { cancel, links, awaited, ended });
     }
 
     /// Asks a preparation that runs to end.
     pub(super) fn stop(&mut self) {
-        if let Some(running) = self.0.take() {
+        if let Some(running) = self.running.take() {
             running.cancel.cancel();
         }
     }
 
-    /// Waits while a retired generation is being carried forward, within the bounds of the attempt.
+    /// Waits while a retired generation is being carried forward or links are being made, within the bounds of the
+    /// attempt.
     pub(super) async fn carried(&mut self, bounds: &Bounds) {
-        if let Some(running) = &mut self.0 {
-            tokio::select! {
-                _ = &mut running.carried => {}
-                () = bounds.draining.cancelled() => {}
-                () = tokio::time::sleep_until(bounds.deadline) => {}
-                () = tokio::time::sleep(GIVE_WAY) => {}
-            }
+        let Some(running) = &mut self.running else { return };
+        if running.links && self.is_slow {
+            self.is_slow = running.awaited.try_recv().is_err();
+            return;
+        }
+        let in_vain = tokio::select! {
+            biased;
+            _ = &mut running.awaited => false,
+            () = bounds.draining.cancelled() => false, // that says nothing of the disk
+            () = tokio::time::sleep_until(bounds.deadline) => true,
+            () = tokio::time::sleep(GIVE_WAY) => true,
+        };
+        if running.links && in_vain {
+            debug!("links took too long: none are waited for until they are ready when a revision comes");
+            self.is_slow = true;
         }
     }
 
-    /// Asks it to end, and waits for that: two payloads at once would be twice the memory. A copy that is not ready is of
-    /// no use to the generation that is to be written now.
+    /// Asks it to end, and waits for that: two payloads at once would be twice the memory. What is not ready is of no use
+    /// to the generation that is to be written now.
     pub(super) async fn stop_and_wait(&mut self) {
-        if let Some(Preparation { cancel, ended, .. }) = self.0.take() {
+        if let Some(Preparation { cancel, ended, .. }) = self.running.take() {
             cancel.cancel();
             // How it ended is on record. A disk that hangs meets the attempt's own deadline.
             let _ = tokio::time::timeout(GIVE_WAY, ended).await;
@@ -144,26 +189,57 @@ impl SpareWork {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::{Arc, Mutex, mpsc};
 
-    fn running() -> (SpareWork, oneshot::Sender<()>, CancellationToken) {
-        let (carrying, carried) = oneshot::channel();
+    use tokio::sync::Notify;
+
+    use super::*;
+    use crate::clock;
+    use crate::payload::testing::{Blobs, Tree, delta, payload, tree};
+    use crate::payload::{BlobError, BlobReader, Kind, Rules};
+    use crate::retention;
+    use crate::store::{self, Durability, Spare, Store, Style};
+
+    /// A preparation that ends when it is asked to, and no sooner.
+    fn begin(spare: &mut SpareWork, links: bool) -> (oneshot::Sender<()>, CancellationToken) {
+        let (wakes, awaited) = oneshot::channel();
         let cancel = CancellationToken::new();
         let until = cancel.clone();
         let ended = tokio::spawn(async move { until.cancelled().await });
-        (SpareWork(Some(Preparation { cancel: cancel.clone(), carried, ended })), carrying, cancel)
+        spare.running = Some(Preparation { cancel: cancel.clone(), links, awaited, ended });
+        (wakes, cancel)
+    }
+
+    fn bounds() -> Bounds {
+        Bounds::new(Duration::from_secs(60), CancellationToken::new())
+    }
+
+    /// A publication comes. How many seconds it waits.
+    async fn waits(spare: &mut SpareWork) -> u64 {
+        let began = tokio::time::Instant::now();
+        spare.carried(&bounds()).await;
+        spare.stop_and_wait().await;
+        began.elapsed().as_secs()
+    }
+
+    /// Says that links are ready after so many seconds.
+    fn ready_after(seconds: u64, wakes: oneshot::Sender<()>) {
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            wakes.send(())
+        });
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_publication_waits_for_what_is_carried_forward_and_for_no_copy() {
-        let bounds = Bounds::new(Duration::from_secs(60), CancellationToken::new());
-        let (mut spare, carrying, cancel) = running();
+        let mut spare = SpareWork::default();
+        let (carrying, cancel) = begin(&mut spare, false);
         let began = tokio::time::Instant::now();
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_secs(3)).await;
             drop(carrying); // a copy begins
         });
-        spare.carried(&bounds).await;
+        spare.carried(&bounds()).await;
         assert_eq!(began.elapsed().as_secs(), 3);
         assert!(!cancel.is_cancelled());
         spare.stop_and_wait().await;
@@ -173,18 +249,128 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_waits_within_bounds() {
-        let waited = async |limit: u64, is_draining: bool| {
-            let (mut spare, _carrying, _) = running();
-            let draining = CancellationToken::new();
-            if is_draining {
-                draining.cancel();
-            }
-            let began = tokio::time::Instant::now();
-            spare.carried(&Bounds::new(Duration::from_secs(limit), draining)).await;
-            began.elapsed().as_secs()
+        for links in [false, true] {
+            // How long it waits, and whether the next one waits, too.
+            let waited = async |limit: u64, is_draining: bool| {
+                let mut spare = SpareWork::default();
+                let (_wakes, _) = begin(&mut spare, links);
+                let draining = CancellationToken::new();
+                if is_draining {
+                    draining.cancel();
+                }
+                let began = tokio::time::Instant::now();
+                spare.carried(&Bounds::new(Duration::from_secs(limit), draining)).await;
+                (began.elapsed().as_secs(), !spare.is_slow)
+            };
+            assert_eq!(waited(60, false).await, (GIVE_WAY.as_secs(), !links), "links: {links}");
+            assert_eq!(waited(4, false).await, (4, !links), "an attempt's own deadline; links: {links}");
+            assert_eq!(waited(60, true).await, (0, true), "the process is to end; links: {links}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_wait_in_vain_links_are_not_waited_for_until_a_publication_finds_them_ready() {
+        let mut spare = SpareWork::default();
+        let (_never, _) = begin(&mut spare, true);
+        assert_eq!(waits(&mut spare).await, GIVE_WAY.as_secs());
+        let (_never, _) = begin(&mut spare, true);
+        assert_eq!(waits(&mut spare).await, 0, "the last wait was in vain");
+        let (fails, _) = begin(&mut spare, true);
+        drop(fails);
+        assert_eq!(waits(&mut spare).await, 0);
+        let (late, _) = begin(&mut spare, true);
+        ready_after(3, late);
+        assert_eq!(waits(&mut spare).await, 0, "what failed was not ready");
+        assert!(spare.is_slow);
+
+        let (in_time, _) = begin(&mut spare, true);
+        in_time.send(()).unwrap();
+        assert_eq!(waits(&mut spare).await, 0, "they were ready");
+        assert!(!spare.is_slow);
+        let (late, _) = begin(&mut spare, true);
+        ready_after(3, late);
+        assert_eq!(waits(&mut spare).await, 3, "it waits again");
+        let (_never, _) = begin(&mut spare, true);
+        assert_eq!(waits(&mut spare).await, GIVE_WAY.as_secs(), "a wait that was worth it changes nothing");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_carried_forward_is_waited_for_whatever_links_took() {
+        let mut spare = SpareWork { is_slow: true, ..SpareWork::default() };
+        let (_never, _) = begin(&mut spare, false);
+        assert_eq!(waits(&mut spare).await, GIVE_WAY.as_secs());
+    }
+
+    /// Blobs that say when somebody wants to read, and let nobody until `release` is dropped.
+    struct Held {
+        blobs: Blobs,
+        asked: Arc<Notify>,
+        release: Mutex<mpsc::Receiver<()>>,
+    }
+
+    impl BlobSource for Held {
+        fn reader(&self) -> Result<Box<dyn BlobReader + '_>, BlobError> {
+            self.asked.notify_one();
+            let _ = self.release.lock().unwrap().recv(); // it ends when the sender is dropped
+            self.blobs.reader()
+        }
+    }
+
+    /// A store in a new directory that has published the tree.
+    fn published(dir: &tempfile::TempDir, spare: Spare, tree: &Tree) -> Store {
+        let options = store::Options {
+            root: dir.path().join("root"),
+            style: Style::Kubelet,
+            own: std::collections::BTreeSet::new(),
+            durability: Durability::None,
+            spare,
+            group_write: false,
+            writers: 2,
+            retention: retention::Options {
+                grace: Duration::from_secs(30),
+                max_pin: Duration::from_secs(600),
+                max_generations: 5,
+                max_bytes: None,
+            },
         };
-        assert_eq!(waited(60, false).await, GIVE_WAY.as_secs());
-        assert_eq!(waited(4, false).await, 4, "an attempt's own deadline");
-        assert_eq!(waited(60, true).await, 0, "the process is to end");
+        let (mut store, _) = Store::open(options).unwrap();
+        let all = payload(tree, Rules::default()).unwrap();
+        let staged = store.stage(&all, "all", &Blobs::of(&[tree]), &CancellationToken::new()).unwrap();
+        store.publish(staged, &clock::now()).unwrap();
+        store
+    }
+
+    /// Whether a publication is made from the spare that is in work when it comes.
+    async fn uses_what_is_in_work(mode: Spare) -> bool {
+        let (first, second) = (tree(&[("a", Kind::File, "1")]), tree(&[("a", Kind::File, "2")]));
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = published(&dir, mode, &first);
+        let (release, held) = mpsc::channel();
+        let asked = Arc::new(Notify::new());
+        let blobs =
+            Held { blobs: Blobs::of(&[&first]), asked: Arc::clone(&asked), release: Mutex::new(held) };
+        let task = store.spare_task().unwrap();
+        let revision = task.generation().revision;
+        let all = payload(&first, Rules::default()).unwrap();
+        let mut spare = SpareWork::default();
+        spare.spawn(task, revision, Metrics::default(), move |task, awaited, cancel| {
+            make_anew(task, || Ok(all), &blobs, awaited, cancel)
+        });
+        asked.notified().await; // it is in work
+
+        let comes = async {
+            spare.carried(&bounds()).await;
+            spare.stop_and_wait().await;
+        };
+        tokio::join!(biased; comes, async { drop(release) });
+        let delta = delta(&first, &second, Rules::default()).unwrap();
+        let blobs = Blobs::of(&[&second]);
+        store.stage_delta(&delta, "all", &blobs, &CancellationToken::new()).unwrap().is_some()
+    }
+
+    #[tokio::test(start_paused = true)] // the clock stands still while the preparation is at work
+    async fn a_publication_is_made_from_links_that_are_in_work_when_it_comes_and_from_no_such_copy() {
+        assert!(uses_what_is_in_work(Spare::Link).await, "the links were given up");
+        assert!(!uses_what_is_in_work(Spare::Copy).await, "the copy was waited for");
     }
 }

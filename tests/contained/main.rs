@@ -9,6 +9,7 @@ mod attempts;
 #[path = "../common/mod.rs"]
 mod common;
 mod kernels;
+mod layers;
 
 use std::ffi::OsString;
 use std::os::fd::AsRawFd as _;
@@ -42,6 +43,7 @@ fn main() {
     what_is_needed_works();
     kernels::a_kernel_without_a_part_is_named_where_it_is_required();
     kernels::a_kernel_without_a_part_is_no_trouble_otherwise();
+    layers::what_the_kernel_has_and_cannot_be_entered_is_an_error();
     println!("contained: {} attempts, each refused in the sandbox and done without", ATTEMPTS.len());
 }
 

@@ -103,6 +103,20 @@ fn a_full_volume_and_a_missing_right_need_somebody() {
     }
 }
 
+#[test]
+fn what_does_not_limit_the_indexing_process_is_no_matter_of_the_volume() {
+    let said = "set limits: --sandbox=auto: cannot enter Landlock, which this kernel has: why";
+    let error = Error::Local {
+        act: "index a pack in",
+        path: "/mirror".into(),
+        source: io::Error::new(kind_of(said), said),
+    };
+    let hints = error.hints();
+    reads_well(&error, &hints);
+    assert!(hints.iter().any(|hint| hint.contains("--sandbox=off")), "{hints:?}");
+    assert!(!hints.iter().any(|hint| hint.contains("volume")), "{hints:?}");
+}
+
 /// Every text that is replaced is one of a hint: else a hint was written anew, and names flags again.
 #[test]
 fn hints_of_a_source_name_keys_where_there_are_some() {
