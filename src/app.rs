@@ -159,8 +159,8 @@ fn limit_heaps() {
     unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
 }
 
-/// Asks jemalloc for the thread that gives memory back (`musl` in main.rs says why). Without it the heap works as well,
-/// and gives back when somebody allocates; where threads are short, that is what there is.
+/// Asks jemalloc for the thread that gives memory back (src/musl.rs says why). Where the system gives no thread, memory is
+/// given back when somebody allocates.
 #[cfg(target_env = "musl")]
 #[expect(unsafe_code, reason = "mallctl(3) has no safe form")]
 fn limit_heaps() {
@@ -174,7 +174,7 @@ fn limit_heaps() {
         }
     };
     if set(true) != 0 {
-        set(false); // or it would try again at each turn
+        set(false); // or all would leave it to a thread that is not there
     }
 }
 

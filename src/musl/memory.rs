@@ -6,9 +6,7 @@
 #![expect(unsafe_code, reason = "functions of C, which take pointers")]
 
 use core::arch::asm;
-use core::arch::x86_64::{
-    __m128i, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_setzero_si128, _mm_storeu_si128,
-};
+use core::arch::x86_64::{__m128i, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_storeu_si128};
 use core::cmp::Ordering;
 
 /// The bytes of a vector.
@@ -153,31 +151,25 @@ unsafe fn straight(to: *mut u8, from: *const u8, bytes: usize) {
             2..4 => ends!(u16),
             4..8 => ends!(u32),
             8..VECTOR => ends!(u64),
-            VECTOR..=32 => from_both_ends::<1>(to, from, bytes),
-            33..=64 => from_both_ends::<2>(to, from, bytes),
-            _ => from_both_ends::<4>(to, from, bytes),
-        }
-    }
-}
-
-/// Copies the first and the last `N` vectors.
-///
-/// # Safety
-///
-/// As [`copy`]'s, with at least `N` and at most twice `N` vectors; the ranges may overlap.
-#[inline(always)]
-unsafe fn from_both_ends<const N: usize>(to: *mut u8, from: *const u8, bytes: usize) {
-    // SAFETY: `bytes` are at least `N` vectors.
-    unsafe {
-        let rest = bytes - N * VECTOR;
-        let (mut first, mut last) = ([_mm_setzero_si128(); N], [_mm_setzero_si128(); N]);
-        for at in 0..N {
-            first[at] = load(from.add(at * VECTOR));
-            last[at] = load(from.add(rest + at * VECTOR));
-        }
-        for at in 0..N {
-            store(to.add(at * VECTOR), first[at]);
-            store(to.add(rest + at * VECTOR), last[at]);
+            VECTOR..=32 => {
+                let (first, last) = (load(from), load(from.add(bytes - VECTOR)));
+                store(to, first);
+                store(to.add(bytes - VECTOR), last);
+            }
+            33..=64 => {
+                let rest = bytes - 2 * VECTOR;
+                let first = (load(from), load(from.add(VECTOR)));
+                let last = (load(from.add(rest)), load(from.add(rest + VECTOR)));
+                store(to, first.0);
+                store(to.add(VECTOR), first.1);
+                store(to.add(rest), last.0);
+                store(to.add(rest + VECTOR), last.1);
+            }
+            _ => {
+                let (first, last) = (turn(from), turn(from.add(bytes - TURN)));
+                store_turn(to, first);
+                store_turn(to.add(bytes - TURN), last);
+            }
         }
     }
 }
@@ -275,6 +267,58 @@ mod tests {
                 let end = unsafe { copy(to[offset..].as_mut_ptr(), from[3..].as_ptr(), length) };
                 assert_eq!(to, right, "{length} bytes to {offset}");
                 assert_eq!(end.cast_const(), to[offset..].as_ptr());
+            }
+        }
+    }
+
+    /// Memory with a page before it and one behind it that end the process which reads or writes there.
+    struct Guarded {
+        pages: *mut u8,
+    }
+
+    const PAGE: usize = 4096;
+
+    impl Guarded {
+        fn new() -> Self {
+            let (none, all) = (libc::PROT_NONE, libc::PROT_READ | libc::PROT_WRITE);
+            // SAFETY: new memory of three pages, of which the middle one is used.
+            unsafe {
+                let (flags, null) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, std::ptr::null_mut());
+                let pages = libc::mmap(null, 3 * PAGE, none, flags, -1, 0).cast::<u8>();
+                assert_eq!(libc::mprotect(pages.add(PAGE).cast(), PAGE, all), 0);
+                pages.add(PAGE).write_bytes(7, PAGE);
+                Self { pages }
+            }
+        }
+
+        /// The first and the last so many bytes.
+        fn ends(&self, bytes: usize) -> [*mut u8; 2] {
+            // SAFETY: within the pages.
+            unsafe { [self.pages.add(PAGE), self.pages.add(2 * PAGE - bytes)] }
+        }
+    }
+
+    impl Drop for Guarded {
+        fn drop(&mut self) {
+            // SAFETY: mapped by this, and nothing is used any more.
+            unsafe { libc::munmap(self.pages.cast(), 3 * PAGE) };
+        }
+    }
+
+    #[test]
+    fn not_a_byte_beside_the_ranges_is_touched() {
+        let (left, right) = (Guarded::new(), Guarded::new());
+        for length in 0..MOST {
+            for from in left.ends(length) {
+                for to in right.ends(length) {
+                    // SAFETY: both have the room.
+                    unsafe {
+                        copy(to, from, length);
+                        copy_overlapping(to, from, length);
+                        copy_overlapping(from, from, length);
+                        assert_eq!(compare(to, from, length), 0);
+                    }
+                }
             }
         }
     }

@@ -260,7 +260,7 @@ fn filter(own: u32) -> Vec<sock_filter> {
     for number in REFUSED.iter().chain(OLD) {
         filter.extend(on(*number, &[REFUSE]));
     }
-    // A process may end itself, as abort(3) does; 0 is oneself to prlimit(2), and one's whole group to kill(2).
+    // A process may end itself, as abort(3) does on its first thread; 0 is oneself to prlimit(2), and one's whole group to kill(2).
     for number in [SYS_kill, SYS_tkill, SYS_tgkill] {
         filter.extend(on(number, &only_own(own)));
     }

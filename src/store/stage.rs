@@ -7,7 +7,8 @@
 //! - Modes are exact whatever the umask says: files 0644 or 0755, directories 0755 (0664 and 0775 with
 //!   `group_write`). A setgid bit that the operator put on the root (`fsGroup` does) is passed on to directories; no
 //!   other bit comes from anywhere.
-//! - Descriptors are bounded: two a thread. Cancellation is looked at after each megabyte at the latest.
+//! - Descriptors are bounded: two a thread. Cancellation is looked at between entries, after a megabyte or 256 of them at
+//!   the latest.
 //!
 //! Modification times are the time of writing. They grow from generation to generation where content changed, which
 //! is what consumers that compare them need; the commit's time would go back at a rollback.
@@ -279,6 +280,7 @@ fn write_files(
         loop {
             let start = next.fetch_add(CLAIM, Ordering::Relaxed);
             let Some(claimed) = shares.get(start..shares.len().min(start + CLAIM)) else { return Ok(()) };
+            alive(cancel)?;
             for share in claimed {
                 let path = &payload.dir_path(share.dir);
                 let fd = dirs.open(path)?;
@@ -287,11 +289,11 @@ fn write_files(
                     if stop.load(Ordering::Relaxed) {
                         return Ok(());
                     }
-                    unlooked += entry.size.max(LEAST);
                     if unlooked >= LOOK {
                         alive(cancel)?;
                         unlooked = 0;
                     }
+                    unlooked += entry.size.max(LEAST);
                     let name = payload.name(entry);
                     let full = || join(path, name);
                     write_entry(fd, name, &full, entry.kind, &entry.id, entry.size, &mut *reader, modes)?;

@@ -21,8 +21,7 @@ use crate::revision::Revision;
 use crate::store::SpareTask;
 use crate::telemetry::metrics::Metrics;
 
-/// How long a preparation is waited for: for its spare, and once it was asked to end. It looks at every entry whether to
-/// go on.
+/// How long a preparation is waited for: for its spare, and once it was asked to end, which it sees between files.
 const GIVE_WAY: Duration = Duration::from_secs(10);
 
 /// Makes the spare, and says how; nothing where there is no room for any. A publication waits while `awaited` lives.

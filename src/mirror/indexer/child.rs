@@ -231,7 +231,10 @@ fn wanted(count: usize, from: &mut impl Read) -> Result<Vec<ObjectId>, Abort> {
     let mut id = [0; 20];
     let read = |_| from.read_exact(&mut id).map(|()| ObjectId(id));
     let read = (0..count).map(read).collect::<io::Result<_>>();
-    read.map_err(|error| Abort::Report(Report::Local(format!("read what was asked for: {error}"))))
+    read.map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => Abort::Report(Report::Cut),
+        _ => Abort::Report(Report::Local(format!("read what was asked for: {error}"))),
+    })
 }
 
 /// Finds the first object that was asked for and did not come.

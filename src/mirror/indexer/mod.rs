@@ -135,8 +135,8 @@ pub(super) struct Indexer {
 }
 
 impl Indexer {
-    /// Starts the child, for what was wanted. It is killed when this is dropped. The pack goes to what is returned, which
-    /// is to be flushed at its end.
+    /// Starts the child, and tells it what was wanted if it is to know. It is killed when this is dropped. The pack goes to
+    /// what is returned, which is to be flushed at its end.
     pub(super) async fn start(
         program: PathBuf,
         job: Job,
@@ -148,13 +148,13 @@ impl Indexer {
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| failed(format!("cannot be started: {error}")))?;
-        let stdin = child.stdin.take().ok_or_else(|| failed("has no standard input".into()))?;
-        let mut stdin = BufWriter::with_capacity(PIECE, stdin);
+        let mut stdin = child.stdin.take().ok_or_else(|| failed("has no standard input".into()))?;
         if let Task::Fill(_) = job.task {
+            // Not through the buffer: where the remote then sends no pack, nobody flushes it.
             let ids: Vec<u8> = wanted.iter().flat_map(|id| id.0).collect();
             let _ = stdin.write_all(&ids).await; // a child that reads no more says why
         }
-        Ok((Self { child, job, program }, stdin))
+        Ok((Self { child, job, program }, BufWriter::with_capacity(PIECE, stdin)))
     }
 
     /// Waits for the end of the child and reads what it said.

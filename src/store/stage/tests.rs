@@ -148,6 +148,46 @@ fn cancelling_stops_before_the_next_entry() {
     assert!(!dir.path().join("new/empty").exists());
 }
 
+/// Blobs of which reading one cancels.
+struct Cancelling(Blobs, CancellationToken);
+
+impl BlobSource for Cancelling {
+    fn reader(&self) -> Result<Box<dyn BlobReader + '_>, BlobError> {
+        Ok(Box::new(CancellingReader(self.0.reader()?, &self.1)))
+    }
+}
+
+struct CancellingReader<'b>(Box<dyn BlobReader + 'b>, &'b CancellationToken);
+
+impl BlobReader for CancellingReader<'_> {
+    fn size(&mut self, id: &ObjectId) -> Result<u64, BlobError> {
+        self.0.size(id)
+    }
+
+    fn read(
+        &mut self,
+        id: &ObjectId,
+        sink: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<(), BlobError> {
+        self.1.cancel();
+        self.0.read(id, sink)
+    }
+}
+
+#[test]
+fn cancelling_stops_each_thread_within_a_megabyte() {
+    let dir = tempfile::tempdir().unwrap();
+    let parent = fsx::open_dir_at_path(dir.path()).unwrap();
+    let most = (LOOK / LEAST) as usize * OPTIONS.threads;
+    let all: Tree = (0..2 * most).map(|n| (format!("{n}").into_bytes(), (Kind::File, vec![b'.']))).collect();
+    let cancel = CancellationToken::new();
+    let blobs = Cancelling(Blobs::of(&[&all]), cancel.clone());
+    let stopped = write(parent.as_fd(), "new".as_ref(), &checked(&all), &blobs, &OPTIONS, &cancel);
+    assert!(matches!(stopped, Err(Error::Cancelled)));
+    let written = std::fs::read_dir(dir.path().join("new")).unwrap().count();
+    assert!((1..=most).contains(&written), "{written} of {} files were written", all.len());
+}
+
 #[test]
 fn few_files_are_synced_by_name_and_many_with_the_file_system() {
     let few = checked(&some());

@@ -1,6 +1,7 @@
 //! Objects are hashed on a second thread while the first one inflates those that follow: each is half of the work.
 //!
-//! Contents go there in batches. What does not fill one, as with a usual commit, is hashed without a thread.
+//! Contents go there in batches. What does not fill one, as with a usual commit, is hashed without a thread; so is a large
+//! content, because what waits is memory that the cache's budget does not count.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
@@ -8,6 +9,7 @@ use std::thread::JoinHandle;
 
 use git2::ObjectType;
 
+use super::receive::SMALL;
 use super::{Fault, Object, hasher, id};
 use crate::revision::ObjectId;
 
@@ -56,6 +58,9 @@ impl Hashes {
         (place, kind): (u32, ObjectType),
         content: Arc<Vec<u8>>,
     ) -> Result<(), Fault> {
+        if content.len() as u64 > SMALL {
+            return set(objects, hashed(vec![Unhashed { place, kind, content }]));
+        }
         self.bytes += content.len();
         self.batch.push(Unhashed { place, kind, content });
         if self.batch.len() < CONTENTS && self.bytes < BYTES {
@@ -64,7 +69,7 @@ impl Hashes {
         let batch = std::mem::take(&mut self.batch);
         self.bytes = 0;
         if self.thread.is_none() {
-            self.thread = HashThread::start();
+            self.thread = HashThread::start(hashed);
         }
         let Some(running) = &self.thread else { return set(objects, hashed(batch)) }; // the system is short of threads
         // Where it ended early, it said why.
@@ -84,15 +89,15 @@ impl Hashes {
 }
 
 impl HashThread {
-    /// `None` where the system gives no thread.
-    fn start() -> Option<Self> {
+    /// Runs `hash` for each batch, until one fails. `None` where the system gives no thread.
+    fn start(hash: impl Fn(Vec<Unhashed>) -> Ids + Send + 'static) -> Option<Self> {
         let (to, batches) = mpsc::sync_channel::<Vec<Unhashed>>(WAITING);
         let (ids, from) = mpsc::channel();
         let work = move || {
             for batch in batches {
-                let ids_of_batch = hashed(batch);
-                let is_last = ids_of_batch.is_err();
-                if ids.send(ids_of_batch).is_err() || is_last {
+                let hashed = hash(batch);
+                let is_last = hashed.is_err();
+                if ids.send(hashed).is_err() || is_last {
                     return;
                 }
             }
@@ -153,16 +158,36 @@ mod tests {
     }
 
     #[test]
+    fn many_bytes_go_to_the_thread_and_a_large_content_does_not() {
+        let (mut objects, mut hashes) = (objects(3), Hashes::new());
+        add(&mut hashes, &mut objects, 0, &vec![0; SMALL as usize + 1]).unwrap();
+        assert!(hashes.thread.is_none() && hashes.batch.is_empty(), "it would wait in memory");
+        assert_ne!(objects[0].line.id.0, [0; 20]);
+        add(&mut hashes, &mut objects, 1, &vec![1; BYTES - 1]).unwrap();
+        assert!(hashes.thread.is_none());
+        add(&mut hashes, &mut objects, 2, &[2]).unwrap();
+        assert!(hashes.thread.is_some());
+        hashes.finish(&mut objects).unwrap();
+        assert!(objects.iter().all(|object| object.line.id.0 != [0; 20]));
+    }
+
+    /// Ids of a thread that finds a collision in its second batch, of so many objects.
+    fn colliding(count: usize) -> Result<(), Fault> {
+        let batches = std::sync::atomic::AtomicUsize::new(0);
+        let hash = move |batch| match batches.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0 => hashed(batch),
+            _ => Err(Fault::collision("an object")),
+        };
+        let mut hashes = Hashes { thread: HashThread::start(hash), ..Hashes::new() };
+        let mut objects = objects(count);
+        (0..count).try_for_each(|at| add(&mut hashes, &mut objects, at, &at.to_be_bytes()))?;
+        hashes.finish(&mut objects)
+    }
+
+    #[test]
     fn a_collision_that_the_thread_finds_is_the_end() {
-        // The header of an object differs from that of the collisions that are known, so the thread is played.
-        let (to, batches) = mpsc::sync_channel(WAITING);
-        let (ids, from) = mpsc::channel();
-        ids.send(Err(Fault::collision("an object"))).unwrap();
-        let thread = std::thread::spawn(move || drop(batches)); // as it does after a failure
-        let mut hashes = Hashes { thread: Some(HashThread { to, from, thread }), ..Hashes::new() };
-        drop(ids);
-        let mut objects = objects(CONTENTS);
-        let added = (0..CONTENTS).try_for_each(|at| add(&mut hashes, &mut objects, at, b"content"));
-        assert!(matches!(added.and_then(|()| hashes.finish(&mut objects)), Err(Fault::Bad(_))));
+        colliding(2 * CONTENTS - 1).unwrap(); // the last batch is not the thread's
+        assert!(matches!(colliding(2 * CONTENTS), Err(Fault::Bad(_))), "it is found at the end");
+        assert!(matches!(colliding(50 * CONTENTS), Err(Fault::Bad(_))), "a thread that ended is waited for");
     }
 }

@@ -1,13 +1,14 @@
 //! A pack is taken in: read once, hashed, and given its index.
 //!
-//! 1. As it arrives, every entry is inflated: objects are hashed at once, and so is a difference to one that was seen a
-//!    moment ago. The others wait ([`receive`]).
+//! 1. As it arrives, every entry is inflated. Objects are hashed, and so is a difference to one that was seen a moment ago,
+//!    small ones on a second thread ([`hashes`]). The others wait ([`receive`]).
 //! 2. Those that wait are put together from what they differ from, each base with all that needs it. What a thin pack
 //!    leaves out is appended to it ([`resolve`]).
 //! 3. The index is written, and both files get their names. Before, they have names that a sweep removes.
 //!
-//! Hashes detect collisions. What is in memory: forty bytes an object, contents within a budget ([`cache`]), and one
-//! difference with its base and its result; an object that is stored whole is hashed piece by piece.
+//! Hashes detect collisions. What is in memory: forty bytes an object, contents within a budget ([`cache`]), those that wait
+//! to be hashed, less than 6 MiB, and one difference with its base and its result; an object that is stored whole is hashed
+//! piece by piece.
 
 mod cache;
 mod contents;
@@ -124,7 +125,7 @@ trait Source {
 /// An entry of the pack.
 #[derive(Debug)]
 struct Object {
-    /// What the index says of it; the id is right once the kind is known.
+    /// What the index says of it; the id is right once the pack is received and the kind is known.
     line: Line,
     /// The place of what it is a difference to, if it is one.
     base: u32,

@@ -11,7 +11,7 @@ use super::{Fault, Limits, Line, Object, Source as _, WHOLE, hasher, id};
 use crate::revision::ObjectId;
 
 /// Contents up to this are kept whole for a moment, to be hashed and because a difference to them may follow.
-const SMALL: u64 = 1 << 20;
+pub(super) const SMALL: u64 = 1 << 20;
 
 /// What is known of a pack that arrived.
 pub(super) struct Received {
