@@ -355,7 +355,8 @@ fn kustomized(dir: &Path) -> Vec<(PathBuf, Value)> {
         .lines()
         .find_map(|line| line.trim().strip_prefix("k8s.io/kubernetes v"));
     let version = version.and_then(|rest| rest.split_whitespace().next()).expect("go.mod names the version");
-    let kubectl = cache.parent().unwrap().with_file_name(format!("kubernetes-{version}")).join("kubectl");
+    let built = cache.parent().unwrap().with_file_name(format!("kubernetes-{version}"));
+    let kubectl = std::env::var_os("KUBEBUILDER_ASSETS").map_or(built, PathBuf::from).join("kubectl");
     assert!(kubectl.exists(), "{} is missing; `tests/cluster/build` makes it", kubectl.display());
     let home = tempfile::tempdir().unwrap();
     let made = common::run::to_end(common::run::clean(kubectl, home.path()).arg("kustomize").arg(dir));

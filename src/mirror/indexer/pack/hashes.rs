@@ -9,8 +9,7 @@ use std::thread::JoinHandle;
 
 use git2::ObjectType;
 
-use super::receive::SMALL;
-use super::{Fault, Object, hasher, id};
+use super::{Fault, Object, SMALL, hasher, id};
 use crate::revision::ObjectId;
 
 /// A batch has so many contents, or so many bytes and its last content.

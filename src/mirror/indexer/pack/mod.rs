@@ -136,6 +136,9 @@ struct Object {
 /// No base.
 const WHOLE: u32 = u32::MAX;
 
+/// Contents up to this are kept whole for a moment, to be hashed and because a difference to them may follow.
+const SMALL: u64 = 1 << 20;
+
 /// Reads an object that is here already.
 type Read<'r> = dyn Fn(&ObjectId) -> Result<Option<(ObjectType, Vec<u8>)>, git2::Error> + 'r;
 

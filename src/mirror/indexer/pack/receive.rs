@@ -7,11 +7,8 @@ use super::contents::Contents;
 use super::entry::{Form, head};
 use super::hashes::Hashes;
 use super::input::Input;
-use super::{Fault, Limits, Line, Object, Source as _, WHOLE, hasher, id};
+use super::{Fault, Limits, Line, Object, SMALL, Source as _, WHOLE, hasher, id};
 use crate::revision::ObjectId;
-
-/// Contents up to this are kept whole for a moment, to be hashed and because a difference to them may follow.
-pub(super) const SMALL: u64 = 1 << 20;
 
 /// What is known of a pack that arrived.
 pub(super) struct Received {
