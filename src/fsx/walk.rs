@@ -78,7 +78,17 @@ const SLICE: u64 = 64;
 
 /// Removes `name` in `at` and everything below it. `go_on` is asked every few dozen names.
 pub fn remove(at: impl AsFd, name: impl AsRef<OsStr>, go_on: &mut dyn FnMut() -> ControlFlow<()>) -> Removal {
-    let mut remover = Remover { done: Removal::default(), go_on };
+    remove_by(at, name, go_on, &mut |dir, name| unlink(dir, name))
+}
+
+/// The same; each name that may be no directory's is removed by `unlink`, which ends in [`unlink`].
+pub fn remove_by(
+    at: impl AsFd,
+    name: impl AsRef<OsStr>,
+    go_on: &mut dyn FnMut() -> ControlFlow<()>,
+    unlink: Unlink<'_>,
+) -> Removal {
+    let mut remover = Remover { done: Removal::default(), go_on, unlink };
     let Ok(name) = CString::new(name.as_ref().as_bytes()) else {
         remover.fail(&[], &CString::default(), Errno::INVAL);
         return remover.done;
@@ -87,14 +97,18 @@ pub fn remove(at: impl AsFd, name: impl AsRef<OsStr>, go_on: &mut dyn FnMut() ->
     remover.done
 }
 
+/// Removes a name in a directory.
+pub type Unlink<'a> = &'a mut dyn FnMut(BorrowedFd<'_>, &CStr) -> Result<Unlinked, Errno>;
+
 struct Remover<'a> {
     done: Removal,
     go_on: &'a mut dyn FnMut() -> ControlFlow<()>,
+    unlink: Unlink<'a>,
 }
 
 impl Remover<'_> {
     fn tree(&mut self, at: BorrowedFd<'_>, name: &CString) {
-        match unlink(at, name, FileType::Unknown) {
+        match (self.unlink)(at, name) {
             Ok(Unlinked::Gone) => {
                 self.done.removed += 1;
                 return;
@@ -192,7 +206,7 @@ impl Remover<'_> {
                     if self.is_cancelled() {
                         return Ok(());
                     }
-                    match unlink(dir, &name, FileType::Unknown) {
+                    match (self.unlink)(dir, &name) {
                         Ok(Unlinked::Gone) => self.done.removed += 1,
                         Ok(Unlinked::Directory) => dirs.push(&name),
                         Err(error) => self.keep_entry(levels, &name, error),
@@ -267,16 +281,17 @@ impl Remover<'_> {
     }
 }
 
-enum Unlinked {
+/// What became of a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unlinked {
+    /// It is not there any more.
     Gone,
+    /// It is a directory's, and still there.
     Directory,
 }
 
-/// Unlinks a name unless it is a directory.
-fn unlink(at: BorrowedFd<'_>, name: &CString, kind: FileType) -> Result<Unlinked, Errno> {
-    if kind == FileType::Directory {
-        return Ok(Unlinked::Directory);
-    }
+/// Unlinks a name unless it is a directory's.
+pub fn unlink(at: BorrowedFd<'_>, name: &CStr) -> Result<Unlinked, Errno> {
     match writable(at, || rustix::fs::unlinkat(at, name, AtFlags::empty())) {
         Ok(()) | Err(Errno::NOENT) => Ok(Unlinked::Gone),
         // EISDIR on Linux; POSIX, and some network file systems, say EPERM.
@@ -286,8 +301,8 @@ fn unlink(at: BorrowedFd<'_>, name: &CString, kind: FileType) -> Result<Unlinked
     }
 }
 
-fn is_dir(at: BorrowedFd<'_>, name: &CString) -> bool {
-    matches!(super::stat(at, name.as_c_str()), Ok(Some(stat)) if super::file_type(&stat) == FileType::Directory)
+fn is_dir(at: BorrowedFd<'_>, name: &CStr) -> bool {
+    matches!(super::stat(at, name), Ok(Some(stat)) if super::file_type(&stat) == FileType::Directory)
 }
 
 /// Does something that needs to write in `dir`; where its mode forbids that and it is ours, the mode is widened once.

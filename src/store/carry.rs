@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Error;
 use super::durable::Unsynced;
+use super::linkable::{self, Linkable};
 use super::stage::{self, Dirs, Modes, WriteOptions, alive, io_error};
 use super::stamps::{Stamps, changed_by_others};
 use crate::fsx;
@@ -32,7 +33,8 @@ use crate::payload::{BlobSource, Delta, Kind, join};
 const NAMES_MAX: usize = 1 << 16;
 
 /// Makes `name` in `to` from the tree `from` and a delta that starts at it. Returns the new tree and what has to be
-/// synced; `stamps` are the new tree's afterwards.
+/// synced; `stamps` are the new tree's afterwards. `shared` is a tree of the delta's revision, whose files are linked
+/// where they can be.
 #[expect(clippy::too_many_arguments, reason = "a tree, a place, and what describes the step between them")]
 pub(super) fn carry(
     from: &OwnedFd,
@@ -40,6 +42,7 @@ pub(super) fn carry(
     name: &str,
     delta: &Delta,
     blobs: &dyn BlobSource,
+    shared: Option<Linkable<'_>>,
     options: &WriteOptions,
     stamps: &mut Stamps,
     cancel: &CancellationToken,
@@ -54,10 +57,10 @@ pub(super) fn carry(
         stage::make_dir(&mut dirs, path, modes)?;
     }
     // 2
-    stage::write_delta(top.as_fd(), delta, blobs, modes, cancel)?;
+    let linked = linkable::write_delta(top.as_fd(), delta, blobs, shared, modes, cancel)?;
     // 3
     changed.move_the_rest(from, top.as_fd(), stamps, cancel)?;
-    changed.take_stamps(&top, delta, stamps)?;
+    changed.take_stamps(&top, delta, &linked, stamps)?;
     let unsynced = Unsynced::after_delta(delta).and_dirs(changed.dirs.iter().map(|path| (*path).into()));
     Ok((top, unsynced))
 }
@@ -99,7 +102,7 @@ impl<'d> Changed<'d> {
         &self,
         from: &OwnedFd,
         to: BorrowedFd<'_>,
-        stamps: &mut Stamps,
+        stamps: &Stamps,
         cancel: &CancellationToken,
     ) -> Result<(), Error> {
         let mut old = Dirs::new(from.as_fd());
@@ -143,12 +146,18 @@ impl<'d> Changed<'d> {
     }
 
     /// The directories that were made and the files that were written are as they should be now.
-    fn take_stamps(&self, top: &OwnedFd, delta: &Delta, stamps: &mut Stamps) -> Result<(), Error> {
+    fn take_stamps(
+        &self,
+        top: &OwnedFd,
+        delta: &Delta,
+        linked: &HashSet<&[u8]>,
+        stamps: &mut Stamps,
+    ) -> Result<(), Error> {
         let mut open = Dirs::new(top.as_fd());
-        for (path, ..) in &delta.written {
+        for (path, ..) in delta.written.iter().filter(|(path, ..)| !linked.contains(&**path)) {
             let (dir, name) = stage::split(path);
             if let Some(stat) = fsx::stat(open.open(dir)?, name).map_err(io_error("look at", path))? {
-                stamps.note(&stat);
+                stamps.journal().made(&stat);
             }
         }
         let added_dirs = || delta.added_dirs.iter().map(|path| &**path);
@@ -159,7 +168,7 @@ impl<'d> Changed<'d> {
             if path.is_empty() {
                 stamps.note_top(&stat);
             } else {
-                stamps.note(&stat);
+                stamps.journal().made(&stat);
             }
         }
         Ok(())
@@ -171,29 +180,31 @@ fn move_one(
     to: BorrowedFd<'_>,
     dir: &[u8],
     name: &CString,
-    stamps: &mut Stamps,
+    stamps: &Stamps,
 ) -> Result<(), Error> {
     let look = |at| {
         let found =
             fsx::stat(at, name.as_c_str()).map_err(io_error("look at", &join(dir, name.to_bytes())))?;
         found.ok_or_else(|| changed_by_others(stage::shown(&join(dir, name.to_bytes()))))
     };
-    if !stamps.hold_for(&look(from)?) {
+    let mut journal = stamps.journal();
+    let before = look(from)?;
+    if !stamps.hold_with(&journal, &before) {
         return Err(changed_by_others(stage::shown(&join(dir, name.to_bytes()))));
     }
     fsx::rename_new(from, name.as_c_str(), to, name.as_c_str())
         .map_err(io_error("move", &join(dir, name.to_bytes())))?;
-    stamps.note(&look(to)?);
+    journal.changed(&before, &look(to)?);
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::ClockSteps;
     use crate::payload::testing::{Blobs, delta, expected, payload, read_back, trees};
     use crate::payload::{Rules, Symlinks};
     use crate::store::durable;
+    use crate::store::journal::Journal;
     use crate::store::stamps::Paths;
     use proptest::prelude::*;
     use std::sync::Arc;
@@ -211,13 +222,13 @@ mod tests {
             let first = payload(&steps[0], rules).unwrap();
             let mut top =
                 stage::write(place.as_fd(), "0".as_ref(), &first, &blobs, &options, &cancel).unwrap();
-            let clock = Arc::new(ClockSteps::watch().unwrap());
-            let mut stamps = Stamps::of_new(&top, place.as_fd(), &clock).unwrap();
+            let journal = Arc::new(Journal::start().unwrap());
+            let mut stamps = Stamps::of_new(&top, place.as_fd(), &journal).unwrap();
             for (at, pair) in (1..).zip(steps.windows(2)) {
                 let delta = delta(&pair[0], &pair[1], rules).unwrap();
                 let name = at.to_string();
                 let carried =
-                    carry(&top, place.as_fd(), &name, &delta, &blobs, &options, &mut stamps, &cancel).unwrap();
+                    carry(&top, place.as_fd(), &name, &delta, &blobs, None, &options, &mut stamps, &cancel).unwrap();
                 top = carried.0;
                 prop_assert_eq!(read_back(&dir.path().join(&name)), expected(&pair[1]));
                 prop_assert_eq!(stamps.look_at_directories(&top, &cancel).unwrap(), None, "they are ours");

@@ -19,8 +19,10 @@ pub mod durable;
 #[path = "../../tests/fuzz/targets/state.rs"]
 pub(crate) mod fuzz;
 mod inspect;
+mod journal;
 mod ledger;
 mod link;
+mod linkable;
 mod links;
 mod lock;
 mod mounts;
@@ -102,7 +104,7 @@ pub enum Spare {
     Recycle,
     /// A private full copy of the current generation, kept ready.
     Copy,
-    /// The same with hard links.
+    /// As [`Spare::Recycle`], but what did not change is shared among generations, by hard links: see [`linkable`].
     Link,
     /// None: every generation is written in full.
     Off,
@@ -239,11 +241,12 @@ impl Store {
         if layout.is_git_sync && matches!(options.spare, Spare::Link | Spare::Recycle) {
             options.spare = Spare::Copy; // consumers write into what is published there
         }
-        let trash = Arc::new(Trash::new(Arc::clone(&layout), lock));
+        let stamps = KnownStamps::new(&options, &layout.staging, layout.is_git_sync);
+        let journal = stamps.journal().filter(|_| options.spare == Spare::Link);
+        let trash = Arc::new(Trash::new(Arc::clone(&layout), lock, journal.cloned()));
         let spare = Arc::new(SpareSlot::open(&layout, &trash, options.spare, &mut found)?);
         let unsynced = false;
         let names = None;
-        let stamps = KnownStamps::new(&options, &layout.staging, layout.is_git_sync);
         let mut store = Self {
             options,
             layout,

@@ -73,6 +73,7 @@ impl Store {
             self.swap_in(staged, &record, &names, ready).inspect_err(|_| self.withdraw(&name, now))?;
         let previous = self.state.current.replace(name.clone());
         self.stamps.put(&name, stamps);
+        self.forget_old_changes();
         self.names = Some((name, Arc::new(names)));
         // 7, 8, 9
         let warnings = self.finish_publication_steps(&added, previous.as_ref(), now);

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::carry::carry;
 use super::durable;
+use super::linkable::Linkable;
 use super::names::SPARE;
 use super::reap::Need;
 use super::retired::{RETIRED, RecycledSpare, RetiredTree, Tree, Waiting, given_up};
@@ -88,12 +89,17 @@ impl SpareSlot {
     }
 
     /// Looks at what waits and carries it forward. False: it cannot be used.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "two trees, what describes the step between them, and how to take it"
+    )]
     fn recycle(
         &self,
         mut retired: Waiting,
         current: &GenerationRecord,
         delta: &Delta,
         blobs: &dyn BlobSource,
+        shared: Option<Linkable<'_>>,
         options: &Options,
         cancel: &CancellationToken,
     ) -> Result<bool, Error> {
@@ -112,7 +118,7 @@ impl SpareSlot {
         }
         let Waiting { record, mut stamps, .. } = retired;
         let write = options.write_options();
-        let (top, unsynced) = carry(&top, place, TREE, delta, blobs, &write, &mut stamps, cancel)?;
+        let (top, unsynced) = carry(&top, place, TREE, delta, blobs, shared, &write, &mut stamps, cancel)?;
         durable::make_durable(top.as_fd(), options.durability, &unsynced)?;
         self.to_trash(RETIRED)?;
         let origin = SpareOrigin {
@@ -180,7 +186,10 @@ impl SpareTask {
                     return Ok(false);
                 }
             };
-            match slot.recycle(retired, current, delta, blobs, options, &cancel) {
+            let carried = self.with_linkable(|shared| {
+                slot.recycle(retired, current, delta, blobs, shared, options, &cancel)
+            });
+            match carried {
                 Err(Error::Cancelled) if slot.recycled.waiting().is_some() => Err(Error::Cancelled),
                 Err(error) => {
                     slot.discard()?;
@@ -223,7 +232,10 @@ impl Store {
 
     /// The stamps of a generation that may be recycled once its grace period is over.
     fn stamps_of(&self, record: &GenerationRecord, now: &Now) -> Option<&Stamps> {
-        let stamps = self.stamps.of(&record.name).filter(|_| self.options.spare == Spare::Recycle)?;
+        let stamps = self
+            .stamps
+            .of(&record.name)
+            .filter(|_| matches!(self.options.spare, Spare::Recycle | Spare::Link))?;
         let grace = self.options.retention.grace;
         let pinned = self.pinned.get(&record.name);
         // A reader that had it pinned may go on for a moment after.

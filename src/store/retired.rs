@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::Error;
 use super::carry::carry;
 use super::durable::Unsynced;
+use super::journal::Stamp;
 use super::stage::WriteOptions;
 use super::staging_dir::StagingDir;
 use super::stamps::{self, Stamps};
@@ -58,7 +59,8 @@ impl Waiting {
 pub(super) enum Tree {
     /// As it retired, under the name [`RETIRED`].
     Waits(Box<Waiting>),
-    /// Carried forward to the current generation, as the spare; and when its directories were looked at after that.
+    /// The spare: carried forward to the current generation, or made of links to its files; and when its directories were
+    /// looked at after that.
     Ready(Stamps, Option<Instant>),
 }
 
@@ -92,13 +94,22 @@ impl Recycled {
         matches!(&*self.tree(), Some(Tree::Ready(stamps, _)) if !stamps.are_void())
     }
 
+    /// The earliest time that the tree in it knows.
+    pub(super) fn earliest(&self) -> Option<Stamp> {
+        match &*self.tree() {
+            Some(Tree::Waits(retired)) => Some(retired.stamps.since()),
+            Some(Tree::Ready(stamps, _)) => Some(stamps.since()),
+            None => None,
+        }
+    }
+
     /// The place was emptied.
     pub(super) fn forget(&self) {
         *self.tree() = None;
     }
 }
 
-/// A spare that was carried forward and left its place.
+/// A spare with stamps that left its place.
 pub(super) struct RecycledSpare {
     pub(super) old: StagingDir,
     pub(super) top: OwnedFd,
@@ -124,7 +135,7 @@ impl RecycledSpare {
         };
         let carried = look.and_then(|found| match found {
             Some(path) => Err(stamps::changed_by_others(path)),
-            None => carry(&top, old.staging(), name, delta, blobs, options, &mut stamps, cancel),
+            None => carry(&top, old.staging(), name, delta, blobs, None, options, &mut stamps, cancel),
         });
         match carried {
             Ok((top, unsynced)) => {

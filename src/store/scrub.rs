@@ -4,8 +4,8 @@
 //! else may have changed puts the generation in doubt: it is compared with its revision then ([`super::verify`]), and
 //! published again where it differs. Nothing is mended in place.
 //!
-//! Not in git-sync's layout or with `--group-write`, where others are meant to write; not with `--spare=link`, where each
-//! publication changes times; and not where the file system's times are not the kernel's own.
+//! Not in git-sync's layout or with `--group-write`, where others are meant to write, and not where the file system's
+//! times are not the kernel's own.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,9 +13,9 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
+use super::journal::{Journal, Stamp};
 use super::stamps::{self, Paths, Stamps};
-use super::{Error, Options, Spare, Store, verify};
-use crate::clock::ClockSteps;
+use super::{Error, Options, Store, verify};
 use crate::generation::{GenerationRecord, Name};
 use crate::human::one_line;
 
@@ -23,34 +23,36 @@ use crate::human::one_line;
 #[derive(Debug)]
 pub(super) struct KnownStamps {
     /// None where trees cannot be told to be untouched here.
-    clock: Option<Arc<ClockSteps>>,
+    journal: Option<Arc<Journal>>,
     stamps: BTreeMap<Name, Stamps>,
 }
 
 impl KnownStamps {
     /// For a root; `scratch` is a directory of ours on its file system.
     pub(super) fn new(options: &Options, scratch: &OwnedFd, is_git_sync: bool) -> Self {
-        let wanted = !is_git_sync
-            && !options.group_write
-            && options.spare != Spare::Link
-            && stamps::tell_changes(scratch.as_fd());
-        let clock = wanted.then(ClockSteps::watch).and_then(Result::ok).map(Arc::new);
-        Self { clock, stamps: BTreeMap::new() }
+        let wanted = !is_git_sync && !options.group_write && stamps::tell_changes(scratch.as_fd());
+        let journal = wanted.then(Journal::start).and_then(Result::ok).map(Arc::new);
+        Self { journal, stamps: BTreeMap::new() }
     }
 
     /// Of a tree that was just written.
     pub(super) fn of_new(&self, top: impl AsFd, scratch: &OwnedFd) -> Option<Stamps> {
-        Stamps::of_new(top, scratch.as_fd(), self.clock.as_ref()?).ok()
+        Stamps::of_new(top, scratch.as_fd(), self.journal.as_ref()?).ok()
     }
 
     /// Of a tree that is about to be compared with its payload.
     pub(super) fn of_found(&self, top: impl AsFd, scratch: &OwnedFd) -> Option<Stamps> {
-        Stamps::of_found(top, scratch.as_fd(), self.clock.as_ref()?).ok()
+        Stamps::of_found(top, scratch.as_fd(), self.journal.as_ref()?).ok()
+    }
+
+    /// Where our own changes are noted.
+    pub(super) fn journal(&self) -> Option<&Arc<Journal>> {
+        self.journal.as_ref()
     }
 
     /// Whether anything can be told here.
     pub(super) fn can_tell(&self) -> bool {
-        self.clock.is_some()
+        self.journal.is_some()
     }
 
     /// Those of a generation.
@@ -66,6 +68,11 @@ impl KnownStamps {
     /// Other generations are gone.
     pub(super) fn retain(&mut self, records: &[GenerationRecord]) {
         self.stamps.retain(|name, _| records.iter().any(|record| record.name == *name));
+    }
+
+    /// The earliest time that a generation knows.
+    pub(super) fn earliest(&self) -> Option<Stamp> {
+        self.stamps.values().map(Stamps::since).min()
     }
 }
 
@@ -127,9 +134,13 @@ impl Store {
         match found {
             Ok(stamps) => {
                 self.stamps.put(&name, Some(stamps));
+                self.forget_old_changes();
                 Some(Ok(()))
             }
-            Err(doubt) => Some(Err(doubt)),
+            Err(doubt) => {
+                self.drop_what_shares();
+                Some(Err(doubt))
+            }
         }
     }
 }

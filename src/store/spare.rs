@@ -6,8 +6,8 @@
 //! - What was made without a sync is of no use to who wants one: only what a delta changes is synced again.
 //! - A record counts only in the boot that wrote it. After a power cut nothing is known about the order in which a
 //!   file system kept what was being applied; a new copy costs a second or two in the background.
-//! - [`apply`] unlinks and creates. It never writes into an existing inode, so a copy made of hard links is as safe for
-//!   the published generation as a full one.
+//! - A copy is changed in place ([`apply`]); a tree whose files are reachable from elsewhere is carried forward
+//!   ([`super::carry`]). Neither ever writes into an existing inode.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -17,7 +17,9 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::durable::{self, Unsynced};
+use super::linkable::{self, Linkable};
 use super::stage::{self, Dirs, Modes, WriteOptions, alive, io_error, split};
+use super::stamps::Stamps;
 use super::{Durability, Error, Options};
 use crate::fsx::{self, Flush};
 use crate::payload::{BlobSource, Delta, Payload};
@@ -48,8 +50,8 @@ pub struct SpareOrigin {
     /// Whether it was synced. What carries it on syncs what it changes, and nothing else.
     #[serde(default)]
     pub synced: bool,
-    /// Whether it is a retired generation that was carried forward. It counts only in the process that knows who touched
-    /// it.
+    /// Whether readers can reach its files, or could: it is a retired generation that was carried forward, or shares files
+    /// with others. It counts only in the process that knows who changed it.
     #[serde(default)]
     pub recycled: bool,
 }
@@ -66,11 +68,11 @@ impl SpareOrigin {
 
 /// What a spare is made from.
 #[derive(Clone, Copy, Debug)]
-pub enum Origin<'g> {
+pub(super) enum Origin<'g> {
     /// Blobs: files of its own.
     Copy,
     /// Hard links to the files of this generation, which is the payload's.
-    Link(BorrowedFd<'g>),
+    Link(Linkable<'g>),
 }
 
 /// The record of the spare in the place, if it is complete and of this boot.
@@ -82,9 +84,9 @@ pub fn ready(place: BorrowedFd<'_>, boot_id: &str) -> Option<SpareOrigin> {
 }
 
 /// Makes a spare for the payload in the place, which holds none. Long; at low priority, so it belongs on a thread of
-/// its own. Ready once this returns.
+/// its own. Ready once this returns, with its stamps where it is of links.
 #[expect(clippy::too_many_arguments, reason = "everything that describes a generation")]
-pub fn prepare(
+pub(super) fn prepare(
     place: BorrowedFd<'_>,
     origin: Origin<'_>,
     payload: &Payload,
@@ -94,10 +96,14 @@ pub fn prepare(
     durability: Durability,
     boot_id: &str,
     cancel: &CancellationToken,
-) -> Result<SpareOrigin, Error> {
-    let top = match origin {
-        Origin::Copy => stage::write(place, TREE.as_ref(), payload, blobs, options, cancel)?,
-        Origin::Link(current) => stage::link(place, TREE.as_ref(), current, payload, blobs, options, cancel)?,
+) -> Result<(SpareOrigin, Option<Stamps>), Error> {
+    let (top, stamps) = match origin {
+        Origin::Copy => (stage::write(place, TREE.as_ref(), payload, blobs, options, cancel)?, None),
+        Origin::Link(source) => {
+            let top = linkable::link(place, TREE, source, payload, blobs, options, cancel)?;
+            let stamps = Stamps::of_links(source.stamps, &top, place, cancel)?;
+            (top, Some(stamps))
+        }
     };
     durable::make_durable(top.as_fd(), durability, &Unsynced::after_write(payload))?;
     let record = SpareOrigin {
@@ -108,10 +114,10 @@ pub fn prepare(
         entries: payload.count(),
         boot_id: boot_id.to_owned(),
         synced: durability == Durability::Syncfs,
-        recycled: false,
+        recycled: stamps.is_some(),
     };
     put_on_record(place, &record)?;
-    Ok(record)
+    Ok((record, stamps))
 }
 
 /// From now on the spare is ready.
@@ -146,7 +152,7 @@ pub fn apply(
     cancel: &CancellationToken,
 ) -> Result<Unsynced, Error> {
     remove(top, delta, cancel)?;
-    stage::write_delta(top, delta, blobs, Modes::of(options), cancel)?;
+    linkable::write_delta(top, delta, blobs, None, Modes::of(options), cancel)?;
     Ok(Unsynced::after_delta(delta))
 }
 
@@ -197,6 +203,7 @@ mod tests {
         let cancel = CancellationToken::new();
         let blobs = Blobs::of(&[tree]);
         prepare(dir.as_fd(), origin, &payload, "s", &blobs, &OPTIONS, Durability::Syncfs, boot, &cancel)
+            .map(|(record, _)| record)
     }
 
     fn some() -> Tree {
@@ -253,30 +260,6 @@ mod tests {
         assert_eq!(ready(place.as_fd(), "one"), None);
         assert_eq!(read_back(&dir.path().join("taken")), expected(&some()));
         assert!(take(place.as_fd(), place.as_fd(), "again").is_err());
-    }
-
-    #[test]
-    fn a_linked_spare_shares_files_and_a_delta_leaves_the_shared_ones_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        let place = fsx::open_dir_at_path(dir.path()).unwrap();
-        let old = some();
-        let mut new = some();
-        new.insert(b"a/x".to_vec(), (Kind::Executable, b"changed".to_vec()));
-        let blobs = Blobs::of(&[&old, &new]);
-        let all = payload(&old, rules()).unwrap();
-        let cancel = CancellationToken::new();
-        let current =
-            stage::write(place.as_fd(), "current".as_ref(), &all, &blobs, &OPTIONS, &cancel).unwrap();
-        make(dir.path(), Origin::Link(current.as_fd()), &old, "one").unwrap();
-        let inode = |path: &str| {
-            std::os::unix::fs::MetadataExt::ino(&fs_err::symlink_metadata(dir.path().join(path)).unwrap())
-        };
-        assert_eq!(inode("current/a/y"), inode("tree/a/y"));
-        assert_ne!(inode("current/a"), inode("tree/a"));
-        let taken = take(place.as_fd(), place.as_fd(), "next").unwrap();
-        apply(taken.as_fd(), &delta(&old, &new, rules()).unwrap(), &blobs, &OPTIONS, &cancel).unwrap();
-        assert_eq!(read_back(&dir.path().join("next")), expected(&new));
-        assert_eq!(read_back(&dir.path().join("current")), expected(&old), "the published one was touched");
     }
 
     proptest! {

@@ -18,12 +18,15 @@ use crate::human::one_line;
 use crate::payload::{BlobSource, Delta, Payload};
 use crate::revision::ObjectId;
 use crate::store::error::Error;
+use crate::store::journal::INODES_MAX;
 use crate::store::layout::{Layout, open_inner};
+use crate::store::linkable::Linkable;
 use crate::store::names::SPARE;
 use crate::store::reap::Need;
-use crate::store::retired::{Recycled, RecycledSpare};
+use crate::store::retired::{Recycled, RecycledSpare, Tree};
 use crate::store::spare::{self, Origin};
 use crate::store::staging_dir::StagingDir;
+use crate::store::stamps::Stamps;
 use crate::store::trash::Trash;
 use crate::store::{Options, Recovered, Spare, Store};
 
@@ -31,6 +34,9 @@ use crate::store::{Options, Recovered, Spare, Store};
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 /// How far the thread that prepares a spare steps back (nice(2)).
 const NICE: i32 = 10;
+
+/// A generation of more entries is copied, not linked: the journal has to hold them, and what changes besides.
+const LINKED_MAX: u64 = INODES_MAX as u64 * 3 / 4;
 
 /// What leaves no room, in words that follow "there is no room".
 const CEILING: &str = "below --max-bytes";
@@ -70,7 +76,7 @@ impl SpareSlot {
             recycled: Recycled::default(),
         };
         match spare::ready(slot.place.as_fd(), &clock::now().boot_id) {
-            Some(record) if matches!(mode, Spare::Copy | Spare::Recycle) && !record.recycled => {
+            Some(record) if mode != Spare::Off && !record.recycled => {
                 slot.counts(Need { bytes: record.bytes, entries: record.entries });
                 slot.discard_but(&[spare::TREE, spare::READY])?;
             }
@@ -202,8 +208,10 @@ pub struct SpareTask {
     slot: Arc<SpareSlot>,
     current: GenerationRecord,
     options: Options,
-    /// There is room for a copy.
-    may_copy: bool,
+    /// The generation's stamps, if its files may be linked.
+    linkable: Option<Stamps>,
+    /// There is room for a spare that is made anew.
+    has_room: bool,
 }
 
 impl SpareTask {
@@ -223,14 +231,24 @@ impl SpareTask {
         self.in_background(|| self.prepare(payload, blobs, cancel))
     }
 
-    /// Whether the spare is of hard links to the generation's files, and no copy.
+    /// Whether a spare that is made anew is of hard links to the generation's files, and no copy.
     pub fn links(&self) -> bool {
-        self.options.spare == Spare::Link
+        self.linkable.is_some()
     }
 
-    /// Whether there is room for a copy.
-    pub fn may_copy(&self) -> bool {
-        self.may_copy
+    /// Whether there is room for a spare that is made anew.
+    pub fn has_room(&self) -> bool {
+        self.has_room
+    }
+
+    /// Does `work` with the generation that is copied, if its files may be linked.
+    pub(super) fn with_linkable<T>(
+        &self,
+        work: impl FnOnce(Option<Linkable<'_>>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let Some(stamps) = &self.linkable else { return work(None) };
+        let top = self.slot.layout.generation(&self.current.name)?;
+        work(Some(Linkable { top: top.as_fd(), stamps }))
     }
 
     pub(super) fn slot(&self) -> &SpareSlot {
@@ -283,30 +301,33 @@ impl SpareTask {
             return Ok(());
         }
         slot.discard()?;
-        let current;
-        let origin = if self.options.spare == Spare::Link {
-            current = slot.layout.generation(&self.current.name)?;
-            Origin::Link(current.as_fd())
-        } else {
-            slot.counts(Need { bytes: payload.bytes, entries: payload.count() });
-            Origin::Copy
-        };
-        let prepared = spare::prepare(
-            slot.place.as_fd(),
-            origin,
-            payload,
-            &self.current.selection,
-            blobs,
-            &self.options.write_options(),
-            self.options.durability,
-            &clock::now().boot_id,
-            cancel,
-        );
-        prepared.map(drop).inspect_err(|_| {
+        let prepared = self.with_linkable(|source| {
+            let origin = match source {
+                Some(source) => Origin::Link(source),
+                None => {
+                    slot.counts(Need { bytes: payload.bytes, entries: payload.count() });
+                    Origin::Copy
+                }
+            };
+            spare::prepare(
+                slot.place.as_fd(),
+                origin,
+                payload,
+                &self.current.selection,
+                blobs,
+                &self.options.write_options(),
+                self.options.durability,
+                &clock::now().boot_id,
+                cancel,
+            )
+        });
+        let (_, stamps) = prepared.inspect_err(|_| {
             if let Err(error) = slot.discard() {
                 tracing::warn!(error = %error, "a half-made spare cannot be removed before the next start");
             }
-        })
+        })?;
+        *slot.recycled.tree() = stamps.map(|stamps| Tree::Ready(stamps, None));
+        Ok(())
     }
 
     /// The spare goes on record as the current generation's, and the next one is made from it.
@@ -325,7 +346,7 @@ impl Store {
     pub fn spare_task(&self) -> Option<SpareTask> {
         let current = self.without_spare()?;
         let lacks = self.lacks_for_spare(current);
-        let may_copy = lacks.is_none();
+        let has_room = lacks.is_none();
         let waits = self.spare.recycled.waiting().is_some();
         // What waits has its room on the volume already; below the ceiling it counts like a copy.
         let may_recycle = waits && lacks != Some(CEILING);
@@ -335,12 +356,41 @@ impl Store {
         {
             tracing::debug!(error = one_line(&error), "a retired generation is not deleted yet");
         }
-        (may_copy || may_recycle).then(|| SpareTask {
+        (has_room || may_recycle).then(|| SpareTask {
             slot: Arc::clone(&self.spare),
             current: current.clone(),
             options: self.options.clone(),
-            may_copy,
+            linkable: self.linkable(current).cloned(),
+            has_room,
         })
+    }
+
+    /// The stamps of a generation whose files the next ones may share. Hash tables of inodes have a bound.
+    fn linkable(&self, record: &GenerationRecord) -> Option<&Stamps> {
+        let wanted = self.options.spare == Spare::Link && record.entries <= LINKED_MAX;
+        self.stamps.of(&record.name).filter(|stamps| wanted && stamps.may_be_linked())
+    }
+
+    /// Changes that every tree knows need no explanation any more.
+    pub(super) fn forget_old_changes(&self) {
+        let Some(journal) = self.stamps.journal() else { return };
+        let Some(_free) = self.spare.try_lock() else { return }; // what is in work there has stamps of its own
+        let earliest = self.stamps.earliest().into_iter().chain(self.spare.recycled.earliest()).min();
+        if let Some(earliest) = earliest {
+            journal.lock().forget_until(earliest);
+        }
+    }
+
+    /// The current generation is in doubt, and a spare that shares files with it was not looked at since.
+    pub(super) fn drop_what_shares(&self) {
+        if self.options.spare != Spare::Link {
+            return;
+        }
+        self.spare.preparing().cancel();
+        let Some(_busy) = self.spare.try_lock() else { return };
+        if let Err(error) = self.spare.discard() {
+            tracing::warn!(error = one_line(&error), "the spare cannot be discarded");
+        }
     }
 
     /// Whether a spare is wanted and not ready.
@@ -364,11 +414,10 @@ impl Store {
 
     /// A spare saves time; it must neither end a grace period nor fill the disk.
     fn lacks_for_spare(&self, current: &GenerationRecord) -> Option<&'static str> {
-        let need = match self.options.spare {
-            Spare::Link => Need { bytes: 0, entries: current.entries }, // it may be directories all through
-            Spare::Recycle | Spare::Copy | Spare::Off => Need::of(current),
-        };
-        let spare = if self.options.spare == Spare::Link { 0 } else { self.on_disk(need) };
+        let links = self.linkable(current).is_some();
+        // Of links, it may be directories all through.
+        let need = Need { bytes: if links { 0 } else { current.bytes }, entries: current.entries };
+        let spare = if links { 0 } else { self.on_disk(need) };
         let all = self.generations_on_disk().saturating_add(spare);
         if self.options.retention.max_bytes.is_some_and(|ceiling| all > ceiling) {
             return Some(CEILING);

@@ -24,12 +24,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{AtFlags, Mode};
+use rustix::fs::Mode;
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
 use crate::fsx;
-use crate::payload::{BlobError, BlobReader, BlobSource, Delta, Entry, Kind, Payload, escaped, join};
+use crate::payload::{BlobError, BlobReader, BlobSource, Entry, Kind, Payload, escaped, join};
 use crate::revision::{ObjectId, Revision};
 
 /// Directories that a thread claims at once: enough that the counter is not contended, few enough that threads end
@@ -75,44 +75,6 @@ pub fn write(
     Ok(top)
 }
 
-/// As [`write`], but regular files become hard links to the files of `origin`, a directory that holds the same payload.
-/// A file that cannot be linked (missing there, or at its limit of links: 65,000 on ext4) is written.
-pub fn link(
-    parent: BorrowedFd<'_>,
-    name: &Path,
-    origin: BorrowedFd<'_>,
-    payload: &Payload,
-    blobs: &dyn BlobSource,
-    options: &WriteOptions,
-    cancel: &CancellationToken,
-) -> Result<OwnedFd, Error> {
-    let modes = Modes::of(options);
-    let top = fsx::make_dir(parent, name, modes.dir)
-        .map_err(Error::io("make the directory", escaped(name.as_os_str().as_bytes())))?;
-    make_dirs(top.as_fd(), payload, modes, cancel)?;
-    let mut reader = blobs.reader().map_err(blob_error(b"."))?;
-    for share in shares(payload) {
-        let path = &payload.dir_path(share.dir);
-        let mut from = Dirs::new(origin);
-        let mut to = Dirs::new(top.as_fd());
-        let from = from.open(path)?;
-        let to = to.open(path)?;
-        fsx::set_mode(to, modes.dir).map_err(io_error("set the mode of", path))?;
-        for entry in share.entries(payload).iter().filter(|entry| entry.kind != Kind::Symlink) {
-            alive(cancel)?;
-            let name = payload.name(entry);
-            let linked = entry.kind != Kind::Submodule
-                && rustix::fs::linkat(from, name, to, name, AtFlags::empty()).is_ok();
-            if !linked {
-                let full = || join(path, name);
-                write_entry(to, name, &full, entry.kind, &entry.id, entry.size, &mut *reader, modes)?;
-            }
-        }
-    }
-    write_links(top.as_fd(), payload, blobs, modes, cancel)?;
-    Ok(top)
-}
-
 /// The modes that everything in one tree gets.
 #[derive(Clone, Copy)]
 pub(super) struct Modes {
@@ -125,6 +87,15 @@ impl Modes {
     pub(super) fn of(options: &WriteOptions) -> Self {
         let group = if options.group_write { 0o020 } else { 0 };
         Self { dir: 0o755 | group, file: 0o644 | group, executable: 0o755 | group }
+    }
+
+    /// None: it is no file.
+    pub(super) fn of_file(&self, kind: Kind) -> Option<u32> {
+        match kind {
+            Kind::File => Some(self.file),
+            Kind::Executable => Some(self.executable),
+            Kind::Symlink | Kind::Submodule => None,
+        }
     }
 }
 
@@ -161,7 +132,7 @@ pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-fn make_dirs(
+pub(super) fn make_dirs(
     top: BorrowedFd<'_>,
     payload: &Payload,
     modes: Modes,
@@ -188,48 +159,22 @@ pub(super) fn make_dir(dirs: &mut Dirs<'_>, path: &[u8], modes: Modes) -> Result
         .map_err(|error| create_error("make the directory", path, error))
 }
 
-/// Makes what a delta adds and changes, in a tree that has nothing of that name.
-pub(super) fn write_delta(
-    top: BorrowedFd<'_>,
-    delta: &Delta,
-    blobs: &dyn BlobSource,
-    modes: Modes,
-    cancel: &CancellationToken,
-) -> Result<(), Error> {
-    let mut dirs = Dirs::new(top);
-    for path in &delta.added_dirs {
-        alive(cancel)?;
-        make_dir(&mut dirs, path, modes)?;
-    }
-    let mut reader = blobs.reader().map_err(blob_error(b"."))?;
-    // Links last: no path that is still to be written leads through one.
-    let (links, others): (Vec<_>, Vec<_>) =
-        delta.written.iter().partition(|(_, kind, ..)| *kind == Kind::Symlink);
-    for (path, kind, id, size) in others.into_iter().chain(links) {
-        alive(cancel)?;
-        let (parent, name) = split(path);
-        let parent = dirs.open(parent)?;
-        write_entry(parent, name, &|| path.to_vec(), *kind, id, *size, &mut *reader, modes)?;
-    }
-    Ok(())
-}
-
 /// Entries of one directory, by their places in the payload: 12 bytes, because there may be a million.
 #[derive(Clone, Copy, Debug)]
-struct Share {
-    dir: u32,
+pub(super) struct Share {
+    pub(super) dir: u32,
     start: u32,
     end: u32,
 }
 
 impl Share {
-    fn entries<'p>(&self, payload: &'p Payload) -> &'p [Entry] {
+    pub(super) fn entries<'p>(&self, payload: &'p Payload) -> &'p [Entry] {
         &payload.entries[self.start as usize..self.end as usize]
     }
 }
 
 /// Each directory with its entries, huge ones in shares.
-fn shares(payload: &Payload) -> Vec<Share> {
+pub(super) fn shares(payload: &Payload) -> Vec<Share> {
     let mut shares = Vec::with_capacity(payload.dir_count());
     let mut end = 0;
     for dir in (0..).take(payload.dir_count()) {
@@ -320,7 +265,7 @@ fn ids(payload: &Payload) -> Vec<ObjectId> {
     payload.entries.iter().map(|entry| entry.id).collect()
 }
 
-fn write_links(
+pub(super) fn write_links(
     top: BorrowedFd<'_>,
     payload: &Payload,
     blobs: &dyn BlobSource,

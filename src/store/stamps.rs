@@ -1,9 +1,9 @@
 //! Whether anybody but us changed a published tree, by its inodes' change times.
 //!
 //! Every change of an inode moves its change time: content, mode, owner, name, number of links (inode(7)). It cannot be
-//! set, only the clock it is taken from can, so that [`ClockSteps`] are counted beside it. A tree is ours if no change
-//! time in it is later than our last write to the tree, but for the inodes that we moved since, whose change times are
-//! known one by one.
+//! set, only the clock it is taken from can, so that steps of that are counted beside it. A tree is ours if no change
+//! time in it is later than our last write to the tree, but for those that the [`Journal`] explains: of inodes that we
+//! moved since, or linked, or removed other names of.
 //!
 //! A file in a directory without a change is looked at when the tree is looked at as a whole, in the background; right
 //! before a publication only directories are, and what is moved one by one.
@@ -12,25 +12,23 @@
 //! through a shared memory map on tmpfs, a write in place into a file after that look, and file systems whose times
 //! come from elsewhere, which are not asked.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Stat};
 use tokio_util::sync::CancellationToken;
 
+use super::journal::{Changes, Journal, Stamp};
 use super::stage::alive;
 use super::{Error, stage};
-use crate::clock::ClockSteps;
 use crate::fsx;
 use crate::payload::join;
 
-/// Inodes whose change times are kept, 24 bytes each; a tree in which we changed more is not used again.
-const OURS_MAX: usize = 1 << 16;
 /// A tree is carried on for so long. What a look cannot see does not live on for ever.
 const AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Directories inside each other that a look goes into; each is an open descriptor meanwhile.
@@ -45,32 +43,16 @@ pub(super) enum Paths {
     Forget,
 }
 
-/// A change time: seconds and nanoseconds.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Stamp(i64, i64);
-
-impl Stamp {
-    fn of_change(stat: &Stat) -> Self {
-        Self(stat.st_ctime as _, stat.st_ctime_nsec as _)
-    }
-
-    fn of_content(stat: &Stat) -> Self {
-        Self(stat.st_mtime as _, stat.st_mtime_nsec as _)
-    }
-}
-
 /// The state of a tree's inodes when we last wrote to it.
 #[derive(Clone, Debug)]
 pub(super) struct Stamps {
-    clock: Arc<ClockSteps>,
+    journal: Arc<Journal>,
     /// Steps of the clock at that time.
     steps: u64,
     /// When we wrote its first files; none: it was found, and compared with its payload.
     made: Option<Instant>,
-    /// No change was later than this, but for `ours`.
+    /// No change was later than this, but for those in the journal.
     since: Stamp,
-    /// When we changed these inodes after that.
-    ours: HashMap<u64, Stamp>,
     /// The top directory's content. Its change time tells nothing: it is renamed into its place.
     top: Stamp,
     /// Paths of all directories but the top one, from the last look at the whole tree, each ended by a zero byte.
@@ -83,34 +65,44 @@ impl Stamps {
     pub(super) fn of_new(
         top: impl AsFd,
         scratch: BorrowedFd<'_>,
-        clock: &Arc<ClockSteps>,
+        journal: &Arc<Journal>,
     ) -> io::Result<Self> {
-        let steps = clock.count();
+        let steps = journal.steps();
         let top = Stamp::of_content(&rustix::fs::fstat(top)?);
         let since = file_system_time(scratch)?;
-        Ok(Self {
-            clock: Arc::clone(clock),
-            steps,
-            made: Some(Instant::now()),
-            since,
-            ours: HashMap::new(),
-            top,
-            dirs: Vec::new(),
-        })
+        let (journal, made) = (Arc::clone(journal), Some(Instant::now()));
+        Ok(Self { journal, steps, made, since, top, dirs: Vec::new() })
     }
 
     /// Of a tree by any writer, which is compared with its payload after this.
     pub(super) fn of_found(
         top: impl AsFd,
         scratch: BorrowedFd<'_>,
-        clock: &Arc<ClockSteps>,
+        journal: &Arc<Journal>,
     ) -> io::Result<Self> {
-        Ok(Self { made: None, ..Self::of_new(top, scratch, clock)? })
+        Ok(Self { made: None, ..Self::of_new(top, scratch, journal)? })
     }
 
-    /// Whether nothing can be said any more: the clock was set since, or we changed too much.
+    /// Of a tree that was just made of hard links to files of the tree with the stamps `base`, where nobody else could
+    /// reach it so far. An error if somebody else changed one of these files meanwhile.
+    pub(super) fn of_links(
+        base: &Self,
+        top: &OwnedFd,
+        scratch: BorrowedFd<'_>,
+        cancel: &CancellationToken,
+    ) -> Result<Self, Error> {
+        let new = Self::of_new(top, scratch, &base.journal).map_err(stage::io_error("look at", b"."))?;
+        let is_ours = |stat: &Stat| fsx::file_type(stat) != FileType::RegularFile || base.hold_for(stat);
+        let mut look = Look::new(cancel, Paths::Keep, &is_ours);
+        if look.directory(top)? {
+            return Err(changed_by_others(stage::shown(&look.path)));
+        }
+        Ok(Self { made: base.made.or(new.made), dirs: look.dirs, ..new })
+    }
+
+    /// Whether nothing can be said any more: the clock was set since.
     pub(super) fn are_void(&self) -> bool {
-        self.clock.count() != self.steps || self.ours.len() > OURS_MAX
+        self.journal.steps() != self.steps
     }
 
     /// Whether the tree may become the next spare: it is all ours, and its first files are not too old.
@@ -118,10 +110,19 @@ impl Stamps {
         self.made.is_some_and(|made| made.elapsed() <= AGE_MAX)
     }
 
+    /// Whether links to its files may be made: they were compared or written by us, and are not too old.
+    pub(super) fn may_be_linked(&self) -> bool {
+        !self.are_void() && self.made.is_none_or(|made| made.elapsed() <= AGE_MAX)
+    }
+
     /// Whether nobody else changed this inode.
     pub(super) fn hold_for(&self, stat: &Stat) -> bool {
-        let changed = Stamp::of_change(stat);
-        changed <= self.since || self.ours.get(&stat.st_ino) == Some(&changed)
+        Stamp::of_change(stat) <= self.since || self.journal().explain(stat, self.since)
+    }
+
+    /// The same, for who holds the journal.
+    pub(super) fn hold_with(&self, journal: &Changes, stat: &Stat) -> bool {
+        Stamp::of_change(stat) <= self.since || journal.explain(stat, self.since)
     }
 
     /// Whether nobody else changed the content of the top directory.
@@ -129,12 +130,17 @@ impl Stamps {
         Stamp::of_content(stat) == self.top
     }
 
-    /// This inode was changed by us just now.
-    pub(super) fn note(&mut self, stat: &Stat) {
-        self.ours.insert(stat.st_ino, Stamp::of_change(stat));
+    /// The journal, locked.
+    pub(super) fn journal(&self) -> MutexGuard<'_, Changes> {
+        self.journal.lock()
     }
 
-    /// The same of a new top directory.
+    /// No change is later than this, but for those in the journal.
+    pub(super) fn since(&self) -> Stamp {
+        self.since
+    }
+
+    /// There is a new top directory.
     pub(super) fn note_top(&mut self, stat: &Stat) {
         self.top = Stamp::of_content(stat);
     }
@@ -149,14 +155,17 @@ impl Stamps {
         cancel: &CancellationToken,
     ) -> Result<Option<PathBuf>, Error> {
         let since = file_system_time(scratch).map_err(stage::io_error("ask for the time of", b"."))?;
-        let dirs = Vec::new();
-        let mut look = Look { stamps: self, cancel, path: Vec::new(), level: 0, directories, dirs };
+        let stat = rustix::fs::fstat(top).map_err(stage::io_error("look at", b"."))?;
+        if !self.hold_for_top(&stat) {
+            return Ok(Some(stage::shown(b".")));
+        }
+        let is_ours = |stat: &Stat| self.hold_for(stat);
+        let mut look = Look::new(cancel, directories, &is_ours);
         if look.directory(top)? {
             return Ok(Some(stage::shown(&look.path)));
         }
         self.dirs = look.dirs;
         self.since = since;
-        self.ours = HashMap::new();
         Ok(None)
     }
 
@@ -210,8 +219,9 @@ fn paths(dirs: &[u8]) -> impl Iterator<Item = &CStr> {
 }
 
 struct Look<'a> {
-    stamps: &'a Stamps,
     cancel: &'a CancellationToken,
+    /// Whether nobody else changed an inode. Not asked for the top directory.
+    is_ours: &'a dyn Fn(&Stat) -> bool,
     /// Where it is; where something was found, that.
     path: Vec<u8>,
     level: usize,
@@ -220,18 +230,20 @@ struct Look<'a> {
     dirs: Vec<u8>,
 }
 
-impl Look<'_> {
+impl<'a> Look<'a> {
+    fn new(cancel: &'a CancellationToken, directories: Paths, is_ours: &'a dyn Fn(&Stat) -> bool) -> Self {
+        Self { cancel, is_ours, path: Vec::new(), level: 0, directories, dirs: Vec::new() }
+    }
+
     /// True: `path` is not as we left it.
     fn directory(&mut self, dir: &OwnedFd) -> Result<bool, Error> {
         alive(self.cancel)?;
         let stat = rustix::fs::fstat(dir).map_err(stage::io_error("look at", &self.path))?;
-        let is_ours =
-            if self.level == 0 { self.stamps.hold_for_top(&stat) } else { self.stamps.hold_for(&stat) };
         if self.level > DEPTH_MAX || self.dirs.len() > DIRS_MAX {
             let why = io::Error::other("it has more directories than are looked after");
             return Err(stage::io_error("carry on", &self.path)(why));
         }
-        if !is_ours {
+        if self.level > 0 && !(self.is_ours)(&stat) {
             return Ok(true);
         }
         let mut below = Vec::new();
@@ -242,7 +254,7 @@ impl Look<'_> {
             } else if strange.is_none() {
                 match fsx::stat(dir, name)? {
                     Some(stat) if fsx::file_type(&stat) == FileType::Directory => below.push(name.to_owned()),
-                    Some(stat) if self.stamps.hold_for(&stat) => {}
+                    Some(stat) if (self.is_ours)(&stat) => {}
                     _ => strange = Some(name.to_owned()),
                 }
             }
@@ -290,7 +302,7 @@ fn file_system_time(scratch: BorrowedFd<'_>) -> io::Result<Stamp> {
 /// seconds (ext4 with inodes of 128 bytes), in which somebody else's change looks like our last one.
 pub(super) fn tell_changes(scratch: BorrowedFd<'_>) -> bool {
     // A fine time has no fraction once in 250 ticks or less.
-    let is_fine = || file_system_time(scratch).is_ok_and(|Stamp(_, fraction)| fraction != 0);
+    let is_fine = || file_system_time(scratch).is_ok_and(Stamp::is_fine);
     let is_fine_later = || {
         std::thread::sleep(Duration::from_millis(20));
         is_fine()

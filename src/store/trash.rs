@@ -6,18 +6,22 @@
 //! again.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CStr, OsStr, OsString};
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags, Stat};
+use rustix::io::Errno;
 use tokio_util::sync::CancellationToken;
 
 use crate::fsx;
+use crate::fsx::walk::{self, Unlinked};
 use crate::store::error::Error;
+use crate::store::journal::Journal;
 use crate::store::layout::Layout;
 use crate::store::lock::WriterLock;
 use crate::store::names::TRASH;
@@ -35,6 +39,8 @@ struct Shared {
     /// Everything that may still change the root holds the trash, and with it the lock: no second writer before they
     /// are done.
     lock: WriterLock,
+    /// Where removals of names are noted whose files have others, if generations share files.
+    journal: Option<Arc<Journal>>,
     jobs: Mutex<Jobs>,
     changed: Condvar,
     stop: AtomicBool,
@@ -57,10 +63,11 @@ impl Jobs {
 }
 
 impl Trash {
-    pub(crate) fn new(layout: Arc<Layout>, lock: WriterLock) -> Self {
+    pub(super) fn new(layout: Arc<Layout>, lock: WriterLock, journal: Option<Arc<Journal>>) -> Self {
         let shared = Shared {
             layout,
             lock,
+            journal,
             jobs: Mutex::default(),
             changed: Condvar::new(),
             stop: AtomicBool::new(false),
@@ -139,6 +146,25 @@ impl Trash {
     }
 }
 
+/// Removes a name that is no directory's, and notes that where the file has other names: its change time moves.
+fn unlink_noted(journal: &Journal, dir: BorrowedFd<'_>, name: &CStr) -> Result<Unlinked, Errno> {
+    let is_shared = |stat: &Stat| stat.st_nlink > 1 && fsx::file_type(stat).is_file();
+    if !fsx::stat(dir, name).is_ok_and(|stat| stat.is_some_and(|stat| is_shared(&stat))) {
+        return walk::unlink(dir, name);
+    }
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::openat(dir, name, flags, Mode::empty()) else {
+        return walk::unlink(dir, name);
+    };
+    let mut changes = journal.lock();
+    let before = rustix::fs::fstat(&file);
+    let unlinked = walk::unlink(dir, name);
+    if let (Ok(before), Ok(Unlinked::Gone), Ok(after)) = (before, &unlinked, rustix::fs::fstat(&file)) {
+        changes.changed(&before, &after);
+    }
+    unlinked
+}
+
 impl Drop for Trash {
     fn drop(&mut self) {
         {
@@ -186,7 +212,13 @@ impl Shared {
         };
         let (name, lock) = held;
         let mut go_on = || if self.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-        let removal = fsx::walk::remove(&self.layout.trash, &name, &mut go_on);
+        let removal = match &self.journal {
+            None => walk::remove(&self.layout.trash, &name, &mut go_on),
+            Some(journal) => {
+                let unlink = &mut |dir: BorrowedFd<'_>, name: &CStr| unlink_noted(journal, dir, name);
+                walk::remove_by(&self.layout.trash, &name, &mut go_on, unlink)
+            }
+        };
         drop(lock);
         let mut jobs = self.jobs();
         jobs.working = None;

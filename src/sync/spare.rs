@@ -49,7 +49,7 @@ fn make_anew(
     cancel: &CancellationToken,
 ) -> Result<Option<&'static str>, Error> {
     let links = task.links().then_some(awaited); // dropped for a copy
-    if !task.may_copy() {
+    if !task.has_room() {
         task.give_up()?;
         return Ok(None);
     }

@@ -10,6 +10,7 @@ mod recover;
 mod recycle;
 mod refuse;
 mod scrub;
+mod share;
 mod status;
 mod verify;
 

@@ -1,0 +1,193 @@
+//! Generations that share files: what is one inode, what is not, and what others did to it.
+
+use super::recycle::{a_tick, carry, publish_next, reap, some};
+use super::*;
+use crate::payload::testing::delta;
+use std::os::unix::fs::MetadataExt as _;
+
+fn open(world: &World) -> Store {
+    Store::open(Options { spare: Spare::Link, ..world.options() }).unwrap().0
+}
+
+fn content(number: i32) -> Tree {
+    some(&number.to_string())
+}
+
+/// Makes the spare of links to the current generation, which has this tree.
+fn link(store: &Store, tree: &Tree) {
+    let task = store.spare_task().expect("a spare is wanted");
+    assert!(task.links());
+    task.run(&of(tree), &Blobs::of(&[tree]), &go()).unwrap();
+    assert!(store.spare_task().is_none(), "it is ready");
+}
+
+/// Publishes 1 to `last`, each but the first from links.
+fn published(world: &World, last: i32) -> Store {
+    let mut store = open(world);
+    publish(&mut store, &content(1));
+    for number in 1..last {
+        link(&store, &content(number));
+        assert!(publish_next(&mut store, &content(number), &content(number + 1)), "{number}");
+    }
+    store
+}
+
+fn inode(world: &World, generation: &str, path: &str) -> u64 {
+    fs_err::symlink_metadata(world.at(generation).join(path)).unwrap().ino()
+}
+
+/// What a scrub says of the current generation, and nothing where all is as it was.
+fn doubt(store: &mut Store) -> Option<String> {
+    let scrubbed = store.scrub().expect("times tell something here").run(&go()).unwrap();
+    store.scrubbed(scrubbed).expect("it is current").err()
+}
+
+#[test]
+fn what_did_not_change_is_one_file_in_all_generations() {
+    let world = World::new();
+    let mut store = published(&world, 5);
+    let names: Vec<String> = store.generations().iter().map(|record| record.name.to_string()).collect();
+    assert_eq!(names.len(), 5);
+    for (path, inodes) in
+        [("kept/y", 1), ("kept/deep/z", 1), ("changed/same", 1), ("changed/a", 5), ("kept", 5)]
+    {
+        let found: std::collections::BTreeSet<u64> =
+            names.iter().map(|name| inode(&world, name, path)).collect();
+        assert_eq!(found.len(), inodes, "{path}");
+    }
+    world.assert_serves(&content(5));
+    assert_eq!(store.verify(&of(&content(5)), &go()).unwrap(), [""; 0]);
+    assert_eq!(doubt(&mut store), None, "all changes are ours");
+}
+
+#[test]
+fn a_retired_generation_is_carried_forward_and_takes_what_is_new_from_the_current_one() {
+    let world = World::new();
+    let mut store = published(&world, 3);
+    assert_eq!(reap(&mut store), 2, "one waits, one is deleted");
+    store.wait_for_deletions(&go());
+    let waiting = store.waits_for_recycling().expect("it is ours").to_string();
+    let from = (1..3).find(|number| of(&content(*number)).revision.to_string() == waiting).unwrap();
+    let kept = inode(&world, "..data", "kept/y");
+    let changed = inode(&world, "..data", "changed/a");
+    assert!(carry(&store, &content(from), &content(3)));
+    let spare = |path: &str| world.at("..treeswap/spare/tree").join(path);
+    assert_eq!(fs_err::metadata(spare("changed/a")).unwrap().ino(), changed, "it was linked, not written");
+    assert!(publish_next(&mut store, &content(3), &content(4)));
+    assert_eq!(inode(&world, "..data", "kept/y"), kept);
+    world.assert_serves(&content(4));
+    store.wait_for_deletions(&go());
+    assert_eq!(doubt(&mut store), None, "moves, links and deletions were ours");
+    // And so on, with what is deleted in between.
+    for number in 4..9 {
+        assert_eq!(reap(&mut store), 1, "{number}");
+        assert!(carry(&store, &content(number - 1), &content(number)), "{number}");
+        assert!(publish_next(&mut store, &content(number), &content(number + 1)), "{number}");
+        store.wait_for_deletions(&go());
+        assert_eq!(doubt(&mut store), None, "{number}");
+        assert_eq!(inode(&world, "..data", "kept/y"), kept);
+    }
+    world.assert_serves(&content(9));
+}
+
+#[test]
+fn a_file_that_somebody_else_changed_is_not_shared() {
+    let world = World::new();
+    let mut store = published(&world, 2);
+    a_tick();
+    fs_err::write(world.at("..data/kept/y"), "Y").unwrap(); // as long as before
+    link(&store, &content(2));
+    assert!(publish_next(&mut store, &content(2), &content(3)));
+    world.assert_serves(&content(3));
+    assert_eq!(doubt(&mut store), None);
+}
+
+#[test]
+fn damage_to_a_shared_file_is_found_by_the_next_scrub_and_the_spare_does_not_bring_it_back() {
+    let world = World::new();
+    let mut store = published(&world, 2);
+    link(&store, &content(2));
+    a_tick();
+    fs_err::write(world.at("..data/kept/y"), "Y").unwrap();
+    assert!(doubt(&mut store).unwrap().contains("kept/y"));
+    assert!(!store.verify(&of(&content(2)), &go()).unwrap().is_empty());
+    publish(&mut store, &content(2)); // as the repair does
+    world.assert_serves(&content(2));
+    let change = delta(&content(2), &content(3), rules()).unwrap();
+    let staged = store.stage_delta(&change, "all", &Blobs::of(&[&content(2), &content(3)]), &go()).unwrap();
+    assert!(staged.is_none(), "the spare shared the file");
+    // Nor do retired generations, which share it as well.
+    reap(&mut store);
+    if store.waits_for_recycling().is_some() {
+        assert!(!carry(&store, &content(1), &content(2)), "it holds the damage");
+    }
+    assert_eq!(doubt(&mut store), None);
+}
+
+#[test]
+fn damage_after_the_look_is_found_in_the_next_generation() {
+    let world = World::new();
+    let mut store = published(&world, 2);
+    link(&store, &content(2));
+    a_tick();
+    fs_err::write(world.at("..data/kept/y"), "Y").unwrap();
+    assert!(publish_next(&mut store, &content(2), &content(3)), "directories are looked at, files are not");
+    assert!(doubt(&mut store).unwrap().contains("kept/y"));
+}
+
+#[test]
+fn what_a_start_finds_is_linked_once_it_was_compared() {
+    let world = World::new();
+    drop(published(&world, 2));
+    let mut store = open(&world);
+    assert!(!store.spare_task().unwrap().links(), "nothing is known of it");
+    assert_eq!(store.verify(&of(&content(2)), &go()).unwrap(), [""; 0]);
+    link(&store, &content(2));
+    assert!(publish_next(&mut store, &content(2), &content(3)));
+    world.assert_serves(&content(3));
+    assert_eq!(doubt(&mut store), None);
+}
+
+#[test]
+fn files_of_another_user_and_of_another_mode_are_written_anew() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let is_root = rustix::process::geteuid().is_root();
+    type Spoil = fn(&Path);
+    let spoil: [(&str, Spoil); 2] = [
+        ("mode", |path| fs_err::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap()),
+        ("owner", |path| std::os::unix::fs::chown(path, Some(12_345), None).unwrap()),
+    ];
+    for (what, spoil) in spoil.into_iter().filter(|(what, _)| *what != "owner" || is_root) {
+        let world = World::new();
+        let mut store = published(&world, 1);
+        spoil(&world.at("..data/kept/y"));
+        // A start compares contents and modes, and takes it as it is.
+        drop(store);
+        store = open(&world);
+        let differs = store.verify(&of(&content(1)), &go()).unwrap();
+        if what == "owner" {
+            assert_eq!(differs, [""; 0]);
+            link(&store, &content(1));
+            assert!(publish_next(&mut store, &content(1), &content(2)));
+            let found = fs_err::metadata(world.at("..data/kept/y")).unwrap();
+            assert_eq!((found.uid(), found.nlink()), (0, 1), "{what}");
+        } else {
+            assert!(!differs.is_empty(), "{what}");
+        }
+    }
+}
+
+#[test]
+fn changes_are_forgotten_when_every_tree_knows_them() {
+    let world = World::new();
+    let mut store = published(&world, 3);
+    let noted = || store.stamps.journal().unwrap().lock().len();
+    assert!(noted() > 0);
+    reap(&mut store);
+    store.drop_spare(&go()).unwrap();
+    store.wait_for_deletions(&go());
+    a_tick();
+    assert_eq!(doubt(&mut store), None);
+    assert_eq!(store.stamps.journal().unwrap().lock().len(), 0);
+    assert_eq!(doubt(&mut store), None);
+}
