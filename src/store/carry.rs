@@ -65,6 +65,11 @@ pub(super) fn carry(
     Ok((top, unsynced))
 }
 
+/// What a delta was applied to in place is as it should be now.
+pub(super) fn take_stamps(top: &OwnedFd, delta: &Delta, stamps: &mut Stamps) -> Result<(), Error> {
+    Changed::by(delta).take_stamps(top, delta, &HashSet::new(), stamps)
+}
+
 /// What a delta changes.
 struct Changed<'d> {
     /// Directories of both trees that contain a change, parents first, the top one with an empty path.

@@ -5,12 +5,17 @@
 //! already knew tells of nobody else. It is one for the root, and in memory.
 
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::Stat;
+use rustix::fs::{Mode, OFlags, Stat};
+use rustix::io::Errno;
 
 use crate::clock::ClockSteps;
+use crate::fsx;
+use crate::fsx::walk::{self, Unlinked};
 
 /// Inodes that are kept at most, 24 bytes each (and a seventh more: seven eighths of a hash table are used). What finds no
 /// place counts as somebody else's change.
@@ -71,6 +76,25 @@ impl Journal {
     /// How often the clock was set.
     pub(super) fn steps(&self) -> u64 {
         self.clock.count()
+    }
+
+    /// Removes a name unless it is a directory's, and notes that where the file has other names: its change time moves.
+    pub(super) fn unlink(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Unlinked, Errno> {
+        let is_shared = |stat: &Stat| stat.st_nlink > 1 && fsx::file_type(stat).is_file();
+        if !fsx::stat(dir, name).is_ok_and(|stat| stat.is_some_and(|stat| is_shared(&stat))) {
+            return walk::unlink(dir, name);
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(file) = rustix::fs::openat(dir, name, flags, Mode::empty()) else {
+            return walk::unlink(dir, name);
+        };
+        let mut changes = self.lock();
+        let before = rustix::fs::fstat(&file);
+        let unlinked = walk::unlink(dir, name);
+        if let (Ok(before), Ok(Unlinked::Gone), Ok(after)) = (before, &unlinked, rustix::fs::fstat(&file)) {
+            changes.changed(&before, &after);
+        }
+        unlinked
     }
 
     /// Locks it. The last lock in any order.

@@ -19,7 +19,7 @@ use super::durable;
 use super::linkable::Linkable;
 use super::names::SPARE;
 use super::reap::Need;
-use super::retired::{RETIRED, RecycledSpare, RetiredTree, Tree, Waiting, given_up};
+use super::retired::{RETIRED, ReadyTree, RecycledSpare, RetiredTree, Tree, Waiting, given_up};
 use super::spare::{self, SpareOrigin, TREE};
 use super::spare_slot::{SpareSlot, SpareTask};
 use super::stamps::{self, Paths, Stamps};
@@ -76,8 +76,8 @@ impl SpareSlot {
     /// Takes the spare out of its place, into staging, if it was carried forward.
     pub(super) fn take_recycled(&self) -> Result<Option<RecycledSpare>, Error> {
         let tree = self.recycled.tree().take();
-        let (stamps, looked_at) = match tree {
-            Some(Tree::Ready(stamps, looked_at)) => (stamps, looked_at),
+        let ready = match tree {
+            Some(Tree::Ready(ready)) => ready,
             other => {
                 *self.recycled.tree() = other;
                 return Ok(None);
@@ -85,7 +85,7 @@ impl SpareSlot {
         };
         let old = self.staging_dir();
         let top = spare::take(self.place().as_fd(), old.staging(), &old.name)?;
-        Ok(Some(RecycledSpare { old, top, stamps, looked_at }))
+        Ok(Some(RecycledSpare { old, top, ready }))
     }
 
     /// Looks at what waits and carries it forward. False: it cannot be used.
@@ -133,7 +133,7 @@ impl SpareSlot {
         };
         spare::put_on_record(place, &origin)?;
         self.counts(Need { bytes: delta.bytes, entries: delta.entries });
-        *self.recycled.tree() = Some(Tree::Ready(stamps, None));
+        *self.recycled.tree() = Some(Tree::Ready(ReadyTree { stamps, looked_at: None, is_new: false }));
         Ok(true)
     }
 }
@@ -147,10 +147,10 @@ impl SpareLook {
     pub fn run(&self, cancel: &CancellationToken) {
         let Some(_busy) = self.0.try_lock() else { return };
         let mut tree = self.0.recycled.tree();
-        let Some(Tree::Ready(stamps, looked_at)) = &mut *tree else { return };
+        let Some(Tree::Ready(ready)) = &mut *tree else { return };
         let top = fsx::open_dir(self.0.place(), TREE);
-        let is_ours = top.is_ok_and(|top| matches!(stamps.look_at_directories(&top, cancel), Ok(None)));
-        *looked_at = is_ours.then(Instant::now);
+        let is_ours = top.is_ok_and(|top| matches!(ready.stamps.look_at_directories(&top, cancel), Ok(None)));
+        ready.looked_at = is_ours.then(Instant::now);
     }
 }
 

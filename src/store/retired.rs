@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::Error;
 use super::carry::carry;
 use super::durable::Unsynced;
 use super::journal::Stamp;
-use super::stage::WriteOptions;
+use super::stage::{WriteOptions, io_error};
 use super::staging_dir::StagingDir;
 use super::stamps::{self, Stamps};
+use super::{Error, spare};
+use crate::fsx;
 use crate::generation::GenerationRecord;
 use crate::human::one_line;
 use crate::payload::{BlobSource, Delta};
@@ -54,14 +55,23 @@ impl Waiting {
     }
 }
 
-/// The recycled tree in the spare's place.
+/// A spare with stamps.
+#[derive(Debug)]
+pub(super) struct ReadyTree {
+    pub(super) stamps: Stamps,
+    /// When its directories were looked at after it was made.
+    pub(super) looked_at: Option<Instant>,
+    /// Nobody else has seen its directories.
+    pub(super) is_new: bool,
+}
+
+/// The tree with stamps in the spare's place.
 #[derive(Debug)]
 pub(super) enum Tree {
     /// As it retired, under the name [`RETIRED`].
     Waits(Box<Waiting>),
-    /// The spare: carried forward to the current generation, or made of links to its files; and when its directories were
-    /// looked at after that.
-    Ready(Stamps, Option<Instant>),
+    /// The spare: carried forward to the current generation, or made of links to its files.
+    Ready(ReadyTree),
 }
 
 /// What the spare's place knows of a recycled tree in it. What is on disk is guarded by the lock of the place.
@@ -91,14 +101,14 @@ impl Recycled {
 
     /// Whether one that was carried forward may be used.
     pub(super) fn is_ready(&self) -> bool {
-        matches!(&*self.tree(), Some(Tree::Ready(stamps, _)) if !stamps.are_void())
+        matches!(&*self.tree(), Some(Tree::Ready(ready)) if !ready.stamps.are_void())
     }
 
     /// The earliest time that the tree in it knows.
     pub(super) fn earliest(&self) -> Option<Stamp> {
         match &*self.tree() {
             Some(Tree::Waits(retired)) => Some(retired.stamps.since()),
-            Some(Tree::Ready(stamps, _)) => Some(stamps.since()),
+            Some(Tree::Ready(ready)) => Some(ready.stamps.since()),
             None => None,
         }
     }
@@ -113,12 +123,11 @@ impl Recycled {
 pub(super) struct RecycledSpare {
     pub(super) old: StagingDir,
     pub(super) top: OwnedFd,
-    pub(super) stamps: Stamps,
-    pub(super) looked_at: Option<Instant>,
+    pub(super) ready: ReadyTree,
 }
 
 impl RecycledSpare {
-    /// Carries it to the delta's revision, as `name` in staging. `None`: it is not as we left it, or it cannot be done;
+    /// Brings it to the delta's revision, as `name` in staging. `None`: it is not as we left it, or it cannot be done;
     /// the revision is written whole then.
     pub(super) fn carry(
         self,
@@ -128,13 +137,20 @@ impl RecycledSpare {
         options: &WriteOptions,
         cancel: &CancellationToken,
     ) -> Result<Option<(OwnedFd, Unsynced, Stamps)>, Error> {
-        let Self { old, top, mut stamps, looked_at } = self;
+        let Self { old, top, ready: ReadyTree { mut stamps, looked_at, is_new } } = self;
         let look = match looked_at {
             Some(at) if at.elapsed() < LOOK_HOLDS => Ok(None),
             _ => stamps.look_at_directories(&top, cancel),
         };
         let carried = look.and_then(|found| match found {
             Some(path) => Err(stamps::changed_by_others(path)),
+            None if is_new => {
+                let unsynced = spare::apply(&top, delta, blobs, options, Some(&mut stamps), cancel)?;
+                fsx::rename_new(old.staging(), &old.name, old.staging(), name)
+                    .map_err(io_error("rename the spare to", name.as_bytes()))?;
+                old.leave();
+                Ok((top, unsynced))
+            }
             None => carry(&top, old.staging(), name, delta, blobs, None, options, &mut stamps, cancel),
         });
         match carried {

@@ -6,21 +6,23 @@
 //! - What was made without a sync is of no use to who wants one: only what a delta changes is synced again.
 //! - A record counts only in the boot that wrote it. After a power cut nothing is known about the order in which a
 //!   file system kept what was being applied; a new copy costs a second or two in the background.
-//! - A copy is changed in place ([`apply`]); a tree whose files are reachable from elsewhere is carried forward
-//!   ([`super::carry`]). Neither ever writes into an existing inode.
+//! - What was made anew is changed in place ([`apply`]); a retired generation, whose directories readers may have open, is
+//!   carried forward ([`super::carry`]). Neither ever writes into an existing file.
 
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::AtFlags;
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
+use super::carry::take_stamps;
 use super::durable::{self, Unsynced};
 use super::linkable::{self, Linkable};
 use super::stage::{self, Dirs, Modes, WriteOptions, alive, io_error, split};
 use super::stamps::Stamps;
 use super::{Durability, Error, Options};
+use crate::fsx::walk::{self, Unlinked};
 use crate::fsx::{self, Flush};
 use crate::payload::{BlobSource, Delta, Payload};
 use crate::revision::ObjectId;
@@ -142,32 +144,49 @@ fn forget(place: BorrowedFd<'_>) -> Result<(), Error> {
     fsx::unlink(place, READY).map_err(io_error("remove the spare's record", READY.as_bytes()))
 }
 
-/// Brings a tree from the delta's base to its revision, and says what has to be synced. After an error the tree is
-/// neither, and must be discarded.
-pub fn apply(
-    top: BorrowedFd<'_>,
+/// Brings a tree that nobody else has seen from the delta's base to its revision, in place, and says what has to be synced.
+/// Its files may be shared if it has `stamps`, which are kept up to date. After an error the tree is neither, and must be
+/// discarded.
+pub(super) fn apply(
+    top: &OwnedFd,
     delta: &Delta,
     blobs: &dyn BlobSource,
     options: &WriteOptions,
+    stamps: Option<&mut Stamps>,
     cancel: &CancellationToken,
 ) -> Result<Unsynced, Error> {
-    remove(top, delta, cancel)?;
-    linkable::write_delta(top, delta, blobs, None, Modes::of(options), cancel)?;
+    remove(top.as_fd(), delta, stamps.as_deref(), cancel)?;
+    linkable::write_delta(top.as_fd(), delta, blobs, None, Modes::of(options), cancel)?;
+    if let Some(stamps) = stamps {
+        take_stamps(top, delta, stamps)?;
+    }
     Ok(Unsynced::after_delta(delta))
 }
 
-fn remove(top: BorrowedFd<'_>, delta: &Delta, cancel: &CancellationToken) -> Result<(), Error> {
+fn remove(
+    top: BorrowedFd<'_>,
+    delta: &Delta,
+    stamps: Option<&Stamps>,
+    cancel: &CancellationToken,
+) -> Result<(), Error> {
     let mut dirs = Dirs::new(top);
+    let unlink = |dir: BorrowedFd<'_>, name: &CStr| match stamps {
+        Some(stamps) => stamps.unlink(dir, name),
+        None => walk::unlink(dir, name),
+    };
     for path in &delta.removed {
         alive(cancel)?;
         let (parent, name) = split(path);
         let parent = dirs.open(parent)?;
-        match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
-            // A submodule's empty directory. (Linux says EISDIR, POSIX EPERM.)
-            Err(Errno::ISDIR | Errno::PERM) => rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR),
-            result => result,
-        }
-        .map_err(io_error("remove", path))?;
+        let removed = CString::new(name).map_err(std::io::Error::from).and_then(|name| {
+            match unlink(parent, &name)? {
+                Unlinked::Gone => {}
+                // A submodule's empty directory.
+                Unlinked::Directory => rustix::fs::unlinkat(parent, &name, AtFlags::REMOVEDIR)?,
+            }
+            Ok(())
+        });
+        removed.map_err(io_error("remove", path))?;
     }
     for path in &delta.removed_dirs {
         alive(cancel)?;
@@ -274,7 +293,7 @@ mod tests {
             let taken = take(place.as_fd(), place.as_fd(), "carried").unwrap();
             for (at, pair) in steps.windows(2).enumerate() {
                 let delta = delta(&pair[0], &pair[1], rules()).unwrap();
-                let unsynced = apply(taken.as_fd(), &delta, &blobs, &OPTIONS, &cancel).unwrap();
+                let unsynced = apply(&taken, &delta, &blobs, &OPTIONS, None, &cancel).unwrap();
                 durable::make_durable(taken.as_fd(), Durability::Syncfs, &unsynced).unwrap();
                 let whole = payload(&pair[1], rules()).unwrap();
                 prop_assert_eq!((delta.entries, delta.bytes), (whole.count(), whole.bytes));

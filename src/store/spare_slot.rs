@@ -23,7 +23,7 @@ use crate::store::layout::{Layout, open_inner};
 use crate::store::linkable::Linkable;
 use crate::store::names::SPARE;
 use crate::store::reap::Need;
-use crate::store::retired::{Recycled, RecycledSpare, Tree};
+use crate::store::retired::{ReadyTree, Recycled, RecycledSpare, Tree};
 use crate::store::spare::{self, Origin};
 use crate::store::staging_dir::StagingDir;
 use crate::store::stamps::Stamps;
@@ -326,7 +326,8 @@ impl SpareTask {
                 tracing::warn!(error = %error, "a half-made spare cannot be removed before the next start");
             }
         })?;
-        *slot.recycled.tree() = stamps.map(|stamps| Tree::Ready(stamps, None));
+        *slot.recycled.tree() =
+            stamps.map(|stamps| Tree::Ready(ReadyTree { stamps, looked_at: None, is_new: true }));
         Ok(())
     }
 

@@ -134,7 +134,7 @@ impl Store {
         let options = self.options.write_options();
         let (dir, unsynced, stamps) = match spare {
             TakenSpare::Copy(dir) => {
-                let unsynced = spare::apply(dir.as_fd(), delta, blobs, &options, cancel)?;
+                let unsynced = spare::apply(&dir, delta, blobs, &options, None, cancel)?;
                 (dir, unsynced, None)
             }
             TakenSpare::Recycled(spare) => match spare.carry(&place.name, delta, blobs, &options, cancel)? {

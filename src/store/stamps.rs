@@ -21,12 +21,14 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Stat};
+use rustix::io::Errno;
 use tokio_util::sync::CancellationToken;
 
 use super::journal::{Changes, Journal, Stamp};
 use super::stage::alive;
 use super::{Error, stage};
 use crate::fsx;
+use crate::fsx::walk::Unlinked;
 use crate::payload::join;
 
 /// A tree is carried on for so long. What a look cannot see does not live on for ever.
@@ -133,6 +135,11 @@ impl Stamps {
     /// The journal, locked.
     pub(super) fn journal(&self) -> MutexGuard<'_, Changes> {
         self.journal.lock()
+    }
+
+    /// Removes a name of a file: see [`Journal::unlink`].
+    pub(super) fn unlink(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Unlinked, Errno> {
+        self.journal.unlink(dir, name)
     }
 
     /// No change is later than this, but for those in the journal.

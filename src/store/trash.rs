@@ -6,20 +6,17 @@
 //! again.
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags, Stat};
-use rustix::io::Errno;
 use tokio_util::sync::CancellationToken;
 
-use crate::fsx;
-use crate::fsx::walk::{self, Unlinked};
+use crate::fsx::{self, walk};
 use crate::store::error::Error;
 use crate::store::journal::Journal;
 use crate::store::layout::Layout;
@@ -146,25 +143,6 @@ impl Trash {
     }
 }
 
-/// Removes a name that is no directory's, and notes that where the file has other names: its change time moves.
-fn unlink_noted(journal: &Journal, dir: BorrowedFd<'_>, name: &CStr) -> Result<Unlinked, Errno> {
-    let is_shared = |stat: &Stat| stat.st_nlink > 1 && fsx::file_type(stat).is_file();
-    if !fsx::stat(dir, name).is_ok_and(|stat| stat.is_some_and(|stat| is_shared(&stat))) {
-        return walk::unlink(dir, name);
-    }
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let Ok(file) = rustix::fs::openat(dir, name, flags, Mode::empty()) else {
-        return walk::unlink(dir, name);
-    };
-    let mut changes = journal.lock();
-    let before = rustix::fs::fstat(&file);
-    let unlinked = walk::unlink(dir, name);
-    if let (Ok(before), Ok(Unlinked::Gone), Ok(after)) = (before, &unlinked, rustix::fs::fstat(&file)) {
-        changes.changed(&before, &after);
-    }
-    unlinked
-}
-
 impl Drop for Trash {
     fn drop(&mut self) {
         {
@@ -214,10 +192,9 @@ impl Shared {
         let mut go_on = || if self.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         let removal = match &self.journal {
             None => walk::remove(&self.layout.trash, &name, &mut go_on),
-            Some(journal) => {
-                let unlink = &mut |dir: BorrowedFd<'_>, name: &CStr| unlink_noted(journal, dir, name);
-                walk::remove_by(&self.layout.trash, &name, &mut go_on, unlink)
-            }
+            Some(journal) => walk::remove_by(&self.layout.trash, &name, &mut go_on, &mut |dir, name| {
+                journal.unlink(dir, name)
+            }),
         };
         drop(lock);
         let mut jobs = self.jobs();
