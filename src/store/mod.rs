@@ -3,8 +3,8 @@
 //! Files: `layout` names and handles; `quarantine` what stands in their way; `link` the link; `lock` one writer;
 //! `state` what is on record; `stage`, `spare` and `carry` write trees, `durable` syncs them; `staged` and `spare_slot`
 //! what the store makes of them; `recycle` and `retired` generations that are used again, `stamps` whether somebody else
-//! changed them, `scrub` the look at what is current;
-//! `publish` the numbered order, `worktrees` that of git-sync's layout; `links` root links; `operator_file` files of
+//! changed them, `journal` what we changed ourselves, `linkable` files that generations share, `scrub` the look at what is
+//! current; `publish` the numbered order, `worktrees` that of git-sync's layout; `links` root links; `operator_file` files of
 //! the operator's beside what is published; `recover` what every start and every cycle mends; `takeover` what git-sync
 //! left; `verify` content against payload; `reap` and `trash` deletion; `inspect` a look without the lock; `probe` what
 //! the file system can do; `error`.
