@@ -2,16 +2,11 @@
 //! refused instead: a plan with more values than fit, and, where the root is in memory and counts as the container's
 //! that wrote it, a revision with more files.
 
-use std::path::Path;
-
-use rustix::fs::{FsWord, statfs};
 use rustix::process::{Resource, getrlimit};
 
 use crate::config::Settings;
+use crate::fsx::is_in_memory;
 use crate::human;
-
-/// TMPFS_MAGIC of Linux's `linux/magic.h`.
-const TMPFS: FsWord = 0x0102_1994;
 
 /// What the process itself may need beside what it keeps: docs/sizing.md, "Memory".
 const OWN: u64 = 128 << 20;
@@ -69,12 +64,6 @@ fn shares(limit: u64) -> (u64, u64) {
     (room - room / 4, room / 4)
 }
 
-/// Whether the file system of this path, or of where it is going to be, is one in memory.
-fn is_in_memory(path: &Path) -> bool {
-    let known = path.ancestors().find_map(|place| statfs(place).ok());
-    known.is_some_and(|known| known.f_type == TMPFS)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,11 +75,5 @@ mod tests {
             let (root, mirror) = shares(limit << 20);
             assert_eq!((mib(root), mib(mirror)), expected);
         }
-    }
-
-    #[test]
-    fn what_is_in_memory_is_known_before_it_is_made() {
-        assert!(is_in_memory(Path::new("/dev/shm/not/made/yet")));
-        assert!(!is_in_memory(Path::new("/proc")));
     }
 }

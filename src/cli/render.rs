@@ -16,7 +16,7 @@ use super::input::{self, Input};
 use crate::config;
 use crate::configmap::apply::ExtraKeys;
 use crate::configmap::{self, ClusterNamespace, Plan, Planned};
-use crate::desired::{Commit, Directory, KnownValues};
+use crate::desired::{Commit, Directory};
 
 /// Options of `treeswap render`.
 #[derive(Debug, clap::Args)]
@@ -59,7 +59,8 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
             let fetched = args.input.fetched(given, "render")?;
             let (objects, revision) = input::fetch(&fetched)?;
             let stamp = (args.version_key != "off").then(|| revision.to_string());
-            planner.plan(&Commit::new(&objects, revision, &KnownValues::default()), stamp)?
+            let known = planner.known_values(&objects);
+            planner.plan(&Commit::new(&objects, revision, &known), stamp)?
         }
     };
     write(args, &chosen(args, &plan)?)?;

@@ -134,6 +134,16 @@ impl Value {
             Ok(_) => (ValueEncoding::Text, content),
             Err(_) => (ValueEncoding::Binary, content),
         };
+        Self::of(bytes, form, digest)
+    }
+
+    /// One that was made before, of what it gave. Nothing where that is no value.
+    pub fn restored(bytes: Vec<u8>, form: ValueEncoding, digest: [u8; 32]) -> Option<Self> {
+        let is_one = form != ValueEncoding::Text || std::str::from_utf8(&bytes).is_ok();
+        is_one.then(|| Self::of(bytes, form, digest))
+    }
+
+    fn of(bytes: Vec<u8>, form: ValueEncoding, digest: [u8; 32]) -> Self {
         let json_len = match form {
             ValueEncoding::Text => json_len(&bytes),
             ValueEncoding::Binary | ValueEncoding::Gzip => bytes.len().div_ceil(3) * 4, // base64
@@ -157,7 +167,7 @@ impl Value {
     }
 
     /// Of the content before compression.
-    pub(super) fn digest(&self) -> &[u8; 32] {
+    pub fn digest(&self) -> &[u8; 32] {
         &self.digest
     }
 }

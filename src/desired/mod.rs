@@ -4,15 +4,18 @@
 //! from the tree; `configmap` makes a plan of both; what the plan asks for is the [`Desired`] state, with a digest of all
 //! that decided it besides the tree. Nothing is written anywhere.
 
+mod known;
 mod tree;
 
-pub use tree::{Commit, Directory, KnownValues, Listing, Tree};
+pub use known::KnownValues;
+pub use tree::{Commit, Directory, Listing, Tree};
 
 use crate::configmap::apply::{Deciding, Desired, ExtraKeys, Placement, VersionKey};
 use crate::configmap::{
     self, BadLink, Dialect, Finding, Plan, Policies, Refused, RuleSet, RulesError, Setting,
 };
-use crate::mirror;
+use crate::fsx;
+use crate::mirror::{self, Objects};
 use crate::payload::BlobError;
 use crate::revision::Revision;
 
@@ -106,6 +109,16 @@ impl Planner {
     /// The plan for a tree, stamped with a text, unless policies refuse it. Blocking.
     pub fn plan(&self, tree: &dyn Tree, stamp: Option<String>) -> Result<Plan, Error> {
         self.carried_out(&self.rules_of(tree)?, tree, &self.plan_options(stamp))
+    }
+
+    /// What plans of these objects have in common. Values are kept in a file for the next process, unless that would be in
+    /// the memory that plans are limited for.
+    pub fn known_values(&self, objects: &Objects) -> KnownValues {
+        let file = objects.values_file();
+        match self.options.most_bytes.is_some() && fsx::is_in_memory(&file) {
+            true => KnownValues::default(),
+            false => KnownValues::with_file(file),
+        }
     }
 
     fn plan_options(&self, stamp: Option<String>) -> configmap::Options {

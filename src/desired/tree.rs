@@ -1,15 +1,15 @@
 //! Trees of files that rules read: a directory, or a revision of a mirror.
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::Read as _;
 use std::num::NonZero;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::Error;
+use super::known::KnownValues;
 use crate::configmap::{self, Contents, Patterns, Source, Unmade, Value};
 use crate::mirror::{Listed, Objects};
 use crate::payload::{BlobError, BlobReader, BlobSource};
@@ -114,20 +114,10 @@ pub struct Commit<'m> {
     known: &'m KnownValues,
 }
 
-/// Values of plans that are still kept, by the blobs that they were made of: the next plan reads what changed.
-#[derive(Debug, Default)]
-pub struct KnownValues(Mutex<HashMap<(ObjectId, bool), Weak<Value>>>);
-
-impl KnownValues {
-    fn lock(&self) -> MutexGuard<'_, HashMap<(ObjectId, bool), Weak<Value>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl<'m> Commit<'m> {
     /// The tree of a revision. No pack of the mirror is removed while it lives. What is known is not read again.
     pub fn new(objects: &'m Objects, revision: Revision, known: &'m KnownValues) -> Self {
-        known.lock().retain(|_, value| value.strong_count() > 0);
+        known.forget_dropped();
         Self { objects, revision, blobs: objects.blobs(), known }
     }
 }
@@ -166,6 +156,8 @@ impl Contents for Blobs<'_> {
     /// On as many threads as there are processors: inflating and compressing is all there is to it.
     fn values(&mut self, wanted: &[Source], room: u64) -> Result<Vec<Arc<Value>>, Unmade> {
         let ids: Vec<ObjectId> = wanted.iter().map(|source| self.ids[source.file]).collect();
+        let keys = || ids.iter().zip(wanted).map(|(id, source)| (*id, source.compress));
+        let _found = self.known.read_file(keys(), room); // known while they are held
         let order = self.source.order(&ids);
         let work = Work {
             blobs: self,
@@ -180,14 +172,17 @@ impl Contents for Blobs<'_> {
         };
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
         on_threads(processors.clamp(1, 8).min(wanted.len() / OF_THREAD + 1), || work.run());
-        if work.held.into_inner() > room {
+        let bytes = work.held.into_inner();
+        if bytes > room {
             return Err(Unmade::TooMuch);
         }
         if let Some((at, error)) = work.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(Unmade::Unread { at, error });
         }
         #[expect(clippy::expect_used, reason = "every thread went on until none was left, and none failed")]
-        let made = work.made.into_iter().map(|value| value.into_inner().expect("it was made")).collect();
+        let made: Vec<Arc<Value>> =
+            work.made.into_iter().map(|value| value.into_inner().expect("it was made")).collect();
+        self.known.write_file(bytes, keys().zip(made.iter().map(|value| &**value)));
         Ok(made)
     }
 }
@@ -244,7 +239,7 @@ impl Work<'_> {
         let source = self.wanted[at];
         let id = self.blobs.ids[source.file];
         let key = (id, source.compress);
-        if let Some(value) = self.blobs.known.lock().get(&key).and_then(Weak::upgrade) {
+        if let Some(value) = self.blobs.known.get(&key) {
             self.keep(at, value);
             return Ok(());
         }
@@ -258,7 +253,7 @@ impl Work<'_> {
             return Ok(()); // of another large one
         }
         let value = Arc::new(Value::new(read(&mut **reader, &id, size)?, source.compress));
-        self.blobs.known.lock().insert(key, Arc::downgrade(&value));
+        self.blobs.known.made(key, &value);
         self.keep(at, value);
         Ok(())
     }
@@ -347,6 +342,17 @@ mod tests {
         assert_eq!(values(&[1], true, &known).1, 1, "compressed it is another value");
         drop((first, second));
         assert_eq!(values(&[1], false, &known).1, 1, "no plan has it any more");
+    }
+
+    #[test]
+    fn with_what_the_last_process_kept_no_blob_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let known = || KnownValues::with_file(dir.path().join("values"));
+        let (first, read) = values(&[1, 2, 3, 2], true, &known());
+        assert_eq!(read, 3);
+        assert_eq!(values(&[1, 2, 3, 2], true, &known()), (first, 0));
+        assert_eq!(values(&[1, 4], true, &known()).1, 1);
+        assert_eq!(values(&[1, 4], false, &known()).1, 2, "uncompressed they are other values");
     }
 
     #[test]

@@ -7,6 +7,8 @@
 
 #[cfg(feature = "program")]
 mod holders;
+#[cfg(feature = "program")]
+mod tmpfs;
 pub mod walk;
 
 use std::ffi::{CStr, CString, OsStr, OsString};
@@ -22,7 +24,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::path::Arg;
 
 #[cfg(feature = "program")]
-pub use holders::{Holder, lock_holders};
+pub use {holders::Holder, holders::lock_holders, tmpfs::is_in_memory};
 
 /// Whether an error of the kernel's stays until an operator acts: no room, no right, a file system that cannot.
 pub fn needs_operator(kind: io::ErrorKind) -> bool {

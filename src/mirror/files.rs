@@ -11,6 +11,8 @@ use super::error::Error;
 pub(super) const MARK: &str = "treeswap";
 /// Our only ref.
 pub(super) const TIP: &str = "refs/treeswap/tip";
+/// Values that plans made of blobs.
+pub(super) const VALUES: &str = "treeswap-values";
 /// What a mirror that was set aside is called, with a number behind it.
 pub(super) const BROKEN: &str = "broken-";
 /// Where commits are looked at, below the mirror's directory.

@@ -8,12 +8,12 @@ use std::path::Path;
 use fs_err as fs;
 
 use super::error::Error;
-use super::files::{HISTORY, MARK, TIP, local};
+use super::files::{HISTORY, MARK, TIP, VALUES, local};
 use super::modules;
 use super::repo_kind::RepoKind;
 
 /// Names of files.
-const FILES: [&str; 6] = [MARK, "HEAD", "config", "shallow", "packed-refs", TIP];
+const FILES: [&str; 7] = [MARK, "HEAD", "config", "shallow", "packed-refs", TIP, VALUES];
 
 /// Names of directories.
 const DIRECTORIES: [&str; 7] =

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! DIR/treeswap          our mark, the lock of the mirror's writer, and the mirror's size without garbage
+//! DIR/treeswap-values   what plans of ConfigMaps made of blobs, a cache that `desired` reads and writes
 //! DIR/config            git's, with the remote's URL, by which another mirror may take over what is here
 //! DIR/objects/pack/     everything that was fetched
 //! DIR/shallow           commits whose parents are not kept

@@ -445,6 +445,11 @@ impl Objects {
         self.read_top(revision, path, |_, at| Ok(at.tree))
     }
 
+    /// Where what was made of blobs may be kept.
+    pub fn values_file(&self) -> PathBuf {
+        self.shared.dir.join(files::VALUES)
+    }
+
     /// Contents of blobs, for any number of threads. No pack is removed while it lives.
     pub fn blobs(&self) -> Box<dyn BlobSource + Send> {
         Box::new(blobs::Blobs::new(Arc::clone(&self.shared)))

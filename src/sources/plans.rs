@@ -14,14 +14,15 @@ pub(super) struct Plans {
     objects: Objects,
     planner: Planner,
     planned: Mutex<Option<Arc<Desired>>>,
-    /// Of what is kept.
+    /// Of what is kept, and of what the last process had.
     known: Arc<KnownValues>,
 }
 
 impl Plans {
     /// Of a mirror's objects.
     pub(super) fn new(objects: Objects, planner: Planner) -> Self {
-        Self { objects, planner, planned: Mutex::new(None), known: Arc::default() }
+        let known = Arc::new(planner.known_values(&objects));
+        Self { objects, planner, planned: Mutex::new(None), known }
     }
 
     /// What a revision asks for.

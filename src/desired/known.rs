@@ -1,0 +1,325 @@
+//! Values that need not be made again: those of plans that are still kept, and those of the last plan, in a file of the
+//! mirror, for the next process.
+//!
+//! The file is written whole, under another name first, and never added to, so it has what one plan holds and no more. It
+//! is a cache: each entry has a checksum, and nothing after one that is wrong is used. Who can write it can write the
+//! mirror's packs, too, which are not hashed again when they are read either.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, BufWriter, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use aws_lc_rs::digest::{Context, SHA256};
+use rustix::fs::OFlags;
+
+use crate::configmap::{Value, ValueEncoding};
+use crate::revision::ObjectId;
+
+/// What a value is made of: a blob, compressed or not.
+pub(super) type Key = (ObjectId, bool);
+
+/// The form of the file. Another release may compress otherwise, and begins anew.
+const FORM: &str = concat!("treeswap values 1 ", env!("CARGO_PKG_VERSION"), "\n");
+
+/// Bytes of values that are kept in the file: those of a plan that has more are not.
+const FILE_MAX: u64 = 256 << 20;
+
+/// Bytes of one value in it: a ConfigMap holds no more.
+const VALUE_MAX: usize = 1 << 20;
+
+/// The file is written anew when this part of what a plan holds is not in it.
+const STALE_PART: u64 = 64;
+
+/// Id, compressed or not, form, length and digest of an entry.
+const HEAD: usize = 20 + 1 + 1 + 4 + 32;
+
+/// Its checksum, after its bytes.
+const SUM: usize = 32;
+
+/// Values of plans that are still kept, by the blobs that they were made of: the next plan reads what changed.
+#[derive(Debug, Default)]
+pub struct KnownValues {
+    held: Mutex<HashMap<Key, Weak<Value>>>,
+    file: Option<PathBuf>,
+    /// The file was read by this process.
+    is_read: AtomicBool,
+    /// Bytes of values that were made since it was read or written.
+    unwritten: AtomicU64,
+}
+
+impl KnownValues {
+    /// With a file in which values outlive the process.
+    pub fn with_file(path: PathBuf) -> Self {
+        Self { file: Some(path), ..Self::default() }
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<Key, Weak<Value>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets what no plan has any more.
+    pub(super) fn forget_dropped(&self) {
+        self.held().retain(|_, value| value.strong_count() > 0);
+    }
+
+    /// A value that is held.
+    pub(super) fn get(&self, key: &Key) -> Option<Arc<Value>> {
+        self.held().get(key).and_then(Weak::upgrade)
+    }
+
+    /// Remembers a value that was made, as long as somebody has it.
+    pub(super) fn made(&self, key: Key, value: &Arc<Value>) {
+        self.unwritten.fetch_add(value.bytes().len() as u64, Ordering::Relaxed);
+        self.held().insert(key, Arc::downgrade(value));
+    }
+
+    /// Those of the wanted values that the file has, read once in a process; known as long as what is returned is held.
+    /// No more than so many bytes of them.
+    pub(super) fn read_file(&self, wanted: impl Iterator<Item = Key>, room: u64) -> Vec<Arc<Value>> {
+        let Some(path) = self.file.as_ref().filter(|_| !self.is_read.swap(true, Ordering::Relaxed)) else {
+            return Vec::new();
+        };
+        let mut held = self.held();
+        let mut missing: HashSet<Key> = wanted.collect();
+        missing.retain(|key| held.get(key).is_none_or(|value| value.strong_count() == 0));
+        let mut found = Vec::new();
+        let take = |key, value| {
+            let value = Arc::new(value);
+            held.insert(key, Arc::downgrade(&value));
+            found.push(value);
+        };
+        match read(path, room, |key| missing.remove(key), take) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                tracing::info!("{} is written anew: {error}", path.display());
+                self.unwritten.store(u64::MAX / 2, Ordering::Relaxed);
+            }
+        }
+        found
+    }
+
+    /// Writes all that a plan holds, so many bytes of values, unless the file has most of it, or it is too much.
+    pub(super) fn write_file<'v>(&self, bytes: u64, all: impl Iterator<Item = (Key, &'v Value)>) {
+        let Some(path) = &self.file else { return };
+        let unwritten = self.unwritten.load(Ordering::Relaxed);
+        if unwritten == 0 || unwritten < bytes / STALE_PART || bytes > FILE_MAX {
+            return;
+        }
+        self.unwritten.store(0, Ordering::Relaxed); // where it cannot be written, not every plan tries
+        if let Err(error) = write(path, all) {
+            tracing::debug!("{} cannot be written: {error}", path.display());
+        }
+    }
+}
+
+/// Reads the values that are wanted. What is not of our making, or was cut or changed, is an error, after what is whole.
+fn read(
+    path: &Path,
+    mut room: u64,
+    mut is_wanted: impl FnMut(&Key) -> bool,
+    mut take: impl FnMut(Key, Value),
+) -> io::Result<()> {
+    let damaged = || io::Error::other("it is damaged");
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(damaged());
+    }
+    let mut file = BufReader::with_capacity(1 << 17, file);
+    let mut form = [0; FORM.len()];
+    file.read_exact(&mut form)?;
+    if form != FORM.as_bytes() {
+        return Err(io::Error::other("another release wrote it"));
+    }
+    while !file.fill_buf()?.is_empty() {
+        let mut head = [0; HEAD];
+        file.read_exact(&mut head)?;
+        let entry = Entry::of(&head).ok_or_else(damaged)?;
+        if !is_wanted(&entry.key) {
+            file.seek_relative((entry.length + SUM) as i64)?;
+            continue;
+        }
+        let Some(left) = room.checked_sub(entry.length as u64) else { return Ok(()) };
+        room = left;
+        let mut bytes = vec![0; entry.length];
+        file.read_exact(&mut bytes)?;
+        let mut sum = [0; SUM];
+        file.read_exact(&mut sum)?;
+        if sum != checksum(&head, &bytes) {
+            return Err(damaged());
+        }
+        take(entry.key, Value::restored(bytes, entry.encoding, entry.digest).ok_or_else(damaged)?);
+    }
+    Ok(())
+}
+
+/// Writes a file of these values in the place of the one that is there.
+fn write<'v>(path: &Path, all: impl Iterator<Item = (Key, &'v Value)>) -> io::Result<()> {
+    // Swept with the mirror's other locks. One that is there is another process's, or was left by a crash.
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".lock");
+    let temporary = PathBuf::from(temporary);
+    let file = File::options().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    let mut seen = HashSet::new();
+    let fill = || -> io::Result<()> {
+        let mut file = BufWriter::with_capacity(1 << 17, file);
+        file.write_all(FORM.as_bytes())?;
+        for (key, value) in all.filter(|(key, value)| value.bytes().len() <= VALUE_MAX && seen.insert(*key)) {
+            let (length, digest) = (value.bytes().len(), *value.digest());
+            let head = Entry { key, encoding: value.form(), length, digest }.head();
+            file.write_all(&head)?;
+            file.write_all(value.bytes())?;
+            file.write_all(&checksum(&head, value.bytes()))?;
+        }
+        file.flush()?;
+        std::fs::rename(&temporary, path)
+    };
+    fill().inspect_err(|_| drop(std::fs::remove_file(&temporary)))
+}
+
+/// What is before an entry's bytes.
+struct Entry {
+    key: Key,
+    encoding: ValueEncoding,
+    length: usize,
+    digest: [u8; 32],
+}
+
+impl Entry {
+    fn head(&self) -> [u8; HEAD] {
+        let mut head = [0; HEAD];
+        head[..20].copy_from_slice(&self.key.0.0);
+        head[20] = self.key.1.into();
+        head[21] = self.encoding as u8;
+        head[22..26].copy_from_slice(&(self.length as u32).to_be_bytes()); // VALUE_MAX is less
+        head[26..].copy_from_slice(&self.digest);
+        head
+    }
+
+    fn of(head: &[u8; HEAD]) -> Option<Self> {
+        let encodings = [ValueEncoding::Text, ValueEncoding::Binary, ValueEncoding::Gzip];
+        let encoding = encodings.into_iter().find(|encoding| *encoding as u8 == head[21])?;
+        let (id, rest) = head.split_first_chunk::<20>()?;
+        let length = u32::from_be_bytes(*rest[2..].first_chunk()?) as usize;
+        let digest = *rest.last_chunk()?;
+        (length <= VALUE_MAX).then_some(Self {
+            key: (ObjectId(*id), head[20] != 0),
+            encoding,
+            length,
+            digest,
+        })
+    }
+}
+
+fn checksum(head: &[u8], bytes: &[u8]) -> [u8; SUM] {
+    let mut context = Context::new(&SHA256);
+    context.update(head);
+    context.update(bytes);
+    let mut sum = [0; SUM];
+    sum.copy_from_slice(context.finish().as_ref());
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: u8, compress: bool) -> Key {
+        (ObjectId([number; 20]), compress)
+    }
+
+    fn values() -> Vec<(Key, Arc<Value>)> {
+        let of = |number: u8, content: &[u8], compress| {
+            (key(number, compress), Arc::new(Value::new(content.to_vec(), compress)))
+        };
+        vec![of(1, b"text \"\n", false), of(1, b"text \"\n", true), of(2, b"\xff", false), of(3, b"", true)]
+    }
+
+    /// What another process finds, with room for so many bytes.
+    fn found(path: &Path, wanted: &[Key], room: u64) -> (KnownValues, Vec<Arc<Value>>) {
+        let known = KnownValues::with_file(path.to_owned());
+        let found = known.read_file(wanted.iter().copied(), room);
+        (known, found)
+    }
+
+    fn written(dir: &Path) -> PathBuf {
+        let path = dir.join("values");
+        let known = KnownValues::with_file(path.clone());
+        let all = values();
+        all.iter().for_each(|(key, value)| known.made(*key, value));
+        known.write_file(100, all.iter().map(|(key, value)| (*key, &**value)));
+        path
+    }
+
+    #[test]
+    fn another_process_finds_what_it_wants_as_it_was_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = written(dir.path());
+        let all = values();
+        let keys: Vec<Key> = all.iter().map(|(key, _)| *key).collect();
+        let (known, held) = found(&path, &keys, 1_000);
+        assert!(all.iter().all(|(key, value)| known.get(key).as_ref() == Some(value)));
+        assert_eq!(held.len(), 4);
+        assert!(known.read_file(keys.iter().copied(), 1_000).is_empty(), "once");
+        let (known, held) = found(&path, &[key(2, false), key(9, false)], 1_000);
+        assert_eq!((held.len(), known.get(&key(1, false))), (1, None));
+        assert!(found(&path, &keys, 6).1.len() < 4, "no more than there is room for");
+    }
+
+    #[test]
+    fn nothing_is_used_that_was_cut_or_changed_and_the_file_is_written_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = written(dir.path());
+        let whole = std::fs::read(&path).unwrap();
+        let all = values();
+        let keys: Vec<Key> = all.iter().map(|(key, _)| *key).collect();
+        let right = |value: &Arc<Value>| all.iter().any(|(_, right)| right == value);
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            for bytes in [&changed, &whole[..at]] {
+                std::fs::write(&path, bytes).unwrap();
+                let (known, held) = found(&path, &keys, 1_000);
+                assert!(held.iter().all(right), "at {at}");
+                for (key, value) in &all {
+                    assert!(known.get(key).is_none_or(|found| found == *value), "at {at}");
+                }
+            }
+        }
+        std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+        let (known, _held) = found(&path, &keys, 1_000);
+        known.write_file(1_000_000, all.iter().map(|(key, value)| (*key, &**value)));
+        assert_eq!(std::fs::read(&path).unwrap(), whole);
+    }
+
+    #[test]
+    fn the_file_is_written_where_enough_is_new_and_never_beyond_its_bound() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("values");
+        let known = KnownValues::with_file(path.clone());
+        let (key, value) = values().remove(0);
+        let all = || std::iter::once((key, &*value));
+        known.write_file(0, all());
+        assert!(!path.exists(), "nothing is new");
+        known.made(key, &value);
+        known.write_file(7 * STALE_PART + STALE_PART, all());
+        assert!(!path.exists(), "too little is new");
+        known.write_file(FILE_MAX + 1, all());
+        assert!(!path.exists(), "it is too much");
+        known.write_file(7, all());
+        assert!(path.exists());
+        let large = Arc::new(Value::new(vec![7; VALUE_MAX + 1], false));
+        known.made(key, &large);
+        known.write_file(7, std::iter::once((key, &*large)));
+        assert_eq!(std::fs::read(&path).unwrap(), FORM.as_bytes(), "no ConfigMap holds it");
+        std::fs::write(dir.path().join("values.lock"), "").unwrap();
+        known.made(key, &value);
+        known.write_file(7, all());
+        assert_eq!(std::fs::read(&path).unwrap(), FORM.as_bytes(), "another process writes it");
+    }
+}
