@@ -122,10 +122,10 @@ impl Check<'_> {
             },
             spare: match given.spare.as_str() {
                 "off" => store::Spare::Off,
-                "link" => store::Spare::Link,
                 "copy" => store::Spare::Copy,
-                // What a gate looks at may stay open there.
+                // What a gate looks at may stay open there, and be changed.
                 _ if self.args.hooks.pre_publish_gate => store::Spare::Copy,
+                "link" => store::Spare::Link,
                 _ => store::Spare::Recycle,
             },
             group_write: given.group_write,

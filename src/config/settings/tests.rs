@@ -9,10 +9,14 @@ struct Bare {
     args: Args,
 }
 
-fn pace(flags: &[&str]) -> Timing {
+fn settings(flags: &[&str]) -> Settings {
     let given = ["treeswap", "--repo=https://git.example.com/x", "--root=/config"].iter().chain(flags);
     let args = Bare::try_parse_from(given).unwrap().args;
-    Settings::new(&args, &Origins::default(), &Hidden::default()).unwrap().sync.pace
+    Settings::new(&args, &Origins::default(), &Hidden::default()).unwrap()
+}
+
+fn pace(flags: &[&str]) -> Timing {
+    settings(flags).sync.pace
 }
 
 #[test]
@@ -26,4 +30,21 @@ fn what_waits_for_a_first_revision_is_asked_again_within_half_a_minute() {
     assert_eq!(ceilings(&["--period=1h"]), (S(30), S(300)));
     assert_eq!(ceilings(&["--period=1s"]), (S(10), S(10)));
     assert_eq!(ceilings(&["--max-backoff=2m"]), (S(120), S(120)), "who says it means it");
+}
+
+#[test]
+fn what_a_gate_may_change_or_keep_open_is_neither_shared_nor_used_again() {
+    use crate::store::Spare;
+    let gate = ["--pre-publish-gate", "--pre-publish-exechook-command=/bin/true"];
+    for (given, without, with) in [
+        ("recycle", Spare::Recycle, Spare::Copy),
+        ("link", Spare::Link, Spare::Copy),
+        ("copy", Spare::Copy, Spare::Copy),
+        ("off", Spare::Off, Spare::Off),
+    ] {
+        let spare = format!("--spare={given}");
+        let chosen = |flags: &[&str]| settings(flags).store.spare;
+        assert_eq!(chosen(&[&spare]), without, "{given}");
+        assert_eq!(chosen(&[&spare, gate[0], gate[1]]), with, "{given}");
+    }
 }
