@@ -104,14 +104,24 @@ impl Journal {
 }
 
 impl Changes {
-    /// Whether an inode with this change time had one no later than `since` before our own changes.
+    /// Whether an inode with this change time had one no later than `since` before our own changes. Its content must be
+    /// older than these, too: what somebody writes in the same tick as our last change does not move the change time.
     pub(super) fn explain(&self, stat: &Stat, since: Stamp) -> bool {
-        let change = self.0.get(&stat.st_ino);
-        change.is_some_and(|change| change.to == Stamp::of_change(stat) && change.from <= since)
+        self.0.get(&stat.st_ino).is_some_and(|change| {
+            let is_older = change.from == Stamp::EARLIEST || Stamp::of_content(stat) <= change.from;
+            is_older && change.to == Stamp::of_change(stat) && change.from <= since
+        })
     }
 
-    /// We changed this inode.
+    /// We linked, moved or removed a name of this inode. If anything else about it changed between the two looks,
+    /// somebody else was there, and nothing is noted.
     pub(super) fn changed(&mut self, before: &Stat, after: &Stat) {
+        let rest = |stat: &Stat| {
+            (Stamp::of_content(stat), stat.st_size, stat.st_mode, stat.st_uid, stat.st_gid, stat.st_ino)
+        };
+        if rest(before) != rest(after) {
+            return;
+        }
         let before_this = self.0.get(&after.st_ino).filter(|change| change.to == Stamp::of_change(before));
         let from = before_this.map_or(Stamp::of_change(before), |change| change.from);
         self.put(after, from);
@@ -149,6 +159,7 @@ impl Changes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
     fn stat(path: &Path) -> Stat {
@@ -222,6 +233,38 @@ mod tests {
         let known = file.now();
         file.link(true);
         assert!(file.is_explained(known), "who has looked at it since");
+    }
+
+    #[test]
+    fn what_somebody_writes_between_our_looks_is_not_ours() {
+        type Act = fn(&Path);
+        let acts: [Act; 3] = [
+            |path| fs_err::write(path, "y").unwrap(),
+            |path| fs_err::set_permissions(path, PermissionsExt::from_mode(0o640)).unwrap(),
+            |path| std::os::unix::fs::chown(path, None, Some(1)).unwrap(),
+        ];
+        let acts = if rustix::process::geteuid().is_root() { &acts[..] } else { &acts[..2] };
+        for (number, act) in acts.iter().enumerate() {
+            let mut file = File::new();
+            let (first, path) = (file.now(), file.dir.path().join("0"));
+            later();
+            let before = file.stat();
+            act(&path);
+            fs_err::hard_link(&path, file.dir.path().join("1")).unwrap();
+            file.changes.changed(&before, &file.stat());
+            assert!(!file.is_explained(first), "{number}");
+        }
+    }
+
+    #[test]
+    fn what_somebody_writes_in_the_tick_of_our_change_is_not_ours() {
+        let mut file = File::new();
+        let first = file.now();
+        file.link(true);
+        let mut stat = file.stat();
+        (stat.st_mtime, stat.st_mtime_nsec) = (stat.st_ctime, stat.st_ctime_nsec);
+        assert!(file.is_explained(first));
+        assert!(!file.changes.explain(&stat, first));
     }
 
     #[test]
