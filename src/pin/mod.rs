@@ -416,7 +416,9 @@ fn why_nothing(link: &Path) -> String {
             "`treeswap status {root}` says what the sync does; `treeswap pin --wait 1m` waits for the first generation"
         )
     } else {
-        format!("{root} is no root of treeswap: name the --root of `treeswap sync`, or the link it keeps")
+        format!(
+            "no writer has opened {root}: start `treeswap sync`, or name the --root that it has, or the link it keeps"
+        )
     }
 }
 

@@ -45,7 +45,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A directory without a publication.
-    #[error("{} is no root of treeswap: it holds neither ..data nor ..treeswap", path.display())]
+    #[error("no writer has opened {}: it holds neither ..data nor ..treeswap", path.display())]
     NoRoot {
         /// The directory.
         path: PathBuf,
@@ -228,9 +228,10 @@ impl Error {
     pub fn hints(&self) -> Vec<String> {
         use io::ErrorKind as Kind;
         let hint = match self {
-            Self::NoRoot { .. } | Self::NoDirectory { .. } => {
-                "name the directory that `treeswap sync` has as --root"
+            Self::NoRoot { .. } => {
+                "`treeswap sync` makes them when it starts; if it runs, name the directory that it has as --root"
             }
+            Self::NoDirectory { .. } => "name the directory that `treeswap sync` has as --root",
             Self::Dangling { .. } => "make that directory, or give --root the directory that is meant",
             Self::Refused { .. } => {
                 "give --root a directory of its own, for example an emptyDir's mount path"

@@ -24,7 +24,7 @@ fn what_is_no_root_is_said_to_be_none() {
     complains(&pin, 1, &[&format!("hint: there is no directory {absent}: ")]);
     let dir = text(world.dir());
     let pin = treeswap(&world, &["pin", &dir, "--", "true"], &[]);
-    complains(&pin, 1, &[&format!("hint: {dir} is no root of treeswap")]);
+    complains(&pin, 1, &[&format!("hint: no writer has opened {dir}")]);
     // A root in which nothing is published yet: the command in the hint is one that can be run.
     std::fs::create_dir_all(world.root.join("..treeswap")).unwrap();
     let root = text(&world.root);
