@@ -547,7 +547,7 @@ fn a_generation_that_a_power_cut_may_have_spoilt_is_compared_before_ready_and_ke
 fn a_retired_generation_is_used_again_unless_somebody_wrote_into_it() {
     for spoilt in [false, true] {
         let world = World::new();
-        let sidecar = Sidecar::start(&world, &["--grace=0s", "--log-level=debug"]);
+        let sidecar = Sidecar::start(&world, &["--grace=0s", "--spare=recycle", "--log-level=debug"]);
         let ready = world.root.join("..treeswap/spare/ready");
         let inode = || world.root.join("..data/jobs/nightly.yaml").metadata().unwrap().ino();
         let mut inodes = Vec::new();

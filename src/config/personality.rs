@@ -35,7 +35,7 @@ defaults! {
     LAYOUT = "layout": "kubelet", "git-sync";
     SUBMODULES = "submodules": "off", "recursive";
     SYMLINKS = "symlinks": "safe", "keep";
-    SPARE = "spare": "recycle", "off";
+    SPARE = "spare": "link", "off";
     GIT_GC = "git-gc": "auto", "always";
     GRACE = "grace": "30s", "0s";
     MAX_GENERATIONS = "max-generations": "8", "1000";

@@ -99,13 +99,14 @@ pub enum Durability {
 /// How the next generation is prepared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Spare {
-    /// A retired generation that nobody else changed, carried forward; where there is none, as [`Spare::Copy`].
+    /// A retired generation that nobody else changed, carried forward; where there is none, hard links of the current
+    /// one: what did not change is shared among generations, see [`linkable`].
     #[default]
+    Link,
+    /// As [`Spare::Link`], but where nothing has retired, as [`Spare::Copy`]: generations share nothing.
     Recycle,
     /// A private full copy of the current generation, kept ready.
     Copy,
-    /// As [`Spare::Recycle`], but what did not change is shared among generations, by hard links: see [`linkable`].
-    Link,
     /// None: every generation is written in full.
     Off,
 }

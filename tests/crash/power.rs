@@ -114,6 +114,7 @@ fn ext4_with_its_journal_but_without_its_data() {
 #[test]
 fn retired_generations_that_are_used_again() {
     cut("ext4", "recycle", 1);
+    cut("ext4", "recycle-copies", 1);
     cut("xfs", "recycle", 1);
 }
 

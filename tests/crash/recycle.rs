@@ -5,9 +5,19 @@ use std::os::unix::fs::PermissionsExt;
 use crate::common::{Files, Snapshot, World, run};
 use crate::scenario::{ONCE, Stage, new, old};
 
-/// Four commits, the first of them published. The ref moves on when a spare is ready: a copy for the third commit, a
-/// generation that retired for the fourth.
-pub fn recycle(world: &World) -> Stage {
+/// Where generations share files: the spare for the third commit is made of links.
+pub fn sharing(world: &World) -> Stage {
+    recycle(world, "--spare=link")
+}
+
+/// Where they share nothing: the spare for the third commit is a copy.
+pub fn copying(world: &World) -> Stage {
+    recycle(world, "--spare=recycle")
+}
+
+/// Four commits, the first of them published. The ref moves on when a spare is ready; for the fourth commit that is a
+/// generation that retired.
+fn recycle(world: &World, spare: &'static str) -> Stage {
     let files = [old(), new(), old().file("README", "third"), new().file("same/other", "fourth")];
     let commits: Vec<String> = files.iter().map(|files: &Files| world.remote.commit(files)).collect();
     world.remote.reset(&commits[0]);
@@ -18,7 +28,7 @@ pub fn recycle(world: &World) -> Stage {
         ["first", "second", "third", "fourth"].into_iter().zip(snapshots).collect();
     let tip = acceptable[3].1.clone();
     let hook = hook(world, &commits);
-    let run = [LOOP, &["--exechook-command", hook.leak()]].concat();
+    let run = [LOOP, &[spare, "--exechook-command", hook.leak()]].concat();
     Stage {
         run: run.leak(),
         idle: Some(std::time::Duration::from_millis(500)),

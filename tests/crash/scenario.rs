@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::remote::Away;
 use crate::common::root::{self, GIT_SYNC};
 use crate::common::{Files, Snapshot, World, run};
-use crate::recycle::recycle;
+use crate::recycle::{copying, sharing};
 use crate::sources::{self, Sources};
 
 /// A situation, made anew for each worker; restored before each run.
@@ -90,7 +90,8 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "rewind", prepare: rewind },
     Scenario { name: "heal", prepare: heal },
     Scenario { name: "spare", prepare: spare },
-    Scenario { name: "recycle", prepare: recycle },
+    Scenario { name: "recycle", prepare: sharing },
+    Scenario { name: "recycle-copies", prepare: copying },
     Scenario { name: "idle", prepare: idle },
     Scenario { name: "worktree", prepare: worktree },
     Scenario { name: "exchange", prepare: exchange },

@@ -58,6 +58,7 @@ fn preparing_a_spare_survives_a_kill() {
 #[test]
 fn recycling_survives_a_kill() {
     run("recycle", "", Disturbance::Kill, sampled(61), &Memory, 3);
+    run("recycle-copies", "", Disturbance::Kill, sampled(127), &Memory, 3);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::repository::NUMBER;
-use crate::subject::{How, LINKS, OURS, treeswap};
+use crate::subject::{COPIES, How, OURS, treeswap};
 use crate::table::Table;
 use crate::{Bench, directory};
 
@@ -46,7 +46,7 @@ fn one(bench: &Bench, table: &mut Table, row: &str, more: &[&str], group: Option
         return;
     }
     // How the next generation will be prepared makes no difference to the first.
-    for subject in bench.subjects.iter().filter(|subject| subject.name != LINKS) {
+    for subject in bench.subjects.iter().filter(|subject| subject.name != COPIES) {
         let world = directory(&bench.options);
         bench.server.forget();
         bench.asked.lock().expect("no test thread panicked").take();

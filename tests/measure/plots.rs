@@ -4,7 +4,7 @@ use std::path::Path;
 
 use plotters::prelude::*;
 
-use crate::subject::{LINKS, OURS};
+use crate::subject::{COPIES, OURS};
 use crate::table::Table;
 use crate::updates::KEPT;
 
@@ -13,7 +13,7 @@ type Drawn = Result<(), Box<dyn std::error::Error>>;
 fn colour(subject: &str) -> RGBColor {
     match subject {
         OURS => RGBColor(11, 122, 117),
-        LINKS => RGBColor(70, 90, 170),
+        COPIES => RGBColor(70, 90, 170),
         _ => RGBColor(214, 40, 40),
     }
 }

@@ -12,7 +12,7 @@ use crate::repository::NUMBER;
 
 /// treeswap as it is without flags, and the column that others are compared with.
 pub const OURS: &str = "treeswap";
-pub const LINKS: &str = "treeswap --spare=link";
+pub const COPIES: &str = "treeswap --spare=recycle";
 pub const GIT_SYNC: &str = "git-sync";
 
 /// A program that keeps a directory in step.
@@ -39,7 +39,7 @@ pub fn all(git_sync: Option<&Path>, home: &Path) -> Vec<Subject> {
     };
     let mut all = vec![
         treeswap(OURS, &["sync", "--min-interval=0s"]),
-        treeswap(LINKS, &["sync", "--min-interval=0s", "--spare=link"]),
+        treeswap(COPIES, &["sync", "--min-interval=0s", "--spare=recycle"]),
     ];
     all.extend(git_sync.map(|program| Subject {
         name: GIT_SYNC,

@@ -183,7 +183,7 @@ fn ways(how: &How, random: &mut Random) -> Ways {
     say(format!("--grace={}ms", [0, 0, 20, 300][random.below(4)]));
     match random.below(6) {
         0 => say("--spare=copy".into()),
-        1 => say("--spare=link".into()),
+        1 => say("--spare=recycle".into()),
         2 => say("--spare=off".into()),
         _ => {}
     }

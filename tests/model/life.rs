@@ -201,9 +201,9 @@ impl<'a> Life<'a> {
     pub fn spare(&self) -> Spare {
         let has = |flag: &str| self.history.ways.flags.iter().any(|given| given == flag);
         match () {
-            () if has("--spare=link") => Spare::Links,
+            () if has("--spare=recycle") => Spare::UsedAgain,
             () if has("--spare=copy") || has("--spare=off") => Spare::New,
-            () => Spare::UsedAgain,
+            () => Spare::Links,
         }
     }
 

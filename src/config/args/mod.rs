@@ -226,8 +226,8 @@ pub struct Root {
     #[arg(long, value_name = "HOW", default_value = "syncfs", value_parser = PossibleValuesParser::new(["syncfs", "none"]), hide_short_help = true)]
     pub durability: String,
 
-    /// How the next generation is prepared: a retired one used again or else a copy, the same with hard links for copies, always a copy, or nothing
-    #[arg(long, value_name = "HOW", default_value = of::SPARE.treeswap, value_parser = PossibleValuesParser::new(["recycle", "link", "copy", "off"]), hide_short_help = true)]
+    /// How the next generation is prepared: a retired one used again or else hard links, the same with copies for links, always a copy, or nothing
+    #[arg(long, value_name = "HOW", default_value = of::SPARE.treeswap, value_parser = PossibleValuesParser::new(["link", "recycle", "copy", "off"]), hide_short_help = true)]
     pub spare: String,
 
     /// Links that leave the tree: `safe` refuses the revision, `keep` keeps

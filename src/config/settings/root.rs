@@ -125,8 +125,8 @@ impl Check<'_> {
                 "copy" => store::Spare::Copy,
                 // What a gate looks at may stay open there, and be changed.
                 _ if self.args.hooks.pre_publish_gate => store::Spare::Copy,
-                "link" => store::Spare::Link,
-                _ => store::Spare::Recycle,
+                "recycle" => store::Spare::Recycle,
+                _ => store::Spare::Link,
             },
             group_write: given.group_write,
             // Beyond eight threads the file system's own locks are what they wait for.
