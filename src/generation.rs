@@ -178,6 +178,46 @@ impl Retired {
     }
 }
 
+/// Which files generations share. All of one lineage began with the files of the same generation, and a file is one inode
+/// in them until one replaces or removes it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Lineage {
+    /// The generation that was written whole.
+    pub first: Name,
+    /// Directories in this one, those of submodules too; none of them is shared.
+    pub directories: u64,
+    /// Files that were replaced or removed from the first one on until this one.
+    pub replaced_files: u64,
+    /// Sum of their sizes, in bytes.
+    pub replaced_bytes: u64,
+}
+
+impl Lineage {
+    /// Of a generation that was written whole.
+    pub fn new(first: Name, directories: u64) -> Self {
+        Self { first, directories, replaced_files: 0, replaced_bytes: 0 }
+    }
+
+    /// The same where so many more files, of so many bytes, are not those of the generation before.
+    #[must_use]
+    pub fn replacing(self, files: u64, bytes: u64) -> Self {
+        let replaced_files = self.replaced_files.saturating_add(files);
+        Self { replaced_files, replaced_bytes: self.replaced_bytes.saturating_add(bytes), ..self }
+    }
+}
+
+/// Of a tree's bytes and entries those that it takes besides another tree: all of them unless both have one lineage.
+pub fn own(lineage: Option<&Lineage>, (bytes, entries): (u64, u64), other: Option<&Lineage>) -> (u64, u64) {
+    match (lineage, other) {
+        (Some(lineage), Some(other)) if lineage.first == other.first => {
+            let files = lineage.replaced_files.abs_diff(other.replaced_files);
+            let replaced = lineage.replaced_bytes.abs_diff(other.replaced_bytes);
+            (bytes.min(replaced), entries.min(lineage.directories.saturating_add(files)))
+        }
+        _ => (bytes, entries),
+    }
+}
+
 /// What is known about one generation; kept in the root's state file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GenerationRecord {
@@ -197,6 +237,9 @@ pub struct GenerationRecord {
     pub entries: u64,
     /// Sum of its files' sizes, in bytes; on disk it takes more.
     pub bytes: u64,
+    /// Which files it shares with others; none where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lineage: Option<Lineage>,
     /// When it was published.
     pub published: Timestamp,
     /// The boot it was written in, and whether it was made durable before its publication.
@@ -221,10 +264,16 @@ impl GenerationRecord {
             selection: String::new(),
             entries,
             bytes,
+            lineage: None,
             boot_id: String::new(),
             synced: false,
             retired: None,
         }
+    }
+
+    /// Bytes and entries that it takes besides a tree of that lineage: what both have counts there.
+    pub fn own(&self, other: Option<&Lineage>) -> (u64, u64) {
+        own(self.lineage.as_ref(), (self.bytes, self.entries), other)
     }
 
     /// The same record where it is no longer known what the generation holds.
@@ -253,6 +302,31 @@ impl GenerationRecord {
     pub fn is_trusted(&self, now: &Now) -> bool {
         self.is_known() && (self.synced || (!now.boot_id.is_empty() && self.boot_id == now.boot_id))
     }
+}
+
+/// Bytes that generations take together on a file system of such blocks, as it is known before they are written: a
+/// block with each entry and with each top directory, besides the content. A small file takes as much, a large one half
+/// a block less on average: a ceiling has to hold for a tree of small files, too. What several share counts once.
+pub fn bytes_on_disk<'r>(records: impl IntoIterator<Item = &'r GenerationRecord>, block: u64) -> u64 {
+    let mut records: Vec<_> = records.into_iter().collect();
+    records.sort_by_key(|record| std::cmp::Reverse(record.order()));
+    let mut seen: Vec<&Lineage> = Vec::new(); // the oldest so far of each lineage
+    let sizes = records.into_iter().map(|record| {
+        let lineage = record.lineage.as_ref();
+        let at = seen.iter().position(|seen| lineage.is_some_and(|lineage| lineage.first == seen.first));
+        let own = record.own(at.map(|at| seen[at]));
+        match (at, lineage) {
+            (Some(at), Some(lineage)) => seen[at] = lineage,
+            (_, lineage) => seen.extend(lineage),
+        }
+        on_disk(own, block)
+    });
+    sizes.fold(0, u64::saturating_add) // a record's numbers are what a file says
+}
+
+/// The same for so many bytes in so many entries.
+pub fn on_disk((bytes, entries): (u64, u64), block: u64) -> u64 {
+    bytes.saturating_add(entries.saturating_add(1).saturating_mul(block))
 }
 
 #[cfg(test)]

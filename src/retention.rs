@@ -13,7 +13,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::clock::Now;
-use crate::generation::{GenerationRecord, Name, Retired};
+use crate::generation::{GenerationRecord, Name, Retired, bytes_on_disk};
 
 /// When retired generations go.
 #[derive(Clone, Debug)]
@@ -33,8 +33,6 @@ pub struct Options {
 pub struct Candidate<'a> {
     /// Its record.
     pub record: &'a GenerationRecord,
-    /// Bytes that it takes on disk.
-    pub bytes: u64,
     /// Whether the link names it.
     pub current: bool,
     /// Whether a reader holds a pin on it right now.
@@ -48,6 +46,8 @@ pub struct Reserved {
     pub generations: u32,
     /// Bytes on disk: of the spare, and of what is about to be written.
     pub bytes: u64,
+    /// Bytes of a block of the file system, by which the candidates' own are known.
+    pub block: u64,
 }
 
 /// What to do with one generation.
@@ -234,7 +234,8 @@ fn keep_ceilings(
     for (at, pinned) in eviction_order(candidates, whys) {
         let kept = || candidates.iter().zip(&*whys).filter(|(_, why)| why.keeps());
         let generations = kept().count() + reserved.generations as usize;
-        let bytes = kept().fold(reserved.bytes, |sum, (candidate, _)| sum.saturating_add(candidate.bytes));
+        let bytes = bytes_on_disk(kept().map(|(candidate, _)| candidate.record), reserved.block);
+        let bytes = bytes.saturating_add(reserved.bytes);
         whys[at] = if generations > options.max_generations as usize {
             RetentionReason::OverGenerations { pinned }
         } else if options.max_bytes.is_some_and(|ceiling| bytes > ceiling) {

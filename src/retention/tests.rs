@@ -26,6 +26,7 @@ fn record(number: usize, bytes: u64, retired: Option<Retired>) -> GenerationReco
         selection: String::new(),
         entries: 1,
         bytes,
+        lineage: None,
         published: Timestamp::UNIX_EPOCH,
         boot_id: BOOT.to_owned(),
         synced: true,
@@ -44,7 +45,7 @@ fn generous() -> Options {
 
 fn decision_at(seconds: u64, pinned: bool, options: &Options) -> GenerationDecision {
     let record = record(1, 10, Some(retired(1000)));
-    let candidate = Candidate { record: &record, bytes: 10, current: false, pinned };
+    let candidate = Candidate { record: &record, current: false, pinned };
     plan(&[candidate], options, Reserved::default(), &now(seconds)).decisions.remove(0)
 }
 
@@ -92,11 +93,16 @@ fn ceilings_end_grace_periods_before_they_evict_readers() {
     let records: Vec<GenerationRecord> =
         (0..4).map(|n| record(n, 10, (n < 3).then(|| retired(1000)))).collect();
     let candidates: Vec<Candidate<'_>> = (records.iter().enumerate())
-        .map(|(n, record)| Candidate { record, bytes: 10, current: n == 3, pinned: n == 0 })
+        .map(|(n, record)| Candidate { record, current: n == 3, pinned: n == 0 })
         .collect();
     let kept = |max_generations, reserved| {
         let options = Options { max_generations, ..generous() };
-        let plan = plan(&candidates, &options, Reserved { generations: reserved, bytes: 0 }, &now(1001));
+        let plan = plan(
+            &candidates,
+            &options,
+            Reserved { generations: reserved, ..Reserved::default() },
+            &now(1001),
+        );
         plan.decisions.iter().map(|decision| decision.keep).collect::<Vec<_>>()
     };
     assert_eq!(kept(4, 0), [true, true, true, true]);
@@ -111,10 +117,10 @@ fn goes_for_room(generations: usize, lack: Extent, options: &Options) -> Vec<(us
     let retire = |n| (n < last).then(|| retired(1000));
     let records: Vec<GenerationRecord> = (0..generations).map(|n| record(n, 10, retire(n))).collect();
     let candidates: Vec<Candidate<'_>> = (records.iter().enumerate())
-        .map(|(n, record)| Candidate { record, bytes: 10, current: n == last, pinned: n == 0 })
+        .map(|(n, record)| Candidate { record, current: n == last, pinned: n == 0 })
         .collect();
     let gains = vec![Extent { bytes: 10, inodes: 1 }; generations];
-    let reserved = Reserved { generations: 1, bytes: 10 };
+    let reserved = Reserved { generations: 1, bytes: 10, block: 0 };
     let plan = plan_for_room(&candidates, &gains, lack, options, reserved, &now(1001));
     let decisions = plan.decisions.into_iter().enumerate().filter(|(_, decision)| !decision.keep);
     decisions.map(|(at, decision)| (at, decision.reason)).collect()
@@ -148,24 +154,20 @@ fn no_ceiling_ends_anything_for_a_generation_that_has_no_room() {
 
 #[test]
 fn sizes_that_no_disk_has_are_over_a_ceiling() {
-    let records: Vec<_> = (0..3).map(|n| record(n, 10, (n < 2).then(|| retired(1000)))).collect();
+    let records: Vec<_> = (0..3).map(|n| record(n, u64::MAX, (n < 2).then(|| retired(1000)))).collect();
     let candidates: Vec<Candidate<'_>> = (records.iter().enumerate())
-        .map(|(n, record)| Candidate { record, bytes: u64::MAX, current: n == 2, pinned: false })
+        .map(|(n, record)| Candidate { record, current: n == 2, pinned: false })
         .collect();
     let options = Options { max_bytes: Some(100), ..generous() };
-    let plan = plan(&candidates, &options, Reserved { generations: 1, bytes: u64::MAX }, &now(1001));
+    let plan =
+        plan(&candidates, &options, Reserved { generations: 1, bytes: u64::MAX, block: 0 }, &now(1001));
     assert_eq!(plan.reaped().count(), 2);
 }
 
 /// The rules once more, written as sets: what must hold of any plan.
 fn check(records: &[(GenerationRecord, bool, bool)], options: &Options, reserved: Reserved, now: &Now) {
     let candidates: Vec<_> = (records.iter())
-        .map(|(record, current, pinned)| Candidate {
-            record,
-            bytes: record.bytes,
-            current: *current,
-            pinned: *pinned,
-        })
+        .map(|(record, current, pinned)| Candidate { record, current: *current, pinned: *pinned })
         .collect();
     let plan = plan(&candidates, options, reserved, now);
     assert_eq!(plan.decisions.len(), candidates.len());
@@ -224,6 +226,6 @@ proptest! {
             max_generations,
             max_bytes,
         };
-        check(&records, &options, Reserved { generations, bytes }, &now(200));
+        check(&records, &options, Reserved { generations, bytes, block: 0 }, &now(200));
     }
 }

@@ -11,6 +11,7 @@ use rustix::fs::AtFlags;
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
+use super::reap::Need;
 use super::stage::{self, Dirs, Modes, WriteOptions, alive, io_error};
 use super::stamps::Stamps;
 use crate::fsx;
@@ -68,7 +69,8 @@ impl<'s> Linker<'s> {
     }
 }
 
-/// Makes the new directory `name` in `parent` from the payload of `source`, of links as far as can be.
+/// Makes the new directory `name` in `parent` from the payload of `source`, of links as far as can be. Returns it, and how
+/// much of it is files that were written.
 pub(super) fn link(
     parent: BorrowedFd<'_>,
     name: &str,
@@ -77,8 +79,9 @@ pub(super) fn link(
     blobs: &dyn BlobSource,
     options: &WriteOptions,
     cancel: &CancellationToken,
-) -> Result<OwnedFd, Error> {
+) -> Result<(OwnedFd, Need), Error> {
     let modes = Modes::of(options);
+    let mut copied = Need::default();
     let top =
         fsx::make_dir(parent, name, modes.dir).map_err(io_error("make the directory", name.as_bytes()))?;
     stage::make_dirs(top.as_fd(), payload, modes, cancel)?;
@@ -95,6 +98,9 @@ pub(super) fn link(
             if linker.link(path, name, to, entry.kind, entry.size) {
                 continue;
             }
+            if entry.kind != Kind::Submodule {
+                copied = copied.and(Need { bytes: entry.size, entries: 1 });
+            }
             let full = || join(path, name);
             stage::write_entry(to, name, &full, entry.kind, &entry.id, entry.size, &mut *reader, modes)?;
             if let Some(stat) = fsx::stat(to, name).map_err(io_error("look at", &full()))? {
@@ -103,7 +109,7 @@ pub(super) fn link(
         }
     }
     stage::write_links(top.as_fd(), payload, blobs, modes, cancel)?;
-    Ok(top)
+    Ok((top, copied))
 }
 
 /// Makes what a delta adds and changes, in a tree that has nothing of that name. Files are linked to those of `source`,

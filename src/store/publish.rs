@@ -62,7 +62,7 @@ impl Store {
         // 1
         let names = TopNames::of(&staged.dir).map_err(Error::io("list", staged.path()))?;
         self.layout.refuse_collisions(&names)?;
-        self.make_way(staged.need());
+        self.make_way(staged.own());
         let name = Name::new(now.wall, self.state.generations.iter().map(|record| &record.name));
         let record = staged.record(name.clone(), now);
         // 2

@@ -11,8 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::{self, Now};
 use crate::fsx::{self, Lock};
-use crate::generation::{GenerationRecord, Name};
+use crate::generation::{self, GenerationRecord, Name, bytes_on_disk};
 use crate::human::one_line;
+use crate::payload::Delta;
 use crate::retention::{self, Candidate, Extent, GenerationDecision, Plan, Reserved};
 use crate::store::{Error, Store, Unit};
 
@@ -30,7 +31,7 @@ enum Outcome {
 impl Store {
     /// What retention would do now, with reasons: pins are looked at, nothing is changed.
     pub fn plan(&self, now: &Now) -> Plan {
-        self.plan_with(Reserved { generations: 0, bytes: self.spare_bytes() }, now)
+        self.plan_with(self.reserved(0, self.spare_bytes()), now)
     }
 
     /// The same, once the spare went if a generation stays for that: a spare saves time, a grace period is a promise.
@@ -39,12 +40,16 @@ impl Store {
         if self.spare_bytes() == 0 || plan.reaped().all(|decision| !decision.early) {
             return Ok(plan);
         }
-        let without = self.plan_with(Reserved::default(), now);
+        let without = self.plan_with(self.reserved(0, 0), now);
         if without.reaped().count() == plan.reaped().count() {
             return Ok(plan);
         }
         self.drop_spare(cancel)?;
         Ok(self.plan(now))
+    }
+
+    fn reserved(&self, generations: u32, bytes: u64) -> Reserved {
+        Reserved { generations, bytes, block: self.layout.block }
     }
 
     fn plan_with(&self, reserved: Reserved, now: &Now) -> Plan {
@@ -67,8 +72,7 @@ impl Store {
     fn candidates(&self) -> Vec<Candidate<'_>> {
         let candidates = self.state.generations.iter().map(|record| {
             let current = self.state.current.as_ref() == Some(&record.name);
-            let bytes = self.on_disk(Need::of(record));
-            Candidate { record, bytes, current, pinned: !current && self.is_pinned(&record.name) }
+            Candidate { record, current, pinned: !current && self.is_pinned(&record.name) }
         });
         candidates.collect()
     }
@@ -184,7 +188,7 @@ impl Store {
             let lack = short.as_ref().map_or_else(Extent::default, |short| short.lack);
             // What has to go for their number gives room, too, where that is missing.
             let generations = u32::from(short.is_some());
-            let reserved = Reserved { generations, bytes: needed.saturating_add(self.spare_bytes()) };
+            let reserved = self.reserved(generations, needed.saturating_add(self.spare_bytes()));
             let gone = self.reap_for(lack, reserved);
             match short {
                 None => return Ok(()),
@@ -199,7 +203,7 @@ impl Store {
     /// say no to it has been asked, and nobody is evicted in vain.
     pub(super) fn make_way(&mut self, staged: Need) {
         let bytes = self.on_disk(staged).saturating_add(self.spare_bytes());
-        self.reap_for(Extent::default(), Reserved { generations: 1, bytes });
+        self.reap_for(Extent::default(), self.reserved(1, bytes));
     }
 
     /// Makes room for what a fetch brings into the mirror, by the same rules, if the mirror is on the root's file
@@ -224,7 +228,7 @@ impl Store {
                 return Err(Error::Cancelled);
             }
             let Some(short) = self.shortage(need)? else { return Ok(true) };
-            let reserved = Reserved { generations: 0, bytes: self.spare_bytes() };
+            let reserved = self.reserved(0, self.spare_bytes());
             if !self.reap_for(short.lack, reserved) {
                 return Ok(false);
             }
@@ -250,8 +254,7 @@ impl Store {
 
     /// Bytes that all generations take.
     pub(super) fn generations_on_disk(&self) -> u64 {
-        let sizes = self.generations().iter().map(|record| self.on_disk(Need::of(record)));
-        sizes.fold(0, u64::saturating_add) // a record's numbers are what a file says
+        bytes_on_disk(self.generations(), self.layout.block)
     }
 
     fn is_pinned(&self, name: &Name) -> bool {
@@ -290,17 +293,33 @@ pub(crate) struct Need {
     pub(crate) entries: u64,
 }
 
+impl From<(u64, u64)> for Need {
+    fn from((bytes, entries): (u64, u64)) -> Self {
+        Self { bytes, entries }
+    }
+}
+
 impl Need {
     /// Of a generation that is there.
     pub(super) fn of(record: &GenerationRecord) -> Self {
         Self { bytes: record.bytes, entries: record.entries }
     }
 
-    /// Bytes that it takes on a file system of such blocks, known before it is written: a block with each entry and
-    /// with the top directory, besides the content. A small file takes as much, a large one half a block less on
-    /// average: a ceiling has to hold for a tree of small files, too.
+    /// Of what a delta writes.
+    pub(super) fn of_written(delta: &Delta) -> Self {
+        let bytes = delta.written.iter().map(|(.., size)| size).sum();
+        Self { bytes, entries: (delta.written.len() + delta.added_dirs.len()) as u64 }
+    }
+
+    /// Of both.
+    pub(super) fn and(self, other: Self) -> Self {
+        let bytes = self.bytes.saturating_add(other.bytes);
+        Self { bytes, entries: self.entries.saturating_add(other.entries) }
+    }
+
+    /// Bytes that it takes on a file system of such blocks, known before it is written.
     pub(super) fn on_disk(self, block: u64) -> u64 {
-        self.bytes.saturating_add(self.entries.saturating_add(1).saturating_mul(block))
+        generation::on_disk((self.bytes, self.entries), block)
     }
 }
 

@@ -26,7 +26,7 @@ use super::stamps::{self, Paths, Stamps};
 use super::{Durability, Error, Options, Spare, Store};
 use crate::clock::Now;
 use crate::fsx::{self, Lock};
-use crate::generation::GenerationRecord;
+use crate::generation::{GenerationRecord, Lineage};
 use crate::payload::{BlobSource, Delta};
 use crate::retention::{self, GenerationDecision};
 use crate::revision::Revision;
@@ -50,8 +50,7 @@ impl SpareSlot {
 
     /// Whether the volume has room for what a delta writes.
     fn has_room_for(&self, delta: &Delta) -> bool {
-        let bytes = delta.written.iter().map(|(.., size)| size).sum();
-        let written = Need { bytes, entries: (delta.written.len() + delta.added_dirs.len()) as u64 };
+        let written = Need::of_written(delta);
         fsx::space(self.place()).is_ok_and(|space| {
             written.on_disk(space.block) <= space.bytes
                 && space.inodes.is_none_or(|inodes| written.entries <= inodes)
@@ -59,7 +58,7 @@ impl SpareSlot {
     }
 
     /// Takes the generation out of the root, to be carried forward. False: it stays where it is.
-    fn offer(&self, home: &OwnedFd, retired: Waiting) -> Result<bool, Error> {
+    fn offer(&self, home: &OwnedFd, retired: Waiting, own: Need) -> Result<bool, Error> {
         let Some(_busy) = self.try_lock() else { return Ok(false) };
         if self.recycled.waiting().is_some() {
             return Ok(false);
@@ -68,7 +67,7 @@ impl SpareSlot {
         let name = retired.record.name.as_str();
         fsx::rename_new(home, name, self.place(), RETIRED)
             .map_err(Error::io("move the generation to", self.path(RETIRED)))?;
-        self.counts(Need::of(&retired.record));
+        self.counts(own);
         *self.recycled.tree() = Some(Tree::Waits(Box::new(retired)));
         Ok(true)
     }
@@ -117,6 +116,7 @@ impl SpareSlot {
             }
         }
         let Waiting { record, mut stamps, .. } = retired;
+        let lineage = lineage(&record, current, delta, shared.is_some());
         let write = options.write_options();
         let (top, unsynced) = carry(&top, place, TREE, delta, blobs, shared, &write, &mut stamps, cancel)?;
         durable::make_durable(top.as_fd(), options.durability, &unsynced)?;
@@ -127,14 +127,32 @@ impl SpareSlot {
             group_write: options.group_write,
             bytes: delta.bytes,
             entries: delta.entries,
+            lineage,
             boot_id: record.boot_id,
             synced: options.durability == Durability::Syncfs,
             recycled: true,
         };
         spare::put_on_record(place, &origin)?;
-        self.counts(Need { bytes: delta.bytes, entries: delta.entries });
+        self.counts(origin.own(current));
         *self.recycled.tree() = Some(Tree::Ready(ReadyTree { stamps, looked_at: None, is_new: false }));
         Ok(true)
+    }
+}
+
+/// The lineage of a retired generation that is carried forward to the current one, with its new files or with its own.
+fn lineage(
+    retired: &GenerationRecord,
+    current: &GenerationRecord,
+    delta: &Delta,
+    is_linked: bool,
+) -> Option<Lineage> {
+    let written = if is_linked { Need::default() } else { Need::of_written(delta) };
+    match (&retired.lineage, &current.lineage) {
+        // What did not change between them is the same file in both.
+        (Some(retired), Some(current)) if retired.first == current.first => {
+            Some(current.clone().replacing(written.entries, written.bytes))
+        }
+        (lineage, _) => Some(spare::carried_on(lineage.as_ref()?, retired.bytes, delta)),
     }
 }
 
@@ -260,7 +278,8 @@ impl Store {
         let found = record.and_then(|record| Some((record, self.stamps_of(record, now)?)));
         let (Some((record, stamps)), Ok(copy)) = (found, dir.try_clone()) else { return Err(dir) };
         let retired = Waiting { record: record.clone(), stamps: stamps.clone(), _lock: copy };
-        match self.spare.offer(&self.layout.home, retired) {
+        let own = record.own(self.current().and_then(|current| current.lineage.as_ref()));
+        match self.spare.offer(&self.layout.home, retired, own.into()) {
             Ok(true) => Ok(()),
             Ok(false) => Err(dir),
             Err(error) => {

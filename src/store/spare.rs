@@ -19,11 +19,13 @@ use tokio_util::sync::CancellationToken;
 use super::carry::take_stamps;
 use super::durable::{self, Unsynced};
 use super::linkable::{self, Linkable};
+use super::reap::Need;
 use super::stage::{self, Dirs, Modes, WriteOptions, alive, io_error, split};
 use super::stamps::Stamps;
 use super::{Durability, Error, Options};
 use crate::fsx::walk::{self, Unlinked};
 use crate::fsx::{self, Flush};
+use crate::generation::{self, GenerationRecord, Lineage};
 use crate::payload::{BlobSource, Delta, Payload};
 use crate::revision::ObjectId;
 
@@ -47,6 +49,9 @@ pub struct SpareOrigin {
     pub bytes: u64,
     /// Files, links and directories in it.
     pub entries: u64,
+    /// Which files it shares with generations, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lineage: Option<Lineage>,
     /// The boot it was written in.
     pub boot_id: String,
     /// Whether it was synced. What carries it on syncs what it changes, and nothing else.
@@ -59,6 +64,11 @@ pub struct SpareOrigin {
 }
 
 impl SpareOrigin {
+    /// What it takes besides the generation that it is a spare of.
+    pub(super) fn own(&self, current: &GenerationRecord) -> Need {
+        generation::own(self.lineage.as_ref(), (self.bytes, self.entries), current.lineage.as_ref()).into()
+    }
+
     /// Whether a generation of this tree and selection can be made from it, as durable as `options` want it.
     pub(super) fn fits(&self, tree: &ObjectId, selection: &str, options: &Options) -> bool {
         self.tree == *tree
@@ -68,13 +78,21 @@ impl SpareOrigin {
     }
 }
 
+/// The lineage of what a delta makes of a tree of that lineage, and of so many bytes.
+pub(super) fn carried_on(lineage: &Lineage, bytes: u64, delta: &Delta) -> Lineage {
+    let directories = lineage.directories.saturating_add(delta.added_dirs.len() as u64);
+    let directories = directories.saturating_sub(delta.removed_dirs.len() as u64);
+    let bytes = bytes.saturating_add(Need::of_written(delta).bytes).saturating_sub(delta.bytes);
+    Lineage { directories, ..lineage.clone() }.replacing(delta.removed.len() as u64, bytes)
+}
+
 /// What a spare is made from.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Origin<'g> {
     /// Blobs: files of its own.
     Copy,
     /// Hard links to the files of this generation, which is the payload's.
-    Link(Linkable<'g>),
+    Link(Linkable<'g>, Option<&'g Lineage>),
 }
 
 /// The record of the spare in the place, if it is complete and of this boot.
@@ -99,12 +117,16 @@ pub(super) fn prepare(
     boot_id: &str,
     cancel: &CancellationToken,
 ) -> Result<(SpareOrigin, Option<Stamps>), Error> {
-    let (top, stamps) = match origin {
-        Origin::Copy => (stage::write(place, TREE.as_ref(), payload, blobs, options, cancel)?, None),
-        Origin::Link(source) => {
-            let top = linkable::link(place, TREE, source, payload, blobs, options, cancel)?;
+    let (top, stamps, lineage) = match origin {
+        Origin::Copy => (stage::write(place, TREE.as_ref(), payload, blobs, options, cancel)?, None, None),
+        Origin::Link(source, lineage) => {
+            let (top, copied) = linkable::link(place, TREE, source, payload, blobs, options, cancel)?;
             let stamps = Stamps::of_links(source.stamps, &top, place, cancel)?;
-            (top, Some(stamps))
+            (
+                top,
+                Some(stamps),
+                lineage.map(|lineage| lineage.clone().replacing(copied.entries, copied.bytes)),
+            )
         }
     };
     durable::make_durable(top.as_fd(), durability, &Unsynced::after_write(payload))?;
@@ -114,6 +136,7 @@ pub(super) fn prepare(
         group_write: options.group_write,
         bytes: payload.bytes,
         entries: payload.count(),
+        lineage,
         boot_id: boot_id.to_owned(),
         synced: durability == Durability::Syncfs,
         recycled: stamps.is_some(),

@@ -24,9 +24,9 @@ use crate::store::linkable::Linkable;
 use crate::store::names::SPARE;
 use crate::store::reap::Need;
 use crate::store::retired::{ReadyTree, Recycled, RecycledSpare, Tree};
-use crate::store::spare::{self, Origin};
+use crate::store::spare::{self, Origin, SpareOrigin};
 use crate::store::staging_dir::StagingDir;
-use crate::store::stamps::Stamps;
+use crate::store::stamps::{self, Stamps};
 use crate::store::trash::Trash;
 use crate::store::{Options, Recovered, Spare, Store};
 
@@ -108,11 +108,11 @@ impl SpareSlot {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether a spare is ready from which a generation can be made.
-    fn has(&self, tree: &ObjectId, selection: &str, options: &Options) -> bool {
+    /// The spare that is ready, if a generation can be made from it.
+    fn ready(&self, tree: &ObjectId, selection: &str, options: &Options) -> Option<SpareOrigin> {
         let ready = spare::ready(self.place.as_fd(), &clock::now().boot_id);
         let ready = ready.filter(|record| !record.recycled || self.recycled.is_ready());
-        ready.is_some_and(|record| record.fits(tree, selection, options))
+        ready.filter(|record| record.fits(tree, selection, options))
     }
 
     /// Takes the spare into staging, a copy as `name`, if it is what the delta starts from.
@@ -122,17 +122,15 @@ impl SpareSlot {
         selection: &str,
         options: &Options,
         name: &str,
-    ) -> Result<Option<TakenSpare>, Error> {
+    ) -> Result<Option<(SpareOrigin, TakenSpare)>, Error> {
         let Some(_busy) = self.try_lock() else { return Ok(None) };
-        if !self.has(&delta.base, selection, options) {
-            return Ok(None);
-        }
+        let Some(origin) = self.ready(&delta.base, selection, options) else { return Ok(None) };
         let taken = match self.take_recycled()? {
             Some(recycled) => TakenSpare::Recycled(Box::new(recycled)),
             None => TakenSpare::Copy(spare::take(self.place.as_fd(), self.layout.staging.as_fd(), name)?),
         };
         self.bytes.store(0, Ordering::Relaxed);
-        Ok(Some(taken))
+        Ok(Some((origin, taken)))
     }
 
     /// Deletes the spare; one that is in work gives way.
@@ -212,6 +210,8 @@ pub struct SpareTask {
     linkable: Option<Stamps>,
     /// There is room for a spare that is made anew.
     has_room: bool,
+    /// There is room for one that is a copy.
+    has_room_to_copy: bool,
 }
 
 impl SpareTask {
@@ -297,13 +297,18 @@ impl SpareTask {
         let slot = &self.slot;
         self.refuse_other(payload)?;
         let (_busy, cancel) = &self.begin(cancel)?;
-        if slot.has(&payload.tree, &self.current.selection, &self.options) {
+        if slot.ready(&payload.tree, &self.current.selection, &self.options).is_some() {
             return Ok(());
         }
         slot.discard()?;
         let prepared = self.with_linkable(|source| {
-            let origin = match source {
-                Some(source) => Origin::Link(source),
+            let origin = match source.filter(|_| stamps::reach_all_of(payload)) {
+                Some(source) => Origin::Link(source, self.current.lineage.as_ref()),
+                None if !self.has_room_to_copy => {
+                    return Err(self.no_spare(
+                        "its directories are too many to share files, and there is no room to copy",
+                    ));
+                }
                 None => {
                     slot.counts(Need { bytes: payload.bytes, entries: payload.count() });
                     Origin::Copy
@@ -321,11 +326,12 @@ impl SpareTask {
                 cancel,
             )
         });
-        let (_, stamps) = prepared.inspect_err(|_| {
+        let (origin, stamps) = prepared.inspect_err(|_| {
             if let Err(error) = slot.discard() {
                 tracing::warn!(error = %error, "a half-made spare cannot be removed before the next start");
             }
         })?;
+        slot.counts(origin.own(&self.current));
         *slot.recycled.tree() =
             stamps.map(|stamps| Tree::Ready(ReadyTree { stamps, looked_at: None, is_new: true }));
         Ok(())
@@ -337,8 +343,12 @@ impl SpareTask {
         if (payload.tree, payload.count(), payload.bytes) == (current.tree, current.entries, current.bytes) {
             return Ok(());
         }
-        let path = self.slot.layout.place(&current.name);
-        Err(Error::io("make a spare of", path)(std::io::Error::other("the payload is another generation's")))
+        Err(self.no_spare("the payload is another generation's"))
+    }
+
+    fn no_spare(&self, why: &str) -> Error {
+        let path = self.slot.layout.place(&self.current.name);
+        Error::io("make a spare of", path)(std::io::Error::other(why))
     }
 }
 
@@ -346,7 +356,8 @@ impl Store {
     /// The task that prepares the next spare; `None` where none is wanted, one is ready, or there is no room for one.
     pub fn spare_task(&self) -> Option<SpareTask> {
         let current = self.without_spare()?;
-        let lacks = self.lacks_for_spare(current);
+        let linkable = self.linkable(current);
+        let lacks = self.lacks_for_spare(current, linkable.is_some());
         let has_room = lacks.is_none();
         let waits = self.spare.recycled.waiting().is_some();
         // What waits has its room on the volume already; below the ceiling it counts like a copy.
@@ -361,8 +372,9 @@ impl Store {
             slot: Arc::clone(&self.spare),
             current: current.clone(),
             options: self.options.clone(),
-            linkable: self.linkable(current).cloned(),
+            linkable: linkable.cloned(),
             has_room,
+            has_room_to_copy: self.lacks_for_spare(current, false).is_none(),
         })
     }
 
@@ -403,22 +415,23 @@ impl Store {
     /// "there is no room".
     pub fn spare_lacks(&self) -> Option<&'static str> {
         let current = self.without_spare()?;
-        self.lacks_for_spare(current).filter(|_| self.spare.recycled.waiting().is_none())
+        self.lacks_for_spare(current, self.linkable(current).is_some())
+            .filter(|_| self.spare.recycled.waiting().is_none())
     }
 
     /// The current generation, if a spare of it is wanted and not ready.
     fn without_spare(&self) -> Option<&GenerationRecord> {
         let current = self.current().filter(|record| record.is_known())?;
-        let ready = self.spare.has(&current.tree, &current.selection, &self.options);
-        (self.options.spare != Spare::Off && !ready).then_some(current)
+        let ready = self.spare.ready(&current.tree, &current.selection, &self.options);
+        (self.options.spare != Spare::Off && ready.is_none()).then_some(current)
     }
 
     /// A spare saves time; it must neither end a grace period nor fill the disk.
-    fn lacks_for_spare(&self, current: &GenerationRecord) -> Option<&'static str> {
-        let links = self.linkable(current).is_some();
+    fn lacks_for_spare(&self, current: &GenerationRecord, links: bool) -> Option<&'static str> {
         // Of links, it may be directories all through.
         let need = Need { bytes: if links { 0 } else { current.bytes }, entries: current.entries };
-        let spare = if links { 0 } else { self.on_disk(need) };
+        let directories = current.lineage.as_ref().map_or(0, |lineage| lineage.directories);
+        let spare = self.on_disk(if links { Need { bytes: 0, entries: directories } } else { need });
         let all = self.generations_on_disk().saturating_add(spare);
         if self.options.retention.max_bytes.is_some_and(|ceiling| all > ceiling) {
             return Some(CEILING);

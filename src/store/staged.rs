@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Now;
-use crate::generation::{GenerationRecord, Name};
-use crate::payload::{BlobSource, Delta, Payload};
+use crate::generation::{GenerationRecord, Lineage, Name};
+use crate::payload::{BlobSource, Delta, Kind, Payload};
 use crate::revision::{ObjectId, Revision};
 use crate::store::durable::{self, Unsynced};
 use crate::store::error::Error;
@@ -40,11 +40,18 @@ struct Facts {
     tree: ObjectId,
     selection: String,
     need: Need,
+    /// What it takes besides the current generation.
+    own: Need,
+    /// That of the spare it is made from, where this one shares files.
+    lineage: Option<Lineage>,
+    /// Directories in it, where that is known.
+    directories: Option<u64>,
 }
 
 impl Facts {
     fn of((revision, tree): (Revision, ObjectId), selection: &str, need: Need) -> Self {
-        Self { revision, sources: BTreeMap::new(), tree, selection: selection.to_owned(), need }
+        let (sources, selection) = (BTreeMap::new(), selection.to_owned());
+        Self { revision, sources, tree, selection, need, own: need, lineage: None, directories: None }
     }
 }
 
@@ -64,8 +71,9 @@ impl Staged {
         self.place.path()
     }
 
-    pub(super) fn need(&self) -> Need {
-        self.facts.need
+    /// What it takes besides the current generation.
+    pub(super) fn own(&self) -> Need {
+        self.facts.own
     }
 
     pub(super) fn name(&self) -> &str {
@@ -79,7 +87,9 @@ impl Staged {
 
     /// Its record, once it has a name.
     pub(super) fn record(&self, name: Name, now: &Now) -> GenerationRecord {
+        let whole = || Some(Lineage::new(name.clone(), self.facts.directories?));
         GenerationRecord {
+            lineage: self.facts.lineage.clone().or_else(whole),
             name,
             revision: self.facts.revision,
             sources: self.facts.sources.clone(),
@@ -110,7 +120,9 @@ impl Store {
         let options = self.options.write_options();
         let staging = self.layout.staging.as_fd();
         let dir = stage::write(staging, place.name.as_ref(), payload, blobs, &options, cancel)?;
-        let facts = Facts::of((payload.revision, payload.tree), selection, need);
+        let modules = payload.entries.iter().filter(|entry| entry.kind == Kind::Submodule).count();
+        let directories = Some((payload.dir_count() - 1 + modules) as u64);
+        let facts = Facts { directories, ..Facts::of((payload.revision, payload.tree), selection, need) };
         self.seal(place, dir, facts, Unsynced::after_write(payload), None)
     }
 
@@ -123,14 +135,18 @@ impl Store {
         cancel: &CancellationToken,
     ) -> Result<Option<Staged>, Error> {
         let place = StagingDir::new(&self.layout, &self.trash);
-        let Some(spare) = self.spare.take(delta, selection, &self.options, &place.name)? else {
+        let Some((origin, spare)) = self.spare.take(delta, selection, &self.options, &place.name)? else {
             place.leave(); // nothing is there
             return Ok(None);
         };
         let need = Need { bytes: delta.bytes, entries: delta.entries };
-        let written = delta.written.iter().map(|(.., size)| size).sum();
-        let written = Need { bytes: written, entries: (delta.written.len() + delta.added_dirs.len()) as u64 };
-        self.make_room(need, written, cancel)?;
+        let written = Need::of_written(delta);
+        let base = self.current().filter(|_| origin.lineage.is_some());
+        let own = base.map_or(need, |current| origin.own(current).and(written));
+        let on = |lineage: &Lineage| spare::carried_on(lineage, origin.bytes, delta);
+        let lineage = origin.lineage.as_ref().map(on);
+        let directories = self.current().and_then(|base| Some(on(base.lineage.as_ref()?).directories));
+        self.make_room(own, written, cancel)?;
         let options = self.options.write_options();
         let (dir, unsynced, stamps) = match spare {
             TakenSpare::Copy(dir) => {
@@ -143,6 +159,7 @@ impl Store {
             },
         };
         let facts = Facts::of((delta.revision, delta.tree), selection, need);
+        let facts = Facts { own, lineage, directories, ..facts };
         self.seal(place, dir, facts, unsynced, stamps).map(Some)
     }
 

@@ -29,7 +29,7 @@ use super::stage::alive;
 use super::{Error, stage};
 use crate::fsx;
 use crate::fsx::walk::Unlinked;
-use crate::payload::join;
+use crate::payload::{Payload, join};
 
 /// A tree is carried on for so long. What a look cannot see does not live on for ever.
 const AGE_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -37,6 +37,15 @@ const AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 const DEPTH_MAX: usize = 64;
 /// Bytes of the directories' paths that are kept.
 const DIRS_MAX: usize = 4 << 20;
+
+/// Whether looks at a tree reach all of its directories, so that it can be told who changed it.
+pub(super) fn reach_all_of(payload: &Payload) -> bool {
+    let mut bytes = 0;
+    payload.dir_paths().all(|path| {
+        bytes += path.len() + 1;
+        path.iter().filter(|byte| **byte == b'/').count() < DEPTH_MAX && bytes <= DIRS_MAX
+    })
+}
 
 /// Whether a look at a whole tree keeps the paths of its directories, for [`Stamps::look_at_directories`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

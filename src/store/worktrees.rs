@@ -66,9 +66,10 @@ impl Store {
         ready: Ready<'_, E>,
     ) -> Result<Published, E> {
         // 1
-        self.make_way(staged.need());
+        self.make_way(staged.own());
         let spot = self.choose_names(&staged)?;
         let mut record = staged.record(spot.name.clone(), now);
+        record.lineage = None; // nothing is shared, and a name is used again
         if let Some(newest) = self.state.generations.first() {
             // Names do not give the order here: after a clock went back, the time of the newest is used again.
             let after = newest.published.checked_add(SignedDuration::from_nanos(1));

@@ -191,3 +191,131 @@ fn changes_are_forgotten_when_every_tree_knows_them() {
     assert_eq!(store.stamps.journal().unwrap().lock().len(), 0);
     assert_eq!(doubt(&mut store), None);
 }
+
+const BLOCK: u64 = 4096;
+
+/// What generations and the spare take: each inode once, a block for each besides its content. Without symbolic links,
+/// which have no blocks.
+fn on_disk(world: &World) -> u64 {
+    let mut found = std::collections::BTreeMap::new();
+    let names = fs_err::read_dir(world.root()).unwrap().map(|entry| entry.unwrap().file_name());
+    let generations = names.filter(|name| name.to_str().is_some_and(|name| Name::parse(name).is_some()));
+    let generations = generations.map(|name| world.root().join(name));
+    let spare = ["tree", "retired"].map(|name| world.at("..treeswap/spare").join(name));
+    for top in generations.chain(spare) {
+        for entry in walkdir(&top) {
+            let stat = fs_err::symlink_metadata(&entry).unwrap();
+            if !stat.is_symlink() {
+                found.insert(stat.ino(), BLOCK + if stat.is_file() { stat.len() } else { 0 });
+            }
+        }
+    }
+    found.values().sum()
+}
+
+fn walkdir(top: &Path) -> Vec<PathBuf> {
+    let Ok(list) = std::fs::read_dir(top) else { return Vec::new() };
+    let below = list.flat_map(|entry| {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_dir() { walkdir(&entry.path()) } else { vec![entry.path()] }
+    });
+    std::iter::once(top.to_owned()).chain(below).collect()
+}
+
+/// Compares with what is there. Symbolic links count and are not, and `over` more blocks may count.
+#[track_caller]
+fn assert_counts(store: &Store, world: &World, over: u64, step: &str) {
+    let (counted, there) = (store.room().used_bytes, on_disk(world));
+    assert!(
+        there <= counted && counted <= there + (2 + over) * (BLOCK + 6),
+        "{step}: {there} on disk, {counted} counted"
+    );
+}
+
+#[test]
+fn what_generations_share_counts_once() {
+    let world = World::new();
+    let mut store = published(&world, 5);
+    assert_counts(&store, &world, 0, "five");
+    link(&store, &content(5));
+    assert_counts(&store, &world, 0, "five and a spare");
+    assert!(publish_next(&mut store, &content(5), &content(6)));
+    let names: Vec<_> = store.generations().iter().map(|record| record.name.clone()).collect();
+    let oldest = fs_err::File::open(world.at(names.last().unwrap().as_str())).unwrap();
+    rustix::fs::flock(&oldest, rustix::fs::FlockOperation::LockShared).unwrap();
+    // Of the pinned one a file that changed several times since counts as often.
+    for number in 6..12 {
+        assert!(reap(&mut store) > 0, "{number}");
+        store.wait_for_deletions(&go());
+        assert_counts(
+            &store,
+            &world,
+            6,
+            &format!("{number}: what is between the pinned one and the current one went"),
+        );
+        let waiting = store.waits_for_recycling().map(|revision| revision.to_string());
+        if let Some(from) = (1..number).find(|from| Some(of(&content(*from)).revision.to_string()) == waiting)
+        {
+            assert!(carry(&store, &content(from), &content(number)));
+        } else {
+            link(&store, &content(number));
+        }
+        assert_counts(&store, &world, 6, &format!("{number}: with a spare"));
+        assert!(publish_next(&mut store, &content(number), &content(number + 1)), "{number}");
+        assert_counts(&store, &world, 6, &format!("{number}: the next one"));
+    }
+    drop(store);
+    let store = open(&world);
+    assert_counts(&store, &world, 6, "after a restart");
+}
+
+#[test]
+fn a_generation_that_was_written_whole_shares_nothing() {
+    let world = World::new();
+    let mut store = published(&world, 3);
+    publish(&mut store, &content(4));
+    assert_counts(&store, &world, 0, "whole");
+    link(&store, &content(4));
+    assert!(publish_next(&mut store, &content(4), &content(5)));
+    assert_counts(&store, &world, 0, "and links to it");
+    assert!(reap(&mut store) > 0);
+    store.wait_for_deletions(&go());
+    let waiting = store.waits_for_recycling().unwrap().to_string();
+    let from = (1..5).find(|from| of(&content(*from)).revision.to_string() == waiting).unwrap();
+    assert!(carry(&store, &content(from), &content(5)));
+    assert_counts(&store, &world, 0, "a spare of other files");
+    assert!(publish_next(&mut store, &content(5), &content(6)));
+    assert_counts(&store, &world, 0, "a generation of other files");
+}
+
+#[test]
+fn a_ceiling_has_room_for_as_many_generations_as_share_it() {
+    let world = World::new();
+    let whole = {
+        let store = published(&world, 1);
+        store.room().used_bytes
+    };
+    let retention = retention::Options { max_bytes: Some(4 * whole), ..world.options().retention };
+    let mut store = Store::open(Options { spare: Spare::Link, retention, ..world.options() }).unwrap().0;
+    assert_eq!(store.verify(&of(&content(1)), &go()).unwrap(), [""; 0]);
+    for number in 1..5 {
+        link(&store, &content(number));
+        assert!(publish_next(&mut store, &content(number), &content(number + 1)), "{number}");
+        assert!(store.room().used_bytes <= 4 * whole);
+    }
+    assert_eq!(store.generations().len(), 5, "whole ones would be four");
+}
+
+#[test]
+fn of_a_tree_deeper_than_looks_go_a_copy_is_made() {
+    let world = World::new();
+    let mut store = open(&world);
+    let deep = |content| {
+        tree(&[(&*format!("{}x", "below/".repeat(100)), Kind::File, "x"), ("a", Kind::File, content)])
+    };
+    publish(&mut store, &deep("1"));
+    let task = store.spare_task().unwrap();
+    task.run(&of(&deep("1")), &Blobs::of(&[&deep("1")]), &go()).unwrap();
+    assert!(publish_next(&mut store, &deep("1"), &deep("2")));
+    world.assert_serves(&deep("2"));
+}

@@ -63,6 +63,7 @@ fn record(number: usize) -> GenerationRecord {
         selection: String::new(),
         entries: 1,
         bytes: 1,
+        lineage: None,
         published: now.wall,
         boot_id: now.boot_id,
         synced: true,
