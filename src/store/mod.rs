@@ -164,7 +164,7 @@ pub struct Room {
     /// Files that may still be made.
     pub free_inodes: Option<u64>,
     /// Bytes that the generations and the spare take on disk, from their sizes: a block is added for each entry, and a
-    /// file that several generations share counts in each of them.
+    /// file that several generations share counts once.
     pub used_bytes: u64,
     /// `--max-bytes`.
     pub limit_bytes: Option<u64>,
