@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::kube::{self, eventually};
-use crate::shop::{READER, Shop};
+use crate::shop::{READER, Reader, Shop};
 
 /// An eviction and a rolling update while a revision arrives every half second: every consumer, old and new, sees
 /// complete sets from its first look to its last, and every sidecar ends with exit code 0 in its grace period.
@@ -13,7 +13,7 @@ pub fn drains(shop: &Shop) {
     shop.deploy(&kube, "examples/one-service", "treeswap-sidecar", &[], READER);
     let label = "app.kubernetes.io/name=gateway";
     let mut old = kube.all_ready(label, 2);
-    let mut readers: Vec<_> = old.iter().map(|pod| shop.follow(&kube, pod, "gateway")).collect();
+    let mut readers: Vec<_> = old.iter().map(|pod| consumer(shop, &kube, pod)).collect();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         // Commits go on in this thread's stead; Shop's counter is not shared between threads.
@@ -41,7 +41,7 @@ pub fn drains(shop: &Shop) {
         }
         ended_well(&kube, &old);
         old = kube.all_ready(label, 2);
-        readers.extend(old.iter().map(|pod| shop.follow(&kube, pod, "gateway")));
+        readers.extend(old.iter().map(|pod| consumer(shop, &kube, pod)));
         for pod in &old {
             hold(&kube, pod, true);
         }
@@ -49,10 +49,7 @@ pub fn drains(shop: &Shop) {
         kube.run(&["rollout", "status", "deployment/gateway", "--timeout=180s"]);
         ended_well(&kube, &old);
         let new = kube.all_ready(label, 2);
-        readers.extend(new.iter().map(|pod| shop.follow(&kube, pod, "gateway")));
-        for reader in &readers {
-            eventually("every consumer has read", || (reader.counts().reads > 20).then_some(()));
-        }
+        readers.extend(new.iter().map(|pod| consumer(shop, &kube, pod)));
     });
     let counts: Vec<_> = readers.iter().map(|reader| reader.assert_whole()).collect();
     let sum = |of: fn(&crate::shop::Counts) -> u64| counts.iter().map(of).sum::<u64>();
@@ -63,6 +60,13 @@ pub fn drains(shop: &Shop) {
         sum(|one| one.mixed)
     ));
     kube.delete("deployment,pod", label);
+}
+
+/// The Pod's consumer, once it has read a while: one that ends never reads more.
+fn consumer(shop: &Shop, kube: &kube::Kube, pod: &str) -> Reader {
+    let reader = shop.follow(kube, pod, "gateway");
+    eventually(&format!("the consumer in {pod} has read"), || (reader.counts().reads > 20).then_some(()));
+    reader
 }
 
 struct Stop<'a>(&'a AtomicBool);
