@@ -227,7 +227,9 @@ impl RuleArgs {
     pub(super) fn planner(&self, shape: ExtraKeys) -> anyhow::Result<Planner> {
         let options = self.options(shape);
         let rules = match (&self.rules, &self.rules_in_tree) {
-            (Some(path), _) => Rules::Given(options.read(&path.display().to_string(), &text_of(path)?)?),
+            (Some(path), _) => {
+                Rules::Given(options.read(&path.display().to_string(), &text_of(path)?)?.into())
+            }
             (None, path) => Rules::InTree(path.clone().unwrap_or_default()),
         };
         Ok(Planner::new(options, rules))

@@ -85,7 +85,7 @@ impl Args {
 /// What is asked for, in the order of cluster, namespace and name.
 fn chosen<'p>(args: &Args, plan: &'p Plan) -> anyhow::Result<Vec<(&'p ClusterNamespace, &'p Planned)>> {
     let fed = plan.configmaps.iter().filter(|planned| planned.fed);
-    let mut all: Vec<_> = fed.flat_map(|p| p.places.iter().map(move |place| (place, p))).collect();
+    let mut all: Vec<_> = fed.flat_map(|p| p.places.iter().map(move |place| (place, &**p))).collect();
     all.sort_by(|(place_a, a), (place_b, b)| (place_a, &a.name).cmp(&(place_b, &b.name)));
     let clusters: BTreeSet<&str> = all.iter().map(|(place, _)| place.cluster.as_str()).collect();
     let names = || clusters.iter().copied().collect::<Vec<_>>().join(", ");
@@ -109,7 +109,7 @@ fn write(args: &Args, chosen: &[(&ClusterNamespace, &Planned)]) -> anyhow::Resul
     let Some(directory) = &args.output else {
         let mut out = std::io::BufWriter::new(std::io::stdout().lock());
         for (place, planned) in chosen {
-            out.write_all(configmap::manifest(&planned.name, place, &planned.payload).as_bytes())
+            out.write_all(configmap::manifest(&planned.name, place, &planned.content()).as_bytes())
                 .context("cannot write to stdout")?;
         }
         return out.flush().context("cannot write to stdout");
@@ -127,7 +127,7 @@ fn write(args: &Args, chosen: &[(&ClusterNamespace, &Planned)]) -> anyhow::Resul
     for (place, planned) in chosen {
         let at = draft.path().join(file_name(&place.cluster)).join(&place.namespace);
         fs_err::create_dir_all(&at)?;
-        let text = configmap::manifest(&planned.name, place, &planned.payload);
+        let text = configmap::manifest(&planned.name, place, &planned.content());
         fs_err::write(at.join(format!("{}.yaml", planned.name)), text)?;
     }
     fs_err::rename(draft.path(), &directory)?; // takes the place of an empty directory, and of nothing else

@@ -7,9 +7,9 @@
 //!
 //! Files: `yaml` a document with its quotes and repetitions kept; `rules` what a rule is, `read` from YAML to rules,
 //! `fault` what can be wrong with them; `glob` the dialects by name, `zglob` the older one; `tree` files and links;
-//! `payload` the keys and bytes of one ConfigMap; `plan` which file goes where, `finding` what is in the way,
-//! `split` more partitions for a payload that is too large; `compare` what an existing ConfigMap lacks; `manifest` the
-//! YAML that kubectl takes; `apply` what has to happen in a cluster.
+//! `payload` the keys and bytes of one ConfigMap; `plan` what is made of a tree, `matches` which file goes where and what
+//! is kept of that for the next tree, `finding` what is in the way, `split` more partitions for a payload that is too
+//! large; `compare` what an existing ConfigMap lacks; `manifest` the YAML that kubectl takes; `apply` what has to happen in a cluster.
 
 pub mod apply;
 mod compare;
@@ -17,6 +17,7 @@ mod fault;
 mod finding;
 mod glob;
 mod manifest;
+mod matches;
 mod payload;
 mod plan;
 mod policies;
@@ -35,8 +36,9 @@ pub use fault::{Fault, Problem, RulesError};
 pub use finding::{Finding, Refused};
 pub use glob::{BadPattern, Dialect, Pattern, Patterns};
 pub use manifest::manifest;
+pub use matches::{Change, Matches, plan};
 pub use payload::{KeyFault, Payload, Value, ValueEncoding, check_key, partition};
-pub use plan::{Contents, Options, Plan, Planned, ReadFailed, Source, Unmade, plan};
+pub use plan::{Contents, Options, Plan, Planned, ReadFailed, Source, Unmade};
 pub use policies::{Collisions, IllegalKeys, Links, Overlaps, Oversize, Policies};
 pub use rules::{ClusterNamespace, Names, Rule, RuleSet, Setting};
-pub use tree::{BadLink, Tree};
+pub use tree::{BadLink, Entry, FileRef, Tree};

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use aws_lc_rs::digest;
 use flate2::{Compression, GzBuilder};
@@ -187,11 +187,24 @@ fn gzip(content: &[u8]) -> Vec<u8> {
     writer.write_all(content).and_then(|()| writer.finish()).expect("writing to memory does not fail")
 }
 
-/// What is in one ConfigMap.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Payload {
+/// What is in one ConfigMap. A copy shares it.
+#[derive(Clone, Debug, Default)]
+pub struct Payload(Arc<Content>);
+
+#[derive(Debug, Default)]
+struct Content {
     values: BTreeMap<String, Arc<Value>>,
+    /// Once somebody asked for it.
+    digest: OnceLock<String>,
 }
+
+impl PartialEq for Payload {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0.values == other.0.values
+    }
+}
+
+impl Eq for Payload {}
 
 /// A ceiling of the API server, and how much a payload has of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -204,53 +217,55 @@ pub(super) struct LimitExceeded {
 impl Payload {
     /// Of these keys.
     pub fn new(values: BTreeMap<String, Arc<Value>>) -> Self {
-        Self { values }
+        Self(Arc::new(Content { values, digest: OnceLock::new() }))
     }
 
     /// Keys and values, in the keys' order.
     pub fn values(&self) -> &BTreeMap<String, Arc<Value>> {
-        &self.values
+        &self.0.values
     }
 
     /// With one key more, or another text for it.
     pub(super) fn with_text(&self, key: &str, text: String) -> Self {
-        let mut values = self.values.clone();
+        let mut values = self.values().clone();
         values.insert(key.to_owned(), Arc::new(Value::new(text.into_bytes(), false)));
-        Self { values }
+        Self::new(values)
     }
 
     /// What the API server counts against its limit: the values.
     pub fn size(&self) -> usize {
-        self.values.values().map(|value| value.bytes.len()).sum()
+        self.values().values().map(|value| value.bytes.len()).sum()
     }
 
     /// A digest of keys, forms and contents before compression, in hexadecimal; docs/reference/digests.md has its
-    /// definition. The key `VERSION` is left out where it is a stamp.
-    pub fn digest(&self, stamped: bool) -> String {
-        let mut context = digest::Context::new(&digest::SHA256);
-        for (key, value) in self.values.iter().filter(|(key, _)| !(stamped && *key == "VERSION")) {
-            context.update(&(key.len() as u64).to_be_bytes());
-            context.update(key.as_bytes());
-            context.update(&[value.form as u8]);
-            context.update(&value.digest);
-        }
-        context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    /// definition.
+    pub fn digest(&self) -> &str {
+        self.0.digest.get_or_init(|| {
+            let mut context = digest::Context::new(&digest::SHA256);
+            for (key, value) in self.values() {
+                context.update(&(key.len() as u64).to_be_bytes());
+                context.update(key.as_bytes());
+                context.update(&[value.form as u8]);
+                context.update(&value.digest);
+            }
+            context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+        })
     }
 
-    /// The first ceiling that it is over.
-    pub(super) fn over(&self) -> Option<LimitExceeded> {
+    /// The first ceiling that it is over, with so many stamps besides: keys, and the lengths of their texts.
+    pub(super) fn over(&self, stamps: &[(&str, usize)]) -> Option<LimitExceeded> {
+        let (mut size, mut object, mut body) = (0, METADATA, METADATA);
+        let values = self.values().iter().map(|(key, value)| (key.len(), value.bytes.len(), value.json_len));
+        let stamps = stamps.iter().map(|(key, length)| (key.len(), *length, *length));
+        for (key, bytes, json) in values.chain(stamps) {
+            size += bytes;
+            object += key + bytes + FRAMING;
+            body += key + json + 6;
+        }
         let over = |what, bytes, limit| (bytes > limit).then_some(LimitExceeded { what, bytes, limit });
-        let object = |(key, value): (&String, &Arc<Value>)| key.len() + value.bytes.len() + FRAMING;
-        let body = |(key, value): (&String, &Arc<Value>)| key.len() + value.json_len + 6;
-        over("of values", self.size(), MOST_VALUES)
-            .or_else(|| {
-                over(
-                    "as etcd stores it",
-                    METADATA + self.values.iter().map(object).sum::<usize>(),
-                    MOST_OBJECT,
-                )
-            })
-            .or_else(|| over("of JSON", METADATA + self.values.iter().map(body).sum::<usize>(), MOST_BODY))
+        over("of values", size, MOST_VALUES)
+            .or_else(|| over("as etcd stores it", object, MOST_OBJECT))
+            .or_else(|| over("of JSON", body, MOST_BODY))
     }
 
     /// The five largest keys with the sizes of their values, in one line.
@@ -262,7 +277,7 @@ impl Payload {
     /// The five largest keys, largest first.
     pub(super) fn largest(&self) -> Vec<(String, usize)> {
         let mut sizes: Vec<(String, usize)> =
-            self.values.iter().map(|(key, value)| (key.clone(), value.bytes.len())).collect();
+            self.values().iter().map(|(key, value)| (key.clone(), value.bytes.len())).collect();
         sizes.sort_by(|(a, size_a), (b, size_b)| size_b.cmp(size_a).then_with(|| a.cmp(b)));
         sizes.truncate(5);
         sizes

@@ -14,36 +14,30 @@ const DEEPEST: usize = 16;
 /// Prow's rule uses the first byte, so the bits begin after it.
 const FIRST_BYTE: usize = 1;
 
-/// The parts, by the bits that they share, as text: `` for the one that keeps the name, else up to the last `1`. The
-/// stamp, a key that every part needs, is copied to each. A part that cannot be halved further may still be over.
-pub(super) fn split(payload: &Payload, stamp: Option<&str>) -> BTreeMap<String, Payload> {
+/// The parts, by the bits that they share, as text: `` for the one that keeps the name, else up to the last `1`. Each has
+/// room for the stamps: keys, and the lengths of their texts. A part that cannot be halved further may still be over.
+pub(super) fn split(payload: &Payload, stamps: &[(&str, usize)]) -> BTreeMap<String, Payload> {
     let mut parts = BTreeMap::new();
-    halve(payload.clone(), stamp, String::new(), &mut parts);
+    halve(payload.clone(), stamps, String::new(), &mut parts);
     parts
 }
 
-fn halve(payload: Payload, stamp: Option<&str>, bits: String, into: &mut BTreeMap<String, Payload>) {
-    let single = payload.values().keys().filter(|key| Some(key.as_str()) != stamp).count() < 2;
-    if payload.over().is_none() || single || bits.len() == DEEPEST {
+fn halve(payload: Payload, stamps: &[(&str, usize)], bits: String, into: &mut BTreeMap<String, Payload>) {
+    if payload.over(stamps).is_none() || payload.values().len() < 2 || bits.len() == DEEPEST {
         into.insert(bits.trim_end_matches('0').to_owned(), payload);
         return;
     }
     let mut zeros = BTreeMap::new();
     let mut ones = BTreeMap::new();
     for (key, value) in payload.values() {
-        if Some(key.as_str()) == stamp {
-            zeros.insert(key.clone(), value.clone());
-            ones.insert(key.clone(), value.clone());
-            continue;
-        }
         let bit = bits.len();
         let byte = key_hash(key)[FIRST_BYTE + bit / 8];
         let half = if byte >> (7 - bit % 8) & 1 == 0 { &mut zeros } else { &mut ones };
         half.insert(key.clone(), value.clone());
     }
     drop(payload);
-    halve(Payload::new(zeros), stamp, format!("{bits}0"), into);
-    if ones.keys().any(|key| Some(key.as_str()) != stamp) {
-        halve(Payload::new(ones), stamp, format!("{bits}1"), into);
+    halve(Payload::new(zeros), stamps, format!("{bits}0"), into);
+    if !ones.is_empty() {
+        halve(Payload::new(ones), stamps, format!("{bits}1"), into);
     }
 }

@@ -4,9 +4,31 @@ use std::collections::BTreeMap;
 use std::collections::VecDeque;
 
 use crate::payload::Parts;
+use crate::revision::ObjectId;
 
 /// As many links in one path as Linux follows.
 const MOST_LINKS: usize = 40;
+
+/// How a tree's reader finds a file again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum FileRef {
+    /// By its content, so that it is the same file in another tree.
+    Blob(ObjectId),
+    /// By a number that only this reader knows.
+    Index(usize),
+}
+
+impl From<ObjectId> for FileRef {
+    fn from(id: ObjectId) -> Self {
+        Self::Blob(id)
+    }
+}
+
+impl From<usize> for FileRef {
+    fn from(index: usize) -> Self {
+        Self::Index(index)
+    }
+}
 
 /// Why a link gives no content, in words that follow its path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
@@ -38,10 +60,14 @@ pub struct Tree {
     parts: Parts,
 }
 
-#[derive(Clone, Debug)]
-enum Entry {
-    File(usize),
+/// What is at a path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Entry {
+    /// A regular file.
+    File(FileRef),
+    /// A symbolic link and its target.
     Link(Vec<u8>),
+    /// What is neither.
     Other,
 }
 
@@ -51,24 +77,24 @@ impl Tree {
         Self { parts, ..Self::default() }
     }
 
-    /// Adds a regular file; `file` is what [`super::Contents`] will be asked for.
-    pub fn file(&mut self, path: Vec<u8>, file: usize) {
-        self.entries.insert(path, Entry::File(file));
-    }
-
-    /// Adds a symbolic link.
-    pub fn link(&mut self, path: Vec<u8>, target: Vec<u8>) {
-        self.entries.insert(path, Entry::Link(target));
-    }
-
-    /// Adds what is neither.
-    pub fn other(&mut self, path: Vec<u8>) {
-        self.entries.insert(path, Entry::Other);
+    /// Adds what is at a path; of a file, what [`super::Contents`] will be asked for.
+    pub fn add(&mut self, path: Vec<u8>, entry: Entry) {
+        self.entries.insert(path, entry);
     }
 
     /// Whether there is any link.
     pub fn has_links(&self) -> bool {
         self.entries.values().any(|entry| matches!(entry, Entry::Link(_)))
+    }
+
+    /// Whether a path is a regular file by itself, and not through a link.
+    pub fn is_file(&self, path: &[u8]) -> bool {
+        matches!(self.entries.get(path), Some(Entry::File(_)))
+    }
+
+    /// Whether a path is a link.
+    pub(super) fn is_link(&self, path: &[u8]) -> bool {
+        matches!(self.entries.get(path), Some(Entry::Link(_)))
     }
 
     /// Files, links and others.
@@ -87,7 +113,7 @@ impl Tree {
     }
 
     /// The file that a path gives, through links within the tree.
-    pub fn resolve(&self, path: &[u8]) -> Result<usize, BadLink> {
+    pub fn resolve(&self, path: &[u8]) -> Result<FileRef, BadLink> {
         if let Some(Entry::File(file)) = self.entries.get(path) {
             return Ok(*file); // what has files below it is no link
         }

@@ -182,17 +182,42 @@ fn literal(parts: &mut Vec<Part>, text: &str) {
     }
 }
 
-/// Follows every way at once, so that no pattern takes longer than its length times the path's.
-fn run(parts: &[Part], path: &[u8]) -> bool {
-    let starts = matches!(parts.first(), Some(Part::Literal(text)) if !path.starts_with(text));
-    let ends = matches!(parts.last(), Some(Part::Literal(text)) if !path.ends_with(text));
-    if starts || ends {
-        return false;
+/// Whether a path consists of these parts. What only one way can match is cut off at both ends, which is all of most
+/// patterns.
+fn run(mut parts: &[Part], mut path: &[u8]) -> bool {
+    while let [before @ .., Part::Literal(text)] = parts {
+        let Some(rest) = path.strip_suffix(text.as_slice()) else { return false };
+        (parts, path) = (before, rest);
     }
+    loop {
+        let (text, after) = match parts {
+            [] => return path.is_empty(),
+            [Part::Star] => return !path.contains(&b'/'),
+            [Part::Deep, Part::Star] => {
+                let directory = path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+                return !path[..directory].contains(&b'\n');
+            }
+            [Part::Literal(text), after @ ..] => (text, after),
+            [Part::OneOf(texts), after @ ..] => {
+                let mut ways = texts.iter().filter(|text| path.starts_with(text));
+                let (Some(text), None) = (ways.next(), ways.next()) else { break };
+                (text, after)
+            }
+            _ => break,
+        };
+        let Some(rest) = path.strip_prefix(text.as_slice()) else { return false };
+        (parts, path) = (after, rest);
+    }
+    follow(parts, path)
+}
+
+/// Follows every way at once, so that no pattern takes longer than its length times the path's.
+fn follow(parts: &[Part], path: &[u8]) -> bool {
     let mut at = vec![false; path.len() + 1];
+    let mut next = at.clone();
     at[0] = true;
     for part in parts {
-        let mut next = vec![false; path.len() + 1];
+        next.fill(false);
         let reached = (0..=path.len()).filter(|&start| at[start]);
         match part {
             Part::Literal(text) => {
@@ -226,7 +251,7 @@ fn run(parts: &[Part], path: &[u8]) -> bool {
         if !next.contains(&true) {
             return false;
         }
-        at = next;
+        std::mem::swap(&mut at, &mut next);
     }
     at[path.len()]
 }

@@ -8,22 +8,24 @@ mod known;
 mod tree;
 
 pub use known::KnownValues;
-pub use tree::{Commit, Directory, Listing, Tree};
+pub use tree::{Changes, Commit, Directory, Listing, Tree};
+
+use std::sync::Arc;
 
 use crate::configmap::apply::{Deciding, Desired, ExtraKeys, Placement, VersionKey};
 use crate::configmap::{
-    self, BadLink, Dialect, Finding, Plan, Policies, Refused, RuleSet, RulesError, Setting,
+    self, BadLink, Dialect, Finding, Matches, Plan, Policies, Refused, RuleSet, RulesError, Setting,
 };
 use crate::fsx;
 use crate::mirror::{self, Objects};
-use crate::payload::BlobError;
-use crate::revision::Revision;
+use crate::payload::{BlobError, Limits};
+use crate::revision::{ObjectId, Revision};
 
 /// Where rules are.
 #[derive(Clone, Debug)]
 pub enum Rules {
     /// The same for every revision.
-    Given(RuleSet),
+    Given(Arc<RuleSet>),
     /// A file of the tree, by its path: each revision by its own rules.
     InTree(String),
 }
@@ -80,35 +82,60 @@ impl Planner {
         Self { options, rules }
     }
 
-    /// What the tree of a revision asks for, unless policies refuse it. Blocking. `sources` is what the tree is composed
-    /// of; nothing is held where it is one repository's.
+    /// What the tree of a revision asks for, unless policies refuse it, and what the next call may be given. Blocking.
+    /// `sources` is what the tree is composed of; nothing is held where it is one repository's.
     pub fn desired(
         &self,
         tree: &dyn Tree,
         revision: Revision,
         sources: &Placement,
-    ) -> Result<Desired, Error> {
+        last: Option<LastPlan>,
+    ) -> Result<(Desired, LastPlan), Error> {
         if let Rules::InTree(path) = &self.rules
             && let Some(why) = sources.held_below([path.as_bytes()])
         {
             return Err(Error::RulesHeld(why));
         }
         let shape = &self.options.shape;
-        let stamp = (shape.version_key != VersionKey::Off).then(|| revision.to_string());
-        let rules = self.rules_of(tree)?;
+        // Of any revision, so that ConfigMaps stay as they are: they are written with the text of their own, which is as
+        // long.
+        let stamp = (shape.version_key != VersionKey::Off).then(|| Revision(ObjectId([0; 20])).to_string());
+        let text = self.rules_text(tree)?;
+        let last = last.filter(|last| last.rules_text == text);
+        let rules = match &last {
+            Some(last) => Arc::clone(&last.rules),
+            None => self.rules_of(text.as_deref())?,
+        };
         let options = self.plan_options(stamp);
-        let plan = self.carried_out(&rules, tree, &options)?;
+        let next = |matches, entries| LastPlan {
+            revision,
+            rules_text: text,
+            rules: Arc::clone(&rules),
+            matches,
+            entries,
+        };
+        let (plan, last) = match self.followed(tree, last)? {
+            Some((plan, matches, entries)) => (plan, next(matches, entries)),
+            None => {
+                let (plan, matches, entries) = self.whole(tree, &rules, options.clone())?;
+                (plan, next(matches, entries))
+            }
+        };
+        let plan = self.accepted(plan)?;
         let deciding =
             Deciding { rules: &rules, setting: self.options.setting(""), options: &options, shape };
         let made_of = (revision, sources.clone());
         let prefix = |rule: usize| rules.patterns.get(rule).prefix();
-        Desired::new(&plan, made_of, deciding.digest(), shape.clone(), prefix)
-            .map_err(|finding| Refused(vec![finding]).into())
+        let desired = Desired::new(&plan, made_of, deciding.digest(), shape.clone(), prefix)
+            .map_err(|finding| Refused(vec![finding]))?;
+        Ok((desired, last))
     }
 
     /// The plan for a tree, stamped with a text, unless policies refuse it. Blocking.
     pub fn plan(&self, tree: &dyn Tree, stamp: Option<String>) -> Result<Plan, Error> {
-        self.carried_out(&self.rules_of(tree)?, tree, &self.plan_options(stamp))
+        let rules = self.rules_of(self.rules_text(tree)?.as_deref())?;
+        let (plan, ..) = self.whole(tree, &rules, self.plan_options(stamp))?;
+        self.accepted(plan)
     }
 
     /// What plans of these objects have in common. Values are kept in a file for the next process, unless that would be in
@@ -131,23 +158,56 @@ impl Planner {
         }
     }
 
-    fn carried_out(
+    /// The plan that comes of what changed since the last one, if that decides it.
+    fn followed(
         &self,
-        rules: &RuleSet,
         tree: &dyn Tree,
-        options: &configmap::Options,
-    ) -> Result<Plan, Error> {
+        last: Option<LastPlan>,
+    ) -> Result<Option<(Plan, Matches, usize)>, Error> {
+        let Some(LastPlan { revision, rules, mut matches, mut entries, .. }) = last else { return Ok(None) };
+        let reach = |path: &[u8]| rules.patterns.reach_below(path);
+        let Some((changes, mut contents)) = tree.changes(revision, &reach)? else { return Ok(None) };
+        entries += changes.iter().filter(|change| change.now.is_some()).count();
+        entries = entries.saturating_sub(changes.iter().filter(|change| change.before).count());
+        if entries as u64 > Limits::default().entries || !matches.follow(&changes) {
+            return Ok(None);
+        }
+        let plan = matches.plan(contents.as_mut())?;
+        Ok(plan.refused.is_empty().then_some((plan, matches, entries)))
+    }
+
+    /// The plan of a whole tree, with what it matched, and how many entries were listed.
+    fn whole(
+        &self,
+        tree: &dyn Tree,
+        rules: &Arc<RuleSet>,
+        options: configmap::Options,
+    ) -> Result<(Plan, Matches, usize), Error> {
         let (listed, mut contents) = tree::reached(tree, &rules.patterns)?;
-        let plan = configmap::plan(rules, &listed, contents.as_mut(), options)?.accepted()?;
+        let mut matches = Matches::of(Arc::clone(rules), options, &listed);
+        let entries = listed.len();
+        drop(listed);
+        Ok((matches.plan(contents.as_mut())?, matches, entries))
+    }
+
+    fn accepted(&self, plan: Plan) -> Result<Plan, Error> {
+        let plan = plan.accepted()?;
         plan.noted.iter().for_each(|finding: &Finding| (self.options.warn)(finding));
         Ok(plan)
     }
 
-    fn rules_of(&self, tree: &dyn Tree) -> Result<RuleSet, Error> {
-        let path = match &self.rules {
-            Rules::Given(rules) => return Ok(rules.clone()),
-            Rules::InTree(path) => path,
-        };
+    /// The rules of a tree: those given, or those of this text.
+    fn rules_of(&self, text: Option<&str>) -> Result<Arc<RuleSet>, Error> {
+        match (&self.rules, text) {
+            (Rules::InTree(path), Some(text)) => Ok(Arc::new(self.options.read(path, text)?)),
+            (Rules::InTree(path), None) => Err(Error::NoRules { path: path.clone() }),
+            (Rules::Given(rules), _) => Ok(Arc::clone(rules)),
+        }
+    }
+
+    /// The text of the rules that a tree has, if they are in it.
+    fn rules_text(&self, tree: &dyn Tree) -> Result<Option<String>, Error> {
+        let Rules::InTree(path) = &self.rules else { return Ok(None) };
         let unusable = |why: String| Error::Rules { path: path.clone(), why };
         let (listed, mut contents) = tree::on_the_way_to(tree, path.as_bytes())?;
         let file = listed.resolve(path.as_bytes()).map_err(|why| match why {
@@ -155,9 +215,20 @@ impl Planner {
             why => unusable(format!("in the tree it is {why}")),
         })?;
         let bytes = contents.read(file).map_err(|error| unusable(error.to_string()))?;
-        let text = String::from_utf8(bytes).map_err(|_| unusable("it is no text".to_owned()))?;
-        Ok(self.options.read(path, &text)?)
+        String::from_utf8(bytes).map(Some).map_err(|_| unusable("it is no text".to_owned()))
     }
+}
+
+/// A plan that was accepted, with what it was made of.
+#[derive(Debug)]
+pub struct LastPlan {
+    revision: Revision,
+    /// Where the rules are in the tree.
+    rules_text: Option<String>,
+    rules: Arc<RuleSet>,
+    matches: Matches,
+    /// Files, links and others that were listed.
+    entries: usize,
 }
 
 /// Why there is no desired state.
@@ -231,3 +302,6 @@ impl Error {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::Error;
-use super::known::KnownValues;
-use crate::configmap::{self, Contents, Patterns, Source, Unmade, Value};
-use crate::mirror::{Listed, Objects};
+use super::known::{Key, KnownValues};
+use crate::configmap::{self, Change, Contents, Entry, FileRef, Patterns, Source, Unmade, Value};
+use crate::mirror::{Differing, Listed, Objects};
 use crate::payload::{BlobError, BlobReader, BlobSource};
 use crate::revision::{ObjectId, Revision};
 use crate::threads::on_threads;
@@ -22,6 +22,9 @@ const FILE_MAX: u64 = 64 << 20;
 /// A tree, listed, and the contents of its files.
 pub type Listing<'t> = (configmap::Tree, Box<dyn Contents + 't>);
 
+/// What differs from another tree, and the contents of its files.
+pub type Changes<'t> = (Vec<Change>, Box<dyn Contents + 't>);
+
 /// The files of one revision, wherever they are.
 pub trait Tree {
     /// Files and links. Directories are read for which `enter` says so, by their path from the top.
@@ -29,22 +32,33 @@ pub trait Tree {
     /// # Errors
     /// What cannot be read ends it: an absent file would look like a deletion.
     fn list(&self, enter: &dyn Fn(&[u8]) -> bool) -> Result<Listing<'_>, Error>;
+
+    /// What differs from another revision's tree, below the same directories. Nothing where this one is to be listed.
+    ///
+    /// # Errors
+    /// As those of [`Self::list`].
+    fn changes(
+        &self,
+        _since: Revision,
+        _enter: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Option<Changes<'_>>, Error> {
+        Ok(None)
+    }
 }
 
 /// Lists what patterns can match, and what links of it may lead to.
 pub(super) fn reached<'t>(tree: &'t dyn Tree, patterns: &Patterns) -> Result<Listing<'t>, Error> {
-    complete(tree, &|path| patterns.reach_below(path))
-}
-
-/// Lists the directories on the way to a path, or everything if one of them has a link: it may lead anywhere.
-pub(super) fn on_the_way_to<'t>(tree: &'t dyn Tree, path: &[u8]) -> Result<Listing<'t>, Error> {
-    complete(tree, &|directory| path.strip_prefix(directory).is_some_and(|rest| rest.starts_with(b"/")))
-}
-
-fn complete<'t>(tree: &'t dyn Tree, enter: &dyn Fn(&[u8]) -> bool) -> Result<Listing<'t>, Error> {
-    let pruned = tree.list(enter)?;
+    let pruned = tree.list(&|path| patterns.reach_below(path))?;
     // A link may lead to where nothing was read.
     if pruned.0.has_links() { tree.list(&|_| true) } else { Ok(pruned) }
+}
+
+/// Lists the directories on the way to a path, or everything if it may be reached through a link, which may lead anywhere.
+pub(super) fn on_the_way_to<'t>(tree: &'t dyn Tree, path: &[u8]) -> Result<Listing<'t>, Error> {
+    let on_the_way =
+        |directory: &[u8]| path.strip_prefix(directory).is_some_and(|rest| rest.starts_with(b"/"));
+    let pruned = tree.list(&on_the_way)?;
+    if pruned.0.is_file(path) || !pruned.0.has_links() { Ok(pruned) } else { tree.list(&|_| true) }
 }
 
 /// A file that a rule names is no value of a ConfigMap, whatever is done to it.
@@ -79,12 +93,13 @@ impl Tree for Directory<'_> {
                         pending.push(path);
                     }
                 } else if kind.is_symlink() {
-                    tree.link(path, fs_err::read_link(entry.path())?.into_os_string().into_vec());
+                    let target = fs_err::read_link(entry.path())?;
+                    tree.add(path, Entry::Link(target.into_os_string().into_vec()));
                 } else if kind.is_file() {
-                    tree.file(path, files.len());
+                    tree.add(path, Entry::File(files.len().into()));
                     files.push(entry.path());
                 } else {
-                    tree.other(path);
+                    tree.add(path, Entry::Other);
                 }
             }
         }
@@ -95,8 +110,9 @@ impl Tree for Directory<'_> {
 struct Files(Vec<PathBuf>);
 
 impl Contents for Files {
-    fn read(&mut self, file: usize) -> Result<Vec<u8>, Failure> {
-        let mut file = std::fs::File::open(&self.0[file])?;
+    fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Failure> {
+        let FileRef::Index(index) = file else { return Err("a directory has no blobs".into()) };
+        let mut file = std::fs::File::open(&self.0[index])?;
         let mut bytes = Vec::new();
         (&mut file).take(FILE_MAX + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > FILE_MAX {
@@ -125,43 +141,66 @@ impl<'m> Commit<'m> {
 impl Tree for Commit<'_> {
     fn list(&self, enter: &dyn Fn(&[u8]) -> bool) -> Result<Listing<'_>, Error> {
         let mut tree = configmap::Tree::of(self.objects.places(self.revision));
-        let mut ids = Vec::new();
         for (path, listed) in self.objects.list(self.revision, enter)? {
-            match listed {
-                Listed::File(id) => {
-                    tree.file(path, ids.len());
-                    ids.push(id);
-                }
-                Listed::Link(target) => tree.link(path, target),
-                Listed::Other => tree.other(path),
-            }
+            tree.add(path, entry(listed));
         }
-        Ok((tree, Box::new(Blobs { ids, source: &*self.blobs, known: self.known })))
+        Ok((tree, Box::new(self.contents())))
+    }
+
+    fn changes(&self, since: Revision, enter: &dyn Fn(&[u8]) -> bool) -> Result<Option<Changes<'_>>, Error> {
+        let Some(differing) = self.objects.differing(since, self.revision, enter)? else { return Ok(None) };
+        let change = |Differing { path, before, now }| Change { path, before, now: now.map(entry) };
+        Ok(Some((differing.into_iter().map(change).collect(), Box::new(self.contents()))))
+    }
+}
+
+fn entry(listed: Listed) -> Entry {
+    match listed {
+        Listed::File(id) => Entry::File(id.into()),
+        Listed::Link(target) => Entry::Link(target),
+        Listed::Other => Entry::Other,
+    }
+}
+
+impl Commit<'_> {
+    fn contents(&self) -> Blobs<'_> {
+        Blobs { source: &*self.blobs, known: self.known }
     }
 }
 
 struct Blobs<'b> {
-    ids: Vec<ObjectId>,
     source: &'b dyn BlobSource,
     known: &'b KnownValues,
 }
 
+/// The blob that a file is.
+fn blob(file: FileRef) -> Result<ObjectId, Failure> {
+    match file {
+        FileRef::Blob(id) => Ok(id),
+        FileRef::Index(_) => Err("a mirror has no files by number".into()),
+    }
+}
+
 impl Contents for Blobs<'_> {
-    fn read(&mut self, file: usize) -> Result<Vec<u8>, Failure> {
-        let (mut reader, id) = (self.source.reader()?, &self.ids[file]);
-        let size = size(&mut *reader, id)?;
-        read(&mut *reader, id, size)
+    fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Failure> {
+        let (mut reader, id) = (self.source.reader()?, blob(file)?);
+        let size = size(&mut *reader, &id)?;
+        read(&mut *reader, &id, size)
     }
 
     /// On as many threads as there are processors: inflating and compressing is all there is to it.
     fn values(&mut self, wanted: &[Source], room: u64) -> Result<Vec<Arc<Value>>, Unmade> {
-        let ids: Vec<ObjectId> = wanted.iter().map(|source| self.ids[source.file]).collect();
-        let keys = || ids.iter().zip(wanted).map(|(id, source)| (*id, source.compress));
-        let _found = self.known.read_file(keys(), room); // known while they are held
+        let key = |(at, source): (usize, &Source)| match blob(source.file) {
+            Ok(id) => Ok((id, source.compress)),
+            Err(error) => Err(Unmade::Unread { at, error }),
+        };
+        let keys = wanted.iter().enumerate().map(key).collect::<Result<Vec<Key>, _>>()?;
+        let _found = self.known.read_file(keys.iter().copied(), room); // known while they are held
+        let ids: Vec<ObjectId> = keys.iter().map(|(id, _)| *id).collect();
         let order = self.source.order(&ids);
         let work = Work {
             blobs: self,
-            wanted,
+            keys: &keys,
             order: &order,
             next: AtomicUsize::new(0),
             held: AtomicU64::new(0),
@@ -172,18 +211,20 @@ impl Contents for Blobs<'_> {
         };
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
         on_threads(processors.clamp(1, 8).min(wanted.len() / OF_THREAD + 1), || work.run());
-        let bytes = work.held.into_inner();
-        if bytes > room {
+        if work.held.into_inner() > room {
             return Err(Unmade::TooMuch);
         }
         if let Some((at, error)) = work.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(Unmade::Unread { at, error });
         }
         #[expect(clippy::expect_used, reason = "every thread went on until none was left, and none failed")]
-        let made: Vec<Arc<Value>> =
-            work.made.into_iter().map(|value| value.into_inner().expect("it was made")).collect();
-        self.known.write_file(bytes, keys().zip(made.iter().map(|value| &**value)));
+        let made = work.made.into_iter().map(|value| value.into_inner().expect("it was made")).collect();
         Ok(made)
+    }
+
+    fn keep(&mut self, bytes: u64, all: &mut dyn Iterator<Item = (Source, &Value)>) {
+        let keyed = |(source, value): (Source, _)| Some(((blob(source.file).ok()?, source.compress), value));
+        self.known.write_file(bytes, all.filter_map(keyed));
     }
 }
 
@@ -199,8 +240,8 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// Values to be made, by several threads.
 struct Work<'w> {
     blobs: &'w Blobs<'w>,
-    wanted: &'w [Source],
-    /// Places in `wanted`, as they cost the least to read.
+    keys: &'w [Key],
+    /// Places in `keys`, as they cost the least to read.
     order: &'w [u32],
     /// Place in `order`.
     next: AtomicUsize,
@@ -236,9 +277,7 @@ impl Work<'_> {
     }
 
     fn make<'r>(&'r self, at: usize, reader: &mut Option<Box<dyn BlobReader + 'r>>) -> Result<(), Failure> {
-        let source = self.wanted[at];
-        let id = self.blobs.ids[source.file];
-        let key = (id, source.compress);
+        let key @ (id, compress) = self.keys[at];
         if let Some(value) = self.blobs.known.get(&key) {
             self.keep(at, value);
             return Ok(());
@@ -252,7 +291,7 @@ impl Work<'_> {
         if self.is_full() {
             return Ok(()); // of another large one
         }
-        let value = Arc::new(Value::new(read(&mut **reader, &id, size)?, source.compress));
+        let value = Arc::new(Value::new(read(&mut **reader, &id, size)?, compress));
         self.blobs.known.made(key, &value);
         self.keep(at, value);
         Ok(())
@@ -317,16 +356,18 @@ mod tests {
         }
     }
 
-    fn wanted(count: usize, compress: bool) -> Vec<Source> {
-        (0..count).map(|file| Source { file, compress }).collect()
+    fn wanted(ids: &[ObjectId], compress: bool) -> Vec<Source> {
+        ids.iter().map(|id| Source { file: (*id).into(), compress }).collect()
     }
 
     /// Values of these blobs, and how many were read for them.
     fn values(blobs: &[u8], compress: bool, known: &KnownValues) -> (Vec<Arc<Value>>, usize) {
         let counting = Counting::default();
-        let ids = blobs.iter().map(|byte| ObjectId([*byte; 20])).collect();
-        let mut contents = Blobs { ids, source: &counting, known };
-        let values = contents.values(&wanted(blobs.len(), compress), u64::MAX).unwrap();
+        let wanted = wanted(&blobs.iter().map(|byte| ObjectId([*byte; 20])).collect::<Vec<_>>(), compress);
+        let mut contents = Blobs { source: &counting, known };
+        let values = contents.values(&wanted, u64::MAX).unwrap();
+        let bytes = values.iter().map(|value| value.bytes().len() as u64).sum();
+        contents.keep(bytes, &mut wanted.iter().copied().zip(values.iter().map(|value| &**value)));
         (values, counting.0.into_inner())
     }
 
@@ -364,15 +405,15 @@ mod tests {
             ObjectId(id)
         };
         let ids: Vec<ObjectId> = (0..2_000).map(id).collect();
-        let all = wanted(ids.len(), false);
-        let mut contents = Blobs { ids: ids.clone(), source: &counting, known: &known };
+        let mut all = wanted(&ids, false);
+        let mut contents = Blobs { source: &counting, known: &known };
         let made = contents.values(&all, 40_000).unwrap();
         assert!(made.iter().zip(&ids).all(|(value, id)| value.bytes() == id.0));
         assert!(
             matches!(contents.values(&all, 39_999), Err(Unmade::TooMuch)),
             "what is held counts, read again or not"
         );
-        [1_999, 1_300, 700].into_iter().for_each(|at| contents.ids[at] = ObjectId([0; 20]));
+        [1_999, 1_300, 700].into_iter().for_each(|at| all[at].file = ObjectId([0; 20]).into());
         let Err(Unmade::Unread { at, error }) = contents.values(&all, u64::MAX) else {
             panic!("it was read")
         };

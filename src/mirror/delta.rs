@@ -32,16 +32,16 @@ impl Presence {
 
 /// The two versions of one name.
 #[derive(Clone, Copy, Default)]
-struct Pair<'a> {
-    old: Option<Line<'a>>,
-    new: Option<Line<'a>>,
+pub(super) struct Pair<'a> {
+    pub(super) old: Option<Line<'a>>,
+    pub(super) new: Option<Line<'a>>,
     /// The old tree has the name twice: patterns may have left out either, and which one was published is not seen.
-    is_unclear: bool,
+    pub(super) is_unclear: bool,
 }
 
 impl Pair<'_> {
     /// What both versions are, if that is the same.
-    fn unchanged(&self) -> Option<Line<'_>> {
+    pub(super) fn unchanged(&self) -> Option<Line<'_>> {
         let old = self.old?;
         let new = self.new?;
         (old.id == new.id && Node::of(old.mode) == Node::of(new.mode)).then_some(new)
@@ -49,7 +49,7 @@ impl Pair<'_> {
 }
 
 /// All names of two trees, each with its two versions. Of a name that one tree has twice the last counts.
-fn pairs<'t>(old: &Sorted<'t>, new: &Sorted<'t>) -> impl Iterator<Item = (&'t [u8], Pair<'t>)> {
+pub(super) fn pairs<'t>(old: &Sorted<'t>, new: &Sorted<'t>) -> impl Iterator<Item = (&'t [u8], Pair<'t>)> {
     let mut old = old.iter().peekable();
     let mut new = new.iter().peekable();
     std::iter::from_fn(move || {
@@ -71,7 +71,7 @@ fn pairs<'t>(old: &Sorted<'t>, new: &Sorted<'t>) -> impl Iterator<Item = (&'t [u
 
 /// Two versions of one directory are compared up to so many bytes together: they are in memory at once, and one of them
 /// twice while it is put together from a difference.
-const TREES_MAX: usize = 80 << 20;
+pub(super) const TREES_MAX: usize = 80 << 20;
 
 /// Sub-trees that wait for their turn take up to so many bytes.
 const WAITING_MAX: usize = 16 << 20;

@@ -14,7 +14,7 @@ use super::{Objects, Selection};
 use crate::payload::{Delta, Kind, Payload};
 use crate::revision::{ObjectId, Revision};
 
-pub(super) struct Fixture {
+pub(crate) struct Fixture {
     _dir: tempfile::TempDir,
     pub(super) layout: Layout,
     pub(super) shared: Arc<Shared>,
@@ -22,7 +22,7 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Settings { verify: false, durable: false, max_objects: None }.apply().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout::open(&dir.path().join("mirror"), RepoKind::Bare, false).unwrap();
@@ -31,7 +31,7 @@ impl Fixture {
         Self { _dir: dir, layout, shared, repository }
     }
 
-    pub(super) fn objects(&self) -> Objects {
+    pub(crate) fn objects(&self) -> Objects {
         Objects { shared: Arc::clone(&self.shared), cancel: CancellationToken::new() }
     }
 
@@ -84,13 +84,13 @@ impl Fixture {
         top.write(self)
     }
 
-    pub(super) fn commit_of(&self, model: &Model) -> Revision {
+    pub(crate) fn commit_of(&self, model: &Model) -> Revision {
         self.commit(self.tree_of(model), &[])
     }
 }
 
 /// What lies at a path: kind and content, or an empty directory.
-pub(super) type Model = BTreeMap<String, Option<(Kind, Vec<u8>)>>;
+pub(crate) type Model = BTreeMap<String, Option<(Kind, Vec<u8>)>>;
 
 #[derive(Default)]
 struct Dir {

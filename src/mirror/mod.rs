@@ -29,7 +29,7 @@ mod fetch;
 mod files;
 #[cfg(any(test, fuzzing))]
 #[cfg_attr(fuzzing, allow(dead_code))]
-mod fixture;
+pub(crate) mod fixture;
 mod foreign_files;
 #[cfg(any(test, fuzzing))]
 #[path = "../../tests/fuzz/targets/trees.rs"]
@@ -72,7 +72,7 @@ pub use error::{Error, Lack, Libgit2};
 pub use indexer::child::{child_limits, child_main};
 #[cfg(any(test, fuzzing))]
 pub(crate) use indexer::pack_fuzz;
-pub use listing::Listed;
+pub use listing::{Differing, Listed};
 #[cfg(any(test, fuzzing))]
 pub(crate) use modules::fuzz as modules_fuzz;
 pub use modules::{Access, Hosts, Submodules};
@@ -392,20 +392,6 @@ impl Objects {
             let modules = Modules::of(reader, at.tree, asked).map_err(|trouble| trouble.of(revision))?;
             let parts = composed::places(reader, &self.shared, revision);
             tree_to_payload::payload(reader, at, selection, patterns.as_ref(), (&modules, parts), cancel)
-        })
-    }
-
-    /// The files and links of a revision, its submodules' among them, without any check of their names and sizes.
-    /// Directories are read for which `enter` says so, by their path.
-    pub fn list(
-        &self,
-        revision: Revision,
-        enter: &dyn Fn(&[u8]) -> bool,
-    ) -> Result<Vec<(Vec<u8>, Listed)>, Error> {
-        self.read(revision, |reader, at| {
-            let modules = Modules::of(reader, at.tree, self.shared.asked);
-            let modules = modules.map_err(|trouble| trouble.of(revision))?;
-            listing::list(reader, at, &modules, enter, &self.cancel)
         })
     }
 

@@ -1,9 +1,11 @@
 //! Trees to payloads and deltas, over objects made by hand.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 
 use super::fixture::{Fixture, Model, Plain, everything};
-use super::{Base, Error, Selection};
+use super::{Base, Differing, Error, Selection};
 use crate::payload::{Kind, Payload, Rule};
 use crate::revision::{ObjectId, Revision};
 
@@ -282,6 +284,23 @@ proptest! {
         prop_assert_eq!(&applied, &Plain::of(&after));
         prop_assert_eq!((delta.entries, delta.bytes), (after.count(), after.bytes));
         prop_assert_eq!(delta.tree, after.tree);
+    }
+
+    #[test]
+    fn what_differs_leads_from_one_list_to_the_other(old in arb_model(), new in arb_model(), all in any::<bool>()) {
+        let (objects, from, to) =
+            FIXTURE.with(|fixture| (fixture.objects(), fixture.commit_of(&old), fixture.commit_of(&new)));
+        let enter = |path: &[u8]| all || path != b"a";
+        let listed = |revision| objects.list(revision, &enter).unwrap().into_iter().collect::<BTreeMap<_, _>>();
+        let (mut followed, after) = (listed(from), listed(to));
+        for Differing { path, before, now } in objects.differing(from, to, &enter).unwrap().unwrap() {
+            let was = match now {
+                Some(now) => followed.insert(path, now),
+                None => followed.remove(&path),
+            };
+            prop_assert_eq!(was.is_some(), before);
+        }
+        prop_assert_eq!(followed, after);
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use treeswap::cluster::{Cluster, Clusters, ConfigError};
 use treeswap::configmap::apply::{Adopt, Desired, ExtraKeys, Owner, PruneLimit, VersionKey};
-use treeswap::configmap::{Contents, Dialect, Policies, Tree};
+use treeswap::configmap::{Contents, Dialect, Entry, FileRef, Policies, Tree};
 use treeswap::deliver::{Directory, Options, Relation, Report, Target, deliver};
 use treeswap::desired::{self, Listing, Planner, Rules};
 use treeswap::revision::{ObjectId, Revision};
@@ -93,7 +93,8 @@ struct Memory<'f>(&'f BTreeMap<String, String>);
 impl desired::Tree for Memory<'_> {
     fn list(&self, _: &dyn Fn(&[u8]) -> bool) -> Result<Listing<'_>, desired::Error> {
         let mut tree = Tree::default();
-        self.0.keys().enumerate().for_each(|(at, path)| tree.file(path.clone().into_bytes(), at));
+        let mut add = |(at, path): (usize, &String)| tree.add(path.clone().into(), Entry::File(at.into()));
+        self.0.keys().enumerate().for_each(&mut add);
         Ok((tree, Box::new(Texts(self.0.values().collect()))))
     }
 }
@@ -101,8 +102,9 @@ impl desired::Tree for Memory<'_> {
 struct Texts<'f>(Vec<&'f String>);
 
 impl Contents for Texts<'_> {
-    fn read(&mut self, file: usize) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
-        Ok(self.0[file].clone().into_bytes())
+    fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
+        let FileRef::Index(index) = file else { panic!("no blob was added") };
+        Ok(self.0[index].clone().into_bytes())
     }
 }
 
@@ -119,7 +121,7 @@ pub fn planner(rules: &str, namespace: &str) -> Planner {
         warn: |_| {},
     };
     let rules = options.read("plugins.yaml", rules).unwrap();
-    Planner::new(options, Rules::Given(rules))
+    Planner::new(options, Rules::Given(rules.into()))
 }
 
 /// What rules make of files.
@@ -140,7 +142,7 @@ pub fn desired_of(
     files: &BTreeMap<String, String>,
 ) -> Arc<Desired> {
     let planner = planner(rules, namespace);
-    Arc::new(planner.desired(&Memory(files), named.revision, &named.sources).unwrap())
+    Arc::new(planner.desired(&Memory(files), named.revision, &named.sources, None).unwrap().0)
 }
 
 pub fn files(list: &[(&str, &str)]) -> BTreeMap<String, String> {

@@ -1,7 +1,8 @@
 //! The better behaviour, one test for each way in which the lists say that Prow is wrong.
 
 use treeswap::configmap::{
-    Fault, Finding, KeyFault, Options, Overlaps, Oversize, Plan, Policies, RulesError, Tree, manifest, plan,
+    Entry, Fault, Finding, KeyFault, Options, Overlaps, Oversize, Plan, Policies, RulesError, Tree, manifest,
+    plan,
 };
 
 use super::maps::read;
@@ -161,7 +162,7 @@ fn links_give_a_files_content_or_are_named() {
     for (path, target) in
         [("jobs/good", "../data/f"), ("jobs/none", "/x"), ("jobs/dir", "../data"), ("jobs/me", "me")]
     {
-        tree.link(path.into(), target.into());
+        tree.add(path.into(), Entry::Link(target.into()));
     }
     let plan = plan(&rules, &tree, &mut contents, &Options::default()).unwrap();
     assert_eq!(plan.refused.len(), 3);
@@ -174,7 +175,7 @@ fn the_stamp_is_in_every_configmap_once_and_a_file_of_its_name_beats_it() {
     let yaml = "gzip: true\nmaps:\n  a/*: {name: a}\n  b/*: {name: b}\n";
     let options = Options { stamp: Some("r1".into()), ..Options::default() };
     let plan = planned(yaml, &["a/x", "b/VERSION"], &options);
-    assert_eq!(plan.configmaps[0].payload.values()["VERSION"].text(), Some("r1"));
+    assert_eq!(plan.configmaps[0].content().values()["VERSION"].text(), Some("r1"));
     let file = &plan.configmaps[1].payload.values()["VERSION"];
     assert_eq!((file.text(), gunzip(file.bytes())), (None, b"b/VERSION".to_vec()));
 }
@@ -286,7 +287,7 @@ fn manifests_give_every_text_back_as_it_was() {
         let (tree, mut contents) = tree_of([("f", text.as_bytes().to_vec())]);
         let plan = plan(&rules, &tree, &mut contents, &Options::default()).unwrap();
         let one = &plan.configmaps[0];
-        let yaml = manifest(&one.name, &one.places[0], &one.payload);
+        let yaml = manifest(&one.name, &one.places[0], &one.content());
         let value: serde_yaml::Value =
             serde_yaml::from_str(&yaml).unwrap_or_else(|error| panic!("{error}: {yaml}"));
         assert_eq!(value["data"]["f"].as_str(), Some(text), "{yaml}");

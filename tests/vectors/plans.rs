@@ -9,8 +9,8 @@ use std::io::{Read as _, Write as _};
 
 use serde_json::Value;
 use treeswap::configmap::{
-    Collisions, Contents, Current, Finding, IllegalKeys, Links, Options, Overlaps, Plan, Planned, Policies,
-    RuleSet, Tree, ValueEncoding, plan,
+    Collisions, Contents, Current, Entry, FileRef, Finding, IllegalKeys, Links, Options, Overlaps, Plan,
+    Planned, Policies, RuleSet, Tree, ValueEncoding, plan,
 };
 
 use super::maps::{Defect, Held, Ledger, defect_of, read};
@@ -21,8 +21,9 @@ use super::{cases, files};
 pub(crate) struct Memory(Vec<Vec<u8>>);
 
 impl Contents for Memory {
-    fn read(&mut self, file: usize) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(self.0[file].clone())
+    fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+        let FileRef::Index(index) = file else { panic!("no blob was added") };
+        Ok(self.0[index].clone())
     }
 }
 
@@ -30,7 +31,7 @@ impl Contents for Memory {
 pub(crate) fn tree_of<'f>(files: impl IntoIterator<Item = (&'f str, Vec<u8>)>) -> (Tree, Memory) {
     let (mut tree, mut memory) = (Tree::default(), Memory::default());
     for (path, content) in files {
-        tree.file(path.as_bytes().to_vec(), memory.0.len());
+        tree.add(path.as_bytes().to_vec(), Entry::File(memory.0.len().into()));
         memory.0.push(content);
     }
     (tree, memory)
@@ -163,7 +164,7 @@ fn outcome_of(plan: &Plan) -> Outcome {
     for (target, planned) in targets(plan) {
         let keys = outcome.entry(target).or_default();
         for (key, value) in planned.payload.values() {
-            let path = String::from_utf8(planned.files[key].clone()).unwrap();
+            let path = String::from_utf8(planned.files[key].to_vec()).unwrap();
             keys.insert(key.clone(), Some((path, value.form() == ValueEncoding::Gzip)));
         }
     }
@@ -173,7 +174,7 @@ fn outcome_of(plan: &Plan) -> Outcome {
 fn targets(plan: &Plan) -> impl Iterator<Item = (String, &Planned)> {
     plan.configmaps.iter().flat_map(|planned| {
         let target = move |place: &treeswap::configmap::ClusterNamespace| {
-            (format!("{}/{}/{}", place.cluster, place.namespace, planned.name), planned)
+            (format!("{}/{}/{}", place.cluster, place.namespace, planned.name), &**planned)
         };
         planned.places.iter().map(target)
     })
@@ -240,7 +241,8 @@ fn bootstrapped(case: &Value) -> Result<Held, String> {
         let links =
             case["symlinks"].as_array().into_iter().flatten().flat_map(|root| root.as_object().unwrap());
         for (path, target) in links {
-            tree.link(path.clone().into_bytes(), target.as_str().unwrap().as_bytes().to_vec());
+            let target = target.as_str().unwrap().as_bytes().to_vec();
+            tree.add(path.clone().into_bytes(), Entry::Link(target));
         }
         plan(&rules, &tree, &mut contents, &Options { stamp: stamp.clone(), policies, ..Options::default() })
             .unwrap()
@@ -332,8 +334,8 @@ fn updated(case: &Value) -> Result<Held, String> {
     let size = expected["size_metric"].as_u64().unwrap() as usize;
     // A file that the vector gives by what is compressed in it has another size here than where it was measured.
     let measured = case["size_note"].is_null() && !case["files"].to_string().contains("gzip_of");
-    if measured && planned.payload.size() != size {
-        return Err(format!("{} bytes are not {size}", planned.payload.size()));
+    if measured && planned.content().size() != size {
+        return Err(format!("{} bytes are not {size}", planned.content().size()));
     }
     let field = |field: &str| old[field].as_object().into_iter().flatten();
     let current = Current {
@@ -344,7 +346,7 @@ fn updated(case: &Value) -> Result<Held, String> {
         (Value::Null, new) => new.as_object().is_none_or(serde_json::Map::is_empty),
         (old, new) => old == new,
     };
-    let difference = current.difference(&planned.payload);
+    let difference = current.difference(&planned.content());
     if difference.is_empty() != (same("data") && same("binaryData")) {
         return Err(format!("{difference:?}"));
     }
@@ -354,7 +356,8 @@ fn updated(case: &Value) -> Result<Held, String> {
 /// The first difference to `data` and `binaryData`, and the defect that it avoids.
 fn same_content(planned: &Planned, expected: &Value) -> Result<(), (String, Option<Defect>)> {
     let (mut text, mut binary) = (BTreeMap::new(), BTreeMap::new());
-    for (key, value) in planned.payload.values() {
+    let content = planned.content();
+    for (key, value) in content.values() {
         match value.text() {
             Some(value) => drop(text.insert(key.as_str(), value)),
             None => drop(binary.insert(key.as_str(), value)),
@@ -369,7 +372,7 @@ fn same_content(planned: &Planned, expected: &Value) -> Result<(), (String, Opti
     for (key, value) in &text {
         match data.get(*key).map(|one| one.as_str() == Some(value)) {
             Some(true) => {}
-            None if *key == "VERSION" && planned.stamped => {
+            None if *key == "VERSION" && planned.stamp.is_some() => {
                 return Err(("the stamp is ours alone".into(), Some(Defect::StampLost)));
             }
             _ => return Err((format!("{key} is {value:?}"), None)),

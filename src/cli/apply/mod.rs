@@ -226,7 +226,7 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     let (ended, over) = match args.input.place("apply", given)? {
         TreeLocation::Directory(directory) => {
             let revision = args.once.revision()?;
-            let desired = planner.desired(&Directory(directory), revision, &Placement::default())?;
+            let desired = planner.desired(&Directory(directory), revision, &Placement::default(), None)?.0;
             let source = Arc::new(TreeSource::new(desired));
             runtime.block_on(within(limit, &cancel, deliver::deliver(source, &clusters, &options, &cancel)))
         }

@@ -81,7 +81,7 @@ impl Desired {
         let mut config_maps: BTreeMap<ClusterNamespace, BTreeMap<String, DesiredConfigMap>> = BTreeMap::new();
         for planned in &plan.configmaps {
             // Every version of the set is in the ConfigMap then.
-            let held = match planned.stamped && shape.version_key == VersionKey::Every {
+            let held = match planned.stamp.is_some() && shape.version_key == VersionKey::Every {
                 true => sources.held(),
                 false => sources.held_below(planned.rules.iter().map(|rule| prefix(*rule))),
             };
@@ -120,11 +120,6 @@ impl Desired {
 
 impl DesiredConfigMap {
     fn of(planned: &Planned, shape: &ExtraKeys) -> Result<Self, Finding> {
-        let mut values = planned.payload.values().clone();
-        if planned.stamped {
-            values.remove(VERSION);
-        }
-        let payload = Payload::new(values);
         let stamp = shape.stamp_key.as_ref().map(|key| stamp_of(key, &planned.name));
         if let Some(key) = &stamp {
             if let Err(why) = check_key(key.as_bytes()) {
@@ -132,17 +127,18 @@ impl DesiredConfigMap {
                 return Err(Finding::IllegalKey { path, name: planned.name.clone(), why });
             }
             if let Some(path) = planned.files.get(key) {
-                let paths = vec![path.clone(), b"the stamp (--stamp-key)".to_vec()];
+                let paths = vec![path.to_vec(), b"the stamp (--stamp-key)".to_vec()];
                 return Err(Finding::Collision { name: planned.name.clone(), key: key.clone(), paths });
             }
             // It counts, and no rule for growing knows of it.
-            let payload = planned.payload.with_text(key, "0".repeat(64));
-            if let Some(over) = payload.over() {
+            let digest = "0".repeat(64);
+            if let Some(over) = planned.over(Some((key, digest.len()))) {
+                let payload = planned.payload.with_text(key, digest);
                 return Err(Planned { payload, ..planned.clone() }.oversize(over));
             }
         }
-        let digest = payload.digest(false);
-        Ok(Self { payload, digest, fed: planned.fed, versioned: planned.stamped, stamp, held: None })
+        let (payload, digest) = (planned.payload.clone(), planned.payload.digest().to_owned());
+        Ok(Self { payload, digest, fed: planned.fed, versioned: planned.stamp.is_some(), stamp, held: None })
     }
 
     /// Keys that are ours and not the payload's, with what they should hold.

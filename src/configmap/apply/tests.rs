@@ -23,7 +23,7 @@ fn wanted(keys: &[(&str, &str)]) -> DesiredConfigMap {
     let payload = payload(keys);
     DesiredConfigMap {
         held: None,
-        digest: payload.digest(false),
+        digest: payload.digest().to_owned(),
         payload,
         fed: !keys.is_empty(),
         versioned: true,
@@ -355,15 +355,15 @@ fn a_stamp_holds_the_digest_and_is_outside_of_it() {
         rules: vec![0],
         name: "m".into(),
         places: vec![place.clone()],
-        payload: payload(&[("VERSION", R2), ("a", "1")]),
-        files: [("a".to_owned(), b"dir/a".to_vec())].into(),
+        payload: payload(&[("a", "1")]),
+        files: [("a".to_owned(), b"dir/a"[..].into())].into(),
         fed: true,
-        stamped: true,
+        stamp: Some(R2.into()),
     };
-    let plan = Plan { configmaps: vec![planned], ..Plan::default() };
+    let plan = Plan { configmaps: vec![planned.into()], ..Plan::default() };
     let desired = desired_of(&plan, shape.clone()).unwrap();
     let wanted = &desired.of("c", "n").unwrap()["m"];
-    assert_eq!(wanted.digest, payload(&[("a", "1")]).digest(false));
+    assert_eq!(wanted.digest, payload(&[("a", "1")]).digest());
     let content = wanted.content(&shape, R2);
     assert_eq!(content.data["stamp"], wanted.digest);
     assert_eq!((content.data["VERSION"].as_str(), content.data["a"].as_str()), (R2, "1"));
@@ -391,9 +391,9 @@ fn a_stamp_that_makes_a_payload_too_large_is_known_before_it_is_written() {
         payload: payload(&[("a", &"x".repeat((1 << 20) - 63))]),
         files: BTreeMap::new(),
         fed: true,
-        stamped: false,
+        stamp: None,
     };
-    let plan = Plan { configmaps: vec![planned], ..Plan::default() };
+    let plan = Plan { configmaps: vec![planned.into()], ..Plan::default() };
     let desired = |stamp_key| {
         let shape = ExtraKeys { version_key: VersionKey::Off, stamp_key };
         desired_of(&plan, shape)

@@ -1,0 +1,157 @@
+use std::collections::{BTreeMap, HashMap};
+
+use proptest::prelude::*;
+
+use super::super::{Collisions, Dialect, Oversize, Policies, Setting};
+use super::*;
+
+const RULES: &str = r#"maps:
+  "jobs/**/*.yaml": {name: jobs, clusters: {one: [a, b], two: [a]}}
+  "jobs/x/*": {name: jobs, clusters: {one: [a]}}
+  "jobs/x/a.yaml": {name: special}
+  "same/*": {name: same}
+  "same/a*": {name: same}
+  "flat/**/*": {partitioned_names: [flat-0, flat-1, flat-2], use_full_path_as_key: true}
+  "one/*": {name: one, key: KEY, gzip: true}
+  "large/*": {name: large}
+  "denied/*": {name: denied, denied_repos: [acme/config]}
+  "none/*": {name: jobs}
+"#;
+
+const PATHS: &[&str] = &[
+    "jobs/a.yaml",
+    "jobs/x/a.yaml",
+    "jobs/x/b.yaml",
+    "jobs/y/a.yaml",
+    "jobs/x/VERSION",
+    "same/a",
+    "same/b",
+    "flat/a",
+    "flat/b/c",
+    "flat/ö",
+    "one/a",
+    "one/b",
+    "one/c",
+    "large/a",
+    "large/b",
+    "large/c",
+    "denied/a",
+    "elsewhere/a",
+    "none/..a",
+];
+
+/// Contents by number; those of the last numbers fill a ConfigMap.
+struct Texts;
+
+impl Contents for Texts {
+    fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+        let FileRef::Index(number) = file else { panic!("no blob was added") };
+        Ok(vec![b'a' + number as u8; if number < 6 { number } else { 600_000 }])
+    }
+}
+
+fn rules() -> Arc<RuleSet> {
+    let setting = Setting {
+        file: "rules.yaml",
+        default_namespace: "default",
+        dialect: Dialect::Zglob,
+        ignore_unknown: false,
+    };
+    Arc::new(RuleSet::read(RULES, &setting, &|_| None).unwrap())
+}
+
+fn tree(entries: &BTreeMap<&str, Entry>) -> Tree {
+    let mut tree = Tree::default();
+    entries.iter().for_each(|(path, entry)| tree.add(path.as_bytes().to_vec(), entry.clone()));
+    tree
+}
+
+fn entry() -> impl Strategy<Value = Option<Entry>> {
+    prop_oneof![
+        4 => Just(None),
+        12 => (0_usize..8).prop_map(|number| Some(Entry::File(number.into()))),
+        1 => Just(Some(Entry::Other)),
+        1 => Just(Some(Entry::Link(b"../jobs/a.yaml".to_vec()))),
+    ]
+}
+
+fn options() -> impl Strategy<Value = Options> {
+    let policies = (0_usize..3, 0_usize..2, 0_usize..2, 0_usize..2, 0_usize..3).prop_map(
+        |(overlaps, collisions, keys, links, oversize)| Policies {
+            overlaps: [Overlaps::Refuse, Overlaps::First, Overlaps::Specific][overlaps],
+            collisions: [Collisions::Refuse, Collisions::Last][collisions],
+            illegal_keys: [IllegalKeys::Refuse, IllegalKeys::Skip][keys],
+            links: [Links::Refuse, Links::Skip][links],
+            oversize: [Oversize::Refuse, Oversize::Grow, Oversize::Skip][oversize],
+        },
+    );
+    let most = prop_oneof![3 => Just(None), 1 => (2_000_u64..2_000_000).prop_map(Some)];
+    (policies, prop::bool::ANY, prop::bool::ANY, most).prop_map(
+        |(policies, repository, stamp, most_bytes)| Options {
+            repository: repository.then(|| "acme/config".to_owned()),
+            stamp: stamp.then(|| "r1".to_owned()),
+            policies,
+            most_bytes,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #[test]
+    fn following_changes_gives_the_plan_of_the_whole_tree(
+        options in options(),
+        steps in prop::collection::vec(
+            prop::collection::vec((prop::sample::select(PATHS), entry()), 0..6),
+            1..12,
+        ),
+    ) {
+        let rules = rules();
+        let mut entries: BTreeMap<&str, Entry> = BTreeMap::new();
+        let whole = |entries: &_| Matches::of(Arc::clone(&rules), options.clone(), &tree(entries));
+        let mut followed = whole(&entries);
+        for step in steps {
+            let step: HashMap<&str, Option<Entry>> = step.into_iter().collect();
+            let mut changes = Vec::new();
+            for (path, now) in step {
+                let before = match &now {
+                    Some(entry) => entries.insert(path, entry.clone()),
+                    None => entries.remove(path),
+                };
+                changes.push(Change { path: path.into(), before: before.is_some(), now });
+            }
+            let mut expected = whole(&entries);
+            let plan = expected.plan(&mut Texts).unwrap();
+            let was_followed = followed.follow(&changes);
+            let links = entries.values().any(|entry| matches!(entry, Entry::Link(_)));
+            prop_assert!(was_followed || links || options.most_bytes.is_some() || followed.has_links);
+            let made = if was_followed { followed.plan(&mut Texts).unwrap() } else { Plan::default() };
+            let too_much = |plan: &Plan| matches!(plan.refused[..], [Finding::TooMuch { .. }]);
+            if was_followed && !too_much(&made) {
+                prop_assert_eq!(&made, &plan);
+            }
+            if !was_followed || !made.refused.is_empty() {
+                followed = expected;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_commit_makes_just_the_configmaps_again_that_it_feeds() {
+    let options = Options { stamp: Some("r1".into()), ..Options::default() };
+    let entries = ["jobs/a.yaml", "same/a", "one/a"].map(|path| (path, Entry::File(1.into())));
+    let mut matches = Matches::of(rules(), options, &tree(&entries.into()));
+    let first = matches.plan(&mut Texts).unwrap();
+    let change = Change { path: b"same/b".to_vec(), before: false, now: Some(Entry::File(2.into())) };
+    assert!(matches.follow(&[change]));
+    let second = matches.plan(&mut Texts).unwrap();
+    let changed: Vec<&str> = first
+        .configmaps
+        .iter()
+        .zip(&second.configmaps)
+        .filter(|(old, new)| !Arc::ptr_eq(old, new))
+        .map(|(_, new)| new.name.as_str())
+        .collect();
+    assert_eq!(changed, ["same"]);
+}

@@ -1,0 +1,77 @@
+use std::cell::Cell;
+
+use super::*;
+use crate::mirror::fixture::{Fixture, Model};
+use crate::payload::Kind;
+
+const RULES: &str = "maps:\n  jobs/**/*: {name: jobs}\n  other/*: {name: other}\n";
+
+/// A revision, and how often it was listed as a whole, the rules' way apart.
+struct Counted<'m> {
+    commit: Commit<'m>,
+    listed: Cell<u32>,
+}
+
+impl Tree for Counted<'_> {
+    fn list(&self, enter: &dyn Fn(&[u8]) -> bool) -> Result<Listing<'_>, Error> {
+        self.listed.set(self.listed.get() + u32::from(enter(b"jobs")));
+        self.commit.list(enter)
+    }
+
+    fn changes(&self, since: Revision, enter: &dyn Fn(&[u8]) -> bool) -> Result<Option<Changes<'_>>, Error> {
+        self.commit.changes(since, enter)
+    }
+}
+
+fn planner() -> Planner {
+    let options = Options {
+        default_namespace: "default".into(),
+        dialect: Dialect::default(),
+        ignore_unknown: false,
+        repository: None,
+        policies: Policies::default(),
+        most_bytes: None,
+        shape: ExtraKeys { version_key: VersionKey::Every, stamp_key: Some("{name}.stamp".into()) },
+        warn: |_| {},
+    };
+    Planner::new(options, Rules::InTree("ci/rules.yaml".into()))
+}
+
+#[test]
+fn each_commit_gives_what_its_whole_tree_gives_and_costs_what_it_changed() {
+    let fixture = Fixture::new();
+    let (objects, planner, known) = (fixture.objects(), planner(), KnownValues::default());
+    let file = |text: &str| Some(Some((Kind::File, text.as_bytes().to_vec())));
+    let link = |to: &str| Some(Some((Kind::Symlink, to.as_bytes().to_vec())));
+    let more_rules = format!("{RULES}  flat/*: {{name: flat}}\n");
+    // What a commit changes, and how often the whole tree is listed for it.
+    let story = [
+        (vec![("ci/rules.yaml", file(RULES)), ("jobs/a", file("1")), ("docs/x", file("1"))], 1),
+        (vec![("jobs/b/c", file("2")), ("jobs/a", None)], 0),
+        (vec![("other/a", file("1")), ("docs/x", file("2"))], 0),
+        (vec![("docs/link", link("x"))], 0),
+        (vec![("jobs/b/c", None), ("jobs/b", file("a directory was here"))], 0),
+        (vec![("other/a", link("../docs/x"))], 2),
+        (vec![("docs/x", file("3"))], 2),
+        (vec![("other/a", file("1"))], 1),
+        (vec![("docs/x", file("4")), ("jobs/e", file("5"))], 0),
+        (vec![("ci/rules.yaml", file(&more_rules)), ("flat/a", file("1"))], 1),
+        (vec![("flat/b", file("1"))], 0),
+    ];
+    let (mut model, mut last) = (Model::new(), None);
+    for (at, (changes, expected)) in story.into_iter().enumerate() {
+        for (path, node) in changes {
+            match node {
+                Some(node) => drop(model.insert(path.into(), node)),
+                None => drop(model.remove(path)),
+            }
+        }
+        let revision = fixture.commit_of(&model);
+        let tree = Counted { commit: Commit::new(&objects, revision, &known), listed: Cell::new(0) };
+        let (desired, next) = planner.desired(&tree, revision, &Placement::default(), last).unwrap();
+        assert_eq!(tree.listed.get(), expected, "commit {at}");
+        let (whole, _) = planner.desired(&tree, revision, &Placement::default(), None).unwrap();
+        assert_eq!(format!("{:?}", desired.config_maps), format!("{:?}", whole.config_maps), "commit {at}");
+        last = Some(next);
+    }
+}
