@@ -193,11 +193,11 @@ impl Comparison<'_> {
             return Err(self.too_much());
         }
         let old_tree = match old {
-            Some(id) => Some((id, reader.tree(&id).map_err(|lack| self.lost(lack))?)),
+            Some(id) => Some((id, reader.sized_tree(&id).map_err(|lack| self.lost(lack))?)),
             None => None,
         };
         let new_tree = match new {
-            Some(id) => Some((id, reader.tree(&id).map_err(|lack| self.damaged(lack))?)),
+            Some(id) => Some((id, reader.sized_tree(&id).map_err(|lack| self.damaged(lack))?)),
             None => None,
         };
         let mut before = Lines::default();
@@ -354,8 +354,7 @@ impl Comparison<'_> {
             return Err(self.too_much());
         }
         let reader = self.reader;
-        let held = self.budget.hold(reader, &id, path)?;
-        let tree = reader.tree(&id).map_err(|lack| self.damaged(lack))?;
+        let (tree, held) = self.budget.hold(reader, &id, path)?;
         let lines = lines(&id, tree.data()).map_err(|lack| self.damaged(lack))?;
         self.budget.enter(reader, &id, path, lines.len())?;
         for line in lines {

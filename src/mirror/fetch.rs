@@ -13,11 +13,12 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::blocking::blocking;
-use super::closure::tree_closure;
+use super::closure::closure_beside;
 use super::error::{Error, Libgit2};
 use super::indexer::{Indexer, Job, Report, Task};
 use super::layout::Layout;
 use super::modules::Allowance;
+use super::packed_blobs::PackedBlobs;
 use super::plan::{RequestReason, Situation, plan, without_haves};
 use super::repo_kind::{self, RepoKind};
 use super::shared::Shared;
@@ -53,11 +54,16 @@ pub(super) fn repair(layout: &Layout, shared: &Shared, adopted: Option<ObjectId>
         None if layout.form() == RepoKind::Worktrees => repo_kind::published(layout.dir())?,
         None => adopted.into_iter().collect(),
     };
+    if tips.is_empty() {
+        return Ok(());
+    }
+    let blobs = PackedBlobs::of(&shared.pack_indexes());
     let check = |tip: &ObjectId| -> Result<(), String> {
         let store = shared.store().map_err(|error| error.to_string())?;
         let reader = store.reader().map_err(|error| error.message().to_owned())?;
         let commit = reader.commit(tip).map_err(|lack| lack.to_string())?;
-        tree_closure(&reader, commit.tree, None, shared.partial).map_err(|lack| lack.to_string())
+        let closure = closure_beside(&reader, commit.tree, None, shared.partial, |id| blobs.has(id));
+        closure.map_err(|lack| lack.to_string())
     };
     let mut broken = None;
     for tip in tips {

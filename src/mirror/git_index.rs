@@ -115,8 +115,7 @@ impl Walk<'_> {
     /// Writes what is below a tree, which has this name.
     fn tree(&mut self, id: ObjectId, inherited: bool, name: &[u8]) -> Result<(), Error> {
         let reader = self.reader;
-        let held = self.budget.hold(reader, &id, &self.path)?;
-        let object = reader.tree(&id).map_err(|lack| self.damaged(lack))?;
+        let (object, held) = self.budget.hold(reader, &id, &self.path)?;
         let lines = lines(&id, object.data()).map_err(|lack| self.damaged(lack))?;
         self.budget.enter(reader, &id, &self.path, lines.len())?;
         // The index is sorted by whole paths, which is git's order of a tree.

@@ -94,8 +94,7 @@ impl Walk<'_> {
     fn tree(&mut self, id: ObjectId) -> Result<(), Error> {
         let reader = self.reader;
         let damaged = |lack| Error::damaged(self.revision, lack);
-        let held = self.budget.hold(reader, &id, &self.path)?;
-        let object = reader.tree(&id).map_err(damaged)?;
+        let (object, held) = self.budget.hold(reader, &id, &self.path)?;
         let lines = lines(&id, object.data()).map_err(damaged)?;
         self.budget.enter(reader, &id, &self.path, lines.len())?;
         for line in lines {
@@ -242,8 +241,8 @@ impl Differ<'_> {
         if old_size + new_size > TREES_MAX {
             return Err(Undecided::ListAll);
         }
-        let old_tree = old.map(|id| reader.tree(&id)).transpose().map_err(lost)?;
-        let new_tree = new.map(|id| reader.tree(&id)).transpose().map_err(damaged)?;
+        let old_tree = old.map(|id| reader.sized_tree(&id)).transpose().map_err(lost)?;
+        let new_tree = new.map(|id| reader.sized_tree(&id)).transpose().map_err(damaged)?;
         let before = match (&old, &old_tree) {
             (Some(id), Some(tree)) => lines(id, tree.data()).map_err(lost)?,
             _ => Lines::default(),

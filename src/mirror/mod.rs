@@ -46,6 +46,7 @@ mod loose;
 mod modules;
 mod odb;
 mod pack_index;
+mod packed_blobs;
 mod partial;
 mod plan;
 mod received;

@@ -264,6 +264,11 @@ impl ObjectReader<'_> {
         self.structure(id, ObjectType::Tree, TREE_MAX)
     }
 
+    /// The raw content of a tree whose size was looked at before.
+    pub(super) fn sized_tree(&self, id: &ObjectId) -> Result<Object<'_>, Lack> {
+        self.read(id).map_err(|error| lack(id, ObjectType::Tree, &error))
+    }
+
     /// The size of a tree, from its header.
     pub(super) fn tree_size(&self, id: &ObjectId) -> Result<usize, Lack> {
         self.header(id, ObjectType::Tree)

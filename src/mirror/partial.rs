@@ -158,8 +158,7 @@ impl Walk<'_> {
         if !reader.has(&id) {
             return self.lacks(id);
         }
-        let held = self.budget.hold(reader, &id, &self.path)?;
-        let tree = reader.tree(&id).map_err(damaged)?;
+        let (tree, held) = self.budget.hold(reader, &id, &self.path)?;
         let lines = lines(&id, tree.data()).map_err(damaged)?;
         self.budget.enter(reader, &id, &self.path, lines.len())?;
         for line in lines {

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::Error;
 use super::lack::Lack;
-use super::odb::{ObjectReader, TREE_MAX};
+use super::odb::{Object, ObjectReader, TREE_MAX};
 use crate::payload::{Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Revision};
 
@@ -243,21 +243,23 @@ impl Budget {
         Ok(())
     }
 
-    /// Called before a tree is read that is held while those in it are walked; returns what to [`Budget::release`].
-    pub(super) fn hold(
+    /// Reads a tree that is held while those in it are walked; also returns what to [`Budget::release`].
+    pub(super) fn hold<'r>(
         &mut self,
-        reader: &ObjectReader<'_>,
+        reader: &'r ObjectReader<'_>,
         id: &ObjectId,
         path: &[u8],
-    ) -> Result<usize, Error> {
-        let size = reader.tree_size(id).map_err(|lack| Error::damaged(self.revision, lack))?;
+    ) -> Result<(Object<'r>, usize), Error> {
+        let damaged = |lack| Error::damaged(self.revision, lack);
+        let size = reader.tree_size(id).map_err(damaged)?;
         let held = self.held.saturating_add(size);
         if held > TREE_MAX {
             let shown = if path.is_empty() { format!("tree {id}") } else { escaped(path) };
             return Err(Error::too_large(self.revision, shown, held as u64, TREE_MAX as u64));
         }
+        let object = reader.sized_tree(id).map_err(damaged)?;
         self.held = held;
-        Ok(size)
+        Ok((object, size))
     }
 
     /// Called when such a tree was left.

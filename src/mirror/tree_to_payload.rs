@@ -60,8 +60,7 @@ pub(super) fn payload(
 impl Walk<'_> {
     fn tree(&mut self, id: ObjectId, inherited: bool) -> Result<(), Error> {
         let reader = self.reader;
-        let held = self.budget.hold(reader, &id, &self.path)?;
-        let object = reader.tree(&id).map_err(|lack| self.damaged(lack))?;
+        let (object, held) = self.budget.hold(reader, &id, &self.path)?;
         let lines = lines(&id, object.data()).map_err(|lack| self.damaged(lack))?;
         self.budget.enter(reader, &id, &self.path, lines.len())?;
         for line in lines {

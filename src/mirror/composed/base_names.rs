@@ -170,8 +170,7 @@ impl<'a> Walk<'a> {
             return Err(Refusal { revision: self.revision, path: escaped(&self.path), rule }.into());
         }
         let damaged = |lack| Error::damaged(self.revision, lack);
-        let held = self.budget.hold(self.reader, &id, &self.path)?;
-        let object = self.reader.tree(&id).map_err(damaged)?;
+        let (object, held) = self.budget.hold(self.reader, &id, &self.path)?;
         let lines = lines(&id, object.data()).map_err(damaged)?;
         self.budget.enter(self.reader, &id, &self.path, lines.len())?;
         for line in lines {

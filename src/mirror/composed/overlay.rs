@@ -173,13 +173,13 @@ impl Overlay<'_> {
         inherited: bool,
     ) -> Result<Option<ObjectId>, Error> {
         let damaged = |lack| Error::damaged(revision, lack);
-        let all: Vec<(Vec<u8>, Item)> = {
+        let (all, size): (Vec<(Vec<u8>, Item)>, usize) = {
             let object = self.reader.tree(&tree).map_err(damaged)?;
             let lines = lines(&tree, object.data()).map_err(damaged)?;
-            lines.map(|line| (line.name.to_vec(), item(&line))).collect()
+            (lines.map(|line| (line.name.to_vec(), item(&line))).collect(), object.data().len())
         };
         self.look(revision, path, all.len())?;
-        let held = self.hold(revision, path, &tree)?;
+        let held = self.hold(revision, path, size)?;
         let before = all.len();
         let mut kept = Vec::new();
         let mut is_same = true;
@@ -227,8 +227,7 @@ impl Overlay<'_> {
     }
 
     /// A tree is held while those in it are looked at: all together are bounded as one tree is. Returns what to give back.
-    fn hold(&mut self, revision: Revision, path: &[u8], tree: &ObjectId) -> Result<usize, Error> {
-        let size = self.reader.tree_size(tree).map_err(|lack| Error::damaged(revision, lack))?;
+    fn hold(&mut self, revision: Revision, path: &[u8], size: usize) -> Result<usize, Error> {
         self.tree_bytes += size;
         if self.tree_bytes > OVERLAID_MAX {
             return Err(Error::too_large(
@@ -262,7 +261,7 @@ impl Overlay<'_> {
             let object = self.reader.tree(&tree.id).map_err(damaged)?;
             let lines = lines(&tree.id, object.data()).map_err(damaged)?;
             self.look(revision, path, lines.len())?;
-            held += self.hold(revision, path, &tree.id)?;
+            held += self.hold(revision, path, object.data().len())?;
             for line in lines {
                 names.entry(line.name.to_vec()).or_default().0.push((part, item(&line)));
             }

@@ -1,0 +1,186 @@
+//! Which objects of packs are blobs, by what their entries say (gitformat-pack(5)): one look at each entry's first bytes,
+//! where libgit2 would follow and inflate every difference for the same answer.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use super::pack_index;
+use crate::revision::ObjectId;
+
+/// Of more objects than so many nothing is said: each takes some 50 bytes of memory.
+const OBJECTS_MAX: usize = 500_000;
+
+/// Bytes of a pack that are read at once.
+const PIECE: usize = 1 << 18;
+
+/// No entry's head is longer: type and size, and the distance to what it differs from.
+const HEAD_MAX: usize = 32;
+
+const BLOB: u8 = 3;
+const WHOLE: std::ops::RangeInclusive<u8> = 1..=4;
+const DIFFERS_FROM_OFFSET: u8 = 6;
+/// What is stored as a difference to an object named by its id, or as nothing that packs have.
+const UNKNOWN: u8 = 0;
+
+/// Objects that are blobs. Others may be, too.
+#[derive(Debug, Default)]
+pub(super) struct PackedBlobs(Vec<ObjectId>);
+
+impl PackedBlobs {
+    /// Of packs, by their indexes. Of one that cannot be read nothing is said.
+    pub(super) fn of(indexes: &[impl AsRef<Path>]) -> Self {
+        let mut all = Vec::new();
+        for index in indexes {
+            match blobs(index.as_ref(), OBJECTS_MAX.saturating_sub(all.len())) {
+                Ok(found) => all.extend(found),
+                Err(error) => tracing::debug!("{}: {error}", index.as_ref().display()),
+            }
+        }
+        all.sort_unstable();
+        Self(all)
+    }
+
+    /// Whether an object is known to be a blob.
+    pub(super) fn has(&self, id: &ObjectId) -> bool {
+        self.0.binary_search(id).is_ok()
+    }
+}
+
+fn blobs(index: &Path, most: usize) -> io::Result<Vec<ObjectId>> {
+    let mut entries = Vec::new();
+    pack_index::each_place(index, |id, offset| {
+        if entries.len() <= most {
+            entries.push((offset, id));
+        }
+    })?;
+    if entries.len() > most {
+        return Err(io::Error::other("it has too many objects to look at each"));
+    }
+    entries.sort_unstable();
+    let mut pack = Pieces { file: File::open(index.with_extension("pack"))?, from: 0, piece: Vec::new() };
+    let mut types: Vec<u8> = Vec::with_capacity(entries.len());
+    for (offset, _) in &entries {
+        let kind = match head(pack.at(*offset)?) {
+            Some((kind, _)) if WHOLE.contains(&kind) => kind,
+            Some((DIFFERS_FROM_OFFSET, distance)) => {
+                let base = offset.checked_sub(distance).unwrap_or_default();
+                entries[..types.len()]
+                    .binary_search_by_key(&base, |(at, _)| *at)
+                    .map_or(UNKNOWN, |at| types[at])
+            }
+            _ => UNKNOWN,
+        };
+        types.push(kind);
+    }
+    let is_blob = |(entry, kind): ((u64, ObjectId), u8)| (kind == BLOB).then_some(entry.1);
+    Ok(entries.into_iter().zip(types).filter_map(is_blob).collect())
+}
+
+/// An entry's type, and how far before it what it differs from begins.
+fn head(bytes: &[u8]) -> Option<(u8, u64)> {
+    let mut bytes = bytes.iter().copied();
+    let first = bytes.next()?;
+    let mut more = first;
+    while more & 0x80 != 0 {
+        more = bytes.next()?; // its size
+    }
+    let kind = first >> 4 & 7;
+    if kind != DIFFERS_FROM_OFFSET {
+        return Some((kind, 0));
+    }
+    let mut byte = bytes.next()?;
+    let mut distance = u64::from(byte & 0x7f);
+    while byte & 0x80 != 0 {
+        byte = bytes.next()?;
+        distance = distance.checked_add(1)?.checked_mul(128)? | u64::from(byte & 0x7f);
+    }
+    Some((kind, distance))
+}
+
+/// A file, read in pieces.
+struct Pieces {
+    file: File,
+    from: u64,
+    piece: Vec<u8>,
+}
+
+impl Pieces {
+    /// What is at an offset: as long as an entry's head may be, or up to the file's end.
+    fn at(&mut self, offset: u64) -> io::Result<&[u8]> {
+        let is_here = |start: usize, piece: &[u8]| start + HEAD_MAX <= piece.len();
+        let start = offset.checked_sub(self.from).and_then(|start| usize::try_from(start).ok());
+        let start = match start.filter(|start| is_here(*start, &self.piece)) {
+            Some(start) => start,
+            None => {
+                self.piece.resize(PIECE, 0);
+                let mut filled = 0;
+                while filled < PIECE {
+                    match self.file.read_at(&mut self.piece[filled..], offset + filled as u64)? {
+                        0 => break,
+                        read => filled += read,
+                    }
+                }
+                self.piece.truncate(filled);
+                self.from = offset;
+                0
+            }
+        };
+        Ok(&self.piece[start..])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn git(dir: &Path, line: &str) -> String {
+        let out = Command::new("git").arg("-C").arg(dir).args(line.split(' ')).output().unwrap();
+        assert!(out.status.success(), "{line}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    }
+
+    #[test]
+    fn what_git_packs_is_known_as_git_knows_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let repository = dir.path();
+        git(repository, "init -q");
+        // Long and alike, so that most are differences to others, and many in a row.
+        let text: String = (0..2_000).map(|line| format!("line {}\n", line * 7919 % 10_007)).collect();
+        for number in 0..60 {
+            let file = repository.join(format!("d{}", number % 5)).join(number.to_string());
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, format!("{number}\n{text}{number}\n")).unwrap();
+            git(repository, "add .");
+            git(repository, "-c user.name=n -c user.email=e commit -q -m next");
+        }
+        git(repository, "repack -q -a -d -f --depth=50");
+        let packs = repository.join(".git/objects/pack");
+        let paths = std::fs::read_dir(&packs).unwrap().map(|entry| entry.unwrap().path());
+        let indexes: Vec<_> = paths.filter(|path| path.extension().is_some_and(|end| end == "idx")).collect();
+        let found = PackedBlobs::of(&indexes);
+        let all = git(repository, "cat-file --batch-all-objects --batch-check");
+        let mut blobs = 0;
+        for line in all.lines() {
+            let (id, rest) = line.split_once(' ').unwrap();
+            let is_blob = rest.starts_with("blob");
+            blobs += usize::from(is_blob);
+            assert_eq!(found.has(&id.parse().unwrap()), is_blob, "{line}");
+        }
+        assert_eq!((blobs, found.0.len()), (60, 60));
+
+        // Of a pack that was cut or overwritten nothing is said that it does not say.
+        let pack = indexes[0].with_extension("pack");
+        let whole = std::fs::read(&pack).unwrap();
+        std::fs::remove_file(&pack).unwrap();
+        std::fs::write(&pack, &whole[..20]).unwrap();
+        assert!(PackedBlobs::of(&indexes).0.len() <= 1);
+        std::fs::write(&pack, vec![0; whole.len()]).unwrap();
+        assert_eq!(PackedBlobs::of(&indexes).0, []);
+        std::fs::write(&pack, vec![0xff; whole.len()]).unwrap();
+        assert_eq!(PackedBlobs::of(&indexes).0, []);
+    }
+}
