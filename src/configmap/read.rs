@@ -58,7 +58,13 @@ impl RuleSet {
         if top.0.is_empty() {
             return Err(RulesError::Empty { file: file() });
         }
-        let mut reader = RulesParser { source, setting, problems: Vec::new(), warnings: Vec::new() };
+        let mut reader = RulesParser {
+            source,
+            setting,
+            problems: Vec::new(),
+            warnings: Vec::new(),
+            certain: HashMap::new(),
+        };
         let set = reader.document(&top, variable);
         if reader.problems.is_empty() {
             Ok(Self { warnings: reader.warnings, ..set })
@@ -92,6 +98,8 @@ struct RulesParser<'s> {
     setting: &'s Setting<'s>,
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
+    /// Rules, by the keys and ConfigMaps that they are certain to feed.
+    certain: HashMap<(String, String), Vec<usize>>,
 }
 
 /// A named set of targets.
@@ -143,7 +151,7 @@ impl RulesParser<'_> {
                         self.fault(&field, key, Fault::Surprise(surprise));
                     }
                     let rule = self.rule(&field, text, key, node, gzip.unwrap_or(false), &groups);
-                    self.same_key(&field, key, &rule, &pattern, &rules, &patterns);
+                    self.same_key(&field, key, &rule, &pattern, &rules);
                     rules.push(rule);
                     patterns.push(pattern);
                 }
@@ -330,30 +338,19 @@ impl RulesParser<'_> {
 
     /// Two rules that each can write only one key, the same one of the same ConfigMap. What globs write is only known
     /// from a tree.
-    fn same_key(
-        &mut self,
-        field: &str,
-        at: &Node<'_>,
-        rule: &Rule,
-        pattern: &Pattern,
-        others: &[Rule],
-        patterns: &[Pattern],
-    ) {
-        let certain = |rule: &Rule, pattern: &Pattern| -> Option<(String, String)> {
-            let path = pattern.literal().or(rule.key.as_ref().map(|_| ""))?;
-            let key = rule.key_of(path).into_owned();
-            let name = rule.names.all().get(partition(&key, rule.names.all().len()))?.clone();
-            Some((key, name))
-        };
-        let Some(own) = certain(rule, pattern) else { return };
-        let clash = others.iter().zip(patterns).find(|(other, pattern)| {
-            !rule.is_restricted()
-                && !other.is_restricted()
-                && other.places.iter().any(|place| rule.places.contains(place))
-                && certain(other, pattern).as_ref() == Some(&own)
-        });
-        if let Some((other, _)) = clash {
-            let (key, name) = own;
+    fn same_key(&mut self, field: &str, at: &Node<'_>, rule: &Rule, pattern: &Pattern, others: &[Rule]) {
+        if rule.is_restricted() {
+            return;
+        }
+        let Some(path) = pattern.literal().or(rule.key.as_ref().map(|_| "")) else { return };
+        let key = rule.key_of(path).into_owned();
+        let names = rule.names.all();
+        let Some(name) = names.get(partition(&key, names.len())).cloned() else { return };
+        let same = self.certain.entry((key.clone(), name.clone())).or_default();
+        let meet = |other: &&Rule| other.places.iter().any(|place| rule.places.contains(place));
+        let clash = same.iter().map(|at| &others[*at]).find(meet);
+        same.push(others.len());
+        if let Some(other) = clash {
             self.fault(field, at, Fault::SameKey { other: other.pattern.clone(), key, name });
         }
     }
