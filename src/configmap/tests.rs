@@ -60,6 +60,26 @@ fn a_set_finds_what_each_pattern_finds_and_no_walk_misses_it() {
 }
 
 #[test]
+fn ends_that_are_cut_off_match_what_every_way_would() {
+    let cases: &[(&str, &str, bool)] = &[
+        ("{a,ab}c*", "abc", true),
+        ("{a,ab}*c/x", "abc/x", true),
+        ("{a,a}b*", "abx", true),
+        ("{a,b}*", "cx", false),
+        ("a/**/*", "a/\n/b", false),
+        ("a/**/*", "a/b/\nc", true),
+        ("a/**/*.yaml", "a/.yaml", true),
+        ("a/*.yaml", "a/b/c.yaml", false),
+        ("a*a", "a", false),
+        ("*/a", "/a", true),
+    ];
+    for (pattern, path, expected) in cases {
+        let read = Pattern::new(Dialect::Zglob, pattern, &|_| None).unwrap();
+        assert_eq!(read.matches(path.as_bytes()), *expected, "{pattern} {path:?}");
+    }
+}
+
+#[test]
 fn directories_that_no_pattern_reaches_are_pruned() {
     let of = |text| Pattern::new(Dialect::Zglob, text, &|_| None).unwrap();
     let set = Patterns::new(vec![of("jobs/a/**/*.yaml"), of("docs/x.md")]);

@@ -37,6 +37,8 @@ pub(super) struct Pair<'a> {
     pub(super) new: Option<Line<'a>>,
     /// The old tree has the name twice: patterns may have left out either, and which one was published is not seen.
     pub(super) is_unclear: bool,
+    /// The new tree has the name twice.
+    pub(super) is_twice: bool,
 }
 
 impl Pair<'_> {
@@ -63,6 +65,7 @@ pub(super) fn pairs<'t>(old: &Sorted<'t>, new: &Sorted<'t>) -> impl Iterator<Ite
             pair.old = Some(line);
         }
         while let Some(line) = new.next_if(|line| line.name == name) {
+            pair.is_twice |= pair.new.is_some();
             pair.new = Some(line);
         }
         Some((name, pair))

@@ -253,7 +253,7 @@ impl Differ<'_> {
         };
         let mut below = Vec::new();
         for (name, pair) in pairs(&Sorted::by_name(before), &Sorted::by_name(after)) {
-            if pair.is_unclear || self.found.len() + self.waiting > DIFFERING_MAX {
+            if pair.is_unclear || pair.is_twice || self.found.len() + self.waiting > DIFFERING_MAX {
                 return Err(Undecided::ListAll);
             }
             if pair.unchanged().is_some() {

@@ -305,6 +305,23 @@ proptest! {
 }
 
 #[test]
+fn what_differs_is_not_told_of_a_tree_that_has_a_name_twice() {
+    let fixture = Fixture::new();
+    let (blob, other) = (fixture.blob(b"1"), fixture.blob(b"2"));
+    let below = fixture.tree(&[("100644", b"x", blob)]);
+    let once = fixture.commit(fixture.tree(&[("100644", b"a", blob)]), &[]);
+    let twice = fixture.commit(fixture.tree(&[("100644", b"a", other), ("40000", b"a", below)]), &[]);
+    let objects = fixture.objects();
+    assert_eq!(objects.list(twice, &|_| true).unwrap().len(), 2);
+    for (old, new) in [(once, twice), (twice, once)] {
+        assert_eq!(objects.differing(old, new, &|_| true).unwrap(), None);
+    }
+    let gone = Revision(ObjectId([7; 20]));
+    assert_eq!(objects.differing(gone, once, &|_| true).unwrap(), None);
+    assert!(objects.differing(once, gone, &|_| true).is_err());
+}
+
+#[test]
 fn tags_are_followed_to_a_commit_and_nothing_else() {
     let fixture = Fixture::new();
     let tree = fixture.tree(&[]);

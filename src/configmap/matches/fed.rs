@@ -144,7 +144,7 @@ pub(super) fn feeds(rules: &RuleSet, config_maps: &[Fed]) -> Vec<Vec<Vec<usize>>
                 Names::One(_) => feeds[rule][0].push(at),
                 Names::Partitions(names) => {
                     for (name, feeds) in names.iter().zip(&mut feeds[rule]) {
-                        if *name == fed.name && feeds.last() != Some(&at) {
+                        if *name == fed.name {
                             feeds.push(at);
                         }
                     }

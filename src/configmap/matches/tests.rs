@@ -97,7 +97,7 @@ fn options() -> impl Strategy<Value = Options> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn following_changes_gives_the_plan_of_the_whole_tree(
         options in options(),
@@ -129,12 +129,40 @@ proptest! {
             let too_much = |plan: &Plan| matches!(plan.refused[..], [Finding::TooMuch { .. }]);
             if was_followed && !too_much(&made) {
                 prop_assert_eq!(&made, &plan);
+                prop_assert_eq!(followed.held, expected.held);
             }
             if !was_followed || !made.refused.is_empty() {
                 followed = expected;
             }
         }
     }
+}
+
+#[test]
+fn of_several_files_for_a_key_the_last_path_has_it_in_whatever_order_they_come() {
+    let policies = Policies { collisions: Collisions::Last, ..Policies::default() };
+    let mut matches = Matches::of(rules(), Options { policies, ..Options::default() }, &Tree::default());
+    for (path, number) in [("one/b", 2), ("one/c", 3), ("one/a", 1)] {
+        let now = Some(Entry::File(number.into()));
+        assert!(matches.follow(&[Change { path: path.into(), before: false, now }]));
+    }
+    let plan = matches.plan(&mut Texts).unwrap();
+    let one = plan.configmaps.iter().find(|planned| planned.name == "one").unwrap();
+    assert_eq!(*one.files["KEY"], *b"one/c");
+}
+
+#[test]
+fn where_more_was_found_than_a_plan_tells_the_next_tree_is_looked_at_as_a_whole() {
+    let policies = Policies { illegal_keys: IllegalKeys::Skip, ..Policies::default() };
+    let entry = |number: usize| (format!("same/..{number}"), Entry::File(1.into()));
+    let entries = |count: usize| {
+        let mut tree = Tree::default();
+        (0..count).map(entry).for_each(|(path, entry)| tree.add(path.into(), entry));
+        Matches::of(rules(), Options { policies, ..Options::default() }, &tree)
+    };
+    let change = [Change { path: b"same/..1".to_vec(), before: true, now: None }];
+    assert!(entries(FINDINGS_MAX).follow(&change));
+    assert!(!entries(2 * FINDINGS_MAX + 1).follow(&change));
 }
 
 #[test]
