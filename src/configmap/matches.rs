@@ -73,30 +73,39 @@ struct Count {
     keyed: usize,
 }
 
-/// Findings about paths, as many as a plan keeps, in the order of paths.
+/// Findings about paths, as many of each kind as a plan keeps, in the order of paths.
 #[derive(Default, Debug)]
 struct PathFindings {
     by_path: BTreeMap<Vec<u8>, Vec<(Finding, bool)>>,
-    count: usize,
+    /// Those that are noted, and those that are refused.
+    counts: [usize; 2],
     /// There were more: which of them a plan should have is unknown once one goes.
     more: bool,
 }
 
 impl PathFindings {
-    fn add(&mut self, path: &[u8], found: Vec<(Finding, bool)>) {
-        if found.is_empty() {
-            return;
-        }
-        self.more |= self.count >= 2 * FINDINGS_MAX;
-        if !self.more {
-            self.count += found.len();
+    fn add(&mut self, path: &[u8], mut found: Vec<(Finding, bool)>) {
+        found.retain(|finding| {
+            let count = &mut self.counts[kind(finding)];
+            let is_kept = *count < FINDINGS_MAX;
+            *count += usize::from(is_kept);
+            self.more |= !is_kept;
+            is_kept
+        });
+        if !found.is_empty() {
             self.by_path.insert(path.to_vec(), found);
         }
     }
 
     fn remove(&mut self, path: &[u8]) {
-        self.count -= self.by_path.remove(path).map_or(0, |found| found.len());
+        let removed = self.by_path.remove(path).unwrap_or_default();
+        removed.iter().for_each(|finding| self.counts[kind(finding)] -= 1);
     }
+}
+
+/// 1 where a finding is refused, as [`Findings::add`] has it.
+fn kind((finding, refuse): &(Finding, bool)) -> usize {
+    usize::from(*refuse && !finding.is_harmless())
 }
 
 impl Matches {

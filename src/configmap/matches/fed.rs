@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::finding::Finding;
 use super::super::payload::{Payload, Value};
-use super::super::plan::{Options, Planned, STAMP, Source};
+use super::super::plan::{FINDINGS_MAX, Options, Planned, STAMP, Source};
 use super::super::policies::{Collisions, Oversize};
 use super::super::rules::{ClusterNamespace, Names, RuleSet};
 use super::super::split;
@@ -46,7 +46,7 @@ impl Fed {
         let mut content = BTreeMap::new();
         let mut paths = BTreeMap::new();
         for (key, files) in &self.keys {
-            if files.len() > 1 {
+            if files.len() > 1 && findings.len() < FINDINGS_MAX {
                 let paths = files.iter().map(|file| file.path.to_vec()).collect();
                 let finding = Finding::Collision { name: self.name.clone(), key: key.clone(), paths };
                 findings.push((finding, options.policies.collisions == Collisions::Refuse));

@@ -162,7 +162,19 @@ fn where_more_was_found_than_a_plan_tells_the_next_tree_is_looked_at_as_a_whole(
     };
     let change = [Change { path: b"same/..1".to_vec(), before: true, now: None }];
     assert!(entries(FINDINGS_MAX).follow(&change));
-    assert!(!entries(2 * FINDINGS_MAX + 1).follow(&change));
+    assert!(!entries(FINDINGS_MAX + 1).follow(&change));
+}
+
+#[test]
+fn what_is_refused_is_found_behind_whatever_is_only_noted() {
+    let policies = Policies { illegal_keys: IllegalKeys::Skip, ..Policies::default() };
+    let mut all = Tree::default();
+    (0..3 * FINDINGS_MAX).for_each(|at| all.add(format!("same/..{at}").into(), Entry::File(1.into())));
+    all.add(b"same/z".to_vec(), Entry::Link(b"nothing".to_vec()));
+    let mut matches = Matches::of(rules(), Options { policies, ..Options::default() }, &all);
+    let plan = matches.plan(&mut Texts).unwrap();
+    assert_eq!(plan.noted.len(), FINDINGS_MAX);
+    assert!(plan.refused.iter().any(|finding| matches!(finding, Finding::Link { .. })));
 }
 
 #[test]
