@@ -258,8 +258,10 @@ impl Matches {
             fed.made = None;
             self.held += held(&key, path);
             let files = fed.keys.entry(key.clone()).or_default();
+            if files.is_empty() {
+                files.reserve_exact(1); // and almost always no more
+            }
             let at = files.partition_point(|file| file.path < new.path);
-            files.reserve_exact(1);
             files.insert(at, new.clone());
         }
     }
@@ -270,7 +272,7 @@ impl Matches {
         for &at in &feeds[partition(key, feeds.len())] {
             let fed = &mut self.config_maps[at];
             let Some(files) = fed.keys.get_mut(key) else { continue };
-            let Some(at) = files.iter().position(|file| *file.path == *path) else { continue };
+            let Ok(at) = files.binary_search_by(|file| (*file.path).cmp(path)) else { continue };
             files.remove(at);
             if files.is_empty() {
                 fed.keys.remove(key);

@@ -12,7 +12,7 @@ use super::rules::ClusterNamespace;
 use super::tree::FileRef;
 
 /// The key that the stamp has, as in Prow.
-pub(super) const STAMP: &str = "VERSION";
+pub(super) const VERSION: &str = "VERSION";
 
 /// Contents of the tree's files.
 pub trait Contents {
@@ -95,14 +95,14 @@ impl Planned {
     /// All that is in it.
     pub fn content(&self) -> Payload {
         match &self.stamp {
-            Some(stamp) => self.payload.with_text(STAMP, stamp.clone()),
+            Some(stamp) => self.payload.with_text(VERSION, stamp.clone()),
             None => self.payload.clone(),
         }
     }
 
     /// The first ceiling that it is over, with another stamp besides its own: a key, and the length of its text.
     pub(super) fn over(&self, other: Option<(&str, usize)>) -> Option<LimitExceeded> {
-        let stamps: Vec<_> = self.stamp.iter().map(|text| (STAMP, text.len())).chain(other).collect();
+        let stamps: Vec<_> = self.stamp.iter().map(|text| (VERSION, text.len())).chain(other).collect();
         self.payload.over(&stamps)
     }
 

@@ -160,8 +160,14 @@ pub struct Differing {
     pub now: Option<Listed>,
 }
 
-/// More paths than so many are listed as a whole.
-const DIFFERING_MAX: usize = 20_000;
+/// Bytes that the paths of what differs may take: some 20,000 of them. Of more the newer revision is listed.
+const PATHS_MAX: usize = 4 << 20;
+
+/// What each takes besides its text.
+const OF_PATH: usize = 96;
+
+/// Lines of trees that are compared. Trees that name each other again and again have more without end.
+const LINES_MAX: usize = 1_000_000;
 
 /// Why there is no list of what differs.
 enum Undecided {
@@ -176,8 +182,10 @@ struct Differ<'a> {
     revision: Revision,
     cancel: &'a CancellationToken,
     depth_max: u32,
-    /// Directories that were not compared yet.
-    waiting: usize,
+    /// Lines that may still be compared.
+    lines: usize,
+    /// Bytes that there is still room for.
+    room: usize,
     found: Vec<Differing>,
 }
 
@@ -191,7 +199,16 @@ fn differing(
     cancel: &CancellationToken,
 ) -> Result<Option<Vec<Differing>>, Error> {
     let (revision, depth_max) = (Revision(new.commit), Limits::default().depth);
-    let mut differ = Differ { reader, enter, revision, cancel, depth_max, waiting: 0, found: Vec::new() };
+    let mut differ = Differ {
+        reader,
+        enter,
+        revision,
+        cancel,
+        depth_max,
+        lines: LINES_MAX,
+        room: PATHS_MAX,
+        found: Vec::new(),
+    };
     if old == new.tree {
         return Ok(Some(differ.found));
     }
@@ -221,7 +238,6 @@ impl Differ<'_> {
             return Err(Undecided::ListAll);
         }
         for (path, old, new) in self.level(path, old, new)? {
-            self.waiting -= 1;
             self.dir(&path, old, new, depth + 1)?;
         }
         Ok(())
@@ -251,22 +267,24 @@ impl Differ<'_> {
             (Some(id), Some(tree)) => lines(id, tree.data()).map_err(damaged)?,
             _ => Lines::default(),
         };
+        self.lines = self.lines.checked_sub(before.len() + after.len()).ok_or(Undecided::ListAll)?;
         let mut below = Vec::new();
         for (name, pair) in pairs(&Sorted::by_name(before), &Sorted::by_name(after)) {
-            if pair.is_unclear || pair.is_twice || self.found.len() + self.waiting > DIFFERING_MAX {
+            // Then one path may lead to two things, and which of them was listed is not seen here.
+            if pair.is_unclear || pair.is_twice || name.is_empty() || name.contains(&b'/') {
                 return Err(Undecided::ListAll);
             }
             if pair.unchanged().is_some() {
                 continue;
             }
             let path = join(path, name);
+            self.room = self.room.checked_sub(path.len() + OF_PATH).ok_or(Undecided::ListAll)?;
             let dir = |line: Option<Line<'_>>| line.filter(Line::is_dir).map(|line| line.id);
             let (old, new) = (dir(pair.old), dir(pair.new));
             let before = pair.old.is_some_and(|line| !line.is_dir());
             let now = pair.new.filter(|line| !line.is_dir()).map(|line| listed(reader, &line));
             let now = now.transpose().map_err(damaged)?;
             if (old.is_some() || new.is_some()) && (self.enter)(&path) {
-                self.waiting += 1;
                 below.push((path.clone(), old, new));
             }
             if before || now.is_some() {

@@ -12,8 +12,8 @@ use crate::revision::ObjectId;
 /// Of more objects than so many nothing is said: each takes some 50 bytes of memory.
 const OBJECTS_MAX: usize = 500_000;
 
-/// Bytes of a pack that are read at once.
-const PIECE: usize = 1 << 18;
+/// Bytes of a pack that are read at once. Between entries that are farther apart nothing is read.
+const PIECE: u64 = 1 << 14;
 
 /// No entry's head is longer: type and size, and the distance to what it differs from.
 const HEAD_MAX: usize = 32;
@@ -61,8 +61,12 @@ fn blobs(index: &Path, most: usize) -> io::Result<Vec<ObjectId>> {
     entries.sort_unstable();
     let mut pack = Pieces { file: File::open(index.with_extension("pack"))?, from: 0, piece: Vec::new() };
     let mut types: Vec<u8> = Vec::with_capacity(entries.len());
-    for (offset, _) in &entries {
-        let kind = match head(pack.at(*offset)?) {
+    for (at, (offset, _)) in entries.iter().enumerate() {
+        let last = |piece: u64| {
+            let near = entries[at..].partition_point(|(next, _)| next - offset < piece);
+            entries[at + near - 1].0 // this one is near
+        };
+        let kind = match head(pack.at(*offset, last)?) {
             Some((kind, _)) if WHOLE.contains(&kind) => kind,
             Some((DIFFERS_FROM_OFFSET, distance)) => {
                 let base = offset.checked_sub(distance).unwrap_or_default();
@@ -107,16 +111,16 @@ struct Pieces {
 }
 
 impl Pieces {
-    /// What is at an offset: as long as an entry's head may be, or up to the file's end.
-    fn at(&mut self, offset: u64) -> io::Result<&[u8]> {
-        let is_here = |start: usize, piece: &[u8]| start + HEAD_MAX <= piece.len();
+    /// What is at an offset: as long as an entry's head may be, or up to the file's end. `last` says which is the last
+    /// entry that begins within so many bytes; up to its head is read at once.
+    fn at(&mut self, offset: u64, last: impl FnOnce(u64) -> u64) -> io::Result<&[u8]> {
         let start = offset.checked_sub(self.from).and_then(|start| usize::try_from(start).ok());
-        let start = match start.filter(|start| is_here(*start, &self.piece)) {
+        let start = match start.filter(|start| start + HEAD_MAX <= self.piece.len()) {
             Some(start) => start,
             None => {
-                self.piece.resize(PIECE, 0);
+                self.piece.resize((last(PIECE) - offset) as usize + HEAD_MAX, 0);
                 let mut filled = 0;
-                while filled < PIECE {
+                while filled < self.piece.len() {
                     match self.file.read_at(&mut self.piece[filled..], offset + filled as u64)? {
                         0 => break,
                         read => filled += read,

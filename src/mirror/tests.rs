@@ -305,20 +305,54 @@ proptest! {
 }
 
 #[test]
-fn what_differs_is_not_told_of_a_tree_that_has_a_name_twice() {
+fn what_differs_is_not_told_where_a_path_leads_to_two_things() {
     let fixture = Fixture::new();
     let (blob, other) = (fixture.blob(b"1"), fixture.blob(b"2"));
     let below = fixture.tree(&[("100644", b"x", blob)]);
     let once = fixture.commit(fixture.tree(&[("100644", b"a", blob)]), &[]);
     let twice = fixture.commit(fixture.tree(&[("100644", b"a", other), ("40000", b"a", below)]), &[]);
+    let dir = fixture.tree(&[("100644", b"x", other)]);
+    let slash = fixture.commit(fixture.tree(&[("40000", b"a", dir), ("100644", b"a/x", blob)]), &[]);
+    let unnamed = fixture.commit(fixture.tree(&[("40000", b"", dir), ("100644", b"x", blob)]), &[]);
     let objects = fixture.objects();
-    assert_eq!(objects.list(twice, &|_| true).unwrap().len(), 2);
-    for (old, new) in [(once, twice), (twice, once)] {
+    for odd in [twice, slash, unnamed] {
+        assert_eq!(objects.list(odd, &|_| true).unwrap().len(), 2);
+    }
+    for (old, new) in [twice, slash, unnamed].into_iter().flat_map(|odd| [(once, odd), (odd, once)]) {
         assert_eq!(objects.differing(old, new, &|_| true).unwrap(), None);
     }
     let gone = Revision(ObjectId([7; 20]));
     assert_eq!(objects.differing(gone, once, &|_| true).unwrap(), None);
     assert!(objects.differing(once, gone, &|_| true).is_err());
+}
+
+#[test]
+fn what_differs_is_not_told_of_trees_that_name_each_other_again_and_again_or_of_too_many_paths() {
+    let fixture = Fixture::new();
+    let names: Vec<String> = (0..10).map(|name| name.to_string()).collect();
+    // Ten thousand million directories, all of which differ, and not one file.
+    let chain = |mut tree| {
+        for _ in 0..10 {
+            let lines: Vec<_> = names.iter().map(|name| ("40000", name.as_bytes(), tree)).collect();
+            tree = fixture.tree(&lines);
+        }
+        fixture.commit(tree, &[])
+    };
+    let empty = fixture.tree(&[]);
+    let (one, other) = (chain(empty), chain(fixture.tree(&[("40000", b"x", empty)])));
+    let objects = fixture.objects();
+    assert_eq!(objects.differing(one, other, &|_| true).unwrap(), None);
+
+    let flat = |count: usize| {
+        let names: Vec<String> = (0..count).map(|name| format!("{name:06}")).collect();
+        let blob = fixture.blob(b"1");
+        let lines: Vec<_> = names.iter().map(|name| ("100644", name.as_bytes(), blob)).collect();
+        fixture.commit(fixture.tree(&lines), &[])
+    };
+    let nothing = fixture.commit(empty, &[]);
+    let told = |count| objects.differing(nothing, flat(count), &|_| true).unwrap();
+    assert_eq!(told(20_000).unwrap().len(), 20_000);
+    assert_eq!(told(100_000), None);
 }
 
 #[test]

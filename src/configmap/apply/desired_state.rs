@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::compare::Current;
 use super::super::payload::Payload;
+use super::super::plan::VERSION;
 use super::super::{ClusterNamespace, Finding, Plan, Planned, check_key};
 use super::names;
 use super::owner::Owner;
@@ -11,9 +12,6 @@ use super::placement::Placement;
 use crate::marker::RulesDigest;
 use crate::marker::set::stamp_of;
 use crate::revision::Revision;
-
-/// The key that Prow's tools stamp.
-const VERSION: &str = "VERSION";
 
 /// When the key `VERSION` follows the revision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::finding::Finding;
 use super::super::payload::{Payload, Value};
-use super::super::plan::{FINDINGS_MAX, Options, Planned, STAMP, Source};
+use super::super::plan::{FINDINGS_MAX, Options, Planned, Source, VERSION};
 use super::super::policies::{Collisions, Oversize};
 use super::super::rules::{ClusterNamespace, Names, RuleSet};
 use super::super::split;
@@ -59,7 +59,7 @@ impl Fed {
         let planned = Planned {
             name: self.name.clone(),
             places: self.places.clone(),
-            stamp: options.stamp.clone().filter(|_| !content.contains_key(STAMP)),
+            stamp: options.stamp.clone().filter(|_| !content.contains_key(VERSION)),
             payload: Payload::new(content),
             files: paths,
             fed,
@@ -85,7 +85,7 @@ fn fitting(planned: Planned, options: &Options, findings: &mut Vec<(Finding, boo
     match options.policies.oversize {
         Oversize::Grow => {
             findings.push((planned.oversize(over), false));
-            let stamp: Vec<_> = planned.stamp.iter().map(|text| (STAMP, text.len())).collect();
+            let stamp: Vec<_> = planned.stamp.iter().map(|text| (VERSION, text.len())).collect();
             let part = |(bits, payload): (String, Payload)| {
                 let name = match bits.as_str() {
                     "" => planned.name.clone(),
