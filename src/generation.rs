@@ -24,6 +24,7 @@ pub const WORKTREES: &str = ".worktrees";
 /// - A full commit id, a dot and a serial number, in the same layout: another generation of a commit whose own name is
 ///   taken. One that was replaced by a newer generation of the same commit is called so.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(with = "String", inline))]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(String);
 

@@ -15,6 +15,7 @@ use crate::revision::Revision;
 
 /// Why an attempt started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Trigger {
     /// The process started.
@@ -47,6 +48,7 @@ impl Trigger {
 
 /// How an attempt ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// A new generation became current.
@@ -59,6 +61,7 @@ pub enum Outcome {
 
 /// One attempt, ended.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Attempt {
     /// When it began.
     pub at: Timestamp,
@@ -77,6 +80,7 @@ pub struct Attempt {
 
 /// What a commit says of itself. Its author chose the words: control characters are replaced, and lengths are bounded.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Commit {
     /// The first line of its message.
     pub subject: String,
@@ -91,6 +95,7 @@ pub struct Commit {
 
 /// One source in a composed revision.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SourceRevision {
     /// What it is called.
     pub name: String,
@@ -109,6 +114,7 @@ pub struct SourceRevision {
 
 /// A success, and what was followed then.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct EarlierSuccess {
     /// When the attempt ended.
     pub at: Timestamp,
@@ -132,6 +138,7 @@ pub fn followed(remote: &str, asked: &str) -> String {
 
 /// One hook, and how its last run ended.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HookStatus {
     /// exechook, pre-publish-exechook, webhook.
     pub hook: String,
@@ -157,6 +164,7 @@ pub struct HookStatus {
 
 /// The attempt that runs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Progress {
     /// When it began.
     pub since: Timestamp,
@@ -170,6 +178,7 @@ pub struct Progress {
 
 /// One generation as the status shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct GenerationStatus {
     /// Its directory.
     pub name: Name,
@@ -197,6 +206,7 @@ pub struct GenerationStatus {
 
 /// When a remote said last what its refs name, and sent what was new.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LastAnswer {
     /// None: not yet since the process began.
     #[serde(default, rename = "last_answer", skip_serializing_if = "Option::is_none")]
@@ -221,6 +231,7 @@ impl LastAnswer {
 
 /// One of several sources.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SourceStatus {
     /// What it is called.
     pub name: String,
@@ -254,6 +265,7 @@ pub struct SourceStatus {
 
 /// What the last delivery of ConfigMaps came to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Applied {
     /// The revision.
     pub revision: Revision,
@@ -272,6 +284,7 @@ pub struct Applied {
 
 /// The last attempt at one ConfigMap in one place.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TargetStatus {
     /// The cluster, as the rules call it.
     pub cluster: String,
@@ -303,6 +316,7 @@ impl std::fmt::Display for Holder {
 
 /// Everything an operator may ask about a running sync. One record feeds `/status`, the page and the log.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "WriterStatus"))]
 pub struct Status {
     /// Opens at the first publication (or when a complete generation was found at start) and never closes again: an
     /// outage of the remote must not take the application out of service.

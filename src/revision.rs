@@ -26,6 +26,7 @@ pub enum Relation {
 
 /// The id of a git object: 20 bytes of SHA-1. (SHA-256 repositories are refused by the mirror, by name.)
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(with = "String", inline, extend("pattern" = "^[0-9a-f]{40}$")))]
 pub struct ObjectId(pub [u8; 20]);
 
 /// As bytes compare. The first eight decide nearly always, and comparing them is one instruction: ids are looked up by
@@ -99,6 +100,7 @@ pub struct NotAnId(String);
 
 /// The full id of a commit: what a [`Ref`] resolved to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(inline))]
 #[serde(transparent)]
 pub struct Revision(pub ObjectId);
 

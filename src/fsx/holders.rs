@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// A living process that holds a lock.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Holder {
     /// Its number in our pid namespace.
     pub pid: u32,

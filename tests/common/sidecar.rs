@@ -84,6 +84,13 @@ impl Sidecar {
         self.request("GET", path)
     }
 
+    /// What `/status` says.
+    #[track_caller]
+    pub fn status(&self) -> serde_json::Value {
+        let answer = self.ask("/status").unwrap();
+        super::schema::writer_status(answer.split_once("\r\n\r\n").unwrap().1)
+    }
+
     /// A request without a body; the answer with its head.
     pub fn request(&self, method: &str, path: &str) -> Option<String> {
         self.request_with(method, path, "")
