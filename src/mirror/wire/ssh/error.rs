@@ -16,7 +16,7 @@ pub enum Error {
         host: String,
         /// The port.
         port: u16,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -65,7 +65,7 @@ pub enum Error {
     ReadKey {
         /// The file.
         file: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -101,7 +101,7 @@ pub enum Error {
     ReadKnownHosts {
         /// The file.
         file: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
         /// How to make it.
