@@ -109,13 +109,13 @@ impl Local {
                     return Err(Error::TooMuch { remote: self.name.clone(), budget: Budget::Pack, limit });
                 }
                 sink.write_all(&chunk).await.map_err(failed)?;
-                }
-                sink.flush().await.map_err(failed)?;
-                Ok(bytes)
-                };
-                // The thread ends when the channel closes: after an error here, or when our future is dropped.
-                let packing = async { packing.await.or_else(|source| self.failed(source)) };
-                let (answer, bytes) = tokio::try_join!(packing, copying)?;
+            }
+            sink.flush().await.map_err(failed)?;
+            Ok(bytes)
+        };
+        // The thread ends when the channel closes: after an error here, or when our future is dropped.
+        let packing = async { packing.await.or_else(|source| self.failed(source)) };
+        let (answer, bytes) = tokio::try_join!(packing, copying)?;
         Ok(PackResponse { bytes, ..answer })
     }
 }

@@ -1,9 +1,9 @@
 //! Builds a pack from a local repository when there is no git program. It treats boundary, depth and filter like
 //! `upload-pack`, for one request without negotiation. Blocking.
 //!
-//! It runs in the service's own process, so its memory is bounded: at most [`OBJECTS_MAX`] object ids, and one object of
-//! at most [`BLOB_MAX`] at a time. It writes no deltas: searching for them would need a window of objects, and most of
-//! the time.
+//! It runs in the service's own process, so its memory is bounded: at most [`OBJECTS_MAX`] object ids, and one object
+//! of at most [`BLOB_MAX`] at a time. It writes no deltas: searching for them would need a window of objects, and take
+//! most of the time.
 
 use std::collections::{HashSet, VecDeque};
 use std::ops::ControlFlow;
@@ -23,10 +23,11 @@ use crate::revision::ObjectId;
 const BLOB_NONE: &str = "blob:none";
 const TREE_NONE: &str = "tree:0";
 
-/// The most objects that may be known or sent, as some 100 MiB of ids. By default the indexer accepts half as many.
+/// The most object ids to keep, those to send and those that the receiver has together; some 100 MiB. By default the
+/// indexer accepts half as many objects.
 const OBJECTS_MAX: usize = 1 << 20;
 
-/// The largest blob that is read from a pack, which needs the whole blob in memory. Loose blobs are streamed, so they may
+/// The largest blob that is read from a pack, which needs the whole blob in memory. Loose blobs are streamed, and may
 /// have any size.
 const BLOB_MAX: usize = 64 << 20;
 
@@ -108,8 +109,8 @@ impl History {
         Ok(if ends { Vec::new() } else { commit.parents.iter().map(to_oid).collect() })
     }
 
-    /// Returns the commits to send, and adds the boundary's changes to `answer`. The walk is breadth-first, so that each
-    /// commit is reached at its least depth, and queues a commit only once, however many children it has.
+    /// Returns the commits to send, and adds the boundary's changes to `answer`. The walk is breadth-first, so that
+    /// each commit is reached at its least depth, and queues a commit only once, however many children it has.
     fn commits_to_send(
         &self,
         store: &Store,

@@ -89,7 +89,7 @@ impl Write for Out<'_> {
     }
 }
 
-/// Encodes the header of an entry: the kind with the lowest four bits of the size, then seven bits of the size at a time.
+/// Encodes an entry's header: the kind with the lowest four bits of the size, then seven bits of the size at a time.
 fn header(kind: ObjectType, size: u64) -> io::Result<Vec<u8>> {
     let kind = match kind {
         ObjectType::Commit => 1,

@@ -118,8 +118,8 @@ const MEMORY_LIMITS: [&str; 4] =
 /// Starts `git upload-pack` on a local repository. Returns `None` if there is no such program, or it is not executable.
 ///
 /// Its environment is cleared except for what it needs to find its own parts. It may read a repository of another user,
-/// but must not fetch anything from elsewhere. Filters and unadvertised objects, which a repository may refuse to remote
-/// clients, are allowed for this local reader.
+/// but must not fetch anything from elsewhere. Filters and unadvertised objects, which a repository may refuse to
+/// remote clients, are allowed for this local reader.
 pub(super) fn process(
     remote: &str,
     git: &Path,
