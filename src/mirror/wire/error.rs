@@ -139,8 +139,8 @@ pub enum Error {
         after: Duration,
         /// What was in progress.
         doing: &'static str,
-        },
-        /// A response exceeded its size limit.
+    },
+    /// A response exceeded its size limit.
     #[error("{remote}: the {} of its answer exceeds {} ({})", budget.words(), human::bytes(*limit), budget.flag())]
     TooMuch {
         /// The remote.
@@ -149,8 +149,8 @@ pub enum Error {
         budget: Budget,
         /// Its limit, in bytes.
         limit: u64,
-        },
-        /// No connection could be established.
+    },
+    /// No connection could be established.
     #[error("cannot connect to {remote}")]
     Connect {
         /// The remote.
@@ -235,8 +235,8 @@ pub enum Error {
         remote: String,
         /// Its message, escaped.
         said: String,
-        },
-        /// The remote does not use SHA-1 object ids.
+    },
+    /// The remote does not use SHA-1 object ids.
     #[error("{remote} is a {format} repository; only sha1 repositories are supported")]
     ObjectFormat {
         /// The remote.

@@ -50,9 +50,9 @@ pub(super) enum Line {
     Flush,
     /// A delimiter packet: the end of a section.
     Delimiter,
-    }
+}
 
-    /// A packet of a side-band.
+/// A packet of a side-band.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Band {
     /// A chunk of the pack.

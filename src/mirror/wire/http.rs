@@ -314,8 +314,8 @@ impl Http {
                 }
                 Ok(Err(error))
                     if may_resend && error.is_request() && !error.is_connect() && !error.is_timeout() =>
-                    {
-                        may_resend = false;
+                {
+                    may_resend = false;
                 }
                 Ok(Err(error)) => return Err(self.failed(error, doing)),
             }

@@ -230,9 +230,9 @@ pub struct Tip {
     pub object: ObjectId,
     /// The tag's peeled target, if the remote advertised it.
     pub peeled: Option<ObjectId>,
-    }
+}
 
-    /// How deep a fetch reaches into history. The boundary is the set of shallow commits.
+/// How deep a fetch reaches into history. The boundary is the set of shallow commits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Deepen {
     /// Keep the boundary that the request's `shallow` lines state.
@@ -242,9 +242,9 @@ pub enum Deepen {
     To(u32),
     /// Fetch the complete history: the response removes the boundary.
     Full,
-    }
+}
 
-    /// A request for one fetch.
+/// A request for one fetch.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Request {
     /// Objects to send, with everything reachable from them.
@@ -263,9 +263,9 @@ pub struct Request {
     /// assumes we have: without it, everything in a wanted commit's tree is sent again (pack-objects looks at the trees
     /// of `haves` across a boundary only with `--thin`).
     pub thin: bool,
-    }
+}
 
-    /// What a fetch returned besides the pack itself.
+/// What a fetch returned besides the pack itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PackResponse {
     /// Commits that joined the boundary.

@@ -57,8 +57,7 @@ const MISLEADING: [&str; 7] = [
 
 /// Why a URL with a secret is refused. `url.BASE.insteadOf` would not help: the URL would still be an argument of the
 /// programs that git starts, `git-remote-https` and ssh.
-const SECRET_IN_URL: &str =
-    "with --git it is an argument of programs, which every user of the machine can read, and a password or a query \
+const SECRET_IN_URL: &str = "with --git it is an argument of programs, which every user of the machine can read, and a password or a query \
      string stands in it; give a secret with --password-file, --credential or --ssh-key-file";
 
 /// Runs the git program.

@@ -100,10 +100,10 @@ pub struct FoundRefs {
     remote: String,
     /// By full name: the object, and its peeled target if the remote advertised one.
     named: BTreeMap<String, (ObjectId, Option<ObjectId>)>,
-    }
+}
 
-    impl FoundRefs {
-        pub(super) fn none(remote: &str) -> Self {
+impl FoundRefs {
+    pub(super) fn none(remote: &str) -> Self {
         Self { remote: remote.to_owned(), named: BTreeMap::new() }
     }
 

@@ -1,7 +1,7 @@
-//! Objects are hashed on a second thread while the first one inflates those that follow: each is half of the work.
+//! Hashes objects on a second thread while the first one inflates the following ones: each is half of the work.
 //!
-//! Contents go there in batches. What does not fill one, as with a usual commit, is hashed without a thread; so is a large
-//! content, because what waits is memory that the cache's budget does not count.
+//! Contents are sent to the thread in batches. Contents that do not fill a batch, as with an ordinary commit, are hashed
+//! without a thread; and so is a large content, because the cache's budget does not count contents that wait.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
@@ -9,22 +9,22 @@ use std::thread::JoinHandle;
 
 use git2::ObjectType;
 
-use super::{Fault, Object, SMALL, hasher, id};
+use super::{Fault, Object, SMALL, hasher, object_id};
 use crate::revision::ObjectId;
 
-/// A batch has so many contents, or so many bytes and its last content.
+/// A batch is sent when it has so many contents, or at least so many bytes.
 const CONTENTS: usize = 256;
 const BYTES: usize = 256 << 10;
 
-/// Batches that may wait for the thread, so that neither waits for the other at each.
+/// How many batches may be queued, so that the threads do not wait for each other at every batch.
 const WAITING: usize = 2;
 
-/// What hashing needs of a stack is less than half of this; all of it counts as memory of the process.
+/// The thread's stack size. Hashing needs less than half of it, and all of it counts as memory of the process.
 const STACK: usize = 128 << 10;
 
-/// A content whose object has no id yet.
+/// The content of an object whose id is not computed yet.
 struct Unhashed {
-    place: u32,
+    position: u32,
     kind: ObjectType,
     content: Arc<Vec<u8>>,
 }
@@ -50,45 +50,48 @@ impl Hashes {
         Self { batch: Vec::new(), bytes: 0, thread: None }
     }
 
-    /// Takes the content of an object, which is among `objects` already. Its id follows, by [`Hashes::finish`] at last.
+    /// Adds the content of an object, which must be in `objects` already. Its id is set later, by [`Hashes::finish`] at
+    /// the latest.
     pub(super) fn add(
         &mut self,
         objects: &mut [Object],
-        (place, kind): (u32, ObjectType),
+        (position, kind): (u32, ObjectType),
         content: Arc<Vec<u8>>,
     ) -> Result<(), Fault> {
         if content.len() as u64 > SMALL {
-            return set(objects, hashed(vec![Unhashed { place, kind, content }]));
+            return assign_ids(objects, hash_batch(vec![Unhashed { position, kind, content }]));
         }
         self.bytes += content.len();
-        self.batch.push(Unhashed { place, kind, content });
+        self.batch.push(Unhashed { position, kind, content });
         if self.batch.len() < CONTENTS && self.bytes < BYTES {
             return Ok(());
         }
         let batch = std::mem::take(&mut self.batch);
         self.bytes = 0;
         if self.thread.is_none() {
-            self.thread = HashThread::start(hashed);
+            self.thread = HashThread::start(hash_batch);
         }
-        let Some(running) = &self.thread else { return set(objects, hashed(batch)) }; // the system is short of threads
-        // Where it ended early, it said why.
+        let Some(running) = &self.thread else {
+            return assign_ids(objects, hash_batch(batch)); // no thread could be started
+        };
+        // Fails only if the thread has ended with an error, which is received below.
         let _ = running.to.send(batch);
-        running.from.try_iter().try_for_each(|ids| set(objects, ids))
+        running.from.try_iter().try_for_each(|ids| assign_ids(objects, ids))
     }
 
-    /// Gives every object whose content was taken its id.
+    /// Sets the ids that are still missing.
     pub(super) fn finish(self, objects: &mut [Object]) -> Result<(), Fault> {
-        set(objects, hashed(self.batch))?;
+        assign_ids(objects, hash_batch(self.batch))?;
         let Some(HashThread { to, from, thread }) = self.thread else { return Ok(()) };
-        drop(to); // it ends
-        from.into_iter().try_for_each(|ids| set(objects, ids))?;
+        drop(to); // lets the thread end
+        from.into_iter().try_for_each(|ids| assign_ids(objects, ids))?;
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         Ok(())
     }
 }
 
 impl HashThread {
-    /// Runs `hash` for each batch, until one fails. `None` where the system gives no thread.
+    /// Starts a thread that runs `hash` for each batch, until one fails. Returns `None` if no thread can be started.
     fn start(hash: impl Fn(Vec<Unhashed>) -> Ids + Send + 'static) -> Option<Self> {
         let (to, batches) = mpsc::sync_channel::<Vec<Unhashed>>(WAITING);
         let (ids, from) = mpsc::channel();
@@ -106,31 +109,31 @@ impl HashThread {
     }
 }
 
-fn hashed(batch: Vec<Unhashed>) -> Ids {
-    let hash = |Unhashed { place, kind, content }: Unhashed| {
+fn hash_batch(batch: Vec<Unhashed>) -> Ids {
+    let hash = |Unhashed { position, kind, content }: Unhashed| {
         let mut hasher = hasher(kind, content.len() as u64);
         hasher.update(&content);
-        Ok((place, id(hasher)?))
+        Ok((position, object_id(hasher)?))
     };
     batch.into_iter().map(hash).collect()
 }
 
-fn set(objects: &mut [Object], ids: Ids) -> Result<(), Fault> {
-    for (place, id) in ids? {
-        objects[place as usize].line.id = id;
+fn assign_ids(objects: &mut [Object], ids: Ids) -> Result<(), Fault> {
+    for (position, id) in ids? {
+        objects[position as usize].line.id = id;
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Line, WHOLE};
+    use super::super::{Line, NO_BASE};
     use super::*;
 
     fn objects(count: usize) -> Vec<Object> {
         let object = |_| Object {
             line: Line { id: ObjectId([0; 20]), offset: 0, crc: 0 },
-            base: WHOLE,
+            base: NO_BASE,
             kind: Some(ObjectType::Blob),
         };
         (0..count).map(object).collect()
@@ -174,7 +177,7 @@ mod tests {
     fn colliding(count: usize) -> Result<(), Fault> {
         let batches = std::sync::atomic::AtomicUsize::new(0);
         let hash = move |batch| match batches.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
-            0 => hashed(batch),
+            0 => hash_batch(batch),
             _ => Err(Fault::collision("an object")),
         };
         let mut hashes = Hashes { thread: HashThread::start(hash), ..Hashes::new() };

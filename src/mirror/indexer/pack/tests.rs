@@ -54,9 +54,13 @@ fn pack_of(dir: &Path, ids: &str, options: &[&str]) -> Vec<u8> {
 }
 
 /// Takes it in, in a directory of its own: the pack and its index, or why not. Nothing else may stay.
-fn taken(pack: &[u8], limits: &Limits, here: &Read<'_>) -> Result<(Taken, Vec<u8>, Vec<u8>), Fault> {
+fn taken(
+    pack: &[u8],
+    limits: &Limits,
+    here: &ReadBase<'_>,
+) -> Result<(IndexedPack, Vec<u8>, Vec<u8>), Fault> {
     let dir = tempfile::tempdir().unwrap();
-    let result = take_in(pack, dir.path(), limits, true, here);
+    let result = index_pack(pack, dir.path(), limits, true, here);
     let files = fs::read_dir(dir.path()).unwrap().count();
     assert_eq!(files, if result.is_ok() { 2 } else { 0 }, "{result:?}");
     let result = result?;
@@ -77,7 +81,7 @@ fn index_of_git(pack: &[u8]) -> Vec<u8> {
     fs::read(dir.path().join("p.idx")).unwrap()
 }
 
-fn why(result: Result<(Taken, Vec<u8>, Vec<u8>), Fault>) -> String {
+fn why(result: Result<(IndexedPack, Vec<u8>, Vec<u8>), Fault>) -> String {
     match result {
         Ok((taken, ..)) => format!("{taken:?}"),
         Err(Fault::Bad(why)) => why,
@@ -259,7 +263,7 @@ fn what_a_pack_costs_is_bounded() {
 fn a_collision_is_noticed() {
     let mut hasher = sha1dc::Hasher::new();
     hasher.update(include_bytes!("../../../../testdata/sha-mbles-1.bin"));
-    let fault = id(hasher).unwrap_err();
+    let fault = object_id(hasher).unwrap_err();
     assert!(
         matches!(&fault, Fault::Bad(why) if why.contains("8ac60ba76f1999a1ab70223f225aefdc78d4ddc0 was made to")),
         "{fault:?}"
@@ -272,7 +276,7 @@ fn what_a_killed_one_left_goes_and_what_another_git_writes_stays() {
     for name in ["tmp_pack_12-3", "tmp_pack_1-", "tmp_pack_aB3x9Z", "tmp_idx_12-3"] {
         fs::write(dir.path().join(name), "").unwrap();
     }
-    take_in(&b"no pack"[..], dir.path(), &ROOMY, true, &nowhere).unwrap_err();
+    index_pack(&b"no pack"[..], dir.path(), &ROOMY, true, &nowhere).unwrap_err();
     let names = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<_> = names.collect();
     names.sort();
