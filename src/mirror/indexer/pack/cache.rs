@@ -11,7 +11,7 @@ fn cost(content: &Vec<u8>) -> usize {
     content.capacity() + OVERHEAD
 }
 
-/// The contents of some objects, by position in the pack. Eviction is by the CLOCK (second chance) algorithm.
+/// The contents of some objects, by position in the pack. Eviction follows the second-chance algorithm.
 pub(super) struct Cache {
     budget: usize,
     used: usize,

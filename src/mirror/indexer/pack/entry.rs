@@ -12,12 +12,12 @@ const PIECE: usize = 64 << 10;
 /// How an entry stores its object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Form {
-    /// An object.
+    /// As its whole content.
     Whole(ObjectType),
-    /// A difference to the entry that begins so many bytes before this one.
-    Back(u64),
+    /// As a delta against the entry that begins so many bytes before this one.
+    OffsetDelta(u64),
     /// As a delta against the object with this id.
-    To(ObjectId),
+    RefDelta(ObjectId),
 }
 
 /// Reads the header of an entry: its form, and the inflated size of its content.
@@ -71,8 +71,8 @@ impl Inflater {
         Self { stream: Decompress::new(true), piece: Vec::with_capacity(PIECE) }
     }
 
-    /// Inflates a content into `into`, which must be empty and have room for one byte more than `size`. Any other size is an
-    /// error.
+    /// Inflates a content into `into`, which must be empty and have room for one byte more than `size`. Any other size
+    /// is an error.
     pub(super) fn inflate_all(
         &mut self,
         source: &mut impl Source,

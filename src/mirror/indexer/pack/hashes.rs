@@ -1,7 +1,7 @@
 //! Hashes objects on a second thread while the first one inflates the following ones: each is half of the work.
 //!
-//! Contents are sent to the thread in batches. Contents that do not fill a batch, as with an ordinary commit, are hashed
-//! without a thread; and so is a large content, because the cache's budget does not count contents that wait.
+//! Contents are sent to the thread in batches. Contents that do not fill a batch, as with an ordinary commit, are
+//! hashed without a thread; and so is a large content, because the cache's budget does not count contents that wait.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
@@ -29,10 +29,10 @@ struct Unhashed {
     content: Arc<Vec<u8>>,
 }
 
-/// Ids of objects, by their places.
+/// The ids of a batch, with the positions of their objects.
 type Ids = Result<Vec<(u32, ObjectId)>, Fault>;
 
-/// Hashes contents, and gives their objects their ids in time.
+/// Hashes contents and sets the ids of their objects.
 pub(super) struct Hashes {
     batch: Vec<Unhashed>,
     bytes: usize,

@@ -1,16 +1,16 @@
 //! Indexes a pack, in one pass over the input:
 //!
-//! 1. While the pack arrives, every entry is inflated. Objects that are stored whole are hashed, and so are deltas whose
-//!    base is still cached; small objects are hashed on a second thread ([`hashes`]). Other deltas are left for step 2
-//!    ([`receive`]).
+//! 1. While the pack arrives, every entry is inflated. Objects that are stored whole are hashed, and so are deltas
+//!    whose base is still cached; small objects are hashed on a second thread ([`hashes`]). Other deltas are left for
+//!    step 2 ([`receive`]).
 //! 2. The remaining deltas are resolved, for each base all of its deltas at once. Bases that a thin pack leaves out are
 //!    appended to it ([`resolve`]).
-//! 3. The index is written, and both files are renamed to their final names. Until then they have temporary names, which
-//!    the next run sweeps.
+//! 3. The index is written, and both files are renamed to their final names. Until then they have temporary names,
+//!    which the next run sweeps.
 //!
-//! Hashing detects SHA-1 collision attacks. The memory used is forty bytes for each object, cached contents within a budget
-//! ([`cache`]), less than 6 MiB of contents that wait to be hashed, and one delta with its base and its result; a large
-//! object that is stored whole is hashed piece by piece.
+//! Hashing detects SHA-1 collision attacks. The memory used is forty bytes for each object, cached contents within a
+//! budget ([`cache`]), less than 6 MiB of contents that wait to be hashed, and one delta with its base and its result;
+//! a large object that is stored whole is hashed piece by piece.
 
 mod cache;
 mod contents;

@@ -10,18 +10,18 @@ use super::input::Input;
 use super::{Fault, Limits, Line, NO_BASE, Object, SMALL, Source as _, hasher, object_id};
 use crate::revision::ObjectId;
 
-/// What is known of a pack that arrived.
+/// A pack that was received, with deltas that are not resolved yet.
 pub(super) struct Received {
     /// In the order of the pack.
     pub(super) objects: Vec<Object>,
-    /// Differences to entries of the pack that wait for them: the position of the base, and theirs.
+    /// Unresolved offset deltas: the positions of the base and of the delta.
     pub(super) by_position: Vec<(u32, u32)>,
-    /// Differences to objects, and their places.
+    /// Unresolved ref deltas: the id of the base, and the position of the delta.
     pub(super) by_id: Vec<(ObjectId, u32)>,
     pub(super) contents: Contents,
-    /// Its checksum.
+    /// The pack's checksum.
     pub(super) sum: [u8; 20],
-    /// Its bytes.
+    /// The pack's size.
     pub(super) bytes: u64,
 }
 
@@ -37,7 +37,7 @@ pub(super) fn receive(from: impl io::Read, file: &File, limits: &Limits) -> Resu
     let mut hashes = Hashes::new();
     for position in 0..count {
         let offset = input.offset();
-        let _ = input.take_crc(); // starts the entry's checksum
+        input.take_crc(); // starts the entry's checksum
         let (form, size) = read_header(&mut input)?;
         let mut object =
             Object { line: Line { id: ObjectId([0; 20]), offset, crc: 0 }, base: NO_BASE, kind: None };
@@ -90,7 +90,7 @@ pub(super) fn receive(from: impl io::Read, file: &File, limits: &Limits) -> Resu
 }
 
 /// Reads the header of the pack, and returns the number of objects.
-fn announced<R: io::Read>(input: &mut Input<'_, R>, limits: &Limits) -> Result<u32, Fault> {
+fn read_pack_header<R: io::Read>(input: &mut Input<'_, R>, limits: &Limits) -> Result<u32, Fault> {
     if input.array()? != *b"PACK" {
         return Err(Fault::bad("it does not begin as a pack does"));
     }

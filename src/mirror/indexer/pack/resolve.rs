@@ -13,7 +13,7 @@ use git2::ObjectType;
 use super::contents::Contents;
 use super::entry::read_header;
 use super::receive::Received;
-use super::{Fault, Line, NO_BASE, Object, Read, Source, hasher, object_id};
+use super::{Fault, Line, NO_BASE, Object, ReadBase, Source, hasher, object_id};
 use crate::revision::ObjectId;
 
 /// How many bytes of the file are read at once.
@@ -58,12 +58,12 @@ impl Resolver<'_> {
         let mut stack = vec![position];
         while let Some(position) = stack.pop() {
             let Some(kind) = self.objects[position as usize].kind else { continue };
-            let waiting = self.unresolved_children(position);
-            if waiting.is_empty() {
+            let children = self.unresolved_children(position);
+            if children.is_empty() {
                 continue;
             }
             let base = self.content(position)?;
-            for at in waiting {
+            for at in children {
                 let delta = self.entry(at)?;
                 let content = self.contents.apply_delta(&base, &delta)?;
                 let mut hasher = hasher(kind, content.len() as u64);
@@ -85,11 +85,11 @@ impl Resolver<'_> {
     fn unresolved_children(&self, position: u32) -> Vec<u32> {
         let wanted = self.objects[position as usize].line.id;
         let from = self.by_position.partition_point(|(base, _)| *base < position);
-        let back =
+        let offset_deltas =
             self.by_position[from..].iter().take_while(|(base, _)| *base == position).map(|(_, at)| *at);
         let from = self.by_id.partition_point(|(base, _)| *base < wanted);
-        let to = self.by_id[from..].iter().take_while(|(base, _)| *base == wanted).map(|(_, at)| *at);
-        back.chain(to).filter(|at| self.objects[*at as usize].kind.is_none()).collect()
+        let ref_deltas = self.by_id[from..].iter().take_while(|(base, _)| *base == wanted).map(|(_, at)| *at);
+        offset_deltas.chain(ref_deltas).filter(|at| self.objects[*at as usize].kind.is_none()).collect()
     }
 
     /// Restores the content of an object, starting at the nearest cached content in its chain of bases.
@@ -128,14 +128,14 @@ impl Resolver<'_> {
 
     /// Appends the bases that a thin pack left out, and resolves the deltas against them.
     fn append_bases(&mut self, read_base: &ReadBase<'_>) -> Result<(), Fault> {
-        let waits = |objects: &[Object], at: u32| objects[at as usize].kind.is_none();
+        let is_unresolved = |objects: &[Object], at: u32| objects[at as usize].kind.is_none();
         let mut missing: Vec<_> =
-            self.by_id.iter().filter(|(_, at)| waits(&self.objects, *at)).copied().collect();
-        // In the order of the pack, like git: a base in the mirror may also be in the pack, as a delta against another one,
-        // and is resolved meanwhile.
+            self.by_id.iter().filter(|(_, at)| is_unresolved(&self.objects, *at)).copied().collect();
+        // In the order of the pack, like git: a base in the mirror may also come in the pack, as a delta against
+        // another one, and is then resolved before its own turn.
         missing.sort_unstable_by_key(|(_, at)| *at);
         for (base, at) in missing {
-            if !waits(&self.objects, at) {
+            if !is_unresolved(&self.objects, at) {
                 continue;
             }
             let Some((kind, content)) = read_base(&base).map_err(Fault::Git)? else { continue };
@@ -154,6 +154,7 @@ impl Resolver<'_> {
         Ok(())
     }
 
+    /// Writes an object as a new last entry.
     fn append_base(&mut self, id: ObjectId, kind: ObjectType, content: &[u8]) -> io::Result<Line> {
         let offset = self.end;
         self.file.seek(SeekFrom::Start(offset))?;
