@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn only_packs_whose_needed_objects_are_elsewhere_are_spared() {
+    fn only_packs_whose_needed_objects_are_in_other_packs_are_removable() {
         let mut all = Objects::new((0..8).map(id).collect());
         for n in [0, 1, 2, 3] {
             all.mark(&id(n));
@@ -408,7 +408,7 @@ mod tests {
         let alone = pack("alone", &[2, 4, 5, 6]);
         assert_eq!(spared(&[whole.clone(), thin.clone(), garbage.clone()], ""), ["thin", "garbage"]);
         assert_eq!(spared(&[whole.clone(), garbage.clone()], "garbage"), [""; 0]);
-        // Each has what the other needs: one of them stays.
+        // Both packs contain the same needed object: one of them must be kept.
         assert_eq!(spared(&[alone.clone(), pack("twin", &[2, 7])], ""), ["alone"]);
         assert_eq!(spared(&[alone], ""), [""; 0]);
     }

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_goes_to_its_host_and_path_and_in_the_clear_only_if_it_may() {
+    fn a_cookie_is_sent_to_its_host_and_path_and_a_secure_one_only_over_tls() {
         assert_eq!(chosen("https://git.example.com/team/a/x").as_deref(), Some("deep=3; narrow=2; wide=1"));
         assert_eq!(chosen("http://git.example.com/team").as_deref(), Some("narrow=2"));
         assert_eq!(chosen("https://git.example.com/teams").as_deref(), Some("wide=1"));

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn userinfo_serves_where_nothing_else_does_and_a_token_needs_no_name() {
+    fn userinfo_is_the_fallback_and_a_token_needs_no_user_name() {
         let remote = Url::parse("https://example.com/a.git").unwrap();
         let userinfo = Some(("bob".to_owned(), Secret::new("pw")));
         let all = Credentials::new(&[], &remote, userinfo).unwrap();

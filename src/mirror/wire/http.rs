@@ -169,25 +169,25 @@ impl Http {
             Some(offered) => offered.clone(),
             None => self.discover(&BTreeSet::new()).await?.capabilities,
         };
-        let question = pack::ask(request, &offered, &self.name)?;
-        let answer = self.ask(&question, sink).await;
-        if matches!(&answer, Err(error) if !matches!(error, Error::Sink { .. })) {
+        let encoded = pack::encode(request, &offered, &self.name)?;
+        let response = self.exchange(&encoded, sink).await;
+        if matches!(&response, Err(error) if !matches!(error, Error::Sink { .. })) {
             // The server's capabilities may have changed: the next attempt reads the advertisement again.
             self.offered = None;
         }
-        answer
+        response
     }
 
-    async fn ask(
+    async fn exchange(
         &mut self,
-        question: &pack::Question,
+        encoded: &pack::EncodedRequest,
         sink: &mut (dyn AsyncWrite + Unpin + Send),
     ) -> Result<PackResponse, Error> {
-        let mut reader = self.post(question.message.clone(), "asking for the pack").await?;
+        let mut reader = self.post(encoded.message.clone(), "asking for the pack").await?;
         let budgets = (self.options.max_refs_bytes, self.options.max_fetch_bytes);
-        let answer = question.answer(&mut reader, budgets, sink, &self.name).await?;
+        let response = encoded.read_response(&mut reader, budgets, sink, &self.name).await?;
         reader.drain().await;
-        Ok(answer)
+        Ok(response)
     }
 
     /// Reads the advertisement, following redirects within the origin.

@@ -186,7 +186,7 @@ impl Issuer {
     }
 
     async fn askpass(&self, url: &Url) -> Result<CachedToken, Unissued> {
-        let text = self.answer(self.client.get(url.clone()).timeout(ASKPASS_TIMEOUT), 200).await?;
+        let text = self.request_text(self.client.get(url.clone()).timeout(ASKPASS_TIMEOUT), 200).await?;
         let value = |name: &str| {
             let lines = text.expose().lines().filter_map(|line| line.split_once('='));
             lines.filter(|(key, _)| *key == name).map(|(_, value)| value.trim_end_matches('\r')).next_back()
@@ -208,7 +208,7 @@ impl Issuer {
         let url = app.endpoint().ok_or_else(|| self.unissued("cannot be the beginning of a URL"))?;
         let request = self.client.post(url).timeout(GITHUB_TIMEOUT).bearer_auth(token.expose());
         let request = request.header("Accept", "application/vnd.github+json").body("");
-        let answer = self.answer(request, 201).await?;
+        let answer = self.request_text(request, 201).await?;
         let issued = github::read(answer.expose()).map_err(|why| self.unissued(why))?;
         // GitHub ignores the user name.
         Ok(CachedToken {
@@ -219,10 +219,10 @@ impl Issuer {
     }
 
     /// Sends the request and returns the response's text. Any other status than `wanted` is an error.
-    async fn answer(&self, request: RequestBuilder, wanted: u16) -> Result<Secret, Unissued> {
+    async fn request_text(&self, request: RequestBuilder, wanted: u16) -> Result<Secret, Unissued> {
         let mut answer = request.send().await.map_err(|error| self.failed(error))?;
         let status = answer.status().as_u16();
-        let text = self.text(&mut answer).await?;
+        let text = self.read_body(&mut answer).await?;
         if status == wanted {
             return Ok(text);
         }
@@ -234,7 +234,7 @@ impl Issuer {
         Err(self.unissued(format!("answered {status}, not {wanted}{said}")))
     }
 
-    async fn text(&self, answer: &mut Response) -> Result<Secret, Unissued> {
+    async fn read_body(&self, answer: &mut Response) -> Result<Secret, Unissued> {
         let mut bytes = Vec::new();
         while let Some(piece) = answer.chunk().await.map_err(|error| self.failed(error))? {
             bytes.extend_from_slice(&piece);

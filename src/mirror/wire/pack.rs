@@ -37,7 +37,7 @@ fn depth(request: &Request) -> Option<u32> {
 
 /// A fetch request, ready to be sent, and what is needed to read its response.
 #[derive(Debug)]
-pub(super) struct Question {
+pub(super) struct EncodedRequest {
     /// The bytes to send.
     pub(super) message: Vec<u8>,
     version: Version,
@@ -48,7 +48,11 @@ pub(super) struct Question {
 }
 
 /// Encodes the request. Returns [`Error::Unsupported`] if the server lacks a capability that it needs.
-pub(super) fn ask(request: &Request, offered: &Capabilities, remote: &str) -> Result<Question, Error> {
+pub(super) fn encode(
+    request: &Request,
+    offered: &Capabilities,
+    remote: &str,
+) -> Result<EncodedRequest, Error> {
     let missing = |feature| Err(Error::Unsupported { remote: remote.to_owned(), feature });
     if (!request.shallow.is_empty() || depth(request).is_some()) && !offered.fetch_has("shallow") {
         return missing("shallow");
@@ -68,7 +72,7 @@ pub(super) fn ask(request: &Request, offered: &Capabilities, remote: &str) -> Re
         Version::Zero => version_zero(&mut message, request, offered, filtered),
     }
     let boundary_answered = depth(request).is_some();
-    Ok(Question { message, version: offered.version, filtered, side_band, boundary_answered })
+    Ok(EncodedRequest { message, version: offered.version, filtered, side_band, boundary_answered })
 }
 
 fn version_two(message: &mut Vec<u8>, request: &Request, offered: &Capabilities, filtered: bool) {
@@ -115,22 +119,22 @@ fn version_zero(message: &mut Vec<u8>, request: &Request, offered: &Capabilities
     push(message, "done\n");
 }
 
-impl Question {
+impl EncodedRequest {
     /// Reads the response and copies the pack to `pack` as it arrives. `budgets` are the most bytes before the pack,
     /// and of the pack.
-    pub(super) async fn answer(
+    pub(super) async fn read_response(
         &self,
         reader: &mut PacketReader,
         budgets: (u64, u64),
         pack: &mut (dyn AsyncWrite + Unpin + Send),
         remote: &str,
     ) -> Result<PackResponse, Error> {
-        let mut answer = PackResponse { filtered: self.filtered, ..PackResponse::default() };
+        let mut response = PackResponse { filtered: self.filtered, ..PackResponse::default() };
         let sink = |source| Error::Sink { remote: remote.to_owned(), source };
         reader.begin("waiting for the pack", Budget::Refs, budgets.0);
         match self.version {
-            Version::Two => read_sections(reader, &mut answer).await?,
-            Version::Zero => self.read_negotiation(reader, &mut answer).await?,
+            Version::Two => read_sections(reader, &mut response).await?,
+            Version::Zero => self.read_negotiation(reader, &mut response).await?,
         }
         reader.begin("receiving the pack", Budget::Pack, budgets.1);
         loop {
@@ -145,21 +149,21 @@ impl Question {
                 bytes
             };
             pack.write_all(&bytes).await.map_err(sink)?;
-            answer.bytes += bytes.len() as u64;
+            response.bytes += bytes.len() as u64;
         }
         pack.flush().await.map_err(sink)?;
-        Ok(answer)
+        Ok(response)
     }
 
     /// Reads what precedes the pack in version 0: the boundary, then one acknowledgment (multi_ack is not requested).
     async fn read_negotiation(
         &self,
         reader: &mut PacketReader,
-        answer: &mut PackResponse,
+        response: &mut PackResponse,
     ) -> Result<(), Error> {
         if self.boundary_answered {
             while let Line::Data(line) = reader.line().await? {
-                read_boundary(&line, answer).ok_or_else(|| reader.unexpected(&line))?;
+                read_boundary(&line, response).ok_or_else(|| reader.unexpected(&line))?;
             }
         }
         loop {
@@ -179,14 +183,14 @@ impl Question {
 }
 
 /// Reads what precedes the pack in version 2: named sections, of which `packfile` is the last.
-async fn read_sections(reader: &mut PacketReader, answer: &mut PackResponse) -> Result<(), Error> {
+async fn read_sections(reader: &mut PacketReader, response: &mut PackResponse) -> Result<(), Error> {
     loop {
         let Line::Data(name) = reader.line().await? else { return Err(reader.cut().await) };
         match name.trim_ascii_end() {
             b"packfile" => return Ok(()),
             b"shallow-info" => {
                 while let Line::Data(line) = reader.line().await? {
-                    read_boundary(&line, answer).ok_or_else(|| reader.unexpected(&line))?;
+                    read_boundary(&line, response).ok_or_else(|| reader.unexpected(&line))?;
                 }
             }
             // Not requested, and of no use.
@@ -199,10 +203,10 @@ async fn read_sections(reader: &mut PacketReader, answer: &mut PackResponse) -> 
 }
 
 /// Adds a `shallow` or `unshallow` line to the response. Returns `None` if it is neither.
-fn read_boundary(line: &bytes::Bytes, answer: &mut PackResponse) -> Option<()> {
+fn read_boundary(line: &bytes::Bytes, response: &mut PackResponse) -> Option<()> {
     match (id_after(line, "shallow "), id_after(line, "unshallow ")) {
-        (Some(id), _) => answer.shallow.push(id),
-        (_, Some(id)) => answer.unshallow.push(id),
+        (Some(id), _) => response.shallow.push(id),
+        (_, Some(id)) => response.unshallow.push(id),
         _ => return None,
     }
     Some(())

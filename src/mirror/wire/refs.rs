@@ -303,7 +303,7 @@ mod tests {
     const B: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 
     #[tokio::test]
-    async fn a_tag_beats_a_branch_and_a_longer_name_is_no_match() {
+    async fn a_tag_takes_precedence_over_a_branch_and_a_longer_name_does_not_match() {
         let asked: Ref = "v1".parse().unwrap();
         let candidates = candidates(std::slice::from_ref(&asked));
         let answer = message(&[
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn error_lines_early_ends_and_budgets_are_told_apart() {
+    async fn error_lines_truncation_and_exceeded_budgets_are_distinguished() {
         let denied = message(&["ERR access denied\n"]);
         let error = read_advertisement(&mut reader(denied), "remote", &NONE).await.unwrap_err();
         assert_eq!(error.to_string(), "remote says: access denied");

@@ -150,7 +150,8 @@ fn authority(rest: &str) -> Result<Authority, &'static str> {
     }
     let path = decode(path);
     let path = if path.starts_with("/~") { path[1..].to_owned() } else { path };
-    let (user, host) = (user.map(decode), decode(host));
+    let user = user.map(decode);
+    let host = decode(host);
     // NUL separates the parts of a git daemon's request: `%00host=other` would select another virtual host.
     let has_control = |part: &String| part.bytes().any(|byte| byte < b' ' || byte == 0x7f);
     if [Some(&host), Some(&path), user.as_ref()].into_iter().flatten().any(has_control) {
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn ssh_urls_and_the_scp_form_are_told_from_paths() {
+    fn ssh_urls_and_the_scp_form_are_distinguished_from_paths() {
         let of = |user: &str, host: &str, port, path: &str| {
             Remote::Ssh(Target { host: host.into(), port, user: user.into() }, path.into())
         };
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn http_userinfo_is_taken_out_and_decoded() {
+    fn http_userinfo_is_removed_and_decoded() {
         let (remote, userinfo) = parse("https://bob:p%40ss@example.com:8443/a.git").unwrap();
         assert_eq!(remote, Remote::Http(Url::parse("https://example.com:8443/a.git").unwrap()));
         let (user, password) = userinfo.unwrap();

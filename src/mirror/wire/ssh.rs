@@ -63,7 +63,7 @@ pub enum KnownHosts {
 pub struct Session {
     handle: Handle<Verifier>,
     server: String,
-    farewell: Farewell,
+    disconnect: DisconnectMessage,
     /// The limit on every wait for the server.
     idle: Duration,
     /// True once the server failed to answer a command in time.
@@ -78,23 +78,23 @@ impl Session {
         let (keys, hosts) = read_files(target.clone(), options.clone(), timeouts.idle).await?;
         let (stream, socket) = dial(target, timeouts.connect).await?;
 
-        let farewell = Farewell::default();
+        let disconnect = DisconnectMessage::default();
         let config = config(hosts.as_ref());
-        let verifier = Verifier { hosts, farewell: farewell.clone() };
+        let verifier = Verifier { hosts, disconnect: disconnect.clone() };
         let server = target.server();
         let handle = match timeout(timeouts.idle, connect_stream(Arc::new(config), stream, verifier)).await {
             Ok(Ok(handle)) => handle,
-            Ok(Err(Failure::Ours(error))) => return Err(*error),
-            Ok(Err(Failure::Theirs(error))) => {
-                return Err(broken("the key exchange", server, &farewell, error));
+            Ok(Err(SessionError::HostKey(error))) => return Err(*error),
+            Ok(Err(SessionError::Protocol(error))) => {
+                return Err(session_error("the key exchange", server, &disconnect, error));
             }
-            Err(_) => return Err(slow("the key exchange", server, timeouts.idle)),
+            Err(_) => return Err(timed_out("the key exchange", server, timeouts.idle)),
         };
 
         let mut this = Self {
             handle,
             server,
-            farewell,
+            disconnect,
             idle: timeouts.idle,
             stuck: AtomicBool::new(false),
             _socket: socket,
@@ -109,7 +109,7 @@ impl Session {
         for key in keys {
             offered.push(key.describe());
             match timeout(self.idle, self.offer(user, key)).await {
-                Err(_) => return Err(slow("the authentication", self.server.clone(), self.idle)),
+                Err(_) => return Err(timed_out("the authentication", self.server.clone(), self.idle)),
                 Ok(Ok(KeyReply::Accepted)) => return Ok(()),
                 Ok(Ok(KeyReply::Next)) => {}
                 // Servers disconnect after some failures (OpenSSH: MaxAuthTries, six by default).
@@ -118,7 +118,7 @@ impl Session {
         }
         let server = self.server.clone();
         let user = secret::shown_user(user).to_owned();
-        Err(Error::Denied { server, user, keys: offered, said: self.farewell.get() })
+        Err(Error::Denied { server, user, keys: offered, said: self.disconnect.get() })
     }
 
     async fn offer(&mut self, user: &str, key: &Key) -> Result<KeyReply, russh::Error> {
@@ -166,12 +166,12 @@ impl Session {
         };
         match timeout(self.idle, opened).await {
             Ok(Ok(channel)) => {
-                Ok(Channel::new(channel, self.server.clone(), command.to_owned(), self.farewell.clone()))
+                Ok(Channel::new(channel, self.server.clone(), command.to_owned(), self.disconnect.clone()))
             }
-            Ok(Err(error)) => Err(broken("the session", self.server.clone(), &self.farewell, error)),
+            Ok(Err(error)) => Err(session_error("the session", self.server.clone(), &self.disconnect, error)),
             Err(_) => {
                 self.stuck.store(true, Ordering::Relaxed);
-                Err(slow("the session", self.server.clone(), self.idle))
+                Err(timed_out("the session", self.server.clone(), self.idle))
             }
         }
     }
@@ -208,7 +208,7 @@ async fn read_files(
     options: Options,
     limit: Duration,
 ) -> Result<(Vec<Key>, Option<HostKeys>), Error> {
-    let late = slow("reading the key and known_hosts files for the connection", target.server(), limit);
+    let late = timed_out("reading the key and known_hosts files for the connection", target.server(), limit);
     let any = options.keys.first().cloned().unwrap_or_default();
     let read = move || {
         let hosts = match &options.known_hosts {
@@ -227,7 +227,7 @@ async fn read_files(
 /// drops packets does not use up all of it.
 async fn dial(target: &Target, within: Duration) -> Result<(TcpStream, CloseOnDrop), Error> {
     let deadline = Instant::now() + within;
-    let slow = || Error::Slow {
+    let timed_out = || Error::Slow {
         step: "connecting",
         server: target.server(),
         after: within,
@@ -236,7 +236,7 @@ async fn dial(target: &Target, within: Duration) -> Result<(TcpStream, CloseOnDr
     let failed = |source| Error::Connect { host: target.host.clone(), port: target.port, source };
 
     let addresses = timeout_at(deadline, tokio::net::lookup_host((target.host.as_str(), target.port)));
-    let addresses: Vec<_> = addresses.await.map_err(|_| slow())?.map_err(failed)?.collect();
+    let addresses: Vec<_> = addresses.await.map_err(|_| timed_out())?.map_err(failed)?.collect();
     let mut last = failed(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
     for (tried, address) in addresses.iter().enumerate() {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -244,7 +244,7 @@ async fn dial(target: &Target, within: Duration) -> Result<(TcpStream, CloseOnDr
         match timeout(share, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return prepare(stream).map_err(failed),
             Ok(Err(source)) => last = failed(source),
-            Err(_) => last = slow(),
+            Err(_) => last = timed_out(),
         }
     }
     Err(last)
@@ -276,24 +276,24 @@ fn config(hosts: Option<&HostKeys>) -> russh::client::Config {
 /// Checks the host key, and records the server's disconnect message.
 struct Verifier {
     hosts: Option<HostKeys>,
-    farewell: Farewell,
+    disconnect: DisconnectMessage,
 }
 
 impl Handler for Verifier {
-    type Error = Failure;
+    type Error = SessionError;
 
-    async fn check_server_key(&mut self, shown: &PublicKeyOrCertificate) -> Result<bool, Failure> {
+    async fn check_server_key(&mut self, shown: &PublicKeyOrCertificate) -> Result<bool, SessionError> {
         if let Some(hosts) = &self.hosts {
-            hosts.check(shown).map_err(|error| Failure::Ours(Box::new(error)))?;
+            hosts.check(shown).map_err(|error| SessionError::HostKey(Box::new(error)))?;
         }
         Ok(true)
     }
 
-    async fn disconnected(&mut self, reason: DisconnectReason<Failure>) -> Result<(), Failure> {
+    async fn disconnected(&mut self, reason: DisconnectReason<SessionError>) -> Result<(), SessionError> {
         match reason {
-            DisconnectReason::ReceivedDisconnect(words) => self.farewell.set(&words.message),
-            DisconnectReason::Error(Failure::Theirs(error)) => self.farewell.set(&error.to_string()),
-            DisconnectReason::Error(Failure::Ours(_)) => {}
+            DisconnectReason::ReceivedDisconnect(words) => self.disconnect.set(&words.message),
+            DisconnectReason::Error(SessionError::Protocol(error)) => self.disconnect.set(&error.to_string()),
+            DisconnectReason::Error(SessionError::HostKey(_)) => {}
         }
         Ok(())
     }
@@ -301,22 +301,22 @@ impl Handler for Verifier {
 
 /// Why a session ended: we rejected the host key, or the protocol failed.
 #[derive(Debug)]
-enum Failure {
-    Ours(Box<Error>),
-    Theirs(russh::Error),
+enum SessionError {
+    HostKey(Box<Error>),
+    Protocol(russh::Error),
 }
 
-impl From<russh::Error> for Failure {
+impl From<russh::Error> for SessionError {
     fn from(error: russh::Error) -> Self {
-        Self::Theirs(error)
+        Self::Protocol(error)
     }
 }
 
 /// The server's disconnect message, if it sent one.
 #[derive(Clone, Debug, Default)]
-struct Farewell(Arc<Mutex<Option<String>>>);
+struct DisconnectMessage(Arc<Mutex<Option<String>>>);
 
-impl Farewell {
+impl DisconnectMessage {
     fn get(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -327,15 +327,20 @@ impl Farewell {
     }
 
     fn set(&self, words: &str) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text(words);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = clean_message(words);
     }
 }
 
-fn slow(step: &'static str, server: String, after: Duration) -> Error {
+fn timed_out(step: &'static str, server: String, after: Duration) -> Error {
     Error::Slow { step, server, after, flag: "--idle-timeout" }
 }
 
-fn broken(step: &'static str, server: String, farewell: &Farewell, error: russh::Error) -> Error {
+fn session_error(
+    step: &'static str,
+    server: String,
+    disconnect: &DisconnectMessage,
+    error: russh::Error,
+) -> Error {
     match error {
         russh::Error::NoCommonAlgo { kind, theirs, .. } => Error::NoCommonAlgorithm {
             server,
@@ -343,7 +348,7 @@ fn broken(step: &'static str, server: String, farewell: &Farewell, error: russh:
             theirs: secret::quoted(&theirs.join(", ")).into_owned(),
         },
         russh::Error::Disconnect | russh::Error::HUP | russh::Error::SendError | russh::Error::RecvError => {
-            Error::Broken { step, server, source: farewell.or_default().into() }
+            Error::Broken { step, server, source: disconnect.or_default().into() }
         }
         error => Error::Broken { step, server, source: Box::new(error) },
     }
@@ -351,7 +356,7 @@ fn broken(step: &'static str, server: String, farewell: &Farewell, error: russh:
 
 /// A server's message as one line of at most 400 characters, without control characters and secrets. Returns `None` if
 /// nothing is left.
-fn text(words: &str) -> Option<String> {
+fn clean_message(words: &str) -> Option<String> {
     let lines = words.lines().map(|line| line.chars().filter(|c| !c.is_control()).collect::<String>());
     let line = lines
         .map(|line| line.trim().to_owned())

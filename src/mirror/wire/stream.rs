@@ -282,10 +282,10 @@ impl Opened {
         request: &Request,
         sink: &mut (dyn AsyncWrite + Unpin + Send),
     ) -> Result<PackResponse, Error> {
-        let question = pack::ask(request, &self.advertisement.capabilities, remote)?;
-        self.reader.send(&question.message, "asking for the pack").await?;
+        let encoded = pack::encode(request, &self.advertisement.capabilities, remote)?;
+        self.reader.send(&encoded.message, "asking for the pack").await?;
         let budgets = (options.max_refs_bytes, options.max_fetch_bytes);
-        question.answer(&mut self.reader, budgets, sink, remote).await
+        encoded.read_response(&mut self.reader, budgets, sink, remote).await
     }
 }
 
@@ -295,14 +295,14 @@ mod tests {
 
     use super::*;
 
-    /// Not even a zombie: those are its new parent's affair.
+    /// Returns true if the process runs. A zombie does not; its new parent reaps it.
     fn runs(pid: &str) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
     }
 
     #[tokio::test]
-    async fn what_a_process_started_ends_with_it() {
+    async fn dropping_a_process_kills_its_descendants() {
         let dir = tempfile::tempdir().unwrap();
         let git = dir.path().join("git");
         let noted = dir.path().join("noted");
@@ -312,7 +312,7 @@ mod tests {
         std::fs::set_permissions(&git, std::fs::Permissions::from_mode(0o755)).unwrap();
         let reader = loop {
             match process("a test", &git, dir.path(), Duration::from_secs(60)) {
-                Err(_) => tokio::task::yield_now().await, // a test beside forked while the script was being written
+                Err(_) => tokio::task::yield_now().await, // ETXTBSY: another test forked while the script was open
                 started => break started.unwrap().unwrap(),
             }
         };

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_asked_for_stays_longer_and_the_budget_holds() {
+    fn used_contents_stay_longer_and_the_budget_holds() {
         let mut cache = Cache::new(300 + 3 * OVERHEAD);
         let content = |bytes| Arc::new(Vec::with_capacity(bytes));
         (0..3).for_each(|at| cache.insert(at, content(100)));

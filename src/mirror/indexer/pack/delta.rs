@@ -94,27 +94,27 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_copies_and_inserts() {
-        // Two bytes from 3, "xy", all but the first byte of the base.
+    fn a_delta_copies_and_inserts() {
+        // Copies two bytes from offset 3, inserts "xy", copies all but the first byte of the base.
         assert_eq!(applied(b"abcdef", &[6, 9, 0x91, 3, 2, 2, b'x', b'y', 0x91, 1, 5]).unwrap(), b"dexybcdef");
-        // No length means 64 KiB.
+        // A copy without a length copies 64 KiB.
         let base = vec![7; 0x10000];
         assert_eq!(applied(&base, &[0x80, 0x80, 4, 0x80, 0x80, 4, 0x80]).unwrap(), base);
         assert_eq!(applied(b"", &[0, 0]).unwrap(), b"");
     }
 
     #[test]
-    fn one_that_does_not_fit_is_refused() {
+    fn a_malformed_delta_is_refused() {
         let wrong: [&[u8]; 9] = [
             &[],                          // no sizes
-            &[6, 0x80],                   // half a size
-            &[5, 2, 0x91, 0, 2],          // another base
-            &[6, 3, 0x91, 0, 2],          // less than it says
-            &[6, 1, 0x91, 0, 2],          // more than it says
-            &[6, 2, 0x91, 5, 2],          // beyond the base
-            &[6, 2, 2, b'x'],             // half an insertion
-            &[6, 2, 0x91, 0, 2, 0],       // the reserved step
-            &[6, 2, 0xff, 255, 255, 255], // half a copy
+            &[6, 0x80],                   // a truncated size
+            &[5, 2, 0x91, 0, 2],          // another base size
+            &[6, 3, 0x91, 0, 2],          // a smaller result than stated
+            &[6, 1, 0x91, 0, 2],          // a larger result than stated
+            &[6, 2, 0x91, 5, 2],          // beyond the end of the base
+            &[6, 2, 2, b'x'],             // a truncated insert
+            &[6, 2, 0x91, 0, 2, 0],       // the reserved instruction
+            &[6, 2, 0xff, 255, 255, 255], // a truncated copy
         ];
         for raw in wrong {
             assert_eq!(applied(b"abcdef", raw), None, "{raw:?}");

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn every_object_has_its_id_at_the_end_and_a_thread_is_started_for_many_only() {
+    fn every_object_gets_its_id_and_a_thread_is_started_only_for_many() {
         for count in [0, 1, CONTENTS - 1, CONTENTS, 10 * CONTENTS + 7] {
             let (mut objects, mut hashes) = (objects(count), Hashes::new());
             for at in 0..count {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn many_bytes_go_to_the_thread_and_a_large_content_does_not() {
+    fn many_bytes_are_sent_to_the_thread_but_not_a_large_content() {
         let (mut objects, mut hashes) = (objects(3), Hashes::new());
         add(&mut hashes, &mut objects, 0, &vec![0; SMALL as usize + 1]).unwrap();
         assert!(hashes.thread.is_none() && hashes.batch.is_empty(), "it would wait in memory");
@@ -173,7 +173,7 @@ mod tests {
         assert!(objects.iter().all(|object| object.line.id.0 != [0; 20]));
     }
 
-    /// Ids of a thread that finds a collision in its second batch, of so many objects.
+    /// Hashes so many objects with a thread that reports a collision in its second batch.
     fn colliding(count: usize) -> Result<(), Fault> {
         let batches = std::sync::atomic::AtomicUsize::new(0);
         let hash = move |batch| match batches.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
@@ -187,8 +187,8 @@ mod tests {
     }
 
     #[test]
-    fn a_collision_that_the_thread_finds_is_the_end() {
-        colliding(2 * CONTENTS - 1).unwrap(); // the last batch is not the thread's
+    fn a_collision_that_the_thread_finds_is_an_error() {
+        colliding(2 * CONTENTS - 1).unwrap(); // the last batch is not full, and not hashed by the thread
         assert!(matches!(colliding(2 * CONTENTS), Err(Fault::Bad(_))), "it is found at the end");
         assert!(matches!(colliding(50 * CONTENTS), Err(Fault::Bad(_))), "a thread that ended is waited for");
     }

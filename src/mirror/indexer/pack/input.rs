@@ -74,7 +74,8 @@ impl<'f, R: Read> Input<'f, R> {
         self.sum.update(consumed);
         self.file.write_all(consumed).map_err(Fault::io("write the pack"))?;
         self.buffer.copy_within(self.at..self.end, 0);
-        (self.at, self.end) = (0, self.end - self.at);
+        self.end -= self.at;
+        self.at = 0;
         Ok(())
     }
 }

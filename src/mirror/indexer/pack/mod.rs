@@ -155,7 +155,8 @@ pub(super) fn index_pack(
     Temporary::sweep(packs);
     let (pack, file) = Temporary::create(packs)?;
     let received = receive::receive(from, &file, limits)?;
-    let (objects, bytes) = (received.objects.len() as u64, received.bytes);
+    let objects = received.objects.len() as u64;
+    let bytes = received.bytes;
     let (mut all, sum) = resolve::resolve(received, &file, read_base)?;
     all.sort_unstable_by_key(|object| object.line.id);
     if let Some(twin) = all.windows(2).find(|pair| pair[0].line.id == pair[1].line.id) {

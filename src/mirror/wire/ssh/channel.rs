@@ -10,7 +10,7 @@ use russh::client::Msg;
 use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{Error, Farewell, text};
+use super::{DisconnectMessage, Error, clean_message};
 
 /// The first so many bytes of the command's standard error are kept for the error message.
 const MAX_STDERR: usize = 4096;
@@ -32,7 +32,7 @@ pub struct Channel {
 pub struct End {
     server: String,
     command: String,
-    farewell: Farewell,
+    disconnect: DisconnectMessage,
     state: Arc<Mutex<State>>,
 }
 
@@ -52,11 +52,11 @@ impl Channel {
         channel: russh::Channel<Msg>,
         server: String,
         command: String,
-        farewell: Farewell,
+        disconnect: DisconnectMessage,
     ) -> Self {
         let (read, write) = channel.split();
         let writer = Box::pin(write.make_writer());
-        let end = End { server, command, farewell, state: Arc::default() };
+        let end = End { server, command, disconnect, state: Arc::default() };
         Self { read, write: Some(write), writer, pending: Bytes::new(), closed: false, end }
     }
 
@@ -169,16 +169,18 @@ impl End {
                 server,
                 command,
                 status: status.clone(),
-                said: text(&String::from_utf8_lossy(&state.stderr)),
+                said: clean_message(&String::from_utf8_lossy(&state.stderr)),
             }),
-            None if state.lost => {
-                Some(Error::Broken { step: "the session", server, source: self.farewell.or_default().into() })
-            }
+            None if state.lost => Some(Error::Broken {
+                step: "the session",
+                server,
+                source: self.disconnect.or_default().into(),
+            }),
             None => None,
         }
     }
 
     fn lost(&self) -> String {
-        format!("the ssh connection to {} ended: {}", self.server, self.farewell.or_default())
+        format!("the ssh connection to {} ended: {}", self.server, self.disconnect.or_default())
     }
 }

@@ -292,10 +292,10 @@ mod tests {
     const ED25519: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBnPPH4rMVR3hlz5YC/pXS0uceKj9fsHCzU/sXWJlfye";
     const OTHER: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFGcyCkkkx/YKa4X14u/C/WNP+g3oFeEp9nWultES0DD";
     const ECDSA: &str = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBITJIun9gi8EBaMZfwjwy0fadY6VxfX2vtacU4B5XWbm3aWGO0LQ88AX61cMdlV7reXdMBNl4c99J7dqySDhl78=";
-    // By `ssh-keygen -H`.
+    // Made with `ssh-keygen -H`.
     const HASHED: &str = "|1|D7ugwARLfBZOOmIDA5gw0XTjVko=|bGCA5cgPQEk7lksz3WJKJIc2E94=";
     const HASHED_2222: &str = "|1|8wR1hlZafekcGiyXcpkT9LpDk6E=|EEjGPWjTH105o/pReGxxjHIH/60=";
-    // By `ssh-keygen -s other -I id -h -n git.example.org`: the key ED25519, the authority OTHER.
+    // Made with `ssh-keygen -s other -I id -h -n git.example.org`: the key is ED25519, the authority OTHER.
     const CERTIFICATE: &str = "ssh-ed25519-cert-v01@openssh.com AAAAIHNzaC1lZDI1NTE5LWNlcnQtdjAxQG9wZW5zc2guY29tAAAAIEBt75ga6sdtrkFVCA3b455vt3pyhRQWdO90RUjL4xieAAAAIBnPPH4rMVR3hlz5YC/pXS0uceKj9fsHCzU/sXWJlfyeAAAAAAAAAAAAAAACAAAAAmlkAAAAEwAAAA9naXQuZXhhbXBsZS5vcmcAAAAAAAAAAP//////////AAAAAAAAAAAAAAAAAAAAMwAAAAtzc2gtZWQyNTUxOQAAACBRnMgpJJMf2CmuF9eLvwv1jT/oN6BXhKfZ1rpbREtAwwAAAFMAAAALc3NoLWVkMjU1MTkAAABATncf1qtFqWBUFYO0W4NREPc2y+yZxTTlP6IAWxJv64FQYTHH6ApfdkOKo2IAtah2UCYfLv7+m5wGhAGMIfmiAw==";
 
     fn read(text: &str, host: &str, port: u16) -> Result<HostKeys, Error> {
@@ -303,7 +303,7 @@ mod tests {
         HostKeys::parse(text, Path::new("known_hosts"), &target)
     }
 
-    /// The answer in one word.
+    /// The outcome of the check in one word.
     fn answer(text: &str, host: &str, port: u16, shown: &PublicKeyOrCertificate) -> &'static str {
         match read(text, host, port).and_then(|hosts| hosts.check(shown)) {
             Ok(()) => "trusted",
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_trusted_by_a_line_that_names_it_and_holds_its_key() {
+    fn a_server_is_trusted_if_a_line_has_its_name_and_key() {
         let table = [
             (format!("git.example.org {ED25519}"), 22, "trusted"),
             (format!("git.example.org {ED25519} a comment"), 22, "trusted"),
@@ -350,7 +350,7 @@ mod tests {
             (format!("[git.example.org]:2222 {ED25519}"), 22, "unknown"),
             (format!("[git.example.org]:2222 {ED25519}"), 2223, "unknown"),
             (format!("[*.example.org]:2222 {ED25519}"), 2222, "trusted"),
-            // OpenSSH looks for the bare name, too, and takes what it finds there only if it is right.
+            // OpenSSH also looks up the bare name, but a different key there does not count as a changed one.
             (format!("git.example.org {ED25519}"), 2222, "trusted"),
             (format!("git.example.org {OTHER}"), 2222, "unknown"),
             (format!("git.example.org {ED25519}\n[git.example.org]:2222 {OTHER}"), 2222, "changed"),
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_trusted_by_its_authority_or_by_the_key_within() {
+    fn a_certificate_is_trusted_by_its_authority_or_its_own_key() {
         let shown: PublicKeyOrCertificate = Certificate::from_openssh(CERTIFICATE).unwrap().into();
         let table = [
             (format!("@cert-authority *.example.org {OTHER}"), "git.example.org", "trusted"),
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_whose_signature_is_wrong_is_not_trusted() {
+    fn a_certificate_with_a_wrong_signature_is_not_trusted() {
         let mut bytes = Certificate::from_openssh(CERTIFICATE).unwrap().to_bytes().unwrap();
         *bytes.last_mut().unwrap() ^= 1;
         let shown: PublicKeyOrCertificate = Certificate::from_bytes(&bytes).unwrap().into();
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_that_the_file_has_are_preferred() {
+    fn algorithms_of_known_keys_are_preferred() {
         let offered =
             [Algorithm::Ed25519, "ecdsa-sha2-nistp256".parse().unwrap(), "rsa-sha2-512".parse().unwrap()];
         let preferred = |text: &str| {
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn stars_in_patterns_take_as_much_as_they_must() {
+    fn stars_in_patterns_backtrack() {
         let table = [
             ("*", "", true),
             ("a*c", "abcbc", true),
