@@ -395,21 +395,21 @@ mod tests {
             let entry = |n: &u8| pack_index::Entry { id: id(*n), bytes: 10 };
             (name.to_owned(), ids.iter().map(entry).collect::<Vec<_>>())
         };
-        let spared = |packs: &[(String, Vec<pack_index::Entry>)], pinned: &str| {
-            let weigh = |(name, entries): &(String, Vec<pack_index::Entry>)| PackUsage {
+        let removable = |packs: &[(String, Vec<pack_index::Entry>)], pinned: &str| {
+            let usage_of = |(name, entries): &(String, Vec<pack_index::Entry>)| PackUsage {
                 pinned: name == pinned,
                 ..pack_usage(Path::new("/nowhere"), name, entries, &all)
             };
-            super::removable_packs(packs, &packs.iter().map(weigh).collect::<Vec<_>>(), &all)
+            super::removable_packs(packs, &packs.iter().map(usage_of).collect::<Vec<_>>(), &all)
         };
         let whole = pack("whole", &[0, 1, 2, 3]);
         let thin = pack("thin", &[3, 4, 5]);
         let garbage = pack("garbage", &[6, 7]);
         let alone = pack("alone", &[2, 4, 5, 6]);
-        assert_eq!(spared(&[whole.clone(), thin.clone(), garbage.clone()], ""), ["thin", "garbage"]);
-        assert_eq!(spared(&[whole.clone(), garbage.clone()], "garbage"), [""; 0]);
+        assert_eq!(removable(&[whole.clone(), thin.clone(), garbage.clone()], ""), ["thin", "garbage"]);
+        assert_eq!(removable(&[whole.clone(), garbage.clone()], "garbage"), [""; 0]);
         // Both packs contain the same needed object: one of them must be kept.
-        assert_eq!(spared(&[alone.clone(), pack("twin", &[2, 7])], ""), ["alone"]);
-        assert_eq!(spared(&[alone], ""), [""; 0]);
+        assert_eq!(removable(&[alone.clone(), pack("twin", &[2, 7])], ""), ["alone"]);
+        assert_eq!(removable(&[alone], ""), [""; 0]);
     }
 }
