@@ -144,7 +144,7 @@ const SMALL: u64 = 1 << 20;
 /// Reads an object of the mirror, which may be the base of a delta in a thin pack. Returns `None` if it is missing.
 type ReadBase<'r> = dyn Fn(&ObjectId) -> Result<Option<(ObjectType, Vec<u8>)>, git2::Error> + 'r;
 
-/// Reads a pack, and writes it and its index to the directory `packs`. On an error it leaves no files there.
+/// Reads a pack, and writes it and its index to the directory `packs`. On an error the temporary files are removed.
 pub(super) fn index_pack(
     from: impl io::Read,
     packs: &Path,
