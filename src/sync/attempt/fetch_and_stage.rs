@@ -140,7 +140,7 @@ impl Worker {
         choice: &Choice,
         base: Option<mirror::Base>,
     ) -> Result<Published, Error> {
-        self.spare.carried(bounds).await;
+        self.spare.wait_until_ready(bounds).await;
         self.spare.stop_and_wait().await;
         let local = self.view.revision().map(|revision| revision.to_string()).unwrap_or_default();
         let asked = self.options.asked.as_str();
