@@ -226,7 +226,7 @@ impl Worker {
                     }
                     Error::Store(error @ (StoreError::Collision { .. } | StoreError::Folded { .. })) => {
                         let hints = error.hints();
-                        if self.upstream.lock().await.hold_back_one_that_moved(&one_line(&error), &hints) {
+                        if self.upstream.lock().await.hold_back_one_updated(&one_line(&error), &hints) {
                             return Box::pin(self.follow(bounds, choice, may_publish)).await;
                         }
                         error.into()
@@ -346,7 +346,7 @@ impl Work for Worker {
         }
         let mut upstream = self.upstream.lock().await;
         if followed.is_ok() {
-            upstream.acquit();
+            upstream.clear_suspects();
         }
         self.view.sources = upstream.rows(self.view.revision(), followed.is_err());
         drop(upstream);

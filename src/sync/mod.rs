@@ -213,7 +213,7 @@ impl Sync {
         let of_source = asker.clone();
         upstream.on_answer(move || of_source.ask(Trigger::Source));
         let attempts = AttemptResults::default();
-        upstream.is_asked_by(attempts.askers());
+        upstream.set_askers(attempts.askers());
         let worker = attempt::Worker::new(Arc::clone(&options), store, upstream, metrics.clone());
         let seen = report::InitialState { remote, before, received };
         let report = report::Report::new(Arc::clone(&options), seen, metrics, worker.view(), status);
