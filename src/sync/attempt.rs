@@ -1,8 +1,8 @@
 //! One attempt. The numbers in comments are the steps of the parent module's documentation. `fetch_and_stage` has the
 //! steps that need disk space, `repair` those that need no network, `bookkeeping` logging and counting.
 
-mod fetch_and_stage;
 mod bookkeeping;
+mod fetch_and_stage;
 mod repair;
 
 use std::collections::BTreeSet;
@@ -104,7 +104,8 @@ impl Worker {
         view.heard = LastAnswer::not_yet();
         let folds = store.probes().folds;
         let by_commit = store.is_git_sync();
-        let payload_inputs = PayloadInputs { folds, root_links: !by_commit, submodules: upstream.submodules() };
+        let payload_inputs =
+            PayloadInputs { folds, root_links: !by_commit, submodules: upstream.submodules() };
         let root = store.root().to_owned();
         Self {
             options,

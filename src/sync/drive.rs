@@ -231,7 +231,8 @@ impl<W: Work> Drive<'_, W> {
         let failures = self.machine.failures();
         let given_up =
             (self.machine.phase() == Phase::GivenUp).then(|| self.machine.limit().unwrap_or_default());
-        let is_news = self.report.ended(&result, bounds.stage(), self.work.view(), (failures, given_up)).await;
+        let is_news =
+            self.report.ended(&result, bounds.stage(), self.work.view(), (failures, given_up)).await;
         // Hooks and housekeeping also run after the first success of the process: the spare may be missing.
         let first = result.is_ok() && !std::mem::replace(&mut self.succeeded, true);
         let publishes = first || matches!(result, Ok(Done::Published(_)));

@@ -410,7 +410,8 @@ impl Report {
         let hints = hints(error);
         let repeated = suppressed(times);
         let gone = error.is_without_root();
-        let serving = if gone { "what was published is not there any more".to_owned() } else { serving(view) };
+        let serving =
+            if gone { "what was published is not there any more".to_owned() } else { serving(view) };
         if error.is_transient() && !gone {
             warn!(name: "failed", error = text, failures, hints, duration_ms, "sync failed{repeated}; {serving}");
         } else {

@@ -159,7 +159,8 @@ impl SourceSet {
     /// Which of them is responsible turns out once a set is accepted: see [`Self::clear_suspects`].
     pub fn hold_back_one_updated(&mut self, what: &str, hints: &[String]) -> bool {
         let updated = self.parts.iter().filter(|part| !self.published.contains(part));
-        let updated: Vec<(String, Revision)> = updated.map(|part| (part.name.clone(), part.revision)).collect();
+        let updated: Vec<(String, Revision)> =
+            updated.map(|part| (part.name.clone(), part.revision)).collect();
         for (name, revision) in updated {
             let what = format!("the set with its commit {} is refused: {what}", revision.short());
             let why = SourceError { what, hints: hints.to_vec(), transient: false };
