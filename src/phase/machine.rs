@@ -189,8 +189,8 @@ impl Machine {
         self.phase = Phase::Waiting { due: now + wait };
     }
 
-    /// Ends the attempt: it found a new revision that has to wait for the minimum interval. The attempt at `until` serves
-    /// a pending trigger as well.
+    /// Ends the attempt: it found a new revision that has to wait for the minimum interval. The attempt at `until`
+    /// serves a pending trigger as well.
     pub fn tip_held(&mut self, until: Duration) {
         self.debug_assert_syncing();
         self.failures = 0;

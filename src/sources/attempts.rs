@@ -1,8 +1,8 @@
-//! Lets deliveries next to a root ask which revision the ref names. A delivery needs an answer that the remote gave after
-//! the question was asked.
+//! Lets deliveries next to a root ask which revision the ref names. A delivery needs an answer that the remote gave
+//! after the question was asked.
 //!
-//! The answer is the result of an attempt of the root's sync that began after the question. So only the sync talks to the
-//! remote, with one set of deadlines and backoffs, and no revision is delivered before it is published.
+//! The answer is the result of an attempt of the root's sync that began after the question. So only the sync talks to
+//! the remote, with one set of deadlines and backoffs, and no revision is delivered before it is published.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,8 +36,8 @@ impl AttemptResults {
         self.0.send_modify(|attempts| attempts.begun += 1);
     }
 
-    /// Reports the end of the attempt: with the revision the ref names, if the root has it. `None`: that revision waits for
-    /// the minimum interval, so there is no answer yet.
+    /// Reports the end of the attempt: with the revision the ref names, if the root has it. `None`: that revision waits
+    /// for the minimum interval, so there is no answer yet.
     pub fn ended(&self, result: Result<Option<Named>, SourceError>) {
         if let Some(answer) = result.transpose() {
             self.0.send_modify(|attempts| attempts.answered = Some((attempts.begun, answer)));
@@ -125,8 +125,8 @@ impl Drop for PendingQuestion {
     }
 }
 
-/// Compares revisions of the ref, to tell an advance from a rewind. It holds the mirror's lock while it asks, at most for the
-/// time limit of an attempt; attempts wait meanwhile. The time to get the lock is not limited.
+/// Compares revisions of the ref, to tell an advance from a rewind. It holds the mirror's lock while it asks, at most
+/// for the time limit of an attempt; attempts wait meanwhile. The time to get the lock is not limited.
 pub struct History {
     mirror: Arc<Mutex<Upstream>>,
     limit: Duration,

@@ -121,8 +121,8 @@ const OF_SOURCE: &[&str] = &["name", "repo", "ref", "path", "to", "sparse", "opt
 const OF_CREDENTIALS: &[&str] = &["username", "password-file", "ssh-key-file", "ssh-known-hosts-file"];
 
 impl List {
-    /// Reads and checks the file. Blocking. The file is read twice, and it is an error if the two reads differ: somebody may
-    /// be writing it in place.
+    /// Reads and checks the file. Blocking. The file is read twice, and it is an error if the two reads differ:
+    /// somebody may be writing it in place.
     pub fn read(path: &std::path::Path) -> Result<Self, BadFile> {
         let bad = |why: String| BadFile { path: path.to_owned(), why };
         let read = || -> std::io::Result<String> {
@@ -151,7 +151,8 @@ impl List {
         const END: &str = "its last line must be `end: true`, with a line break and nothing else: a file that was cut \
                            short would mean something else";
         secret::know_urls(text); // so that no message shows a secret of the file
-        // Lines without content may follow `end: true`: a file that is truncated within them still has the same meaning.
+        // Lines without content may follow `end: true`: a file that is truncated within them still has the same
+        // meaning.
         let is_blank = |line: &&str| matches!(line.trim(), "" | "...") || line.trim_start().starts_with('#');
         let last = text.lines().rev().find(|line| !is_blank(line));
         if last.map(str::trim_end) != Some("end: true") || !text.ends_with('\n') {
@@ -299,7 +300,8 @@ fn sparse(keys: &Keys<'_>) -> Result<Vec<String>, String> {
     Ok(sparse)
 }
 
-/// Checks a relative path without `.`, `..` or empty components, and removes a slash at its end. An empty path is the top.
+/// Checks a relative path without `.`, `..` or empty components, and removes a slash at its end. An empty path is the
+/// top.
 fn below(key: &str, text: &str) -> Result<String, String> {
     let path = text.strip_suffix('/').unwrap_or(text);
     let is_name = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');

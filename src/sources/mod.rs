@@ -3,14 +3,14 @@
 //! An [`Upstream`] is what a root follows: one repository, or a `set` of sources.
 //!
 //! A [`Source`] is the input of a delivery. It says which revision its ref names *now*, the desired state of that
-//! revision, and how two revisions are related. [`Remote`] asks an upstream that it owns. [`Published`] asks the sync of a
-//! root, so that only that talks to the remote and no revision is delivered before it is published. [`TreeSource`] is a
-//! local directory.
+//! revision, and how two revisions are related. [`Remote`] asks an upstream that it owns. [`Published`] asks the sync
+//! of a root, so that only that talks to the remote and no revision is delivered before it is published. [`TreeSource`]
+//! is a local directory.
 //!
 //! Files: `file` the list of sources; `set` their repositories and the composed revision; `poll` one poll of a
-//! repository; `requests` which sources were requested before their time; `remote` the thread that owns the mirrors of a
-//! delivery without a root; `attempts` answers from a root's attempts, and `published` the source made of them; `plans`
-//! the desired state of revisions; `relations` a cache of the relations of revisions.
+//! repository; `requests` which sources were requested before their time; `remote` the thread that owns the mirrors of
+//! a delivery without a root; `attempts` answers from a root's attempts, and `published` the source made of them;
+//! `plans` the desired state of revisions; `relations` a cache of the relations of revisions.
 
 mod attempts;
 mod file;
@@ -67,15 +67,15 @@ pub struct Recorded {
 
 /// The input of a delivery.
 pub trait Source: Send + Sync + 'static {
-    /// Returns the revision that the ref names, as asked of the remote after this call. It is answered from memory only if
-    /// it cannot change (a commit id, a directory).
+    /// Returns the revision that the ref names, as asked of the remote after this call. It is answered from memory only
+    /// if it cannot change (a commit id, a directory).
     fn ask(&self) -> impl Future<Output = Result<Named, SourceError>> + Send;
 
     /// Returns the desired state of a revision.
     fn desired(&self, named: Named) -> impl Future<Output = Result<Arc<Desired>, SourceError>> + Send;
 
-    /// Returns the relation of the revision that the ref names to one recorded in a cluster. It is an error if that cannot
-    /// be answered at present.
+    /// Returns the relation of the revision that the ref names to one recorded in a cluster. It is an error if that
+    /// cannot be answered at present.
     fn relation(
         &self,
         recorded: Recorded,

@@ -11,8 +11,8 @@ use crate::mirror::{self, Mirror, Tip};
 use crate::revision::{ObjectId, Ref, Revision};
 
 /// The maximum number of ref advertisements that are requested until two agree. One request asks for all refs, but the
-/// server reads them one after the other and a ref transaction may come in between. So if a ref has changed, the request is
-/// repeated until two successive answers are equal.
+/// server reads them one after the other and a ref transaction may come in between. So if a ref has changed, the
+/// request is repeated until two successive answers are equal.
 const MAX_REQUESTS: usize = 6;
 
 /// The time between two of them: git writes the refs of a transaction one after the other, within milliseconds.
@@ -145,8 +145,8 @@ async fn ask(question: Question) -> Answers {
     answers
 }
 
-/// Returns what each ref names, all at one moment as far as the protocol allows. The outer error is about the repository,
-/// an inner one about a single ref.
+/// Returns what each ref names, all at one moment as far as the protocol allows. The outer error is about the
+/// repository, an inner one about a single ref.
 async fn consistent_tips(
     mirror: &mut Mirror,
     question: &Question,

@@ -13,8 +13,8 @@ const MOST: usize = 1_000;
 pub(super) struct Relations(HashMap<(Revision, Revision), Relation>);
 
 impl Relations {
-    /// Returns the relation of `named` to `recorded`: the cached one, or the result of `answer`. The relation of two sets
-    /// depends on which sources answer, and is not cached.
+    /// Returns the relation of `named` to `recorded`: the cached one, or the result of `answer`. The relation of two
+    /// sets depends on which sources answer, and is not cached.
     ///
     /// # Errors
     /// Those of `answer`.

@@ -4,8 +4,9 @@
 //! repositories that answer soon. It does not wait for one that hangs or fails: the sources of that repository stay at
 //! their last published commits, and its answer requests another attempt if it brings something new.
 //!
-//! Files: `options` settings and errors; `repository` one repository and its backoff; `choice` the commit of each source,
-//! and which sources are held back; `answer` questions of deliveries, and the sources' status; `upkeep` garbage collection.
+//! Files: `options` settings and errors; `repository` one repository and its backoff; `choice` the commit of each
+//! source, and which sources are held back; `answer` questions of deliveries, and the sources' status; `upkeep` garbage
+//! collection.
 
 mod answer;
 mod choice;
@@ -36,12 +37,10 @@ use crate::phase::LastAnswer;
 use crate::repeats::{Repeats, suppressed};
 use crate::revision::Revision;
 
-/// How long an attempt waits for answers once something is published. A repository that needs longer requests another
-/// attempt when it has answered.
+/// How long an attempt waits for answers once something is published. A later answer requests another attempt.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The least time that an attempt waits if ConfigMaps are made of the set: targets that depend on a source without an answer
-/// are not written.
+/// The least time that an attempt waits if a delivery needs the answers.
 const PATIENCE_FOR_RULES: Duration = Duration::from_secs(10);
 
 /// The name, in the directory of the mirrors, of the repository of composed revisions.
@@ -80,8 +79,8 @@ impl Answering {
         WaitingGuard(self.clone())
     }
 
-    /// Passes on the answers of the repository `name`. `was_failing` says whether its previous poll failed, `requested_again`
-    /// whether it was requested since this poll began.
+    /// Passes on the answers of the repository `name`. `was_failing` says whether its previous poll failed,
+    /// `requested_again` whether it was requested since this poll began.
     fn deliver(&self, name: String, answers: Answers, was_failing: bool, requested_again: bool) {
         let is_new = answers.is_new || answers.has_failed() || was_failing;
         let awaited = self.lock();
@@ -288,8 +287,8 @@ impl SourceSet {
         let mut followed = Vec::new();
         for (listed, wire, repo) in checked {
             let mirror = mirror_name(&repo, &listed);
-            // Reopen the mirror if the secret in the URL has changed. If sources share a repository, the first one's URL is
-            // used.
+            // Reopen the mirror if the secret in the URL has changed. If sources share a repository, the first one's
+            // URL is used.
             if followed.iter().all(|other: &Followed| other.mirror != mirror) {
                 self.repositories
                     .retain(|name, open| *name != mirror || open.busy || open.url == listed.repo);
@@ -333,9 +332,8 @@ impl SourceSet {
         wire: wire::Options,
         listed: &Listed,
     ) -> Result<(), SourceError> {
-        let common = &self.options.mirror.wire;
-        let issued = common.issued.clone();
-        let wire = wire::Options { max_fetch_bytes: common.max_fetch_bytes, issued, ..wire };
+        let wire::Options { max_fetch_bytes, ref issued, .. } = self.options.mirror.wire;
+        let wire = wire::Options { max_fetch_bytes, issued: issued.clone(), ..wire };
         let options = mirror::Options {
             dir: self.options.dir.join(name),
             wire,
@@ -369,8 +367,8 @@ impl SourceSet {
         }
     }
 
-    /// Starts polls of the repositories that are neither being polled nor paused: of all, or of those that are requested or
-    /// due.
+    /// Starts polls of the repositories that are neither being polled nor paused: of all, or of those that are
+    /// requested or due.
     fn start_polls(&mut self, requested: &Requested, held: &[Revision]) {
         self.mark_requested(requested);
         // A delivery needs the answers of all sources.
@@ -415,8 +413,8 @@ impl SourceSet {
         }
     }
 
-    /// Repositories that the attempt does not wait for: those with a poll of an earlier attempt still running, and, unless
-    /// a delivery waits, those that fail.
+    /// Repositories that the attempt does not wait for: those with a poll of an earlier attempt still running, and,
+    /// unless a delivery waits, those that fail.
     fn not_awaited(&self) -> BTreeSet<String> {
         let is_late =
             |repository: &Repository| repository.busy || repository.failures > 0 && !self.delivery_waits();
@@ -433,7 +431,8 @@ impl SourceSet {
         let patience = if all {
             timeout.saturating_mul(2)
         } else if self.delivery_waits() {
-            // Twice the duration of the slowest last poll, so that repositories that become slower still answer in time.
+            // Twice the duration of the slowest last poll, so that repositories that become slower still answer in
+            // time.
             let slowest = self.repositories.values().filter_map(|repository| repository.last_duration).max();
             PATIENCE_FOR_RULES.max(slowest.unwrap_or_default() * 2).min(timeout)
         } else {

@@ -21,7 +21,8 @@ pub enum Upstream {
 }
 
 impl Upstream {
-    /// Opens the mirror or, for several sources, the set, whose mirrors share the settings in `mirror`. Blocking; no network.
+    /// Opens the mirror or, for several sources, the set, whose mirrors share the settings in `mirror`. Blocking; no
+    /// network.
     ///
     /// # Errors
     /// When a mirror cannot be created or does not belong to treeswap.
@@ -32,7 +33,8 @@ impl Upstream {
         })
     }
 
-    /// Asks the remotes what their refs name. `current` is the published revision; the mirrors keep the revisions in `held`.
+    /// Asks the remotes what their refs name. `current` is the published revision; the mirrors keep the revisions in
+    /// `held`.
     pub async fn resolve(&mut self, current: Option<Revision>, held: &[Revision]) -> Result<Tip, SetError> {
         match self {
             Self::Repository(mirror) => Ok(mirror.resolve().await?),
@@ -65,8 +67,8 @@ impl Upstream {
         }
     }
 
-    /// Handles a refused revision: `Ok` if another one can be composed at once, with one source held back; otherwise the
-    /// error, with the name of the source if one is responsible. See [`SourceSet::hold_back`].
+    /// Handles a refused revision: `Ok` if another one can be composed at once, with one source held back; otherwise
+    /// the error, with the name of the source if one is responsible. See [`SourceSet::hold_back`].
     pub fn hold_back(&mut self, refusal: Refusal) -> Result<(), mirror::Error> {
         match self {
             Self::Repository(_) => Err(refusal.into()),

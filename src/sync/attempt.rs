@@ -63,8 +63,8 @@ pub(super) struct Worker {
     lost: Option<Revision>,
     /// The tip that was refused, with the error message and its hints.
     refused: Option<(SettledTip, String, Vec<String>)>,
-    /// True if the current generation has to be compared with its revision: this process has not done it yet, or a scrub
-    /// found signs of a foreign write.
+    /// True if the current generation has to be compared with its revision: this process has not done it yet, or a
+    /// scrub found signs of a foreign write.
     unverified: bool,
     /// A read of the sparse pattern file that has not ended.
     pending_choice: Option<JoinHandle<Result<Choice, Error>>>,
@@ -242,8 +242,8 @@ impl Worker {
         }
     }
 
-    /// Returns true if the mirror's history may not have the configured depth. Only git-sync's layout publishes worktrees in
-    /// which git shows the history; the other layout skips the check.
+    /// Returns true if the mirror's history may not have the configured depth. Only git-sync's layout publishes
+    /// worktrees in which git shows the history; the other layout skips the check.
     async fn may_differ_in_depth(&self, tip: &Tip) -> bool {
         let revision = Revision(tip.peeled.unwrap_or(tip.object));
         self.by_commit && !self.upstream.lock().await.is_settled(revision)
@@ -306,7 +306,8 @@ impl Worker {
         Arc::clone(&self.store).lock_owned().await
     }
 
-    /// The selection as configured now. The sparse patterns are read at every call: the file may be a mounted ConfigMap.
+    /// The selection as configured now. The sparse patterns are read at every call: the file may be a mounted
+    /// ConfigMap.
     async fn choice(&mut self, bounds: &Bounds) -> Result<Choice, Error> {
         let options = Arc::clone(&self.options);
         let inputs = self.payload_inputs;
@@ -357,7 +358,7 @@ impl Work for Worker {
             (done, None) => done,
         };
         if matches!(done, Done::Published(_)) {
-            self.view.commits.retain(|_, commit| commit.is_some()); // missing commits may have been fetched: read them again
+            self.view.commits.retain(|_, commit| commit.is_some()); // read missing ones again: the fetch may have them
         }
         self.describe().await;
         Ok(done)

@@ -97,8 +97,9 @@ impl Bounds {
         }
     }
 
-    /// Runs a blocking read that cannot be cancelled and holds no lock. Out of bounds, it is left running in `slot`, and the
-    /// next call waits for it instead of starting another read, so that a hanging file system does not use up threads.
+    /// Runs a blocking read that cannot be cancelled and holds no lock. Out of bounds, it is left running in `slot`,
+    /// and the next call waits for it instead of starting another read, so that a hanging file system does not use up
+    /// threads.
     pub(super) async fn reading<T: Send + 'static>(
         &self,
         stage: Stage,
@@ -133,8 +134,8 @@ impl Bounds {
     }
 }
 
-/// Turns a panic into an error: it is a defect, but an author of commits may have provoked it, so it must fail the attempt
-/// and not the service.
+/// Turns a panic into an error: it is a defect, but an author of commits may have provoked it, so it must fail the
+/// attempt and not the service.
 fn join_result<T>(stage: Stage, ended: Result<Result<T, Error>, tokio::task::JoinError>) -> Result<T, Error> {
     match ended {
         Ok(result) => result,

@@ -1,5 +1,5 @@
-//! The loop of a sync: waits until an attempt is due, runs it, and passes the result to the state machine, the report and
-//! deliveries. Between attempts it repairs the root.
+//! The loop of a sync: waits until an attempt is due, runs it, and passes the result to the state machine, the report
+//! and deliveries. Between attempts it repairs the root.
 
 use std::future::Future;
 use std::time::Duration;
@@ -25,8 +25,8 @@ const REPAIR_SPACING: Duration = Duration::from_secs(1);
 /// How often the progress of a running attempt is reported.
 const PROGRESS: Duration = Duration::from_millis(500);
 
-/// The status file is written when something changed and, at the end of an attempt, if the last write is older than this,
-/// so that the process after a kill learns when an attempt last succeeded. Other polls write nothing.
+/// The status file is written when something changed and, at the end of an attempt, if the last write is older than
+/// this, so that the process after a kill learns when an attempt last succeeded. Other polls write nothing.
 const RECORD: Duration = Duration::from_secs(300);
 
 /// How long the last write of the status file may take at shutdown.
@@ -48,14 +48,16 @@ pub enum End {
 
 /// The work that the loop drives: the [`super::attempt::Worker`], or a test double.
 pub(super) trait Work {
-    /// Compares the generation found at start with its revision, without network. Returns what had to be published afresh.
+    /// Compares the generation found at start with its revision, without network. Returns what had to be published
+    /// afresh.
     fn verify_found(&mut self, bounds: &Bounds) -> impl Future<Output = Result<Option<Published>, Error>>;
     /// Runs one attempt. `may_publish` is false within the minimum interval after a publication.
     fn attempt(&mut self, bounds: &Bounds, may_publish: bool) -> impl Future<Output = Result<Done, Error>>;
     /// Repairs links, removes left-overs, reaps, and publishes the current generation afresh after a foreign write. No
     /// network.
     fn repair(&mut self, bounds: &Bounds) -> impl Future<Output = Result<Option<Published>, Error>>;
-    /// Does what follows a publication and may fail without failing the attempt: reap, collect garbage, prepare the spare.
+    /// Does what follows a publication and may fail without failing the attempt: reap, collect garbage, prepare the
+    /// spare.
     fn housekeep(&mut self, bounds: &Bounds) -> impl Future<Output = ()>;
     /// Notifies the hooks of the current generation.
     fn announce(&self) {}

@@ -1,5 +1,5 @@
-//! Errors of attempts: an adapter's error, or the stage in which the attempt ran out of time or panicked. Each has hints
-//! for an operator, and says whether it is transient, a refusal of the revision, or a full volume.
+//! Errors of attempts: an adapter's error, or the stage in which the attempt ran out of time or panicked. Each has
+//! hints for an operator, and says whether it is transient, a refusal of the revision, or a full volume.
 
 use std::path::PathBuf;
 use std::time::Duration;

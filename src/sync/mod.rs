@@ -12,15 +12,15 @@
 //! 4. If there is a new revision within the minimum interval after the last publication, wait until the interval is
 //!    over, then ask again, so that the newest is published.
 //! 5. Fetch. The mirror holds more objects; the root is unchanged.
-//! 6. If the tree and the selection are the current generation's, only its record is updated to the new revision: no new
-//!    generation, no event. (In git-sync's layout a generation belongs to one commit, so another commit is another
+//! 6. If the tree and the selection are the current generation's, only its record is updated to the new revision: no
+//!    new generation, no event. (In git-sync's layout a generation belongs to one commit, so another commit is another
 //!    generation.)
-//! 7. Stage: apply the diff to the spare, or write the whole tree. A staged directory without a record is removed at the
-//!    next start. A pre-publish hook that is a gate runs on the staged directory, and the attempt fails if it does.
-//! 8. Publish, in the store's own numbered order: the swap is the commit point. In git-sync's layout the mirror registers
-//!    the generation as its worktree just before.
-//! 9. Touch the touch file, update status and metrics, notify the hooks; reap, collect the mirror's garbage; then prepare
-//!    the spare in the background.
+//! 7. Stage: apply the diff to the spare, or write the whole tree. A staged directory without a record is removed at
+//!    the next start. A pre-publish hook that is a gate runs on the staged directory, and the attempt fails if it does.
+//! 8. Publish, in the store's own numbered order: the swap is the commit point. In git-sync's layout the mirror
+//!    registers the generation as its worktree just before.
+//! 9. Touch the touch file, update status and metrics, notify the hooks; reap, collect the mirror's garbage; then
+//!    prepare the spare in the background.
 //!
 //! At the attempt's deadline and at shutdown, steps 2 and 5 are dropped; blocking steps are cancelled and waited for. A
 //! failure at any step leaves what is published unchanged. It is counted and logged, and the attempt is repeated with
@@ -188,8 +188,8 @@ pub struct Sync {
 }
 
 impl Sync {
-    /// Takes ownership of the root and the mirror, and resets `status`, which may be served already. No network access, and
-    /// no write to the root.
+    /// Takes ownership of the root and the mirror, and resets `status`, which may be served already. No network access,
+    /// and no write to the root.
     pub fn new(
         options: Options,
         store: Store,

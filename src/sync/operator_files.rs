@@ -1,5 +1,5 @@
-//! The touch file and the error file (`--touch-file`, `--error-file`). They may be on a file system that hangs, which must
-//! not block the loop: file operations run detached and are waited for at most [`detached_io::PATIENCE`].
+//! The touch file and the error file (`--touch-file`, `--error-file`). They may be on a file system that hangs, which
+//! must not block the loop: file operations run detached and are waited for at most [`detached_io::PATIENCE`].
 
 use tracing::{debug, error};
 

@@ -24,8 +24,8 @@ use crate::telemetry::GIT_SYNC;
 use crate::telemetry::metrics::{Metrics, ResultLabel, Room, SourceLabel, StateLabel};
 use view_status::{fill_status, known_success, log_agreed, log_published, serving};
 
-/// The time added to the promised one before the loop counts as hanging: a blocking step that is cancelled needs time to
-/// end.
+/// The time added to the promised one before the loop counts as hanging: a blocking step that is cancelled needs time
+/// to end.
 const SLACK: Duration = Duration::from_secs(60);
 
 /// The running attempt.
@@ -114,7 +114,8 @@ impl Report {
         report
     }
 
-    /// The current status, in the form that is written to the root: without targets, which the root keeps in a separate file.
+    /// The current status, in the form that is written to the root: without targets, which the root keeps in a separate
+    /// file.
     pub(super) fn status(&self, view: &View) -> Status {
         self.status.send_modify(|status| fill_status(status, view));
         let recorded = Some(Timestamp::now());
@@ -133,8 +134,8 @@ impl Report {
         self.status.send_modify(|status| status.alive_until_ms = until);
     }
 
-    /// Reports the current generation after it was compared with its revision, and logs whether it is served as found or
-    /// was published afresh.
+    /// Reports the current generation after it was compared with its revision, and logs whether it is served as found
+    /// or was published afresh.
     pub(super) fn found(&self, view: &View, published: Option<&Published>) {
         self.status.send_modify(|status| fill_status(status, view));
         self.update_metrics(view);

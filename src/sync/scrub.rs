@@ -10,8 +10,9 @@ use crate::store::{Error, Scrub, Scrubbed};
 
 /// Time between two scrubs.
 const INTERVAL: Duration = Duration::from_secs(600);
-/// The longest time between two scrubs. The interval doubles up to it while every scrub finds signs of a foreign write: a
-/// program that writes into generations continues to do so, and each new generation makes readers read everything again.
+/// The longest time between two scrubs. The interval doubles up to it while every scrub finds signs of a foreign write:
+/// a program that writes into generations continues to do so, and each new generation makes readers read everything
+/// again.
 const INTERVAL_MAX: Duration = Duration::from_secs(86_400);
 
 /// The running scrub, if any, and the schedule.

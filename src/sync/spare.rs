@@ -1,9 +1,9 @@
 //! Prepares the spare in the background: by recycling a retired generation, by hard links, or by a copy.
 //!
 //! A publication that comes meanwhile waits for a retired generation that is being carried forward, which it would
-//! otherwise have to do itself, and for links, which cost less than writing the files. It does not wait for a copy: that is
-//! cancelled, and the publication writes its generation in full. After a wait for links that was in vain, publications
-//! do not wait for links until one finds them ready: a slow disk would delay every commit.
+//! otherwise have to do itself, and for links, which cost less than writing the files. It does not wait for a copy:
+//! that is cancelled, and the publication writes its generation in full. After a wait for links that was in vain,
+//! publications do not wait for links until one finds them ready: a slow disk would delay every commit.
 
 use std::time::{Duration, Instant};
 
@@ -180,8 +180,8 @@ impl SpareWork {
         }
     }
 
-    /// Cancels a running preparation and waits for its end: two payloads at once would need twice the memory. A spare that
-    /// is not ready is of no use to the publication.
+    /// Cancels a running preparation and waits for its end: two payloads at once would need twice the memory. A spare
+    /// that is not ready is of no use to the publication.
     pub(super) async fn stop_and_wait(&mut self) {
         if let Some(Preparation { cancel, ended, .. }) = self.running.take() {
             cancel.cancel();

@@ -30,8 +30,8 @@ pub(super) struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Stages `revision`. With a `base`, which has the current generation's tree, only what differs is written if that is
-    /// little and the spare is ready.
+    /// Stages `revision`. With a `base`, which has the current generation's tree, only what differs is written if that
+    /// is little and the spare is ready.
     pub(super) fn stage(
         &self,
         store: &mut Store,

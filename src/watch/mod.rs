@@ -1,13 +1,13 @@
 //! Notices swaps of a root's link (or a ConfigMap volume's). The only module that uses the `notify` crate.
 //!
-//! The link itself is polled every few seconds: inotify's queue may overflow, its instances and watches are limited, and
-//! not every file system supports it. Events only make the next poll come at once. The watch is on the *directory* that
-//! holds the link (a watch on the link, or on a file behind it, ends with the first swap), and events are filtered by the
-//! link's name.
+//! The link itself is polled every few seconds: inotify's queue may overflow, its instances and watches are limited,
+//! and not every file system supports it. Events only make the next poll come at once. The watch is on the *directory*
+//! that holds the link (a watch on the link, or on a file behind it, ends with the first swap), and events are filtered
+//! by the link's name.
 //!
-//! A [`Watcher`] yields a [`Change`] after a swap, at the latest at the next poll. Several swaps between two polls are one
-//! change. It yields nothing if the link's target is the same, whatever else happens in the directory. It does not keep
-//! the generation: take a pin for that, and read the pinned generation, which may be newer than the change.
+//! A [`Watcher`] yields a [`Change`] after a swap, at the latest at the next poll. Several swaps between two polls are
+//! one change. It yields nothing if the link's target is the same, whatever else happens in the directory. It does not
+//! keep the generation: take a pin for that, and read the pinned generation, which may be newer than the change.
 //!
 //! If a volume holds several ConfigMaps, a [`SetReader`] waits for swaps after which they belong together.
 
@@ -47,8 +47,8 @@ impl Default for Options {
 pub struct Change {
     /// The link's target.
     pub target: PathBuf,
-    /// Device and inode number of the generation's directory: a directory that was replaced under the same name is another
-    /// generation.
+    /// Device and inode number of the generation's directory: a directory that was replaced under the same name is
+    /// another generation.
     identity: (u64, u64),
 }
 
@@ -83,8 +83,8 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Watches a link (`ROOT/..data`, or one of another name) for changes from its present target. Neither the link nor its
-    /// directory needs to exist yet.
+    /// Watches a link (`ROOT/..data`, or one of another name) for changes from its present target. Neither the link nor
+    /// its directory needs to exist yet.
     pub fn new(link: impl Into<PathBuf>, options: &Options) -> Self {
         let link = link.into();
         let mut events = Events::new(&link);
@@ -116,8 +116,8 @@ impl Watcher {
         }
     }
 
-    /// Watches on a dedicated thread, for asynchronous code. The channel holds the newest change. The thread ends when the
-    /// receiver is dropped.
+    /// Watches on a dedicated thread, for asynchronous code. The channel holds the newest change. The thread ends when
+    /// the receiver is dropped.
     ///
     /// # Errors
     /// When no thread can be created.
@@ -160,8 +160,8 @@ struct Events {
     name: OsString,
     received: Receiver<()>,
     notify: SyncSender<()>,
-    /// The watcher, with device and inode number of the watched directory: it gets no events after a remount, or after the
-    /// directory was replaced.
+    /// The watcher, with device and inode number of the watched directory: it gets no events after a remount, or after
+    /// the directory was replaced.
     watcher: Option<(RecommendedWatcher, (u64, u64))>,
     limitation: Option<Limitation>,
 }
@@ -385,7 +385,8 @@ mod tests {
         assert_eq!(receiver.borrow_and_update().as_ref().unwrap().target, Path::new("g0"));
     }
 
-    /// If target and identity came from two lookups of the link, a mixed pair would be seen within a few thousand reads.
+    /// If target and identity came from two lookups of the link, a mixed pair would be seen within a few thousand
+    /// reads.
     #[test]
     fn target_and_identity_are_of_one_generation() {
         let root = tempfile::tempdir().unwrap();

@@ -37,8 +37,8 @@ impl Set {
         self.dir.as_fd()
     }
 
-    /// The directory as a path that only this process can use: `/proc/self/fd/N`. A file below it belongs to this set or does
-    /// not exist any more.
+    /// The directory as a path that only this process can use: `/proc/self/fd/N`. A file below it belongs to this set
+    /// or does not exist any more.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.dir.as_raw_fd()))
     }
@@ -55,8 +55,8 @@ impl Set {
     }
 }
 
-/// Waits for complete sets; as an iterator it never ends. Incomplete sets are skipped, and the consumer continues with the
-/// previous one meanwhile.
+/// Waits for complete sets; as an iterator it never ends. Incomplete sets are skipped, and the consumer continues with
+/// the previous one meanwhile.
 ///
 /// ```
 /// use treeswap::marker::set::Stamps;

@@ -26,8 +26,8 @@ impl SourceSet {
         Placement::new(self.sources.iter().map(placed).collect())
     }
 
-    /// Returns why it is not known whether the source's ref still names its commit in the set; `None` if the repository has
-    /// answered since polls were last started, without an error.
+    /// Returns why it is not known whether the source's ref still names its commit in the set; `None` if the repository
+    /// has answered since polls were last started, without an error.
     pub(super) fn unanswered(&self, source: &Followed) -> Option<SourceError> {
         let (_, why) = self.state_of(source);
         let repository = self.repositories.get(&source.mirror);
@@ -35,8 +35,8 @@ impl SourceSet {
         why.or_else(|| (!has_answered).then(SourceError::unanswered))
     }
 
-    /// The status of each source, in the file's order. `current` is the published set; `has_failed` says whether the last
-    /// attempt failed, so that a newer set may have been chosen but not published.
+    /// The status of each source, in the file's order. `current` is the published set; `has_failed` says whether the
+    /// last attempt failed, so that a newer set may have been chosen but not published.
     pub fn rows(&self, current: Option<Revision>, has_failed: bool) -> Vec<SourceStatus> {
         let published = current.map(|current| self.composer.objects().parts(current)).unwrap_or_default();
         let row = |source: &Followed| {
@@ -70,9 +70,9 @@ impl SourceSet {
         self.sources.iter().map(row).collect()
     }
 
-    /// Returns the relation of a set to a recorded one: the relation of their commits of each source that says least for an
-    /// advance. A source that is new or no longer followed does not count, nor does one that did not answer, because nothing
-    /// is written of it.
+    /// Returns the relation of a set to a recorded one: the relation of their commits of each source that says least
+    /// for an advance. A source that is new or no longer followed does not count, nor does one that did not answer,
+    /// because nothing is written of it.
     ///
     /// # Errors
     /// When a remote is asked for its history and does not answer.

@@ -1,5 +1,5 @@
-//! Chooses the commit of each source that a set is composed of, and composes it. A source whose new commit was refused is
-//! held back at its published commit, so that the others can be updated.
+//! Chooses the commit of each source that a set is composed of, and composes it. A source whose new commit was refused
+//! is held back at its published commit, so that the others can be updated.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -60,7 +60,8 @@ impl SourceSet {
         Ok(())
     }
 
-    /// Keeps sources that are no longer listed until all listed ones have a commit: a source may only have been renamed.
+    /// Keeps sources that are no longer listed until all listed ones have a commit: a source may only have been
+    /// renamed.
     fn keep_removed(&self, parts: &mut Vec<Part>) {
         let is_listed = |name: &String| self.sources.iter().any(|source| source.listed.name == *name);
         let is_present = |listed: &Listed| parts.iter().any(|part| part.name == listed.name);
@@ -91,8 +92,8 @@ impl SourceSet {
         }
     }
 
-    /// Returns a tip whose object id is a digest of the chosen parts and the unique base names, so that the same set has the
-    /// same tip.
+    /// Returns a tip whose object id is a digest of the chosen parts and the unique base names, so that the same set
+    /// has the same tip.
     pub(super) fn tip(&self) -> Tip {
         let mut text = serde_json::to_vec(&(&self.parts, self.unique.globs())).unwrap_or_default();
         if self.repositories.values().any(|repository| repository.full.is_some()) {
@@ -107,7 +108,8 @@ impl SourceSet {
 
     /// Composes the revision. A source that cannot be part of it is held back at its published commit.
     pub async fn compose(&mut self) -> Result<Revision, SetError> {
-        // The error is returned once, so that the sync makes room; later calls compose without what could not be fetched.
+        // The error is returned once, so that the sync makes room; later calls compose without what could not be
+        // fetched.
         let full = self.repositories.values_mut().find_map(|repository| repository.full.take());
         if let Some(error) = full.filter(|_| self.options.root) {
             return Err(error.into());
@@ -139,8 +141,8 @@ impl SourceSet {
         }
     }
 
-    /// Holds back a source after the composed revision was refused, so that another one can be composed at once. Returns
-    /// the refusal if no source can be held back, with the name of the source if one is responsible.
+    /// Holds back a source after the composed revision was refused, so that another one can be composed at once.
+    /// Returns the refusal if no source can be held back, with the name of the source if one is responsible.
     pub fn hold_back(&mut self, refusal: Refusal) -> Result<(), mirror::Error> {
         let Some(part) = self.responsible_part(&refusal).cloned() else {
             let refused = mirror::Error::from(refusal);
@@ -155,8 +157,8 @@ impl SourceSet {
         }
     }
 
-    /// Holds back one of the updated sources after a refusal of the set that names no source. Returns false if none is left.
-    /// Which of them is responsible turns out once a set is accepted: see [`Self::clear_suspects`].
+    /// Holds back one of the updated sources after a refusal of the set that names no source. Returns false if none is
+    /// left. Which of them is responsible turns out once a set is accepted: see [`Self::clear_suspects`].
     pub fn hold_back_one_updated(&mut self, what: &str, hints: &[String]) -> bool {
         let updated = self.parts.iter().filter(|part| !self.published.contains(part));
         let updated: Vec<(String, Revision)> =
@@ -172,8 +174,8 @@ impl SourceSet {
         false
     }
 
-    /// Tells the set that its revision was not refused. Of the sources held back one after the other for one refusal, the
-    /// last one made the difference and stays held back; the others are tried again.
+    /// Tells the set that its revision was not refused. Of the sources held back one after the other for one refusal,
+    /// the last one made the difference and stays held back; the others are tried again.
     pub fn clear_suspects(&mut self) {
         self.suspects.pop();
         for name in self.suspects.drain(..) {
@@ -181,8 +183,8 @@ impl SourceSet {
         }
     }
 
-    /// The source that the refused path belongs to. `None` if the refusal is not about one path, or if several sources are
-    /// placed there.
+    /// The source that the refused path belongs to. `None` if the refusal is not about one path, or if several sources
+    /// are placed there.
     fn responsible_part(&self, refusal: &Refusal) -> Option<&Part> {
         let places = Parts::new(self.parts.iter().map(|part| part.to.clone().into_bytes()));
         let owner = places.owner(refusal.path.as_bytes());
@@ -191,8 +193,8 @@ impl SourceSet {
         owners.next().is_none().then_some(owner)
     }
 
-    /// Keeps a source at its published commit, or out of the set if nothing was published of it, and chooses again. Returns
-    /// false if the source is there already, or if the first publication needs it.
+    /// Keeps a source at its published commit, or out of the set if nothing was published of it, and chooses again.
+    /// Returns false if the source is there already, or if the first publication needs it.
     fn keep_at_published(&mut self, name: &str, why: &SourceError) -> Result<bool, SetError> {
         let Some(part) = self.parts.iter().find(|part| part.name == name) else { return Ok(false) };
         let is_new =

@@ -34,8 +34,8 @@ pub struct SetOptions {
     pub one_time: bool,
     /// True if ConfigMaps are made of the set.
     pub rules: bool,
-    /// True if generations are published; the first one needs every source that is not optional. Without a root, targets
-    /// that depend on an unavailable source are held back.
+    /// True if generations are published; the first one needs every source that is not optional. Without a root,
+    /// targets that depend on an unavailable source are held back.
     pub root: bool,
 }
 

@@ -128,9 +128,10 @@ impl Repository {
         (now < until).then_some(until)
     }
 
-    /// Returns true if an attempt that was requested for certain sources polls this repository as well: it was requested,
-    /// its pause is over, a ref is new in the file, or its last poll was half a period ago. (Every attempt postpones the
-    /// next timer, so without the last condition a repository would not be polled while others are requested repeatedly.)
+    /// Returns true if an attempt that was requested for certain sources polls this repository as well: it was
+    /// requested, its pause is over, a ref is new in the file, or its last poll was half a period ago. (Every attempt
+    /// postpones the next timer, so without the last condition a repository would not be polled while others are
+    /// requested repeatedly.)
     pub(super) fn is_due(&self, refs: &BTreeSet<String>, now: Instant, period: Duration) -> bool {
         let is_new = |asked: &String| !self.known.contains_key(asked) && !self.errors.contains_key(asked);
         self.requested.load(Ordering::Relaxed)
@@ -158,8 +159,8 @@ impl Repository {
     }
 }
 
-/// The name of a repository's mirror: a digest of the URL and the credentials' user and file names. Sources for which these
-/// are equal share a mirror.
+/// The name of a repository's mirror: a digest of the URL and the credentials' user and file names. Sources for which
+/// these are equal share a mirror.
 pub(super) fn mirror_name(repo: &str, source: &Listed) -> String {
     let credentials = &source.credentials;
     let files = [&credentials.password_file, &credentials.ssh_key_file, &credentials.ssh_known_hosts_file];

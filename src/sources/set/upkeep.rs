@@ -8,8 +8,8 @@ use crate::mirror::{self, Part};
 use crate::revision::Revision;
 
 impl SourceSet {
-    /// Makes the composed repository read objects from all mirrors on disk. That includes those of sources that are no longer
-    /// listed: older generations were composed of them.
+    /// Makes the composed repository read objects from all mirrors on disk. That includes those of sources that are no
+    /// longer listed: older generations were composed of them.
     pub(super) fn update_read_dirs(&self) {
         let found = std::fs::read_dir(&self.options.dir).into_iter().flatten().flatten();
         let dirs = found.map(|entry| entry.path()).filter(|dir| dir.join("objects").is_dir());
@@ -17,8 +17,8 @@ impl SourceSet {
         self.composer.read_from(&dirs.filter(|dir| dir != composed).collect::<Vec<_>>());
     }
 
-    /// Collects garbage in the mirrors, and removes those that neither the file nor a held revision needs. Blocking. A mirror
-    /// that is being polled is skipped.
+    /// Collects garbage in the mirrors, and removes those that neither the file nor a held revision needs. Blocking. A
+    /// mirror that is being polled is skipped.
     pub fn housekeep(&mut self, held: &[Revision]) -> Result<(), mirror::Error> {
         let objects = self.composer.objects();
         let parts: Vec<Part> = held.iter().flat_map(|revision| objects.parts(*revision)).collect();

@@ -21,8 +21,8 @@ use crate::sync::spare::recycle;
 use crate::sync::staging::Job;
 use crate::telemetry::GIT_SYNC;
 
-/// The divisor that estimates, from the size of a pack, the size of its index and of the delta bases that complete a thin
-/// pack. A pack of tiny objects has a larger index.
+/// The divisor that estimates, from the size of a pack, the size of its index and of the delta bases that complete a
+/// thin pack. A pack of tiny objects has a larger index.
 const INDEX: u64 = 8;
 
 impl Worker {
@@ -44,8 +44,8 @@ impl Worker {
         fetched
     }
 
-    /// Asks the remote for the size of the fetch that did not fit, and removes retired generations before the end of their
-    /// grace period if that makes room for it. Returns true if there is room now.
+    /// Asks the remote for the size of the fetch that did not fit, and removes retired generations before the end of
+    /// their grace period if that makes room for it. Returns true if there is room now.
     async fn end_grace_periods(&mut self, bounds: &Bounds, tip: &Tip) -> bool {
         if self.view.generations.len() < 2 && self.store().await.spare_bytes() == 0 {
             return false;
@@ -116,8 +116,8 @@ impl Worker {
         Ok(revision)
     }
 
-    /// Steps 7 and 8: stages a revision that the mirror holds and publishes it. With a `base`, only what differs from it is
-    /// written, onto the spare, where possible.
+    /// Steps 7 and 8: stages a revision that the mirror holds and publishes it. With a `base`, only what differs from
+    /// it is written, onto the spare, where possible.
     pub(super) async fn stage_and_publish(
         &mut self,
         bounds: &Bounds,
@@ -221,8 +221,8 @@ impl Worker {
         failed.is_some_and(Error::is_full) && self.make_room(bounds, stage, coming).await
     }
 
-    /// Deletes the mirror's objects of revisions that were never published, except `coming`: a revision that did not fit
-    /// must not keep the next one out. Returns true if that freed space.
+    /// Deletes the mirror's objects of revisions that were never published, except `coming`: a revision that did not
+    /// fit must not keep the next one out. Returns true if that freed space.
     async fn make_room(&mut self, bounds: &Bounds, stage: Stage, coming: Option<Revision>) -> bool {
         let keep: Vec<_> = coming.into_iter().chain(self.held()).collect();
         let store = self.store().await;

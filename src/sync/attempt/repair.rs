@@ -69,8 +69,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Evaluates a scrub that has ended, and starts one that is due. A generation with signs of a foreign write is compared
-    /// with its revision, and published afresh if it differs. No network.
+    /// Evaluates a scrub that has ended, and starts one that is due. A generation with signs of a foreign write is
+    /// compared with its revision, and published afresh if it differs. No network.
     pub(super) async fn scrub(&mut self, bounds: &Bounds) -> Result<Option<Published>, Error> {
         if !self.is_in_doubt(bounds).await? {
             return Ok(None);
@@ -79,15 +79,15 @@ impl Worker {
         match self.verify_found(bounds).await {
             Err(Error::Interrupted) => Err(Error::Interrupted),
             Err(error) => {
-                self.degraded("verify", &error); // repeated later; it must not keep newer revisions from being published
+                self.degraded("verify", &error); // repeated later: it must not keep newer revisions unpublished
                 Ok(None)
             }
             done => done,
         }
     }
 
-    /// Evaluates the scrub that has ended and starts the next one if it is due. Returns true if the current generation has
-    /// to be compared with its revision.
+    /// Evaluates the scrub that has ended and starts the next one if it is due. Returns true if the current generation
+    /// has to be compared with its revision.
     async fn is_in_doubt(&mut self, bounds: &Bounds) -> Result<bool, Error> {
         let ended = self.scrubs.ended().await;
         let is_due = self.scrubs.is_due() && self.view.ready;
@@ -121,8 +121,9 @@ impl Worker {
         Ok(false)
     }
 
-    /// Compares the current generation with `revision`, which has the same tree and is in the mirror, if it is unverified
-    /// and was published under the same selection. Publishes it afresh if it differs. `None`: nothing was published.
+    /// Compares the current generation with `revision`, which has the same tree and is in the mirror, if it is
+    /// unverified and was published under the same selection. Publishes it afresh if it differs. `None`: nothing was
+    /// published.
     pub(super) async fn verify(
         &mut self,
         bounds: &Bounds,
@@ -199,8 +200,8 @@ impl Worker {
         !record.is_known() && record.name.commit() == Some(revision)
     }
 
-    /// Publishes the current revision again if its generation is gone or, in git-sync's layout, if its HEAD names another
-    /// commit.
+    /// Publishes the current revision again if its generation is gone or, in git-sync's layout, if its HEAD names
+    /// another commit.
     pub(super) async fn republish_damaged(
         &mut self,
         bounds: &Bounds,
@@ -227,8 +228,8 @@ impl Worker {
     }
 
     /// Publishes `revision` again after its generation was lost and an older one, or none, took its place. This comes
-    /// before any network access and only if the mirror still holds the revision; otherwise, or if it fails, the attempt
-    /// goes on with what the remote has.
+    /// before any network access and only if the mirror still holds the revision; otherwise, or if it fails, the
+    /// attempt goes on with what the remote has.
     async fn restore(
         &mut self,
         bounds: &Bounds,

@@ -11,9 +11,9 @@ use crate::phase::{EarlierSuccess, GenerationStatus, Status};
 use crate::store::Published;
 use crate::sync::view::View;
 
-/// Returns when an attempt for this remote and ref last succeeded, from the previous process's status, and the last success
-/// of another remote or ref in this root. The latter is kept so that a run for one ref does not lose the record of another.
-/// Without a status, the publication of the current generation counts as the last success.
+/// Returns when an attempt for this remote and ref last succeeded, from the previous process's status, and the last
+/// success of another remote or ref in this root. The latter is kept so that a run for one ref does not lose the record
+/// of another. Without a status, the publication of the current generation counts as the last success.
 pub(super) fn known_success(
     before: Option<Status>,
     view: &View,
