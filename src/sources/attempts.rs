@@ -26,37 +26,42 @@ struct AttemptHistory {
     parked: bool,
 }
 
-/// The sync's side: it reports the attempts. The second field counts questions without an answer.
+/// The sync's side: it reports the attempts.
 #[derive(Debug, Default)]
-pub struct AttemptResults(watch::Sender<AttemptHistory>, Arc<AtomicUsize>);
+pub struct AttemptResults {
+    attempts: watch::Sender<AttemptHistory>,
+    /// The number of questions without an answer.
+    askers: Arc<AtomicUsize>,
+}
 
 impl AttemptResults {
     /// Reports that an attempt begins.
     pub fn begun(&self) {
-        self.0.send_modify(|attempts| attempts.begun += 1);
+        self.attempts.send_modify(|attempts| attempts.begun += 1);
     }
 
     /// Reports the end of the attempt: with the revision the ref names, if the root has it. `None`: that revision waits
     /// for the minimum interval, so there is no answer yet.
     pub fn ended(&self, result: Result<Option<Named>, SourceError>) {
         if let Some(answer) = result.transpose() {
-            self.0.send_modify(|attempts| attempts.answered = Some((attempts.begun, answer)));
+            self.attempts.send_modify(|attempts| attempts.answered = Some((attempts.begun, answer)));
         }
     }
 
     /// Reports that no attempt follows.
     pub fn parked(&self) {
-        self.0.send_modify(|attempts| attempts.parked = true);
+        self.attempts.send_modify(|attempts| attempts.parked = true);
     }
 
     /// Returns a handle for questions. `trigger` requests an attempt.
     pub fn newest(&self, trigger: impl Fn() + Send + Sync + 'static) -> Newest {
-        Newest { trigger: Arc::new(trigger), attempts: self.0.subscribe(), askers: self.askers(), last: None }
+        let attempts = self.attempts.subscribe();
+        Newest { trigger: Arc::new(trigger), attempts, askers: self.askers(), last: None }
     }
 
     /// The number of questions that wait for an answer.
     pub fn askers(&self) -> Arc<AtomicUsize> {
-        Arc::clone(&self.1)
+        Arc::clone(&self.askers)
     }
 }
 

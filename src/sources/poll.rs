@@ -115,7 +115,7 @@ async fn ask(question: Question) -> Answers {
     };
     let mut answers =
         Answers { of_refs: Vec::new(), full: None, retry_after: None, is_new: false, heard: true };
-    let mut cut = None;
+    let mut connection_error = None;
     for (asked, tip) in question.refs.iter().zip(tips) {
         let answer = match tip {
             Ok(tip) => match question.previous_answer(asked, tip.object) {
@@ -123,7 +123,9 @@ async fn ask(question: Question) -> Answers {
                 None => match mirror.fetch(&tip, &question.held).await {
                     Ok(revision) => Answer::Named(tip.object, revision),
                     Err(error) => {
-                        cut = cut.or_else(|| error.is_cut().then(|| SourceError::of_mirror(&error)));
+                        if connection_error.is_none() && error.is_cut() {
+                            connection_error = Some(SourceError::of_mirror(&error));
+                        }
                         answers.failed(&tip, error)
                     }
                 },
@@ -132,11 +134,11 @@ async fn ask(question: Question) -> Answers {
         };
         answers.of_refs.push((asked.clone(), answer));
     }
-    answers.heard = cut.is_none();
+    answers.heard = connection_error.is_none();
     for (asked, answer) in &mut answers.of_refs {
         let is_new =
             matches!(answer, Answer::Named(object, _) if question.previous_answer(asked, *object).is_none());
-        match &cut {
+        match &connection_error {
             // The refs of a repository move together: none does if a fetch of another one was cut off.
             Some(why) if is_new => *answer = Answer::Failed(why.clone()),
             _ => answers.is_new |= is_new,

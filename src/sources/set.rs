@@ -59,7 +59,7 @@ struct Followed {
 
 /// What a poll does with its answers: it passes them to the set, and requests an attempt if none is waiting for them.
 #[derive(Clone)]
-struct Answering {
+struct AnswerSender {
     send: mpsc::UnboundedSender<(String, Answers)>,
     /// True while an attempt waits for answers. The lock is held while an answer is sent, so that each answer is either
     /// taken by the waiting attempt or requests another one.
@@ -68,7 +68,7 @@ struct Answering {
     requests: Requests,
 }
 
-impl Answering {
+impl AnswerSender {
     fn lock(&self) -> MutexGuard<'_, bool> {
         self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -105,7 +105,7 @@ struct Collision {
     of_set: (Vec<Part>, UniqueBaseNames),
 }
 
-struct WaitingGuard(Answering);
+struct WaitingGuard(AnswerSender);
 
 impl Drop for WaitingGuard {
     fn drop(&mut self) {
@@ -125,7 +125,7 @@ pub struct SourceSet {
     repositories: BTreeMap<String, Repository>,
     polls: JoinSet<()>,
     answers: mpsc::UnboundedReceiver<(String, Answers)>,
-    answering: Answering,
+    answer_sender: AnswerSender,
     /// Limits repeated log lines of each source's failures.
     logged: BTreeMap<String, Repeats>,
     /// By source, a commit that must not be part of a set, and why.
@@ -161,7 +161,7 @@ impl SourceSet {
             repositories: BTreeMap::new(),
             polls: JoinSet::new(),
             answers,
-            answering: Answering {
+            answer_sender: AnswerSender {
                 send,
                 awaited: Arc::default(),
                 trigger: Arc::default(),
@@ -183,7 +183,7 @@ impl SourceSet {
 
     /// Sets where requests to poll sources before they are due come from.
     pub fn obeys(&mut self, requests: Requests) {
-        self.answering.requests = requests;
+        self.answer_sender.requests = requests;
     }
 
     /// Sets the counter of deliveries that wait for an answer. Without it, none do.
@@ -199,7 +199,7 @@ impl SourceSet {
 
     /// Sets the function that requests an attempt when a repository answers and no attempt is waiting for it.
     pub fn on_answer(&self, trigger: impl Fn() + Send + Sync + 'static) {
-        let _ = self.answering.trigger.set(Box::new(trigger));
+        let _ = self.answer_sender.trigger.set(Box::new(trigger));
     }
 
     /// A handle to the objects of all mirrors.
@@ -223,7 +223,7 @@ impl SourceSet {
     }
 
     /// Reads the file, polls the repositories, and chooses the set to be published. `current` is the published set; the
-    /// mirrors keep the revisions in `held`. The tip identifies the chosen set; see [`Self::tip`].
+    /// mirrors keep the revisions in `held`. The tip's object id is a digest of the chosen set.
     pub async fn resolve(&mut self, current: Option<Revision>, held: &[Revision]) -> Result<Tip, SetError> {
         let file = self.options.file.clone();
         let own = file.clone();
@@ -244,8 +244,8 @@ impl SourceSet {
         }
         self.accept_answers();
         let not_awaited = self.not_awaited();
-        let waiting = self.answering.begin_waiting();
-        let requested = self.answering.requests.take();
+        let waiting = self.answer_sender.begin_waiting();
+        let requested = self.answer_sender.requests.take();
         self.start_polls(&requested, held);
         self.wait_for_answers(&not_awaited).await;
         drop(waiting);
@@ -362,7 +362,7 @@ impl SourceSet {
                 && !repository.requested.swap(true, Ordering::Relaxed)
                 && let Some(until) = repository.paused_until(now)
             {
-                wake_at(until, &self.answering, &mut self.polls);
+                wake_at(until, &self.answer_sender, &mut self.polls);
             }
         }
     }
@@ -401,14 +401,14 @@ impl SourceSet {
             };
             repository.busy = true;
             repository.asked = Some(now);
-            let answering = self.answering.clone();
+            let answer_sender = self.answer_sender.clone();
             let name = name.clone();
             repository.requested.store(false, Ordering::Relaxed);
             let was_failing = repository.failures > 0;
             let requested = Arc::clone(&repository.requested);
             self.polls.spawn(async move {
                 let answers = poll(question).await;
-                answering.deliver(name, answers, was_failing, requested.load(Ordering::Relaxed));
+                answer_sender.deliver(name, answers, was_failing, requested.load(Ordering::Relaxed));
             });
         }
     }
@@ -474,17 +474,17 @@ impl SourceSet {
         if let Some(until) = repository.paused_until(now).filter(|until| *until < now + self.options.period)
             && repository.may_recover()
         {
-            wake_at(until, &self.answering, &mut self.polls);
+            wake_at(until, &self.answer_sender, &mut self.polls);
         }
     }
 }
 
 /// Requests an attempt at the given time.
-fn wake_at(then: Instant, answering: &Answering, polls: &mut JoinSet<()>) {
-    let answering = answering.clone();
+fn wake_at(then: Instant, answer_sender: &AnswerSender, polls: &mut JoinSet<()>) {
+    let answer_sender = answer_sender.clone();
     polls.spawn(async move {
         tokio::time::sleep_until(then).await;
-        answering.trigger();
+        answer_sender.trigger();
     });
 }
 

@@ -268,7 +268,7 @@ impl Worker {
         let mut upstream = self.upstream.lock().await;
         let resolved = bounds.network(Stage::Resolve, upstream.resolve(current, &held)).await;
         self.view.sources = upstream.rows(current, false);
-        self.was_answered = resolved.as_ref().map_or_else(Error::is_answer, |_| true);
+        self.was_answered = resolved.as_ref().map_or_else(Error::is_no_such_ref, |_| true);
         let tip = resolved?;
         self.metrics.took("resolve", began.elapsed());
         Ok(tip)
@@ -343,7 +343,7 @@ impl Work for Worker {
         };
         self.was_answered = false;
         let followed = self.follow(bounds, &choice, may_publish).await;
-        if self.was_answered && !followed.as_ref().is_err_and(Error::is_cut) {
+        if self.was_answered && !followed.as_ref().is_err_and(Error::is_connection_failure) {
             self.view.heard = LastAnswer::now();
         }
         let mut upstream = self.upstream.lock().await;
@@ -371,7 +371,7 @@ impl Work for Worker {
 
     async fn housekeep(&mut self, bounds: &Bounds) {
         if let Err(error) = self.repair_root(bounds).await {
-            self.degraded("mend", &error);
+            self.log_nonfatal("mend", &error);
         }
         self.housekeeping_due = false;
         let held = self.held();
@@ -386,10 +386,10 @@ impl Work for Worker {
             Ok((kept, bytes)) => {
                 self.view.mirror_bytes = Some(bytes);
                 if let Err(error) = kept {
-                    self.degraded("housekeep", &error.into());
+                    self.log_nonfatal("housekeep", &error.into());
                 }
             }
-            Err(error) => self.degraded("housekeep", &error),
+            Err(error) => self.log_nonfatal("housekeep", &error),
         }
         if !self.options.spare {
             return;
@@ -422,11 +422,11 @@ impl Work for Worker {
                 let objects = self.objects().await;
                 self.spare.start(task, objects, revision, choice.wanted, self.metrics.clone());
             }
-            Err(error) => self.degraded("spare", &error),
+            Err(error) => self.log_nonfatal("spare", &error),
         }
     }
 
-    fn announce(&self) {
+    fn notify_hooks(&self) {
         if let (Some(hooks), Some(record)) = (&self.hooks, self.view.current()) {
             let commit = self.view.commits.get(&record.revision).and_then(Option::as_ref);
             hooks.published(&hook_notice::notice(record, commit, &self.root));
@@ -439,7 +439,7 @@ impl Work for Worker {
         let store = self.store().await;
         let written = tokio::task::spawn_blocking(move || store.write_status(&text)).await;
         if let Ok(Err(error)) = written {
-            self.degraded("status", &error.into());
+            self.log_nonfatal("status", &error.into());
         }
     }
 
@@ -449,7 +449,7 @@ impl Work for Worker {
         match deleted {
             Ok(true) => {}
             Ok(false) => debug!("ended before everything in the trash was deleted"),
-            Err(error) => self.degraded("delete", &error),
+            Err(error) => self.log_nonfatal("delete", &error),
         }
     }
 

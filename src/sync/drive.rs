@@ -60,7 +60,7 @@ pub(super) trait Work {
     /// spare.
     fn housekeep(&mut self, bounds: &Bounds) -> impl Future<Output = ()>;
     /// Notifies the hooks of the current generation.
-    fn announce(&self) {}
+    fn notify_hooks(&self) {}
     /// Writes the status to the root, where `treeswap status` reads it.
     fn record(&mut self, status: Status) -> impl Future<Output = ()>;
     /// Returns true if a generation was removed since the last housekeeping, so that the mirror may drop its objects.
@@ -86,7 +86,7 @@ pub(super) struct Drive<'a, W> {
     pub(super) work: &'a mut W,
     pub(super) report: &'a mut Report,
     pub(super) machine: Machine,
-    pub(super) asked: &'a mut mpsc::Receiver<Trigger>,
+    pub(super) triggers: &'a mut mpsc::Receiver<Trigger>,
     /// Passes the results of attempts to deliveries.
     pub(super) attempts: AttemptResults,
     pub(super) draining: CancellationToken,
@@ -107,20 +107,20 @@ pub(super) struct Drive<'a, W> {
 impl<W: Work> Drive<'_, W> {
     /// Runs the loop until the sync ends.
     pub(super) async fn run(mut self) -> End {
-        self.report.busy(self.timeout);
+        self.report.promise_update(self.timeout);
         let bounds = self.bounds();
         match self.work.verify_found(&bounds).await {
-            Ok(published) => self.report.found(self.work.view(), published.as_ref()),
-            Err(error) => self.report.unverified(&error),
+            Ok(published) => self.report.report_current(self.work.view(), published.as_ref()),
+            Err(error) => self.report.verify_failed(&error),
         }
-        self.waiting();
+        self.report_waiting();
         let end = loop {
             if !self.wait_until_due().await {
                 self.machine.drain();
                 break End::Drained;
             }
             let trigger = self.machine.start(self.now());
-            let number = self.report.syncing(trigger, self.timeout);
+            let number = self.report.attempt_began(trigger, self.timeout);
             let span = tracing::info_span!("sync", attempt = number, trigger = trigger.word());
             if let Some(end) = self.attempt().instrument(span).await {
                 break end;
@@ -141,9 +141,9 @@ impl<W: Work> Drive<'_, W> {
         Bounds::new(self.timeout, self.draining.clone())
     }
 
-    fn waiting(&self) {
+    fn report_waiting(&self) {
         let wait = self.machine.due().map(|due| due.saturating_sub(self.now()));
-        self.report.waiting(wait, self.work.view());
+        self.report.attempt_scheduled(wait, self.work.view());
     }
 
     /// Waits until an attempt is due, and repairs the root meanwhile. Returns false at shutdown.
@@ -159,13 +159,13 @@ impl<W: Work> Drive<'_, W> {
             tokio::select! {
                 biased;
                 () = self.draining.cancelled() => return false,
-                Some(trigger) = self.asked.recv() => { self.machine.trigger(trigger); }
+                Some(trigger) = self.triggers.recv() => { self.machine.trigger(trigger); }
                 () = tokio::time::sleep_until(repair.unwrap_or(due)) => {
                     if repair.is_none() {
                         return true;
                     }
                     repaired = Instant::now();
-                    self.report.busy(self.timeout.saturating_add(due.saturating_duration_since(repaired)));
+                    self.report.promise_update(self.timeout.saturating_add(due.saturating_duration_since(repaired)));
                     let bounds = self.bounds();
                     let result = self.work.repair(&bounds).await;
                     self.after_repair(&bounds, result).await;
@@ -183,9 +183,9 @@ impl<W: Work> Drive<'_, W> {
         };
         self.report.root_repaired(self.work.view(), result);
         if published.is_some() {
-            self.report.found(self.work.view(), published.as_ref());
-            self.work.announce();
-            self.report.busy(self.timeout); // the repair may have used up the time promised for it
+            self.report.report_current(self.work.view(), published.as_ref());
+            self.work.notify_hooks();
+            self.report.promise_update(self.timeout); // the repair may have used up the time promised for it
             let bounds = self.bounds();
             self.work.housekeep(&bounds).await;
             let status = self.report.status(self.work.view());
@@ -208,7 +208,7 @@ impl<W: Work> Drive<'_, W> {
                 tokio::select! {
                     biased;
                     result = &mut attempt => break result,
-                    Some(trigger) = self.asked.recv() => { self.machine.trigger(trigger); }
+                    Some(trigger) = self.triggers.recv() => { self.machine.trigger(trigger); }
                     _ = progress.tick() => self.report.progress(bounds.stage()),
                 }
             }
@@ -224,7 +224,7 @@ impl<W: Work> Drive<'_, W> {
             Ok(Done::Held) => self.machine.tip_held(hold.unwrap_or(now)),
             Err(error) => self.machine.fail(now, error.failure(), retry::random_fraction()),
         }
-        self.attempts.ended(result.as_ref().map(|_| self.work.newest()).map_err(Error::as_answer));
+        self.attempts.ended(result.as_ref().map(|_| self.work.newest()).map_err(Error::to_source_error));
         if self.park && matches!(result, Ok(Done::Published(_) | Done::Unchanged)) {
             self.machine.stop_polling();
             self.report.no_attempt_follows();
@@ -234,19 +234,19 @@ impl<W: Work> Drive<'_, W> {
         let given_up =
             (self.machine.phase() == Phase::GivenUp).then(|| self.machine.limit().unwrap_or_default());
         let is_news =
-            self.report.ended(&result, bounds.stage(), self.work.view(), (failures, given_up)).await;
+            self.report.attempt_ended(&result, bounds.stage(), self.work.view(), (failures, given_up)).await;
         // Hooks and housekeeping also run after the first success of the process: the spare may be missing.
         let first = result.is_ok() && !std::mem::replace(&mut self.succeeded, true);
         let publishes = first || matches!(result, Ok(Done::Published(_)));
         if publishes {
-            self.work.announce();
+            self.work.notify_hooks();
         }
         if publishes || (result.is_ok() && self.work.needs_housekeeping()) {
-            self.report.busy(self.timeout); // the attempt may have used up the time promised for it
+            self.report.promise_update(self.timeout); // the attempt may have used up the time promised for it
             let bounds = self.bounds();
             self.work.housekeep(&bounds).await;
         }
-        self.waiting();
+        self.report_waiting();
         if is_news || self.recorded.elapsed() >= RECORD {
             self.recorded = Instant::now();
             let status = self.report.status(self.work.view());

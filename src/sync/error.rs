@@ -150,17 +150,17 @@ impl Error {
     }
 
     /// Returns true if the root directory is gone or was replaced, and with it everything published.
-    pub(super) fn is_without_root(&self) -> bool {
+    pub(super) fn is_root_missing(&self) -> bool {
         matches!(self, Self::Store(store::Error::Replaced { .. }))
     }
 
     /// Returns true if the remote answered that it has no such ref.
-    pub(super) fn is_answer(&self) -> bool {
+    pub(super) fn is_no_such_ref(&self) -> bool {
         matches!(self, Self::Mirror(mirror::Error::Wire(mirror::wire::Error::NoSuchRef { .. })))
     }
 
     /// Returns true if the connection to the remote failed or timed out.
-    pub(super) fn is_cut(&self) -> bool {
+    pub(super) fn is_connection_failure(&self) -> bool {
         match self {
             Self::Mirror(error) => error.is_cut(),
             Self::Timeout { stage, .. } => matches!(stage, Stage::Resolve | Stage::Fetch),
@@ -169,7 +169,7 @@ impl Error {
     }
 
     /// The error in the form that deliveries waiting for the attempt receive.
-    pub(super) fn as_answer(&self) -> SourceError {
+    pub(super) fn to_source_error(&self) -> SourceError {
         SourceError { what: one_line(self), hints: self.hints(), transient: self.is_transient() }
     }
 

@@ -181,7 +181,7 @@ pub struct Sync {
     worker: attempt::Worker,
     report: report::Report,
     machine: Machine,
-    asked: mpsc::Receiver<Trigger>,
+    triggers: mpsc::Receiver<Trigger>,
     asker: TriggerSender,
     attempts: AttemptResults,
     options: Arc<Options>,
@@ -208,7 +208,7 @@ impl Sync {
         let machine = Machine::new(options.pace, options.patience, Duration::ZERO, hold);
         let before = store.status();
         let received = upstream.received();
-        let (send, asked) = mpsc::channel(1);
+        let (send, triggers) = mpsc::channel(1);
         let asker = TriggerSender { send, metrics: metrics.clone() };
         let of_source = asker.clone();
         upstream.on_answer(move || of_source.ask(Trigger::Source));
@@ -217,7 +217,7 @@ impl Sync {
         let worker = attempt::Worker::new(Arc::clone(&options), store, upstream, metrics.clone());
         let seen = report::InitialState { remote, before, received };
         let report = report::Report::new(Arc::clone(&options), seen, metrics, worker.view(), status);
-        Self { worker, report, machine, asked, asker, attempts, options }
+        Self { worker, report, machine, triggers, asker, attempts, options }
     }
 
     /// Sets the hooks that are notified of publications.
@@ -249,7 +249,7 @@ impl Sync {
             work: &mut self.worker,
             report: &mut self.report,
             machine: self.machine,
-            asked: &mut self.asked,
+            triggers: &mut self.triggers,
             attempts: self.attempts,
             draining,
             timeout: self.options.sync_timeout,

@@ -108,7 +108,7 @@ impl Report {
             succeeded: false,
             touch_due: false,
         };
-        report.busy(Duration::ZERO);
+        report.promise_update(Duration::ZERO);
         report.status.send_modify(|status| fill_status(status, view));
         report.update_metrics(view);
         report
@@ -128,7 +128,7 @@ impl Report {
     }
 
     /// Promises that the loop updates the status again within this time; otherwise it counts as hanging.
-    pub(super) fn busy(&self, within: Duration) {
+    pub(super) fn promise_update(&self, within: Duration) {
         let until = clock::now().boottime.saturating_add(within).saturating_add(SLACK);
         let until = u64::try_from(until.as_millis()).unwrap_or(u64::MAX);
         self.status.send_modify(|status| status.alive_until_ms = until);
@@ -136,7 +136,7 @@ impl Report {
 
     /// Reports the current generation after it was compared with its revision, and logs whether it is served as found
     /// or was published afresh.
-    pub(super) fn found(&self, view: &View, published: Option<&Published>) {
+    pub(super) fn report_current(&self, view: &View, published: Option<&Published>) {
         self.status.send_modify(|status| fill_status(status, view));
         self.update_metrics(view);
         match (view.current(), published) {
@@ -150,7 +150,7 @@ impl Report {
     }
 
     /// Reports that the current generation could not be compared with its revision.
-    pub(super) fn unverified(&self, error: &Error) {
+    pub(super) fn verify_failed(&self, error: &Error) {
         if !matches!(error, Error::Interrupted) {
             self.metrics.error("verify", error.class());
             warn!(error = one_line(error), "cannot compare the current generation with its revision");
@@ -158,8 +158,8 @@ impl Report {
     }
 
     /// Reports that no attempt runs for this long; `None`: no attempt will follow.
-    pub(super) fn waiting(&self, wait: Option<Duration>, view: &View) {
-        self.busy(wait.unwrap_or(Duration::MAX));
+    pub(super) fn attempt_scheduled(&self, wait: Option<Duration>, view: &View) {
+        self.promise_update(wait.unwrap_or(Duration::MAX));
         self.metrics.phase_changed.set(seconds(Timestamp::now()));
         if let Some(wait) = wait.filter(|_| self.attempts > 0) {
             // Rounded, because a few milliseconds of the pause have passed already.
@@ -187,7 +187,7 @@ impl Report {
             Err(Error::Interrupted) => {}
             Err(error) => {
                 self.metrics.error("mend", error.class());
-                let gone = error.is_without_root();
+                let gone = error.is_root_missing();
                 let error = one_line(&error);
                 match self.mending.should_log(&error) {
                     Some(times) if gone => {
@@ -207,9 +207,9 @@ impl Report {
     }
 
     /// Reports that an attempt begins. Returns its number.
-    pub(super) fn syncing(&mut self, trigger: Trigger, limit: Duration) -> u64 {
+    pub(super) fn attempt_began(&mut self, trigger: Trigger, limit: Duration) -> u64 {
         self.attempts += 1;
-        self.busy(limit);
+        self.promise_update(limit);
         self.status.send_modify(|status| status.next_attempt = None);
         self.metrics.phase_changed.set(seconds(Timestamp::now()));
         if matches!(trigger, Trigger::StartUp | Trigger::Timer) {
@@ -246,7 +246,7 @@ impl Report {
 
     /// Reports the end of the attempt. Returns true if the status should be written to the root at once: after a
     /// publication, the first failure in a row, the first success of the process or after failures.
-    pub(super) async fn ended(
+    pub(super) async fn attempt_ended(
         &mut self,
         result: &Result<Done, Error>,
         stage: Stage,
@@ -410,7 +410,7 @@ impl Report {
         };
         let hints = hints(error);
         let repeated = suppressed(times);
-        let gone = error.is_without_root();
+        let gone = error.is_root_missing();
         let serving =
             if gone { "what was published is not there any more".to_owned() } else { serving(view) };
         if error.is_transient() && !gone {

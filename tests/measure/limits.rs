@@ -65,7 +65,8 @@ fn drain(bench: &Bench) {
     );
     stream.write_all((head + &body).as_bytes()).expect("the server listens");
     stream.shutdown(std::net::Shutdown::Write).expect("the server listens");
-    let (mut buffer, mut bytes) = (vec![0; 1 << 16], 0);
+    let mut buffer = vec![0; 1 << 16];
+    let mut bytes = 0;
     while let Ok(read @ 1..) = stream.read(&mut buffer) {
         bytes += read;
     }

@@ -126,7 +126,9 @@ fn main() {
     if options.sources {
         return sources::measure(&options);
     }
-    let (csv, plots, label) = (options.csv.clone(), options.plots.clone(), options.label.clone());
+    let csv = options.csv.clone();
+    let plots = options.plots.clone();
+    let label = options.label.clone();
     let mut table = Table::default();
     if let Some(updates) = options.in_a_row {
         in_a_row::measure(Options { updates, ..options }, &mut table);

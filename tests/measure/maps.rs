@@ -67,7 +67,8 @@ fn cluster(bench: &Bench, table: &mut Table) {
         );
         write(file, count, &namespace);
     };
-    let (many, few) = (world.path().join("many.yaml"), world.path().join("few.yaml"));
+    let many = world.path().join("many.yaml");
+    let few = world.path().join("few.yaml");
     namespace(MAPS, &many);
     namespace(RULES, &few);
     let with_cluster = |command: &mut Command| {

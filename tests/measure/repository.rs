@@ -19,7 +19,8 @@ pub struct Repository {
 }
 
 fn path_of(index: usize) -> String {
-    let (org, repo) = (index / 60, index / 5);
+    let org = index / 60;
+    let repo = index / 5;
     match index % 10 {
         0..5 => format!(
             "ci-operator/config/org-{org:04}/repo-{repo}/org-{org}-repo-{repo}-branch-{}.yaml",

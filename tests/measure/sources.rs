@@ -67,7 +67,8 @@ impl Set {
             }
         }
         for source in 0..self.sources {
-            let (url, branch) = (base.url(&format!("r{}", self.repo(source))), self.branch(source));
+            let url = base.url(&format!("r{}", self.repo(source)));
+            let branch = self.branch(source);
             listed += &format!(
                 "  - {{name: s{source}, repo: '{url}', ref: {branch}, path: s{source}, to: s{source}}}\n"
             );
@@ -134,13 +135,16 @@ fn one(set: &Set, options: &Options) {
     let target = |process: &Running| std::fs::read_link(&process.link).ok();
     let mut current = process.until(target);
     let first = start.elapsed().as_secs_f64();
-    let (mut took, mut worked, mut came) = (Vec::new(), Vec::new(), Vec::new());
+    let mut took = Vec::new();
+    let mut worked = Vec::new();
+    let mut came = Vec::new();
     let mut random = Random::new(21);
     for round in 0..options.updates {
         settle(&process, &server);
         server.forget();
         set.push(world.path(), round, &mut random);
-        let (before, start) = (process.processor(), Instant::now());
+        let before = process.processor();
+        let start = Instant::now();
         process.look();
         current = process.until(|process| target(process).filter(|target| *target != current));
         took.push(start.elapsed().as_secs_f64() * 1e3);
@@ -149,7 +153,8 @@ fn one(set: &Set, options: &Options) {
         came.push(bytes(&server.hits()) as f64);
     }
     server.forget();
-    let (before, mut memory) = (process.processor(), 0.0_f64);
+    let before = process.processor();
+    let mut memory = 0.0_f64;
     for look_number in 1..=IDLE {
         process.look();
         let asked = || server.hits().len() >= look_number * set.repositories;

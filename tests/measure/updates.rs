@@ -126,7 +126,8 @@ fn every_second(bench: &Bench, process: &mut Running, first: usize) -> usize {
 fn at_rest(process: &mut Running, subject: &str, table: &mut Table) {
     std::thread::sleep(Duration::from_secs(4));
     process.settle();
-    let (before, start) = (process.processor(), Instant::now());
+    let before = process.processor();
+    let start = Instant::now();
     let mut memory = 0.0_f64;
     while start.elapsed() < Duration::from_secs(20) {
         memory = memory.max(process.anonymous());

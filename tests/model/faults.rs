@@ -176,7 +176,8 @@ fn lasts(fault: &Fault, life: &mut Life<'_>) {
 fn call(fault: &Fault, life: &mut Life<'_>, act: Act) {
     life.service.kill();
     let command = life.command(&["--one-time"]);
-    let (root, dir) = (&life.judge.root, life.world.dir());
+    let root = &life.judge.root;
+    let dir = life.world.dir();
     let limit = Duration::from_secs(60);
     let at = 1 + fault.number / 8 % 160;
     // On a separate thread, because a tracer waits for all children of its thread.
@@ -190,7 +191,8 @@ fn call(fault: &Fault, life: &mut Life<'_>, act: Act) {
 fn rubbish(fault: &Fault, life: &mut Life<'_>) {
     let number = fault.number;
     if let Some(port) = &life.port {
-        let (to, at) = (life.behind.as_ref().unwrap().address, number / 4 % 4_000);
+        let to = life.behind.as_ref().unwrap().address;
+        let at = number / 4 % 4_000;
         port.behave(match number % 4 {
             0 => behaviour(|mut client| client.write_all(b"HTTP/1.1 200 OK\r\n\r\n<html>")),
             1 => behaviour(|mut client| client.write_all(&[b'0'; 70_000])),
@@ -214,10 +216,11 @@ fn rubbish(fault: &Fault, life: &mut Life<'_>) {
 }
 
 /// Relays a connection, and flips one bit of the server's answer at offset `at`.
-fn flipping(client: TcpStream, server: TcpStream, at: usize) -> std::io::Result<()> {
-    let (mut from, mut to) = (client.try_clone()?, server.try_clone()?);
+fn flipping(mut client: TcpStream, mut server: TcpStream, at: usize) -> std::io::Result<()> {
+    let mut from = client.try_clone()?;
+    let mut to = server.try_clone()?;
     std::thread::spawn(move || std::io::copy(&mut from, &mut to));
-    let (mut server, mut client, mut passed) = (server, client, 0);
+    let mut passed = 0;
     let mut buffer = [0; 4096];
     loop {
         let came = server.read(&mut buffer)?;
@@ -241,7 +244,8 @@ fn sick(fault: &Fault, life: &mut Life<'_>) {
         lasts(fault, life);
         return std::fs::rename(aside, objects).unwrap();
     };
-    let (to, at) = (life.behind.as_ref().unwrap().address, (fault.number / 4 % 3_000) as u64);
+    let to = life.behind.as_ref().unwrap().address;
+    let at = (fault.number / 4 % 3_000) as u64;
     let pause = Some(Duration::from_millis(1));
     port.behave(match fault.number % 4 {
         0 => behaviour(|mut client| client.read_to_end(&mut Vec::new()).map(drop)),

@@ -160,7 +160,8 @@ impl<'a> Life<'a> {
 
     /// Returns the command that runs treeswap with the service's clocks.
     pub fn command(&self, more: &[&str]) -> Command {
-        let (how, dir) = (&self.history.how, self.world.dir());
+        let how = &self.history.how;
+        let dir = self.world.dir();
         let mut words: Vec<String> = vec!["sync".into()];
         let mut say = |word: &str| words.push(word.to_owned());
         if how.sources > 0 {

@@ -31,7 +31,7 @@ impl Worker {
     }
 
     /// Logs and counts a failure of a secondary step, which does not fail the attempt.
-    pub(super) fn degraded(&self, what: &'static str, error: &Error) {
+    pub(super) fn log_nonfatal(&self, what: &'static str, error: &Error) {
         if matches!(error, Error::Interrupted) {
             return;
         }

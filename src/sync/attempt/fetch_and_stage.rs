@@ -77,7 +77,7 @@ impl Worker {
                 made
             }
             Err(error) => {
-                self.degraded("housekeep", &error);
+                self.log_nonfatal("housekeep", &error);
                 false
             }
         }
@@ -239,7 +239,7 @@ impl Worker {
                 made
             }
             Err(error) => {
-                self.degraded("housekeep", &error);
+                self.log_nonfatal("housekeep", &error);
                 false
             }
         }

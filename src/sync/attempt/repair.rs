@@ -44,7 +44,7 @@ impl Worker {
                 Ok((view, (reaped, store.take_evicted()), recovered, store.waits_for_recycling()))
             })
             .await;
-        self.root_missing = repaired.as_ref().is_err_and(Error::is_without_root);
+        self.root_missing = repaired.as_ref().is_err_and(Error::is_root_missing);
         let (view, (reaped, evicted), recovered, waits) = repaired?;
         self.waits_for_recycling = waits;
         for line in &recovered.done {
@@ -79,7 +79,7 @@ impl Worker {
         match self.verify_found(bounds).await {
             Err(Error::Interrupted) => Err(Error::Interrupted),
             Err(error) => {
-                self.degraded("verify", &error); // repeated later: it must not keep newer revisions unpublished
+                self.log_nonfatal("verify", &error); // repeated later: it must not keep newer revisions unpublished
                 Ok(None)
             }
             done => done,
@@ -247,7 +247,7 @@ impl Worker {
             }
             Err(Error::Interrupted) => Err(Error::Interrupted),
             Err(error) => {
-                self.degraded("restore", &error);
+                self.log_nonfatal("restore", &error);
                 Ok(None)
             }
         }

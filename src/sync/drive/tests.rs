@@ -179,7 +179,7 @@ async fn drive_held(
     asks: &[(Duration, Trigger)],
     hold: Option<Duration>,
 ) -> Ran {
-    let (send, mut asked) = mpsc::channel(1);
+    let (send, mut triggers) = mpsc::channel(1);
     let metrics = Metrics::default();
     let asker = crate::sync::TriggerSender { send, metrics: metrics.clone() };
     let asks = asks.to_vec();
@@ -210,13 +210,13 @@ async fn drive_held(
     });
     double.began = Instant::now();
     let origin = double.began;
-    let asked = &mut asked;
+    let triggers = &mut triggers;
     let succeeded = false;
     let end = Drive {
         work: double,
         report: &mut report,
         machine,
-        asked,
+        triggers,
         attempts: AttemptResults::default(),
         draining,
         timeout,
