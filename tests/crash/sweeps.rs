@@ -1,11 +1,11 @@
-//! The sweeps. With `TREESWAP_TESTS=full` every point of every scenario; otherwise every point of the update, and a
-//! sample of the rest.
+//! Runs the scenarios: with `TREESWAP_TESTS=full` every point of each, otherwise every point of the update and a sample
+//! of the others.
 
 use crate::common::full;
 use crate::decision::run;
 use crate::points::{Disturbance, Memory, Sample};
 
-/// Every point when asked for all, else every so many-th.
+/// All points in a full run, otherwise every `step`-th.
 fn sampled(step: usize) -> Sample {
     if full() { Sample::ALL } else { Sample { step, from: 1 + step / 2 } }
 }
