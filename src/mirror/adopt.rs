@@ -1,5 +1,6 @@
 //! A new mirror adopts the packs of an existing mirror with the same remote, so that nothing is fetched twice. That
-//! happens when a single repository becomes one of several sources, when a source gets other credentials, and vice versa.
+//! happens when a single repository becomes one of several sources, when a source gets other credentials, and vice
+//! versa.
 //!
 //! The packs are hard-linked, and the other mirror and its readers are not affected. A crash leaves packs that no ref
 //! names, like that of a fetch. The adopted tip becomes the mirror's tip once it was found complete.
@@ -13,9 +14,9 @@ use super::files::{TIP, local, names, sync_dir};
 use super::layout::{Layout, boundary_of, tip_of};
 use crate::revision::ObjectId;
 
-/// Links the packs of one of the mirrors in `others`, or directly below them: of those with the same remote, the one that
-/// wrote its tip last. Returns its tip, which the caller must check. `None` if the mirror already has a tip or nothing
-/// could be adopted.
+/// Links the packs of one of the mirrors in `others`, or directly below them: of those with the same remote, the one
+/// that wrote its tip last. Returns its tip, which the caller must check. `None` if the mirror already has a tip or
+/// nothing could be adopted.
 pub(super) fn adopt(layout: &Layout, others: &[PathBuf], remote: &str) -> Option<ObjectId> {
     if layout.tip().is_some() {
         return None;

@@ -30,8 +30,8 @@ impl Author {
         git2::Repository::init_opts(path, &options).map(Self).map_err(failed)
     }
 
-    /// Commits a tree of exactly these paths to `main`. Fails if an object or the branch cannot be written, or git does not
-    /// accept a path.
+    /// Commits a tree of exactly these paths to `main`. Fails if an object or the branch cannot be written, or git does
+    /// not accept a path.
     pub fn commit(&self, paths: &[(&str, Content<'_>)], message: &str) -> Result<Revision, Error> {
         let mut index = git2::Index::new().map_err(failed)?;
         for (path, content) in paths {

@@ -12,8 +12,8 @@ use super::shared::{ReadGuard, Shared};
 use crate::payload::{BlobError, BlobReader, BlobSource};
 use crate::revision::ObjectId;
 
-/// A source of readers. Each reader opens the database itself, because libgit2 serialises the users of one handle. Holds a
-/// lease, so that no pack is removed.
+/// A source of readers. Each reader opens the database itself, because libgit2 serialises the users of one handle.
+/// Holds a lease, so that no pack is removed.
 pub(super) struct Blobs {
     shared: Arc<Shared>,
     _lease: ReadGuard,
@@ -40,8 +40,8 @@ impl BlobSource for Blobs {
         Ok(Box::new(BlobSourceReader { store, shared: &self.shared }))
     }
 
-    /// Orders blobs by their offset in their pack; those in no pack come last. git stores a delta near its base, and libgit2
-    /// caches only a few megabytes of inflated bases. A pack index that cannot be read only affects the order.
+    /// Orders blobs by their offset in their pack; those in no pack come last. git stores a delta near its base, and
+    /// libgit2 caches only a few megabytes of inflated bases. A pack index that cannot be read only affects the order.
     fn order(&self, ids: &[ObjectId]) -> Vec<u32> {
         let mut order: Vec<u32> = (0..).take(ids.len()).collect();
         order.sort_unstable_by_key(|at| ids[*at as usize]);

@@ -14,8 +14,8 @@ use super::tree::{self, Sorted};
 use crate::payload::escaped;
 use crate::revision::ObjectId;
 
-/// Walks `tree` and fails with the first object below it that is missing or unreadable. `base` is a tree that is known to
-/// be complete. In a `partial` clone objects may be absent; those that the reader knew of when it was opened must be
+/// Walks `tree` and fails with the first object below it that is missing or unreadable. `base` is a tree that is known
+/// to be complete. In a `partial` clone objects may be absent; those that the reader knew of when it was opened must be
 /// intact and of the expected type.
 pub(super) fn tree_closure(
     reader: &ObjectReader<'_>,
@@ -26,8 +26,8 @@ pub(super) fn tree_closure(
     closure_beside(reader, tree, base, partial, |_| false)
 }
 
-/// Like [`tree_closure`], but skips objects for which `is_blob` returns true: reading the header of a packed object means
-/// inflating the beginning of its pack entry.
+/// Like [`tree_closure`], but skips objects for which `is_blob` returns true: reading the header of a packed object
+/// means inflating the beginning of its pack entry.
 pub(super) fn closure_beside(
     reader: &ObjectReader<'_>,
     tree: ObjectId,

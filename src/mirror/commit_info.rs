@@ -1,5 +1,5 @@
-//! Reads a commit's subject, author and date for display. The commit's author chose every byte, so all of it is sanitized
-//! and shortened.
+//! Reads a commit's subject, author and date for display. The commit's author chose every byte, so all of it is
+//! sanitized and shortened.
 
 use git2::ObjectType;
 use jiff::Timestamp;

@@ -83,8 +83,8 @@ pub struct Composer {
 }
 
 impl Composer {
-    /// Opens or creates the repository for composed revisions in `dir`. Blocking. Takes an advisory lock: opening the same
-    /// directory twice fails.
+    /// Opens or creates the repository for composed revisions in `dir`. Blocking. Takes an advisory lock: opening the
+    /// same directory twice fails.
     pub fn open(dir: &Path, durable: bool, limits: Limits) -> Result<Self, Error> {
         Settings { verify: false, durable, max_objects: None }.apply()?;
         let layout = Layout::open(dir, RepoKind::Bare, durable)?;
@@ -113,9 +113,9 @@ impl Composer {
         self.shared.take_damage()
     }
 
-    /// Composes a revision of these parts, whose commits must be in the mirrors. Blocking. Fails with [`Error::OfSource`]
-    /// if something is wrong with a single part, and with [`Error::Collision`], [`Error::Trespass`] or
-    /// [`Error::SameBaseName`] if two parts conflict.
+    /// Composes a revision of these parts, whose commits must be in the mirrors. Blocking. Fails with
+    /// [`Error::OfSource`] if something is wrong with a single part, and with [`Error::Collision`], [`Error::Trespass`]
+    /// or [`Error::SameBaseName`] if two parts conflict.
     pub fn compose(
         &self,
         parts: &[Part],
@@ -138,8 +138,8 @@ impl Composer {
     ) -> Result<Revision, Error> {
         let store = self.shared.all()?;
         let reader = store.reader().map_err(failed("open the mirrors' objects"))?;
-        // Opened without the mirrors, so that every object is written here even if a mirror has it: the mirror may remove
-        // it at any time.
+        // Opened without the mirrors, so that every object is written here even if a mirror has it: the mirror may
+        // remove it at any time.
         let own = self.shared.store()?;
         let own = own.reader().map_err(failed("open the composed objects"))?;
         let mut overlay = Overlay::new((&reader, &own, self.dir()), parts, &self.limits, cancel);
@@ -228,7 +228,8 @@ pub(super) fn read_parts(reader: &ObjectReader<'_>, shared: &Shared, id: &Object
 /// The author and committer of composed commits.
 const AUTHOR: &str = "treeswap <>";
 
-/// The raw content of a composed commit. Its date is that of the newest part, so that the same set yields the same commit.
+/// The raw content of a composed commit. Its date is that of the newest part, so that the same set yields the same
+/// commit.
 fn commit(reader: &ObjectReader<'_>, tree: ObjectId, parts: &[Part]) -> Result<Vec<u8>, Error> {
     let date = |part: &Part| -> Result<i64, Error> {
         let read = reader.structure(&part.revision.0, ObjectType::Commit, super::odb::COMMIT_MAX);
@@ -254,8 +255,8 @@ fn commit(reader: &ObjectReader<'_>, tree: ObjectId, parts: &[Part]) -> Result<V
     Ok(text.into_bytes())
 }
 
-/// The objects of this repository that the `held` revisions need. Objects that a tree names and that are absent here are in
-/// a source's mirror.
+/// The objects of this repository that the `held` revisions need. Objects that a tree names and that are absent here
+/// are in a source's mirror.
 fn needed(store: &Store, held: &[Revision]) -> Result<HashSet<ObjectId>, Error> {
     let reader = store.reader().map_err(failed("open the composed objects"))?;
     let mut needed = HashSet::new();

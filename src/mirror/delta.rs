@@ -1,8 +1,8 @@
 //! Compares two trees and produces a checked [`Delta`].
 //!
 //! Both trees are walked side by side and identical sub-trees are skipped, so the cost is proportional to what changed.
-//! A payload only has directories that contain something selected, so an unchanged sub-tree is read when, and only when,
-//! the existence of its parent directory depends on it.
+//! A payload only has directories that contain something selected, so an unchanged sub-tree is read when, and only
+//! when, the existence of its parent directory depends on it.
 
 use tokio_util::sync::CancellationToken;
 
@@ -73,8 +73,8 @@ pub(super) fn pairs<'t>(old: &Sorted<'t>, new: &Sorted<'t>) -> impl Iterator<Ite
     })
 }
 
-/// The most bytes that the two versions of one directory may have together. Both are in memory at the same time, and one
-/// of them twice while its delta is applied.
+/// The most bytes that the two versions of one directory may have together. Both are in memory at the same time, and
+/// one of them twice while its delta is applied.
 pub(super) const TREES_MAX: usize = 80 << 20;
 
 /// The most bytes of memory that sub-trees that are queued for comparison may take.
@@ -181,7 +181,8 @@ impl Comparison<'_> {
         Ok(presence)
     }
 
-    /// Compares the entries of one directory that are not directories themselves, and returns the sub-trees that differ.
+    /// Compares the entries of one directory that are not directories themselves, and returns the sub-trees that
+    /// differ.
     fn level(
         &mut self,
         path: &[u8],

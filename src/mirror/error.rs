@@ -209,8 +209,8 @@ pub enum Error {
     Cancelled,
 }
 
-/// Replacements in hints for one of several sources: each text that mentions a flag, and the text that mentions the key of
-/// the `--sources` file instead. A flag that applies to all sources is mentioned beside the key.
+/// Replacements in hints for one of several sources: each text that mentions a flag, and the text that mentions the key
+/// of the `--sources` file instead. A flag that applies to all sources is mentioned beside the key.
 const FLAGS_AS_KEYS: &[(&str, &str)] = &[
     (
         "name the private key with --ssh-key-file; it may be given several times",
@@ -368,8 +368,8 @@ impl Error {
         Self::Damaged { revision, lack: Lack(lack) }
     }
 
-    /// The error for an object that exceeds the size limit of its type. It is a refusal, because fetching the object again
-    /// would not help.
+    /// The error for an object that exceeds the size limit of its type. It is a refusal, because fetching the object
+    /// again would not help.
     pub(super) fn too_large(revision: Revision, path: String, bytes: u64, limit: u64) -> Self {
         Refusal { revision, path, rule: Rule::ObjectBytes { bytes, limit } }.into()
     }

@@ -1,7 +1,7 @@
 //! Fetches a tip: sends a request, indexes the pack, and records the tip.
 //!
-//! A tip that is already complete needs no network. Otherwise the request of [`super::plan`] is sent, the indexing child
-//! process takes the pack, and once the tip is complete the shallow boundary and the ref are written (see
+//! A tip that is already complete needs no network. Otherwise the request of [`super::plan`] is sent, the indexing
+//! child process takes the pack, and once the tip is complete the shallow boundary and the ref are written (see
 //! [`super::layout`] for what a crash leaves). If the answer is incomplete or unexpected, one more request is sent that
 //! claims no commits as present.
 
@@ -46,9 +46,9 @@ pub(super) enum HistoryShape {
     NonLinear,
 }
 
-/// Checks at opening that the last tip is complete. If it is not, the mirror is set aside and the next fetch fills a new
-/// one. A repository made by git-sync has no tip in our refs: the revision that it published last becomes the tip if it
-/// is complete. So does `adopted`, the tip of a mirror whose packs were linked.
+/// Checks at opening that the last tip is complete. If it is not, the mirror is set aside and the next fetch fills a
+/// new one. A repository made by git-sync has no tip in our refs: the revision that it published last becomes the tip
+/// if it is complete. So does `adopted`, the tip of a mirror whose packs were linked.
 pub(super) fn repair(layout: &Layout, shared: &Shared, adopted: Option<ObjectId>) -> Result<(), Error> {
     let tips = match layout.tip() {
         Some(tip) => vec![tip],

@@ -18,8 +18,8 @@ pub(super) const BROKEN: &str = "broken-";
 /// The scratch repository for comparing two revisions' history.
 pub(super) const HISTORY: &str = "history";
 
-/// Replaces a file's content atomically, by rename; does nothing if the content is the same. The temporary name is git's
-/// lock file for the path, which is also removed at the next opening (`Layout::sweep`).
+/// Replaces a file's content atomically, by rename; does nothing if the content is the same. The temporary name is
+/// git's lock file for the path, which is also removed at the next opening (`Layout::sweep`).
 pub(super) fn replace(path: &Path, content: &[u8], durable: bool) -> Result<(), Error> {
     if fs::read(path).is_ok_and(|now| now == content) {
         return Ok(());
@@ -43,7 +43,8 @@ pub(super) fn replace(path: &Path, content: &[u8], durable: bool) -> Result<(), 
     }
 }
 
-/// Lists the names in a directory, but for those that are not UTF-8, which ours always are. An absent directory has none.
+/// Lists the names in a directory, but for those that are not UTF-8, which ours always are. An absent directory has
+/// none.
 pub(super) fn names(dir: &Path) -> Result<Vec<String>, Error> {
     match fs::read_dir(dir) {
         Ok(entries) => Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()),

@@ -1,6 +1,6 @@
 //! Removes foreign files from a mirror before anything in it is opened: opening a named pipe may block forever, and a
-//! symbolic link may point outside the mirror. A mirror is a cache, so whatever is missing afterwards is created or fetched
-//! again.
+//! symbolic link may point outside the mirror. A mirror is a cache, so whatever is missing afterwards is created or
+//! fetched again.
 
 use std::fs::FileType;
 use std::os::unix::fs::FileTypeExt as _;
@@ -20,8 +20,8 @@ const FILES: [&str; 7] = [MARK, "HEAD", "config", "shallow", "packed-refs", TIP,
 const DIRECTORIES: [&str; 7] =
     ["objects", "objects/info", "objects/pack", "refs", "refs/treeswap", HISTORY, modules::DIR];
 
-/// Removes foreign files from the mirror in `dir`. git-sync's `ROOT/.git` may contain an operator's files, symbolic links
-/// included; there only pipes, sockets and devices are removed, at the paths that we open.
+/// Removes foreign files from the mirror in `dir`. git-sync's `ROOT/.git` may contain an operator's files, symbolic
+/// links included; there only pipes, sockets and devices are removed, at the paths that we open.
 pub(super) fn remove(dir: &Path, repo: RepoKind) -> Result<(), Error> {
     for name in FILES {
         let wrong = |kind: FileType| is_special(kind) || repo == RepoKind::Bare && !kind.is_file();

@@ -3,9 +3,9 @@
 //! Every update leaves a small pack, and the objects that it replaced stay behind as garbage. After a publication, and
 //! without delaying it, one of three things is done, depending on [`super::Gc`]:
 //!
-//! - **Merge**: when there are more than [`super::Options::max_packs`] packs, the small ones are copied into one. A child
-//!   process with the limits of the indexer does it, so that a hostile object cannot take the service down. No object is
-//!   lost, so readers are not affected.
+//! - **Merge**: when there are more than [`super::Options::max_packs`] packs, the small ones are copied into one. A
+//!   child process with the limits of the indexer does it, so that a hostile object cannot take the service down. No
+//!   object is lost, so readers are not affected.
 //! - **Renewal**: when garbage outweighs the objects that are needed, the next fetch asks for everything and claims no
 //!   commits as present. Its pack needs no other pack, and after the next publication all others are removed. Earlier
 //!   revisions can then no longer be read, so instead of a delta against one of them the whole payload is used. Not in
@@ -117,8 +117,8 @@ impl Mirror {
         Ok(!is_history(&store.objects()?, held, &gone, &ends))
     }
 
-    /// Removes objects that none of the `held` revisions needs. With `no_room` nothing is rewritten, and only packs that
-    /// consist of garbage are removed.
+    /// Removes objects that none of the `held` revisions needs. With `no_room` nothing is rewritten, and only packs
+    /// that consist of garbage are removed.
     fn repack(&mut self, held: &[Revision], no_room: bool) -> Result<(), Error> {
         // If anything below fails, the next call must collect garbage again.
         self.last_held = None;
@@ -163,8 +163,8 @@ impl Mirror {
         let fresh = self.layout.size_without_garbage().map(|(bytes, _)| bytes);
         match plan_gc(&packs, fresh, self.options.max_packs, self.options.max_bytes) {
             GcPlan::Nothing => Ok(()),
-            // In git-sync's layout the packs also hold foreign commits, which the remote may not have. And for a partial
-            // clone or a source with several refs, a single fetch does not bring everything that is published.
+            // In git-sync's layout the packs also hold foreign commits, which the remote may not have. And for a
+            // partial clone or a source with several refs, a single fetch does not bring everything that is published.
             GcPlan::Renew { .. }
                 if self.layout.kind() == RepoKind::Worktrees || self.shared.partial || self.is_source =>
             {

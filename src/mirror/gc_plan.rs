@@ -25,7 +25,8 @@ pub(super) enum GcPlan {
     },
 }
 
-/// Plans what to do. `fresh` is the size in bytes of the mirror when it was last complete and without garbage, if known.
+/// Plans what to do. `fresh` is the size in bytes of the mirror when it was last complete and without garbage, if
+/// known.
 pub(super) fn plan_gc(packs: &[Pack], fresh: Option<u64>, max_packs: u32, max_bytes: u64) -> GcPlan {
     let bytes: u64 = packs.iter().map(|pack| pack.bytes).sum();
     let least = fresh.unwrap_or_else(|| packs.iter().map(|pack| pack.bytes).max().unwrap_or(0));

@@ -2,10 +2,10 @@
 //! reads the object ids of any index.
 //!
 //! With the index, `git status` in a generation compares 90,000 stats and no content. It lists every path of the
-//! revision's tree; those that sparse patterns leave out are marked `skip-worktree`. It also has the tree cache (extension
-//! `TREE`), so that git compares it with the commit without reading trees. It takes 62 bytes and the path for each file,
-//! rounded up to a multiple of eight, and some 40 bytes for each directory: 10.0 MB for 90,000 files with paths of 36
-//! bytes on average, in 22,000 directories.
+//! revision's tree; those that sparse patterns leave out are marked `skip-worktree`. It also has the tree cache
+//! (extension `TREE`), so that git compares it with the commit without reading trees. It takes 62 bytes and the path
+//! for each file, rounded up to a multiple of eight, and some 40 bytes for each directory: 10.0 MB for 90,000 files
+//! with paths of 36 bytes on average, in 22,000 directories.
 //!
 //! The index is written while the trees are walked and never held in memory: it spells out whole paths, so a small tree
 //! can expand to gigabytes. Reading ([`each_id`]) is streamed, too.

@@ -1,5 +1,5 @@
-//! Determines the ancestry relation of two revisions: whether one is ahead of the other, or they diverged. If the mirror's
-//! own objects do not tell, the remote is asked for commits without trees (`filter=tree:0`), up to a limit.
+//! Determines the ancestry relation of two revisions: whether one is ahead of the other, or they diverged. If the
+//! mirror's own objects do not tell, the remote is asked for commits without trees (`filter=tree:0`), up to a limit.
 //!
 //! Those commits go into a scratch repository, `DIR/history`, which is removed after it was read: commits without their
 //! trees must never make the mirror look complete. A remote without support for filters is not asked, because it would
@@ -84,8 +84,8 @@ impl Graph {
         found
     }
 
-    /// Adds a commit's history from a repository, breadth first. Stops at `until`, and at the limits on commits and parents,
-    /// after which the relation may stay unknown.
+    /// Adds a commit's history from a repository, breadth first. Stops at `until`, and at the limits on commits and
+    /// parents, after which the relation may stay unknown.
     fn read(&mut self, reader: &ObjectReader<'_>, from: ObjectId, until: ObjectId) {
         let mut seen = HashSet::from([from]);
         let mut queue = VecDeque::from([from]);
@@ -108,9 +108,9 @@ impl Graph {
 }
 
 impl Mirror {
-    /// The relation of `named`, a revision that the ref names, to `recorded`, an earlier one. If the mirror's objects do not
-    /// tell, the remote is asked for commits, which are not kept. Fails if the remote could not be asked and a later
-    /// attempt may succeed; if the remote does not answer, the result is [`Relation::Unknown`].
+    /// The relation of `named`, a revision that the ref names, to `recorded`, an earlier one. If the mirror's objects
+    /// do not tell, the remote is asked for commits, which are not kept. Fails if the remote could not be asked and a
+    /// later attempt may succeed; if the remote does not answer, the result is [`Relation::Unknown`].
     pub async fn relation(&mut self, recorded: Revision, named: Revision) -> Result<Relation, Error> {
         let recorded = recorded.0;
         let named = named.0;
@@ -198,8 +198,8 @@ fn remote_message(error: &Error) -> Option<&str> {
     }
 }
 
-/// Returns true if the remote answered that it does not have the commit. All servers name the id then: git's "not our ref
-/// ID", JGit's "want ID not valid".
+/// Returns true if the remote answered that it does not have the commit. All servers name the id then: git's "not our
+/// ref ID", JGit's "want ID not valid".
 fn says_unknown(error: &Error, commit: ObjectId) -> bool {
     let names = |text: &str| text.contains(&commit.to_string());
     match error {
@@ -213,8 +213,8 @@ fn says_unknown(error: &Error, commit: ObjectId) -> bool {
     }
 }
 
-/// Converts an error of the request for commits. A remote that does not support filters, refuses the request, or sends an
-/// unusable pack would do so again, so the relation is unknown; other transient errors are returned.
+/// Converts an error of the request for commits. A remote that does not support filters, refuses the request, or sends
+/// an unusable pack would do so again, so the relation is unknown; other transient errors are returned.
 fn relation_or_error(error: Error) -> Result<Relation, Error> {
     let useless =
         matches!(error, Error::BadPack { .. } | Error::Incomplete { .. }) || remote_message(&error).is_some();

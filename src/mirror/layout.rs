@@ -1,5 +1,5 @@
-//! The mirror's files on disk: creating, locking, cleaning up, and setting aside. What differs for git-sync's `ROOT/.git`
-//! is in [`super::repo_kind`].
+//! The mirror's files on disk: creating, locking, cleaning up, and setting aside. What differs for git-sync's
+//! `ROOT/.git` is in [`super::repo_kind`].
 //!
 //! ```text
 //! DIR/treeswap          marks the directory as ours; the writer's lock; the mirror's size without garbage
@@ -13,8 +13,8 @@
 //!
 //! A crash leaves, after each step of a fetch:
 //!
-//! 1. while a pack is received or indexed: `objects/pack/tmp_pack_*` (`pack_git2_*` and `*.lock` if packs are rewritten),
-//!    removed at the next opening;
+//! 1. while a pack is received or indexed: `objects/pack/tmp_pack_*` (`pack_git2_*` and `*.lock` if packs are
+//!    rewritten), removed at the next opening;
 //! 2. with only one of pack and index in place: libgit2 ignores it, and it is removed, too;
 //! 3. with the pack in place: objects that no ref names; the next fetch finds them and needs no network;
 //! 4. with `shallow` written: a boundary commit that no ref names yet, which is harmless;
@@ -192,8 +192,8 @@ impl Layout {
 
     /// Sets the repository aside, starts with an empty one, and returns the path of the old one. The lock stays held.
     ///
-    /// The old repository is moved into a subdirectory of the mirror. The mirror's own directory is not renamed, because
-    /// it may be a mount point and it holds the lock file.
+    /// The old repository is moved into a subdirectory of the mirror. The mirror's own directory is not renamed,
+    /// because it may be a mount point and it holds the lock file.
     pub(super) fn set_aside(&self) -> Result<PathBuf, Error> {
         let aside = (0..)
             .map(|number: u32| self.dir.join(format!("{BROKEN}{number}")))

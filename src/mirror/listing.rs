@@ -1,6 +1,6 @@
-//! Lists the files of a revision as the input of ConfigMap rules: paths, blob ids and link targets, either all of them or
-//! only those that differ from another revision. Nothing that is listed is written to disk, so the rules of publication
-//! do not apply, and the only blobs that are read are those of links.
+//! Lists the files of a revision as the input of ConfigMap rules: paths, blob ids and link targets, either all of them
+//! or only those that differ from another revision. Nothing that is listed is written to disk, so the rules of
+//! publication do not apply, and the only blobs that are read are those of links.
 
 use tokio_util::sync::CancellationToken;
 
@@ -161,8 +161,8 @@ pub struct Differing {
     pub now: Option<Listed>,
 }
 
-/// The most bytes of memory that differing paths may take: some 20,000 paths. Beyond it the newer revision is listed as a
-/// whole.
+/// The most bytes of memory that differing paths may take: some 20,000 paths. Beyond it the newer revision is listed as
+/// a whole.
 const PATHS_MAX: usize = 4 << 20;
 
 /// Bytes that a differing path takes besides its text.
@@ -191,8 +191,8 @@ struct Differ<'a> {
     found: Vec<Differing>,
 }
 
-/// Lists the paths at which two trees without submodules differ, in the directories for which `enter` returns true. `None`
-/// means that the newer one must be listed as a whole.
+/// Lists the paths at which two trees without submodules differ, in the directories for which `enter` returns true.
+/// `None` means that the newer one must be listed as a whole.
 fn differing(
     reader: &ObjectReader<'_>,
     old: ObjectId,
@@ -244,7 +244,8 @@ impl Differ<'_> {
         Ok(())
     }
 
-    /// Compares the entries of one directory that are not directories themselves, and returns the sub-trees that differ.
+    /// Compares the entries of one directory that are not directories themselves, and returns the sub-trees that
+    /// differ.
     fn level(
         &mut self,
         path: &[u8],

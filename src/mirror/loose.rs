@@ -1,12 +1,12 @@
 //! Reads loose objects: files with one deflated object each, behind a header with type and size.
 //!
-//! libgit2 is not used for that: libgit2 1.9 waits forever for the rest of a file that was truncated (as by a power cut),
-//! pads content that is shorter than its header says with zeros, and blocks on a named pipe in the file's place. Here
-//! the content must have the size of its header and the hash of its name.
+//! libgit2 is not used for that: libgit2 1.9 waits forever for the rest of a file that was truncated (as by a power
+//! cut), pads content that is shorter than its header says with zeros, and blocks on a named pipe in the file's place.
+//! Here the content must have the size of its header and the hash of its name.
 //!
-//! Our own mirrors consist of packs. For them this costs one listing of the object directory when the store is opened: an
-//! object is only looked up as a file if there is a directory for the first byte of its id. If another program creates
-//! such a directory later, libgit2 finds the object; git only renames complete files into place.
+//! Our own mirrors consist of packs. For them this costs one listing of the object directory when the store is opened:
+//! an object is only looked up as a file if there is a directory for the first byte of its id. If another program
+//! creates such a directory later, libgit2 finds the object; git only renames complete files into place.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read};
@@ -78,8 +78,8 @@ impl Loose {
         }
     }
 
-    /// Applies `take` to the object's file; if several directories have one, to the first that is intact. `None` if there
-    /// is no file.
+    /// Applies `take` to the object's file; if several directories have one, to the first that is intact. `None` if
+    /// there is no file.
     pub(super) fn read<T>(
         &self,
         id: &ObjectId,
@@ -114,8 +114,8 @@ impl Loose {
         self.files(id).filter(is_bad).collect()
     }
 
-    /// Returns true if a pack that libgit2 accepts has the object. Reads whole pack indexes, which is fine because it is
-    /// only used for damaged loose files.
+    /// Returns true if a pack that libgit2 accepts has the object. Reads whole pack indexes, which is fine because it
+    /// is only used for damaged loose files.
     fn is_packed(&self, id: &ObjectId) -> bool {
         let listed = self.dirs.iter().filter_map(|dir| fs_err::read_dir(dir.path.join("pack")).ok());
         let paths = listed.flatten().flatten().map(|entry| entry.path());

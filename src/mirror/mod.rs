@@ -261,8 +261,8 @@ impl Mirror {
         })
     }
 
-    /// Opens the mirror of one source of composed revisions. It shares its read lock with `composed`, whose readers read
-    /// this mirror's objects, too.
+    /// Opens the mirror of one source of composed revisions. It shares its read lock with `composed`, whose readers
+    /// read this mirror's objects, too.
     fn open_source(options: Options, composed: &Shared, turns: Arc<Turns>) -> Result<Self, Error> {
         Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
         let mirror = Self::begin(options, false, |dir, options| composed.below(dir, options.modules.asked))?;
@@ -323,8 +323,8 @@ impl Mirror {
         self.settled == Some(revision.0)
     }
 
-    /// Asks the remote what the followed ref names now: one round trip on a persistent connection, without a process and
-    /// without disk access.
+    /// Asks the remote what the followed ref names now: one round trip on a persistent connection, without a process
+    /// and without disk access.
     pub async fn resolve(&mut self) -> Result<Tip, Error> {
         let asked = &self.options.asked;
         Ok(self.client.resolve(std::slice::from_ref(asked)).await?.tip(asked)?)
@@ -393,8 +393,8 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Makes payloads and deltas fail with [`Error::Cancelled`] once `cancel` is cancelled: a large revision has tens of
-    /// thousands of trees to read.
+    /// Makes payloads and deltas fail with [`Error::Cancelled`] once `cancel` is cancelled: a large revision has tens
+    /// of thousands of trees to read.
     pub fn until(self, cancel: &CancellationToken) -> Self {
         Self { cancel: cancel.clone(), ..self }
     }
@@ -472,8 +472,8 @@ impl Objects {
         })
     }
 
-    /// Calls `act` with a reader and the revision's commit and tree. A missing or unreadable object is recorded, so that
-    /// the next fetch recreates the mirror.
+    /// Calls `act` with a reader and the revision's commit and tree. A missing or unreadable object is recorded, so
+    /// that the next fetch recreates the mirror.
     fn read<T>(
         &self,
         revision: Revision,

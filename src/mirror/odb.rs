@@ -14,9 +14,9 @@ use super::lack::Lack;
 use super::loose::{Damaged, Loose, LooseObject};
 use crate::revision::ObjectId;
 
-/// The largest tree that is read, in bytes; also the limit for all trees that a walk holds at the same time. A tree of a
-/// million entries with names of forty bytes has 67 MB; a directory of that many files exceeds every default limit of a
-/// payload.
+/// The largest tree that is read, in bytes; also the limit for all trees that a walk holds at the same time. A tree of
+/// a million entries with names of forty bytes has 67 MB; a directory of that many files exceeds every default limit of
+/// a payload.
 pub(super) const TREE_MAX: usize = 64 << 20;
 
 /// The largest commit or tag that is read, in bytes. That is enough for a merge of 80,000 branches.
@@ -329,7 +329,8 @@ fn lack(id: &ObjectId, expected: ObjectType, error: &git2::Error) -> Lack {
     }
 }
 
-/// Parses the `tree` and `parent` lines. They come first, in this order, in every commit (git-hash-object(1) checks it).
+/// Parses the `tree` and `parent` lines. They come first, in this order, in every commit (git-hash-object(1) checks
+/// it).
 fn parse_commit(data: &[u8]) -> Option<Commit> {
     let mut lines = data.split(|byte| *byte == b'\n');
     let tree = hex(lines.next()?.strip_prefix(b"tree ")?)?;
@@ -414,7 +415,8 @@ unsafe fn apply_once() -> Result<(), git2::Error> {
         for level in [System, Global, XDG, ProgramData] {
             git2::opts::set_search_path(level, "")?;
         }
-        // The check of safe.directory: we only open our own mirror, and a volume with an fsGroup is owned by another uid.
+        // The check of safe.directory: we only open our own mirror, and a volume with an fsGroup is owned by another
+        // uid.
         git2::opts::set_verify_owner_validation(false)?;
         git2::opts::set_mwindow_size(WINDOW_BYTES)?;
         git2::opts::set_mwindow_mapped_limit(WINDOWS_BYTES)?;

@@ -128,8 +128,8 @@ pub(super) fn holds(path: &Path, wanted: &ObjectId) -> io::Result<bool> {
     Ok(found && last(path, 40)? == last(&path.with_extension("pack"), 20)?)
 }
 
-/// Calls `see` with each object in an index and its offset in the pack, in the order of ids. Reads in pieces: the index of
-/// a million objects has 32 MB.
+/// Calls `see` with each object in an index and its offset in the pack, in the order of ids. Reads in pieces: the index
+/// of a million objects has 32 MB.
 pub(super) fn each_place(path: &Path, mut see: impl FnMut(ObjectId, u64)) -> io::Result<()> {
     let file = fs_err::File::open(path)?;
     let mut header = [0; HEADER];

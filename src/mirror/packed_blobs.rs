@@ -1,5 +1,5 @@
-//! Finds out which objects of packs are blobs from the first bytes of their pack entries (gitformat-pack(5)). For the same
-//! answer libgit2 would follow and inflate every delta.
+//! Finds out which objects of packs are blobs from the first bytes of their pack entries (gitformat-pack(5)). For the
+//! same answer libgit2 would follow and inflate every delta.
 
 use std::fs::File;
 use std::io;
@@ -116,9 +116,9 @@ struct Pieces {
 }
 
 impl Pieces {
-    /// Returns the bytes at an offset: at least [`HEAD_MAX`], or up to the end of the file. If they must be read from the
-    /// file, `last` is called with a number of bytes and returns the offset of the last entry that begins within that
-    /// many bytes; everything up to the header of that entry is read at once.
+    /// Returns the bytes at an offset: at least [`HEAD_MAX`], or up to the end of the file. If they must be read from
+    /// the file, `last` is called with a number of bytes and returns the offset of the last entry that begins within
+    /// that many bytes; everything up to the header of that entry is read at once.
     fn at(&mut self, offset: u64, last: impl FnOnce(u64) -> u64) -> io::Result<&[u8]> {
         let start = offset.checked_sub(self.from).and_then(|start| usize::try_from(start).ok());
         let start = match start.filter(|start| start + HEAD_MAX <= self.piece.len()) {

@@ -1,8 +1,9 @@
 //! Partial clones (`--filter`): fetches objects that the filter left out, once they are needed.
 //!
 //! A generation needs the files that its selection names. So after a fetch, absent ones are requested by their ids, in
-//! requests of bounded size. Such a request must not claim any commit as present: the server would conclude that we have
-//! all of its files, and send an empty pack without an error. The indexing child checks that all wanted objects arrived.
+//! requests of bounded size. Such a request must not claim any commit as present: the server would conclude that we
+//! have all of its files, and send an empty pack without an error. The indexing child checks that all wanted objects
+//! arrived.
 //!
 //! Packs get a `.promisor` file, and the configuration of `ROOT/.git` an entry, so that git also knows that absent
 //! objects can be fetched from `origin` (gitrepository-layout(5), and partial-clone in git's manual).
@@ -26,8 +27,8 @@ use super::{Mirror, Selection};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Revision};
 
-/// The most objects per request. Each request costs a server half a second, regardless of their number. This many lines of
-/// fifty bytes stay below one megabyte, the default limit of a proxy (nginx) for the body of a request.
+/// The most objects per request. Each request costs a server half a second, regardless of their number. This many lines
+/// of fifty bytes stay below one megabyte, the default limit of a proxy (nginx) for the body of a request.
 const WANTS_MAX: usize = 20_000;
 
 /// The most objects per request with an external git program (`--git`), which gets them as arguments: every system
@@ -73,8 +74,8 @@ impl Mirror {
         Err(Error::Incomplete { asked: id, at: None, lack: lack.into() })
     }
 
-    /// Fetches the objects that list a revision's submodules, if `--filter` left them out: `.gitmodules`, and the trees on
-    /// the paths of the submodules.
+    /// Fetches the objects that list a revision's submodules, if `--filter` left them out: `.gitmodules`, and the trees
+    /// on the paths of the submodules.
     pub(super) async fn fill_lists(&mut self, revision: Revision) -> Result<(), Error> {
         if self.options.filter.is_none() {
             return Ok(());

@@ -1,8 +1,8 @@
 //! Plans the fetch request for a tip. Pure.
 //!
-//! The server's work and the size of its answer depend on the `have` and `shallow` lines of the request. After the first
-//! fetch at depth 1 the client moves the shallow boundary itself, in one of two ways (figures: CPU time of one update
-//! with git 2.39's `upload-pack`, on a repository of 90,000 files in 19,000 directories):
+//! The server's work and the size of its answer depend on the `have` and `shallow` lines of the request. After the
+//! first fetch at depth 1 the client moves the shallow boundary itself, in one of two ways (figures: CPU time of one
+//! update with git 2.39's `upload-pack`, on a repository of 90,000 files in 19,000 directories):
 //!
 //! - **Beside** ([`RequestReason::DeclareShallow`]): the boundary that we hold and the new commit are declared
 //!   `shallow`. The server then compares the new commit's tree with the old one, without history: 67 ms, because

@@ -1,8 +1,8 @@
 //! The two kinds of git repository that a mirror can be: a bare one of our own, or git-sync's `ROOT/.git`, which is not
 //! bare and has linked worktrees.
 //!
-//! The second kind is shared: consumers run git in their worktrees, git-sync may have created the repository, and may use
-//! it again later. So foreign content is kept (hooks, logs, `FETCH_HEAD`, configuration entries, other refs and the
+//! The second kind is shared: consumers run git in their worktrees, git-sync may have created the repository, and may
+//! use it again later. So foreign content is kept (hooks, logs, `FETCH_HEAD`, configuration entries, other refs and the
 //! objects that they need), and ours is the same as git-sync's: `HEAD` names the branch `git-sync`, and `origin` is the
 //! remote.
 //!
@@ -28,8 +28,8 @@ pub(super) const BRANCH: &str = "refs/heads/git-sync";
 /// The prefix of worktree directories that are unfinished or being removed.
 pub(super) const UNFINISHED: &str = "tmp_worktree-";
 
-/// Names that are not moved when a broken repository is set aside: the worktrees, the submodules' own mirrors, and files
-/// that people edit.
+/// Names that are not moved when a broken repository is set aside: the worktrees, the submodules' own mirrors, and
+/// files that people edit.
 const STAYS: [&str; 8] =
     ["HEAD", "config", "description", "hooks", "info", "modules", "worktrees", "FETCH_HEAD"];
 
@@ -117,8 +117,8 @@ fn head_is_known(dir: &Path) -> bool {
     }
 }
 
-/// Revisions that git-sync may have published, the likeliest first: its branch, `HEAD`, and the worktrees that are named by
-/// a commit id.
+/// Revisions that git-sync may have published, the likeliest first: its branch, `HEAD`, and the worktrees that are
+/// named by a commit id.
 pub(super) fn published(dir: &Path) -> Result<Vec<ObjectId>, Error> {
     let mut found = Vec::new();
     if let Ok(git) = git2::Repository::open_bare(dir) {
@@ -145,9 +145,9 @@ fn open_no_link(path: &Path) -> io::Result<std::fs::File> {
     std::fs::OpenOptions::new().read(true).custom_flags(no_link).open(path)
 }
 
-/// Sets a value in the repository's configuration, unless it is already set. Works on a copy that is fsynced and renamed,
-/// because libgit2 does not fsync the file: after a power cut it might be empty or truncated, and the repository could not
-/// be opened.
+/// Sets a value in the repository's configuration, unless it is already set. Works on a copy that is fsynced and
+/// renamed, because libgit2 does not fsync the file: after a power cut it might be empty or truncated, and the
+/// repository could not be opened.
 pub(super) fn configure(dir: &Path, key: &str, value: &str) -> Result<(), Error> {
     let path = dir.join("config");
     let temporary = dir.join("config.lock");
@@ -197,8 +197,8 @@ pub(super) fn remove_unfinished(dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Moves a broken repository's objects, and everything that refers to objects, into `aside`. There is always a repository at
-/// `dir`, and its worktrees stay where they are.
+/// Moves a broken repository's objects, and everything that refers to objects, into `aside`. There is always a
+/// repository at `dir`, and its worktrees stay where they are.
 pub(super) fn set_aside(dir: &Path, aside: &Path) -> Result<(), Error> {
     for name in ["objects/info", "objects/pack", "refs/heads", "refs/tags"] {
         let path = aside.join(name);

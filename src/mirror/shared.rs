@@ -41,8 +41,8 @@ struct ReadLock {
     readers: Arc<()>,
 }
 
-/// A lease that is held while objects are read. libgit2 opens a pack when it first needs it, which may be long after the
-/// handle was created, so no pack is removed while a lease exists.
+/// A lease that is held while objects are read. libgit2 opens a pack when it first needs it, which may be long after
+/// the handle was created, so no pack is removed while a lease exists.
 #[derive(Debug)]
 pub(super) struct ReadGuard(#[expect(dead_code, reason = "only its count matters")] Arc<()>);
 

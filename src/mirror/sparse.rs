@@ -1,9 +1,10 @@
 //! git's sparse-checkout patterns, which select files of a tree.
 //!
-//! The syntax is gitignore's with inverted meaning: the last pattern that matches a path decides; it selects the path, or
-//! with `!` deselects it. A path that no pattern matches inherits the decision of its directory, and the top directory is
-//! not selected (git-sparse-checkout(1), "INTERNALS"; `clear_ce_flags` in git's unpack-trees.c). Files written in cone
-//! mode have the same syntax and meaning. A payload only has directories that contain something selected.
+//! The syntax is gitignore's with inverted meaning: the last pattern that matches a path decides; it selects the path,
+//! or with `!` deselects it. A path that no pattern matches inherits the decision of its directory, and the top
+//! directory is not selected (git-sparse-checkout(1), "INTERNALS"; `clear_ce_flags` in git's unpack-trees.c). Files
+//! written in cone mode have the same syntax and meaning. A payload only has directories that contain something
+//! selected.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

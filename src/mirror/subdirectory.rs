@@ -39,8 +39,8 @@ impl fmt::Display for Subdirectory {
 }
 
 impl Subdirectory {
-    /// The directory's tree below `top`, the tree of a revision. Symbolic links are not followed. A revision without the
-    /// directory is refused.
+    /// The directory's tree below `top`, the tree of a revision. Symbolic links are not followed. A revision without
+    /// the directory is refused.
     pub(super) fn tree(
         &self,
         reader: &ObjectReader<'_>,
@@ -51,8 +51,8 @@ impl Subdirectory {
         self.find(reader, revision, top)?.map_err(absent)
     }
 
-    /// Like [`Self::tree`], but returns `Ok(Err(id))` for the first tree on the path that is absent from the mirror, which
-    /// `--filter` may have left out.
+    /// Like [`Self::tree`], but returns `Ok(Err(id))` for the first tree on the path that is absent from the mirror,
+    /// which `--filter` may have left out.
     pub(super) fn find(
         &self,
         reader: &ObjectReader<'_>,

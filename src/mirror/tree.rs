@@ -176,10 +176,12 @@ impl<'a> Sorted<'a> {
     }
 }
 
-/// After the walk has entered this many sub-trees that it had entered before, the entries of the whole tree are counted.
+/// After the walk has entered this many sub-trees that it had entered before, the entries of the whole tree are
+/// counted.
 const REPEATS: u32 = 1_000;
 
-/// The number of sub-trees that are remembered. A tree that is large because it repeats sub-trees has few distinct ones.
+/// The number of sub-trees that are remembered. A tree that is large because it repeats sub-trees has few distinct
+/// ones.
 const SEEN_MAX: usize = 1 << 16;
 
 /// A tree with more distinct sub-trees than this is not counted: most of its size was really sent.
@@ -187,8 +189,8 @@ const COUNTED_MAX: usize = 1 << 18;
 
 /// Bounds the cost of a walk. A tree can only be much larger than the bytes sent for it by naming the same sub-trees
 /// repeatedly: ten trees of ten entries, each naming the next, spell ten thousand million files. So the walk counts
-/// repeated sub-trees; when there are many, the number of entries of the whole tree is computed, reading each tree once,
-/// before the walk continues.
+/// repeated sub-trees; when there are many, the number of entries of the whole tree is computed, reading each tree
+/// once, before the walk continues.
 #[derive(Debug)]
 pub(super) struct Budget {
     revision: Revision,
@@ -208,8 +210,8 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// A budget for walking `top`, the tree of `revision`. A `selective` walk may drop most of the entries that it looks
-    /// at, so it may look at 8 instead of 2 times `limit` entries.
+    /// A budget for walking `top`, the tree of `revision`. A `selective` walk may drop most of the entries that it
+    /// looks at, so it may look at 8 instead of 2 times `limit` entries.
     pub(super) fn new(
         revision: Revision,
         top: ObjectId,
@@ -230,8 +232,8 @@ impl Budget {
         }
     }
 
-    /// To be called with every tree that the walk enters, and its number of entries. Fails when the budget is used up or
-    /// the walk is cancelled.
+    /// To be called with every tree that the walk enters, and its number of entries. Fails when the budget is used up
+    /// or the walk is cancelled.
     pub(super) fn enter(
         &mut self,
         reader: &ObjectReader<'_>,
@@ -254,8 +256,8 @@ impl Budget {
         Ok(())
     }
 
-    /// Reads a tree that stays in memory while its sub-trees are walked. Also returns its size, which the caller passes to
-    /// [`Budget::release`].
+    /// Reads a tree that stays in memory while its sub-trees are walked. Also returns its size, which the caller passes
+    /// to [`Budget::release`].
     pub(super) fn hold<'r>(
         &mut self,
         reader: &'r ObjectReader<'_>,

@@ -11,8 +11,8 @@ use super::{Error, Selection};
 use crate::payload::{Builder, DirIndex, Kind, Node, Parts, Payload, Rule};
 use crate::revision::{ObjectId, Revision};
 
-/// The longest symbolic link target in bytes that the kernel accepts (PATH_MAX less the NUL). A longer one is refused by
-/// its size, without reading it.
+/// The longest symbolic link target in bytes that the kernel accepts (PATH_MAX less the NUL). A longer one is refused
+/// by its size, without reading it.
 pub(super) const LINK_MAX: u64 = 4_095;
 
 /// A directory on the path of the walk. With sparse patterns it is added to the builder once something in it is

@@ -1,10 +1,10 @@
 //! Limits how many mirrors index packs at the same time: one large pack and one small pack, because each indexing child
 //! process may use `--index-memory`.
 //!
-//! A remote may be arbitrarily slow, so the beginning of a pack is received without a turn. If that is the whole pack, as
-//! with a usual commit, its turn lasts milliseconds. The first pack of a repository is likely to be large, so its turn
-//! is taken before the request is sent: otherwise the server would have to wait in the middle of the pack. A remote that
-//! hangs during its turn delays other first packs until its own deadline.
+//! A remote may be arbitrarily slow, so the beginning of a pack is received without a turn. If that is the whole pack,
+//! as with a usual commit, its turn lasts milliseconds. The first pack of a repository is likely to be large, so its
+//! turn is taken before the request is sent: otherwise the server would have to wait in the middle of the pack. A
+//! remote that hangs during its turn delays other first packs until its own deadline.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 

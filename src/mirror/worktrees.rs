@@ -1,5 +1,5 @@
-//! Registers generations as linked worktrees of `ROOT/.git`, so that git commands work in them (gitrepository-layout(5),
-//! "worktrees"). Writes:
+//! Registers generations as linked worktrees of `ROOT/.git`, so that git commands work in them
+//! (gitrepository-layout(5), "worktrees"). Writes:
 //!
 //! ```text
 //! .git/worktrees/<hash>/HEAD              the revision, detached
@@ -9,8 +9,8 @@
 //! .git/worktrees/<hash>/info/sparse-checkout, config.worktree     only with sparse patterns
 //! ```
 //!
-//! The opposite direction, the tree's own `.git` file, is written by the store. It is relative, so that the volume may be
-//! mounted anywhere.
+//! The opposite direction, the tree's own `.git` file, is written by the store. It is relative, so that the volume may
+//! be mounted anywhere.
 //!
 //! A crash leaves, after each step of [`Objects::add_worktree`]:
 //!
@@ -36,10 +36,10 @@ use crate::fsx;
 use crate::revision::{ObjectId, Revision};
 
 impl Objects {
-    /// Registers `staged`, which holds a revision's selected content and will be renamed to `place` (absolute), as a linked
-    /// worktree, and moves the branch `git-sync` to the revision. An existing worktree of the same revision is replaced
-    /// atomically; so are those of its submodules. The index records the stat data of the files in `staged`, so they may
-    /// be renamed afterwards, but not copied. Blocking, without network.
+    /// Registers `staged`, which holds a revision's selected content and will be renamed to `place` (absolute), as a
+    /// linked worktree, and moves the branch `git-sync` to the revision. An existing worktree of the same revision is
+    /// replaced atomically; so are those of its submodules. The index records the stat data of the files in `staged`,
+    /// so they may be renamed afterwards, but not copied. Blocking, without network.
     pub fn add_worktree(
         &self,
         revision: Revision,
@@ -102,8 +102,8 @@ impl Objects {
         if durable { sync_dir(&worktrees) } else { Ok(()) }
     }
 
-    /// The revision that the `HEAD` of a generation's worktree names now; a different one once somebody committed in it.
-    /// `None` if the worktree is incomplete. Costs two small reads.
+    /// The revision that the `HEAD` of a generation's worktree names now; a different one once somebody committed in
+    /// it. `None` if the worktree is incomplete. Costs two small reads.
     pub fn worktree_head(&self, of: Revision) -> Option<Revision> {
         let admin = self.shared.dir.join("worktrees").join(of.to_string());
         if !["index", "commondir", "gitdir"].iter().all(|name| admin.join(name).exists()) {
@@ -150,8 +150,8 @@ pub(super) fn prune(git: &Path, held: &[Revision], is_submodule: bool) -> Result
     Ok(gone)
 }
 
-/// Returns true if a worktree's tree is where git-sync puts it: `.worktrees/<hash>`, or `<hash>` as in git-sync v3 if that
-/// directory is gone. The beginning of the recorded path is not compared, because the volume may have been mounted
+/// Returns true if a worktree's tree is where git-sync puts it: `.worktrees/<hash>`, or `<hash>` as in git-sync v3 if
+/// that directory is gone. The beginning of the recorded path is not compared, because the volume may have been mounted
 /// elsewhere when it was written.
 fn is_ours(admin: &Path, name: &str) -> bool {
     let Ok(text) = fs::read_to_string(admin.join("gitdir")) else { return true };

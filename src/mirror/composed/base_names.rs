@@ -1,5 +1,5 @@
-//! Checks that files of a composed tree do not share a base name (`unique-base-names` in the file that lists the sources),
-//! for readers that fail if two do. It applies to files of the same source and of different sources alike.
+//! Checks that files of a composed tree do not share a base name (`unique-base-names` in the file that lists the
+//! sources), for readers that fail if two do. It applies to files of the same source and of different sources alike.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -36,8 +36,8 @@ impl PartialEq for UniqueBaseNames {
 impl Eq for UniqueBaseNames {}
 
 impl UniqueBaseNames {
-    /// Parses globs over the paths of the composed tree, in which `*` and `?` do not match `/`. The error says which glob is
-    /// wrong and why.
+    /// Parses globs over the paths of the composed tree, in which `*` and `?` do not match `/`. The error says which
+    /// glob is wrong and why.
     pub fn parse(globs: Vec<String>) -> Result<Self, String> {
         if globs.len() > GLOBS_MAX {
             return Err(format!("{} globs; at most {GLOBS_MAX} are read", globs.len()));

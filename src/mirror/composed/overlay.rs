@@ -16,8 +16,8 @@ use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Revision};
 
 /// The most bytes of trees that are held at the same time: those that are merged or filtered by patterns, and the trees
-/// that contain them. That is some 100,000 names in one directory, each of which takes some hundred bytes of memory while
-/// it is merged. A tree that only one source has at a path is not read at all.
+/// that contain them. That is some 100,000 names in one directory, each of which takes some hundred bytes of memory
+/// while it is merged. A tree that only one source has at a path is not read at all.
 const HELD_TREES_MAX: usize = 8 << 20;
 
 /// An entry of a source's tree.
@@ -230,8 +230,8 @@ impl Overlay<'_> {
         }
     }
 
-    /// Counts the bytes of a tree that is held while its sub-trees are read. Returns `size`, which the caller subtracts from
-    /// `tree_bytes` when it drops the tree.
+    /// Counts the bytes of a tree that is held while its sub-trees are read. Returns `size`, which the caller subtracts
+    /// from `tree_bytes` when it drops the tree.
     fn hold(&mut self, revision: Revision, path: &[u8], size: usize) -> Result<usize, Error> {
         self.tree_bytes += size;
         if self.tree_bytes > HELD_TREES_MAX {
@@ -241,8 +241,8 @@ impl Overlay<'_> {
         Ok(size)
     }
 
-    /// Merges one directory. `here` are the parts' trees at this path, `below` the parts that are placed below it. Returns
-    /// the id of the merged tree; `None` if it would be empty.
+    /// Merges one directory. `here` are the parts' trees at this path, `below` the parts that are placed below it.
+    /// Returns the id of the merged tree; `None` if it would be empty.
     fn dir(
         &mut self,
         path: &mut Vec<u8>,
@@ -286,8 +286,8 @@ impl Overlay<'_> {
         if entries.is_empty() { Ok(None) } else { self.write(&entries).map(Some) }
     }
 
-    /// Merges the entries at one path. `items` are the entries of parts whose trees contain the path, `placed` the parts
-    /// that are placed at or below it.
+    /// Merges the entries at one path. `items` are the entries of parts whose trees contain the path, `placed` the
+    /// parts that are placed at or below it.
     fn entry(
         &mut self,
         path: &mut Vec<u8>,

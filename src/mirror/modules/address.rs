@@ -101,8 +101,8 @@ fn is_absolute(url: &str) -> bool {
 fn relative(base: &str, url: &str) -> Result<String, UrlError> {
     let climbs = || UrlError::Climbs { url: shown(url), base: redact(base) };
     let base = base.strip_suffix('/').unwrap_or(base);
-    // The length of the part of the base that `../` must not remove: `scheme://host`. It is 0 for a path and for the scp
-    // form: there the loop below fails at the first component, or at the host.
+    // The length of the part of the base that `../` must not remove: `scheme://host`. It is 0 for a path and for the
+    // scp form: there the loop below fails at the first component, or at the host.
     let floor = match base.find("://") {
         Some(at) => base[at + 3..].find('/').map_or(base.len(), |slash| at + 3 + slash),
         None => 0,

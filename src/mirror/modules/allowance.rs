@@ -1,7 +1,8 @@
 //! Limits all submodules of one revision together, nested ones included. Pure.
 //!
-//! A few small repositories that name each other can expand to any number of submodules, each of which is fetched and stored
-//! separately. So they are counted before they are fetched, and the first submodule that exceeds a limit is refused.
+//! A few small repositories that name each other can expand to any number of submodules, each of which is fetched and
+//! stored separately. So they are counted before they are fetched, and the first submodule that exceeds a limit is
+//! refused.
 
 use crate::mirror::Options;
 use crate::payload::{Limits, Rule};
@@ -12,8 +13,8 @@ pub(super) const NESTED_MAX: usize = 16;
 /// The most submodules of a revision.
 pub(super) const COUNT_MAX: usize = 1_000;
 
-/// All submodules together may have this many times the entries that a payload may have, because when they are fetched it
-/// is not known which entries will be selected.
+/// All submodules together may have this many times the entries that a payload may have, because when they are fetched
+/// it is not known which entries will be selected.
 const FETCHED_PER_SELECTED: u64 = 8;
 
 /// What the submodules of one revision have used so far, and their limits.

@@ -1,8 +1,8 @@
 //! Parses `.gitmodules`, which declares a tree's submodules. Pure, and safe for hostile files.
 //!
 //! The syntax is that of git's configuration (git-config(1), "Syntax"). Only declarations of submodules are evaluated;
-//! nothing is included, expanded or run. Entries that git skips with a warning (a name that contains `..`) are errors here:
-//! otherwise the submodule would be missing from the generation, and nobody reads warnings.
+//! nothing is included, expanded or run. Entries that git skips with a warning (a name that contains `..`) are errors
+//! here: otherwise the submodule would be missing from the generation, and nobody reads warnings.
 
 use std::collections::BTreeMap;
 

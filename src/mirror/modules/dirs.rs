@@ -10,8 +10,8 @@ use crate::mirror::files::local;
 /// The directory of a mirror that holds the mirrors of its submodules.
 pub(in crate::mirror) const DIR: &str = "modules";
 
-/// Lists the subdirectories of `dir`; empty if it does not exist. Other entries are foreign; in particular symbolic links
-/// are not followed, because they could form cycles.
+/// Lists the subdirectories of `dir`; empty if it does not exist. Other entries are foreign; in particular symbolic
+/// links are not followed, because they could form cycles.
 pub(super) fn entries(dir: &Path) -> Result<Vec<String>, Error> {
     if !is_dir(dir) {
         return Ok(Vec::new());

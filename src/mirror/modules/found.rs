@@ -1,6 +1,6 @@
-//! Determines the submodules of a tree, recursively: entries that `.gitmodules` declares and that are gitlinks (commits of
-//! another repository). It only reads objects, so payloads and deltas need no network, and the result is a function of the
-//! tree.
+//! Determines the submodules of a tree, recursively: entries that `.gitmodules` declares and that are gitlinks (commits
+//! of another repository). It only reads objects, so payloads and deltas need no network, and the result is a function
+//! of the tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -205,8 +205,8 @@ impl Modules {
             return line;
         }
         match self.trees.get(path) {
-            // A payload has no empty directories, so a submodule with an empty tree stays a submodule entry, for which an
-            // empty directory is created.
+            // A payload has no empty directories, so a submodule with an empty tree stays a submodule entry, for which
+            // an empty directory is created.
             Some(tree) if tree.to_string() != EMPTY_TREE => Line { mode: DIRECTORY, id: *tree, ..line },
             _ => line,
         }
@@ -217,8 +217,8 @@ impl Modules {
         self.trees.contains_key(path)
     }
 
-    /// The rule that refuses a gitlink at `path` that should be published but that `.gitmodules` does not declare. `None`
-    /// if the gitlink is fine.
+    /// The rule that refuses a gitlink at `path` that should be published but that `.gitmodules` does not declare.
+    /// `None` if the gitlink is fine.
     pub(in crate::mirror) fn undeclared(&self, path: &[u8]) -> Option<Rule> {
         let asked = match self.asked {
             Submodules::Off => false,

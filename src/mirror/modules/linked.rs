@@ -1,12 +1,13 @@
-//! Registers a generation's submodules as linked worktrees of their own repositories, so that git commands work in them.
+//! Registers a generation's submodules as linked worktrees of their own repositories, so that git commands work in
+//! them.
 //!
 //! ```text
 //! .worktrees/<hash>/<path>/.git                    gitdir: ../…/.git/modules/<name>/worktrees/<commit>
 //! .git/modules/<name>/worktrees/<commit>/          as for the generation itself
 //! ```
 //!
-//! Generations with a submodule at the same commit share its worktree's administrative files. The index has the stat data
-//! of the newest generation; in an older one git compares contents.
+//! Generations with a submodule at the same commit share its worktree's administrative files. The index has the stat
+//! data of the newest generation; in an older one git compares contents.
 
 use std::path::Path;
 
@@ -47,8 +48,8 @@ impl RepositoryPath {
 }
 
 impl Objects {
-    /// Registers the submodules of a staged revision as worktrees, but for those that the selection left out. `staged` is
-    /// the tree's current path, `place` its final path.
+    /// Registers the submodules of a staged revision as worktrees, but for those that the selection left out. `staged`
+    /// is the tree's current path, `place` its final path.
     pub(in crate::mirror) fn link_modules(
         &self,
         revision: Revision,

@@ -1,13 +1,14 @@
-//! Submodules. Each has a mirror of its own inside the mirror of the repository that contains it, `DIR/modules/NAME`. So
-//! the properties of a mirror (one round trip, containment, depth, recovery from damage, bounded growth) apply to it, and no
-//! server learns the commits of another one.
+//! Submodules. Each has a mirror of its own inside the mirror of the repository that contains it, `DIR/modules/NAME`.
+//! So the properties of a mirror (one round trip, containment, depth, recovery from damage, bounded growth) apply to
+//! it, and no server learns the commits of another one.
 //!
-//! A payload needs no network and does not deal with mirrors: all their objects are read as one database, and a published
-//! submodule appears as a directory with its commit's tree.
+//! A payload needs no network and does not deal with mirrors: all their objects are read as one database, and a
+//! published submodule appears as a directory with its commit's tree.
 //!
-//! Files: `declared` parses `.gitmodules`; `address` resolves a submodule's URL and decides whether it is allowed; `found`
-//! determines the submodules of a tree; `allowance` limits all of them together; `dirs` finds their mirrors on disk; `linked`
-//! makes published submodules linked worktrees in git-sync's layout; this file fetches the mirrors and bounds their growth.
+//! Files: `declared` parses `.gitmodules`; `address` resolves a submodule's URL and decides whether it is allowed;
+//! `found` determines the submodules of a tree; `allowance` limits all of them together; `dirs` finds their mirrors on
+//! disk; `linked` makes published submodules linked worktrees in git-sync's layout; this file fetches the mirrors and
+//! bounds their growth.
 
 mod address;
 mod allowance;
@@ -75,15 +76,17 @@ pub(super) struct Child {
     mirror: Mirror,
 }
 
-/// The open mirrors of one repository's submodules, by directory name. A mirror is opened when it is first fetched from.
+/// The open mirrors of one repository's submodules, by directory name. A mirror is opened when it is first fetched
+/// from.
 pub(super) type Children = BTreeMap<String, Child>;
 
 /// A boxed future, because fetching a submodule's submodules is recursive.
 pub(super) type Fetching<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
 impl Mirror {
-    /// Ensures that the mirrors hold the submodules of a revision, recursively if configured, within the allowance for all
-    /// of them together. The revision itself must be in the mirror. `held` are the published revisions, newest first.
+    /// Ensures that the mirrors hold the submodules of a revision, recursively if configured, within the allowance for
+    /// all of them together. The revision itself must be in the mirror. `held` are the published revisions, newest
+    /// first.
     pub(super) fn fetch_modules<'a>(
         &'a mut self,
         revision: Revision,
@@ -148,8 +151,8 @@ impl Mirror {
         Ok(())
     }
 
-    /// Returns the bytes of the mirror's packs, and the number of entries below a commit's tree. The number is 0 if there
-    /// are too many trees to count; building the payload detects that.
+    /// Returns the bytes of the mirror's packs, and the number of entries below a commit's tree. The number is 0 if
+    /// there are too many trees to count; building the payload detects that.
     async fn measure(&self, commit: Revision) -> Result<(u64, u64), Error> {
         let layout = Arc::clone(&self.layout);
         let shared = Arc::clone(&self.shared);
@@ -195,8 +198,8 @@ impl Mirror {
         Ok(())
     }
 
-    /// Frees space in the mirrors of submodules by removing everything that the revisions in `keep` do not need. Returns
-    /// true if space was freed.
+    /// Frees space in the mirrors of submodules by removing everything that the revisions in `keep` do not need.
+    /// Returns true if space was freed.
     pub(super) fn free_modules(&mut self, keep: &[Revision]) -> Result<bool, Error> {
         let needed = self.modules_of(keep)?;
         let mut freed = self.remove_modules_but(&needed)?;
@@ -208,7 +211,8 @@ impl Mirror {
         Ok(freed)
     }
 
-    /// The submodules of the `held` revisions, by the directory name of their mirror, with the commits that each must hold.
+    /// The submodules of the `held` revisions, by the directory name of their mirror, with the commits that each must
+    /// hold.
     fn modules_of(&self, held: &[Revision]) -> Result<BTreeMap<String, Vec<Revision>>, Error> {
         let mut needed: BTreeMap<String, Vec<Revision>> = BTreeMap::new();
         if self.options.modules.asked == Submodules::Off {
@@ -299,7 +303,8 @@ fn links_in(store: &super::odb::Store, revision: Revision) -> Result<Vec<Link>, 
     links(&reader, commit.tree).map(|(links, _)| links).map_err(|error| error.into_error(revision))
 }
 
-/// The next object that must be fetched before the submodules of a revision can be listed; `None` if no object is missing.
+/// The next object that must be fetched before the submodules of a revision can be listed; `None` if no object is
+/// missing.
 pub(super) fn absent_of_links(
     store: &super::odb::Store,
     revision: Revision,
@@ -317,8 +322,8 @@ fn readable_links(store: &super::odb::Store, revisions: &[Revision]) -> Vec<Vec<
     revisions.iter().filter_map(|revision| links_in(store, *revision).ok()).collect()
 }
 
-/// Removes the mirrors of submodules for which `needed` is false, and returns their names. Does nothing if `exclusive` is
-/// `None` because there are readers.
+/// Removes the mirrors of submodules for which `needed` is false, and returns their names. Does nothing if `exclusive`
+/// is `None` because there are readers.
 fn remove_all_but(
     dir: &Path,
     exclusive: Option<MutexGuard<'_, ()>>,
@@ -354,8 +359,8 @@ fn module_error(revision: Revision, path: &str, url: &str, error: Error) -> Erro
     }
 }
 
-/// The directory name of a submodule's mirror, unique for each submodule name: special bytes are written as `%xx`, and a
-/// result that is too long is replaced by `%%` and a digest.
+/// The directory name of a submodule's mirror, unique for each submodule name: special bytes are written as `%xx`, and
+/// a result that is too long is replaced by `%%` and a digest.
 fn dir_name(name: &str) -> String {
     let mut key = String::new();
     for byte in name.bytes() {
