@@ -16,7 +16,7 @@ use super::{Base, Error, Selection};
 use crate::payload::{Delta, DeltaBuilder, Kind, Node, Parts, join};
 use crate::revision::{ObjectId, Revision};
 
-/// Whether a directory contains something selected, in the old and in the new tree.
+/// Records whether a directory contains something selected in the old tree and in the new tree.
 #[derive(Clone, Copy, Default)]
 struct Presence {
     old: bool,

@@ -17,7 +17,9 @@ pub(super) struct Turns {
 
 /// A permit to index a pack, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Turn<'a>(#[expect(dead_code, reason = "it is given back")] Option<SemaphorePermit<'a>>);
+pub(super) struct Turn<'a>(
+    #[expect(dead_code, reason = "released when dropped")] Option<SemaphorePermit<'a>>,
+);
 
 impl Turns {
     /// Bytes of a pack that are received before its turn, and kept in memory until then.
