@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn an_end_of_what_is_known_is_no_end_of_history() {
-        // 5 - 4 - 3 - (2 is not here)
+        // 5 - 4 - 3 - (2 is absent)
         let known = graph(&[(5, &[4]), (4, &[3]), (3, &[2])]);
         assert_eq!(known.relation(id(3), id(5)), Relation::Ahead);
         assert_eq!(known.relation(id(2), id(5)), Relation::Ahead, "a parent is known before it is here");
@@ -281,16 +281,16 @@ mod tests {
 
     #[test]
     fn what_two_tips_have_in_common_need_not_be_known_further() {
-        // Both come from 2, below which nothing is known; 5 is a merge of a side branch that is known to its root.
+        // Both descend from 2, whose parent is absent; 5 merges a side branch that is known down to its root.
         let known = graph(&[(5, &[3, 7]), (7, &[]), (3, &[2]), (6, &[2]), (2, &[1])]);
         assert_eq!(known.relation(id(6), id(5)), Relation::Diverged);
-        // The side branch's history is not known, and 6 may be in it.
+        // The side branch's history is not known completely, and may contain 6.
         let open = graph(&[(5, &[3, 7]), (7, &[8]), (3, &[2]), (6, &[2]), (2, &[1])]);
         assert_eq!(open.relation(id(6), id(5)), Relation::Unknown);
     }
 
     proptest! {
-        /// Whatever part of a history is known: an answer is the truth, or none is given.
+        /// Whichever part of a history is known, the answer is correct or unknown.
         #[test]
         fn what_is_answered_is_true(
             parents in proptest::collection::vec(proptest::collection::vec(0usize..40, 0..3), 2..40),

@@ -366,7 +366,7 @@ mod tests {
         builder.insert_object(super::super::odb::oid(&id), None).unwrap();
         builder.write(&dir.path().join("objects/pack"), 0o644).unwrap();
         assert_eq!(read(dir.path(), &id).unwrap(), b"content");
-        // libgit2 would go on to the file if it could not use the pack.
+        // If libgit2 could not use the pack, it would read the loose file.
         let packs = std::fs::read_dir(dir.path().join("objects/pack")).unwrap();
         let pack = packs
             .map(|entry| entry.unwrap().path())

@@ -158,7 +158,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let repository = dir.path();
         git(repository, "init -q");
-        // Long and alike, so that most are differences to others, and many in a row.
+        // Long and similar files, so that git stores most of them as deltas, in long chains.
         let text: String = (0..2_000).map(|line| format!("line {}\n", line * 7919 % 10_007)).collect();
         for number in 0..60 {
             let file = repository.join(format!("d{}", number % 5)).join(number.to_string());
@@ -182,7 +182,7 @@ mod tests {
         }
         assert_eq!((blobs, found.0.len()), (60, 60));
 
-        // Of a pack that was cut or overwritten nothing is said that it does not say.
+        // A truncated or overwritten pack yields no wrong blobs.
         let pack = indexes[0].with_extension("pack");
         let whole = std::fs::read(&pack).unwrap();
         std::fs::remove_file(&pack).unwrap();

@@ -257,7 +257,7 @@ mod tests {
             (&["jobs/a/*.yaml", "x/*"], "jobs/b", false),
             (&["**/*.yaml"], "anything", true),
             (&["OWNERS"], "jobs", false),
-            (&["{a,b}/*"], "c", true), // what is literal ends at the brace
+            (&["{a,b}/*"], "c", true), // the literal prefix ends at the brace
         ] {
             assert_eq!(reaches(globs, dir), expected, "{globs:?}: {dir}");
         }
