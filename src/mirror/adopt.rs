@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use fs_err as fs;
 
 use super::error::Error;
-use super::files::{TIP, local, names, sync_dir};
+use super::files::{TIP, fsync, local, names};
 use super::layout::{Layout, boundary_of, tip_of};
 use crate::revision::ObjectId;
 
@@ -64,7 +64,7 @@ fn link(layout: &Layout, other: &Path) -> Result<(), Error> {
         }
     }
     if layout.is_durable() {
-        sync_dir(&to)?;
+        fsync(&to)?;
     }
     layout.set_shallow(&boundary_of(other))
 }

@@ -38,7 +38,7 @@ pub(super) fn replace(path: &Path, content: &[u8], durable: bool) -> Result<(), 
     };
     write().map_err(local("write", path))?;
     match path.parent() {
-        Some(parent) if durable => sync_dir(parent),
+        Some(parent) if durable => fsync(parent),
         _ => Ok(()),
     }
 }
@@ -74,9 +74,9 @@ pub(super) fn ignore_absent(removed: io::Result<()>) -> io::Result<()> {
     removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
-/// Fsyncs a directory, which makes the names in it durable. For a file it fsyncs the content.
-pub(super) fn sync_dir(dir: &Path) -> Result<(), Error> {
-    fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(local("sync", dir))
+/// Makes a file's content, or the names in a directory, durable.
+pub(super) fn fsync(path: &Path) -> Result<(), Error> {
+    fs::File::open(path).and_then(|file| file.sync_all()).map_err(local("sync", path))
 }
 
 /// Converts an I/O error to [`Error::Local`] with the failed action and the path.

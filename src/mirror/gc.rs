@@ -34,7 +34,7 @@ use fs_err as fs;
 
 use super::closure::tree_closure;
 use super::error::Error;
-use super::files::{local, sync_dir};
+use super::files::{fsync, local};
 use super::gc_plan::{GcPlan, plan_gc, too_many};
 use super::indexer::{self, Job, Needs, Report, Task};
 use super::layout::Pack;
@@ -256,7 +256,7 @@ impl Mirror {
                 let _ = fs::remove_file(self.pack(name, suffix)); // written by git only; most packs have none
             }
         }
-        if self.options.durable { sync_dir(&self.layout.dir().join("objects/pack")) } else { Ok(()) }
+        if self.options.durable { fsync(&self.layout.dir().join("objects/pack")) } else { Ok(()) }
     }
 
     fn ids(&self, name: &str) -> Result<Vec<ObjectId>, Error> {

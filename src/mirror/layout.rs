@@ -33,8 +33,7 @@ use fs_err as fs;
 
 use super::error::{Error, Libgit2};
 use super::files::{
-    BROKEN, HISTORY, MARK, TIP, ignore_absent, local, names, remove_matching, remove_scratch, replace,
-    sync_dir,
+    BROKEN, HISTORY, MARK, TIP, fsync, ignore_absent, local, names, remove_matching, remove_scratch, replace,
 };
 use super::foreign_files;
 use super::repo_kind::{self, RepoKind};
@@ -154,7 +153,7 @@ impl Layout {
         })?;
         if self.durable {
             for name in ["config", "HEAD", "objects", "refs", "."] {
-                sync_dir(&self.dir.join(name))?; // fsync(2) is the same for a file
+                fsync(&self.dir.join(name))?;
             }
         }
         Ok(())
@@ -310,7 +309,7 @@ impl Layout {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(local("make", parent))?;
             if self.durable {
-                sync_dir(&self.dir.join("refs"))?;
+                fsync(&self.dir.join("refs"))?;
             }
         }
         self.replace(&path, format!("{tip}\n").as_bytes())
@@ -324,7 +323,7 @@ impl Layout {
         }
         ignore_absent(fs::remove_file(&path)).map_err(local("remove", &path))?;
         match path.parent() {
-            Some(parent) if self.durable => sync_dir(parent),
+            Some(parent) if self.durable => fsync(parent),
             _ => Ok(()),
         }
     }

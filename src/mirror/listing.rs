@@ -8,7 +8,7 @@ use super::delta::{TREES_MAX, pairs};
 use super::lack::Lack;
 use super::modules::Modules;
 use super::odb::{ObjectReader, Peeled};
-use super::tree::{Budget, FORMAT, LINK, Line, Lines, REGULAR, Sorted, lines};
+use super::tree::{Budget, FORMAT, LINK, Line, Lines, REGULAR, Sorted, lines, push_name};
 use super::tree_to_payload::target;
 use super::{Error, Objects};
 use crate::payload::{Limits, Refusal, Rule, escaped, join};
@@ -99,11 +99,7 @@ impl Walk<'_> {
         let lines = lines(&id, object.data()).map_err(damaged)?;
         self.budget.enter(reader, &id, &self.path, lines.len())?;
         for line in lines {
-            let end = self.path.len();
-            if end > 0 {
-                self.path.push(b'/');
-            }
-            self.path.extend_from_slice(line.name);
+            let end = push_name(&mut self.path, line.name);
             let line = self.modules.checked_out(&self.path, line);
             self.line(&line)?;
             self.path.truncate(end);

@@ -21,7 +21,7 @@ use super::modules;
 use super::odb::ObjectReader;
 use super::repo_kind;
 use super::sparse::Patterns;
-use super::tree::{Budget, DIRECTORY, FORMAT, LINK, REGULAR, lines};
+use super::tree::{Budget, DIRECTORY, FORMAT, LINK, REGULAR, lines, push_name};
 use super::wire::Request;
 use super::{Mirror, Selection};
 use crate::payload::{Limits, Refusal, Rule, escaped};
@@ -157,11 +157,7 @@ impl Walk<'_> {
         let lines = lines(&id, tree.data()).map_err(damaged)?;
         self.budget.enter(reader, &id, &self.path, lines.len())?;
         for line in lines {
-            let end = self.path.len();
-            if end > 0 {
-                self.path.push(b'/');
-            }
-            self.path.extend_from_slice(line.name);
+            let end = push_name(&mut self.path, line.name);
             let wanted = self
                 .patterns
                 .is_none_or(|patterns| patterns.wants(&self.path, line.matches_as_dir(), inherited));

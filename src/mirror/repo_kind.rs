@@ -19,7 +19,7 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
 use super::error::{Error, Libgit2};
-use super::files::{BROKEN, MARK, ignore_absent, local, names, remove_matching, replace, sync_dir};
+use super::files::{BROKEN, MARK, fsync, ignore_absent, local, names, remove_matching, replace};
 use crate::revision::ObjectId;
 
 /// The branch that git-sync keeps at the published revision.
@@ -76,7 +76,7 @@ pub(super) fn init(dir: &Path, durable: bool) -> Result<(), Error> {
         }
         if durable {
             for name in ["config", "HEAD", "objects", "refs", "."] {
-                sync_dir(&dir.join(name))?; // fsync(2) is the same for a file
+                fsync(&dir.join(name))?;
             }
         }
     }
@@ -173,9 +173,9 @@ pub(super) fn configure(dir: &Path, key: &str, value: &str) -> Result<(), Error>
     };
     copy().map_err(local("copy", &path))?;
     git2::Config::open(&temporary).and_then(|mut config| config.set_str(key, value)).map_err(failed)?;
-    sync_dir(&temporary)?; // fsync(2) is the same for a file
+    fsync(&temporary)?;
     fs::rename(&temporary, &path).map_err(local("replace", &path))?;
-    sync_dir(dir)
+    fsync(dir)
 }
 
 /// Removes lock files that an interrupted git or git-sync left.

@@ -99,6 +99,16 @@ fn split(raw: &[u8]) -> Option<(Line<'_>, &[u8])> {
     Some((Line { mode, name, id: ObjectId(*id) }, rest))
 }
 
+/// Appends a name to the path of a walk. Returns the path's previous length, to which the walk truncates it afterwards.
+pub(super) fn push_name(path: &mut Vec<u8>, name: &[u8]) -> usize {
+    let end = path.len();
+    if end > 0 {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
+    end
+}
+
 /// Checks that all entries of a tree are well-formed and returns an iterator over them. It parses the raw bytes each
 /// time instead of keeping parsed entries, because a tree may have a million of them.
 pub(super) fn lines<'a>(id: &ObjectId, raw: &'a [u8]) -> Result<Lines<'a>, Lack> {

@@ -6,7 +6,7 @@ use super::lack::Lack;
 use super::modules::Modules;
 use super::odb::{ObjectReader, Peeled};
 use super::sparse::Patterns;
-use super::tree::{Budget, Line, lines};
+use super::tree::{Budget, Line, lines, push_name};
 use super::{Error, Selection};
 use crate::payload::{Builder, DirIndex, Kind, Node, Parts, Payload, Rule};
 use crate::revision::{ObjectId, Revision};
@@ -66,11 +66,7 @@ impl Walk<'_> {
         let lines = lines(&id, object.data()).map_err(|lack| self.damaged(lack))?;
         self.budget.enter(reader, &id, &self.path, lines.len())?;
         for line in lines {
-            let end = self.path.len();
-            if end > 0 {
-                self.path.push(b'/');
-            }
-            self.path.extend_from_slice(line.name);
+            let end = push_name(&mut self.path, line.name);
             let line = self.modules.checked_out(&self.path, line);
             let wanted = self
                 .patterns

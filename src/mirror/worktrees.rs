@@ -27,7 +27,7 @@ use std::path::Path;
 use fs_err as fs;
 
 use super::error::Error;
-use super::files::{local, names, replace, sync_dir};
+use super::files::{fsync, local, names, replace};
 use super::modules::RepositoryPath;
 use super::repo_kind::{self, BRANCH, UNFINISHED};
 use super::sparse::Patterns;
@@ -67,7 +67,7 @@ impl Objects {
         let file = |name: &str, content: &[u8]| -> Result<(), Error> {
             let path = fresh.join(name);
             fs::write(&path, content).map_err(local("write", &path))?;
-            if durable { sync_dir(&path) } else { Ok(()) } // fsync(2) is the same for a file
+            if durable { fsync(&path) } else { Ok(()) }
         };
         if selection.sparse.is_some() {
             repo_kind::configure(git, "extensions.worktreeConfig", "true")?;
@@ -82,15 +82,15 @@ impl Objects {
             git_index::write(&index, reader, at, selection, patterns.as_ref(), staged, &self.cancel)
         })?;
         if durable {
-            sync_dir(&index)?;
+            fsync(&index)?;
         }
         if let Some(text) = &selection.sparse {
             file("info/sparse-checkout", text.as_bytes())?;
             file("config.worktree", b"[core]\n\tsparseCheckout = true\n\tsparseCheckoutCone = false\n")?;
         }
         if durable {
-            sync_dir(&info)?;
-            sync_dir(&fresh)?;
+            fsync(&info)?;
+            fsync(&fresh)?;
         }
         let branch = git.join(BRANCH);
         fs::create_dir_all(git.join("refs/heads")).map_err(local("make", &branch))?;
@@ -99,7 +99,7 @@ impl Objects {
         fs::create_dir_all(&worktrees).map_err(local("make", &worktrees))?;
         let admin = worktrees.join(revision.to_string());
         repo_kind::exchange(&fresh, &admin).map_err(local("put in place", &admin))?; // step 3
-        if durable { sync_dir(&worktrees) } else { Ok(()) }
+        if durable { fsync(&worktrees) } else { Ok(()) }
     }
 
     /// The revision that the `HEAD` of a generation's worktree names now; a different one once somebody committed in

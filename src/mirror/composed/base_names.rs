@@ -10,7 +10,7 @@ use super::overlay::Overlay;
 use crate::configmap::{Dialect, Pattern, Patterns};
 use crate::mirror::error::Error;
 use crate::mirror::odb::ObjectReader;
-use crate::mirror::tree::{Budget, FORMAT, LINK, REGULAR, lines};
+use crate::mirror::tree::{Budget, FORMAT, LINK, REGULAR, lines, push_name};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Revision};
 
@@ -176,11 +176,7 @@ impl<'a> Walk<'a> {
         let lines = lines(&id, object.data()).map_err(damaged)?;
         self.budget.enter(self.reader, &id, &self.path, lines.len())?;
         for line in lines {
-            let end = self.path.len();
-            if end > 0 {
-                self.path.push(b'/');
-            }
-            self.path.extend_from_slice(line.name);
+            let end = push_name(&mut self.path, line.name);
             let is_file = matches!(line.mode & FORMAT, REGULAR | LINK);
             let flow = if line.is_dir() && self.patterns.reach_below(&self.path) {
                 self.tree(line.id, depth + 1, accept)?

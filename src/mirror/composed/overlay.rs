@@ -11,7 +11,7 @@ use super::Part;
 use crate::mirror::error::Error;
 use crate::mirror::odb::ObjectReader;
 use crate::mirror::sparse::Patterns;
-use crate::mirror::tree::{DIRECTORY, FORMAT, Line, SUBMODULE, lines};
+use crate::mirror::tree::{DIRECTORY, FORMAT, Line, SUBMODULE, lines, push_name};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Revision};
 
@@ -187,11 +187,7 @@ impl Overlay<'_> {
         let mut kept = Vec::new();
         let mut is_same = true;
         for (name, item) in all {
-            let end = path.len();
-            if end > 0 {
-                path.push(b'/');
-            }
-            path.extend_from_slice(&name);
+            let end = push_name(path, &name);
             let wanted = patterns.wants(path, item.matches_as_dir(), inherited);
             let found = if item.is_dir() {
                 self.filtered(revision, patterns, item.id, path, wanted)?
@@ -273,11 +269,7 @@ impl Overlay<'_> {
         }
         let mut entries = Vec::new();
         for (name, (items, placed)) in names {
-            let end = path.len();
-            if end > 0 {
-                path.push(b'/');
-            }
-            path.extend_from_slice(&name);
+            let end = push_name(path, &name);
             let found = self.entry(path, items, placed)?;
             path.truncate(end);
             entries.extend(found.map(|item| (name, item)));

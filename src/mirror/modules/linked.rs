@@ -16,7 +16,7 @@ use fs_err as fs;
 use super::dirs::DIR;
 use super::{dir_name, links_in};
 use crate::mirror::error::Error;
-use crate::mirror::files::{local, sync_dir};
+use crate::mirror::files::{fsync, local};
 use crate::mirror::{Objects, Selection, Submodules};
 use crate::revision::Revision;
 
@@ -77,8 +77,8 @@ impl Objects {
             let file = staged.join(".git");
             fs::write(&file, repository.pointer(commit)).map_err(local("write", &file))?;
             if self.shared.durable {
-                sync_dir(&file)?; // fsync(2) is the same for a file
-                sync_dir(&staged)?;
+                fsync(&file)?;
+                fsync(&staged)?;
             }
         }
         Ok(())
