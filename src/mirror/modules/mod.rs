@@ -119,12 +119,12 @@ impl Mirror {
             let url =
                 self.address(&link).map_err(|why| refuse(&link, Rule::Submodule { why: why.to_string() }))?;
             // In the order of `held`: newest first.
-            let held: Vec<_> = before.iter().flatten().filter(|old| old.name == link.name).collect();
-            let held: Vec<_> = held.into_iter().map(|old| Revision(old.commit)).collect();
+            let same = before.iter().flatten().filter(|old| old.name == link.name);
+            let held: Vec<_> = same.map(|old| Revision(old.commit)).collect();
             let tip = Tip { name: None, object: link.commit, peeled: Some(link.commit) };
             allowance.enter(&link.path).map_err(|rule| refuse(&link, rule))?;
             let child = self.child(&link.name, &url, link.commit).await?;
-            let before = child.received_bytes();
+            let received_before = child.received_bytes();
             let usual = child.options.wire.max_fetch_bytes;
             child.options.wire.max_fetch_bytes = allowance.fetch_bytes(usual);
             let fetched = child.fetch_own(&tip, &held).await;
@@ -143,8 +143,7 @@ impl Mirror {
                 }
                 Err(error) => Err(error),
             };
-            let received = child.received_bytes() - before;
-            self.received += received;
+            self.received += child.received_bytes() - received_before;
             done.map_err(|error| module_error(revision, &link.path, &url, error))?;
             allowance.leave();
         }
