@@ -1,9 +1,10 @@
-//! git's sparse patterns, deciding which files of a tree are wanted.
+//! git's sparse-checkout patterns, which select files of a tree.
 //!
-//! The syntax is gitignore's with the meaning turned round: the last pattern that matches decides, `!` drops. A path that
-//! no pattern matches takes the decision of its directory, and the top is dropped (git-sparse-checkout(1), "INTERNALS";
-//! `clear_ce_flags` in git's unpack-trees.c). Files written by cone mode are the same syntax and mean the same.
-//! Directories exist only where something below them is wanted.
+//! The syntax is gitignore's with inverted meaning: the last pattern that matches a path decides; it selects the path,
+//! or with `!` deselects it. A path that no pattern matches inherits the decision of its directory, and the top
+//! directory is not selected (git-sparse-checkout(1), "INTERNALS"; `clear_ce_flags` in git's unpack-trees.c). Files
+//! written in cone mode have the same syntax and meaning. A payload only has directories that contain something
+//! selected.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -14,10 +15,7 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use super::Error;
 
-/// Reads patterns and forgets them.
-///
-/// # Errors
-/// The first bad one.
+/// Checks the syntax of patterns. The error names the first malformed one.
 pub fn check_sparse(patterns: &[String]) -> Result<(), Error> {
     match patterns {
         [] => Ok(()),
@@ -30,7 +28,7 @@ pub fn check_sparse(patterns: &[String]) -> Result<(), Error> {
 pub(super) struct Patterns(Gitignore);
 
 impl Patterns {
-    /// Reads the content of a sparse-checkout file.
+    /// Parses the content of a sparse-checkout file.
     pub(super) fn parse(text: &str) -> Result<Self, Error> {
         let bad = |line: &str, error: &ignore::Error| Error::Sparse {
             line: line.to_owned(),
@@ -43,7 +41,7 @@ impl Patterns {
         builder.build().map(Self).map_err(|error| bad(text, &error))
     }
 
-    /// Whether `path` is wanted, where its directory's answer is `inherited`.
+    /// Returns true if `path` is selected. `inherited` is the decision for its directory.
     pub(super) fn wants(&self, path: &[u8], is_dir: bool, inherited: bool) -> bool {
         match self.0.matched(Path::new(OsStr::from_bytes(path)), is_dir) {
             Match::None => inherited,
