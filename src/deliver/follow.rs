@@ -1,10 +1,10 @@
-//! Delivers at every new revision, for as long as the process runs.
+//! Delivers every new revision, for as long as the process runs.
 //!
-//! The ref is asked every period; a trigger only shortens the wait. A revision whose every target has its definite
-//! result is not touched again before the resync, which reads everything and repairs what other writers changed. What
-//! failed and may pass by itself is tried again after a backoff; what an operator has to repair in a cluster, a right
-//! that is missing or a ConfigMap of another owner, every minute or so: the cluster does not notify us of the repair.
-//! Two deliveries begin at least so far apart, so commits in quick succession become one delivery of the newest.
+//! The remote is polled every period; a trigger only shortens the wait. Once every target of a revision has its definite
+//! result, nothing is read until the resync, which reads everything and repairs what other writers changed. Transient
+//! failures are tried again with backoff. What an operator has to repair in a cluster (a missing right, a ConfigMap of
+//! another owner) is tried again every minute or so, as the cluster does not notify us of the repair. Two deliveries
+//! start at least `min_interval` apart, so commits in quick succession become one delivery of the newest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,65 +19,66 @@ use crate::retry::{Backoff, jittered, random_fraction};
 use crate::revision::Revision;
 use crate::sources::{Source, SourceError};
 
-/// The resync of a fleet that was started at once is spread over this part of its period.
+/// Jitter of the resync, so that a fleet that was started at once does not resync at once.
 const SPREAD: f64 = 0.2;
 
-/// How often, and how patiently.
+/// The intervals and limits of the loop.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rhythm {
-    /// From one question to the next; none where another loop polls, and triggers when there is something new.
+    /// The polling period; `None` if another loop polls and triggers this one.
     pub period: Option<Duration>,
-    /// Two deliveries begin at least so far apart; the newest revision wins.
+    /// The least time between the starts of two deliveries; the newest revision wins.
     pub min_interval: Duration,
-    /// From one look at everything to the next, a fifth of it more or less.
+    /// The time between two deliveries that read everything, a fifth of it more or less.
     pub resync: Duration,
-    /// The same while something is denied or refused.
+    /// The same while something is forbidden or refused.
     pub denied: Duration,
-    /// After failures.
+    /// The wait after failures.
     pub backoff: Backoff,
-    /// Every wait is moved by up to this fraction of itself.
+    /// Each wait varies by up to this fraction of itself.
     pub jitter: f64,
-    /// What is not done within this is skipped, reported and tried again.
+    /// The longest that one delivery may take. Targets that are not done by then are skipped, reported and tried again.
     pub limit: Duration,
-    /// End after the first delivery.
+    /// Return after the first delivery.
     pub once: bool,
 }
 
-/// What is going on.
+/// What the loop reports.
 #[derive(Debug)]
 pub enum LoopEvent<'a> {
-    /// The remote is asked, and if there is anything to deliver it is delivered.
+    /// An attempt begins: the remote is asked, and what is new is delivered.
     Begins(Trigger),
-    /// There was nothing to do: the result of the last delivery remains.
+    /// There is nothing new: the result of the last delivery stands.
     Unchanged {
-        /// Whether that was a success.
+        /// True if the last delivery was a success.
         success: bool,
     },
     /// A delivery ended.
     Delivered(&'a Report),
-    /// The remote could not be asked, or its revision not be planned. Nothing was touched.
+    /// The remote did not answer, or its revision could not be planned. Nothing was written.
     Failed(&'a SourceError),
-    /// Nothing happens for so long, unless triggered.
+    /// The loop waits this long, unless it is triggered.
     Waits(Duration),
-    /// A trigger was pending, and the process ends first.
+    /// The process shuts down while a trigger is pending.
     Unanswered,
 }
 
-/// What is known from turn to turn.
+/// What the loop remembers between attempts.
 #[derive(Default)]
 struct LoopState {
-    /// Its targets have their definite results, and whether all of them are successes.
+    /// The revision whose targets all have definite results, and whether those are all successes.
     settled: Option<(Revision, bool)>,
-    /// When everything is to be looked at again.
+    /// When everything is to be read again.
     verify: Option<Instant>,
-    /// When the last delivery began.
+    /// When the last delivery started.
     begun: Option<Instant>,
+    /// Consecutive failures.
     failures: u32,
-    /// The last failure was one of a delivery, not of the remote.
+    /// True if the last failure was one of a delivery, false if the remote failed.
     delivered: bool,
 }
 
-/// Runs until the process drains; with `once` until the first delivery, whose result it returns.
+/// Runs until shutdown; with `once` until the first delivery, whose result it returns.
 pub async fn follow<S: Source>(
     source: Arc<S>,
     clusters: &impl Directory,
@@ -89,7 +90,7 @@ pub async fn follow<S: Source>(
 ) -> Option<Result<Report, SourceError>> {
     let mut known = LoopState::default();
     let mut trigger = Trigger::StartUp;
-    // A trigger is pending, and the attempt has not begun.
+    // A trigger has been received whose attempt has not begun.
     let mut pending = false;
     while !draining.is_cancelled() {
         pending = false;
@@ -112,8 +113,8 @@ pub async fn follow<S: Source>(
             (0, None) => verify,
             (failures, _) => {
                 let delay = rhythm.backoff.delay(failures);
-                // The remote answered. What else failed may be a right, too, and nothing notifies us when it is
-                // granted.
+                // The remote answered, so the failure may be a missing right, and nothing notifies us when it is
+                // granted: the wait is capped.
                 let delay = if known.delivered { delay.min(rhythm.denied) } else { delay };
                 jittered(delay, rhythm.jitter, random_fraction())
             }
@@ -138,15 +139,15 @@ pub async fn follow<S: Source>(
     None
 }
 
-/// What follows from one question's answer.
+/// The result of one attempt.
 enum Done {
-    /// Nothing: the revision is settled, and whether with success.
+    /// The ref names the settled revision: true if its delivery was a success.
     Unchanged(bool),
-    /// A delivery, or why there was none.
+    /// The delivery, or why there was none.
     Tried(Result<Report, SourceError>),
 }
 
-/// One question, and what follows from its answer. `None`: the process drains.
+/// Asks the remote, and delivers if its revision is new or the resync is due. `None` at shutdown.
 async fn turn<S: Source>(
     source: &Arc<S>,
     clusters: &impl Directory,

@@ -1,7 +1,7 @@
-//! Namespaces that no rule names any more, found by the inventories in them, so that pruning reaches them, too.
+//! Finds namespaces that no rule names any more, by the inventories in them, so that pruning reaches them.
 //!
-//! An inventory is found by its name, in the whole cluster, never by a label. Where the right to that is missing the
-//! namespaces that rules name are pruned all the same.
+//! Inventories are found by name in the whole cluster, never by a label. Without the right to list them there, only the
+//! namespaces that rules name are pruned.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::human;
 use crate::revision::Relation;
 use crate::sources::Source;
 
-/// Namespaces of this cluster with an inventory of ours that no rule names any more.
+/// Returns the namespaces of this cluster that have an inventory of ours and that no rule names any more.
 pub(super) async fn namespaces(
     reader: SurveyContext<'_>,
     cluster: &str,
@@ -23,7 +23,7 @@ pub(super) async fn namespaces(
 ) -> Result<Vec<String>, Error> {
     let owner = &reader.policy.owner;
     let marker = owner.marker();
-    // A cluster that no rule names is not waited for.
+    // No retries for a cluster that no rule names: an unreachable one must not hold up the delivery.
     let tries = if desired.namespaces(cluster).next().is_some() { reader.options.tries } else { 1 };
     let options = Options { tries, ..reader.options.clone() };
     let found = retried(&options, reader.cancel, || reader.cluster.everywhere(&marker)).await?;
@@ -35,7 +35,8 @@ pub(super) async fn namespaces(
     Ok(forgotten.map(|meta| meta.namespace).collect())
 }
 
-/// It is not known which namespaces are forgotten: in them nothing is pruned. Returns what makes that a failure.
+/// Reports that the orphaned namespaces could not be found, so that nothing is pruned in them. That is a note if no rule
+/// names the cluster or the right to list is missing; otherwise a failure, which is returned.
 pub(super) fn orphans_unknown(error: &Error, unneeded: bool, notes: &mut Notes) -> Option<String> {
     let line = human::one_line(error);
     if unneeded {
@@ -49,10 +50,10 @@ pub(super) fn orphans_unknown(error: &Error, unneeded: bool, notes: &mut Notes) 
     None
 }
 
-/// Forgotten namespaces in which another instance may use our owner's name, and what it wrote is not ours to
-/// delete: those of which the remote knows nothing, because it does not have the revision that they are recorded
-/// at; and those that were written by rules which these did not come from. So are those of which the remote did not
-/// say.
+/// Returns the orphaned namespaces in which nothing may be deleted, with the results of their targets. Another
+/// installation may use our owner's name there, if the remote does not have the revision that the inventory records, or
+/// if the inventory was written by rules that ours do not descend from. Nothing is deleted either if the remote did not
+/// say how the revisions are related.
 pub(super) async fn foreign_namespaces<S: Source>(
     reader: SurveyContext<'_>,
     source: &S,
@@ -72,7 +73,7 @@ pub(super) async fn foreign_namespaces<S: Source>(
         };
         let relation = match relation {
             Ok(relation) => relation,
-            // Nothing is deleted because of a question that was not answered: it is put again.
+            // Nothing is deleted while the relation is unknown; the next attempt asks again.
             Err(error) => {
                 let why =
                     format!("the relation of the revision to the one recorded here is not known: {error}");
@@ -84,7 +85,7 @@ pub(super) async fn foreign_namespaces<S: Source>(
             }
         };
         let gone = recorded.filter(|_| relation == Some(Relation::UnknownToRemote));
-        // Where nothing is served there is nothing to compare with; that is all there is, and the floor's to stop.
+        // If no rule names any namespace of the cluster there is nothing to compare with; then only `PruneLimit` protects.
         let kin = served.is_empty()
             || space.marker.is_kin(&desired.rules, served.iter().map(|space| &space.marker));
         let (why, hint) = if let Some(gone) = gone {
@@ -109,7 +110,7 @@ pub(super) async fn foreign_namespaces<S: Source>(
     refused
 }
 
-/// What is in a forgotten namespace, and stays.
+/// Returns the targets of an orphaned namespace, all with this outcome: they are left as they are.
 pub(super) fn kept_targets(
     cluster: &str,
     space: &Space,

@@ -1,9 +1,10 @@
-//! Only so many instances of a fleet work at once: a few Leases, of which each that has something to write takes one.
+//! Limits how many instances of a fleet write at once: a pool of Leases, of which each writing process holds one.
 //!
-//! It is for a fleet that is moved by one push: whatever their owners and clusters are, no more of them than that
-//! write, and their API servers, webhooks and watchers have a bounded load. A process takes one place, when the first
-//! of its clusters has something to write, and lets it go when the last one is done. Nothing rests on it: without the
-//! rights or the API, or when all places stay taken for too long, the work goes on without, and that is said once.
+//! It is for a fleet whose instances all react to one push: whatever their owners and clusters are, no more of them than
+//! the pool has places write at once, which bounds the load on API servers, webhooks and watchers. A process acquires
+//! one place when the first of its clusters has something to write, and releases it when the last one is done.
+//! Correctness does not depend on it: without the rights or the API, or when all places stay taken for too long, the work
+//! goes on without a place, and that is reported once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,7 +25,7 @@ use crate::configmap::apply::{SlotChoice, Standing, choose, names};
 use crate::human;
 use crate::retry::random_fraction;
 
-/// The pool as one delivery uses it.
+/// The pool, as the workers of one delivery share it.
 #[derive(Debug)]
 pub(super) struct Pool {
     places: PoolSpec,
@@ -35,7 +36,7 @@ pub(super) struct Pool {
     inside: Mutex<Inside>,
 }
 
-/// Who of this delivery works, and by which place.
+/// How many workers of this delivery are in the pool, and the place that they share.
 #[derive(Debug, Default)]
 struct Inside {
     workers: usize,
@@ -43,7 +44,7 @@ struct Inside {
 }
 
 impl Pool {
-    /// If one is asked for.
+    /// Returns the pool; `None` if none is configured.
     pub(super) fn of(
         leases: Option<&Leases>,
         clusters: &impl Directory,
@@ -58,12 +59,12 @@ impl Pool {
         Some(Self { places, home, leases, taker, cancel: cancel.clone(), inside: Mutex::default() })
     }
 
-    /// Returns when this worker may work, or all is to end. What is to be said about it, if anything.
+    /// Waits until this worker may write, or shutdown. Returns a note if it goes on without a place.
     pub(super) async fn enter(&self) -> Option<String> {
-        let mut inside = self.inside.lock().await; // its holder ends soon after a shutdown
+        let mut inside = self.inside.lock().await; // at shutdown its holder stops waiting for a place
         inside.workers += 1;
         if inside.workers > 1 {
-            return None; // by the place of those who came before, or without, as they do
+            return None; // shares the place of the worker that came first, or goes on without, as that one does
         }
         match self.place().await {
             Ok(place) => {
@@ -79,7 +80,7 @@ impl Pool {
         }
     }
 
-    /// A worker is done: after the last one, the place is free for another instance.
+    /// Ends one worker's use of the pool. The last worker releases the place.
     pub(super) async fn leave(&self) {
         let mut inside = self.inside.lock().await;
         inside.workers = inside.workers.saturating_sub(1);
@@ -90,7 +91,7 @@ impl Pool {
         }
     }
 
-    /// Waits for a place.
+    /// Waits for a free place and acquires it. `Err` says why there is none.
     async fn place(&self) -> Result<RenewedLease, String> {
         let home = self.home.as_ref().map_err(Clone::clone)?;
         let lease = |at: usize| Named {
@@ -99,7 +100,7 @@ impl Pool {
             name: &self.places.leases[at],
         };
         let count = self.places.leases.len();
-        let first = (random_fraction() * count as f64) as usize; // not all begin with the same
+        let first = (random_fraction() * count as f64) as usize; // spreads the instances over the Leases
         let mut looks: Vec<Option<ObservedLease>> = vec![None; count];
         let mut unusable: BTreeMap<usize, String> = BTreeMap::new();
         let began = Instant::now();
@@ -112,7 +113,7 @@ impl Pool {
                     Err(why) => drop(unusable.insert(at, why)),
                 }
             }
-            // One that is gone before we have it leaves the others.
+            // A Lease that turns out to be unusable is excluded, and the choice repeated among the others.
             loop {
                 let standings: Vec<Option<&Standing>> = (0..count)
                     .map(|at| {

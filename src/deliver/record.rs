@@ -1,4 +1,5 @@
-//! What is recorded of a cluster after its writes: the markers, then the ledgers, and what peers recorded meanwhile.
+//! Writes the records of a cluster: in each namespace the inventory (marker), before and after the writes, then the
+//! ledger. Detects that a peer wrote them meanwhile.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +16,15 @@ use crate::configmap::apply::Ledger;
 use crate::human;
 use crate::sources::Source;
 
-/// How recording ended.
+/// The outcome of recording.
 pub(super) enum Closed {
-    /// With what could not be recorded.
+    /// It is done, but for these failures.
     Done(Vec<String>),
-    /// A peer recorded something meanwhile.
+    /// A peer wrote an inventory meanwhile, or may have: the cluster has to be read again. Holds the error's text.
     Overtaken(String),
 }
 
-/// Records what is known now, where it differs from what is recorded.
+/// Writes the inventory and the ledger of each namespace where they differ from what was read.
 pub(super) async fn close<S: Source>(
     writer: &Writer<'_, S>,
     spaces: &[Space],
@@ -42,7 +43,7 @@ pub(super) async fn close<S: Source>(
     Closed::Done(failures)
 }
 
-/// One namespace.
+/// Writes the inventory and the ledger of one namespace.
 async fn close_one<S: Source>(
     writer: &Writer<'_, S>,
     space: &Space,
@@ -73,9 +74,9 @@ async fn close_one<S: Source>(
     Closed::Done(failures)
 }
 
-/// Names in each inventory what is about to be written and is not named there. An end between a write and its
-/// record leaves nothing that is not recorded. Where that cannot be recorded now, it is tried again, and reported,
-/// after the writes. `Err`: a peer recorded something meanwhile.
+/// Adds to each inventory the objects that are about to be created, so that a crash between a write and its record
+/// leaves no object that is not listed. Other failures to write an inventory are only logged: `close` tries again after
+/// the writes, and reports. Returns `Err` if a peer wrote an inventory meanwhile, or may have.
 pub(super) async fn announce<S: Source>(writer: &Writer<'_, S>, spaces: &mut [Space]) -> Result<(), String> {
     let announced = spaces.iter().map(async |space| {
         let marker = set::announced(space)?;
@@ -98,8 +99,8 @@ pub(super) async fn announce<S: Source>(writer: &Writer<'_, S>, spaces: &mut [Sp
     Ok(())
 }
 
-/// Removes our records from a namespace that holds nothing that we own any more; last the marker, by which it is
-/// found.
+/// Deletes the ledger and the inventory of a namespace in which we own nothing any more. The inventory goes last, as
+/// the namespace is found by it.
 async fn retire<S: Source>(writer: &Writer<'_, S>, space: &Space) -> Result<(), Error> {
     for meta in [&space.ledger_meta, &space.marker_meta].into_iter().flatten() {
         writer.reader.cluster.delete(meta, Mode::Write).await?;
@@ -107,7 +108,7 @@ async fn retire<S: Source>(writer: &Writer<'_, S>, space: &Space) -> Result<(), 
     Ok(())
 }
 
-/// Writes the ledger, over whatever a peer has written there meanwhile.
+/// Writes the ledger. After a conflict it reads the peer's ledger, merges, and tries again.
 async fn keep_ledger<S: Source>(
     writer: &Writer<'_, S>,
     space: &Space,

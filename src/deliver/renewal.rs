@@ -1,4 +1,4 @@
-//! One Lease: read, taken under the version that was read, renewed while it is held, released.
+//! One Lease: reads it, acquires it under the resourceVersion that was read, renews it in the background, releases it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,27 +16,27 @@ use crate::configmap::apply::{Holding, Standing, Watch};
 use crate::human;
 use crate::retry::random_fraction;
 
-/// A holder renews so many times within the duration.
+/// How many times a holder renews within a Lease's duration.
 const RENEWALS: u32 = 3;
-/// How long letting go may take.
+/// How long releasing a Lease may take.
 const LETTING_GO: Duration = Duration::from_secs(2);
 
-/// A holder of Leases.
+/// Acquires Leases under one identity.
 #[derive(Debug)]
 pub(super) struct Taker {
-    /// Our identity: unique among processes and runs.
+    /// The holder identity: unique among processes and runs.
     us: String,
-    /// What a look's moment counts from.
+    /// Times of observations count from here.
     begun: Instant,
-    /// How long a holder may be silent.
+    /// How long a Lease is valid without being renewed.
     duration: Duration,
-    /// What our Leases say of us.
+    /// Labels of our Leases.
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
     cancel: CancellationToken,
 }
 
-/// Which Lease.
+/// Identifies a Lease.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Named<'a> {
     pub(super) cluster: &'a Cluster,
@@ -44,7 +44,7 @@ pub(super) struct Named<'a> {
     pub(super) name: &'a str,
 }
 
-/// A Lease as it was last looked at.
+/// A Lease as it was last read.
 #[derive(Clone, Debug)]
 pub(super) struct ObservedLease {
     watch: Watch,
@@ -52,7 +52,7 @@ pub(super) struct ObservedLease {
     pub(super) standing: Standing,
 }
 
-/// A Lease that is renewed until it is released.
+/// A Lease that we hold. A task renews it until it is released.
 #[derive(Debug)]
 pub(super) struct RenewedLease {
     cluster: Cluster,
@@ -68,12 +68,12 @@ impl Taker {
         cancel: CancellationToken,
     ) -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let number = (random_fraction() * (1u64 << 53) as f64) as u64; // all bits that a f64 in 0..1 has
+        let number = (random_fraction() * (1u64 << 53) as f64) as u64; // the 53 random bits of an f64 in 0..1
         let us = format!("{host}_{}_{number:x}", std::process::id());
         Self { us, begun: Instant::now(), duration, labels, annotations, cancel }
     }
 
-    /// Looks at a Lease, again if it was looked at before.
+    /// Reads a Lease. `before` is the earlier observation, from which follows how long the holder has been silent.
     pub(super) async fn observe(
         &self,
         lease: Named<'_>,
@@ -91,7 +91,7 @@ impl Taker {
         Ok(ObservedLease { watch, lease: found.map(Box::new), standing })
     }
 
-    /// Takes a Lease as it was looked at. `None`: another writer was first.
+    /// Acquires a Lease under the version that was read. `None` if another process wrote it meanwhile.
     pub(super) async fn take(
         &self,
         lease: Named<'_>,
@@ -111,7 +111,7 @@ impl Taker {
         }
     }
 
-    /// What is written into a Lease when it is taken or renewed.
+    /// Returns the Lease as it is written when it is acquired.
     fn draft(&self, lease: Named<'_>, read: Option<&Lease>) -> LeaseDraft {
         let now = Timestamp::now();
         let mut labels = read.map(|read| read.meta.labels.clone()).unwrap_or_default();
@@ -131,7 +131,7 @@ impl Taker {
         }
     }
 
-    /// An answer that is worth waiting for.
+    /// Awaits an answer for at most the Lease's duration, at shutdown for [`LAST_ANSWER`].
     async fn within<T>(&self, act: impl Future<Output = T>) -> Result<T, String> {
         tokio::select! {
             biased;
@@ -151,7 +151,7 @@ impl RenewedLease {
         Self { cluster: cluster.clone(), stop, keeping }
     }
 
-    /// Soon. What could not be released expires by itself.
+    /// Releases the Lease within [`LETTING_GO`]. If that fails, it expires by itself.
     pub(super) async fn release(self) {
         let _ = timeout(LETTING_GO, self.release_now()).await;
     }
@@ -176,8 +176,8 @@ impl RenewedLease {
     }
 }
 
-/// Renews until it is stopped; the Lease as it is then, if it is still ours. Where it cannot be renewed, the work goes
-/// on.
+/// Renews a Lease until `stop`, and returns it as it is then; `None` if another holder took it. A failed renewal does not
+/// stop the work that the Lease is for.
 async fn keep(
     cluster: Cluster,
     draft: LeaseDraft,
@@ -205,7 +205,7 @@ async fn keep(
     }
 }
 
-/// Whether it was written or deleted since it was read.
+/// Returns true if the Lease was written or deleted since it was read.
 fn is_late(error: &Error) -> bool {
     match error.why {
         Failure::Conflict | Failure::Exists => true,

@@ -1,4 +1,5 @@
-//! A ref that goes back, or elsewhere, from what is recorded in a cluster: whether it means it, and what follows.
+//! Handles a ref whose revision does not descend from the one recorded in a cluster: waits in case a replica of the
+//! remote lags, then applies or refuses by [`OnRewind`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,12 +13,13 @@ use super::{OnRewind, or_cancelled};
 use crate::revision::{Relation, Revision};
 use crate::sources::{Recorded, Source};
 
-/// How often a ref that goes back is asked whether it means it.
+/// The pause between two requests to a remote whose ref went back.
 const LAG_PAUSE: Duration = Duration::from_millis(500);
 
-/// Whether the ref went back, or elsewhere, from what is recorded, and what follows from that if not writing.
+/// Checks the new revision against those that are recorded in the namespaces. Returns the outcome and its reason if
+/// nothing may be written now; `None` if writing may go on.
 ///
-/// `doubted` is until when a ref that goes back may be a replica that lags.
+/// `doubted` holds until when a ref that went back may be the answer of a lagging replica; it is set here once.
 pub(super) async fn going_back<S: Source>(
     writer: &Writer<'_, S>,
     spaces: &[Space],
@@ -38,7 +40,7 @@ pub(super) async fn going_back<S: Source>(
         let moved = moved(&recorded.sources, &writer.desired.sources.revisions());
         let relation = match or_cancelled(cancel, writer.source.relation(recorded, named)).await {
             Ok(relation) => relation,
-            // It is asked again, rather than held for what may be known in a moment.
+            // With `Hold` an unknown relation would refuse the revision. As the remote may answer soon, it is asked again.
             Err(error) if holds || cancel.is_cancelled() => {
                 let stop = StopReason::Unasked(error);
                 writer.stop(stop.clone());
@@ -79,7 +81,7 @@ pub(super) async fn going_back<S: Source>(
     None
 }
 
-/// Of several sources those whose commits differ: nobody else knows the set's own ids.
+/// Lists the sources whose commits differ, as the set's own commit ids say nothing to a person. Empty with one source.
 fn moved(before: &BTreeMap<String, Revision>, now: &BTreeMap<String, Revision>) -> String {
     let differs = |(name, now): (&String, &Revision)| {
         let before = before.get(name).filter(|before| *before != now)?;
@@ -89,11 +91,11 @@ fn moved(before: &BTreeMap<String, Revision>, now: &BTreeMap<String, Revision>) 
     if moved.is_empty() { String::new() } else { format!(" ({})", moved.join(", ")) }
 }
 
-/// Returns once the ref names another revision, or all is to end.
+/// Asks the remote again until its ref names another revision, or shutdown.
 async fn lagging<S: Source>(writer: &Writer<'_, S>) {
     while !writer.reader.cancel.is_cancelled() {
         tokio::time::sleep(LAG_PAUSE).await;
-        // A remote that does not answer says nothing about where its ref is.
+        // An error says nothing about the ref, so only another revision ends the wait.
         if matches!(writer.ask().await, Err(StopReason::Moved(_))) {
             return;
         }

@@ -1,5 +1,6 @@
-//! What is there: the marker and the ledger of each namespace, the metadata of what is desired or recorded, and the
-//! content of just those ConfigMaps that were written since they were verified. Then the decision on each.
+//! Reads the live state of a namespace and decides on each of its ConfigMaps: reads the inventory (marker) and the
+//! ledger, the metadata of all ConfigMaps that are desired or listed, and the content of only those whose
+//! resourceVersion is not the one last verified.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,43 +16,43 @@ use crate::configmap::apply::{
 };
 use crate::sources::Recorded;
 
-/// One namespace as it was found.
+/// The live state of one namespace, and the decision on each ConfigMap.
 #[derive(Debug)]
 pub(super) struct Space {
     pub(super) namespace: String,
-    /// Nothing is for it any more: it is here for its inventory alone.
+    /// True if no rule names the namespace any more, and it was found by its inventory.
     pub(super) forgotten: bool,
-    /// The marker's ConfigMap, if there is one.
+    /// The inventory's ConfigMap, if there is one.
     pub(super) marker_meta: Option<Meta>,
     pub(super) marker: Marker,
-    /// The revision that the marker is of.
+    /// The revision that the inventory records; `None` if there is none.
     pub(super) recorded: Option<Recorded>,
     /// The ledger's ConfigMap, if there is one.
     pub(super) ledger_meta: Option<Meta>,
     pub(super) ledger: Ledger,
-    /// In the order of names.
+    /// Sorted by name.
     pub(super) items: Vec<Item>,
 }
 
-/// One ConfigMap as it was found.
+/// One ConfigMap: its desired state, its live metadata, and the decision.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) name: String,
-    /// What it should be; `None` where only the inventory names it.
+    /// The desired state; `None` if only the inventory lists it.
     pub(super) wanted: Option<DesiredConfigMap>,
-    /// What was read of it.
+    /// The live metadata; `None` if there is no such object.
     pub(super) meta: Option<Meta>,
     pub(super) decision: Decision,
 }
 
 impl Item {
-    /// Whether it is reported: what is neither desired nor there is not.
+    /// Returns true if the ConfigMap appears in the report: it exists, is to be written, or is desired.
     pub(super) fn is_reported(&self) -> bool {
         self.meta.is_some() || self.decision.writes() || self.wanted.as_ref().is_some_and(|wanted| wanted.fed)
     }
 }
 
-/// A namespace that could not be read.
+/// Why a namespace could not be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Blind {
     pub(super) why: String,
@@ -66,7 +67,7 @@ impl Blind {
     }
 }
 
-/// What a survey reads with.
+/// What all reads of one pass share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SurveyContext<'a> {
     pub(super) cluster: &'a Cluster,
@@ -76,7 +77,7 @@ pub(super) struct SurveyContext<'a> {
 }
 
 impl SurveyContext<'_> {
-    /// One namespace.
+    /// Reads one namespace of the cluster that rules call `name`.
     pub(super) async fn space(&self, desired: &Desired, name: &str, namespace: &str) -> Result<Space, Blind> {
         let none = BTreeMap::new();
         let config_maps = desired.of(name, namespace).unwrap_or(&none);
@@ -120,7 +121,8 @@ impl SurveyContext<'_> {
         Ok(Space { namespace, forgotten, marker_meta, marker, recorded, ledger_meta, ledger, items })
     }
 
-    /// A ConfigMap that holds what we record. One of another owner is not overwritten.
+    /// Reads a ConfigMap that holds our records; `None` if there is none. One of another owner is an error, so that it is
+    /// not overwritten.
     async fn owned_record(&self, namespace: &str, name: String) -> Result<Option<ConfigMap>, Blind> {
         let found = retried(self.options, self.cancel, || self.cluster.get(namespace, &name)).await;
         let Some(object) = found.map_err(|error| Blind::of(&error))? else { return Ok(None) };
@@ -136,6 +138,7 @@ impl SurveyContext<'_> {
         }
     }
 
+    /// Decides on one ConfigMap. Its content is read only if the inventory does not prove that it is right.
     #[expect(clippy::too_many_arguments, reason = "what was read for the namespace, and one name in it")]
     async fn item(
         &self,
@@ -149,7 +152,7 @@ impl SurveyContext<'_> {
     ) -> Result<Item, Error> {
         let entry = marker.entries.get(name);
         let record = ledger.records.get(name);
-        // One that is to be deleted has to be looked at, however right it is.
+        // With pruning, one that no file feeds is to be deleted, even if its content is proven.
         if let (Some(wanted), Some(meta)) = (wanted.filter(|wanted| wanted.fed || !self.policy.prune), meta)
             && is_proven_by_record(wanted, &meta.uid, &meta.resource_version, entry, same_rules)
             && entry.is_some_and(|entry| !self.policy.needs_new_stamp(&entry.revision))
@@ -177,7 +180,7 @@ impl SurveyContext<'_> {
         })
     }
 
-    /// One ConfigMap, read and judged again.
+    /// Reads one ConfigMap again and decides again.
     pub(super) async fn reread(&self, space: &Space, item: &Item) -> Result<Item, Error> {
         let namespace = &space.namespace;
         let name = &item.name;
@@ -195,13 +198,13 @@ impl SurveyContext<'_> {
     }
 }
 
-/// The revision of a marker, with the sources that it is composed of, if there are several.
+/// Returns the revision that an inventory records and, with several sources, the commit of each.
 fn recorded(marker: &Marker, meta: &Meta) -> Option<Recorded> {
     let sources = meta.annotations.get(names::SOURCES).and_then(|text| serde_json::from_str(text).ok());
     Some(Recorded { revision: parsed(&marker.revision)?, sources: sources.unwrap_or_default() })
 }
 
-/// While the inventory is damaged nothing is deleted: what else it named is unknown.
+/// Turns a deletion into no action. While the inventory is damaged, it is not known which objects it listed.
 fn never_delete(item: &mut Item) {
     if item.decision.action == Action::Delete {
         item.decision.action = Action::Nothing;

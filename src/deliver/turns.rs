@@ -1,12 +1,12 @@
-//! Instances that share a cluster stay out of each other's way: a Lease for each namespace and owner.
+//! Takes turns between instances that write the same namespaces, with a Lease per namespace and owner.
 //!
-//! It is asked for only where the survey found something to write, and released right after. The order is: survey, read
-//! the Lease, wait until it is free, survey again, take it under the version that was read. So an instance that waited
-//! mostly finds nothing left to do and writes nothing, not even the Lease; and one that takes it knows that no other
-//! holder wrote since the survey. The ref is asked after that, as always.
+//! A Lease is acquired only where the survey found something to write, and released right after. The order is: survey,
+//! read the Lease, wait until it is free, survey again, acquire it under the resourceVersion that was read. So an
+//! instance that waited usually finds nothing left to do and writes nothing, not even the Lease; and one that acquires
+//! it knows that no other holder wrote since the survey. The remote is asked after that, as always.
 //!
-//! Nothing rests on it. Whatever goes wrong with a Lease (no right, no such API, no answer, a wait that is too long),
-//! the work goes on without; more writes may then meet those of others and be tried again.
+//! Correctness does not depend on Leases. Whatever goes wrong with one (forbidden, no such API, no answer, too long a
+//! wait), the work goes on without it; more writes may then conflict with those of peers and be tried again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,39 +24,40 @@ use super::report::Notes;
 use crate::cluster::Cluster;
 use crate::configmap::apply::{Owner, Standing, names};
 
-/// The turns of one worker in its cluster.
+/// The Leases of one worker, which delivers to one cluster.
 #[derive(Debug)]
 pub(super) struct Turns {
-    /// What rules call the cluster.
+    /// The cluster's name in the rules.
     cluster_name: String,
     cluster: Cluster,
     leases: Option<Leases>,
-    /// Where only so many of a fleet work at once.
+    /// Limits how many instances of a fleet write at once.
     pool: Option<Arc<Pool>>,
-    /// We have a place in it.
+    /// True if this worker has entered the pool.
     pooled: bool,
     cancel: CancellationToken,
-    /// What each of them is called.
+    /// The name of the Lease, the same in every namespace.
     name: String,
     taker: Taker,
-    /// When we first had to wait.
+    /// When this worker first had to wait for another holder.
     waiting: Option<Instant>,
+    /// By namespace.
     spaces: BTreeMap<String, LeaseState>,
 }
 
-/// A namespace of it.
+/// The state of the Lease of one namespace.
 #[derive(Debug)]
 enum LeaseState {
-    /// As it was last looked at, before the survey that is judged now.
+    /// As it was last read, which was before the current survey.
     Seen(ObservedLease),
-    /// Ours.
+    /// We hold it.
     Kept(RenewedLease),
-    /// It is written without.
+    /// The namespace is written without a Lease.
     Without,
 }
 
 impl Turns {
-    /// None is taken yet.
+    /// Holds no Lease yet.
     pub(super) fn new(
         cluster_name: String,
         cluster: Cluster,
@@ -86,7 +87,7 @@ impl Turns {
         Named { cluster: &self.cluster, namespace, name: &self.name }
     }
 
-    /// Looks at the Lease of a namespace, again if it was looked at before.
+    /// Reads the Lease of a namespace. An earlier observation tells how long its holder has been silent.
     async fn observe(&self, namespace: &str) -> Result<ObservedLease, String> {
         let before = match self.spaces.get(namespace) {
             Some(LeaseState::Seen(look)) => Some(look),
@@ -95,8 +96,8 @@ impl Turns {
         self.taker.observe(self.named(namespace), before).await
     }
 
-    /// Whether we have one whose namespace comes after this one. Who has one waits for none before it: another may have
-    /// that one and wait for ours.
+    /// Returns true if we hold the Lease of a namespace that sorts after this one. Lock ordering: waiting for an earlier
+    /// one then could deadlock, as its holder may wait for ours.
     fn has_later(&self, namespace: &str) -> bool {
         self.spaces
             .iter()
@@ -107,7 +108,7 @@ impl Turns {
         matches!(self.spaces.get(namespace), Some(LeaseState::Kept(_) | LeaseState::Without))
     }
 
-    /// Releases everything, soon.
+    /// Releases all Leases and leaves the pool. Takes a bounded time.
     pub(super) async fn release(&mut self) {
         let spaces = std::mem::take(&mut self.spaces).into_values();
         let kept = spaces.filter_map(|turn| match turn {
@@ -123,20 +124,20 @@ impl Turns {
         future::join(future::join_all(kept), left).await;
     }
 
-    /// Whether what the survey found to do in these namespaces may be done now: they are ours for the moment, or
-    /// nothing else can be done. If not, there may have been writes since the survey, and it has to be made again.
+    /// Returns true if the writes that the survey found in these namespaces may be made now: we hold their Leases, or go
+    /// on without. Returns false after waiting: peers may have written since the survey, so it has to be repeated.
     pub(super) async fn may_write(&mut self, busy: &[&str], notes: &mut Notes) -> bool {
-        // After the end was asked for nothing is written, with or without a Lease.
+        // During shutdown nothing is written, with or without a Lease.
         let Some(leases) = self.leases.clone().filter(|_| !self.cancel.is_cancelled()) else {
             return true;
         };
-        // First a place, then the namespaces: an instance that waits for a place holds no Lease.
+        // The pool comes first, so that an instance that waits for a place in it holds no Lease.
         self.enter_pool(notes).await;
         let mut busy = busy.to_vec();
         busy.sort_unstable();
         let open: Vec<&str> = busy.iter().copied().filter(|name| !self.is_decided(name)).collect();
-        // An instance that gets the first of them gets all of them, as a rule: only then are the others asked for, at
-        // once.
+        // An instance that gets the first Lease usually gets all of them, so the others are acquired only then,
+        // concurrently.
         let (first, others) = open.split_at(usize::from(!open.is_empty()));
         for namespaces in [first, others] {
             if !self.take(namespaces, &leases, notes).await {
@@ -146,7 +147,7 @@ impl Turns {
         true
     }
 
-    /// Takes these Leases as they were looked at. Whether all are settled now.
+    /// Acquires these Leases under the versions that were read. Returns true if each is held or given up on.
     async fn take(&mut self, namespaces: &[&str], leases: &Leases, notes: &mut Notes) -> bool {
         let mut looks = Vec::new();
         for namespace in namespaces {
@@ -177,7 +178,7 @@ impl Turns {
         all
     }
 
-    /// Waits until no instance is known to write these namespaces. Always false: the survey is old by then.
+    /// Waits until no other holder is known to write these namespaces. Always returns false: the survey is outdated then.
     async fn wait(&mut self, busy: &[&str], leases: &Leases, notes: &mut Notes) -> bool {
         for pause in 1.. {
             let holders = self.observe_all(busy, leases, notes).await;
@@ -208,8 +209,8 @@ impl Turns {
         false
     }
 
-    /// Looks at all that are not settled: at once, so that the silence of several counts from the same moment. The
-    /// holders of those that are taken.
+    /// Reads the Leases that are neither held nor given up on, and returns the holders of those that are taken.
+    /// Concurrently, so that the silence of several holders is measured from the same moment.
     async fn observe_all<'n>(
         &mut self,
         busy: &[&'n str],
@@ -235,7 +236,7 @@ impl Turns {
         holders
     }
 
-    /// Stops waiting for the Lease of a namespace.
+    /// Gives up on the Lease of a namespace after too long a wait.
     fn stop_waiting(&mut self, namespace: &str) {
         if !self.is_decided(namespace) {
             debug!("cluster {}: {namespace} is written beside others", self.cluster_name);
@@ -243,7 +244,7 @@ impl Turns {
         }
     }
 
-    /// A namespace whose Lease cannot be used.
+    /// Gives up on a Lease that cannot be used, and reports it once per cluster.
     fn unusable(&mut self, namespace: &str, leases: &Leases, why: &str, notes: &mut Notes) {
         self.spaces.insert(namespace.to_owned(), LeaseState::Without);
         if !self.cancel.is_cancelled() && leases.is_first_report(&self.cluster_name) {
@@ -252,6 +253,7 @@ impl Turns {
             ));
         }
     }
+
     /// Waits for a place in the pool, if there is one.
     async fn enter_pool(&mut self, notes: &mut Notes) {
         if let Some(pool) = self.pool.as_ref().filter(|_| !self.pooled) {

@@ -1,4 +1,4 @@
-//! One cluster: read, ask, write, ask again, and again from the beginning when the ref moved.
+//! Delivers to one cluster: reads it, asks the remote, writes, asks again, and starts over when the ref moved.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -24,10 +24,10 @@ use crate::cluster::Cluster;
 use crate::configmap::apply::{Action, Desired, Marker, Moves, order};
 use crate::sources::{Source, SourceError};
 
-/// How often one cluster is begun again, because the ref moved or a peer recorded something, before it is left to the
-/// next run.
+/// How often a worker starts over because the ref moved or a peer wrote an inventory. After that the cluster is left to
+/// the next run.
 const MOST_RESTARTS: u32 = 20;
-/// How long what was done may take to be recorded after a shutdown was asked for.
+/// How long writing the records may take after shutdown began.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// One cluster's part of a delivery.
@@ -40,30 +40,31 @@ pub(super) struct Worker<S> {
     pub(super) cancel: CancellationToken,
     turns: Turns,
     pub(super) notes: Notes,
-    /// Something was written, and the ref was not asked since.
+    /// True if something was written and the remote has not been asked since.
     unconfirmed: bool,
-    /// Until when a ref that goes back may be a replica that lags.
+    /// Until when a ref that went back may be the answer of a lagging replica; `None` before the first such answer.
     doubted: Option<Instant>,
 }
 
-/// A cluster as it was found.
+/// The live state of a cluster.
 #[derive(Default)]
 struct ClusterSurvey {
     spaces: Vec<Space>,
-    /// Namespaces that could not be read, with their targets.
+    /// Namespaces that could not be read, with the results of their targets.
     refused: BTreeMap<String, Vec<Target>>,
-    /// What else could not be read.
+    /// Other read failures, a line each.
     failures: Vec<String>,
 }
 
 /// How one pass over the cluster ended.
 enum Pass {
+    /// Every target has its definite result. Holds those and what else failed.
     Settled(Vec<Target>, Vec<String>),
-    /// The results are those of the batch that stopped, and not final.
+    /// Writing was stopped. The results so far are not final.
     Stopped(StopReason, Vec<Target>),
-    /// A peer recorded its work meanwhile, which has to be read.
+    /// A peer wrote an inventory meanwhile, so the cluster has to be read again.
     Again(Vec<Target>, String),
-    /// There may have been writes since the survey.
+    /// Peers may have written since the survey, so the cluster has to be read again. Not counted as a restart.
     Stale,
 }
 
@@ -95,7 +96,7 @@ impl<S: Source> Worker<S> {
         }
     }
 
-    /// Until every target has a definite result.
+    /// Runs until every target has a definite result, then releases the Leases.
     pub(super) async fn run(mut self, desired: Arc<Desired>) -> ClusterOutcome {
         let ended = self.retry_until_done(desired).await;
         self.turns.release().await;
@@ -154,9 +155,9 @@ impl<S: Source> Worker<S> {
         ClusterOutcome { revision: desired.revision, targets, notes: self.notes.take(), failures }
     }
 
-    /// One batch.
+    /// Runs steps 1 to 5 once (see [`super`]).
     async fn pass(&mut self, desired: &Desired) -> Pass {
-        // Asked of each revision anew: one that came while this cluster was written may call it by another name, too.
+        // Checked for each revision: a revision that arrived meanwhile may use a second name for this cluster.
         if let Some(other) = self.aliases.other(&self.name, desired) {
             let why = format!(
                 "it is the same cluster as {other}, and what the one has looks forgotten to the other"
@@ -172,7 +173,7 @@ impl<S: Source> Worker<S> {
         let found = tokio::select! {
             biased;
             found = self.survey(desired, reader) => Some(found),
-            () = cancel.cancelled() => None, // what is only read may be left
+            () = cancel.cancelled() => None, // reads can be dropped at any point
         };
         let Some(ClusterSurvey { spaces, mut refused, failures: unread }) = found else {
             let all = all_failed(desired, &self.name, &StopReason::Cancelled.to_string(), &[]).into_iter();
@@ -221,7 +222,7 @@ impl<S: Source> Worker<S> {
             targets.extend(rehearsed);
             return Pass::Settled(targets, unread);
         }
-        // What is not recorded yet may be just what a peer is about to record.
+        // A namespace whose records are outdated counts as busy, too: a peer may be about to write them.
         let busy = |space: &&Space| {
             space.items.iter().any(|item| item.decision.writes()) || set::is_unrecorded(space, desired)
         };
@@ -251,7 +252,7 @@ impl<S: Source> Worker<S> {
         let closed = tokio::select! {
             biased;
             closed = record::close(&writer, &spaces, &written, &targets) => Some(closed),
-            () = after_shutdown(&cancel, LAST_WORDS) => None, // what is not recorded now the next run finds
+            () = after_shutdown(&cancel, LAST_WORDS) => None, // the next run writes the records
         };
         match (stop, closed) {
             (Some(stop), _) => Pass::Stopped(stop, targets),
@@ -263,8 +264,8 @@ impl<S: Source> Worker<S> {
         }
     }
 
-    /// Every namespace that something is for, and, to prune them, those that nothing is for any more. Those that cannot
-    /// be read fail by themselves.
+    /// Reads every namespace that the revision has ConfigMaps for and, if pruning, those that no rule names any more. A
+    /// namespace that cannot be read fails by itself.
     async fn survey(&mut self, desired: &Desired, reader: SurveyContext<'_>) -> ClusterSurvey {
         let name = self.name.clone();
         let mut all = ClusterSurvey::default();
@@ -307,7 +308,7 @@ impl<S: Source> Worker<S> {
         all
     }
 
-    /// Namespaces in which nothing may be written, whatever there is to do.
+    /// Returns the namespaces in which nothing may be written, with the results of their targets.
     fn refusals(
         &self,
         desired: &Desired,
@@ -341,7 +342,7 @@ impl<S: Source> Worker<S> {
         refused
     }
 
-    /// Without a ref it is unknown whether what is recorded is older.
+    /// Without a ref to ask, refuses to write over another revision's record: it may be a newer one.
     fn without_rollback(
         &self,
         desired: &Desired,
@@ -357,7 +358,7 @@ impl<S: Source> Worker<S> {
         })
     }
 
-    /// What would happen, checked by the servers.
+    /// Sends each write as a dry run, and returns what would happen.
     async fn dry_run(&mut self, writer: &Writer<'_, S>, spaces: &[Space]) -> Vec<Target> {
         let mut targets = Vec::new();
         for space in spaces {
@@ -390,7 +391,7 @@ impl<S: Source> Worker<S> {
         }
     }
 
-    /// The writes of one namespace, wave by wave.
+    /// Writes one namespace in waves, so that a ConfigMap that gains a key is written before the one that loses it.
     async fn carry_out(&self, writer: &Writer<'_, S>, space: &Space) -> BTreeMap<String, Written> {
         let busy = ordered_items(space);
         let moves: Vec<&Moves> = busy.iter().map(|&at| &space.items[at].decision.moves).collect();
@@ -414,7 +415,7 @@ impl<S: Source> Worker<S> {
         done.into_iter().map(|(write, written)| (space.items[busy[write]].name.clone(), written)).collect()
     }
 
-    /// Writes one ConfigMap; or not, where `held` names another that gains keys from it and could not be written.
+    /// Writes one ConfigMap, unless `held` names another one that gains keys from it and could not be written.
     async fn one(&self, writer: &Writer<'_, S>, space: &Space, item: &Item, held: Option<String>) -> Written {
         match (held, writer.stopped()) {
             (Some(other), None) => {
@@ -445,7 +446,7 @@ impl<S: Source> Worker<S> {
         spaces.iter().zip(written).flat_map(of).collect()
     }
 
-    /// Every target that is not right already, ended alike.
+    /// Gives every target that would be written this outcome.
     fn all(
         &self,
         writer: &Writer<'_, S>,
@@ -467,7 +468,8 @@ impl<S: Source> Worker<S> {
     }
 }
 
-/// What takes part in the order of writing: what is written, and what should be and may not.
+/// Returns the indices of the items that take part in the write order: those that are written, and those that should be
+/// but are refused or held.
 fn ordered_items(space: &Space) -> Vec<usize> {
     let items = space.items.iter().enumerate();
     items
@@ -478,7 +480,7 @@ fn ordered_items(space: &Space) -> Vec<usize> {
         .collect()
 }
 
-/// What was not attempted because the source did not name a revision, or could not plan it, has failed.
+/// Turns skipped targets into failed ones, as the source named no revision or could not plan it.
 fn unasked(targets: Vec<Target>, error: &SourceError) -> Vec<Target> {
     let failed = |target: Target| match target.outcome {
         Outcome::Skipped => {
