@@ -1,4 +1,5 @@
-//! Finds names that mean the same cluster (a context and `default`, for example). Resolved once, before anything is read.
+//! Finds names that mean the same cluster (a context and `default`, for example). Resolved once, before anything is
+//! read.
 //!
 //! If a revision used two names for one cluster, the worker of each name would take the other's ConfigMaps for orphans
 //! and prune them. So in that case the cluster is written under neither name, in any round.

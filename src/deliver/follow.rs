@@ -1,10 +1,10 @@
 //! Delivers every new revision, for as long as the process runs.
 //!
-//! The remote is polled every period; a trigger only shortens the wait. Once every target of a revision has its definite
-//! result, nothing is read until the resync, which reads everything and repairs what other writers changed. Transient
-//! failures are tried again with backoff. What an operator has to repair in a cluster (a missing right, a ConfigMap of
-//! another owner) is tried again every minute or so, as the cluster does not notify us of the repair. Two deliveries
-//! start at least `min_interval` apart, so commits in quick succession become one delivery of the newest.
+//! The remote is polled every period; a trigger only shortens the wait. Once every target of a revision has its
+//! definite result, nothing is read until the resync, which reads everything and repairs what other writers changed.
+//! Transient failures are tried again with backoff. What an operator has to repair in a cluster (a missing right, a
+//! ConfigMap of another owner) is tried again every minute or so, as the cluster does not notify us of the repair. Two
+//! deliveries start at least `min_interval` apart, so commits in quick succession become one delivery of the newest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,13 +69,21 @@ struct LoopState {
     /// The revision whose targets all have definite results, and whether those are all successes.
     settled: Option<(Revision, bool)>,
     /// When everything is to be read again.
-    verify: Option<Instant>,
+    next_resync: Option<Instant>,
     /// When the last delivery started.
-    begun: Option<Instant>,
+    last_start: Option<Instant>,
     /// Consecutive failures.
     failures: u32,
     /// True if the last failure was one of a delivery, false if the remote failed.
-    delivered: bool,
+    failed_in_delivery: bool,
+}
+
+impl LoopState {
+    /// Counts a failure: of a delivery, or (false) of the remote.
+    fn count_failure(&mut self, delivered: bool) {
+        self.failures = self.failures.saturating_add(1);
+        self.failed_in_delivery = delivered;
+    }
 }
 
 /// Runs until shutdown; with `once` until the first delivery, whose result it returns.
@@ -84,63 +92,64 @@ pub async fn follow<S: Source>(
     clusters: &impl Directory,
     options: &Options,
     rhythm: &Rhythm,
-    asked: &mut mpsc::Receiver<Trigger>,
+    triggers: &mut mpsc::Receiver<Trigger>,
     draining: &CancellationToken,
-    mut tell: impl FnMut(LoopEvent<'_>),
+    mut on_event: impl FnMut(LoopEvent<'_>),
 ) -> Option<Result<Report, SourceError>> {
-    let mut known = LoopState::default();
+    let mut state = LoopState::default();
     let mut trigger = Trigger::StartUp;
     // A trigger has been received whose attempt has not begun.
     let mut pending = false;
     while !draining.is_cancelled() {
         pending = false;
-        tell(LoopEvent::Begins(trigger));
-        let done = turn(&source, clusters, options, rhythm, draining, &mut known).await;
+        on_event(LoopEvent::Begins(trigger));
+        let done = attempt(&source, clusters, options, rhythm, draining, &mut state).await;
         match &done {
             None => break,
-            Some(Done::Unchanged(success)) => tell(LoopEvent::Unchanged { success: *success }),
-            Some(Done::Tried(Ok(report))) => tell(LoopEvent::Delivered(report)),
-            Some(Done::Tried(Err(error))) => tell(LoopEvent::Failed(error)),
+            Some(Attempt::Unchanged(success)) => on_event(LoopEvent::Unchanged { success: *success }),
+            Some(Attempt::Tried(Ok(report))) => on_event(LoopEvent::Delivered(report)),
+            Some(Attempt::Tried(Err(error))) => on_event(LoopEvent::Failed(error)),
         }
-        if let Some(Done::Tried(done)) = done
+        if let Some(Attempt::Tried(done)) = done
             && rhythm.once
         {
             return Some(done);
         }
-        let verify = known.verify.map_or(rhythm.resync, |at| at.saturating_duration_since(Instant::now()));
-        let wait = match (known.failures, rhythm.period) {
-            (0, Some(period)) => jittered(period, rhythm.jitter, random_fraction()).min(verify),
-            (0, None) => verify,
+        let until_resync =
+            state.next_resync.map_or(rhythm.resync, |at| at.saturating_duration_since(Instant::now()));
+        let wait = match (state.failures, rhythm.period) {
+            (0, Some(period)) => jittered(period, rhythm.jitter, random_fraction()).min(until_resync),
+            (0, None) => until_resync,
             (failures, _) => {
                 let delay = rhythm.backoff.delay(failures);
                 // The remote answered, so the failure may be a missing right, and nothing notifies us when it is
                 // granted: the wait is capped.
-                let delay = if known.delivered { delay.min(rhythm.denied) } else { delay };
+                let delay = if state.failed_in_delivery { delay.min(rhythm.denied) } else { delay };
                 jittered(delay, rhythm.jitter, random_fraction())
             }
         };
-        tell(LoopEvent::Waits(wait));
+        on_event(LoopEvent::Waits(wait));
         trigger = tokio::select! {
             () = draining.cancelled() => break,
-            Some(trigger) = asked.recv() => trigger,
+            Some(trigger) = triggers.recv() => trigger,
             () = sleep(wait) => Trigger::Timer,
         };
         pending = trigger != Trigger::Timer;
-        if let Some(begun) = known.begun {
+        if let Some(begun) = state.last_start {
             tokio::select! {
                 () = draining.cancelled() => {}
                 () = sleep_until(begun + rhythm.min_interval) => {}
             }
         }
     }
-    if pending || asked.try_recv().is_ok() {
-        tell(LoopEvent::Unanswered);
+    if pending || triggers.try_recv().is_ok() {
+        on_event(LoopEvent::Unanswered);
     }
     None
 }
 
 /// The result of one attempt.
-enum Done {
+enum Attempt {
     /// The ref names the settled revision: true if its delivery was a success.
     Unchanged(bool),
     /// The delivery, or why there was none.
@@ -148,14 +157,14 @@ enum Done {
 }
 
 /// Asks the remote, and delivers if its revision is new or the resync is due. `None` at shutdown.
-async fn turn<S: Source>(
+async fn attempt<S: Source>(
     source: &Arc<S>,
     clusters: &impl Directory,
     options: &Options,
     rhythm: &Rhythm,
     draining: &CancellationToken,
-    known: &mut LoopState,
-) -> Option<Done> {
+    state: &mut LoopState,
+) -> Option<Attempt> {
     let named = tokio::select! {
         () = draining.cancelled() => return None,
         named = source.ask() => named,
@@ -163,44 +172,40 @@ async fn turn<S: Source>(
     let now = Instant::now();
     match named {
         Err(error) => {
-            (known.failures, known.delivered) = (known.failures.saturating_add(1), false);
-            return Some(Done::Tried(Err(error)));
+            state.count_failure(false);
+            return Some(Attempt::Tried(Err(error)));
         }
         Ok(named) => {
-            let settled = known.settled.filter(|(revision, _)| *revision == named.revision);
-            if let Some((_, success)) = settled.filter(|_| known.verify.is_some_and(|at| now < at)) {
-                known.failures = 0;
-                return Some(Done::Unchanged(success));
+            let settled = state.settled.filter(|(revision, _)| *revision == named.revision);
+            if let Some((_, success)) = settled.filter(|_| state.next_resync.is_some_and(|at| now < at)) {
+                state.failures = 0;
+                return Some(Attempt::Unchanged(success));
             }
-            known.begun = Some(now);
+            state.last_start = Some(now);
         }
     }
     let cancel = draining.child_token();
     let mut delivery = std::pin::pin!(deliver(Arc::clone(source), clusters, options, &cancel));
     let done = tokio::select! {
-        done = &mut delivery => Some(done),
-        () = sleep(rhythm.limit) => None,
-    };
-    let done = match done {
-        Some(done) => done,
-        None => {
+        done = &mut delivery => done,
+        () = sleep(rhythm.limit) => {
             cancel.cancel();
             delivery.await
         }
     };
     match &done {
         Ok(report) if !report.is_to_be_repeated() => {
-            known.failures = 0;
-            known.settled = Some((report.revision, report.is_success()));
+            state.failures = 0;
+            state.settled = Some((report.revision, report.is_success()));
             let next = if report.is_success() { rhythm.resync } else { rhythm.denied.min(rhythm.resync) };
-            known.verify = Some(Instant::now() + jittered(next, SPREAD, random_fraction()));
+            state.next_resync = Some(Instant::now() + jittered(next, SPREAD, random_fraction()));
         }
         _ => {
-            (known.failures, known.delivered) = (known.failures.saturating_add(1), done.is_ok());
-            known.settled = None;
+            state.count_failure(done.is_ok());
+            state.settled = None;
         }
     }
-    Some(Done::Tried(done))
+    Some(Attempt::Tried(done))
 }
 
 #[cfg(test)]

@@ -13,28 +13,28 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 /// Jitter of the pause, so that instances that began together do not poll together.
 const SPREAD: f64 = 0.3;
 /// The longest total wait for holders that keep renewing, in multiples of the Lease's duration.
-const MOST_WAITS: u32 = 15;
+const MAX_WAIT_FACTOR: u32 = 15;
 
 /// How a process uses Leases. Clones share the list of what was reported already.
 #[derive(Clone, Debug)]
 pub struct Leases {
     duration: Duration,
-    patience: Duration,
+    max_wait: Duration,
     pool: Option<PoolSpec>,
-    said: Arc<Mutex<Vec<String>>>,
+    reported: Arc<Mutex<Vec<String>>>,
 }
 
 impl Leases {
     /// Leases that expire when their holder has not renewed them for `duration`.
     pub fn new(duration: Duration) -> Self {
-        let patience = duration.saturating_mul(MOST_WAITS);
-        Self { duration, patience, pool: None, said: Arc::default() }
+        let max_wait = duration.saturating_mul(MAX_WAIT_FACTOR);
+        Self { duration, max_wait, pool: None, reported: Arc::default() }
     }
 
     /// Caps the total wait for other holders, even if they keep renewing.
     #[must_use]
     pub fn patient_for(self, most: Duration) -> Self {
-        Self { patience: self.patience.min(most), ..self }
+        Self { max_wait: self.max_wait.min(most), ..self }
     }
 
     /// Limits how many instances of a fleet write at once, by the Leases of a pool. `None`: no limit.
@@ -54,8 +54,8 @@ impl Leases {
     }
 
     /// Returns true if a wait that began at `since` has reached its limit.
-    pub(super) fn is_over(&self, since: Instant) -> bool {
-        since.elapsed() >= self.patience
+    pub(super) fn has_waited_enough(&self, since: Instant) -> bool {
+        since.elapsed() >= self.max_wait
     }
 
     /// Returns the pause after poll number `poll`, counted from 1.
@@ -67,10 +67,10 @@ impl Leases {
 
     /// Returns true the first time it is called for this subject (a cluster's name, or the pool) in the process.
     pub(super) fn is_first_report(&self, of: &str) -> bool {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_first = !said.iter().any(|one| one == of);
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_first = !reported.iter().any(|one| one == of);
         if is_first {
-            said.push(of.to_owned());
+            reported.push(of.to_owned());
         }
         is_first
     }

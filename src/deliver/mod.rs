@@ -7,7 +7,8 @@
 //! 3. ask the remote which revision its ref names *now*, and start over if it is another one;
 //! 4. write each object under the resourceVersion that was read; a ConfigMap that gains a key is written before the one
 //!    that loses it;
-//! 5. ask the remote again, and start over if the ref has moved; then write the inventory (the marker), then the ledger.
+//! 5. ask the remote again, and start over if the ref has moved; then write the inventory (the marker), then the
+//!    ledger.
 //!
 //! Why an older revision never overwrites a newer one, without clocks or locks: the older writer read the objects and
 //! asked the remote before the newer revision was pushed, and every write of the newer revision came after the push, so
@@ -16,21 +17,21 @@
 //! that.
 //!
 //! Before the first write of step 4 the inventory lists every object that is about to be created. So a crash in steps 1
-//! to 3 leaves nothing behind; a crash in step 4 leaves some targets written, each whole, which the next run finds right
-//! or, if no rule names them any more, finds in the inventory and prunes; a crash after step 4 leaves an inventory that
-//! names the old set, so its readers keep the old set until the next run.
+//! to 3 leaves nothing is_behind; a crash in step 4 leaves some targets written, each whole, which the next run finds
+//! right or, if no rule names them any more, finds in the inventory and prunes; a crash after step 4 leaves an
+//! inventory that names the old set, so its readers keep the old set until the next run.
 //!
 //! Where step 2 finds something to do, several instances may take turns before step 3 (`turns`). Correctness does not
 //! depend on that.
 //!
 //! Revisions come from [`crate::sources`].
 //!
-//! Files: `worker` runs steps 1 to 5 for one cluster; `survey` is step 2; `rewind` handles a ref that went back; `write`
-//! is step 4; `set` computes the inventory and the ledger, `record` writes them (step 5). `aliases` finds names that mean
-//! the same cluster; `orphaned` finds namespaces that no rule names any more. `turns` decides when a worker may write,
-//! by `lease` (options), `pool` and `places` (a limit for a fleet) and `renewal` (one Lease). `pauses` has the waits and
-//! retries, `report` the results, `ledgers` merges a report into ledgers, `follow` is the loop that delivers every new
-//! revision.
+//! Files: `worker` runs steps 1 to 5 for one cluster; `survey` is step 2; `rewind` handles a ref that went back;
+//! `write` is step 4; `set` computes the inventory and the ledger, `record` writes them (step 5). `aliases` finds names
+//! that mean the same cluster; `orphaned` finds namespaces that no rule names any more. `turns` decides when a worker
+//! may write, by `lease` (options), `pool` and `places` (a limit for a fleet) and `renewal` (one Lease). `pauses` has
+//! the waits and retries, `report` the results, `ledgers` merges a report into ledgers, `follow` is the loop that
+//! delivers every new revision.
 
 mod aliases;
 mod follow;
@@ -77,7 +78,7 @@ use report::ClusterOutcome;
 use worker::Worker;
 
 /// How many rounds over the clusters one delivery makes while the ref keeps moving. The rest is left to the next run.
-const MOST_ROUNDS: u32 = 5;
+const MAX_ROUNDS: u32 = 5;
 
 /// What to do when the ref no longer descends from the revision that is recorded in a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -203,15 +204,16 @@ pub async fn deliver<S: Source>(
 ) -> Result<Report, SourceError> {
     let newest = async || source.desired(source.ask().await?).await;
     let mut desired = or_cancelled(cancel, newest()).await?;
-    let mut ended: BTreeMap<String, ClusterOutcome> = BTreeMap::new();
+    let mut outcomes: BTreeMap<String, ClusterOutcome> = BTreeMap::new();
     let mut failures = Vec::new();
     let aliases = Arc::new(Aliases::of(clusters));
     let pool = Pool::of(options.leases.as_ref(), clusters, cancel).map(Arc::new);
     for round in 1.. {
-        let behind = |name: &&str| ended.get(*name).is_none_or(|ended| ended.revision != desired.revision);
+        let is_behind =
+            |name: &&str| outcomes.get(*name).is_none_or(|outcome| outcome.revision != desired.revision);
         let all = aliases.concerned(&desired, options.prune);
-        let names: BTreeSet<String> = all.iter().filter(|name| behind(&name.as_str())).cloned().collect();
-        let crew = WorkerContext {
+        let names: BTreeSet<String> = all.iter().filter(|name| is_behind(&name.as_str())).cloned().collect();
+        let context = WorkerContext {
             source: &source,
             clusters,
             aliases: &aliases,
@@ -219,9 +221,9 @@ pub async fn deliver<S: Source>(
             cancel,
             pool: pool.as_ref(),
         };
-        ended.extend(crew.each(&names, &desired).await);
-        let settled = all.iter().all(|name| ended[name].revision == desired.revision);
-        if settled || cancel.is_cancelled() || round == MOST_ROUNDS {
+        outcomes.extend(context.deliver_to(&names, &desired).await);
+        let settled = all.iter().all(|name| outcomes[name].revision == desired.revision);
+        if settled || cancel.is_cancelled() || round == MAX_ROUNDS {
             break;
         }
         // The ref moved: some clusters already have the newer revision, the others get it in the next round.
@@ -235,7 +237,7 @@ pub async fn deliver<S: Source>(
     }
     let mut report = Report::new(&desired);
     report.failures = failures;
-    ended.into_values().for_each(|ended| report.add(ended));
+    outcomes.into_values().for_each(|outcome| report.add(outcome));
     Ok(report)
 }
 
@@ -263,20 +265,20 @@ struct WorkerContext<'a, S, D> {
 
 impl<S: Source, D: Directory> WorkerContext<'_, S, D> {
     /// Delivers one revision to these clusters, concurrently. Returns the outcome of each, by name.
-    async fn each(
+    async fn deliver_to(
         &self,
         names: &BTreeSet<String>,
         desired: &Arc<Desired>,
     ) -> BTreeMap<String, ClusterOutcome> {
         let mut running = JoinSet::new();
-        let mut ended = BTreeMap::new();
+        let mut outcomes = BTreeMap::new();
         for name in names {
             let cluster = match self.clusters.find(name) {
                 Ok(cluster) => cluster,
                 Err(error) => {
                     let hints = error.hints();
                     let failed = ClusterOutcome::failed(desired, name, &human::one_line(&error), &hints);
-                    ended.insert(name.clone(), failed);
+                    outcomes.insert(name.clone(), failed);
                     continue;
                 }
             };
@@ -295,11 +297,11 @@ impl<S: Source, D: Directory> WorkerContext<'_, S, D> {
         }
         while let Some(done) = running.join_next().await {
             match done {
-                Ok((name, done)) => drop(ended.insert(name, done)),
+                Ok((name, done)) => drop(outcomes.insert(name, done)),
                 Err(error) => std::panic::resume_unwind(error.into_panic()), // tasks are never aborted: it is a panic
             }
         }
-        ended
+        outcomes
     }
 }
 
@@ -309,6 +311,6 @@ fn short(revision: &str) -> &str {
 }
 
 /// Parses a full commit id in hex; `None` if the text is none.
-fn parsed(text: &str) -> Option<Revision> {
+fn parse_revision(text: &str) -> Option<Revision> {
     crate::revision::ObjectId::from_hex(text).map(Revision)
 }

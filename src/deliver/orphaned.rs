@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::pauses::retried;
 use super::report::{Notes, Outcome, Target};
-use super::survey::{Item, Space, SurveyContext};
+use super::survey::{Item, NamespaceSurvey, SurveyContext};
 use super::{Options, or_cancelled};
 use crate::cluster::{Error, Failure};
 use crate::configmap::apply::{Claim, Desired, names};
@@ -16,7 +16,7 @@ use crate::revision::Relation;
 use crate::sources::Source;
 
 /// Returns the namespaces of this cluster that have an inventory of ours and that no rule names any more.
-pub(super) async fn namespaces(
+pub(super) async fn find(
     reader: SurveyContext<'_>,
     cluster: &str,
     desired: &Desired,
@@ -35,9 +35,9 @@ pub(super) async fn namespaces(
     Ok(forgotten.map(|meta| meta.namespace).collect())
 }
 
-/// Reports that the orphaned namespaces could not be found, so that nothing is pruned in them. That is a note if no rule
-/// names the cluster or the right to list is missing; otherwise a failure, which is returned.
-pub(super) fn orphans_unknown(error: &Error, unneeded: bool, notes: &mut Notes) -> Option<String> {
+/// Reports that the orphaned namespaces could not be found, so that nothing is pruned in them. That is a note if no
+/// rule names the cluster or the right to list is missing; otherwise a failure, which is returned.
+pub(super) fn report_unknown(error: &Error, unneeded: bool, notes: &mut Notes) -> Option<String> {
     let line = human::one_line(error);
     if unneeded {
         notes
@@ -58,12 +58,15 @@ pub(super) async fn foreign_namespaces<S: Source>(
     reader: SurveyContext<'_>,
     source: &S,
     (cluster, desired): (&str, &Desired),
-    spaces: &[Space],
+    surveys: &[NamespaceSurvey],
 ) -> BTreeMap<String, Vec<Target>> {
     let mut refused = BTreeMap::new();
-    let (forgotten, served): (Vec<&Space>, Vec<&Space>) = spaces.iter().partition(|space| space.forgotten);
-    for space in forgotten.into_iter().filter(|space| space.items.iter().any(|item| item.decision.writes())) {
-        let recorded = space.recorded.as_ref().filter(|one| one.revision != desired.revision);
+    let (forgotten, served): (Vec<&NamespaceSurvey>, Vec<&NamespaceSurvey>) =
+        surveys.iter().partition(|survey| survey.forgotten);
+    for survey in
+        forgotten.into_iter().filter(|survey| survey.items.iter().any(|item| item.decision.writes()))
+    {
+        let recorded = survey.recorded.as_ref().filter(|one| one.revision != desired.revision);
         let relation = match recorded {
             Some(recorded) => {
                 let relation = source.relation(recorded.clone(), desired.revision);
@@ -78,16 +81,17 @@ pub(super) async fn foreign_namespaces<S: Source>(
                 let why =
                     format!("the relation of the revision to the one recorded here is not known: {error}");
                 let hints = error.hints.clone();
-                let unknown = kept_targets(cluster, space, Outcome::Failed, &why, &hints).into_iter();
+                let unknown = kept_targets(cluster, survey, Outcome::Failed, &why, &hints).into_iter();
                 let unknown = unknown.map(|target| Target { transient: error.transient, ..target });
-                refused.insert(space.namespace.clone(), unknown.collect());
+                refused.insert(survey.namespace.clone(), unknown.collect());
                 continue;
             }
         };
         let gone = recorded.filter(|_| relation == Some(Relation::UnknownToRemote));
-        // If no rule names any namespace of the cluster there is nothing to compare with; then only `PruneLimit` protects.
+        // If no rule names any namespace of the cluster there is nothing to compare with; then only `PruneLimit`
+        // protects.
         let kin = served.is_empty()
-            || space.marker.is_kin(&desired.rules, served.iter().map(|space| &space.marker));
+            || survey.marker.is_kin(&desired.rules, served.iter().map(|survey| &survey.marker));
         let (why, hint) = if let Some(gone) = gone {
             let why = format!("it is recorded at {}, which the remote does not have", gone.revision.short());
             let hint = "each repository needs an --owner of its own; what is left over all the same has to be \
@@ -103,8 +107,8 @@ pub(super) async fn foreign_namespaces<S: Source>(
             continue;
         };
         refused.insert(
-            space.namespace.clone(),
-            kept_targets(cluster, space, Outcome::Refused, &why, &[hint.to_owned()]),
+            survey.namespace.clone(),
+            kept_targets(cluster, survey, Outcome::Refused, &why, &[hint.to_owned()]),
         );
     }
     refused
@@ -113,12 +117,12 @@ pub(super) async fn foreign_namespaces<S: Source>(
 /// Returns the targets of an orphaned namespace, all with this outcome: they are left as they are.
 pub(super) fn kept_targets(
     cluster: &str,
-    space: &Space,
+    survey: &NamespaceSurvey,
     outcome: Outcome,
     why: &str,
     hints: &[String],
 ) -> Vec<Target> {
-    let items = space.items.iter().filter(|item| item.is_reported());
-    let target = |item: &Item| Target::of(cluster, &space.namespace, &item.name, &item.decision);
+    let items = survey.items.iter().filter(|item| item.is_reported());
+    let target = |item: &Item| Target::of(cluster, &survey.namespace, &item.name, &item.decision);
     items.map(|item| target(item).ended(outcome, why, hints.to_vec())).collect()
 }

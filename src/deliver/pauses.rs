@@ -10,7 +10,7 @@ use crate::cluster::Error;
 use crate::retry::{jittered, random_fraction};
 
 /// How long the answer to a write is awaited after shutdown began.
-pub(super) const LAST_ANSWER: Duration = Duration::from_secs(1);
+pub(super) const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Completes `after` the shutdown began; never if it does not begin.
 pub(super) async fn after_shutdown(cancel: &CancellationToken, after: Duration) {

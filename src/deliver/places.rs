@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 /// The largest pool. No fleet needs more places, and a waiting process reads every Lease of the pool at each poll.
-const MOST: u16 = 100;
+const MAX_LEASES: u16 = 100;
 
 /// The Leases NAMESPACE/NAME-0, NAMESPACE/NAME-1 and so on, of the cluster that is called `default`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,7 +24,7 @@ pub enum BadPlaces {
     )]
     Name,
     /// The count is no number, zero, or above the maximum.
-    #[error("the count is a number from 1 to {MOST}")]
+    #[error("the count is a number from 1 to {MAX_LEASES}")]
     Count,
 }
 
@@ -37,7 +37,8 @@ impl FromStr for PoolSpec {
         if !is_name(namespace) || !is_name(name) {
             return Err(BadPlaces::Name);
         }
-        let count = count.parse().ok().filter(|count| (1..=MOST).contains(count)).ok_or(BadPlaces::Count)?;
+        let count =
+            count.parse().ok().filter(|count| (1..=MAX_LEASES).contains(count)).ok_or(BadPlaces::Count)?;
         let leases = (0..count).map(|number| format!("{name}-{number}")).collect();
         Ok(Self { namespace: namespace.to_owned(), leases })
     }

@@ -154,8 +154,8 @@ pub struct Report {
     pub targets: Vec<Target>,
     /// Other remarks, each with its cluster: refs that went back, cycles in the write order, damaged inventories.
     pub notes: Vec<String>,
-    /// Failures that concern no single target: an inventory or a ledger that could not be written, a remote that did not
-    /// answer.
+    /// Failures that concern no single target: an inventory or a ledger that could not be written, a remote that did
+    /// not answer.
     pub failures: Vec<String>,
     /// With several sources: those that did not answer, and why. Targets that depend on them were not written.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -234,7 +234,9 @@ impl Target {
 
     /// Replaces the outcome, its reason and the hints.
     pub(super) fn ended(mut self, outcome: Outcome, why: impl Into<String>, hints: Vec<String>) -> Self {
-        (self.outcome, self.why, self.hints) = (outcome, why.into(), hints);
+        self.outcome = outcome;
+        self.why = why.into();
+        self.hints = hints;
         self
     }
 }

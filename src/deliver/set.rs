@@ -6,16 +6,20 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::report::{Outcome, Target};
-use super::survey::{Item, Space};
+use super::survey::{Item, NamespaceSurvey};
 use super::write::Written;
 use crate::configmap::apply::{Action, DecisionReason, Desired, Entry, LastAttempt, Ledger, Marker};
 
 /// Computes the inventory after a batch of writes: for each target the content that it is known to hold, or that it is
 /// still to be written.
-pub(super) fn marker(space: &Space, desired: &Desired, written: &BTreeMap<String, Written>) -> Marker {
+pub(super) fn marker(
+    survey: &NamespaceSurvey,
+    desired: &Desired,
+    written: &BTreeMap<String, Written>,
+) -> Marker {
     let mut entries = BTreeMap::new();
-    for item in &space.items {
-        let old = space.marker.entries.get(&item.name);
+    for item in &survey.items {
+        let old = survey.marker.entries.get(&item.name);
         let entry = match (&item.wanted, written.get(&item.name)) {
             (Some(wanted), written) if wanted.fed || item.meta.is_some() || written.is_some() => {
                 entry(item, &wanted.digest, old, written)
@@ -28,14 +32,14 @@ pub(super) fn marker(space: &Space, desired: &Desired, written: &BTreeMap<String
         };
         entries.extend(entry.map(|entry| (item.name.clone(), entry)));
     }
-    let mut marker = Marker { entries, ..space.marker.clone() };
+    let mut marker = Marker { entries, ..survey.marker.clone() };
     // A held target keeps what other rules or options may have written: until it is written, the inventory must not say
     // that everything was made by the current rules.
-    if !space.items.iter().any(|item| matches!(item.decision.action, Action::Hold(_))) {
+    if !survey.items.iter().any(|item| matches!(item.decision.action, Action::Hold(_))) {
         marker.turn_to(&desired.rules);
     }
     marker.damaged.retain(|name, _| !marker.entries.contains_key(name));
-    if marker != space.marker {
+    if marker != survey.marker {
         marker.revision = desired.revision.to_string();
     }
     marker
@@ -73,21 +77,21 @@ fn entry(item: &Item, digest: &str, old: Option<&Entry>, written: Option<&Writte
 }
 
 /// Returns true if the records have to be written even if no ConfigMap is.
-pub(super) fn is_unrecorded(space: &Space, desired: &Desired) -> bool {
-    let marker = marker(space, desired, &BTreeMap::new());
-    marker != space.marker || is_empty_of_ours(space, &marker)
+pub(super) fn needs_recording(survey: &NamespaceSurvey, desired: &Desired) -> bool {
+    let marker = marker(survey, desired, &BTreeMap::new());
+    marker != survey.marker || owns_nothing(survey, &marker)
 }
 
 /// Returns true if no rule names the namespace any more and we own nothing in it.
-pub(super) fn is_empty_of_ours(space: &Space, marker: &Marker) -> bool {
-    space.forgotten && marker.entries.is_empty() && marker.damaged.is_empty()
+pub(super) fn owns_nothing(survey: &NamespaceSurvey, marker: &Marker) -> bool {
+    survey.forgotten && marker.entries.is_empty() && marker.damaged.is_empty()
 }
 
 /// Returns the inventory with the objects added that are about to be written, so that a prune after a crash finds
 /// them. `None` if it lists all of them already.
-pub(super) fn announced(space: &Space) -> Option<Marker> {
-    let mut marker = space.marker.clone();
-    for item in space.items.iter().filter(|item| item.decision.writes()) {
+pub(super) fn marker_before_writes(survey: &NamespaceSurvey) -> Option<Marker> {
+    let mut marker = survey.marker.clone();
+    for item in survey.items.iter().filter(|item| item.decision.writes()) {
         if let Some(wanted) = &item.wanted
             && !marker.entries.contains_key(&item.name)
         {
@@ -95,7 +99,7 @@ pub(super) fn announced(space: &Space) -> Option<Marker> {
             marker.entries.insert(item.name.clone(), Entry::wanted(&wanted.digest));
         }
     }
-    (marker != space.marker).then_some(marker)
+    (marker != survey.marker).then_some(marker)
 }
 
 /// Returns the ledger after a batch of writes.

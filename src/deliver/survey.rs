@@ -8,7 +8,7 @@ use futures_util::{StreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 
 use super::pauses::retried;
-use super::{Options, parsed};
+use super::{Options, parse_revision};
 use crate::cluster::{Cluster, ConfigMap, Error, Meta};
 use crate::configmap::apply::{
     Action, Claim, Decision, DecisionReason, Desired, DesiredConfigMap, Ledger, LiveConfigMap, Marker,
@@ -18,7 +18,7 @@ use crate::sources::Recorded;
 
 /// The live state of one namespace, and the decision on each ConfigMap.
 #[derive(Debug)]
-pub(super) struct Space {
+pub(super) struct NamespaceSurvey {
     pub(super) namespace: String,
     /// True if no rule names the namespace any more, and it was found by its inventory.
     pub(super) forgotten: bool,
@@ -54,13 +54,13 @@ impl Item {
 
 /// Why a namespace could not be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Blind {
+pub(super) struct UnreadableNamespace {
     pub(super) why: String,
     pub(super) hints: Vec<String>,
     pub(super) transient: bool,
 }
 
-impl Blind {
+impl UnreadableNamespace {
     fn of(error: &Error) -> Self {
         let why = crate::human::one_line(error);
         Self { why, hints: error.hints(), transient: error.is_transient() }
@@ -78,7 +78,12 @@ pub(super) struct SurveyContext<'a> {
 
 impl SurveyContext<'_> {
     /// Reads one namespace of the cluster that rules call `name`.
-    pub(super) async fn space(&self, desired: &Desired, name: &str, namespace: &str) -> Result<Space, Blind> {
+    pub(super) async fn survey_namespace(
+        &self,
+        desired: &Desired,
+        name: &str,
+        namespace: &str,
+    ) -> Result<NamespaceSurvey, UnreadableNamespace> {
         let none = BTreeMap::new();
         let config_maps = desired.of(name, namespace).unwrap_or(&none);
         let owner = &self.policy.owner;
@@ -98,7 +103,7 @@ impl SurveyContext<'_> {
         let names: BTreeSet<&String> = config_maps.keys().chain(marker.entries.keys()).collect();
         let all: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
         let metas = retried(self.options, self.cancel, || self.cluster.survey(namespace, &all)).await;
-        let metas = metas.map_err(|error| Blind::of(&error))?;
+        let metas = metas.map_err(|error| UnreadableNamespace::of(&error))?;
         let same_rules = desired.rules.is(&marker.rules);
         let mut reads = Vec::new();
         for name in names {
@@ -112,23 +117,35 @@ impl SurveyContext<'_> {
             .await
             .into_iter()
             .collect::<Result<_, _>>()
-            .map_err(|error| Blind::of(&error))?;
+            .map_err(|error| UnreadableNamespace::of(&error))?;
         items.sort_by(|a, b| a.name.cmp(&b.name));
         if !marker.damaged.is_empty() {
             items.iter_mut().for_each(never_delete);
         }
-        let (namespace, forgotten) = (namespace.to_owned(), desired.of(name, namespace).is_none());
-        Ok(Space { namespace, forgotten, marker_meta, marker, recorded, ledger_meta, ledger, items })
+        Ok(NamespaceSurvey {
+            namespace: namespace.to_owned(),
+            forgotten: desired.of(name, namespace).is_none(),
+            marker_meta,
+            marker,
+            recorded,
+            ledger_meta,
+            ledger,
+            items,
+        })
     }
 
-    /// Reads a ConfigMap that holds our records; `None` if there is none. One of another owner is an error, so that it is
-    /// not overwritten.
-    async fn owned_record(&self, namespace: &str, name: String) -> Result<Option<ConfigMap>, Blind> {
+    /// Reads a ConfigMap that holds our records; `None` if there is none. One of another owner is an error, so that it
+    /// is not overwritten.
+    async fn owned_record(
+        &self,
+        namespace: &str,
+        name: String,
+    ) -> Result<Option<ConfigMap>, UnreadableNamespace> {
         let found = retried(self.options, self.cancel, || self.cluster.get(namespace, &name)).await;
-        let Some(object) = found.map_err(|error| Blind::of(&error))? else { return Ok(None) };
+        let Some(object) = found.map_err(|error| UnreadableNamespace::of(&error))? else { return Ok(None) };
         match self.policy.owner.claim(&object.meta.labels, &object.meta.annotations) {
             Claim::Ours => Ok(Some(object)),
-            _ => Err(Blind {
+            _ => Err(UnreadableNamespace {
                 why: format!(
                     "the ConfigMap {namespace}/{name} is not ours, and what we write would be recorded in it"
                 ),
@@ -181,17 +198,17 @@ impl SurveyContext<'_> {
     }
 
     /// Reads one ConfigMap again and decides again.
-    pub(super) async fn reread(&self, space: &Space, item: &Item) -> Result<Item, Error> {
-        let namespace = &space.namespace;
+    pub(super) async fn reread(&self, survey: &NamespaceSurvey, item: &Item) -> Result<Item, Error> {
+        let namespace = &survey.namespace;
         let name = &item.name;
         let object = retried(self.options, self.cancel, || self.cluster.get(namespace, name)).await?;
-        let entry = space.marker.entries.get(name);
-        let record = space.ledger.records.get(name);
+        let entry = survey.marker.entries.get(name);
+        let record = survey.ledger.records.get(name);
         let seen = object.as_ref().map(seen);
         let mut again = item.clone();
         again.decision = self.policy.decide(item.wanted.as_ref(), seen.as_ref(), entry, record);
         again.meta = object.map(|object| object.meta);
-        if !space.marker.damaged.is_empty() {
+        if !survey.marker.damaged.is_empty() {
             never_delete(&mut again);
         }
         Ok(again)
@@ -201,7 +218,7 @@ impl SurveyContext<'_> {
 /// Returns the revision that an inventory records and, with several sources, the commit of each.
 fn recorded(marker: &Marker, meta: &Meta) -> Option<Recorded> {
     let sources = meta.annotations.get(names::SOURCES).and_then(|text| serde_json::from_str(text).ok());
-    Some(Recorded { revision: parsed(&marker.revision)?, sources: sources.unwrap_or_default() })
+    Some(Recorded { revision: parse_revision(&marker.revision)?, sources: sources.unwrap_or_default() })
 }
 
 /// Turns a deletion into no action. While the inventory is damaged, it is not known which objects it listed.

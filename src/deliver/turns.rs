@@ -19,7 +19,7 @@ use tracing::{debug, info};
 
 use super::lease::Leases;
 use super::pool::Pool;
-use super::renewal::{Named, ObservedLease, RenewedLease, Taker};
+use super::renewal::{LeaseAcquirer, LeaseRef, ObservedLease, RenewedLease};
 use super::report::Notes;
 use crate::cluster::Cluster;
 use crate::configmap::apply::{Owner, Standing, names};
@@ -34,24 +34,24 @@ pub(super) struct Turns {
     /// Limits how many instances of a fleet write at once.
     pool: Option<Arc<Pool>>,
     /// True if this worker has entered the pool.
-    pooled: bool,
+    in_pool: bool,
     cancel: CancellationToken,
     /// The name of the Lease, the same in every namespace.
     name: String,
-    taker: Taker,
+    acquirer: LeaseAcquirer,
     /// When this worker first had to wait for another holder.
-    waiting: Option<Instant>,
+    waiting_since: Option<Instant>,
     /// By namespace.
-    spaces: BTreeMap<String, LeaseState>,
+    states: BTreeMap<String, LeaseState>,
 }
 
 /// The state of the Lease of one namespace.
 #[derive(Debug)]
 enum LeaseState {
     /// As it was last read, which was before the current survey.
-    Seen(ObservedLease),
+    Observed(ObservedLease),
     /// We hold it.
-    Kept(RenewedLease),
+    Held(RenewedLease),
     /// The namespace is written without a Lease.
     Without,
 }
@@ -68,64 +68,65 @@ impl Turns {
         let labels = owner.labels().map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         let annotations = [(names::OWNER_NAME.to_owned(), owner.name().to_owned())].into();
         let duration = leases.as_ref().map_or(Duration::ZERO, Leases::duration);
-        let taker = Taker::new(duration, labels, annotations, cancel.clone());
+        let acquirer = LeaseAcquirer::new(duration, labels, annotations, cancel.clone());
         Self {
             cluster_name,
             cluster,
             leases,
             pool,
-            pooled: false,
+            in_pool: false,
             cancel,
             name: owner.lease(),
-            taker,
-            waiting: None,
-            spaces: BTreeMap::new(),
+            acquirer,
+            waiting_since: None,
+            states: BTreeMap::new(),
         }
     }
 
-    fn named<'a>(&'a self, namespace: &'a str) -> Named<'a> {
-        Named { cluster: &self.cluster, namespace, name: &self.name }
+    fn lease_ref<'a>(&'a self, namespace: &'a str) -> LeaseRef<'a> {
+        LeaseRef { cluster: &self.cluster, namespace, name: &self.name }
     }
 
     /// Reads the Lease of a namespace. An earlier observation tells how long its holder has been silent.
     async fn observe(&self, namespace: &str) -> Result<ObservedLease, String> {
-        let before = match self.spaces.get(namespace) {
-            Some(LeaseState::Seen(look)) => Some(look),
+        let before = match self.states.get(namespace) {
+            Some(LeaseState::Observed(observed)) => Some(observed),
             _ => None,
         };
-        self.taker.observe(self.named(namespace), before).await
+        self.acquirer.observe(self.lease_ref(namespace), before).await
     }
 
-    /// Returns true if we hold the Lease of a namespace that sorts after this one. Lock ordering: waiting for an earlier
-    /// one then could deadlock, as its holder may wait for ours.
+    /// Returns true if we hold the Lease of a namespace that sorts after this one. Lock ordering: waiting for an
+    /// earlier one then could deadlock, as its holder may wait for ours.
     fn has_later(&self, namespace: &str) -> bool {
-        self.spaces
+        self.states
             .iter()
-            .any(|(name, turn)| matches!(turn, LeaseState::Kept(_)) && name.as_str() > namespace)
+            .any(|(name, turn)| matches!(turn, LeaseState::Held(_)) && name.as_str() > namespace)
     }
 
     fn is_decided(&self, namespace: &str) -> bool {
-        matches!(self.spaces.get(namespace), Some(LeaseState::Kept(_) | LeaseState::Without))
+        matches!(self.states.get(namespace), Some(LeaseState::Held(_) | LeaseState::Without))
     }
 
     /// Releases all Leases and leaves the pool. Takes a bounded time.
     pub(super) async fn release(&mut self) {
-        let spaces = std::mem::take(&mut self.spaces).into_values();
-        let kept = spaces.filter_map(|turn| match turn {
-            LeaseState::Kept(kept) => Some(kept.release()),
+        let states = std::mem::take(&mut self.states).into_values();
+        let releases = states.filter_map(|turn| match turn {
+            LeaseState::Held(lease) => Some(lease.release()),
             _ => None,
         });
-        let pool = self.pool.as_ref().filter(|_| std::mem::take(&mut self.pooled));
+        let pool = self.pool.as_ref().filter(|_| std::mem::take(&mut self.in_pool));
         let left = async {
             if let Some(pool) = pool {
                 pool.leave().await;
             }
         };
-        future::join(future::join_all(kept), left).await;
+        future::join(future::join_all(releases), left).await;
     }
 
-    /// Returns true if the writes that the survey found in these namespaces may be made now: we hold their Leases, or go
-    /// on without. Returns false after waiting: peers may have written since the survey, so it has to be repeated.
+    /// Returns true if the writes that the survey found in these namespaces may be made now: we hold their Leases, or
+    /// go on without. Returns false after waiting: peers may have written since the survey, so it has to be
+    /// repeated.
     pub(super) async fn may_write(&mut self, busy: &[&str], notes: &mut Notes) -> bool {
         // During shutdown nothing is written, with or without a Lease.
         let Some(leases) = self.leases.clone().filter(|_| !self.cancel.is_cancelled()) else {
@@ -135,12 +136,12 @@ impl Turns {
         self.enter_pool(notes).await;
         let mut busy = busy.to_vec();
         busy.sort_unstable();
-        let open: Vec<&str> = busy.iter().copied().filter(|name| !self.is_decided(name)).collect();
+        let undecided: Vec<&str> = busy.iter().copied().filter(|name| !self.is_decided(name)).collect();
         // An instance that gets the first Lease usually gets all of them, so the others are acquired only then,
         // concurrently.
-        let (first, others) = open.split_at(usize::from(!open.is_empty()));
+        let (first, others) = undecided.split_at(usize::from(!undecided.is_empty()));
         for namespaces in [first, others] {
-            if !self.take(namespaces, &leases, notes).await {
+            if !self.acquire(namespaces, &leases, notes).await {
                 return self.wait(&busy, &leases, notes).await;
             }
         }
@@ -148,28 +149,30 @@ impl Turns {
     }
 
     /// Acquires these Leases under the versions that were read. Returns true if each is held or given up on.
-    async fn take(&mut self, namespaces: &[&str], leases: &Leases, notes: &mut Notes) -> bool {
-        let mut looks = Vec::new();
+    async fn acquire(&mut self, namespaces: &[&str], leases: &Leases, notes: &mut Notes) -> bool {
+        let mut observations = Vec::new();
         for namespace in namespaces {
-            match self.spaces.get(*namespace) {
-                Some(LeaseState::Seen(look)) if look.standing.is_open() => {
-                    looks.push((*namespace, look.clone()));
+            match self.states.get(*namespace) {
+                Some(LeaseState::Observed(observed)) if observed.standing.is_open() => {
+                    observations.push((*namespace, observed.clone()));
                 }
                 _ => return false,
             }
         }
-        let takes = looks.iter().map(|(namespace, look)| self.taker.take(self.named(namespace), look));
-        let taken = future::join_all(takes).await;
+        let acquisitions = observations
+            .iter()
+            .map(|(namespace, observed)| self.acquirer.acquire(self.lease_ref(namespace), observed));
+        let acquired = future::join_all(acquisitions).await;
         let mut all = true;
-        for ((namespace, look), taken) in looks.into_iter().zip(taken) {
-            match taken {
-                Ok(Some(kept)) => {
-                    if let Standing::Silent(holder) = look.standing {
+        for ((namespace, observed), acquired) in observations.into_iter().zip(acquired) {
+            match acquired {
+                Ok(Some(lease)) => {
+                    if let Standing::Silent(holder) = observed.standing {
                         notes.add(format!(
                             "{holder} was writing {namespace} and is silent: it is waited for no longer"
                         ));
                     }
-                    self.spaces.insert(namespace.to_owned(), LeaseState::Kept(kept));
+                    self.states.insert(namespace.to_owned(), LeaseState::Held(lease));
                 }
                 Ok(None) => all = false,
                 Err(why) => self.unusable(namespace, leases, &why, notes),
@@ -178,12 +181,13 @@ impl Turns {
         all
     }
 
-    /// Waits until no other holder is known to write these namespaces. Always returns false: the survey is outdated then.
+    /// Waits until no other holder is known to write these namespaces. Always returns false: the survey is outdated
+    /// then.
     async fn wait(&mut self, busy: &[&str], leases: &Leases, notes: &mut Notes) -> bool {
         for pause in 1.. {
             let holders = self.observe_all(busy, leases, notes).await;
-            let waiting = *self.waiting.get_or_insert_with(Instant::now);
-            if leases.is_over(waiting) {
+            let waiting_since = *self.waiting_since.get_or_insert_with(Instant::now);
+            if leases.has_waited_enough(waiting_since) {
                 busy.iter().for_each(|namespace| self.stop_waiting(namespace));
                 return false;
             }
@@ -217,18 +221,18 @@ impl Turns {
         leases: &Leases,
         notes: &mut Notes,
     ) -> Vec<(&'n str, String)> {
-        let open = busy.iter().copied().filter(|namespace| !self.is_decided(namespace));
-        let open: Vec<&str> = open.collect();
-        let looks = open.iter().map(|namespace| self.observe(namespace));
-        let seen = future::join_all(looks).await;
+        let undecided = busy.iter().copied().filter(|namespace| !self.is_decided(namespace));
+        let undecided: Vec<&str> = undecided.collect();
+        let observations = undecided.iter().map(|namespace| self.observe(namespace));
+        let seen = future::join_all(observations).await;
         let mut holders = Vec::new();
-        for (namespace, seen) in open.into_iter().zip(seen) {
+        for (namespace, seen) in undecided.into_iter().zip(seen) {
             match seen {
-                Ok(look) => {
-                    if let Standing::Taken(holder) = &look.standing {
+                Ok(observed) => {
+                    if let Standing::Taken(holder) = &observed.standing {
                         holders.push((namespace, holder.clone()));
                     }
-                    self.spaces.insert(namespace.to_owned(), LeaseState::Seen(look));
+                    self.states.insert(namespace.to_owned(), LeaseState::Observed(observed));
                 }
                 Err(why) => self.unusable(namespace, leases, &why, notes),
             }
@@ -240,13 +244,13 @@ impl Turns {
     fn stop_waiting(&mut self, namespace: &str) {
         if !self.is_decided(namespace) {
             debug!("cluster {}: {namespace} is written beside others", self.cluster_name);
-            self.spaces.insert(namespace.to_owned(), LeaseState::Without);
+            self.states.insert(namespace.to_owned(), LeaseState::Without);
         }
     }
 
     /// Gives up on a Lease that cannot be used, and reports it once per cluster.
     fn unusable(&mut self, namespace: &str, leases: &Leases, why: &str, notes: &mut Notes) {
-        self.spaces.insert(namespace.to_owned(), LeaseState::Without);
+        self.states.insert(namespace.to_owned(), LeaseState::Without);
         if !self.cancel.is_cancelled() && leases.is_first_report(&self.cluster_name) {
             notes.add(format!(
                 "no Lease keeps other instances out of our way ({why}); writes may meet theirs and are then tried again"
@@ -256,9 +260,9 @@ impl Turns {
 
     /// Waits for a place in the pool, if there is one.
     async fn enter_pool(&mut self, notes: &mut Notes) {
-        if let Some(pool) = self.pool.as_ref().filter(|_| !self.pooled) {
+        if let Some(pool) = self.pool.as_ref().filter(|_| !self.in_pool) {
             let note = pool.enter().await;
-            self.pooled = true;
+            self.in_pool = true;
             note.into_iter().for_each(|note| notes.add_to_run(note));
         }
     }

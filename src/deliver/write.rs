@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::pauses::{LAST_ANSWER, after_shutdown, pause};
+use super::pauses::{LAST_ANSWER_TIMEOUT, after_shutdown, pause};
 use super::report::{Outcome, Target};
-use super::survey::{Item, Space, SurveyContext};
+use super::survey::{Item, NamespaceSurvey, SurveyContext};
 use crate::cluster::{Draft, Error, Failure, Meta, Mode};
 use crate::configmap::apply::{Action, Decision, Desired, DesiredConfigMap, names};
 use crate::human;
@@ -23,7 +23,7 @@ pub(super) enum StopReason {
     /// The ref names another revision, or the set of sources that answer has changed.
     Moved(Named),
     /// The remote did not say which revision its ref names.
-    Unasked(SourceError),
+    RefUnknown(SourceError),
     /// The process shuts down.
     Cancelled,
 }
@@ -64,12 +64,12 @@ impl<S: Source> Writer<'_, S> {
     }
 
     /// Lets writes start again, after the remote gave no usable answer.
-    pub(super) fn forget(&self) {
+    pub(super) fn clear_stop(&self) {
         *self.stop.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
     }
 
     /// Asks the remote which revision its ref names now. Any answer but this batch's revision stops the batch.
-    pub(super) async fn ask(&self) -> Result<(), StopReason> {
+    pub(super) async fn check_ref(&self) -> Result<(), StopReason> {
         let answer = tokio::select! {
             biased;
             answer = self.source.ask() => answer,
@@ -83,47 +83,48 @@ impl<S: Source> Writer<'_, S> {
                 return Ok(());
             }
             Ok(named) => StopReason::Moved(named),
-            Err(error) => StopReason::Unasked(error),
+            Err(error) => StopReason::RefUnknown(error),
         };
         self.stop(stop.clone());
         Err(stop)
     }
 
-    /// Makes one write, with retries, until its outcome is known. A conflict or an unknown outcome is followed by a read
-    /// and a new decision.
-    pub(super) async fn write(&self, cluster: &str, space: &Space, item: &Item) -> Written {
+    /// Makes one write, with retries, until its outcome is known. A conflict or an unknown outcome is followed by a
+    /// read and a new decision.
+    pub(super) async fn write(&self, cluster: &str, survey: &NamespaceSurvey, item: &Item) -> Written {
         let mut item = item.clone();
         let mut sent = 0;
         let mut failures = 0;
         let options = self.reader.options;
         loop {
-            let told = || Target { attempts: sent, ..self.target(cluster, space, &item) };
+            let target = || Target { attempts: sent, ..self.target(cluster, survey, &item) };
             if let Some(stop) = self.stopped() {
-                return ended(told().ended(Outcome::Skipped, stop.to_string(), Vec::new()), &item);
+                return written(target().ended(Outcome::Skipped, stop.to_string(), Vec::new()), &item);
             }
             if !item.decision.writes() {
-                return ended(told(), &item); // a peer has written it, or it is no longer ours to write
+                return written(target(), &item); // a peer has written it, or it is no longer ours to write
             }
-            let before = Target { attempts: sent + 1, ..told() };
+            let before = Target { attempts: sent + 1, ..target() };
             let sending = tokio::select! {
                 biased;
-                sent = self.send(space, &item) => sent,
-                () = after_shutdown(self.reader.cancel, LAST_ANSWER) => {
+                sent = self.send(survey, &item) => sent,
+                () = after_shutdown(self.reader.cancel, LAST_ANSWER_TIMEOUT) => {
                     let (why, hint) = NOT_ANSWERED;
                     let unknown = before.ended(Outcome::Failed, why, vec![hint.to_owned()]);
-                    return ended(Target { transient: true, ..unknown }, &item);
+                    return written(Target { transient: true, ..unknown }, &item);
                 }
             };
             let error = match sending {
-                Ok(meta) => return Written { meta, ..ended(before, &item) },
+                Ok(meta) => return Written { meta, ..written(before, &item) },
                 Err(error) => error,
             };
-            (sent, failures) = (sent + 1, failures + 1);
+            sent += 1;
+            failures += 1;
             let stale = matches!(error.why, Failure::Conflict | Failure::Exists | Failure::Absent);
             let read_first = (stale || error.is_unknown()) && error.act.verb.is_write();
             let failed = |error: &Error| {
-                let failed = before.clone().ended(Outcome::Failed, line(error, &item), error.hints());
-                ended(Target { transient: error.is_transient(), ..failed }, &item)
+                let failed = before.clone().ended(Outcome::Failed, error_line(error, &item), error.hints());
+                written(Target { transient: error.is_transient(), ..failed }, &item)
             };
             if !(error.is_transient() || read_first) || (failures >= options.tries && !error.is_unknown()) {
                 return failed(&error);
@@ -140,15 +141,15 @@ impl<S: Source> Writer<'_, S> {
             }
             let again = tokio::select! {
                 biased;
-                again = self.reader.reread(space, &item) => again,
-                () = after_shutdown(self.reader.cancel, LAST_ANSWER) => return failed(&error),
+                again = self.reader.reread(survey, &item) => again,
+                () = after_shutdown(self.reader.cancel, LAST_ANSWER_TIMEOUT) => return failed(&error),
             };
             let again = match again {
                 Ok(again) => again,
                 Err(error) => return failed(&error),
             };
             if error.is_unknown() && again.decision.action == Action::Nothing {
-                return Written { meta: again.meta.clone(), ..ended(before, &item) }; // it took effect after all
+                return Written { meta: again.meta.clone(), ..written(before, &item) }; // it took effect after all
             }
             if failures >= options.tries {
                 return failed(&error);
@@ -156,36 +157,36 @@ impl<S: Source> Writer<'_, S> {
             item = again;
             if item.decision.writes() {
                 // A reason to stop is stored, and seen at the top of the loop.
-                let _ = self.ask().await;
+                let _ = self.check_ref().await;
             }
         }
     }
 
     /// Sends a write as a dry run. Without the right to write, the target is reported as unchecked rather than failed.
-    pub(super) async fn check(&self, cluster: &str, space: &Space, item: &Item) -> Target {
-        let target = self.target(cluster, space, item);
-        match self.send(space, item).await {
+    pub(super) async fn check(&self, cluster: &str, survey: &NamespaceSurvey, item: &Item) -> Target {
+        let target = self.target(cluster, survey, item);
+        match self.send(survey, item).await {
             Ok(_) => target,
             Err(error) if matches!(error.why, Failure::Forbidden { .. }) => {
                 let why = format!("{} (not checked by the server: {})", target.why, error.why);
                 Target { why, ..target }
             }
-            Err(error) => target.ended(Outcome::Failed, line(&error, item), error.hints()),
+            Err(error) => target.ended(Outcome::Failed, error_line(&error, item), error.hints()),
         }
     }
 
     /// Returns the result of an item as decided, before it is written.
-    pub(super) fn target(&self, cluster: &str, space: &Space, item: &Item) -> Target {
+    pub(super) fn target(&self, cluster: &str, survey: &NamespaceSurvey, item: &Item) -> Target {
         let digest = item.wanted.as_ref().map(|wanted| wanted.digest.clone()).unwrap_or_default();
-        Target { digest, ..Target::of(cluster, &space.namespace, &item.name, &item.decision) }
+        Target { digest, ..Target::of(cluster, &survey.namespace, &item.name, &item.decision) }
     }
 
-    /// Sends one write: one request, or a deletion and a creation for an immutable object. Returns the metadata that the
-    /// server stored; `None` after a deletion.
-    async fn send(&self, space: &Space, item: &Item) -> Result<Option<Meta>, Error> {
+    /// Sends one write: one request, or a deletion and a creation for an immutable object. Returns the metadata that
+    /// the server stored; `None` after a deletion.
+    async fn send(&self, survey: &NamespaceSurvey, item: &Item) -> Result<Option<Meta>, Error> {
         let cluster = self.reader.cluster;
         let mode = if self.reader.options.dry_run { Mode::DryRun } else { Mode::Write };
-        let draft = || item.wanted.as_ref().map(|wanted| self.draft(space, item, wanted));
+        let draft = || item.wanted.as_ref().map(|wanted| self.draft(survey, item, wanted));
         match (&item.decision.action, draft(), &item.meta) {
             (Action::Create, Some(draft), _) => cluster.create(draft, mode).await.map(Some),
             (Action::Replace, Some(draft), Some(meta)) => cluster.replace(meta, draft, mode).await.map(Some),
@@ -202,7 +203,7 @@ impl<S: Source> Writer<'_, S> {
     }
 
     /// Returns the object to write. Labels and annotations that other writers set on it stay.
-    fn draft(&self, space: &Space, item: &Item, wanted: &DesiredConfigMap) -> Draft {
+    fn draft(&self, survey: &NamespaceSurvey, item: &Item, wanted: &DesiredConfigMap) -> Draft {
         let kept = item.meta.as_ref().filter(|_| item.decision.action != Action::Create);
         let mut labels = kept.map(|meta| meta.labels.clone()).unwrap_or_default();
         let mut annotations = kept.map(|meta| meta.annotations.clone()).unwrap_or_default();
@@ -212,7 +213,7 @@ impl<S: Source> Writer<'_, S> {
         annotations.extend(wanted.annotations(&policy.owner, self.desired.rules.text(), revision));
         self.name_repository(&mut annotations);
         Draft {
-            namespace: space.namespace.clone(),
+            namespace: survey.namespace.clone(),
             name: item.name.clone(),
             labels,
             annotations,
@@ -273,7 +274,7 @@ impl<S: Source> Writer<'_, S> {
 }
 
 /// Returns the error in one line; if the object is too large, with its largest keys.
-fn line(error: &Error, item: &Item) -> String {
+fn error_line(error: &Error, item: &Item) -> String {
     let line = human::one_line(error);
     match (&error.why, &item.wanted) {
         (Failure::TooLarge { .. }, Some(wanted)) => {
@@ -283,7 +284,7 @@ fn line(error: &Error, item: &Item) -> String {
     }
 }
 
-fn ended(target: Target, item: &Item) -> Written {
+fn written(target: Target, item: &Item) -> Written {
     Written { target, meta: item.meta.clone(), revision: item.decision.revision.clone() }
 }
 
@@ -294,7 +295,7 @@ impl std::fmt::Display for StopReason {
                 Some(why) => f.write_str(&why),
                 None => write!(f, "the ref names {} now", named.revision.short()),
             },
-            Self::Unasked(error) => write!(f, "the remote does not say which revision is newest: {error}"),
+            Self::RefUnknown(error) => write!(f, "the remote does not say which revision is newest: {error}"),
             Self::Cancelled => f.write_str("the run ended before"),
         }
     }
