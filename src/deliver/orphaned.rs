@@ -63,9 +63,7 @@ pub(super) async fn foreign_namespaces<S: Source>(
     let mut refused = BTreeMap::new();
     let (forgotten, served): (Vec<&NamespaceSurvey>, Vec<&NamespaceSurvey>) =
         surveys.iter().partition(|survey| survey.forgotten);
-    for survey in
-        forgotten.into_iter().filter(|survey| survey.items.iter().any(|item| item.decision.writes()))
-    {
+    for survey in forgotten.into_iter().filter(|survey| survey.has_writes()) {
         let recorded = survey.recorded.as_ref().filter(|one| one.revision != desired.revision);
         let relation = match recorded {
             Some(recorded) => {

@@ -34,6 +34,13 @@ pub(super) struct NamespaceSurvey {
     pub(super) items: Vec<Item>,
 }
 
+impl NamespaceSurvey {
+    /// Returns true if any of its ConfigMaps is to be written.
+    pub(super) fn has_writes(&self) -> bool {
+        self.items.iter().any(|item| item.decision.writes())
+    }
+}
+
 /// One ConfigMap: its desired state, its live metadata, and the decision.
 #[derive(Clone, Debug)]
 pub(super) struct Item {

@@ -21,7 +21,7 @@ use super::turns::Turns;
 use super::write::{StopReason, Writer, Written};
 use super::{Options, or_cancelled, short};
 use crate::cluster::Cluster;
-use crate::configmap::apply::{Action, Desired, Marker, Moves, order};
+use crate::configmap::apply::{Action, Desired, Marker, Order, order};
 use crate::sources::{Source, SourceError};
 
 /// How often a worker starts over because the ref moved or a peer wrote an inventory. After that the cluster is left to
@@ -98,11 +98,13 @@ impl<S: Source> Worker<S> {
 
     /// Runs until every target has a definite result, then releases the Leases.
     pub(super) async fn run(mut self, desired: Arc<Desired>) -> ClusterOutcome {
-        let ended = self.retry_until_done(desired).await;
+        let outcome = self.retry_until_done(desired).await;
         self.turns.release().await;
-        ended
+        outcome
     }
 
+    /// Repeats passes until one is final: after a newer revision, a peer's writes, or a transient failure of the
+    /// remote.
     async fn retry_until_done(&mut self, mut desired: Arc<Desired>) -> ClusterOutcome {
         let mut restarts = 0;
         let mut failures = 0;
@@ -180,10 +182,9 @@ impl<S: Source> Worker<S> {
             let all = all.map(|target| Target { outcome: Outcome::Skipped, transient: true, ..target });
             return Pass::Stopped(StopReason::Cancelled, all.collect());
         };
-        refused.extend(self.refusals(desired, &surveys, &options));
-        let unknown =
-            orphaned::foreign_namespaces(reader, &*self.source, (&self.name, desired), &surveys).await;
-        refused.extend(unknown);
+        refused.extend(self.refusals(desired, &surveys));
+        let foreign = orphaned::foreign_namespaces(reader, &*self.source, (&self.name, desired), &surveys);
+        refused.extend(foreign.await);
         let mut targets: Vec<Target> = refused.values().flatten().cloned().collect();
         let mut surveys: Vec<NamespaceSurvey> =
             surveys.into_iter().filter(|survey| !refused.contains_key(&survey.namespace)).collect();
@@ -196,7 +197,7 @@ impl<S: Source> Worker<S> {
             targets.extend(self.end_all(&writer, &surveys, Outcome::Refused, &why.to_string(), &hints));
             return Pass::Settled(targets, unread);
         }
-        let any_writes = surveys.iter().any(|survey| survey.items.iter().any(|item| item.decision.writes()));
+        let any_writes = surveys.iter().any(NamespaceSurvey::has_writes);
         if any_writes
             && let Some((outcome, why)) =
                 check_rewind(&writer, &surveys, &mut self.lag_deadline, &mut self.notes).await
@@ -223,9 +224,7 @@ impl<S: Source> Worker<S> {
             return Pass::Settled(targets, unread);
         }
         // A namespace whose records are outdated counts as busy, too: a peer may be about to write them.
-        let busy = |survey: &&NamespaceSurvey| {
-            survey.items.iter().any(|item| item.decision.writes()) || set::needs_recording(survey, desired)
-        };
+        let busy = |survey: &&NamespaceSurvey| survey.has_writes() || set::needs_recording(survey, desired);
         let busy: Vec<&str> = surveys.iter().filter(busy).map(|survey| survey.namespace.as_str()).collect();
         if !busy.is_empty() && !self.turns.may_write(&busy, &mut self.notes).await {
             return Pass::Stale;
@@ -240,8 +239,7 @@ impl<S: Source> Worker<S> {
         }
         let written =
             future::join_all(surveys.iter().map(|survey| self.write_namespace(&writer, survey))).await;
-        let results = |written: &[BTreeMap<String, Written>]| self.results(&writer, &surveys, written);
-        targets.extend(results(&written));
+        targets.extend(self.results(&writer, &surveys, &written));
         self.unconfirmed |= targets.iter().any(|target| target.attempts > 0);
         if self.unconfirmed && writer.stopped().is_none() && writer.check_ref().await.is_ok() {
             self.unconfirmed = false;
@@ -285,16 +283,18 @@ impl<S: Source> Worker<S> {
             match found {
                 Ok(survey) => {
                     if !survey.marker.damaged.is_empty() {
-                        let names: Vec<&str> = survey.marker.damaged.keys().map(String::as_str).collect();
-                        let marker = reader.policy.owner.marker();
+                        let names: Vec<_> = survey.marker.damaged.keys().cloned().collect();
                         let names = names.join(", ");
+                        let marker = reader.policy.owner.marker();
                         self.notes.add(format!("the inventory {namespace}/{marker} cannot be read at {names}: nothing is deleted there"));
                     }
                     all.surveys.push(survey);
                 }
-                Err(blind) if desired.of(&name, &namespace).is_none() => {
-                    all.failures
-                        .push(format!("cluster {name}: nothing is pruned in {namespace}: {}", blind.why));
+                Err(unreadable) if desired.of(&name, &namespace).is_none() => {
+                    all.failures.push(format!(
+                        "cluster {name}: nothing is pruned in {namespace}: {}",
+                        unreadable.why
+                    ));
                 }
                 Err(UnreadableNamespace { why, hints, transient }) => {
                     let targets = all_failed(desired, &name, &why, &hints).into_iter();
@@ -311,15 +311,11 @@ impl<S: Source> Worker<S> {
     }
 
     /// Returns the namespaces in which nothing may be written, with the results of their targets.
-    fn refusals(
-        &self,
-        desired: &Desired,
-        surveys: &[NamespaceSurvey],
-        options: &Options,
-    ) -> BTreeMap<String, Vec<Target>> {
+    fn refusals(&self, desired: &Desired, surveys: &[NamespaceSurvey]) -> BTreeMap<String, Vec<Target>> {
+        let owner = &self.options.owner;
+        let ours = [owner.marker(), owner.ledger()];
         let mut refused = BTreeMap::new();
         for survey in surveys {
-            let ours = [options.owner.marker(), options.owner.ledger()];
             let why = match Marker::check(&survey.namespace, survey.items.iter().map(|item| &item.name)) {
                 Err(why) => Some((why.to_string(), "spread the ConfigMaps over more namespaces")),
                 Ok(()) => match survey.items.iter().find(|item| ours.contains(&item.name)) {
@@ -327,19 +323,20 @@ impl<S: Source> Worker<S> {
                         let why = format!("the ConfigMap {name} is where we record what we write");
                         Some((why, "give it another name in the rules"))
                     }
-                    None => self.unordered_revision(desired, survey, options),
+                    None => self.unordered_revision(desired, survey),
                 },
             };
             let Some((why, hint)) = why else { continue };
             let all = all_failed(desired, &self.name, &why, &[hint.to_owned()]).into_iter();
             let here = all.filter(|target| target.namespace == survey.namespace);
             let here = here.map(|target| Target { outcome: Outcome::Refused, ..target });
-            let forgotten = if survey.forgotten {
-                orphaned::kept_targets(&self.name, survey, Outcome::Refused, &why, &[hint.to_owned()])
-            } else {
-                Vec::new()
-            };
-            refused.insert(survey.namespace.clone(), here.chain(forgotten).collect());
+            let mut targets: Vec<Target> = here.collect();
+            if survey.forgotten {
+                let kept =
+                    orphaned::kept_targets(&self.name, survey, Outcome::Refused, &why, &[hint.to_owned()]);
+                targets.extend(kept);
+            }
+            refused.insert(survey.namespace.clone(), targets);
         }
         refused
     }
@@ -349,12 +346,10 @@ impl<S: Source> Worker<S> {
         &self,
         desired: &Desired,
         survey: &NamespaceSurvey,
-        options: &Options,
     ) -> Option<(String, &'static str)> {
         let recorded = &survey.marker.revision;
         let other = !recorded.is_empty() && *recorded != desired.revision.to_string();
-        let any_writes = survey.items.iter().any(|item| item.decision.writes());
-        (other && any_writes && !options.force && !self.source.follows()).then(|| {
+        (other && survey.has_writes() && !self.options.force && !self.source.follows()).then(|| {
             let why = format!("it is recorded as {}, and no ref says which is newer", short(recorded));
             (why, "--force overwrites it with the tree")
         })
@@ -363,9 +358,7 @@ impl<S: Source> Worker<S> {
     /// Sends each write as a dry run, and returns what would happen.
     async fn dry_run(&mut self, writer: &Writer<'_, S>, surveys: &[NamespaceSurvey]) -> Vec<Target> {
         let mut targets = Vec::new();
-        for survey in surveys {
-            self.note_cycles(survey);
-        }
+        surveys.iter().for_each(|survey| self.note_cycles(survey));
         let name = &self.name;
         for survey in surveys {
             let mut checks = Vec::new();
@@ -383,11 +376,11 @@ impl<S: Source> Worker<S> {
         targets
     }
 
+    /// Notes the ConfigMaps that wait for each other, and which of them is written first all the same.
     fn note_cycles(&mut self, survey: &NamespaceSurvey) {
-        let busy = ordered_items(survey);
-        let moves: Vec<&Moves> = busy.iter().map(|&at| &survey.items[at].decision.moves).collect();
-        for broken in order(&moves).broken {
-            let name = &survey.items[busy[broken]].name;
+        let (items, order) = write_order(survey);
+        for broken in order.broken {
+            let name = &items[broken].name;
             self.notes
                 .add(format!("ConfigMaps of {} exchange keys; {name} is written first", survey.namespace));
         }
@@ -399,26 +392,24 @@ impl<S: Source> Worker<S> {
         writer: &Writer<'_, S>,
         survey: &NamespaceSurvey,
     ) -> BTreeMap<String, Written> {
-        let busy = ordered_items(survey);
-        let moves: Vec<&Moves> = busy.iter().map(|&at| &survey.items[at].decision.moves).collect();
-        let order = order(&moves);
+        let (items, order) = write_order(survey);
         let mut done: BTreeMap<usize, Written> = BTreeMap::new();
         for wave in &order.waves {
             let mut ready = Vec::new();
             for &write in wave {
-                let item = &survey.items[busy[write]];
+                let item = items[write];
                 let failed = |before: &&usize| {
                     done.get(before).is_none_or(|written| !written.target.outcome.is_success())
                 };
                 let missing = order.after[write].iter().find(failed).filter(|_| item.decision.writes());
-                let held = missing.map(|&before| survey.items[busy[before]].name.clone());
+                let held = missing.map(|&before| items[before].name.clone());
                 ready.push(async move { (write, self.write_unless_held(writer, survey, item, held).await) });
             }
             let wave: Vec<(usize, Written)> =
                 stream::iter(ready).buffer_unordered(self.options.concurrency.max(1)).collect().await;
             done.extend(wave);
         }
-        done.into_iter().map(|(write, written)| (survey.items[busy[write]].name.clone(), written)).collect()
+        done.into_iter().map(|(write, written)| (items[write].name.clone(), written)).collect()
     }
 
     /// Writes one ConfigMap, unless `held` names another one that gains keys from it and could not be written.
@@ -440,6 +431,7 @@ impl<S: Source> Worker<S> {
         }
     }
 
+    /// Returns the result of every target: of the write if there was one, else as decided.
     fn results(
         &self,
         writer: &Writer<'_, S>,
@@ -480,16 +472,16 @@ impl<S: Source> Worker<S> {
     }
 }
 
-/// Returns the indices of the items that take part in the write order: those that are written, and those that should be
-/// but are refused or held.
-fn ordered_items(survey: &NamespaceSurvey) -> Vec<usize> {
-    let items = survey.items.iter().enumerate();
-    items
-        .filter(|(_, item)| {
-            item.decision.writes() || matches!(item.decision.action, Action::Refuse(_) | Action::Hold(_))
-        })
-        .map(|(at, _)| at)
-        .collect()
+/// Returns the items that take part in the write order, which are those that are written and those that should be but
+/// are refused or held, and the order of their indices.
+fn write_order(survey: &NamespaceSurvey) -> (Vec<&Item>, Order) {
+    let takes_part = |item: &&Item| {
+        item.decision.writes() || matches!(item.decision.action, Action::Refuse(_) | Action::Hold(_))
+    };
+    let items: Vec<&Item> = survey.items.iter().filter(takes_part).collect();
+    let moves: Vec<_> = items.iter().map(|item| &item.decision.moves).collect();
+    let order = order(&moves);
+    (items, order)
 }
 
 /// Turns skipped targets into failed ones, as the source named no revision or could not plan it.
