@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_limited_is_not_remembered_as_seen() {
+    fn a_rate_limited_delivery_is_not_remembered_as_seen() {
         let mut memory = Memory::new(at(0));
         for n in 0..20 {
             memory.admit(vec![n.to_string()], at(0));

@@ -87,7 +87,7 @@ fn is_in_place(path: &Path, identity: (u64, u64)) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == identity)
 }
 
-/// Removes our socket, as nobody will answer there any more, unless the next writer has replaced it.
+/// Removes our socket at shutdown, unless the next writer has replaced it.
 fn remove(path: &Path, identity: (u64, u64)) {
     if is_in_place(path, identity) {
         let _ = std::fs::remove_file(path); // if that fails, the next writer replaces it
@@ -192,7 +192,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(30);
 
     #[tokio::test]
-    async fn a_writer_answers_while_it_runs_and_wherever_its_directory_is_made_again() {
+    async fn a_writer_answers_also_after_its_directory_is_made_again() {
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join("d".repeat(200));
         std::fs::create_dir(&deep).unwrap();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_listens_and_says_nothing_is_silent_and_what_a_kill_leaves_is_nobody() {
+    fn a_writer_that_does_not_answer_is_silent_and_a_stale_socket_means_absent() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("status.sock");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();

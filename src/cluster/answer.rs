@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_the_server_repeats_are_left_out() {
+    fn quoted_values_are_removed_from_messages() {
         assert_eq!(without_value(r#"Invalid value: "s3cret \"x\"": must be a label"#), "must be a label");
         assert_eq!(without_value(r#"Invalid value: {"a":"s3cret"}: no"#), "no");
         assert_eq!(without_value("Invalid value: s3cret: must be a label"), "its value is not allowed");
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lacks_a_right_is_named_and_so_is_all_that_it_takes() {
+    fn a_forbidden_request_names_the_user_and_all_needed_rights() {
         let message = "configmaps \"jobs\" is forbidden: User \"system:serviceaccount:ci:config-apply\" cannot update \
                        resource \"configmaps\" in API group \"\" in the namespace \"ci\"";
         let of = |message: &str| {
@@ -394,13 +394,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_is_one_short_line() {
+    fn server_messages_become_one_short_line() {
         assert_eq!(shown(" a\n b\u{1b}[0m "), "a b\\u{1b}[0m");
         assert!(shown(&"ä".repeat(1_000)).len() < 2 * SHOWN + 4);
     }
 
     #[test]
-    fn an_answer_that_is_something_else_is_no_success() {
+    fn a_success_with_another_body_is_a_failure() {
         for body in
             ["<html>hello</html>", r#"{"kind":"ConfigMap"}"#, r#"{"kind":"Secret","metadata":{}}"#, ""]
         {

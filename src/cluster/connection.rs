@@ -225,7 +225,7 @@ impl Connection {
         answer.read(&request.act, self.longest_pause).map_err(failed)
     }
 
-    /// The same for one object; `None` if there is no such object or namespace.
+    /// Sends a request for one object; `None` if there is no such object or namespace.
     pub(super) async fn find<T: DeserializeOwned + Expect>(
         &self,
         request: &Request,

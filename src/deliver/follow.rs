@@ -31,7 +31,7 @@ pub struct Rhythm {
     pub min_interval: Duration,
     /// The time between two deliveries that read everything, a fifth of it more or less.
     pub resync: Duration,
-    /// The same while something is forbidden or refused.
+    /// The resync interval while something is forbidden or refused.
     pub denied: Duration,
     /// The wait after failures.
     pub backoff: Backoff,
@@ -48,7 +48,7 @@ pub struct Rhythm {
 pub enum LoopEvent<'a> {
     /// An attempt begins: the remote is asked, and what is new is delivered.
     Begins(Trigger),
-    /// There is nothing new: the result of the last delivery stands.
+    /// There is nothing new since the last delivery.
     Unchanged {
         /// True if the last delivery was a success.
         success: bool,
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_asks_while_the_process_ends_is_answered_also_in_the_pause_between_deliveries() {
+    async fn a_trigger_that_is_pending_at_shutdown_is_reported_unanswered() {
         let hour = Duration::from_secs(3_600);
         let ending = CancellationToken::new();
         let rhythm = Rhythm {

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_an_options_value_the_line_itself_says_what_is_right() {
+    fn errors_say_what_a_valid_pool_is() {
         for error in [BadPlaces::Form, BadPlaces::Name, BadPlaces::Count] {
             let line = crate::human::one_line(&error);
             let says = ["it is", "consists of", "a number from"];

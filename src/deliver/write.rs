@@ -24,7 +24,7 @@ pub(super) enum StopReason {
     Moved(Named),
     /// The remote did not say which revision its ref names.
     RefUnknown(SourceError),
-    /// The process shuts down.
+    /// The run was cancelled, by a shutdown or its time limit.
     Cancelled,
 }
 
@@ -308,7 +308,7 @@ mod tests {
     use crate::human::reads_well;
 
     #[test]
-    fn a_refusal_and_an_absent_answer_read_well_and_have_a_hint() {
+    fn refusals_and_missing_answers_have_a_hint() {
         for refusal in [
             Refusal::Other("team".to_owned()),
             Refusal::Prow,

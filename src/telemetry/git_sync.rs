@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_messages_in_the_documentation_has_those_that_are_the_same() {
+    fn the_documentation_lists_the_messages_that_equal_git_syncs() {
         let page = include_str!("../../docs/migrating/git-sync.md");
         let rows = page.lines().filter(|line| line.contains("` |") && line.contains("| the same"));
         let cells = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_have_the_keys_that_whoever_reads_git_syncs_log_looks_for() {
+    fn lines_have_git_syncs_keys() {
         let kept = Kept::default();
         let lines =
             tracing_subscriber::fmt().with_writer(kept.clone()).event_format(Lines { verbosity: None });
