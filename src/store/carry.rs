@@ -1,17 +1,17 @@
-//! Carrying a retired generation's tree forward to another revision, by moving what stays the same.
+//! Carries a retired generation's tree forward to another revision by moving the unchanged entries.
 //!
-//! Readers may still have directories of that tree open, past every promise that was made to them. So none of its
-//! directories is changed in place: each one that contains a change is made anew, up to the top, and what it keeps is
-//! moved over: files and links one by one, directories whole. A reader in an old directory finds it empty, as after a
-//! deletion; a reader in a directory without a change keeps what it has.
+//! Readers may still have directories of that tree open, although its grace period is over. Therefore no directory is
+//! changed in place: each directory that contains a change is created again, up to the top, and its unchanged entries are
+//! moved over: files and symlinks one by one, subdirectories whole. A reader in an old directory finds it empty, as after
+//! a deletion; a reader in a directory without changes sees no difference.
 //!
 //! Steps:
-//! 1. Make the new directories.
-//! 2. Write what changed into them. What fails most likely (blobs, room) fails while the old tree is complete.
-//! 3. Move what stays, files first, directories last. Each is looked at before: what somebody else changed is not
-//!    carried on.
+//! 1. Create the new directories.
+//! 2. Write the changed files into them. The likely failures (blobs, free space) happen while the old tree is complete.
+//! 3. Move the unchanged entries, files first, directories last. Each is checked before the move: an entry with a foreign
+//!    write is an error.
 //!
-//! A failure leaves two halves; the caller discards both and makes the generation another way.
+//! A failure leaves two incomplete trees. The caller discards both and makes the generation in another way.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::CString;
@@ -29,12 +29,12 @@ use super::stamps::{Stamps, changed_by_others};
 use crate::fsx;
 use crate::payload::{BlobSource, Delta, Kind, join};
 
-/// Names that are moved one by one at most; a directory of more is not worth it.
+/// The most names that are moved one by one; beyond that a full write is cheaper.
 const NAMES_MAX: usize = 1 << 16;
 
-/// Makes `name` in `to` from the tree `from` and a delta that starts at it. Returns the new tree and what has to be
-/// synced; `stamps` are the new tree's afterwards. `shared` is a tree of the delta's revision, whose files are linked
-/// where they can be.
+/// Creates the tree `name` in `to` from the tree `from` and a delta whose base it is. Returns the new tree and what has to
+/// be synced; afterwards `stamps` describe the new tree. `shared` is a tree of the delta's new revision: its files are
+/// hard-linked where possible.
 #[expect(clippy::too_many_arguments, reason = "a tree, a place, and what describes the step between them")]
 pub(super) fn carry(
     from: &OwnedFd,
@@ -65,16 +65,16 @@ pub(super) fn carry(
     Ok((top, unsynced))
 }
 
-/// What a delta was applied to in place is as it should be now.
+/// Updates the stamps of a tree to which a delta was applied in place.
 pub(super) fn take_stamps(top: &OwnedFd, delta: &Delta, stamps: &mut Stamps) -> Result<(), Error> {
     Changed::by(delta).take_stamps(top, delta, &HashSet::new(), stamps)
 }
 
-/// What a delta changes.
+/// The directories and paths that a delta changes.
 struct Changed<'d> {
-    /// Directories of both trees that contain a change, parents first, the top one with an empty path.
+    /// Directories that exist in both trees and contain a change, parents first. The top directory has an empty path.
     dirs: BTreeSet<&'d [u8]>,
-    /// Paths of the old tree that are not in the new one, or not as they were.
+    /// Paths of the old tree that the new one does not have, or has with other content.
     gone: HashSet<&'d [u8]>,
 }
 
@@ -90,10 +90,10 @@ impl<'d> Changed<'d> {
             let mut path = path;
             while !path.is_empty() {
                 path = stage::split(path).0;
-                // One that goes stays behind, one that comes is made with what is written.
+                // A removed directory stays in the old tree; an added one is created with the delta's files.
                 let is_kept = !removed_dirs.contains(path) && !added_dirs.contains(path);
                 if is_kept && !dirs.insert(path) {
-                    break; // and so are those above it
+                    break; // its parents are in the set already
                 }
             }
         }
@@ -102,7 +102,7 @@ impl<'d> Changed<'d> {
         Self { dirs, gone }
     }
 
-    /// Step 3.
+    /// Step 3: moves the unchanged entries.
     fn move_the_rest(
         &self,
         from: &OwnedFd,
@@ -150,7 +150,7 @@ impl<'d> Changed<'d> {
         Ok(())
     }
 
-    /// The directories that were made and the files that were written are as they should be now.
+    /// Records the current state of the created directories and the written files in the stamps.
     fn take_stamps(
         &self,
         top: &OwnedFd,
@@ -180,6 +180,7 @@ impl<'d> Changed<'d> {
     }
 }
 
+/// Moves one entry, and records in the journal that the move changed its ctime. An entry with a foreign write is an error.
 fn move_one(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
@@ -187,19 +188,19 @@ fn move_one(
     name: &CString,
     stamps: &Stamps,
 ) -> Result<(), Error> {
-    let look = |at| {
+    let stat_in = |at| {
         let found =
             fsx::stat(at, name.as_c_str()).map_err(io_error("look at", &join(dir, name.to_bytes())))?;
         found.ok_or_else(|| changed_by_others(stage::shown(&join(dir, name.to_bytes()))))
     };
     let mut journal = stamps.journal();
-    let before = look(from)?;
+    let before = stat_in(from)?;
     if !stamps.hold_with(&journal, &before) {
         return Err(changed_by_others(stage::shown(&join(dir, name.to_bytes()))));
     }
     fsx::rename_new(from, name.as_c_str(), to, name.as_c_str())
         .map_err(io_error("move", &join(dir, name.to_bytes())))?;
-    journal.changed(&before, &look(to)?);
+    journal.changed(&before, &stat_in(to)?);
     Ok(())
 }
 

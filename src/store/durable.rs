@@ -1,4 +1,4 @@
-//! What of a staged generation has to reach the disk before it is published, and bringing it there.
+//! Makes a staged generation durable before it is published: which files and directories to sync, and syncing them.
 
 use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
@@ -10,27 +10,27 @@ use super::{Durability, Error};
 use crate::fsx;
 use crate::payload::{Delta, Kind, Payload};
 
-/// Up to so many files are synced one by one, beyond it the file system is: `syncfs` also waits for what neighbours
-/// wrote, which on a shared disk takes seconds.
+/// Up to this many files are synced one by one; beyond it the whole file system is. `syncfs` also waits for data that
+/// other processes wrote, which takes seconds on a shared disk.
 pub(super) const FEW: usize = 64;
 
-/// What has to reach the disk before a publication.
+/// What has to be synced before a publication.
 #[derive(Clone, Debug)]
 pub enum Unsynced {
-    /// More than is worth naming.
+    /// Too many files: the whole file system is synced.
     Many,
     /// These files and directories, relative to the staged directory.
     Few {
         /// Regular files that were written.
         files: Vec<Box<[u8]>>,
-        /// Directories whose entries changed. Links are durable with them: their targets lie in the inode, which the
-        /// directory's sync writes out (ext4, xfs and btrfs alike).
+        /// Directories whose entries changed. Syncing them also makes symlinks durable: a symlink's target is in its inode,
+        /// which the directory's sync writes out (on ext4, xfs and btrfs).
         dirs: BTreeSet<Box<[u8]>>,
     },
 }
 
 impl Unsynced {
-    /// After [`super::stage::write`].
+    /// What to sync after [`super::stage::write`].
     pub fn after_write(payload: &Payload) -> Self {
         if payload.entries.len() > FEW {
             return Self::Many;
@@ -46,7 +46,7 @@ impl Unsynced {
         }
     }
 
-    /// And this file, at the top.
+    /// Adds a file in the top directory.
     pub(super) fn add(&mut self, file: &str) {
         if let Self::Few { files, dirs } = self {
             files.push(file.as_bytes().into());
@@ -54,7 +54,7 @@ impl Unsynced {
         }
     }
 
-    /// And these directories.
+    /// Adds directories.
     pub(super) fn and_dirs(mut self, more: impl ExactSizeIterator<Item = Box<[u8]>>) -> Self {
         match &mut self {
             Self::Few { files, dirs } if files.len() + dirs.len() + more.len() <= 2 * FEW => {
@@ -65,7 +65,7 @@ impl Unsynced {
         self
     }
 
-    /// After a delta was applied to a tree that was synced before.
+    /// What to sync after a delta was applied to a tree that had been synced.
     pub fn after_delta(delta: &Delta) -> Self {
         if delta.written.len() + delta.removed.len() > FEW {
             return Self::Many;
@@ -86,7 +86,7 @@ impl Unsynced {
     }
 }
 
-/// Makes a staged directory durable: afterwards a power cut cannot empty its files.
+/// Makes a staged directory durable: afterwards a power cut cannot lose its files or their content.
 pub fn make_durable(top: BorrowedFd<'_>, durability: Durability, unsynced: &Unsynced) -> Result<(), Error> {
     match (durability, unsynced) {
         (Durability::None, _) => Ok(()),

@@ -1,8 +1,8 @@
-//! The journal: which changes to inodes of published trees we made ourselves.
+//! The journal: the ctime changes of published inodes that we caused ourselves.
 //!
-//! A hard link that is made, moved or removed moves the inode's change time, in every tree that shares it. So each such
-//! change is noted with the change time before and after it. A change time that the journal leads back to one that a tree
-//! already knew tells of nobody else. It is one for the root, and in memory.
+//! Creating, moving or removing a hard link sets the inode's ctime, which every tree that shares the inode sees. Each such
+//! change is recorded with the ctime before and after it. If a chain of recorded changes leads from an inode's ctime back
+//! to a time that a tree already knew, there was no foreign write. There is one journal per root, in memory only.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -17,11 +17,11 @@ use crate::clock::ClockSteps;
 use crate::fsx;
 use crate::fsx::walk::{self, Unlinked};
 
-/// Inodes that are kept at most, 24 bytes each (and a seventh more: seven eighths of a hash table are used). What finds no
-/// place counts as somebody else's change.
+/// The most inodes in the journal, 24 bytes each (and a seventh more: seven eighths of a hash table are used). A change
+/// that does not fit is treated as a foreign write.
 pub(super) const INODES_MAX: usize = 7 << 15;
 
-/// A time that a file system gave to an inode, in nanoseconds since 1970. After 2262 it tells nothing.
+/// An inode timestamp in nanoseconds since 1970. It saturates in the year 2262, after which timestamps detect nothing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Stamp(i64);
 
@@ -32,53 +32,54 @@ impl Stamp {
         Self(seconds.saturating_mul(1_000_000_000).saturating_add(fraction))
     }
 
-    /// When the inode was changed.
+    /// The inode's change time (ctime).
     pub(super) fn of_change(stat: &Stat) -> Self {
         Self::new(stat.st_ctime as _, stat.st_ctime_nsec as _)
     }
 
-    /// When its content was.
+    /// The inode's modification time (mtime).
     pub(super) fn of_content(stat: &Stat) -> Self {
         Self::new(stat.st_mtime as _, stat.st_mtime_nsec as _)
     }
 
-    /// Whether it is no whole second.
+    /// Returns true if the timestamp has a sub-second part.
     pub(super) fn is_fine(self) -> bool {
         self.0 % 1_000_000_000 != 0
     }
 }
 
-/// From one change time to another by changes of ours alone.
+/// A chain of changes that we made ourselves, from one ctime of an inode to a later one.
 #[derive(Clone, Copy, Debug)]
 struct Change {
     from: Stamp,
     to: Stamp,
 }
 
-/// See the module.
+/// The journal of a root, shared by its trees.
 #[derive(Debug)]
 pub(super) struct Journal {
     clock: ClockSteps,
     changes: Mutex<Changes>,
 }
 
-/// What the journal holds, locked. Who changes an inode that may be shared holds it from the look before to the look
-/// after: two of our own changes at once would look like somebody else's.
+/// The content of the journal: the latest change by inode number. A caller that changes an inode that may be shared holds
+/// the lock from the stat before the change to the stat after it. Otherwise two of our own changes could interleave and
+/// look like a foreign write.
 #[derive(Debug, Default)]
 pub(super) struct Changes(HashMap<u64, Change>);
 
 impl Journal {
-    /// An error where steps of the clock cannot be counted, without which times tell nothing.
+    /// Starts an empty journal. Fails if clock steps cannot be counted: after a step, ctimes prove nothing.
     pub(super) fn start() -> io::Result<Self> {
         Ok(Self { clock: ClockSteps::watch()?, changes: Mutex::default() })
     }
 
-    /// How often the clock was set.
+    /// How often the wall clock was set since the journal started.
     pub(super) fn steps(&self) -> u64 {
         self.clock.count()
     }
 
-    /// Removes a name unless it is a directory's, and notes that where the file has other names: its change time moves.
+    /// Unlinks a name unless it is a directory. If the file has other hard links, records the ctime change.
     pub(super) fn unlink(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Unlinked, Errno> {
         let is_shared = |stat: &Stat| stat.st_nlink > 1 && fsx::file_type(stat).is_file();
         if !fsx::stat(dir, name).is_ok_and(|stat| stat.is_some_and(|stat| is_shared(&stat))) {
@@ -97,15 +98,15 @@ impl Journal {
         unlinked
     }
 
-    /// Locks it. The last lock in any order.
+    /// Locks the journal. Lock ordering: no other lock may be taken while it is held.
     pub(super) fn lock(&self) -> MutexGuard<'_, Changes> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Changes {
-    /// Whether an inode with this change time had one no later than `since` before our own changes. Its content must be
-    /// older than these, too: what somebody writes in the same tick as our last change does not move the change time.
+    /// Returns true if the inode's ctime was at or before `since` until we changed it. Its mtime must also be older than our
+    /// changes: a foreign write in the same clock tick as our last change would not move the ctime.
     pub(super) fn explain(&self, stat: &Stat, since: Stamp) -> bool {
         self.0.get(&stat.st_ino).is_some_and(|change| {
             let is_older = change.from == Stamp::EARLIEST || Stamp::of_content(stat) <= change.from;
@@ -113,21 +114,21 @@ impl Changes {
         })
     }
 
-    /// We linked, moved or removed a name of this inode. If anything else about it changed between the two looks,
-    /// somebody else was there, and nothing is noted.
+    /// Records that we linked, moved or removed a name of this inode, with its metadata before and after. If anything else
+    /// changed in between, it was a foreign write, and nothing is recorded.
     pub(super) fn changed(&mut self, before: &Stat, after: &Stat) {
-        let rest = |stat: &Stat| {
+        let other_metadata = |stat: &Stat| {
             (Stamp::of_content(stat), stat.st_size, stat.st_mode, stat.st_uid, stat.st_gid, stat.st_ino)
         };
-        if rest(before) != rest(after) {
+        if other_metadata(before) != other_metadata(after) {
             return;
         }
-        let before_this = self.0.get(&after.st_ino).filter(|change| change.to == Stamp::of_change(before));
-        let from = before_this.map_or(Stamp::of_change(before), |change| change.from);
+        let earlier = self.0.get(&after.st_ino).filter(|change| change.to == Stamp::of_change(before));
+        let from = earlier.map_or(Stamp::of_change(before), |change| change.from);
         self.put(after, from);
     }
 
-    /// We made this inode, where nobody else could reach it so far.
+    /// Records that we created this inode, in a place that nobody else could reach so far.
     pub(super) fn made(&mut self, stat: &Stat) {
         self.put(stat, Stamp::EARLIEST);
     }
@@ -141,7 +142,7 @@ impl Changes {
         }
     }
 
-    /// No tree is left that knows no later time than this.
+    /// Drops the changes that ended at or before `since`: every tree already knows a time at least that late.
     pub(super) fn forget_until(&mut self, since: Stamp) {
         self.0.retain(|_, change| change.to > since);
         if self.0.capacity() > 4 * self.0.len() + 1024 {
@@ -149,7 +150,7 @@ impl Changes {
         }
     }
 
-    /// Inodes in it.
+    /// Number of inodes in the journal.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.0.len()
