@@ -295,7 +295,7 @@ impl Error {
     }
 
     /// Hints for a denied permission: the owner of the path, our uid, and how to get access. Everything in a root must
-    /// belong to one user, so the owner of the path itself matters, not only the root's.
+    /// belong to one user: owning the root directory gives no access to what another user created in it.
     fn denied(&self) -> Vec<String> {
         let Self::Io { act, path, .. } = self else { return vec![writable("ROOT")] };
         let nearest = path.ancestors().find_map(|at| Some((at, std::fs::symlink_metadata(at).ok()?)));
