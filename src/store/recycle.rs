@@ -1,11 +1,11 @@
-//! Recycling: a retired generation becomes the next spare instead of trash.
+//! Recycling: a retired generation becomes the next spare instead of being deleted.
 //!
-//! It waits in the spare's place from the moment it would have been deleted. In the background it is looked at as a
-//! whole and carried forward to the current generation's tree; then it is the spare. A publication looks once more at
-//! its directories and carries it forward to the new revision. An update so costs what it changed, not a copy.
+//! When it would be deleted, it moves to the spare's slot. In the background it is scanned as a whole for foreign writes and
+//! carried forward to the current generation's tree; then it is the spare. A publication checks its directories once more
+//! and carries it forward to the new revision. Thus an update costs what it changed, not a full copy.
 //!
-//! Only what this process has written, and nobody else has touched since, is carried on: [`Stamps`] tell, they are in
-//! memory, and a start knows none. Whatever is in doubt goes to the trash, and a copy is made.
+//! Only trees that this process has written and that have no foreign write since are recycled. [`Stamps`] detect that; they
+//! are in memory only, so a new process recycles nothing older. A tree in doubt goes to the trash, and a copy is made.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -31,8 +31,8 @@ use crate::payload::{BlobSource, Delta};
 use crate::retention::{self, GenerationDecision};
 use crate::revision::Revision;
 
-/// A spare is not copied where a retired generation comes free within this time: publications have this distance by
-/// default, and copying would take as long.
+/// No copy is made if the grace period of a recyclable generation ends within this time. By default publications are this
+/// far apart, and a copy would take as long.
 const SOON: Duration = Duration::from_secs(5);
 
 impl SpareSlot {
@@ -40,7 +40,7 @@ impl SpareSlot {
         self.layout().private_at(SPARE).join(name)
     }
 
-    /// Deletes what waits, unless it is in work.
+    /// Deletes the retired generation that waits in the slot, unless the slot is in use.
     pub(super) fn give_up(&self) -> Result<(), Error> {
         match self.try_lock() {
             Some(_busy) if self.recycled.waiting().is_some() => self.discard(),
@@ -48,7 +48,7 @@ impl SpareSlot {
         }
     }
 
-    /// Whether the volume has room for what a delta writes.
+    /// Returns true if the file system has room for what a delta writes.
     fn has_room_for(&self, delta: &Delta) -> bool {
         let written = Need::of_written(delta);
         fsx::space(self.place()).is_ok_and(|space| {
@@ -57,7 +57,8 @@ impl SpareSlot {
         })
     }
 
-    /// Takes the generation out of the root, to be carried forward. False: it stays where it is.
+    /// Moves a retired generation from the root into the slot, to be carried forward. Returns false if it was not moved
+    /// because the slot is in use or another one waits there.
     fn offer(&self, home: &OwnedFd, retired: Waiting, own: Need) -> Result<bool, Error> {
         let Some(_busy) = self.try_lock() else { return Ok(false) };
         if self.recycled.waiting().is_some() {
@@ -72,7 +73,7 @@ impl SpareSlot {
         Ok(true)
     }
 
-    /// Takes the spare out of its place, into staging, if it was carried forward.
+    /// Moves the spare into staging, if it is one with stamps. `None` if it is not.
     pub(super) fn take_recycled(&self) -> Result<Option<RecycledSpare>, Error> {
         let tree = self.recycled.tree().take();
         let ready = match tree {
@@ -87,7 +88,8 @@ impl SpareSlot {
         Ok(Some(RecycledSpare { old, top, ready }))
     }
 
-    /// Looks at what waits and carries it forward. False: it cannot be used.
+    /// Checks the retired generation for foreign writes and carries it forward to the current one. Returns true; a
+    /// generation that cannot be used is an error.
     #[expect(
         clippy::too_many_arguments,
         reason = "two trees, what describes the step between them, and how to take it"
@@ -110,7 +112,7 @@ impl SpareSlot {
             Ok(Some(path)) => return Err(stamps::changed_by_others(path)),
             Err(error) => {
                 if matches!(error, Error::Cancelled) {
-                    *self.recycled.tree() = Some(Tree::Waits(Box::new(retired))); // nothing was done to it
+                    *self.recycled.tree() = Some(Tree::Waits(Box::new(retired))); // unchanged so far
                 }
                 return Err(error);
             }
@@ -139,7 +141,8 @@ impl SpareSlot {
     }
 }
 
-/// The lineage of a retired generation that is carried forward to the current one, with its new files or with its own.
+/// Returns the lineage of a retired generation after it is carried forward to the current one. `is_linked`: new files are
+/// hard links to the current generation's.
 fn lineage(
     retired: &GenerationRecord,
     current: &GenerationRecord,
@@ -148,7 +151,7 @@ fn lineage(
 ) -> Option<Lineage> {
     let written = if is_linked { Need::default() } else { Need::of_written(delta) };
     match (&retired.lineage, &current.lineage) {
-        // What did not change between them is the same file in both.
+        // Unchanged files are the same inodes in both.
         (Some(retired), Some(current)) if retired.first == current.first => {
             Some(current.clone().replacing(written.entries, written.bytes))
         }
@@ -156,12 +159,12 @@ fn lineage(
     }
 }
 
-/// A look at the directories of a spare that was carried forward, ahead of its use.
+/// A check of the spare's directories for foreign writes, ahead of its use.
 #[derive(Debug)]
 pub struct SpareLook(Arc<SpareSlot>);
 
 impl SpareLook {
-    /// Looks, while nobody needs the spare's place. What it finds is said when the spare is used.
+    /// Runs the check, unless the slot is in use. A foreign write is reported when the spare is used.
     pub fn run(&self, cancel: &CancellationToken) {
         let Some(_busy) = self.0.try_lock() else { return };
         let mut tree = self.0.recycled.tree();
@@ -173,17 +176,18 @@ impl SpareLook {
 }
 
 impl SpareTask {
-    /// The retired generation that the spare is to be made from, if one waits.
+    /// The retired generation that waits to be made the spare, if there is one with the right selection.
     pub fn retired(&self) -> Option<RetiredTree> {
         self.slot().recycled.waiting_of(&self.generation().selection)
     }
 
-    /// Deletes what waits: it cannot be used.
+    /// Deletes the retired generation that waits, because it cannot be used.
     pub fn give_up(&self) -> Result<(), Error> {
         self.slot().give_up()
     }
 
-    /// Carries that one forward. False: a copy is needed.
+    /// Carries the retired generation forward to the current one. Returns false if it cannot be used, so that a copy is
+    /// needed.
     pub fn recycle(
         &self,
         delta: &Delta,
@@ -226,17 +230,18 @@ impl SpareTask {
 }
 
 impl Store {
-    /// A look at the spare that is worth it while a new revision is fetched.
+    /// Returns a check of the spare to run while a new revision is fetched. `None` if the spare has no stamps.
     pub fn spare_look(&self) -> Option<SpareLook> {
         self.spare.recycled.is_ready().then(|| SpareLook(Arc::clone(&self.spare)))
     }
 
-    /// What waits in the spare's place: the mirror must keep its objects.
+    /// The revision of the retired generation that waits in the spare's slot. The mirror must keep its objects.
     pub fn waits_for_recycling(&self) -> Option<Revision> {
         self.spare.recycled.waiting().map(|tree| tree.revision)
     }
 
-    /// Whether a retired generation comes free so soon that a copy is not worth it, and none waits already.
+    /// Returns true if a spare is wanted and a recyclable generation's grace period ends so soon that a copy is not worth it.
+    /// False if one waits already.
     pub fn awaits_retirement(&self, now: &Now) -> bool {
         if !self.wants_spare() || self.spare.recycled.waiting().is_some() {
             return false;
@@ -248,7 +253,7 @@ impl Store {
         })
     }
 
-    /// The stamps of a generation that may be recycled once its grace period is over.
+    /// Returns the stamps of a generation if it may be recycled once its grace period is over.
     fn stamps_of(&self, record: &GenerationRecord, now: &Now) -> Option<&Stamps> {
         let stamps = self
             .stamps
@@ -256,16 +261,16 @@ impl Store {
             .filter(|_| matches!(self.options.spare, Spare::Recycle | Spare::Link))?;
         let grace = self.options.retention.grace;
         let pinned = self.pinned.get(&record.name);
-        // A reader that had it pinned may go on for a moment after.
-        let is_left = pinned.is_none_or(|pinned| now.boottime.saturating_sub(*pinned) >= grace);
-        let is_alike = self.current().is_some_and(|current| current.selection == record.selection);
+        // A reader may go on reading for a moment after it released its pin.
+        let is_unread = pinned.is_none_or(|pinned| now.boottime.saturating_sub(*pinned) >= grace);
+        let has_selection = self.current().is_some_and(|current| current.selection == record.selection);
         let is_synced = record.synced || self.options.durability == Durability::None;
-        (is_left && is_alike && is_synced && !stamps.are_void() && stamps.may_be_carried_on())
+        (is_unread && has_selection && is_synced && !stamps.are_void() && stamps.may_be_carried_on())
             .then_some(stamps)
     }
 
-    /// Moves a generation that is to be reaped, and locked by us, to where it is recycled. The lock comes back where it
-    /// has to be deleted.
+    /// Moves a generation that is to be reaped, and that we have locked, into the spare's slot. If it must be deleted
+    /// instead, `Err` returns the handle that holds its lock.
     pub(super) fn recycle_one(
         &self,
         decision: &GenerationDecision,
@@ -273,8 +278,8 @@ impl Store {
         dir: OwnedFd,
         now: &Now,
     ) -> Result<(), OwnedFd> {
-        let fits = lock == Lock::Taken && !decision.early && !decision.evicts && self.wants_spare();
-        let record = self.state.record(&decision.name).filter(|_| fits);
+        let is_wanted = lock == Lock::Taken && !decision.early && !decision.evicts && self.wants_spare();
+        let record = self.state.record(&decision.name).filter(|_| is_wanted);
         let found = record.and_then(|record| Some((record, self.stamps_of(record, now)?)));
         let (Some((record, stamps)), Ok(copy)) = (found, dir.try_clone()) else { return Err(dir) };
         let retired = Waiting { record: record.clone(), stamps: stamps.clone(), _lock: copy };
