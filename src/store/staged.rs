@@ -1,4 +1,4 @@
-//! From a payload, or a delta, to a staged generation: written, checked, durable, not yet published.
+//! Staging: turns a payload or a delta into a staged generation, which is written and durable but not yet published.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,19 +20,19 @@ use crate::store::staging_dir::StagingDir;
 use crate::store::stamps::Stamps;
 use crate::store::{Durability, Options, Store};
 
-/// A generation that is written, checked and durable, but not yet published. Dropped unpublished, it is deleted.
+/// A generation that is written and durable, but not yet published. It is deleted if it is dropped unpublished.
 #[derive(Debug)]
 pub struct Staged {
-    /// Its directory.
+    /// The handle of its directory.
     pub(super) dir: OwnedFd,
     place: StagingDir,
     facts: Facts,
     synced: bool,
-    /// By which it can be told later whether somebody else changed it.
+    /// Detects foreign writes later. `None` if that is not possible in this root.
     pub(super) stamps: Option<Stamps>,
 }
 
-/// What a generation will be on record as.
+/// The facts for the generation's record.
 #[derive(Clone, Debug)]
 struct Facts {
     revision: Revision,
@@ -40,11 +40,11 @@ struct Facts {
     tree: ObjectId,
     selection: String,
     need: Need,
-    /// What it takes besides the current generation.
+    /// The space it takes in addition to the current generation.
     own: Need,
-    /// That of the spare it is made from, where this one shares files.
+    /// The lineage it continues, if it shares files with other generations.
     lineage: Option<Lineage>,
-    /// Directories in it, where that is known.
+    /// Number of directories in it, if known.
     directories: Option<u64>,
 }
 
@@ -56,22 +56,22 @@ impl Facts {
 }
 
 impl Staged {
-    /// The revision it holds.
+    /// Its revision.
     pub fn revision(&self) -> Revision {
         self.facts.revision
     }
 
-    /// It is composed of these sources' commits.
+    /// Sets the sources' commits that it is composed of.
     pub fn is_composed_of(&mut self, sources: impl Iterator<Item = (String, Revision)>) {
         self.facts.sources = sources.collect();
     }
 
-    /// Where it is, for messages and for hooks that look at it before its publication.
+    /// The path of its directory in staging, for messages and for hooks that inspect it before its publication.
     pub fn path(&self) -> PathBuf {
         self.place.path()
     }
 
-    /// What it takes besides the current generation.
+    /// The space it takes in addition to the current generation.
     pub(super) fn own(&self) -> Need {
         self.facts.own
     }
@@ -80,12 +80,12 @@ impl Staged {
         &self.place.name
     }
 
-    /// It has left staging: no longer ours to delete.
+    /// Records that it was moved out of staging, so that the drop does not delete it.
     pub(super) fn was_moved(&self) {
         self.place.leave();
     }
 
-    /// Its record, once it has a name.
+    /// Returns its record under this name.
     pub(super) fn record(&self, name: Name, now: &Now) -> GenerationRecord {
         let whole = || Some(Lineage::new(name.clone(), self.facts.directories?));
         GenerationRecord {
@@ -106,7 +106,7 @@ impl Staged {
 }
 
 impl Store {
-    /// Writes a whole payload into staging and makes it durable. Room is made before the first byte.
+    /// Writes a full payload into staging and makes it durable. Makes room before writing the first byte.
     pub fn stage(
         &mut self,
         payload: &Payload,
@@ -126,7 +126,8 @@ impl Store {
         self.seal(place, dir, facts, Unsynced::after_write(payload), None)
     }
 
-    /// Applies a delta to the spare, if one is ready for the delta's base; `None` where only [`Store::stage`] will do.
+    /// Applies a delta to the spare, if one is ready for the delta's base. `None` if the caller must use [`Store::stage`]
+    /// instead.
     pub fn stage_delta(
         &mut self,
         delta: &Delta,
@@ -163,8 +164,8 @@ impl Store {
         self.seal(place, dir, facts, unsynced, stamps).map(Some)
     }
 
-    /// Makes what was written durable. After a failed sync nothing is known about what reached the disk, and the same
-    /// sync would succeed the second time (the kernel reports a write-back error once): it is dropped, never retried.
+    /// Makes the written tree durable. After a failed sync it is unknown what reached the disk, and a second sync would
+    /// succeed (the kernel reports a write-back error once). Therefore the tree is dropped and the sync never retried.
     fn seal(
         &self,
         place: StagingDir,

@@ -1,9 +1,8 @@
-//! Deletion, away from everybody's sight: a rename into `..treeswap/trash`, then one background thread.
+//! Deletion in the background: a rename into `..treeswap/trash`, then removal by one thread.
 //!
-//! Promises: a reader that goes through a path sees a generation whole or not at all; deletion never delays a
-//! publication; what a crash leaves in the trash is deleted after the next start. Deleting with several threads was
-//! measured and does not pay; the one thread is polite to its neighbours. What cannot be deleted is named and tried
-//! again.
+//! A reader that opens a path sees a generation completely or not at all, and deletion never delays a publication. What a
+//! crash leaves in the trash is deleted after the next start. Deleting with several threads was measured and is not
+//! worthwhile; the one thread has low priority. What cannot be deleted is reported and tried again.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -33,10 +32,10 @@ pub(crate) struct Trash {
 #[derive(Debug)]
 struct Shared {
     layout: Arc<Layout>,
-    /// Everything that may still change the root holds the trash, and with it the lock: no second writer before they
-    /// are done.
+    /// The writer's lock. Everything that may still change the root holds the trash and with it the lock, so that no second
+    /// writer starts before it is done.
     lock: WriterLock,
-    /// Where removals of names are noted whose files have others, if generations share files.
+    /// The journal that records the removal of hard links, if generations share files.
     journal: Option<Arc<Journal>>,
     jobs: Mutex<Jobs>,
     changed: Condvar,
@@ -45,11 +44,11 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Jobs {
-    /// Names in the trash that are to be deleted, with the lock that keeps late readers from pinning them.
+    /// Names in the trash to delete, each with the handle whose lock keeps late readers from pinning it.
     waiting: BTreeMap<OsString, Option<OwnedFd>>,
-    /// The one in work.
+    /// The name that is being deleted.
     working: Option<OsString>,
-    /// What could not be deleted since the last look.
+    /// Failures since the last [`Trash::take_failures`].
     failed: Vec<String>,
 }
 
@@ -77,7 +76,7 @@ impl Trash {
         &self.shared.lock
     }
 
-    /// Renames `name` from `dir` into the trash; it is deleted later. `held` is kept open until that is done.
+    /// Renames `name` from `dir` into the trash, to be deleted later. `held` is kept open until it is deleted.
     pub(crate) fn put(
         &self,
         dir: impl AsFd,
@@ -97,7 +96,7 @@ impl Trash {
         }
     }
 
-    /// Takes up what is in the trash and not in work: left by a process before us, or tried in vain.
+    /// Queues everything in the trash that is not queued: left by an earlier process, or not deletable before.
     pub(crate) fn sweep(&self) -> Result<(), Error> {
         let layout = &self.shared.layout;
         for entry in fsx::list(&layout.trash).map_err(Error::io("list", layout.private_at(TRASH)))? {
@@ -113,16 +112,16 @@ impl Trash {
         Ok(())
     }
 
-    /// What could not be deleted since the last call.
+    /// Returns the failures since the last call.
     pub(crate) fn take_failures(&self) -> Vec<String> {
         std::mem::take(&mut self.shared.jobs().failed)
     }
 
-    /// Waits until everything was tried, or `cancel` says stop. True when there is nothing left to try.
+    /// Waits until the deletion of everything was tried, or until cancelled. Returns true if nothing is queued any more.
     pub(crate) fn wait(&self, cancel: &CancellationToken) -> bool {
         let mut jobs = self.shared.jobs();
         while !jobs.idle() && !cancel.is_cancelled() {
-            let slice = Duration::from_millis(50); // how late a cancellation may be noticed
+            let slice = Duration::from_millis(50); // the longest delay until a cancellation is noticed
             jobs = self.shared.changed.wait_timeout(jobs, slice).unwrap_or_else(PoisonError::into_inner).0;
         }
         jobs.idle()
@@ -136,7 +135,7 @@ impl Trash {
             let shared = Arc::clone(&self.shared);
             match std::thread::Builder::new().name("treeswap-trash".to_owned()).spawn(move || shared.work()) {
                 Ok(started) => *thread = Some(started),
-                // No thread to be had (pids.max): slower, but nothing is left behind.
+                // No thread can be started (pids.max): delete on this thread, which is slower.
                 Err(_) => while self.shared.one() {},
             }
         }
@@ -146,12 +145,12 @@ impl Trash {
 impl Drop for Trash {
     fn drop(&mut self) {
         {
-            let _jobs = self.shared.jobs(); // so that the thread is not between its look at `stop` and its wait
+            let _jobs = self.shared.jobs(); // the thread must not be between its check of `stop` and its wait
             self.shared.stop.store(true, Ordering::Relaxed);
         }
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = thread.join(); // a panic there has been printed; what is left is deleted at the next start
+            let _ = thread.join(); // a panic was printed already; what is left is deleted after the next start
         }
     }
 }
@@ -161,9 +160,9 @@ impl Shared {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread's body.
+    /// The background thread: deletes until stopped.
     fn work(&self) {
-        // Best effort: a thread's nice value is its own on Linux (setpriority(2), "C library/kernel differences").
+        // Best effort. On Linux the nice value is per thread (setpriority(2), "C library/kernel differences").
         let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 10);
         while !self.stopped() {
             if !self.one() {
@@ -180,15 +179,14 @@ impl Shared {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Deletes one thing; false where nothing waits.
+    /// Deletes the next name in the queue. Returns false if the queue is empty.
     fn one(&self) -> bool {
-        let held = {
+        let (name, lock) = {
             let mut jobs = self.jobs();
-            let Some((name, held)) = jobs.waiting.pop_first() else { return false };
+            let Some((name, lock)) = jobs.waiting.pop_first() else { return false };
             jobs.working = Some(name.clone());
-            (name, held)
+            (name, lock)
         };
-        let (name, lock) = held;
         let mut go_on = || if self.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         let removal = match &self.journal {
             None => walk::remove(&self.layout.trash, &name, &mut go_on),
