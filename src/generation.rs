@@ -23,8 +23,8 @@ pub const WORKTREES: &str = ".worktrees";
 /// - `..2026_11_20_15_04_05.123456789`, UTC with nanoseconds, as the kubelet names its own
 ///   (`^\.\.\d{4}_\d{2}_\d{2}_\d{2}_\d{2}_\d{2}\.\d{1,10}$`). Consumers rely on the leading `..` and nothing else.
 /// - A full commit id, in git-sync's layout: consumers take the base name of the link's target for the commit.
-/// - A full commit id, a dot and a serial number, in the same layout: another generation of a commit whose plain name is
-///   taken. A generation that was replaced by a newer one of the same commit gets such a name.
+/// - A full commit id, a dot and a serial number, in the same layout: another generation of a commit whose plain name
+///   is taken. A generation that was replaced by a newer one of the same commit gets such a name.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(String);
@@ -35,9 +35,9 @@ pub struct Name(String);
 pub struct NotAName(String);
 
 impl Name {
-    /// Returns the name for a generation made at `wall`. It sorts after every name in `others` that is a valid time, even
-    /// if the clock went back: consumers that compare resolved paths must see a new one. A name that is not a valid time
-    /// (`..9999_99_…`) was not made by a writer that keeps this order, and is ignored.
+    /// Returns the name for a generation made at `wall`. It sorts after every name in `others` that is a valid time,
+    /// even if the clock went back: consumers that compare resolved paths must see a new one. A name that is not a
+    /// valid time (`..9999_99_…`) was not made by a writer that keeps this order, and is ignored.
     pub fn new<'n>(wall: Timestamp, others: impl IntoIterator<Item = &'n Self>) -> Self {
         let next = others.into_iter().filter_map(Self::successor).max();
         let name = Self::at(wall);
@@ -181,8 +181,8 @@ impl Retired {
     }
 }
 
-/// A chain of generations that share inodes through hard links. Every generation of a lineage descends from the files of
-/// the same first one, and an unchanged file is one inode in all of them. Used to count shared bytes once.
+/// A chain of generations that share inodes through hard links. Every generation of a lineage descends from the files
+/// of the same first one, and an unchanged file is one inode in all of them. Used to count shared bytes once.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Lineage {
     /// The generation that was written in full and started the lineage.
@@ -209,9 +209,13 @@ impl Lineage {
     }
 }
 
-/// Returns the part of a tree's bytes and entries that is not shared with another tree: everything, unless both have the
-/// same lineage.
-pub fn own(lineage: Option<&Lineage>, (bytes, entries): (u64, u64), other: Option<&Lineage>) -> (u64, u64) {
+/// Returns the part of a tree's bytes and entries that is not shared with another tree: everything, unless both have
+/// the same lineage.
+pub fn unshared(
+    lineage: Option<&Lineage>,
+    (bytes, entries): (u64, u64),
+    other: Option<&Lineage>,
+) -> (u64, u64) {
     match (lineage, other) {
         (Some(lineage), Some(other)) if lineage.first == other.first => {
             let files = lineage.replaced_files.abs_diff(other.replaced_files);
@@ -276,8 +280,8 @@ impl GenerationRecord {
     }
 
     /// Returns the bytes and entries it does not share with a tree of that lineage.
-    pub fn own(&self, other: Option<&Lineage>) -> (u64, u64) {
-        own(self.lineage.as_ref(), (self.bytes, self.entries), other)
+    pub fn unshared(&self, other: Option<&Lineage>) -> (u64, u64) {
+        unshared(self.lineage.as_ref(), (self.bytes, self.entries), other)
     }
 
     /// Returns the record with its content marked as unknown.
@@ -309,10 +313,10 @@ impl GenerationRecord {
     }
 }
 
-/// Estimates the bytes that generations take together on a file system with this block size: the content, plus one block
-/// for each entry and each top directory. The estimate can be made before anything is written. It is exact for a small
-/// file and half a block too high for a large one on average; a ceiling must also hold for a tree of small files. Files
-/// that several generations share count once.
+/// Estimates the bytes that generations take together on a file system with this block size: the content, plus one
+/// block for each entry and each top directory. The estimate can be made before anything is written. It is exact for
+/// a small file and half a block too high for a large one on average; a ceiling must also hold for a tree of small
+/// files. Files that several generations share count once.
 pub fn bytes_on_disk<'r>(records: impl IntoIterator<Item = &'r GenerationRecord>, block: u64) -> u64 {
     let mut records: Vec<_> = records.into_iter().collect();
     records.sort_by_key(|record| std::cmp::Reverse(record.order()));
@@ -320,7 +324,7 @@ pub fn bytes_on_disk<'r>(records: impl IntoIterator<Item = &'r GenerationRecord>
     let sizes = records.into_iter().map(|record| {
         let lineage = record.lineage.as_ref();
         let at = seen.iter().position(|seen| lineage.is_some_and(|lineage| lineage.first == seen.first));
-        let own = record.own(at.map(|at| seen[at]));
+        let own = record.unshared(at.map(|at| seen[at]));
         match (at, lineage) {
             (Some(at), Some(lineage)) => seen[at] = lineage,
             (_, lineage) => seen.extend(lineage),

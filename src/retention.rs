@@ -3,11 +3,11 @@
 //!
 //! A retired generation stays for its grace period, and while a reader pins it, for at most [`Options::max_pin`]. Two
 //! ceilings take precedence: the number of generations and their bytes. If a ceiling is exceeded, grace periods of
-//! unpinned generations end early, oldest first; if that is not enough, pinned generations are evicted, oldest first. The
-//! current generation always stays, even if it exceeds a ceiling on its own.
+//! unpinned generations end early, oldest first; if that is not enough, pinned generations are evicted, oldest first.
+//! The current generation always stays, even if it exceeds a ceiling on its own.
 //!
-//! If the file system has no room for a new generation, grace periods also end early, but only if that makes enough room.
-//! No pin is evicted for room.
+//! If the file system has no room for a new generation, grace periods also end early, but only if that makes enough
+//! room. No pin is evicted for room.
 
 use std::fmt;
 use std::time::Duration;
@@ -174,12 +174,12 @@ impl std::iter::Sum for Extent {
     }
 }
 
-/// Decides which generations to keep when a new one is about to be written and the file system is short of `lack`. `gains`
-/// is the space that reaping each candidate frees, in the order of `candidates`. Grace periods of unpinned generations
-/// end early, oldest first, as many as needed. No pin is evicted for room.
+/// Decides which generations to keep when a new one is about to be written and the file system is short of `lack`.
+/// `gains` is the space that reaping each candidate frees, in the order of `candidates`. Grace periods of unpinned
+/// generations end early, oldest first, as many as needed. No pin is evicted for room.
 ///
-/// If that does not free enough, nothing is reaped early, neither for room nor for a ceiling: the new generation cannot be
-/// written anyway.
+/// If that does not free enough, nothing is reaped early, neither for room nor for a ceiling: the new generation
+/// cannot be written anyway.
 pub fn plan_for_room(
     candidates: &[Candidate<'_>],
     gains: &[Extent],
@@ -271,9 +271,10 @@ fn eviction_order(candidates: &[Candidate<'_>], reasons: &[RetentionReason]) -> 
     order
 }
 
-/// Returns how long ago a generation stopped being current; never too much. Within one boot the boot clock is used, which
-/// cannot be set. A generation retired in another boot is at least as old as this boot; the wall clock would give more,
-/// but may be wrong by years. If a boot id is unknown, the smaller of the two is used, which holds in either case.
+/// Returns how long ago a generation stopped being current; never too much. Within one boot the boot clock is used,
+/// which cannot be set. A generation retired in another boot is at least as old as this boot; the wall clock would
+/// give more, but may be wrong by years. If a boot id is unknown, the smaller of the two is used, which holds in
+/// either case.
 pub fn age(retired: &Retired, now: &Now) -> Duration {
     let since = now.boottime.checked_sub(Duration::from_nanos(retired.boottime_ns));
     if retired.boot_id.is_empty() || now.boot_id.is_empty() {

@@ -1,10 +1,10 @@
 //! Which processes hold an flock on an inode, as far as the kernel shows it: processes in our pid namespace and, unless
 //! we are root, of our user.
 //!
-//! An flock belongs to an open file description, not to a process: `flock -s 9` in a shell takes the lock and exits, and
-//! the shell still holds it. `/proc/locks` only names the process that took the lock. Therefore the open files of all
-//! live processes are inspected: `/proc/PID/fdinfo/N` lists the locks of each. If a process's files may not be read, it is
-//! reported only if it took the lock itself.
+//! An flock belongs to an open file description, not to a process: `flock -s 9` in a shell takes the lock and exits,
+//! and the shell still holds it. `/proc/locks` only names the process that took the lock. Therefore the open files of
+//! all live processes are inspected: `/proc/PID/fdinfo/N` lists the locks of each. If a process's files may not be
+//! read, it is reported only if it took the lock itself.
 
 use serde::{Deserialize, Serialize};
 

@@ -3,8 +3,8 @@
 //!
 //! Functions work below a directory handle with one-component names, so no path is resolved twice and no symlink is
 //! followed on the way ([`open_beneath`] takes a path and has the kernel enforce the same). Everything is opened with
-//! `O_CLOEXEC`, and no existing file is written into. Errors are plain `io::Error` without a path; callers add the path and
-//! what they were doing.
+//! `O_CLOEXEC`, and no existing file is written into. Errors are plain `io::Error` without a path; callers add the
+//! path and what they were doing.
 
 #[cfg(feature = "program")]
 mod holders;
@@ -50,8 +50,8 @@ pub fn open_dir(at: impl AsFd, name: impl Arg) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(at, name, DIRECTORY, Mode::empty())?)
 }
 
-/// Opens the directory at a relative path beneath `top`, following no symlink. If `openat2` is missing (Linux before 5.6)
-/// or forbidden (an old seccomp profile returns EPERM), it opens component by component, which is equivalent but slower.
+/// Opens the directory at a relative path beneath `top`, following no symlink. If `openat2` is missing (Linux before
+/// 5.6) or forbidden (an old seccomp profile returns EPERM), each component is opened in turn, which is slower.
 pub fn open_beneath(top: impl AsFd, path: impl AsRef<OsStr>) -> io::Result<OwnedFd> {
     let top = top.as_fd();
     let path = path.as_ref();
@@ -76,8 +76,7 @@ pub fn open_dir_at_path(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty())?)
 }
 
-/// Creates the directory `name` in `at` with exactly `mode`, regardless of the umask, and opens it. `EEXIST` if the name is
-/// taken.
+/// Creates the directory `name` in `at` with exactly `mode`, whatever the umask, and opens it. `EEXIST` if it exists.
 pub fn make_dir(at: impl AsFd, name: impl Arg + Copy, mode: u32) -> io::Result<OwnedFd> {
     rustix::fs::mkdirat(at.as_fd(), name, Mode::from_raw_mode(mode))?;
     let dir = open_dir(at, name)?;
@@ -93,8 +92,7 @@ pub fn ensure_dir(at: impl AsFd, name: impl Arg + Copy, mode: u32) -> io::Result
     }
 }
 
-/// Creates the file `name` in `at` for writing, with exactly `mode`. `EEXIST` if the name is taken, even by a dangling
-/// symlink.
+/// Creates the file `name` in `at` for writing, with exactly `mode`. `EEXIST` if it exists, even as a dangling symlink.
 pub fn create_new(at: impl AsFd, name: impl Arg, mode: u32) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::openat(at, name, flags, Mode::from_raw_mode(mode))?);
@@ -102,8 +100,8 @@ pub fn create_new(at: impl AsFd, name: impl Arg, mode: u32) -> io::Result<File> 
     Ok(file)
 }
 
-/// Sets the permission bits if the umask (or a default ACL) changed them; no chmod call is made if they are right already.
-/// A setgid bit that a new directory inherited is kept: it is how a volume's `fsGroup` reaches the files in it.
+/// Sets the permission bits if the umask (or a default ACL) changed them; makes no call if they are right already. A
+/// setgid bit that a new directory inherited is kept: it is how a volume's `fsGroup` reaches the files in it.
 pub fn set_mode(fd: impl AsFd, mode: u32) -> io::Result<()> {
     let found = rustix::fs::fstat(fd.as_fd())?.st_mode;
     if found & 0o777 != mode {
@@ -141,8 +139,8 @@ pub fn replace_file(at: impl AsFd, name: &str, bytes: &[u8], mode: u32, flush: F
     Ok(())
 }
 
-/// Numbers temporary names within this process. `O_EXCL` covers the rest: in containers every process may be pid 1, so the
-/// pid alone does not make a name unique.
+/// Numbers temporary names within this process. `O_EXCL` covers the rest: in containers every process may be pid 1,
+/// so the pid alone does not make a name unique.
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
 /// Returns a name with this prefix that this process has not used before.
@@ -161,8 +159,8 @@ fn create_tmp(at: BorrowedFd<'_>, name: &str, mode: u32) -> io::Result<(String, 
     }
 }
 
-/// Reads at most `limit` bytes of the regular file `name` in `at`. `None` if the name is missing; `InvalidData` if it is
-/// not a regular file.
+/// Reads at most `limit` bytes of the regular file `name` in `at`. `None` if the name is missing; `InvalidData` if it
+/// is not a regular file.
 pub fn read_file(at: impl AsFd, name: impl Arg, limit: u64) -> io::Result<Option<Vec<u8>>> {
     // O_NONBLOCK: opening a FIFO that somebody put there must not block.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -188,8 +186,8 @@ pub fn sync_dir(dir: impl AsFd) -> io::Result<()> {
     Ok(retry_on_intr(|| rustix::fs::fsync(dir.as_fd()))?)
 }
 
-/// Writes back the whole file system that `fd` is on (syncfs). Since Linux 5.8 it reports a write-back error that happened
-/// after `fd` was opened, once: after an error the data must be treated as lost, not synced again.
+/// Writes back the whole file system that `fd` is on (syncfs). Since Linux 5.8 it reports a write-back error that
+/// happened after `fd` was opened, once: after an error the data must be treated as lost, not synced again.
 pub fn sync_fs(fd: impl AsFd) -> io::Result<()> {
     Ok(retry_on_intr(|| rustix::fs::syncfs(fd.as_fd()))?)
 }
@@ -242,8 +240,8 @@ pub fn unlink(at: impl AsFd, name: impl Arg) -> io::Result<()> {
     }
 }
 
-/// Renames, refusing to replace anything. If the file system does not support `RENAME_NOREPLACE` (`EINVAL`), it checks the
-/// name before the rename instead; the store's lock excludes a race with another treeswap.
+/// Renames, refusing to replace anything. If the file system does not support `RENAME_NOREPLACE` (`EINVAL`), it
+/// checks the name before the rename instead; the store's lock excludes a race with another treeswap.
 pub fn rename_new(
     from: impl AsFd,
     old: impl Arg + Copy,
@@ -261,8 +259,7 @@ pub fn rename_new(
     }
 }
 
-/// Exchanges two names atomically. Returns false, having done nothing, if the file system does not support it (`EINVAL`;
-/// NFS is one).
+/// Exchanges two names atomically. Returns false, having done nothing, if the file system cannot (`EINVAL`, e.g. NFS).
 pub fn exchange(
     from: impl AsFd,
     old: impl Arg + Copy,
@@ -302,8 +299,7 @@ pub fn list(dir: impl AsFd) -> io::Result<Vec<Listed>> {
     Ok(all)
 }
 
-/// Calls `visit` for every name in a directory except `.` and `..`, with its type, in no particular order. Memory use does
-/// not grow with the directory.
+/// Calls `visit` for every name in a directory except `.` and `..`, with its type, unsorted. Uses constant memory.
 pub fn each(dir: impl AsFd, mut visit: impl FnMut(&CStr, FileType) -> io::Result<()>) -> io::Result<()> {
     for entry in Dir::read_from(dir)? {
         let entry = entry?;
@@ -340,8 +336,8 @@ pub fn try_lock_shared(fd: impl AsFd) -> io::Result<Lock> {
     flock(fd, FlockOperation::NonBlockingLockShared)
 }
 
-/// Releases an flock at once, for every duplicate of the handle. Closing releases it only with the last duplicate, and a
-/// child process that another thread starts has one between its fork and its exec.
+/// Releases an flock at once, for every duplicate of the handle. Closing releases it only with the last duplicate,
+/// and a child process that another thread starts has one between its fork and its exec.
 pub fn unlock(fd: impl AsFd) -> io::Result<()> {
     flock(fd, FlockOperation::Unlock).map(drop)
 }
@@ -366,8 +362,8 @@ pub struct Space {
     pub block: u64,
 }
 
-/// The largest block size that a local file system has. Network file systems report their transfer size instead (NFS and
-/// CephFS a megabyte and more), which says nothing about the space a small file takes.
+/// The largest block size that a local file system has. Network file systems report their transfer size instead (NFS
+/// and CephFS a megabyte and more), which says nothing about the space a small file takes.
 const LARGEST_BLOCK: u64 = 64 << 10;
 /// The block size assumed for such a network file system.
 const USUAL_BLOCK: u64 = 4 << 10;

@@ -1,9 +1,9 @@
 //! Removes or measures a directory tree of any depth with two open descriptors.
 //!
-//! No symlink is followed and a removal enters no mount point. If a directory is moved away during the walk, the walk ends
-//! instead of continuing in another tree. Depth costs memory, not descriptors or stack (the standard library's
-//! `remove_dir_all` holds one descriptor per level and recurses). A name that cannot be removed is reported, and the rest
-//! is removed nevertheless.
+//! No symlink is followed and a removal enters no mount point. If a directory is moved away during the walk, the walk
+//! ends instead of continuing in another tree. Depth costs memory, not descriptors or stack (the standard library's
+//! `remove_dir_all` holds one descriptor per level and recurses). A name that cannot be removed is reported, and the
+//! rest is removed nevertheless.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -39,18 +39,18 @@ struct Level {
     /// Device and inode number, to verify that `..` of the child still is this directory.
     identity: (u64, u64),
     /// Subdirectories still to be visited.
-    dirs: Names,
+    dirs: NameStack,
     /// True if an entry could not be removed, so the directory cannot be either.
-    stays: bool,
-    /// How often it was listed. Limited by [`ROUNDS`].
-    rounds: u32,
+    has_leftovers: bool,
+    /// How often it was listed. Limited by [`LISTINGS_MAX`].
+    listings: u32,
 }
 
 /// A stack of names in one buffer, NUL-terminated: a directory may hold a million.
 #[derive(Default)]
-struct Names(Vec<u8>);
+struct NameStack(Vec<u8>);
 
-impl Names {
+impl NameStack {
     fn push(&mut self, name: &CStr) {
         self.0.extend_from_slice(name.to_bytes_with_nul());
     }
@@ -68,20 +68,21 @@ impl Names {
 }
 
 /// How often a directory is listed at most: another process may keep filling it.
-const ROUNDS: u32 = 8;
+const LISTINGS_MAX: u32 = 8;
 
 /// How many names are listed before the non-directories among them are removed.
-const LISTED: usize = 4_096;
+const BATCH: usize = 4_096;
 
 /// How many names are removed between two checks for cancellation.
-const SLICE: u64 = 64;
+const CHECK_INTERVAL: u64 = 64;
 
 /// Removes `name` in `at` and everything below it. `go_on` is called every few dozen names; `Break` stops the removal.
 pub fn remove(at: impl AsFd, name: impl AsRef<OsStr>, go_on: &mut dyn FnMut() -> ControlFlow<()>) -> Removal {
     remove_by(at, name, go_on, &mut |dir, name| unlink(dir, name))
 }
 
-/// Like [`remove`], but calls the hook `unlink` for each name that may be a non-directory. The hook must end in [`unlink`].
+/// Like [`remove`], but calls the hook `unlink` for each name that may be a non-directory. The hook must end in
+/// [`unlink`].
 pub fn remove_by(
     at: impl AsFd,
     name: impl AsRef<OsStr>,
@@ -133,7 +134,7 @@ impl Remover<'_> {
                     Ok(dir) => here = dir,
                     Err(error) => {
                         if let Some(level) = levels.last_mut() {
-                            level.stays = true;
+                            level.has_leftovers = true;
                         }
                         self.fail(&levels, &next, error);
                     }
@@ -176,9 +177,9 @@ impl Remover<'_> {
         levels.push(Level {
             name,
             identity: (stat.st_dev, stat.st_ino),
-            dirs: Names::default(),
-            stays: false,
-            rounds: 0,
+            dirs: NameStack::default(),
+            has_leftovers: false,
+            listings: 0,
         });
         self.sweep(dir.as_fd(), levels);
         Ok(dir)
@@ -186,15 +187,15 @@ impl Remover<'_> {
 
     /// Unlinks every non-directory in the deepest level and collects its subdirectories.
     fn sweep(&mut self, dir: BorrowedFd<'_>, levels: &mut [Level]) {
-        let mut dirs = Names::default();
-        let mut files = Names::default();
+        let mut dirs = NameStack::default();
+        let mut files = NameStack::default();
         // Listing and unlinking alternate in slices, so that unlink does not disturb readdir within a slice and not all
         // names are held in memory.
         let listed = Dir::read_from(dir).and_then(|mut listed| {
             loop {
-                let slice = listed.by_ref().take(LISTED);
+                let batch = listed.by_ref().take(BATCH);
                 let mut ended = true;
-                for entry in slice {
+                for entry in batch {
                     let entry = entry?;
                     ended = false;
                     match entry.file_type() {
@@ -223,7 +224,7 @@ impl Remover<'_> {
         }
         if let Some(level) = levels.last_mut() {
             level.dirs = dirs;
-            level.rounds += 1;
+            level.listings += 1;
         }
     }
 
@@ -235,22 +236,22 @@ impl Remover<'_> {
         level: Level,
         levels: &mut Vec<Level>,
     ) -> ControlFlow<()> {
-        if level.stays {
+        if level.has_leftovers {
             if let Some(parent) = levels.last_mut() {
-                parent.stays = true;
+                parent.has_leftovers = true;
             }
             return ControlFlow::Continue(());
         }
-        match writable(parent, || rustix::fs::unlinkat(parent, &level.name, AtFlags::REMOVEDIR)) {
+        match with_write_access(parent, || rustix::fs::unlinkat(parent, &level.name, AtFlags::REMOVEDIR)) {
             Ok(()) | Err(Errno::NOENT) => self.done.removed += 1,
-            Err(Errno::NOTEMPTY | Errno::EXIST) if level.rounds < ROUNDS => {
+            Err(Errno::NOTEMPTY | Errno::EXIST) if level.listings < LISTINGS_MAX => {
                 levels.push(level);
                 self.sweep(dir, levels);
                 return ControlFlow::Break(());
             }
             Err(error) => {
                 if let Some(parent) = levels.last_mut() {
-                    parent.stays = true;
+                    parent.has_leftovers = true;
                 }
                 self.fail(levels, &level.name, error);
             }
@@ -258,9 +259,9 @@ impl Remover<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Returns true if the removal must stop. Calls `go_on` once every [`SLICE`] names.
+    /// Returns true if the removal must stop. Calls `go_on` once every [`CHECK_INTERVAL`] names.
     fn is_cancelled(&mut self) -> bool {
-        if self.done.removed.is_multiple_of(SLICE) && (self.go_on)().is_break() {
+        if self.done.removed.is_multiple_of(CHECK_INTERVAL) && (self.go_on)().is_break() {
             self.done.stopped = true;
         }
         self.done.stopped
@@ -268,7 +269,7 @@ impl Remover<'_> {
 
     fn keep_entry(&mut self, levels: &mut [Level], name: &CString, error: Errno) {
         if let Some(level) = levels.last_mut() {
-            level.stays = true;
+            level.has_leftovers = true;
         }
         self.fail(levels, name, error);
     }
@@ -293,7 +294,7 @@ pub enum Unlinked {
 
 /// Unlinks a name unless it is a directory. A missing name is a success.
 pub fn unlink(at: BorrowedFd<'_>, name: &CStr) -> Result<Unlinked, Errno> {
-    match writable(at, || rustix::fs::unlinkat(at, name, AtFlags::empty())) {
+    match with_write_access(at, || rustix::fs::unlinkat(at, name, AtFlags::empty())) {
         Ok(()) | Err(Errno::NOENT) => Ok(Unlinked::Gone),
         // Linux returns EISDIR for a directory; POSIX and some network file systems return EPERM.
         Err(Errno::ISDIR) => Ok(Unlinked::Directory),
@@ -306,9 +307,9 @@ fn is_dir(at: BorrowedFd<'_>, name: &CStr) -> bool {
     matches!(super::stat(at, name), Ok(Some(stat)) if super::file_type(&stat) == FileType::Directory)
 }
 
-/// Runs `act`, which needs write access to `dir`. If the directory's mode forbids that and we own it, widens the mode and
-/// tries once more.
-fn writable<T>(dir: BorrowedFd<'_>, act: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+/// Runs `act`, which needs write access to `dir`. If the directory's mode forbids that and we own it, widens the mode
+/// and tries once more.
+fn with_write_access<T>(dir: BorrowedFd<'_>, act: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
     match act() {
         Err(Errno::ACCESS) if rustix::fs::fchmod(dir, Mode::RWXU).is_ok() => act(),
         done => done,
@@ -354,7 +355,8 @@ pub struct Measured {
     pub entries: u64,
     /// Sum of the regular files' sizes, in bytes.
     pub bytes: u64,
-    /// The least that removing the tree frees: bytes in blocks, and inodes. Files with other hard links are not counted.
+    /// The least that removing the tree frees: bytes in blocks, and inodes. Files with other hard links are not
+    /// counted.
     pub frees: (u64, u64),
 }
 
@@ -379,8 +381,8 @@ pub fn measure(dir: impl AsFd) -> io::Result<Measured> {
     Ok(sum)
 }
 
-fn subdirs(dir: BorrowedFd<'_>, sum: &mut Measured) -> io::Result<Names> {
-    let mut dirs = Names::default();
+fn subdirs(dir: BorrowedFd<'_>, sum: &mut Measured) -> io::Result<NameStack> {
+    let mut dirs = NameStack::default();
     super::each(dir, |name, _| {
         let Some(stat) = super::stat(dir, name)? else { return Ok(()) };
         sum.entries += 1;

@@ -12,9 +12,9 @@
 //! # The protocol
 //!
 //! 1. Open the link; the descriptor refers to the generation's directory. If the link does not exist yet, wait.
-//! 2. Take the shared lock without waiting. If the lock is held exclusively, the generation is being reaped (or somebody
-//!    misuses the lock): close, pause, start again at 1; after [`LOCK_TRIES`] tries go on without a lock. Also go on
-//!    without a lock if locks are not supported: the grace period still protects.
+//! 2. Take the shared lock without waiting. If the lock is held exclusively, the generation is being reaped (or
+//!    somebody misuses the lock): close, pause, start again at 1; after [`LOCK_TRIES`] tries go on without a lock.
+//!    Also go on without a lock if locks are not supported: the grace period still protects.
 //! 3. Check that the link still names the directory that was opened. The lock alone proves nothing, because the kernel
 //!    grants it on a deleted directory, too. The writer never reaps the current generation, and cannot reap this one
 //!    later because of the lock. If the link was swapped in between, start again at 1; after [`ROUNDS`] rounds accept a
@@ -32,8 +32,9 @@
 //!
 //! # What a pin does not do
 //!
-//! A pin does not hold a generation for ever: the operator of the writer sets ceilings (`--max-pin`, `--max-generations`,
-//! `--max-bytes`), and beyond them a pinned generation is evicted. Hold a pin for one load, not for a process's lifetime.
+//! A pin does not hold a generation for ever: the operator of the writer sets ceilings (`--max-pin`,
+//! `--max-generations`, `--max-bytes`), and beyond them a pinned generation is evicted. Hold a pin for one load, not
+//! for a process's lifetime.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -138,8 +139,8 @@ impl Pin {
         }
     }
 
-    /// Moves the pin to the current generation. Returns true if it is another one than before. The new pin is taken before
-    /// the old one is released; if it cannot be taken, the old one stays.
+    /// Moves the pin to the current generation. Returns true if it is another one than before. The new pin is taken
+    /// before the old one is released; if it cannot be taken, the old one stays.
     ///
     /// # Errors
     /// As [`Pin::take`].

@@ -12,7 +12,7 @@ use crate::payload::{Delta, Kind, Payload};
 
 /// Up to this many files are synced one by one; beyond it the whole file system is. `syncfs` also waits for data that
 /// other processes wrote, which takes seconds on a shared disk.
-pub(super) const FEW: usize = 64;
+pub(super) const FEW_MAX: usize = 64;
 
 /// What has to be synced before a publication.
 #[derive(Clone, Debug)]
@@ -23,8 +23,8 @@ pub enum Unsynced {
     Few {
         /// Regular files that were written.
         files: Vec<Box<[u8]>>,
-        /// Directories whose entries changed. Syncing them also makes symlinks durable: a symlink's target is in its inode,
-        /// which the directory's sync writes out (on ext4, xfs and btrfs).
+        /// Directories whose entries changed. Syncing them also makes symlinks durable: a symlink's target is in its
+        /// inode, which the directory's sync writes out (on ext4, xfs and btrfs).
         dirs: BTreeSet<Box<[u8]>>,
     },
 }
@@ -32,7 +32,7 @@ pub enum Unsynced {
 impl Unsynced {
     /// What to sync after [`super::stage::write`].
     pub fn after_write(payload: &Payload) -> Self {
-        if payload.entries.len() > FEW {
+        if payload.entries.len() > FEW_MAX {
             return Self::Many;
         }
         let regular = payload.entries.iter().filter(|e| matches!(e.kind, Kind::File | Kind::Executable));
@@ -47,7 +47,7 @@ impl Unsynced {
     }
 
     /// Adds a file in the top directory.
-    pub(super) fn add(&mut self, file: &str) {
+    pub(super) fn add_top_file(&mut self, file: &str) {
         if let Self::Few { files, dirs } = self {
             files.push(file.as_bytes().into());
             dirs.insert(Box::default());
@@ -55,9 +55,9 @@ impl Unsynced {
     }
 
     /// Adds directories.
-    pub(super) fn and_dirs(mut self, more: impl ExactSizeIterator<Item = Box<[u8]>>) -> Self {
+    pub(super) fn with_dirs(mut self, more: impl ExactSizeIterator<Item = Box<[u8]>>) -> Self {
         match &mut self {
-            Self::Few { files, dirs } if files.len() + dirs.len() + more.len() <= 2 * FEW => {
+            Self::Few { files, dirs } if files.len() + dirs.len() + more.len() <= 2 * FEW_MAX => {
                 dirs.extend(more);
             }
             _ => self = Self::Many,
@@ -67,7 +67,7 @@ impl Unsynced {
 
     /// What to sync after a delta was applied to a tree that had been synced.
     pub fn after_delta(delta: &Delta) -> Self {
-        if delta.written.len() + delta.removed.len() > FEW {
+        if delta.written.len() + delta.removed.len() > FEW_MAX {
             return Self::Many;
         }
         let removed_dirs: BTreeSet<_> = delta.removed_dirs.iter().collect();

@@ -139,8 +139,8 @@ pub enum Error {
         /// The difference.
         why: String,
     },
-    /// The file system treats two names of one directory as the same. A payload has no name twice, and yet a name existed
-    /// already.
+    /// The file system treats two names of one directory as the same. A payload has no name twice, and yet a name
+    /// existed already.
     #[error("this file system takes {} and another name beside it for one name", path.display())]
     Folded {
         /// The second of the two names, relative to the generation.

@@ -1,5 +1,5 @@
-//! Reads a root for `treeswap status`: without the lock and without changing anything. Works as another user and through a
-//! read-only mount.
+//! Reads a root for `treeswap status`: without the lock and without changing anything. Works as another user and
+//! through a read-only mount.
 
 use std::cmp::Reverse;
 use std::io::ErrorKind;
@@ -13,7 +13,7 @@ use crate::phase::Status;
 use crate::store::error::Error;
 use crate::store::ledger::LEDGER_LIMIT;
 use crate::store::names::{LEDGER, PRIVATE, SOCKET, STATE, STATUS};
-use crate::store::reap::{Need, is_pinned};
+use crate::store::reap::{RequiredSpace, is_pinned};
 use crate::store::state::{Loaded, State};
 
 /// The largest status record that is read, in bytes.
@@ -109,7 +109,7 @@ pub fn inspect(root: &Path) -> Result<Inspection, Error> {
         .map(|name| Inspected {
             current: current.as_ref() == Some(&name),
             pinned: is_pinned(&dir, &name),
-            disk_bytes: state.record(&name).map(|record| Need::of(record).on_disk(block)),
+            disk_bytes: state.record(&name).map(|record| RequiredSpace::of(record).on_disk(block)),
             record: state.record(&name).cloned(),
             name,
         })
@@ -136,8 +136,8 @@ pub(super) fn read_status(private: impl AsFd) -> Option<Status> {
     serde_json::from_slice(&text).ok()
 }
 
-/// Returns the generation that the published link names, and what is wrong with the link, if anything. The target is only
-/// compared as text: the root may be mounted at another path here.
+/// Returns the generation that the published link names, and what is wrong with the link, if anything. The target is
+/// only compared as text: the root may be mounted at another path here.
 fn current_of(link: &Link, at: &Path, names: &[Name]) -> (Option<Name>, Option<String>) {
     let shown = at.file_name().unwrap_or(at.as_os_str()).display();
     let target = match link {

@@ -1,8 +1,9 @@
 //! The journal: the ctime changes of published inodes that we caused ourselves.
 //!
-//! Creating, moving or removing a hard link sets the inode's ctime, which every tree that shares the inode sees. Each such
-//! change is recorded with the ctime before and after it. If a chain of recorded changes leads from an inode's ctime back
-//! to a time that a tree already knew, there was no foreign write. There is one journal per root, in memory only.
+//! Creating, moving or removing a hard link sets the inode's ctime, which every tree that shares the inode sees. Each
+//! such change is recorded with the ctime before and after it. If a chain of recorded changes leads from an inode's
+//! ctime back to a time that a tree already knew, there was no foreign write. There is one journal per root, in
+//! memory only.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -33,17 +34,17 @@ impl Stamp {
     }
 
     /// The inode's change time (ctime).
-    pub(super) fn of_change(stat: &Stat) -> Self {
+    pub(super) fn ctime_of(stat: &Stat) -> Self {
         Self::new(stat.st_ctime as _, stat.st_ctime_nsec as _)
     }
 
     /// The inode's modification time (mtime).
-    pub(super) fn of_content(stat: &Stat) -> Self {
+    pub(super) fn mtime_of(stat: &Stat) -> Self {
         Self::new(stat.st_mtime as _, stat.st_mtime_nsec as _)
     }
 
     /// Returns true if the timestamp has a sub-second part.
-    pub(super) fn is_fine(self) -> bool {
+    pub(super) fn has_subseconds(self) -> bool {
         self.0 % 1_000_000_000 != 0
     }
 }
@@ -62,9 +63,9 @@ pub(super) struct Journal {
     changes: Mutex<Changes>,
 }
 
-/// The content of the journal: the latest change by inode number. A caller that changes an inode that may be shared holds
-/// the lock from the stat before the change to the stat after it. Otherwise two of our own changes could interleave and
-/// look like a foreign write.
+/// The content of the journal: the latest change by inode number. A caller that changes an inode that may be shared
+/// holds the lock from the stat before the change to the stat after it. Otherwise two of our own changes could
+/// interleave and look like a foreign write.
 #[derive(Debug, Default)]
 pub(super) struct Changes(HashMap<u64, Change>);
 
@@ -75,7 +76,7 @@ impl Journal {
     }
 
     /// How often the wall clock was set since the journal started.
-    pub(super) fn steps(&self) -> u64 {
+    pub(super) fn clock_steps(&self) -> u64 {
         self.clock.count()
     }
 
@@ -93,7 +94,7 @@ impl Journal {
         let before = rustix::fs::fstat(&file);
         let unlinked = walk::unlink(dir, name);
         if let (Ok(before), Ok(Unlinked::Gone), Ok(after)) = (before, &unlinked, rustix::fs::fstat(&file)) {
-            changes.changed(&before, &after);
+            changes.record_change(&before, &after);
         }
         unlinked
     }
@@ -105,36 +106,36 @@ impl Journal {
 }
 
 impl Changes {
-    /// Returns true if the inode's ctime was at or before `since` until we changed it. Its mtime must also be older than our
-    /// changes: a foreign write in the same clock tick as our last change would not move the ctime.
-    pub(super) fn explain(&self, stat: &Stat, since: Stamp) -> bool {
+    /// Returns true if the inode's ctime was at or before `since` until we changed it. Its mtime must also be older
+    /// than our changes: a foreign write in the same clock tick as our last change would not move the ctime.
+    pub(super) fn explains(&self, stat: &Stat, since: Stamp) -> bool {
         self.0.get(&stat.st_ino).is_some_and(|change| {
-            let is_older = change.from == Stamp::EARLIEST || Stamp::of_content(stat) <= change.from;
-            is_older && change.to == Stamp::of_change(stat) && change.from <= since
+            let is_older = change.from == Stamp::EARLIEST || Stamp::mtime_of(stat) <= change.from;
+            is_older && change.to == Stamp::ctime_of(stat) && change.from <= since
         })
     }
 
-    /// Records that we linked, moved or removed a name of this inode, with its metadata before and after. If anything else
-    /// changed in between, it was a foreign write, and nothing is recorded.
-    pub(super) fn changed(&mut self, before: &Stat, after: &Stat) {
+    /// Records that we linked, moved or removed a name of this inode, with its metadata before and after. If anything
+    /// else changed in between, it was a foreign write, and nothing is recorded.
+    pub(super) fn record_change(&mut self, before: &Stat, after: &Stat) {
         let other_metadata = |stat: &Stat| {
-            (Stamp::of_content(stat), stat.st_size, stat.st_mode, stat.st_uid, stat.st_gid, stat.st_ino)
+            (Stamp::mtime_of(stat), stat.st_size, stat.st_mode, stat.st_uid, stat.st_gid, stat.st_ino)
         };
         if other_metadata(before) != other_metadata(after) {
             return;
         }
-        let earlier = self.0.get(&after.st_ino).filter(|change| change.to == Stamp::of_change(before));
-        let from = earlier.map_or(Stamp::of_change(before), |change| change.from);
+        let earlier = self.0.get(&after.st_ino).filter(|change| change.to == Stamp::ctime_of(before));
+        let from = earlier.map_or(Stamp::ctime_of(before), |change| change.from);
         self.put(after, from);
     }
 
     /// Records that we created this inode, in a place that nobody else could reach so far.
-    pub(super) fn made(&mut self, stat: &Stat) {
+    pub(super) fn record_creation(&mut self, stat: &Stat) {
         self.put(stat, Stamp::EARLIEST);
     }
 
     fn put(&mut self, stat: &Stat, from: Stamp) {
-        let change = Change { from, to: Stamp::of_change(stat) };
+        let change = Change { from, to: Stamp::ctime_of(stat) };
         if self.0.len() < INODES_MAX {
             self.0.insert(stat.st_ino, change);
         } else if let Some(known) = self.0.get_mut(&stat.st_ino) {
@@ -143,7 +144,7 @@ impl Changes {
     }
 
     /// Drops the changes that ended at or before `since`: every tree already knows a time at least that late.
-    pub(super) fn forget_until(&mut self, since: Stamp) {
+    pub(super) fn discard_until(&mut self, since: Stamp) {
         self.0.retain(|_, change| change.to > since);
         if self.0.capacity() > 4 * self.0.len() + 1024 {
             self.0.shrink_to_fit();
@@ -190,7 +191,7 @@ mod tests {
         }
 
         fn now(&self) -> Stamp {
-            Stamp::of_change(&self.stat())
+            Stamp::ctime_of(&self.stat())
         }
 
         /// Makes a link, and says so if it is ours.
@@ -201,12 +202,12 @@ mod tests {
             fs_err::hard_link(self.dir.path().join("0"), self.dir.path().join(self.links.to_string()))
                 .unwrap();
             if is_ours {
-                self.changes.changed(&before, &self.stat());
+                self.changes.record_change(&before, &self.stat());
             }
         }
 
         fn is_explained(&self, since: Stamp) -> bool {
-            self.changes.explain(&self.stat(), since)
+            self.changes.explains(&self.stat(), since)
         }
     }
 
@@ -252,7 +253,7 @@ mod tests {
             let before = file.stat();
             act(&path);
             fs_err::hard_link(&path, file.dir.path().join("1")).unwrap();
-            file.changes.changed(&before, &file.stat());
+            file.changes.record_change(&before, &file.stat());
             assert!(!file.is_explained(first), "{number}");
         }
     }
@@ -265,7 +266,7 @@ mod tests {
         let mut stat = file.stat();
         (stat.st_mtime, stat.st_mtime_nsec) = (stat.st_ctime, stat.st_ctime_nsec);
         assert!(file.is_explained(first));
-        assert!(!file.changes.explain(&stat, first));
+        assert!(!file.changes.explains(&stat, first));
     }
 
     #[test]
@@ -273,10 +274,10 @@ mod tests {
         let mut file = File::new();
         let first = file.now();
         file.link(true);
-        file.changes.forget_until(first);
+        file.changes.discard_until(first);
         assert!(file.is_explained(first), "a tree needs it");
         let now = file.now();
-        file.changes.forget_until(now);
+        file.changes.discard_until(now);
         assert_eq!(file.changes.len(), 0);
         assert!(!file.is_explained(first));
     }
@@ -288,13 +289,13 @@ mod tests {
         let mut stat = file.stat();
         for inode in 0..INODES_MAX as u64 + 10 {
             stat.st_ino = inode;
-            changes.made(&stat);
+            changes.record_creation(&stat);
         }
         assert_eq!(changes.len(), INODES_MAX);
-        assert!(!changes.explain(&stat, Stamp::EARLIEST), "it counts as somebody else's");
+        assert!(!changes.explains(&stat, Stamp::EARLIEST), "it counts as somebody else's");
         stat.st_ino = 1;
         stat.st_ctime_nsec += 1;
-        changes.made(&stat);
-        assert!(changes.explain(&stat, Stamp::EARLIEST), "what is known is kept up to date");
+        changes.record_creation(&stat);
+        assert!(changes.explains(&stat, Stamp::EARLIEST), "what is known is kept up to date");
     }
 }

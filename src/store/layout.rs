@@ -29,11 +29,12 @@
 //!   ..treeswap/                                    our private directory, as above
 //! ```
 //!
-//! In that layout everything else in the root is foreign and left alone. Names of the tree cannot collide with anything:
-//! they are all inside the generation, and `.git`, the one file we add there, is a name that no tree may have.
+//! In that layout everything else in the root is foreign and left alone. Names of the tree cannot collide with
+//! anything: they are all inside the generation, and `.git`, the one file we add there, is a name that no tree may
+//! have.
 //!
-//! The root's path is resolved once, when it is opened. Afterwards every step works below its handle, so that a rename or a
-//! remount above the root cannot redirect it.
+//! The root's path is resolved once, when it is opened. Afterwards every step works below its handle, so that a
+//! rename or a remount above the root cannot redirect it.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -45,7 +46,7 @@ use rustix::fs::FileType;
 use crate::fsx::{self, Flush, Link};
 use crate::generation::{LINK, Name, WORKTREES};
 use crate::store::error::{Error, MAKE_ROOT, some_names};
-use crate::store::link::{Swapped, clean};
+use crate::store::link::{PublishedLink, clean};
 use crate::store::names::{DIR_MODE, LINK_TMP, PRIVATE, PRIVATE_ASIDE, STAGING, STATE, TRASH};
 use crate::store::state::{Loaded, State};
 use crate::store::{Options, Recovered, Style, operator_file, quarantine};
@@ -64,9 +65,9 @@ pub(crate) struct Layout {
     /// [`TRASH`] in the private directory.
     pub(crate) trash: OwnedFd,
     /// The directory that holds the generations: the root, or [`WORKTREES`].
-    pub(crate) home: OwnedFd,
+    pub(crate) generations_dir: OwnedFd,
     /// The published link.
-    pub(crate) link: Swapped,
+    pub(crate) link: PublishedLink,
     /// True for git-sync's layout, false for the kubelet's.
     pub(crate) is_git_sync: bool,
     /// Block size of the root's file system, in bytes.
@@ -74,11 +75,11 @@ pub(crate) struct Layout {
 }
 
 /// Mode of `.worktrees` before the umask, as git-sync creates it.
-const HOME_MODE: u32 = 0o775;
+const WORKTREES_MODE: u32 = 0o775;
 
 impl Layout {
-    /// Opens the root: resolves its path, refuses unusable directories, and creates the root and our directories if they
-    /// are missing.
+    /// Opens the root: resolves its path, refuses unusable directories, and creates the root and our directories if
+    /// they are missing.
     pub(crate) fn open(options: &Options, found: &mut Recovered) -> Result<Self, Error> {
         let Options { root: asked, style, own, .. } = options;
         let is_git_sync = *style != Style::Kubelet;
@@ -89,22 +90,23 @@ impl Layout {
         if let Ok(private) = fsx::open_dir(&root, PRIVATE)
             && let Ok(Loaded::Known(state)) = State::load(private)
         {
-            refuse_the_other(&path, &state, is_git_sync)?;
+            refuse_other_layout(&path, &state, is_git_sync)?;
         }
-        let (link, home) = match style {
+        let (link, generations_dir) = match style {
             Style::Kubelet => {
                 refuse_foreign(&path, &root, own)?;
-                let link = Swapped::of_root(&path, &root);
+                let link = PublishedLink::of_root(&path, &root);
                 (link.map_err(Error::io("open", &path))?, fsx::open_dir(&root, "."))
             }
-            Style::GitSync { link } => (Swapped::of_git_sync(&path, link)?, ensure_home(&root)),
+            Style::GitSync { link } => (PublishedLink::of_git_sync(&path, link)?, ensure_worktrees(&root)),
         };
-        let home = home.map_err(Error::io("open the directory", path.join(WORKTREES)))?;
+        let generations_dir =
+            generations_dir.map_err(Error::io("open the directory", path.join(WORKTREES)))?;
         let private = open_private(&path, &root, found)?;
         let staging = open_inner(&path, &private, STAGING, found)?;
         let trash = open_inner(&path, &private, TRASH, found)?;
         let block = fsx::space(&root).map_err(Error::io("ask for the space of", &path))?.block;
-        Ok(Self { path, root, private, staging, trash, home, link, is_git_sync, block })
+        Ok(Self { path, root, private, staging, trash, generations_dir, link, is_git_sync, block })
     }
 
     /// The path of a name in the root, for messages.
@@ -130,7 +132,7 @@ impl Layout {
 
     /// Returns the generation that the published link names, whether or not it exists. `None` if the link is missing or
     /// names something else.
-    pub(crate) fn named(&self) -> Result<Option<Name>, Error> {
+    pub(crate) fn linked_generation(&self) -> Result<Option<Name>, Error> {
         Ok(match self.link.read()? {
             Link::To(target) => self.link.named_by(&target),
             Link::Absent | Link::Other(_) => None,
@@ -149,11 +151,13 @@ impl Layout {
 
     /// Returns why the store must be reopened, if `.worktrees` or the link's directory was removed or replaced. Only
     /// git-sync's layout has such handles.
-    pub(crate) fn displaced(&self) -> Result<Option<String>, Error> {
+    pub(crate) fn reopen_reason(&self) -> Result<Option<String>, Error> {
         if !self.is_git_sync {
             return Ok(None);
         }
-        for (held, path) in [(&self.home, &*self.at(WORKTREES)), (&self.link.dir, self.link.dir_path())] {
+        for (held, path) in
+            [(&self.generations_dir, &*self.at(WORKTREES)), (&self.link.dir, self.link.dir_path())]
+        {
             let held = fsx::identity(held).map_err(Error::io("look at", path))?;
             if !rustix::fs::stat(path).is_ok_and(|there| (there.st_dev, there.st_ino) == held) {
                 return Ok(Some(format!("{} was removed, and is made again", path.display())));
@@ -164,13 +168,14 @@ impl Layout {
 
     /// Opens a generation's directory.
     pub(crate) fn generation(&self, name: &Name) -> Result<OwnedFd, Error> {
-        fsx::open_dir(&self.home, name.as_str()).map_err(Error::io("open the generation", self.place(name)))
+        fsx::open_dir(&self.generations_dir, name.as_str())
+            .map_err(Error::io("open the generation", self.place(name)))
     }
 }
 
 /// Opens `.worktrees`, creating it if it is missing.
-fn ensure_home(root: &OwnedFd) -> std::io::Result<OwnedFd> {
-    match rustix::fs::mkdirat(root, WORKTREES, rustix::fs::Mode::from_raw_mode(HOME_MODE)) {
+fn ensure_worktrees(root: &OwnedFd) -> std::io::Result<OwnedFd> {
+    match rustix::fs::mkdirat(root, WORKTREES, rustix::fs::Mode::from_raw_mode(WORKTREES_MODE)) {
         Err(rustix::io::Errno::EXIST) => {}
         made => made?,
     }
@@ -182,7 +187,7 @@ fn open_private(path: &Path, root: &OwnedFd, found: &mut Recovered) -> Result<Ow
     let failed = || Error::io("open the directory", path.join(PRIVATE));
     let moved =
         quarantine::quarantine_unless(root, PRIVATE, FileType::Directory, PRIVATE_ASIDE).map_err(failed())?;
-    found.moved(Path::new(PRIVATE), moved);
+    found.report_moved(Path::new(PRIVATE), moved);
     fsx::ensure_dir(root, PRIVATE, DIR_MODE).map_err(failed())
 }
 
@@ -195,7 +200,7 @@ pub(super) fn open_inner(
 ) -> Result<OwnedFd, Error> {
     let failed = Error::io("open the directory", path.join(PRIVATE).join(name));
     let (dir, moved) = quarantine::open_dir(private, name).map_err(failed)?;
-    found.moved(&Path::new(PRIVATE).join(name), moved);
+    found.report_moved(&Path::new(PRIVATE).join(name), moved);
     Ok(dir)
 }
 
@@ -208,7 +213,7 @@ fn resolve(asked: &Path) -> Result<PathBuf, Error> {
     if asked.components().any(|part| part == Component::ParentDir) {
         return refused("it contains `..`");
     }
-    if let Some(why) = unusable(asked) {
+    if let Some(why) = why_unusable(asked) {
         return refused(why);
     }
     match fs_err::metadata(asked) {
@@ -217,20 +222,20 @@ fn resolve(asked: &Path) -> Result<PathBuf, Error> {
         Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
             return refused("something on the way to it is not a directory");
         }
-        Err(_) => match dangling(asked) {
+        Err(_) => match find_dangling_link(asked) {
             Some((link, target)) => return Err(Error::Dangling { path: asked.to_owned(), link, target }),
             None => std::fs::create_dir_all(asked).map_err(Error::io(MAKE_ROOT, asked))?,
         },
     }
     let path = std::fs::canonicalize(asked).map_err(Error::io("resolve the root", asked))?;
-    match unusable(&path) {
+    match why_unusable(&path) {
         Some(why) => refused(why),
         None => Ok(path),
     }
 }
 
 /// Returns the first dangling symlink among the path and its ancestors, and the symlink's target.
-fn dangling(asked: &Path) -> Option<(PathBuf, PathBuf)> {
+fn find_dangling_link(asked: &Path) -> Option<(PathBuf, PathBuf)> {
     let mut ancestors: Vec<&Path> = asked.ancestors().collect();
     ancestors.reverse();
     let link = ancestors.into_iter().find(|at| at.is_symlink() && !at.exists())?;
@@ -268,7 +273,7 @@ const SYSTEM: &[&str] = &[
 ];
 
 /// Returns why a path cannot be a root, if it cannot.
-fn unusable(path: &Path) -> Option<&'static str> {
+fn why_unusable(path: &Path) -> Option<&'static str> {
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
     let is_home = home.is_some_and(|home| {
         path == Path::new(&home) || fs_err::canonicalize(&home).is_ok_and(|home| home == path)
@@ -287,7 +292,7 @@ fn unusable(path: &Path) -> Option<&'static str> {
 }
 
 /// Refuses a root whose generations have the other layout.
-pub(crate) fn refuse_the_other(path: &Path, state: &State, is_git_sync: bool) -> Result<(), Error> {
+pub(crate) fn refuse_other_layout(path: &Path, state: &State, is_git_sync: bool) -> Result<(), Error> {
     if state.generations.is_empty() || state.link.is_some() == is_git_sync {
         return Ok(());
     }
@@ -295,8 +300,8 @@ pub(crate) fn refuse_the_other(path: &Path, state: &State, is_git_sync: bool) ->
     Err(Error::OtherLayout { path: path.to_owned(), made })
 }
 
-/// Refuses a directory without our private directory in it, if it holds anything except the operator's own files and what
-/// a publication by treeswap or a kubelet leaves.
+/// Refuses a directory without our private directory in it, if it holds anything except the operator's own files and
+/// what a publication by treeswap or a kubelet leaves.
 fn refuse_foreign(path: &Path, root: &OwnedFd, own: &BTreeSet<OsString>) -> Result<(), Error> {
     let listed = fsx::list(root).map_err(Error::io("list", path))?;
     if listed.iter().any(|entry| entry.os() == OsStr::new(PRIVATE)) {
@@ -304,7 +309,7 @@ fn refuse_foreign(path: &Path, root: &OwnedFd, own: &BTreeSet<OsString>) -> Resu
     }
     let mut foreign = Vec::new();
     for entry in &listed {
-        if !operator_file::is_one(own, entry.os())
+        if !operator_file::is_operator_name(own, entry.os())
             && !is_ours(root, entry.os()).map_err(Error::io("look at", path.join(entry.os())))?
         {
             foreign.push(entry.os().to_string_lossy().into_owned());

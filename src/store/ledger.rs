@@ -25,8 +25,8 @@ pub struct LedgerFile {
 }
 
 impl LedgerFile {
-    /// Reads the ledger; it is empty if the file does not exist. A ledger that cannot be parsed is moved aside; the second
-    /// value then says why.
+    /// Reads the ledger; it is empty if the file does not exist. A ledger that cannot be parsed is moved aside; the
+    /// second value then says why.
     ///
     /// # Errors
     /// If the file cannot be read or moved aside. It must not be overwritten then.

@@ -1,8 +1,8 @@
 //! The published link: its path, its target, and the rename that swaps it.
 //!
-//! In the kubelet's layout it is `..data` in the root and names a directory in the root. In git-sync's layout it has any
-//! name and may be outside the root; its target is the relative path from the link's directory to `.worktrees/<commit>`, so
-//! that it stays valid at any mount point of the volume.
+//! In the kubelet's layout it is `..data` in the root and names a directory in the root. In git-sync's layout it has
+//! any name and may be outside the root; its target is the relative path from the link's directory to
+//! `.worktrees/<commit>`, so that it stays valid at any mount point of the volume.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -19,7 +19,7 @@ const PARENT_MODE: u32 = 0o775;
 
 /// The symlink that names the current generation, whether or not it exists yet.
 #[derive(Debug)]
-pub(crate) struct Swapped {
+pub(crate) struct PublishedLink {
     /// The directory that contains the link.
     pub(crate) dir: OwnedFd,
     /// The resolved path of that directory.
@@ -30,14 +30,14 @@ pub(crate) struct Swapped {
     /// derived from the link's name, so that two links in one directory do not share it.
     pub(crate) tmp: OsString,
     /// The relative path from the link's directory to the directory that holds the generations.
-    way: PathBuf,
+    to_generations: PathBuf,
     /// The resolved path of the directory that holds the generations.
-    home: PathBuf,
+    generations_dir: PathBuf,
     /// True if generations are named by commits (git-sync's layout).
-    commits: bool,
+    names_are_commits: bool,
 }
 
-impl Swapped {
+impl PublishedLink {
     /// The link of the kubelet's layout, in an open root.
     pub(crate) fn of_root(path: &Path, root: &OwnedFd) -> std::io::Result<Self> {
         Ok(Self {
@@ -45,14 +45,14 @@ impl Swapped {
             at: path.to_owned(),
             name: LINK.into(),
             tmp: temporary(LINK.as_ref()),
-            way: PathBuf::new(),
-            home: path.to_owned(),
-            commits: false,
+            to_generations: PathBuf::new(),
+            generations_dir: path.to_owned(),
+            names_are_commits: false,
         })
     }
 
-    /// The link of git-sync's layout, for the root at `root`. Creates the link's parent directories. Refuses a link inside
-    /// a directory that belongs to treeswap or git.
+    /// The link of git-sync's layout, for the root at `root`. Creates the link's parent directories. Refuses a link
+    /// inside a directory that belongs to treeswap or git.
     pub(crate) fn of_git_sync(root: &Path, link: &Path) -> Result<Self, Error> {
         let refused = |why: &str| Error::BadLink { path: link.to_owned(), why: why.to_owned() };
         let cleaned = clean(link);
@@ -77,9 +77,17 @@ impl Swapped {
             return Err(refused(&format!("it is inside {inner}")));
         }
         let dir = fsx::open_dir_at_path(&at).map_err(Error::io("open the directory", &at))?;
-        let home = root.join(WORKTREES);
+        let generations_dir = root.join(WORKTREES);
         let (name, tmp) = (name.to_owned(), temporary(name));
-        Ok(Self { dir, way: way(&at, &home), at, name, tmp, home, commits: true })
+        Ok(Self {
+            dir,
+            to_generations: relative_path(&at, &generations_dir),
+            at,
+            name,
+            tmp,
+            generations_dir,
+            names_are_commits: true,
+        })
     }
 
     /// The link's path.
@@ -92,7 +100,8 @@ impl Swapped {
         &self.at
     }
 
-    /// The link's path for the state file: relative if it is inside the root, so that it stays valid at another mount point.
+    /// The link's path for the state file: relative if it is inside the root, so that it stays valid at another mount
+    /// point.
     pub(crate) fn recorded(&self, root: &Path) -> String {
         let path = self.path();
         path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned()
@@ -110,24 +119,25 @@ impl Swapped {
 
     /// The link target for a generation.
     pub(crate) fn target(&self, name: &Name) -> PathBuf {
-        self.way.join(name.as_str())
+        self.to_generations.join(name.as_str())
     }
 
-    /// Returns the generation that a link target names, whether or not it exists. Another writer of git-sync's layout may
-    /// have written an equivalent path, for example an absolute one.
+    /// Returns the generation that a link target names, whether or not it exists. Another writer of git-sync's layout
+    /// may have written an equivalent path, for example an absolute one.
     pub(crate) fn named_by(&self, target: &OsStr) -> Option<Name> {
         let target = Path::new(target);
         let parent = target.parent()?;
         let name = self.name_of(target.file_name()?)?;
-        let is_home = parent == self.way
-            || self.commits && fs_err::canonicalize(self.at.join(parent)).is_ok_and(|at| at == self.home);
-        is_home.then_some(name)
+        let is_in_place = parent == self.to_generations
+            || self.names_are_commits
+                && fs_err::canonicalize(self.at.join(parent)).is_ok_and(|at| at == self.generations_dir);
+        is_in_place.then_some(name)
     }
 
     /// Parses a directory's name as a generation's name of this layout.
     pub(crate) fn name_of(&self, text: &OsStr) -> Option<Name> {
         let text = text.to_str()?;
-        if self.commits { Name::committed(text) } else { Name::dated(text) }
+        if self.names_are_commits { Name::committed(text) } else { Name::dated(text) }
     }
 
     /// Creates a link to this generation under the temporary name.
@@ -170,7 +180,7 @@ pub(crate) fn clean(path: &Path) -> PathBuf {
 }
 
 /// The relative path from one directory to another; both must be resolved.
-fn way(from: &Path, to: &Path) -> PathBuf {
+fn relative_path(from: &Path, to: &Path) -> PathBuf {
     let common = from.components().zip(to.components()).take_while(|(a, b)| a == b).count();
     let up = from.components().skip(common).map(|_| Component::ParentDir);
     up.chain(to.components().skip(common)).collect()
@@ -182,7 +192,7 @@ mod tests {
 
     #[test]
     fn the_way_goes_up_as_far_as_it_must() {
-        let way = |from: &str| way(Path::new(from), Path::new("/r/git/.worktrees"));
+        let way = |from: &str| relative_path(Path::new(from), Path::new("/r/git/.worktrees"));
         assert_eq!(way("/r/git"), Path::new(".worktrees"));
         assert_eq!(way("/r/git/a/b"), Path::new("../../.worktrees"));
         assert_eq!(way("/else/where"), Path::new("../../r/git/.worktrees"));

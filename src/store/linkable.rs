@@ -12,8 +12,8 @@ use rustix::fs::AtFlags;
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
-use super::reap::Need;
-use super::stage::{self, Dirs, Modes, WriteOptions, alive, io_error};
+use super::reap::RequiredSpace;
+use super::stage::{self, Dirs, Modes, WriteOptions, check_cancelled, io_error};
 use super::stamps::Stamps;
 use crate::fsx;
 use crate::payload::{BlobSource, Delta, Kind, Payload, join};
@@ -59,20 +59,20 @@ impl<'s> Linker<'s> {
             && before.st_uid == self.user
             && before.st_size.unsigned_abs() == size;
         if !is_same
-            || !self.stamps.hold_with(&journal, &before)
+            || !self.stamps.accepts_with(&journal, &before)
             || rustix::fs::linkat(from, name, to, name, AtFlags::empty()).is_err()
         {
             return false;
         }
         if let Ok(Some(after)) = fsx::stat(to, name) {
-            journal.changed(&before, &after); // an unrecorded change is treated as a foreign write
+            journal.record_change(&before, &after); // an unrecorded change is treated as a foreign write
         }
         true
     }
 }
 
-/// Creates the tree `name` in `parent` with the payload of `source`, from hard links where possible. Returns the tree and
-/// the size of the files that had to be written.
+/// Creates the tree `name` in `parent` with the payload of `source`, from hard links where possible. Returns the tree
+/// and the size of the files that had to be written.
 pub(super) fn link(
     parent: BorrowedFd<'_>,
     name: &str,
@@ -81,9 +81,9 @@ pub(super) fn link(
     blobs: &dyn BlobSource,
     options: &WriteOptions,
     cancel: &CancellationToken,
-) -> Result<(OwnedFd, Need), Error> {
+) -> Result<(OwnedFd, RequiredSpace), Error> {
     let modes = Modes::of(options);
-    let mut copied = Need::default();
+    let mut copied = RequiredSpace::default();
     let top =
         fsx::make_dir(parent, name, modes.dir).map_err(io_error("make the directory", name.as_bytes()))?;
     stage::make_dirs(top.as_fd(), payload, modes, cancel)?;
@@ -91,7 +91,7 @@ pub(super) fn link(
     let mut linker = Linker::new(source, modes);
     let mut dirs = Dirs::new(top.as_fd());
     for share in stage::shares(payload) {
-        alive(cancel)?;
+        check_cancelled(cancel)?;
         let path = &payload.dir_path(share.dir);
         let to = dirs.open(path)?;
         fsx::set_mode(to, modes.dir).map_err(io_error("set the mode of", path))?;
@@ -101,21 +101,22 @@ pub(super) fn link(
                 continue;
             }
             if entry.kind != Kind::Submodule {
-                copied = copied.and(Need { bytes: entry.size, entries: 1 });
+                copied = copied.and(RequiredSpace { bytes: entry.size, entries: 1 });
             }
             let full = || join(path, name);
             stage::write_entry(to, name, &full, entry.kind, &entry.id, entry.size, &mut *reader, modes)?;
             if let Some(stat) = fsx::stat(to, name).map_err(io_error("look at", &full()))? {
-                source.stamps.journal().made(&stat);
+                source.stamps.journal().record_creation(&stat);
             }
         }
     }
-    stage::write_links(top.as_fd(), payload, blobs, modes, cancel)?;
+    stage::write_symlinks(top.as_fd(), payload, blobs, modes, cancel)?;
     Ok((top, copied))
 }
 
-/// Creates the files and directories that a delta adds or changes, in a tree that has nothing under these names yet. Files
-/// are hard-linked from `source`, a tree of the delta's new revision, where possible. Returns the paths that were linked.
+/// Creates the files and directories that a delta adds or changes, in a tree that has nothing under these names yet.
+/// Files are hard-linked from `source`, a tree of the delta's new revision, where possible. Returns the paths that
+/// were linked.
 pub(super) fn write_delta<'d>(
     top: BorrowedFd<'_>,
     delta: &'d Delta,
@@ -126,7 +127,7 @@ pub(super) fn write_delta<'d>(
 ) -> Result<HashSet<&'d [u8]>, Error> {
     let mut dirs = Dirs::new(top);
     for path in &delta.added_dirs {
-        alive(cancel)?;
+        check_cancelled(cancel)?;
         stage::make_dir(&mut dirs, path, modes)?;
     }
     let mut linked = HashSet::new();
@@ -136,7 +137,7 @@ pub(super) fn write_delta<'d>(
     let (symlinks, others): (Vec<_>, Vec<_>) =
         delta.written.iter().partition(|(_, kind, ..)| *kind == Kind::Symlink);
     for (path, kind, id, size) in others.into_iter().chain(symlinks) {
-        alive(cancel)?;
+        check_cancelled(cancel)?;
         let (dir, name) = stage::split(path);
         let to = dirs.open(dir)?;
         if linker.as_mut().is_some_and(|linker| linker.link(dir, name, to, *kind, *size)) {

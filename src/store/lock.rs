@@ -1,8 +1,8 @@
 //! The writer's lock: one writer per root.
 //!
-//! It is an flock, so the kernel releases it however the holder ends, and no process id is trusted. The file's content
-//! names the holder for the error message of a second writer and has no other use. The mode is 0600: a reader that could
-//! open the file, even through a read-only mount, could take the lock.
+//! It is an flock, so the kernel releases it however the holder ends, and no process id is trusted. The file's
+//! content names the holder for the error message of a second writer and has no other use. The mode is 0600: a reader
+//! that could open the file, even through a read-only mount, could take the lock.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -73,8 +73,8 @@ impl WriterLock {
         Ok(found.is_some_and(|stat| (stat.st_dev, stat.st_ino) == ours))
     }
 
-    /// Writes our pid, host and start time into the file. Errors are ignored: a full disk must not keep us from the work
-    /// that frees it.
+    /// Writes our pid, host and start time into the file. Errors are ignored: a full disk must not keep us from the
+    /// work that frees it.
     fn write_holder(&self) {
         let holder = Holder {
             pid: std::process::id(),

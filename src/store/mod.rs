@@ -1,8 +1,8 @@
 //! The store owns a root: it stages, publishes, retains, reaps and recovers generations. All of it is blocking code.
 //!
-//! It promises that the published link names one complete generation at every instant once it named one; that a published
-//! generation is never written into; that nothing foreign is deleted; and that no failure changes what is published. It
-//! does no network I/O, does not read git objects itself, and does not decide when to sync.
+//! It promises that the published link names one complete generation at every instant once it named one; that a
+//! published generation is never written into; that nothing foreign is deleted; and that no failure changes what is
+//! published. It does no network I/O, does not read git objects itself, and does not decide when to sync.
 //!
 //! | modules | purpose |
 //! | --- | --- |
@@ -12,7 +12,7 @@
 //! | `staged`, `staging_dir` | staged generations and their directories |
 //! | `spare`, `spare_slot` | the spare and its preparation in the background |
 //! | `recycle`, `retired`, `linkable` | reuse of retired generations, hard links between generations |
-//! | `stamps`, `journal`, `scrub` | detect foreign writes by change times, except our own; check the current generation |
+//! | `stamps`, `journal`, `scrub` | detect foreign writes by ctimes, check the current generation for them |
 //! | `publish`, `worktrees` | the numbered steps of a publication, in the kubelet's and in git-sync's layout |
 //! | `recover`, `takeover`, `quarantine` | repairs at start and in every cycle, roots made by git-sync, foreign files |
 //! | `verify` | compares a generation with its payload |
@@ -106,8 +106,8 @@ pub enum Durability {
 /// How the next generation is prepared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Spare {
-    /// A retired generation without foreign writes is carried forward. If there is none, the spare is a tree of hard links
-    /// to the current generation. Unchanged files are shared between generations: see [`linkable`].
+    /// A retired generation without foreign writes is carried forward. If there is none, the spare is a tree of hard
+    /// links to the current generation. Unchanged files are shared between generations: see [`linkable`].
     #[default]
     Link,
     /// A retired generation is carried forward, as with [`Spare::Link`]; if there is none, the spare is a copy, as with
@@ -191,7 +191,7 @@ pub struct Recovered {
 
 impl Recovered {
     /// Reports that something foreign had one of our names, if it was moved to `to`.
-    fn moved(&mut self, from: &Path, to: Option<String>) {
+    fn report_moved(&mut self, from: &Path, to: Option<String>) {
         let line =
             |to| format!("moved {}, which is not what belongs there, to {to} beside it", from.display());
         self.done.extend(to.map(line));
@@ -210,12 +210,12 @@ pub struct Store {
     /// True if the link's directory was changed and could not be synced yet.
     unsynced: bool,
     /// Cache of the current generation's top-level names.
-    names: Option<(Name, Arc<TopNames>)>,
+    top_names: Option<(Name, Arc<TopNames>)>,
     spare: Arc<SpareSlot>,
     /// The stamps of the generations, which detect foreign writes: see [`stamps`].
     stamps: KnownStamps,
     /// Boot clock time at which each generation was last found pinned.
-    pinned: BTreeMap<Name, Duration>,
+    last_pinned: BTreeMap<Name, Duration>,
     trash: Arc<Trash>,
     /// Generations that could not be reaped. Their first failure was logged as a warning.
     stuck: BTreeSet<Name>,
@@ -224,8 +224,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the root: refuses `/`, home directories and foreign directories, takes the writer's lock and recovers what a
-    /// crash left.
+    /// Opens the root: refuses `/`, home directories and foreign directories, takes the writer's lock and recovers
+    /// what a crash left.
     pub fn open(mut options: Options) -> Result<(Self, Recovered), Error> {
         let mut found = Recovered::default();
         let layout = Arc::new(Layout::open(&options, &mut found)?);
@@ -244,7 +244,7 @@ impl Store {
                 State::default()
             }
         };
-        layout::refuse_the_other(&layout.path, &state, layout.is_git_sync)?;
+        layout::refuse_other_layout(&layout.path, &state, layout.is_git_sync)?;
         let link = layout.is_git_sync.then(|| layout.link.recorded(&layout.path));
         let unsaved = std::mem::replace(&mut state.link, link.clone()) != link;
         if layout.is_git_sync && matches!(options.spare, Spare::Link | Spare::Recycle) {
@@ -255,7 +255,7 @@ impl Store {
         let trash = Arc::new(Trash::new(Arc::clone(&layout), lock, journal.cloned()));
         let spare = Arc::new(SpareSlot::open(&layout, &trash, options.spare, &mut found)?);
         let unsynced = false;
-        let names = None;
+        let top_names = None;
         let mut store = Self {
             options,
             layout,
@@ -263,10 +263,10 @@ impl Store {
             state,
             unsaved,
             unsynced,
-            names,
+            top_names,
             spare,
             stamps,
-            pinned: BTreeMap::new(),
+            last_pinned: BTreeMap::new(),
             trash,
             stuck: BTreeSet::new(),
             evicted: BTreeMap::new(),
@@ -281,14 +281,14 @@ impl Store {
         self.state.current.as_ref().and_then(|name| self.state.record(name))
     }
 
-    /// Returns true if the content of the current generation is known and cannot have been lost in a power cut. Otherwise
-    /// it stays published, but a new generation must be staged even for the same revision.
+    /// Returns true if the content of the current generation is known and cannot have been lost in a power cut.
+    /// Otherwise it stays published, but a new generation must be staged even for the same revision.
     pub fn is_trusted(&self, now: &Now) -> bool {
         self.current().is_some_and(|record| record.is_trusted(now))
     }
 
-    /// Records that the current generation also holds a newer revision with the same content. Readers that look up their
-    /// generation's revision then get the newer one.
+    /// Records that the current generation also holds a newer revision with the same content. Readers that look up
+    /// their generation's revision then get the newer one.
     pub fn advance(&mut self, revision: Revision, sources: BTreeMap<String, Revision>) -> Result<(), Error> {
         let current = self.state.current.clone();
         for record in &mut self.state.generations {
@@ -335,7 +335,8 @@ impl Store {
         self.layout.private_at(names::SOCKET)
     }
 
-    /// Reads the last status record, written by this or an earlier process. `None` if there is none or it is unreadable.
+    /// Reads the last status record, written by this or an earlier process. `None` if there is none or it is
+    /// unreadable.
     pub fn status(&self) -> Option<Status> {
         inspect::read_status(&self.layout.private)
     }
@@ -346,7 +347,8 @@ impl Store {
             .map_err(Error::io("write", self.layout.private_at(STATUS)))
     }
 
-    /// Opens the ledger of what is delivered from this root. It can be written without the store, by one task at a time.
+    /// Opens the ledger of what is delivered from this root. It can be written without the store, by one task at a
+    /// time.
     pub fn ledger(&self) -> Result<LedgerFile, Error> {
         let private = self.layout.private.try_clone();
         let path = self.layout.private_at(LEDGER);
@@ -378,7 +380,7 @@ impl Store {
                 if found_stat.is_some_and(|stat| fsx::file_type(&stat).is_dir()) {
                     // We create only files with such names, so this directory is foreign.
                     let to = layout.quarantine(&layout.private, entry.os())?;
-                    found.moved(&Path::new(names::PRIVATE).join(entry.os()), Some(to));
+                    found.report_moved(&Path::new(names::PRIVATE).join(entry.os()), Some(to));
                 } else {
                     fsx::unlink(&layout.private, entry.os()).map_err(failed())?;
                 }
@@ -389,7 +391,7 @@ impl Store {
 
     /// Returns why the store must be reopened, if it must: the root, our private directory or another directory we hold
     /// open was removed or replaced.
-    fn displaced(&self) -> Result<Option<String>, Error> {
+    fn reopen_reason(&self) -> Result<Option<String>, Error> {
         let layout = &self.layout;
         let replaced = |why: String| Error::Replaced { path: layout.path.clone(), why };
         let (device, inode) = fsx::identity(&layout.root).map_err(Error::io("look at", &layout.path))?;
@@ -416,13 +418,13 @@ impl Store {
         {
             return Ok(Some(format!("{} was removed, and is made again", names::PRIVATE)));
         }
-        if let Some(why) = layout.displaced()? {
+        if let Some(why) = layout.reopen_reason()? {
             return Ok(Some(why));
         }
         let inner = [
             (names::STAGING, &layout.staging),
             (names::TRASH, &layout.trash),
-            (names::SPARE, self.spare.place()),
+            (names::SPARE, self.spare.dir()),
         ];
         for (name, held) in inner {
             let failed = || Error::io("look at", layout.private_at(name));

@@ -19,8 +19,8 @@ fn below_by(table: &str, root: &Path, resolved: &Path) -> Option<PathBuf> {
     (device == other).then(|| path.strip_prefix(root).ok().map(Path::to_owned))?
 }
 
-/// Returns the device of a path and the path inside that file system. Of several mounts on one mount point the last hides
-/// the others.
+/// Returns the device of a path and the path inside that file system. Of several mounts on one mount point the last
+/// hides the others.
 fn on_disk<'t>(table: &'t str, path: &Path) -> Option<(&'t str, PathBuf)> {
     let mut best: Option<(usize, &str, PathBuf)> = None;
     for line in table.lines() {

@@ -2,8 +2,8 @@
 //! check of where they may be.
 //!
 //! Authors of commits choose names. In the kubelet's layout every name in the root that does not start with `..` may
-//! become a root link into the published generation; in git-sync's layout the published link is one. Through a path with
-//! such a name, a commit could choose which file is opened. Such paths are refused twice: lexically when the
+//! become a root link into the published generation; in git-sync's layout the published link is one. Through a path
+//! with such a name, a commit could choose which file is opened. Such paths are refused twice: lexically when the
 //! configuration is read, and at every use by what the directory then resolves to.
 //!
 //! No symlink is followed in the last component or in a resolved path. An [`OwnFile`]'s old content is replaced, not
@@ -38,7 +38,7 @@ pub fn check_place(root: &Path, style: &Style, path: &Path) -> Result<(), String
     if let Style::GitSync { link } = style {
         check_link(link, &path)?;
     }
-    path.strip_prefix(root).map_or(Ok(()), |below| check_below(style, below))
+    path.strip_prefix(root).map_or(Ok(()), |below| check_in_root(style, below))
 }
 
 /// Refuses a path that is the published link, a parent of it, or goes through it.
@@ -51,7 +51,7 @@ fn check_link(link: &Path, path: &Path) -> Result<(), String> {
 }
 
 /// Checks a path that is relative to the root.
-fn check_below(style: &Style, below: &Path) -> Result<(), String> {
+fn check_in_root(style: &Style, below: &Path) -> Result<(), String> {
     let Some(first) = below.components().next().map(|first| first.as_os_str().to_string_lossy()) else {
         return Err("it is the root itself".to_owned());
     };
@@ -68,7 +68,7 @@ fn check_below(style: &Style, below: &Path) -> Result<(), String> {
 }
 
 /// Returns true if a name in the root is one of the operator's `names`, or a temporary name of such a file.
-pub(super) fn is_one(names: &BTreeSet<OsString>, name: &OsStr) -> bool {
+pub(super) fn is_operator_name(names: &BTreeSet<OsString>, name: &OsStr) -> bool {
     names.contains(name) || names.iter().any(|own| is_temporary_of(own, name))
 }
 
@@ -91,12 +91,12 @@ fn is_temporary_of(own: &OsStr, name: &OsStr) -> bool {
 /// # Errors
 /// The reason, in words that follow the path.
 pub fn check_resolved(root: &Path, path: &Path, style: &Style, made_for: &[&str]) -> Result<(), String> {
-    let Some(below) = below_root(root, path).map_err(|error| error.to_string())? else { return Ok(()) };
+    let Some(below) = path_in_root(root, path).map_err(|error| error.to_string())? else { return Ok(()) };
     let first = below.components().next().map(|first| first.as_os_str());
     if first.is_some_and(|first| made_for.iter().any(|name| first == *name)) {
         return Ok(());
     }
-    check_below(style, &below)
+    check_in_root(style, &below)
 }
 
 /// Checks whether the file for [`open_outside`] may be at an absolute path.
@@ -105,15 +105,15 @@ pub fn check_resolved(root: &Path, path: &Path, style: &Style, made_for: &[&str]
 /// The reason, in words that follow the path.
 pub fn check_outside(root: &Path, path: &Path) -> Result<(), String> {
     let by_text = clean(path).starts_with(clean(root));
-    if by_text || below_root(root, path).map_err(|error| error.to_string())?.is_some() {
+    if by_text || path_in_root(root, path).map_err(|error| error.to_string())?.is_some() {
         Err("it is in the root, where it is never written".to_owned())
     } else {
         Ok(())
     }
 }
 
-/// Opens and truncates an existing regular file outside the root, for the termination log. A file with other hard links is
-/// refused, because one of them might be in the root.
+/// Opens and truncates an existing regular file outside the root, for the termination log. A file with other hard
+/// links is refused, because one of them might be in the root.
 ///
 /// # Errors
 /// If it does not exist, is not a regular file with one name, or is in the root by any path.
@@ -123,7 +123,7 @@ pub fn open_outside(root: &Path, path: &Path) -> io::Result<File> {
         return Err(Errno::INVAL.into());
     };
     let parent = std::fs::canonicalize(parent)?;
-    if below_root(root, &parent)?.is_some() {
+    if path_in_root(root, &parent)?.is_some() {
         return Err(io::Error::other("it is in the root"));
     }
     let dir = open_resolved(&parent)?;
@@ -139,7 +139,7 @@ pub fn open_outside(root: &Path, path: &Path) -> io::Result<File> {
 }
 
 /// Resolves the existing part of a path and returns the path relative to the root. `None` if it is not in the root.
-fn below_root(root: &Path, path: &Path) -> io::Result<Option<PathBuf>> {
+fn path_in_root(root: &Path, path: &Path) -> io::Result<Option<PathBuf>> {
     let given = root;
     let root = match rustix::fs::stat(root) {
         Err(Errno::NOENT) => return Ok(None), // no path can go through a root that does not exist
@@ -306,8 +306,8 @@ impl OwnFile {
                 check_link(&parent.join(name), &resolved.join(rest)).map_err(io::Error::other)?;
             }
         }
-        match below_root(&self.root, &resolved.join(rest))? {
-            Some(below) => check_below(&self.style, &below).map_err(io::Error::other),
+        match path_in_root(&self.root, &resolved.join(rest))? {
+            Some(below) => check_in_root(&self.style, &below).map_err(io::Error::other),
             None => Ok(()),
         }
     }

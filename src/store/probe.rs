@@ -50,12 +50,12 @@ impl Probes {
     }
 }
 
-/// Checks that our directories are on the same mount as the root: a rename does not cross mounts, not even two mounts of
-/// one file system (`EXDEV`).
+/// Checks that our directories are on the same mount as the root: a rename does not cross mounts, not even two mounts
+/// of one file system (`EXDEV`).
 fn one_mount(layout: &Layout) -> Result<(), Error> {
     let ours = [(&layout.private, ""), (&layout.staging, "staging"), (&layout.trash, "trash")];
     let ours = ours.map(|(dir, name)| (dir, layout.private_at(name)));
-    for (dir, path) in ours.into_iter().chain([(&layout.home, layout.at(WORKTREES))]) {
+    for (dir, path) in ours.into_iter().chain([(&layout.generations_dir, layout.at(WORKTREES))]) {
         let failed = || Error::io("look at", &path);
         if mount_of(dir).map_err(failed())? != mount_of(&layout.root).map_err(failed())? {
             let why = format!(

@@ -11,9 +11,9 @@
 //!    *Crash:* a record without a directory. Dropped.
 //! 3. Rename the staged directory to its name in the root.
 //!    *Crash:* a complete generation that `..data` does not name. Discarded, unless there is nothing else to serve.
-//! 4. Create root links for new top-level names, pointing into the new generation itself, and remove those of names that
-//!    the tree no longer has. From here on readers of a removed name see `ENOENT`, and readers of a new name see the new
-//!    content.
+//! 4. Create root links for new top-level names, pointing into the new generation itself, and remove those of names
+//!    that the tree no longer has. From here on readers of a removed name see `ENOENT`, and readers of a new name see
+//!    the new content.
 //!    *Crash:* root links created or removed too early. Brought in line with the generation that `..data` names.
 //! 5. Create the symlink `..data_tmp`.
 //!    *Crash:* a left-over that would make every later step 5 fail. Removed.
@@ -27,8 +27,8 @@
 //! 9. Write the records: the new generation is current, the old one retired now. Its grace period starts.
 //!    *Crash before:* the old one counts as retired from the next start on.
 //!
-//! A failure before step 6 changes nothing that is published. A failure after step 6 does not fail the publication: it is
-//! reported, and repaired in the next cycle.
+//! A failure before step 6 changes nothing that is published. A failure after step 6 does not fail the publication:
+//! it is reported, and repaired in the next cycle.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -44,8 +44,8 @@ use crate::store::{Durability, Error, Published, Staged, Store};
 pub type Ready<'a, E> = &'a mut dyn FnMut(&GenerationRecord, &Path) -> Result<(), E>;
 
 impl Store {
-    /// Publishes a staged generation in the numbered steps of this module. `now` gives the generation its name; the grace
-    /// period of the previous one starts after the swap.
+    /// Publishes a staged generation in the numbered steps of this module. `now` gives the generation its name; the
+    /// grace period of the previous one starts after the swap.
     pub fn publish(&mut self, staged: Staged, now: &Now) -> Result<Published, Error> {
         self.publish_and(staged, now, &mut |_, _| Ok(()))
     }
@@ -63,7 +63,7 @@ impl Store {
         // 1
         let names = TopNames::of(&staged.dir).map_err(Error::io("list", staged.path()))?;
         self.layout.refuse_collisions(&names)?;
-        self.make_way(staged.own());
+        self.reap_excess(staged.unshared());
         let name = Name::new(now.wall, self.state.generations.iter().map(|record| &record.name));
         let record = staged.record(name.clone(), now);
         // 2
@@ -74,8 +74,8 @@ impl Store {
             self.swap_in(staged, &record, &names, ready).inspect_err(|_| self.withdraw(&name, now))?;
         let previous = self.state.current.replace(name.clone());
         self.stamps.put(&name, stamps);
-        self.forget_old_changes();
-        self.names = Some((name, Arc::new(names)));
+        self.trim_journal();
+        self.top_names = Some((name, Arc::new(names)));
         // 7, 8, 9
         let warnings = self.finish_publication_steps(&added, previous.as_ref(), now);
         Ok(Published { current: record, previous, warnings })
@@ -107,7 +107,7 @@ impl Store {
         // 3
         fsx::rename_new(&layout.staging, staged.name(), &layout.root, name.as_str())
             .map_err(Error::io("rename the staged directory to", &place))?;
-        staged.was_moved();
+        staged.mark_moved();
         // 4
         let added = layout.add_links(names, name)?;
         layout.remove_links(names)?;

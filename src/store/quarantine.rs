@@ -44,8 +44,8 @@ pub(super) fn quarantine_unless(
     Ok(Some(to))
 }
 
-/// Opens a directory in our private directory, creating it if it is missing. The second value is the new name of something
-/// foreign that was moved out of the way.
+/// Opens a directory in our private directory, creating it if it is missing. The second value is the new name of
+/// something foreign that was moved out of the way.
 pub(super) fn open_dir(private: &OwnedFd, name: &str) -> io::Result<(OwnedFd, Option<String>)> {
     let moved = quarantine_unless(private, name, FileType::Directory, QUARANTINE)?;
     Ok((fsx::ensure_dir(private, name, DIR_MODE)?, moved))

@@ -34,8 +34,8 @@ impl Store {
         self.plan_with(self.reserved(0, self.spare_bytes()), now)
     }
 
-    /// Like [`Store::plan`], but drops the spare first if a generation can be kept that way: a spare only saves time, a grace
-    /// period is a promise.
+    /// Like [`Store::plan`], but drops the spare first if a generation can be kept that way: a spare only saves time,
+    /// a grace period is a promise.
     pub fn plan_to_reap(&self, now: &Now, cancel: &CancellationToken) -> Result<Plan, Error> {
         let plan = self.plan(now);
         if self.spare_bytes() == 0 || plan.reaped().all(|decision| !decision.early) {
@@ -78,19 +78,19 @@ impl Store {
         candidates.collect()
     }
 
-    /// Carries out the plan: generations are renamed into the trash at once and deleted in the background. Returns those
-    /// that were reaped. A generation that was pinned since the plan was made stays. A failure is logged as a warning once,
-    /// and tried again with the next plan.
+    /// Carries out the plan: generations are renamed into the trash at once and deleted in the background. Returns
+    /// those that were reaped. A generation that was pinned since the plan was made stays. A failure is logged as a
+    /// warning once, and tried again with the next plan.
     pub fn reap(&mut self, plan: &Plan) -> Vec<Name> {
-        self.reap_to(plan, true)
+        self.reap_with(plan, true)
     }
 
     /// Like [`Store::reap`]. If `recycle` is set, one generation may become the next spare, which frees no space.
-    fn reap_to(&mut self, plan: &Plan, recycle: bool) -> Vec<Name> {
+    fn reap_with(&mut self, plan: &Plan, recycle: bool) -> Vec<Name> {
         let mut gone = Vec::new();
         let now = clock::now();
         let pinned = plan.decisions.iter().filter(|decision| decision.pinned);
-        self.pinned.extend(pinned.map(|decision| (decision.name.clone(), now.boottime)));
+        self.last_pinned.extend(pinned.map(|decision| (decision.name.clone(), now.boottime)));
         for decision in plan.reaped() {
             match self.reap_one(decision, recycle.then_some(&now)) {
                 Ok(Outcome::Stays) => {}
@@ -114,7 +114,7 @@ impl Store {
             self.state.generations.retain(|record| !gone.contains(&record.name));
             self.stuck.retain(|name| !gone.contains(name));
             self.stamps.retain(&self.state.generations);
-            self.pinned.retain(|name, _| self.state.record(name).is_some());
+            self.last_pinned.retain(|name, _| self.state.record(name).is_some());
             let _ = self.save(); // they are gone in any case; the next cycle saves again and reports a failure
         }
         gone
@@ -124,7 +124,7 @@ impl Store {
         let layout = &self.layout;
         let name = &decision.name;
         let failed = |act| Error::io(act, layout.place(name));
-        let dir = match fsx::open_dir(&layout.home, name.as_str()) {
+        let dir = match fsx::open_dir(&layout.generations_dir, name.as_str()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Outcome::Gone),
             // A directory that we may not open can still be renamed, and only its owner can have pinned it.
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => None,
@@ -135,7 +135,7 @@ impl Store {
             return Ok(Outcome::Stays);
         }
         // Under the lock no reader can complete a pin, unless the link names the generation again.
-        if layout.named()?.as_ref() == Some(name) {
+        if layout.linked_generation()?.as_ref() == Some(name) {
             if lock == Lock::Taken {
                 let _ = dir.as_ref().map(fsx::unlock); // closing would not release duplicates of the handle
             }
@@ -149,21 +149,21 @@ impl Store {
             (dir, _) => dir,
         };
         let held = dir.filter(|_| lock == Lock::Taken);
-        self.trash.put(&layout.home, name.as_str(), held).map_err(failed("move to the trash"))?;
+        self.trash.put(&layout.generations_dir, name.as_str(), held).map_err(failed("move to the trash"))?;
         Ok(if lock == Lock::Held { Outcome::Evicted } else { Outcome::Gone })
     }
 
-    /// Makes room for a generation of size `need`, before its first byte is written: drops the spare, reaps what retention
-    /// releases early, and waits for deletions if necessary. If that cannot make enough room, nothing is reaped early.
-    /// `written` is the part that is not on disk yet. Generations that only exceed `--max-generations` are reaped later:
-    /// see [`Store::make_way`].
+    /// Makes room for a generation of size `need`, before its first byte is written: drops the spare, reaps what
+    /// retention releases early, and waits for deletions if necessary. If that cannot make enough room, nothing is
+    /// reaped early. `written` is the part that is not on disk yet. Generations that only exceed `--max-generations`
+    /// are reaped later: see [`Store::reap_excess`].
     pub(super) fn make_room(
         &mut self,
-        need: Need,
-        written: Need,
+        need: RequiredSpace,
+        written: RequiredSpace,
         cancel: &CancellationToken,
     ) -> Result<(), Error> {
-        let current = self.current().map_or(0, |record| self.on_disk(Need::of(record)));
+        let current = self.current().map_or(0, |record| self.on_disk(RequiredSpace::of(record)));
         let needed = self.on_disk(need);
         if let Some(ceiling) = self.options.retention.max_bytes
             && current.saturating_add(needed) > ceiling
@@ -203,13 +203,13 @@ impl Store {
 
     /// Reaps the generations that exceed `--max-generations` once the staged one is published. Called right before the
     /// publication, when nothing can refuse it any more, so that no reader is evicted in vain.
-    pub(super) fn make_way(&mut self, staged: Need) {
+    pub(super) fn reap_excess(&mut self, staged: RequiredSpace) {
         let bytes = self.on_disk(staged).saturating_add(self.spare_bytes());
         self.reap_for(Extent::default(), self.reserved(1, bytes));
     }
 
-    /// Makes room for `bytes` that a fetch brings into the mirror, by the same rules, if the mirror is on the root's file
-    /// system. Returns true if there was too little room before and there is enough now.
+    /// Makes room for `bytes` that a fetch brings into the mirror, by the same rules, if the mirror is on the root's
+    /// file system. Returns true if there was too little room before and there is enough now.
     pub fn make_room_to_fetch(
         &mut self,
         mirror: &Path,
@@ -218,7 +218,7 @@ impl Store {
     ) -> Result<bool, Error> {
         let (device, _) =
             fsx::identity(&self.layout.root).map_err(Error::io("look at", &self.layout.path))?;
-        let need = Need { bytes, entries: 1 };
+        let need = RequiredSpace { bytes, entries: 1 };
         let is_here = rustix::fs::stat(mirror).is_ok_and(|stat| stat.st_dev == device);
         if !is_here || self.shortage(need)?.is_none() {
             return Ok(false);
@@ -241,7 +241,7 @@ impl Store {
     /// reaped.
     fn reap_for(&mut self, lack: Extent, reserved: Reserved) -> bool {
         let plan = self.plan_for_room(lack, reserved, &clock::now());
-        let gone = self.reap_to(&plan, false);
+        let gone = self.reap_with(&plan, false);
         let early = plan.reaped().filter(|decision| decision.early && gone.contains(&decision.name));
         for GenerationDecision { name, reason, .. } in early.filter(|_| lack != Extent::default()) {
             tracing::warn!(generation = %name, "reaped before its time: it was {reason}");
@@ -250,7 +250,7 @@ impl Store {
     }
 
     /// Estimated bytes on disk in this root.
-    pub(super) fn on_disk(&self, need: Need) -> u64 {
+    pub(super) fn on_disk(&self, need: RequiredSpace) -> u64 {
         need.on_disk(self.layout.block)
     }
 
@@ -260,11 +260,11 @@ impl Store {
     }
 
     fn is_pinned(&self, name: &Name) -> bool {
-        self.probes.pins && is_pinned(&self.layout.home, name)
+        self.probes.pins && is_pinned(&self.layout.generations_dir, name)
     }
 
     /// Returns what the file system lacks to hold `need`, if anything.
-    pub(super) fn shortage(&self, need: Need) -> Result<Option<Shortage>, Error> {
+    pub(super) fn shortage(&self, need: RequiredSpace) -> Result<Option<Shortage>, Error> {
         let path = &self.layout.path;
         let space = fsx::space(&self.layout.root).map_err(Error::io("ask for the space of", path))?;
         let bytes = (need.on_disk(space.block), space.bytes, Unit::Bytes);
@@ -288,20 +288,20 @@ pub(super) struct Shortage {
 
 /// The space that a tree requires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Need {
+pub(crate) struct RequiredSpace {
     /// Sum of its files' sizes, in bytes.
     pub(crate) bytes: u64,
     /// Number of files, symlinks and directories.
     pub(crate) entries: u64,
 }
 
-impl From<(u64, u64)> for Need {
+impl From<(u64, u64)> for RequiredSpace {
     fn from((bytes, entries): (u64, u64)) -> Self {
         Self { bytes, entries }
     }
 }
 
-impl Need {
+impl RequiredSpace {
     /// The space of a recorded generation.
     pub(super) fn of(record: &GenerationRecord) -> Self {
         Self { bytes: record.bytes, entries: record.entries }
@@ -325,9 +325,9 @@ impl Need {
     }
 }
 
-/// Returns true if a reader holds a pin on a generation. Tries to take the exclusive lock and releases it at once; a reader
-/// that tries to pin at that moment tries again. If the directory cannot be opened or locked, the result is false: reaping
-/// takes the lock itself.
+/// Returns true if a reader holds a pin on a generation. Tries to take the exclusive lock and releases it at once; a
+/// reader that tries to pin at that moment tries again. If the directory cannot be opened or locked, the result is
+/// false: reaping takes the lock itself.
 pub(crate) fn is_pinned(home: &OwnedFd, name: &Name) -> bool {
     let Ok(dir) = fsx::open_dir(home, name.as_str()) else { return false };
     let lock = fsx::try_lock(&dir);

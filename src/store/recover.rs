@@ -1,12 +1,12 @@
 //! Recovery: brings a root back to the layout that the module doc of [`super::layout`] draws.
 //!
-//! The same steps run when the root is opened and in every cycle, before any network I/O: first the published link, then
-//! the root links, then left-overs. Each step checks first and acts only if something is wrong, so that an idle cycle
-//! causes no file system event.
+//! The same steps run when the root is opened and in every cycle, before any network I/O: first the published link,
+//! then the root links, then left-overs. Each step checks first and acts only if something is wrong, so that an idle
+//! cycle causes no file system event.
 //!
 //! Recovery never changes the content of a generation and never deletes anything foreign. Something foreign with the
-//! published link's name is moved, unread, to `..treeswap/quarantine-*`, or to a name next to the link if the kernel does
-//! not allow that; everything else that is foreign is only reported. A link target is trusted only if it is a
+//! published link's name is moved, unread, to `..treeswap/quarantine-*`, or to a name next to the link if the kernel
+//! does not allow that; everything else that is foreign is only reported. A link target is trusted only if it is a
 //! generation's name and a real directory has that name.
 
 use std::collections::BTreeMap;
@@ -51,11 +51,12 @@ enum LinkState {
 }
 
 impl Store {
-    /// Runs recovery in every cycle: repairs the published link and the root links, removes left-overs. Changes nothing if
-    /// everything is right. If the root or our private directory was removed or replaced, reopens the store first.
+    /// Runs recovery in every cycle: repairs the published link and the root links, removes left-overs. Changes
+    /// nothing if everything is right. If the root or our private directory was removed or replaced, reopens the
+    /// store first.
     pub fn repair(&mut self, now: &Now) -> Result<Recovered, Error> {
         let mut found = Recovered::default();
-        if let Some(why) = self.displaced()? {
+        if let Some(why) = self.reopen_reason()? {
             found = self.reopen()?;
             found.done.insert(0, why);
             return Ok(found);
@@ -104,12 +105,12 @@ impl Store {
         let layout = &self.layout;
         let uid = rustix::process::geteuid();
         let mut scan = Scan { generations: BTreeMap::new(), foreign: Vec::new() };
-        for entry in fsx::list(&layout.home).map_err(Error::io("list", &layout.path))? {
+        for entry in fsx::list(&layout.generations_dir).map_err(Error::io("list", &layout.path))? {
             let name = entry.os();
             let failed = || Error::io("look at", layout.at(name));
             let known = [LINK, LINK_TMP, PRIVATE, "lost+found"].iter().any(|known| name == OsStr::new(known))
-                || !layout.is_git_sync && operator_file::is_one(&self.options.own, name);
-            let stat = || fsx::stat(&layout.home, name).map_err(failed());
+                || !layout.is_git_sync && operator_file::is_operator_name(&self.options.own, name);
+            let stat = || fsx::stat(&layout.generations_dir, name).map_err(failed());
             match layout.link.name_of(name) {
                 _ if known => {}
                 Some(generation) => match stat()? {
@@ -150,8 +151,8 @@ impl Store {
         Ok(())
     }
 
-    /// Makes the published link name the generation that was published last or, without that, the best one there is. Returns
-    /// the generation that the link names afterwards.
+    /// Makes the published link name the generation that was published last or, without that, the best one there is.
+    /// Returns the generation that the link names afterwards.
     fn repair_link(&mut self, scan: &Scan, now: &Now, found: &mut Recovered) -> Result<Option<Name>, Error> {
         let seen = self.layout.link_state(scan)?;
         let wanted = self.desired_target(&seen, scan, now);
@@ -239,7 +240,7 @@ impl Store {
         if !scan.generations.contains_key(&name) {
             return;
         }
-        let line = match self.trash.put(&self.layout.home, name.as_str(), None) {
+        let line = match self.trash.put(&self.layout.generations_dir, name.as_str(), None) {
             Ok(()) => (&mut found.done, format!("removed {name}: its publication did not end")),
             Err(error) => {
                 (&mut found.warnings, format!("cannot remove {name}, whose publication did not end: {error}"))
@@ -248,8 +249,9 @@ impl Store {
         line.0.push(line.1);
     }
 
-    /// Handles a crash around the exchange of two generations of one commit, when it is unknown whether they were exchanged.
-    /// If the exchange cannot have happened, the old record gets its name back. Otherwise only the commit of both is known.
+    /// Handles a crash around the exchange of two generations of one commit, when it is unknown whether they were
+    /// exchanged. If the exchange cannot have happened, the old record gets its name back. Otherwise only the commit
+    /// of both is known.
     fn mark_exchange_unknown(&mut self, name: &Name, other: &Name, scan: &Scan) {
         self.state.remove(name);
         if !scan.generations.contains_key(other) {
@@ -304,12 +306,12 @@ impl Store {
         let names = match serving {
             None => Arc::default(),
             Some(_) if self.layout.is_git_sync => Arc::default(),
-            Some(name) => match self.names.take() {
-                Some((of, names)) if of == name => self.names.insert((of, names)).1.clone(),
+            Some(name) => match self.top_names.take() {
+                Some((of, names)) if of == name => self.top_names.insert((of, names)).1.clone(),
                 _ => {
                     let dir = self.layout.generation(&name)?;
                     let names = TopNames::of(dir).map_err(Error::io("list", self.layout.place(&name)))?;
-                    self.names.insert((name, Arc::new(names))).1.clone()
+                    self.top_names.insert((name, Arc::new(names))).1.clone()
                 }
             },
         };
@@ -344,7 +346,7 @@ impl Layout {
         Ok(match self.link.named_by(&target) {
             Some(name) if scan.generations.contains_key(&name) => LinkState::Generation(name),
             Some(name) => {
-                let there = fsx::stat(&self.home, name.as_str());
+                let there = fsx::stat(&self.generations_dir, name.as_str());
                 match there.map_err(Error::io("look at", self.place(&name)))? {
                     None => LinkState::Dangling(name),
                     Some(_) => LinkState::Odd(format!("a link to {name}, which is no directory,")),
@@ -355,17 +357,17 @@ impl Layout {
     }
 
     fn is_dir(&self, name: &Name) -> bool {
-        matches!(fsx::stat(&self.home, name.as_str()), Ok(Some(stat)) if fsx::file_type(&stat) == FileType::Directory)
+        matches!(fsx::stat(&self.generations_dir, name.as_str()), Ok(Some(stat)) if fsx::file_type(&stat) == FileType::Directory)
     }
 
     /// Measures a generation's tree. Zero if it cannot be read.
     pub(super) fn measure(&self, name: &Name) -> fsx::walk::Measured {
-        let measured = fsx::open_dir(&self.home, name.as_str()).and_then(fsx::walk::measure);
+        let measured = fsx::open_dir(&self.generations_dir, name.as_str()).and_then(fsx::walk::measure);
         measured.unwrap_or_default()
     }
 
-    /// Moves something next to the published link away, unread. Returns its new path relative to the root, or to the link's
-    /// directory.
+    /// Moves something next to the published link away, unread. Returns its new path relative to the root, or to the
+    /// link's directory.
     fn move_aside(&self, name: &OsStr) -> Result<String, Error> {
         let dir = &self.link.dir;
         match quarantine::move_to(dir, name, &self.private, QUARANTINE) {
@@ -391,14 +393,15 @@ impl Layout {
         found: &mut Recovered,
     ) -> Result<(), Error> {
         let moved = quarantine::quarantine_unless(&self.private, name, kind, QUARANTINE);
-        found.moved(
+        found.report_moved(
             &Path::new(PRIVATE).join(name),
             moved.map_err(Error::io("move aside", self.private_at(name)))?,
         );
         Ok(())
     }
 
-    /// Does the same for all names in our private directory that are not opened before the lock is taken. Needs the lock.
+    /// Does the same for all names in our private directory that are not opened before the lock is taken. Needs the
+    /// lock.
     pub(super) fn quarantine_all_foreign(&self, found: &mut Recovered) -> Result<(), Error> {
         for name in [STATE, STATUS, LEDGER, DAMAGED] {
             self.quarantine_foreign(name, FileType::RegularFile, found)?;
@@ -409,13 +412,13 @@ impl Layout {
             .is_ok_and(|stat| fsx::file_type(&stat).is_dir());
         if !is_dir && fsx::stat(&self.private, MIRROR).is_ok_and(|there| there.is_some()) {
             let to = self.quarantine(&self.private, MIRROR.as_ref())?;
-            found.moved(&Path::new(PRIVATE).join(MIRROR), Some(to));
+            found.report_moved(&Path::new(PRIVATE).join(MIRROR), Some(to));
         }
         Ok(())
     }
 
-    /// Replaces something foreign under the link's name by the link, and moves the foreign thing aside. The name is never
-    /// absent, unless the file system cannot exchange names. Returns where the foreign thing is now.
+    /// Replaces something foreign under the link's name by the link, and moves the foreign thing aside. The name is
+    /// never absent, unless the file system cannot exchange names. Returns where the foreign thing is now.
     fn exchange_link(&self, name: &Name) -> Result<String, Error> {
         self.link.make_tmp(name)?;
         if fsx::exchange(&self.root, LINK_TMP, &self.root, LINK).map_err(Error::io("swap", self.at(LINK)))? {

@@ -1,6 +1,6 @@
-//! State of the tree in the spare's slot that is not a plain copy: a retired generation waiting to be carried forward, or a
-//! spare with stamps, and how such a spare is used. [`super::recycle`] moves generations into the slot and carries them
-//! forward.
+//! State of the tree in the spare's slot that is not a plain copy: a retired generation waiting to be carried
+//! forward, or a spare with stamps, and how such a spare is used. [`super::recycle`] moves generations into the slot
+//! and carries them forward.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ pub(super) const RETIRED: &str = "retired";
 
 /// A retired generation that waits to be carried forward.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct RetiredGeneration {
     pub(super) record: GenerationRecord,
     pub(super) stamps: Stamps,
     /// The handle that holds its exclusive lock, so that no reader can pin it any more.
@@ -34,7 +34,7 @@ pub(super) struct Waiting {
 }
 
 /// How long a check of the spare's directories remains valid: it is done during a fetch, ahead of the spare's use.
-const LOOK_HOLDS: Duration = Duration::from_secs(2);
+const CHECK_VALID_FOR: Duration = Duration::from_secs(2);
 
 /// The tree of a retired generation: the base of a delta to the current one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,7 +49,7 @@ pub struct RetiredTree {
     pub bytes: u64,
 }
 
-impl Waiting {
+impl RetiredGeneration {
     fn tree(&self) -> RetiredTree {
         let GenerationRecord { revision, tree, entries, bytes, .. } = self.record;
         RetiredTree { revision, tree, entries, bytes }
@@ -61,75 +61,76 @@ impl Waiting {
 pub(super) struct ReadyTree {
     pub(super) stamps: Stamps,
     /// When its directories were last checked for foreign writes. `None` if not since it was made.
-    pub(super) looked_at: Option<Instant>,
+    pub(super) checked_at: Option<Instant>,
     /// True if its directories are new, so that no reader can have them open and they may be changed in place.
     pub(super) is_new: bool,
 }
 
 /// The tree with stamps in the spare's slot.
 #[derive(Debug)]
-pub(super) enum Tree {
+pub(super) enum SlotTree {
     /// A retired generation as it was reaped, under the name [`RETIRED`].
-    Waits(Box<Waiting>),
+    Waiting(Box<RetiredGeneration>),
     /// The spare: carried forward to the current generation, or made of hard links to its files.
     Ready(ReadyTree),
 }
 
-/// The slot's knowledge of the tree with stamps in it, if there is one. The directory itself is guarded by the slot's lock.
+/// The slot's knowledge of the tree with stamps in it, if there is one. The directory itself is guarded by the slot's
+/// lock.
 #[derive(Debug, Default)]
-pub(super) struct Recycled(Mutex<Option<Tree>>);
+pub(super) struct SlotState(Mutex<Option<SlotTree>>);
 
-impl Recycled {
-    pub(super) fn tree(&self) -> MutexGuard<'_, Option<Tree>> {
+impl SlotState {
+    pub(super) fn tree(&self) -> MutexGuard<'_, Option<SlotTree>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The retired generation that waits to be carried forward, if any.
     pub(super) fn waiting(&self) -> Option<RetiredTree> {
         match &*self.tree() {
-            Some(Tree::Waits(retired)) => Some(retired.tree()),
+            Some(SlotTree::Waiting(retired)) => Some(retired.tree()),
             _ => None,
         }
     }
 
-    /// Like [`Recycled::waiting`], if it has this selection. With another selection the same tree has other files.
+    /// Like [`SlotState::waiting`], if it has this selection. With another selection the same tree has other files.
     pub(super) fn waiting_of(&self, selection: &str) -> Option<RetiredTree> {
         match &*self.tree() {
-            Some(Tree::Waits(retired)) if retired.record.selection == selection => Some(retired.tree()),
+            Some(SlotTree::Waiting(retired)) if retired.record.selection == selection => Some(retired.tree()),
             _ => None,
         }
     }
 
     /// Returns true if a spare with stamps is ready and its stamps are still valid.
     pub(super) fn is_ready(&self) -> bool {
-        matches!(&*self.tree(), Some(Tree::Ready(ready)) if !ready.stamps.are_void())
+        matches!(&*self.tree(), Some(SlotTree::Ready(ready)) if !ready.stamps.clock_was_set())
     }
 
     /// The time since which the tree's stamps need the journal. `None` without a tree.
     pub(super) fn earliest(&self) -> Option<Stamp> {
         match &*self.tree() {
-            Some(Tree::Waits(retired)) => Some(retired.stamps.since()),
-            Some(Tree::Ready(ready)) => Some(ready.stamps.since()),
+            Some(SlotTree::Waiting(retired)) => Some(retired.stamps.since()),
+            Some(SlotTree::Ready(ready)) => Some(ready.stamps.since()),
             None => None,
         }
     }
 
     /// Records that the slot is empty.
-    pub(super) fn forget(&self) {
+    pub(super) fn clear(&self) {
         *self.tree() = None;
     }
 }
 
 /// A spare with stamps that was taken out of its slot into staging.
-pub(super) struct RecycledSpare {
+pub(super) struct StampedSpare {
     pub(super) old: StagingDir,
     pub(super) top: OwnedFd,
     pub(super) ready: ReadyTree,
 }
 
-impl RecycledSpare {
-    /// Carries it forward to the delta's revision, as `name` in staging. `None` if it has a foreign write or carrying it
-    /// failed; the caller then writes the revision in full.
+impl StampedSpare {
+    /// Carries it forward to the delta's revision, as `name` in staging. `None` if it has a foreign write or carrying
+    /// it failed; the caller then writes the revision in full.
     pub(super) fn carry(
         self,
         name: &str,
@@ -138,18 +139,18 @@ impl RecycledSpare {
         options: &WriteOptions,
         cancel: &CancellationToken,
     ) -> Result<Option<(OwnedFd, Unsynced, Stamps)>, Error> {
-        let Self { old, top, ready: ReadyTree { mut stamps, looked_at, is_new } } = self;
-        let changed = match looked_at {
-            Some(at) if at.elapsed() < LOOK_HOLDS => Ok(None),
-            _ => stamps.look_at_directories(&top, cancel),
+        let Self { old, top, ready: ReadyTree { mut stamps, checked_at, is_new } } = self;
+        let changed = match checked_at {
+            Some(at) if at.elapsed() < CHECK_VALID_FOR => Ok(None),
+            _ => stamps.check_directories(&top, cancel),
         };
         let carried = changed.and_then(|changed| match changed {
-            Some(path) => Err(stamps::changed_by_others(path)),
+            Some(path) => Err(stamps::foreign_write_error(path)),
             None if is_new => {
                 let unsynced = spare::apply(&top, delta, blobs, options, Some(&mut stamps), cancel)?;
                 fsx::rename_new(old.staging(), &old.name, old.staging(), name)
                     .map_err(io_error("rename the spare to", name.as_bytes()))?;
-                old.leave();
+                old.mark_moved();
                 Ok((top, unsynced))
             }
             None => carry(&top, old.staging(), name, delta, blobs, None, options, &mut stamps, cancel),
@@ -161,7 +162,7 @@ impl RecycledSpare {
             }
             Err(Error::Cancelled) => Err(Error::Cancelled),
             Err(error) => {
-                given_up(&error);
+                log_not_recycled(&error);
                 Ok(None)
             }
         }
@@ -169,6 +170,6 @@ impl RecycledSpare {
 }
 
 /// Logs why a retired generation cannot be recycled.
-pub(super) fn given_up(error: &Error) {
+pub(super) fn log_not_recycled(error: &Error) {
     tracing::info!(error = one_line(error), "a retired generation is not used again");
 }

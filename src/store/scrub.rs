@@ -1,8 +1,8 @@
 //! Scrub: checks that the current generation is still as it was published.
 //!
-//! Every few minutes each of its inodes is checked (`lstat`, 0.25 s of processor time for 90,000 files). If one may have a
-//! foreign write, the generation is in doubt: it is then compared with its revision ([`super::verify`]), and published
-//! again if it differs. Nothing is repaired in place.
+//! Every few minutes each of its inodes is checked (`lstat`, 0.25 s of processor time for 90,000 files). If one may
+//! have a foreign write, the generation is in doubt: it is then compared with its revision ([`super::verify`]), and
+//! published again if it differs. Nothing is repaired in place.
 //!
 //! There is no scrub in git-sync's layout or with `--group-write`, where others are meant to write, nor on file systems
 //! whose timestamps are not set by the local kernel.
@@ -30,7 +30,7 @@ pub(super) struct KnownStamps {
 impl KnownStamps {
     /// Creates the empty collection for a root. `scratch` is a directory of ours on its file system.
     pub(super) fn new(options: &Options, scratch: &OwnedFd, is_git_sync: bool) -> Self {
-        let wanted = !is_git_sync && !options.group_write && stamps::tell_changes(scratch.as_fd());
+        let wanted = !is_git_sync && !options.group_write && stamps::ctimes_are_reliable(scratch.as_fd());
         let journal = wanted.then(Journal::start).and_then(Result::ok).map(Arc::new);
         Self { journal, stamps: BTreeMap::new() }
     }
@@ -51,7 +51,7 @@ impl KnownStamps {
     }
 
     /// Returns true if foreign writes can be detected in this root.
-    pub(super) fn can_tell(&self) -> bool {
+    pub(super) fn can_detect_writes(&self) -> bool {
         self.journal.is_some()
     }
 
@@ -99,9 +99,9 @@ impl Scrub {
         let Self { name, top, scratch, stamps } = self;
         let found = match stamps {
             None => Err("nothing is known of it".to_owned()),
-            Some(stamps) if stamps.are_void() => Err("the clock was set".to_owned()),
+            Some(stamps) if stamps.clock_was_set() => Err("the clock was set".to_owned()),
             Some(_) if verify::wrong_mode_of(&top).is_some() => Err("its mode was changed".to_owned()),
-            Some(mut stamps) => match stamps.renew(&top, scratch.as_fd(), Paths::Forget, cancel) {
+            Some(mut stamps) => match stamps.rescan(&top, scratch.as_fd(), Paths::Forget, cancel) {
                 Err(Error::Cancelled) => return Err(Error::Cancelled),
                 Err(error) => Err(one_line(&error)),
                 Ok(Some(path)) => Err(format!("{} is not as it was left", path.display())),
@@ -113,10 +113,10 @@ impl Scrub {
 }
 
 impl Store {
-    /// Prepares a scrub of the current generation. `None` if there is none, if foreign writes cannot be detected here, or
-    /// if it cannot be opened, which recovery handles.
+    /// Prepares a scrub of the current generation. `None` if there is none, if foreign writes cannot be detected
+    /// here, or if it cannot be opened, which recovery handles.
     pub fn scrub(&self) -> Option<Scrub> {
-        let current = self.current().filter(|record| record.is_known() && self.stamps.can_tell())?;
+        let current = self.current().filter(|record| record.is_known() && self.stamps.can_detect_writes())?;
         let name = current.name.clone();
         let top = self.layout.generation(&name).ok()?;
         let scratch = self.layout.staging.try_clone().ok()?;
@@ -135,11 +135,11 @@ impl Store {
         match found {
             Ok(stamps) => {
                 self.stamps.put(&name, Some(stamps));
-                self.forget_old_changes();
+                self.trim_journal();
                 Some(Ok(()))
             }
             Err(doubt) => {
-                self.drop_what_shares();
+                self.discard_shared_spare();
                 Some(Err(doubt))
             }
         }

@@ -1,12 +1,12 @@
 //! The spare: a tree like the current generation's, kept ready so that the next generation costs only what changed.
 //!
-//! The slot, a directory in `..treeswap`, holds the tree, `tree`, and once that is complete and synced, `ready`, a record of
-//! its content. Staging by delta takes the tree out of the slot and applies the delta to it.
+//! The slot, a directory in `..treeswap`, holds the tree, `tree`, and once that is complete and synced, `ready`, a
+//! record of its content. Staging by delta takes the tree out of the slot and applies the delta to it.
 //! - A tree without a record is incomplete and useless: the store discards it when it opens.
-//! - A spare that was made without a sync cannot be used with [`Durability::Syncfs`], because only what a delta changes is
-//!   synced later.
-//! - A record is valid only in the boot that wrote it. After a power cut it is unknown which of the latest writes the file
-//!   system kept, and a new copy costs only a second or two in the background.
+//! - A spare that was made without a sync cannot be used with [`Durability::Syncfs`], because only what a delta
+//!   changes is synced later.
+//! - A record is valid only in the boot that wrote it. After a power cut it is unknown which of the latest writes the
+//!   file system kept, and a new copy costs only a second or two in the background.
 //! - A tree with new directories is changed in place ([`apply`]). A retired generation, whose directories readers may
 //!   have open, is carried forward ([`super::carry`]). Neither ever writes into an existing file.
 
@@ -17,11 +17,11 @@ use rustix::fs::AtFlags;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::carry::take_stamps;
+use super::carry::update_stamps;
 use super::durable::{self, Unsynced};
 use super::linkable::{self, Linkable};
-use super::reap::Need;
-use super::stage::{self, Dirs, Modes, WriteOptions, alive, io_error, split};
+use super::reap::RequiredSpace;
+use super::stage::{self, Dirs, Modes, WriteOptions, check_cancelled, io_error, split};
 use super::stamps::Stamps;
 use super::{Durability, Error, Options};
 use crate::fsx::walk::{self, Unlinked};
@@ -58,16 +58,17 @@ pub struct SpareOrigin {
     /// True if it was synced. A delta that is applied to it later syncs only what it changes.
     #[serde(default)]
     pub synced: bool,
-    /// True if readers can or could reach its files: it is a recycled generation, or shares files with generations. Only
-    /// the process that has its stamps may use it.
+    /// True if readers can or could reach its files: it is a recycled generation, or shares files with generations.
+    /// Only the process that has its stamps may use it.
     #[serde(default)]
     pub recycled: bool,
 }
 
 impl SpareOrigin {
     /// The space it takes in addition to the generation that it is a spare of.
-    pub(super) fn own(&self, current: &GenerationRecord) -> Need {
-        generation::own(self.lineage.as_ref(), (self.bytes, self.entries), current.lineage.as_ref()).into()
+    pub(super) fn unshared(&self, current: &GenerationRecord) -> RequiredSpace {
+        generation::unshared(self.lineage.as_ref(), (self.bytes, self.entries), current.lineage.as_ref())
+            .into()
     }
 
     /// Returns true if a generation whose delta has this base and selection can be made from it, with these options.
@@ -80,10 +81,10 @@ impl SpareOrigin {
 }
 
 /// Returns the lineage of the tree that results from applying a delta to a tree of `bytes` bytes with this lineage.
-pub(super) fn carried_on(lineage: &Lineage, bytes: u64, delta: &Delta) -> Lineage {
+pub(super) fn lineage_after(lineage: &Lineage, bytes: u64, delta: &Delta) -> Lineage {
     let directories = lineage.directories.saturating_add(delta.added_dirs.len() as u64);
     let directories = directories.saturating_sub(delta.removed_dirs.len() as u64);
-    let bytes = bytes.saturating_add(Need::of_written(delta).bytes).saturating_sub(delta.bytes);
+    let bytes = bytes.saturating_add(RequiredSpace::of_written(delta).bytes).saturating_sub(delta.bytes);
     Lineage { directories, ..lineage.clone() }.replacing(delta.removed.len() as u64, bytes)
 }
 
@@ -97,18 +98,18 @@ pub(super) enum Origin<'g> {
 }
 
 /// Returns the record of the spare in the slot, if it is complete and from this boot.
-pub fn ready(place: BorrowedFd<'_>, boot_id: &str) -> Option<SpareOrigin> {
-    let bytes = fsx::read_file(place, READY, MAX_RECORD).ok()??;
+pub fn ready(slot: BorrowedFd<'_>, boot_id: &str) -> Option<SpareOrigin> {
+    let bytes = fsx::read_file(slot, READY, MAX_RECORD).ok()??;
     let record: SpareOrigin = serde_json::from_slice(&bytes).ok()?;
-    let is_dir = fsx::file_type(&fsx::stat(place, TREE).ok()??).is_dir();
+    let is_dir = fsx::file_type(&fsx::stat(slot, TREE).ok()??).is_dir();
     (is_dir && !boot_id.is_empty() && record.boot_id == boot_id).then_some(record)
 }
 
-/// Makes a spare for the payload in the slot, which must be empty. The spare is ready when this returns; a spare of hard
-/// links comes with its stamps. This takes long and should run on a separate thread with low priority.
+/// Makes a spare for the payload in the slot, which must be empty. The spare is ready when this returns; a spare of
+/// hard links comes with its stamps. This takes long and should run on a separate thread with low priority.
 #[expect(clippy::too_many_arguments, reason = "everything that describes a generation")]
 pub(super) fn prepare(
-    place: BorrowedFd<'_>,
+    slot: BorrowedFd<'_>,
     origin: Origin<'_>,
     payload: &Payload,
     selection: &str,
@@ -119,10 +120,10 @@ pub(super) fn prepare(
     cancel: &CancellationToken,
 ) -> Result<(SpareOrigin, Option<Stamps>), Error> {
     let (top, stamps, lineage) = match origin {
-        Origin::Copy => (stage::write(place, TREE.as_ref(), payload, blobs, options, cancel)?, None, None),
+        Origin::Copy => (stage::write(slot, TREE.as_ref(), payload, blobs, options, cancel)?, None, None),
         Origin::Link(source, lineage) => {
-            let (top, copied) = linkable::link(place, TREE, source, payload, blobs, options, cancel)?;
-            let stamps = Stamps::of_links(source.stamps, &top, place, cancel)?;
+            let (top, copied) = linkable::link(slot, TREE, source, payload, blobs, options, cancel)?;
+            let stamps = Stamps::of_links(source.stamps, &top, slot, cancel)?;
             (
                 top,
                 Some(stamps),
@@ -142,33 +143,35 @@ pub(super) fn prepare(
         synced: durability == Durability::Syncfs,
         recycled: stamps.is_some(),
     };
-    put_on_record(place, &record)?;
+    write_record(slot, &record)?;
     Ok((record, stamps))
 }
 
 /// Writes the record, which makes the spare ready.
-pub(super) fn put_on_record(place: BorrowedFd<'_>, record: &SpareOrigin) -> Result<(), Error> {
+pub(super) fn write_record(slot: BorrowedFd<'_>, record: &SpareOrigin) -> Result<(), Error> {
     let written = serde_json::to_vec(record).map_err(std::io::Error::from);
     written
         // No sync: the record is invalid after a power cut anyway.
-        .and_then(|bytes| fsx::replace_file(place, READY, &bytes, 0o644, Flush::Lazy))
+        .and_then(|bytes| fsx::replace_file(slot, READY, &bytes, 0o644, Flush::Lazy))
         .map_err(io_error("write the spare's record", READY.as_bytes()))
 }
 
-/// Moves the spare out of the slot to `name` in `to`, and opens it. Afterwards the slot has no spare, even if this fails.
-pub fn take(place: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Error> {
-    forget(place)?;
-    rustix::fs::renameat(place, TREE, to, name).map_err(io_error("take the spare to", name.as_bytes()))?;
+/// Moves the spare out of the slot to `name` in `to`, and opens it. Afterwards the slot has no spare, even if this
+/// fails.
+pub fn take(slot: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Error> {
+    remove_record(slot)?;
+    rustix::fs::renameat(slot, TREE, to, name).map_err(io_error("take the spare to", name.as_bytes()))?;
     fsx::open_dir(to, name).map_err(io_error("open the directory", name.as_bytes()))
 }
 
 /// Removes the record, so that the tree (if there is one) is no longer a spare. The tree itself is left for the trash.
-fn forget(place: BorrowedFd<'_>) -> Result<(), Error> {
-    fsx::unlink(place, READY).map_err(io_error("remove the spare's record", READY.as_bytes()))
+fn remove_record(slot: BorrowedFd<'_>) -> Result<(), Error> {
+    fsx::unlink(slot, READY).map_err(io_error("remove the spare's record", READY.as_bytes()))
 }
 
-/// Applies a delta in place to a tree that no reader can have open, and returns what has to be synced. With `stamps`, which
-/// are updated, its files may be shared with other trees. After an error the tree is inconsistent and must be discarded.
+/// Applies a delta in place to a tree that no reader can have open, and returns what has to be synced. With `stamps`,
+/// which are updated, its files may be shared with other trees. After an error the tree is inconsistent and must be
+/// discarded.
 pub(super) fn apply(
     top: &OwnedFd,
     delta: &Delta,
@@ -180,7 +183,7 @@ pub(super) fn apply(
     remove(top.as_fd(), delta, stamps.as_deref(), cancel)?;
     linkable::write_delta(top.as_fd(), delta, blobs, None, Modes::of(options), cancel)?;
     if let Some(stamps) = stamps {
-        take_stamps(top, delta, stamps)?;
+        update_stamps(top, delta, stamps)?;
     }
     Ok(Unsynced::after_delta(delta))
 }
@@ -198,7 +201,7 @@ fn remove(
         None => walk::unlink(dir, name),
     };
     for path in &delta.removed {
-        alive(cancel)?;
+        check_cancelled(cancel)?;
         let (parent, name) = split(path);
         let parent = dirs.open(parent)?;
         let removed = CString::new(name).map_err(std::io::Error::from).and_then(|name| {
@@ -212,7 +215,7 @@ fn remove(
         removed.map_err(io_error("remove", path))?;
     }
     for path in &delta.removed_dirs {
-        alive(cancel)?;
+        check_cancelled(cancel)?;
         let (parent, name) = split(path);
         rustix::fs::unlinkat(dirs.open(parent)?, name, AtFlags::REMOVEDIR)
             .map_err(io_error("remove the directory", path))?;

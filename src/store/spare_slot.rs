@@ -23,8 +23,8 @@ use crate::store::journal::INODES_MAX;
 use crate::store::layout::{Layout, open_inner};
 use crate::store::linkable::Linkable;
 use crate::store::names::SPARE;
-use crate::store::reap::Need;
-use crate::store::retired::{ReadyTree, Recycled, RecycledSpare, Tree};
+use crate::store::reap::RequiredSpace;
+use crate::store::retired::{ReadyTree, SlotState, SlotTree, StampedSpare};
 use crate::store::spare::{self, Origin, SpareOrigin};
 use crate::store::staging_dir::StagingDir;
 use crate::store::stamps::{self, Stamps};
@@ -36,8 +36,8 @@ const BUSY_PAUSE: Duration = Duration::from_millis(20);
 /// Nice value of the thread that prepares a spare (nice(2)).
 const NICE: i32 = 10;
 
-/// The most entries of a generation that is hard-linked; a larger one is copied. The journal must hold all of its inodes
-/// and have room for further changes.
+/// The most entries of a generation that is hard-linked; a larger one is copied. The journal must hold all of its
+/// inodes and have room for further changes.
 const LINKED_MAX: u64 = INODES_MAX as u64 * 3 / 4;
 
 /// Where there is no room for a spare, in words that follow "there is no room".
@@ -48,7 +48,7 @@ const CEILING: &str = "below --max-bytes";
 pub(super) struct SpareSlot {
     layout: Arc<Layout>,
     trash: Arc<Trash>,
-    place: OwnedFd,
+    dir: OwnedFd,
     /// The slot's lock, held while its directory is changed.
     busy: Mutex<()>,
     /// Cancels the latest preparation.
@@ -56,7 +56,7 @@ pub(super) struct SpareSlot {
     /// Estimated bytes on disk of the spare, or of the one being prepared.
     bytes: AtomicU64,
     /// The state of a tree with stamps in the slot. Empty if the tree is a plain copy.
-    pub(super) recycled: Recycled,
+    pub(super) state: SlotState,
 }
 
 impl SpareSlot {
@@ -67,20 +67,20 @@ impl SpareSlot {
         mode: Spare,
         found: &mut Recovered,
     ) -> Result<Self, Error> {
-        let place = open_inner(&layout.path, &layout.private, SPARE, found)?;
+        let dir = open_inner(&layout.path, &layout.private, SPARE, found)?;
         let slot = Self {
             layout: Arc::clone(layout),
             trash: Arc::clone(trash),
-            place,
+            dir,
             busy: Mutex::new(()),
             preparing: Mutex::default(),
             bytes: AtomicU64::new(0),
-            recycled: Recycled::default(),
+            state: SlotState::default(),
         };
-        match spare::ready(slot.place.as_fd(), &clock::now().boot_id) {
+        match spare::ready(slot.dir.as_fd(), &clock::now().boot_id) {
             Some(record) if mode != Spare::Off && !record.recycled => {
-                slot.counts(Need { bytes: record.bytes, entries: record.entries });
-                slot.discard_but(&[spare::TREE, spare::READY])?;
+                slot.set_size(RequiredSpace { bytes: record.bytes, entries: record.entries });
+                slot.discard_except(&[spare::TREE, spare::READY])?;
             }
             _ => slot.discard()?,
         }
@@ -88,8 +88,8 @@ impl SpareSlot {
     }
 
     /// The slot's directory.
-    pub(super) fn place(&self) -> &OwnedFd {
-        &self.place
+    pub(super) fn dir(&self) -> &OwnedFd {
+        &self.dir
     }
 
     pub(super) fn layout(&self) -> &Layout {
@@ -102,7 +102,7 @@ impl SpareSlot {
     }
 
     /// Sets the size that counts against `--max-bytes`.
-    pub(super) fn counts(&self, spare: Need) {
+    pub(super) fn set_size(&self, spare: RequiredSpace) {
         self.bytes.store(spare.on_disk(self.layout.block), Ordering::Relaxed);
     }
 
@@ -113,13 +113,13 @@ impl SpareSlot {
 
     /// Returns the record of the ready spare, if a generation with this base can be made from it.
     fn ready(&self, tree: &ObjectId, selection: &str, options: &Options) -> Option<SpareOrigin> {
-        let ready = spare::ready(self.place.as_fd(), &clock::now().boot_id);
-        let ready = ready.filter(|record| !record.recycled || self.recycled.is_ready());
+        let ready = spare::ready(self.dir.as_fd(), &clock::now().boot_id);
+        let ready = ready.filter(|record| !record.recycled || self.state.is_ready());
         ready.filter(|record| record.fits(tree, selection, options))
     }
 
-    /// Moves the spare into staging if it is the delta's base. A copy gets the name `name`. `None` if there is no such spare
-    /// or the slot is in use.
+    /// Moves the spare into staging if it is the delta's base. A copy gets the name `name`. `None` if there is no
+    /// such spare or the slot is in use.
     pub(super) fn take(
         &self,
         delta: &Delta,
@@ -129,9 +129,9 @@ impl SpareSlot {
     ) -> Result<Option<(SpareOrigin, TakenSpare)>, Error> {
         let Some(_busy) = self.try_lock() else { return Ok(None) };
         let Some(origin) = self.ready(&delta.base, selection, options) else { return Ok(None) };
-        let taken = match self.take_recycled()? {
-            Some(recycled) => TakenSpare::Recycled(Box::new(recycled)),
-            None => TakenSpare::Copy(spare::take(self.place.as_fd(), self.layout.staging.as_fd(), name)?),
+        let taken = match self.take_stamped()? {
+            Some(spare) => TakenSpare::Stamped(Box::new(spare)),
+            None => TakenSpare::Copy(spare::take(self.dir.as_fd(), self.layout.staging.as_fd(), name)?),
         };
         self.bytes.store(0, Ordering::Relaxed);
         Ok(Some((origin, taken)))
@@ -171,23 +171,23 @@ impl SpareSlot {
     /// Empties the slot. The caller holds the lock, or the slot is not shared yet.
     pub(super) fn discard(&self) -> Result<(), Error> {
         self.bytes.store(0, Ordering::Relaxed);
-        self.recycled.forget();
+        self.state.clear();
         // The record goes first, so that an incomplete tree is never taken for a spare.
         self.to_trash(spare::READY)?;
-        self.discard_but(&[])
+        self.discard_except(&[])
     }
 
     /// Moves everything in the slot except these names to the trash.
-    fn discard_but(&self, names: &[&str]) -> Result<(), Error> {
+    fn discard_except(&self, names: &[&str]) -> Result<(), Error> {
         let failed = Error::io("list", self.layout.private_at(SPARE));
-        let listed = fsx::list(&self.place).map_err(failed)?;
+        let listed = fsx::list(&self.dir).map_err(failed)?;
         let others = listed.iter().map(fsx::Listed::os).filter(|name| names.iter().all(|kept| kept != name));
         others.into_iter().try_for_each(|name| self.to_trash(name))
     }
 
     /// Moves one name in the slot to the trash, if it exists.
     pub(super) fn to_trash(&self, name: impl AsRef<OsStr>) -> Result<(), Error> {
-        match self.trash.put(&self.place, name, None) {
+        match self.trash.put(&self.dir, name, None) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(Error::io("move the spare to the trash in", self.layout.private_at(SPARE))(error))
             }
@@ -201,7 +201,7 @@ pub(super) enum TakenSpare {
     /// A copy, which no reader could ever reach.
     Copy(OwnedFd),
     /// A spare with stamps: a recycled generation, or hard links.
-    Recycled(Box<RecycledSpare>),
+    Stamped(Box<StampedSpare>),
 }
 
 /// Prepares a spare of the generation that was current when the task was made. It runs without the store, so that
@@ -225,8 +225,8 @@ impl SpareTask {
         &self.current
     }
 
-    /// Prepares the spare from the payload of that generation. This takes long, so it runs on a new thread with low priority
-    /// (a thread cannot raise its priority again afterwards). Returns early if a fitting spare is ready.
+    /// Prepares the spare from the payload of that generation. This takes long, so it runs on a new thread with low
+    /// priority (a thread cannot raise its priority again afterwards). Returns early if a fitting spare is ready.
     pub fn run(
         &self,
         payload: &Payload,
@@ -283,7 +283,7 @@ impl SpareTask {
     }
 
     /// Takes the slot's lock. The returned token also ends the work if somebody else cancels the preparation.
-    pub(super) fn begin(
+    pub(super) fn lock_for_preparation(
         &self,
         cancel: &CancellationToken,
     ) -> Result<(MutexGuard<'_, ()>, CancellationToken), Error> {
@@ -300,27 +300,27 @@ impl SpareTask {
         cancel: &CancellationToken,
     ) -> Result<(), Error> {
         let slot = &self.slot;
-        self.refuse_other(payload)?;
-        let (_busy, cancel) = &self.begin(cancel)?;
+        self.check_payload(payload)?;
+        let (_busy, cancel) = &self.lock_for_preparation(cancel)?;
         if slot.ready(&payload.tree, &self.current.selection, &self.options).is_some() {
             return Ok(());
         }
         slot.discard()?;
         let prepared = self.with_linkable(|source| {
-            let origin = match source.filter(|_| stamps::reach_all_of(payload)) {
+            let origin = match source.filter(|_| stamps::can_scan(payload)) {
                 Some(source) => Origin::Link(source, self.current.lineage.as_ref()),
                 None if !self.has_room_to_copy => {
-                    return Err(self.no_spare(
+                    return Err(self.spare_error(
                         "its directories are too many to share files, and there is no room to copy",
                     ));
                 }
                 None => {
-                    slot.counts(Need { bytes: payload.bytes, entries: payload.count() });
+                    slot.set_size(RequiredSpace { bytes: payload.bytes, entries: payload.count() });
                     Origin::Copy
                 }
             };
             spare::prepare(
-                slot.place.as_fd(),
+                slot.dir.as_fd(),
                 origin,
                 payload,
                 &self.current.selection,
@@ -336,40 +336,41 @@ impl SpareTask {
                 tracing::warn!(error = %error, "a half-made spare cannot be removed before the next start");
             }
         })?;
-        slot.counts(origin.own(&self.current));
-        *slot.recycled.tree() =
-            stamps.map(|stamps| Tree::Ready(ReadyTree { stamps, looked_at: None, is_new: true }));
+        slot.set_size(origin.unshared(&self.current));
+        *slot.state.tree() =
+            stamps.map(|stamps| SlotTree::Ready(ReadyTree { stamps, checked_at: None, is_new: true }));
         Ok(())
     }
 
     /// Refuses a payload that is not the current generation's: the record would claim that it is.
-    fn refuse_other(&self, payload: &Payload) -> Result<(), Error> {
+    fn check_payload(&self, payload: &Payload) -> Result<(), Error> {
         let current = &self.current;
         if (payload.tree, payload.count(), payload.bytes) == (current.tree, current.entries, current.bytes) {
             return Ok(());
         }
-        Err(self.no_spare("the payload is another generation's"))
+        Err(self.spare_error("the payload is another generation's"))
     }
 
-    fn no_spare(&self, why: &str) -> Error {
+    fn spare_error(&self, why: &str) -> Error {
         let path = self.slot.layout.place(&self.current.name);
         Error::io("make a spare of", path)(std::io::Error::other(why))
     }
 }
 
 impl Store {
-    /// Returns the task that prepares the next spare. `None` if none is wanted, one is ready, or there is no room for one.
+    /// Returns the task that prepares the next spare. `None` if none is wanted, one is ready, or there is no room for
+    /// one.
     pub fn spare_task(&self) -> Option<SpareTask> {
-        let current = self.without_spare()?;
+        let current = self.current_without_spare()?;
         let linkable = self.linkable(current);
         let lacks = self.lacks_for_spare(current, linkable.is_some());
         let has_room = lacks.is_none();
-        let waits = self.spare.recycled.waiting().is_some();
+        let waits = self.spare.state.waiting().is_some();
         // A waiting generation occupies its space already, so only the ceiling counts for it.
         let may_recycle = waits && lacks != Some(CEILING);
         if waits
             && !may_recycle
-            && let Err(error) = self.spare.give_up()
+            && let Err(error) = self.spare.discard_waiting()
         {
             tracing::debug!(error = one_line(&error), "a retired generation is not deleted yet");
         }
@@ -383,24 +384,25 @@ impl Store {
         })
     }
 
-    /// Returns the stamps of a generation if the next ones may share its files. Its number of inodes must fit the journal.
+    /// Returns the stamps of a generation if the next ones may share its files. Its number of inodes must fit the
+    /// journal.
     fn linkable(&self, record: &GenerationRecord) -> Option<&Stamps> {
         let wanted = self.options.spare == Spare::Link && record.entries <= LINKED_MAX;
-        self.stamps.of(&record.name).filter(|stamps| wanted && stamps.may_be_linked())
+        self.stamps.of(&record.name).filter(|stamps| wanted && stamps.allow_linking())
     }
 
     /// Drops journal entries that no tree needs any more.
-    pub(super) fn forget_old_changes(&self) {
+    pub(super) fn trim_journal(&self) {
         let Some(journal) = self.stamps.journal() else { return };
         let Some(_guard) = self.spare.try_lock() else { return }; // a preparation has stamps that are not visible here
-        let earliest = self.stamps.earliest().into_iter().chain(self.spare.recycled.earliest()).min();
+        let earliest = self.stamps.earliest().into_iter().chain(self.spare.state.earliest()).min();
         if let Some(earliest) = earliest {
-            journal.lock().forget_until(earliest);
+            journal.lock().discard_until(earliest);
         }
     }
 
     /// Discards a spare that may share files with the current generation, which is in doubt.
-    pub(super) fn drop_what_shares(&self) {
+    pub(super) fn discard_shared_spare(&self) {
         if self.options.spare != Spare::Link {
             return;
         }
@@ -413,31 +415,31 @@ impl Store {
 
     /// Returns true if a spare is wanted and not ready.
     pub(super) fn wants_spare(&self) -> bool {
-        self.without_spare().is_some()
+        self.current_without_spare().is_some()
     }
 
-    /// Returns where there is no room for the spare that is wanted now, in words that follow "there is no room". `None` if
-    /// there is room or no spare is wanted.
+    /// Returns where there is no room for the spare that is wanted now, in words that follow "there is no room".
+    /// `None` if there is room or no spare is wanted.
     pub fn spare_lacks(&self) -> Option<&'static str> {
-        let current = self.without_spare()?;
+        let current = self.current_without_spare()?;
         self.lacks_for_spare(current, self.linkable(current).is_some())
-            .filter(|_| self.spare.recycled.waiting().is_none())
+            .filter(|_| self.spare.state.waiting().is_none())
     }
 
     /// Returns the current generation, if a spare of it is wanted and not ready.
-    fn without_spare(&self) -> Option<&GenerationRecord> {
+    fn current_without_spare(&self) -> Option<&GenerationRecord> {
         let current = self.current().filter(|record| record.is_known())?;
         let ready = self.spare.ready(&current.tree, &current.selection, &self.options);
         (self.options.spare != Spare::Off && ready.is_none()).then_some(current)
     }
 
-    /// Returns where there is no room for a spare, if so. A spare only saves time: it must neither end a grace period early
-    /// nor fill the disk.
+    /// Returns where there is no room for a spare, if so. A spare only saves time: it must neither end a grace period
+    /// early nor fill the disk.
     fn lacks_for_spare(&self, current: &GenerationRecord, links: bool) -> Option<&'static str> {
         // A spare of hard links has no file content, but every entry may be a directory.
-        let need = Need { bytes: if links { 0 } else { current.bytes }, entries: current.entries };
+        let need = RequiredSpace { bytes: if links { 0 } else { current.bytes }, entries: current.entries };
         let directories = current.lineage.as_ref().map_or(0, |lineage| lineage.directories);
-        let spare = self.on_disk(if links { Need { bytes: 0, entries: directories } } else { need });
+        let spare = self.on_disk(if links { RequiredSpace { bytes: 0, entries: directories } } else { need });
         let all = self.generations_on_disk().saturating_add(spare);
         if self.options.retention.max_bytes.is_some_and(|ceiling| all > ceiling) {
             return Some(CEILING);

@@ -4,17 +4,17 @@
 //! - It writes only below the new directory that it creates: every directory is opened beneath that handle without
 //!   following symlinks (`openat2`), every file is created with `O_EXCL | O_NOFOLLOW`, and symlinks are created last. A
 //!   name collision is an error and never overwrites anything.
-//! - Modes are exact regardless of the umask: files 0644 or 0755, directories 0755 (0664 and 0775 with `group_write`). A
-//!   setgid bit that the operator set on the root (as `fsGroup` does) is inherited by directories; no other mode bits are
-//!   set.
-//! - Open descriptors are bounded: two per thread. Cancellation is checked between entries, at the latest after a megabyte
-//!   or 256 entries.
+//! - Modes are exact regardless of the umask: files 0644 or 0755, directories 0755 (0664 and 0775 with
+//!   `group_write`). A setgid bit that the operator set on the root (as `fsGroup` does) is inherited by directories;
+//!   no other mode bits are set.
+//! - Open descriptors are bounded: two per thread. Cancellation is checked between entries, at the latest after a
+//!   megabyte or 256 entries.
 //!
 //! The mtime of a file is the time of writing. It increases from one generation to the next where content changed, as
 //! readers that compare mtimes need; the commit's time would go back at a rollback.
 //!
-//! It does not check names and sizes (the payload was checked), does not publish, and does not clean up after a failure:
-//! the caller discards the new directory.
+//! It does not check names and sizes (the payload was checked), does not publish, and does not clean up after a
+//! failure: the caller discards the new directory.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -32,8 +32,8 @@ use crate::fsx;
 use crate::payload::{BlobError, BlobReader, BlobSource, Entry, Kind, Payload, escaped, join};
 use crate::revision::{ObjectId, Revision};
 
-/// How many shares a thread claims at once: enough that the counter is not contended, few enough that all threads end at
-/// about the same time.
+/// How many shares a thread claims at once: enough that the counter is not contended, few enough that all threads end
+/// at about the same time.
 const CLAIM: usize = 8;
 /// The most entries in a share. A huge directory is split into several shares, so that several threads write it.
 const SHARE: usize = 512;
@@ -43,12 +43,12 @@ const LARGE: u64 = 8 << 20;
 
 /// A thread checks for cancellation after this many bytes. The token has a lock, which all threads would otherwise take
 /// for each file.
-const LOOK: u64 = 1 << 20;
-/// The least number of bytes that an entry counts toward [`LOOK`].
-const LEAST: u64 = 4 << 10;
+const CHECK_INTERVAL: u64 = 1 << 20;
+/// The least number of bytes that an entry counts toward [`CHECK_INTERVAL`].
+const MIN_COUNTED: u64 = 4 << 10;
 
 /// Held while a blob above [`LARGE`] is written.
-static TURN: Mutex<()> = Mutex::new(());
+static LARGE_LOCK: Mutex<()> = Mutex::new(());
 
 /// How to write a tree.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +73,7 @@ pub fn write(
         .map_err(Error::io("make the directory", escaped(name.as_os_str().as_bytes())))?;
     make_dirs(top.as_fd(), payload, modes, cancel)?;
     write_files(top.as_fd(), payload, blobs, options.threads, modes, cancel)?;
-    write_links(top.as_fd(), payload, blobs, modes, cancel)?;
+    write_symlinks(top.as_fd(), payload, blobs, modes, cancel)?;
     Ok(top)
 }
 
@@ -143,11 +143,11 @@ pub(super) fn make_dirs(
 ) -> Result<(), Error> {
     let mut dirs = Dirs::new(top);
     for dir in (1..).take(payload.dir_count() - 1) {
-        alive(cancel)?;
+        check_cancelled(cancel)?;
         let path = &payload.dir_path(dir);
         let (parent, name) = split(path);
-        // The umask may remove bits here. The thread that writes the directory's files corrects the mode, because it opens
-        // the directory anyway.
+        // The umask may remove bits here. The thread that writes the directory's files corrects the mode, because it
+        // opens the directory anyway.
         rustix::fs::mkdirat(dirs.open(parent)?, name, Mode::from_raw_mode(modes.dir))
             .map_err(|errno| create_error("make the directory", path, errno.into()))?;
     }
@@ -193,9 +193,9 @@ pub(super) fn shares(payload: &Payload) -> Vec<Share> {
     shares
 }
 
-/// Sorts the shares by the blob order that is best for the source, as far as whole shares allow: git stores blobs as deltas,
-/// and the source caches only the latest delta bases.
-fn ordered(payload: &Payload, order: &[u32]) -> Vec<Share> {
+/// Sorts the shares by the blob order that is best for the source, as far as whole shares allow: git stores blobs as
+/// deltas, and the source caches only the latest delta bases.
+fn ordered_shares(payload: &Payload, order: &[u32]) -> Vec<Share> {
     let mut ranks = vec![u32::MAX; payload.entries.len()];
     for (rank, at) in (0..).zip(order) {
         if let Some(of) = ranks.get_mut(*at as usize) {
@@ -217,7 +217,7 @@ fn write_files(
     modes: Modes,
     cancel: &CancellationToken,
 ) -> Result<(), Error> {
-    let shares = ordered(payload, &blobs.order(&ids(payload)));
+    let shares = ordered_shares(payload, &blobs.order(&ids(payload)));
     let next = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);
     let failed = Mutex::new(None);
@@ -228,7 +228,7 @@ fn write_files(
         loop {
             let start = next.fetch_add(CLAIM, Ordering::Relaxed);
             let Some(claimed) = shares.get(start..shares.len().min(start + CLAIM)) else { return Ok(()) };
-            alive(cancel)?;
+            check_cancelled(cancel)?;
             for share in claimed {
                 let path = &payload.dir_path(share.dir);
                 let fd = dirs.open(path)?;
@@ -237,11 +237,11 @@ fn write_files(
                     if stop.load(Ordering::Relaxed) {
                         return Ok(());
                     }
-                    if unchecked >= LOOK {
-                        alive(cancel)?;
+                    if unchecked >= CHECK_INTERVAL {
+                        check_cancelled(cancel)?;
                         unchecked = 0;
                     }
-                    unchecked += entry.size.max(LEAST);
+                    unchecked += entry.size.max(MIN_COUNTED);
                     let name = payload.name(entry);
                     let full = || join(path, name);
                     write_entry(fd, name, &full, entry.kind, &entry.id, entry.size, &mut *reader, modes)?;
@@ -269,7 +269,7 @@ fn ids(payload: &Payload) -> Vec<ObjectId> {
 }
 
 /// Creates all symlinks of the payload.
-pub(super) fn write_links(
+pub(super) fn write_symlinks(
     top: BorrowedFd<'_>,
     payload: &Payload,
     blobs: &dyn BlobSource,
@@ -283,7 +283,7 @@ pub(super) fn write_links(
     let mut reader = blobs.reader().map_err(blob_error(b"."))?;
     let mut dirs = Dirs::new(top);
     for entry in links {
-        alive(cancel)?;
+        check_cancelled(cancel)?;
         let path = &payload.dir_path(entry.dir);
         let name = payload.name(entry);
         let full = || join(path, name);
@@ -310,7 +310,7 @@ pub(super) fn write_entry(
         Kind::Executable => modes.executable,
         Kind::Symlink => {
             let make = &mut |target: &[u8]| rustix::fs::symlinkat(target, dir, name).map_err(io::Error::from);
-            return content(path, "make the link", id, size, reader, make);
+            return with_blob(path, "make the link", id, size, reader, make);
         }
         Kind::Submodule => {
             let made = fsx::make_dir(dir, name, modes.dir).map(drop);
@@ -319,11 +319,11 @@ pub(super) fn write_entry(
     };
     let mut file =
         fsx::create_new(dir, name, mode).map_err(|error| create_error("create", &path(), error))?;
-    content(path, "write", id, size, reader, &mut |bytes| file.write_all(bytes))
+    with_blob(path, "write", id, size, reader, &mut |bytes| file.write_all(bytes))
 }
 
 /// Reads a blob and passes it to `make`. Fails if the blob does not have the size that the payload was checked with.
-fn content(
+fn with_blob(
     path: &dyn Fn() -> Vec<u8>,
     act: &'static str,
     id: &ObjectId,
@@ -331,7 +331,7 @@ fn content(
     reader: &mut dyn BlobReader,
     make: &mut dyn FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), Error> {
-    let _turn = (size > LARGE).then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
+    let _turn = (size > LARGE).then(|| LARGE_LOCK.lock().unwrap_or_else(PoisonError::into_inner));
     let mut found = 0;
     let read = reader.read(id, &mut |bytes| {
         found = bytes.len() as u64;
@@ -342,7 +342,7 @@ fn content(
         Err(source) => Err(blob_error(&path())(source)),
         Ok(()) if found != size => {
             let why = format!("blob {id} has {found} bytes instead of {size}");
-            Err(Error::Miswritten { path: shown(&path()), why })
+            Err(Error::Miswritten { path: display_path(&path()), why })
         }
         Ok(()) => Ok(()),
     }
@@ -351,8 +351,8 @@ fn content(
 /// The file by which git recognises a worktree. No git tree may have an entry of that name.
 pub(super) const GIT_FILE: &str = ".git";
 
-/// The content of that file: the path of git's administrative directory for the worktree. It is relative, so that it stays
-/// valid at any mount point of the volume.
+/// The content of that file: the path of git's administrative directory for the worktree. It is relative, so that it
+/// stays valid at any mount point of the volume.
 pub(super) fn git_file(revision: Revision) -> String {
     format!("gitdir: ../../.git/worktrees/{revision}\n")
 }
@@ -369,30 +369,30 @@ pub(super) fn write_git_file(
 }
 
 /// Returns [`Error::Cancelled`] if the work was cancelled.
-pub(super) fn alive(cancel: &CancellationToken) -> Result<(), Error> {
+pub(super) fn check_cancelled(cancel: &CancellationToken) -> Result<(), Error> {
     if cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
 }
 
 /// A path for a message: relative to the tree, with characters escaped that could harm a terminal.
-pub(super) fn shown(path: &[u8]) -> PathBuf {
+pub(super) fn display_path(path: &[u8]) -> PathBuf {
     PathBuf::from(escaped(path))
 }
 
 /// Returns a closure for `map_err` that turns an I/O error into an error of this operation on this path.
 pub(super) fn io_error<E: Into<io::Error>>(act: &'static str, path: &[u8]) -> impl FnOnce(E) -> Error {
-    move |error| Error::Io { act, path: shown(path), source: error.into() }
+    move |error| Error::Io { act, path: display_path(path), source: error.into() }
 }
 
 /// Returns a closure for `map_err` that turns a blob's error into an error for the file at this path.
 pub(super) fn blob_error(path: &[u8]) -> impl FnOnce(BlobError) -> Error {
-    move |source| Error::Blob { path: shown(path), source }
+    move |source| Error::Blob { path: display_path(path), source }
 }
 
-/// The error of creating a name that must not exist yet. A payload has no name twice in a directory, so an existing name
-/// means that the file system treats two names as the same.
+/// The error of creating a name that must not exist yet. A payload has no name twice in a directory, so an existing
+/// name means that the file system treats two names as the same.
 fn create_error(act: &'static str, path: &[u8], error: io::Error) -> Error {
     match error.kind() {
-        io::ErrorKind::AlreadyExists => Error::Folded { path: shown(path) },
+        io::ErrorKind::AlreadyExists => Error::Folded { path: display_path(path) },
         _ => io_error(act, path)(error),
     }
 }

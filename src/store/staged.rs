@@ -12,7 +12,7 @@ use crate::payload::{BlobSource, Delta, Kind, Payload};
 use crate::revision::{ObjectId, Revision};
 use crate::store::durable::{self, Unsynced};
 use crate::store::error::Error;
-use crate::store::reap::Need;
+use crate::store::reap::RequiredSpace;
 use crate::store::spare;
 use crate::store::spare_slot::TakenSpare;
 use crate::store::stage::{self, WriteOptions};
@@ -26,7 +26,7 @@ pub struct Staged {
     /// The handle of its directory.
     pub(super) dir: OwnedFd,
     place: StagingDir,
-    facts: Facts,
+    facts: RecordFacts,
     synced: bool,
     /// Detects foreign writes later. `None` if that is not possible in this root.
     pub(super) stamps: Option<Stamps>,
@@ -34,24 +34,24 @@ pub struct Staged {
 
 /// The facts for the generation's record.
 #[derive(Clone, Debug)]
-struct Facts {
+struct RecordFacts {
     revision: Revision,
     sources: BTreeMap<String, Revision>,
     tree: ObjectId,
     selection: String,
-    need: Need,
+    need: RequiredSpace,
     /// The space it takes in addition to the current generation.
-    own: Need,
+    unshared: RequiredSpace,
     /// The lineage it continues, if it shares files with other generations.
     lineage: Option<Lineage>,
     /// Number of directories in it, if known.
     directories: Option<u64>,
 }
 
-impl Facts {
-    fn of((revision, tree): (Revision, ObjectId), selection: &str, need: Need) -> Self {
+impl RecordFacts {
+    fn of((revision, tree): (Revision, ObjectId), selection: &str, need: RequiredSpace) -> Self {
         let (sources, selection) = (BTreeMap::new(), selection.to_owned());
-        Self { revision, sources, tree, selection, need, own: need, lineage: None, directories: None }
+        Self { revision, sources, tree, selection, need, unshared: need, lineage: None, directories: None }
     }
 }
 
@@ -72,8 +72,8 @@ impl Staged {
     }
 
     /// The space it takes in addition to the current generation.
-    pub(super) fn own(&self) -> Need {
-        self.facts.own
+    pub(super) fn unshared(&self) -> RequiredSpace {
+        self.facts.unshared
     }
 
     pub(super) fn name(&self) -> &str {
@@ -81,8 +81,8 @@ impl Staged {
     }
 
     /// Records that it was moved out of staging, so that the drop does not delete it.
-    pub(super) fn was_moved(&self) {
-        self.place.leave();
+    pub(super) fn mark_moved(&self) {
+        self.place.mark_moved();
     }
 
     /// Returns its record under this name.
@@ -114,7 +114,7 @@ impl Store {
         blobs: &dyn BlobSource,
         cancel: &CancellationToken,
     ) -> Result<Staged, Error> {
-        let need = Need { bytes: payload.bytes, entries: payload.count() };
+        let need = RequiredSpace { bytes: payload.bytes, entries: payload.count() };
         self.make_room(need, need, cancel)?;
         let place = StagingDir::new(&self.layout, &self.trash);
         let options = self.options.write_options();
@@ -122,12 +122,13 @@ impl Store {
         let dir = stage::write(staging, place.name.as_ref(), payload, blobs, &options, cancel)?;
         let modules = payload.entries.iter().filter(|entry| entry.kind == Kind::Submodule).count();
         let directories = Some((payload.dir_count() - 1 + modules) as u64);
-        let facts = Facts { directories, ..Facts::of((payload.revision, payload.tree), selection, need) };
-        self.seal(place, dir, facts, Unsynced::after_write(payload), None)
+        let facts =
+            RecordFacts { directories, ..RecordFacts::of((payload.revision, payload.tree), selection, need) };
+        self.finish_staging(place, dir, facts, Unsynced::after_write(payload), None)
     }
 
-    /// Applies a delta to the spare, if one is ready for the delta's base. `None` if the caller must use [`Store::stage`]
-    /// instead.
+    /// Applies a delta to the spare, if one is ready for the delta's base. `None` if the caller must use
+    /// [`Store::stage`] instead.
     pub fn stage_delta(
         &mut self,
         delta: &Delta,
@@ -137,46 +138,46 @@ impl Store {
     ) -> Result<Option<Staged>, Error> {
         let place = StagingDir::new(&self.layout, &self.trash);
         let Some((origin, spare)) = self.spare.take(delta, selection, &self.options, &place.name)? else {
-            place.leave(); // nothing is there
+            place.mark_moved(); // nothing is there
             return Ok(None);
         };
-        let need = Need { bytes: delta.bytes, entries: delta.entries };
-        let written = Need::of_written(delta);
+        let need = RequiredSpace { bytes: delta.bytes, entries: delta.entries };
+        let written = RequiredSpace::of_written(delta);
         let base = self.current().filter(|_| origin.lineage.is_some());
-        let own = base.map_or(need, |current| origin.own(current).and(written));
-        let on = |lineage: &Lineage| spare::carried_on(lineage, origin.bytes, delta);
+        let unshared = base.map_or(need, |current| origin.unshared(current).and(written));
+        let on = |lineage: &Lineage| spare::lineage_after(lineage, origin.bytes, delta);
         let lineage = origin.lineage.as_ref().map(on);
         let directories = self.current().and_then(|base| Some(on(base.lineage.as_ref()?).directories));
-        self.make_room(own, written, cancel)?;
+        self.make_room(unshared, written, cancel)?;
         let options = self.options.write_options();
         let (dir, unsynced, stamps) = match spare {
             TakenSpare::Copy(dir) => {
                 let unsynced = spare::apply(&dir, delta, blobs, &options, None, cancel)?;
                 (dir, unsynced, None)
             }
-            TakenSpare::Recycled(spare) => match spare.carry(&place.name, delta, blobs, &options, cancel)? {
+            TakenSpare::Stamped(spare) => match spare.carry(&place.name, delta, blobs, &options, cancel)? {
                 Some((dir, unsynced, stamps)) => (dir, unsynced, Some(stamps)),
                 None => return Ok(None),
             },
         };
-        let facts = Facts::of((delta.revision, delta.tree), selection, need);
-        let facts = Facts { own, lineage, directories, ..facts };
-        self.seal(place, dir, facts, unsynced, stamps).map(Some)
+        let facts = RecordFacts::of((delta.revision, delta.tree), selection, need);
+        let facts = RecordFacts { unshared, lineage, directories, ..facts };
+        self.finish_staging(place, dir, facts, unsynced, stamps).map(Some)
     }
 
     /// Makes the written tree durable. After a failed sync it is unknown what reached the disk, and a second sync would
     /// succeed (the kernel reports a write-back error once). Therefore the tree is dropped and the sync never retried.
-    fn seal(
+    fn finish_staging(
         &self,
         place: StagingDir,
         dir: OwnedFd,
-        facts: Facts,
+        facts: RecordFacts,
         mut unsynced: Unsynced,
         stamps: Option<Stamps>,
     ) -> Result<Staged, Error> {
         if self.layout.is_git_sync {
             stage::write_git_file(dir.as_fd(), facts.revision, &self.options.write_options())?;
-            unsynced.add(stage::GIT_FILE);
+            unsynced.add_top_file(stage::GIT_FILE);
         }
         durable::make_durable(dir.as_fd(), self.options.durability, &unsynced)?;
         let stamps = stamps.or_else(|| self.stamps.of_new(&dir, &self.layout.staging));

@@ -11,7 +11,7 @@ use super::trash::Trash;
 use crate::fsx;
 
 /// A unique name in staging. When this is dropped, a directory of that name goes to the trash, unless
-/// [`StagingDir::leave`] was called.
+/// [`StagingDir::mark_moved`] was called.
 #[derive(Debug)]
 pub(super) struct StagingDir {
     layout: Arc<Layout>,
@@ -33,7 +33,7 @@ impl StagingDir {
     }
 
     /// Records that the directory was moved away or never created, so that the drop removes nothing.
-    pub(super) fn leave(&self) {
+    pub(super) fn mark_moved(&self) {
         self.moved.store(true, Ordering::Relaxed);
     }
 

@@ -1,9 +1,9 @@
 //! The state file: the records of the generations.
 //!
-//! A record is written before its generation is moved into the root, and the file is complete even after a power cut. The
-//! file does not decide which generation is current: the published link does, and the file only says what we last made it
-//! name. If the file is missing, damaged or out of date, the cost is one new generation and a full grace period for every
-//! old one, nothing else.
+//! A record is written before its generation is moved into the root, and the file is complete even after a power cut.
+//! The file does not decide which generation is current: the published link does, and the file only says what we last
+//! made it name. If the file is missing, damaged or out of date, the cost is one new generation and a full grace
+//! period for every old one, nothing else.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -26,8 +26,8 @@ pub(crate) struct State {
     pub(crate) current: Option<Name>,
     /// The generation whose publication has started and not finished.
     pub(crate) publishing: Option<Name>,
-    /// In git-sync's layout: the name that the older generation of the same commit gets when `publishing` takes over its
-    /// name.
+    /// In git-sync's layout: the name that the older generation of the same commit gets when `publishing` takes over
+    /// its name.
     #[serde(default)]
     pub(crate) replacing: Option<Name>,
     /// Every generation in the root, newest first.

@@ -1,11 +1,11 @@
 //! Takes over a root from git-sync.
 //!
-//! - The generation that the published link names stays published. Its name says which commit it should hold; its content is
-//!   compared with that commit before anything relies on it ([`Store::adopt`]).
-//! - Other `.worktrees/<commit>` become retired generations. git-sync touches a directory when it replaces it, so the mtime
-//!   is the time of retirement.
-//! - git-sync version 3 had its trees in the root itself. Such a tree stays published until the first publication; then it
-//!   is moved to `.worktrees` as a retired generation.
+//! - The generation that the published link names stays published. Its name says which commit it should hold; its
+//!   content is compared with that commit before anything relies on it ([`Store::adopt`]).
+//! - Other `.worktrees/<commit>` become retired generations. git-sync touches a directory when it replaces it, so the
+//!   mtime is the time of retirement.
+//! - git-sync version 3 had its trees in the root itself. Such a tree stays published until the first publication;
+//!   then it is moved to `.worktrees` as a retired generation.
 //! - A `tmp-link`, left by an interrupted publication, makes every later publication of git-sync fail. It is removed.
 //! - A non-directory in `.worktrees` belongs to nobody and is removed after a grace period.
 //!
@@ -47,7 +47,7 @@ impl Store {
             let name = entry.os();
             if let Some(commit) = layout.link.name_of(name).filter(|_| self.is_old_tree(name)) {
                 let to = self.free_name(&commit)?;
-                match fsx::rename_new(&layout.root, name, &layout.home, to.as_str()) {
+                match fsx::rename_new(&layout.root, name, &layout.generations_dir, to.as_str()) {
                     // Moving a directory to a new parent needs write permission on it (rename(2), EACCES).
                     Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                         let whose = "published by git-sync version 3, belongs to another user";
@@ -65,21 +65,24 @@ impl Store {
         self.sweep_files(now, found)
     }
 
-    /// Removes non-directories from `.worktrees` once they are older than a grace period. git-sync also removes directories
-    /// with other names; we do not, because those may be a user's work.
+    /// Removes non-directories from `.worktrees` once they are older than a grace period. git-sync also removes
+    /// directories with other names; we do not, because those may be a user's work.
     fn sweep_files(&self, now: &Now, found: &mut Recovered) -> Result<(), Error> {
         let layout = &self.layout;
         let path = layout.at(WORKTREES);
-        for entry in fsx::list(&layout.home).map_err(Error::io("list", &path))? {
+        for entry in fsx::list(&layout.generations_dir).map_err(Error::io("list", &path))? {
             let failed = |act| Error::io(act, path.join(entry.os()));
-            let Some(stat) = fsx::stat(&layout.home, entry.os()).map_err(failed("look at"))? else {
+            let Some(stat) = fsx::stat(&layout.generations_dir, entry.os()).map_err(failed("look at"))?
+            else {
                 continue;
             };
             let age = i64::try_from(self.options.retention.grace.as_secs()).map_or(i64::MIN, |grace| {
                 now.wall.as_second().saturating_sub(stat.st_mtime).saturating_sub(grace)
             });
             if !fsx::file_type(&stat).is_dir() && age >= 0 {
-                self.trash.put(&layout.home, entry.os(), None).map_err(failed("move to the trash"))?;
+                self.trash
+                    .put(&layout.generations_dir, entry.os(), None)
+                    .map_err(failed("move to the trash"))?;
                 found
                     .done
                     .push(format!("removed {WORKTREES}/{}, which is no directory", entry.os().display()));
@@ -88,7 +91,8 @@ impl Store {
         Ok(())
     }
 
-    /// Returns true if this is a tree of this repository that git-sync version 3 published and that is no longer current.
+    /// Returns true if this is a tree of this repository that git-sync version 3 published and that is no longer
+    /// current.
     fn is_old_tree(&self, name: &OsStr) -> bool {
         let root = &self.layout.root;
         let Ok(dir) = fsx::open_dir(root, name) else { return false };
@@ -108,7 +112,7 @@ impl Store {
         let mut serial = 1;
         loop {
             let name = commit.numbered(serial);
-            let there = fsx::stat(&self.layout.home, name.as_str())
+            let there = fsx::stat(&self.layout.generations_dir, name.as_str())
                 .map_err(Error::io("look at", self.layout.place(&name)))?;
             if there.is_none() && self.state.record(&name).is_none() {
                 return Ok(name);
@@ -117,8 +121,8 @@ impl Store {
         }
     }
 
-    /// Returns a record for a generation directory without one. In git-sync's layout its mtime is the time of retirement,
-    /// because the writer sets it when it replaces the generation.
+    /// Returns a record for a generation directory without one. In git-sync's layout its mtime is the time of
+    /// retirement, because the writer sets it when it replaces the generation.
     pub(super) fn found_record(&self, name: &Name, now: &Now) -> GenerationRecord {
         let size = self.layout.measure(name);
         let mut record = GenerationRecord::unknown(name.clone(), size.entries, size.bytes, now);
@@ -136,17 +140,22 @@ impl Store {
 
     /// The mtime of a generation's directory.
     fn modified(&self, name: &Name) -> Option<Timestamp> {
-        let stat = fsx::stat(&self.layout.home, name.as_str()).ok()??;
+        let stat = fsx::stat(&self.layout.generations_dir, name.as_str()).ok()??;
         Timestamp::new(stat.st_mtime, i32::try_from(stat.st_mtime_nsec).ok()?).ok()
     }
 
-    /// Sets the mtime of a newly retired generation to now. It replaces the record if that is lost, and it is the only age
-    /// that git-sync knows, should the root go back to it.
+    /// Sets the mtime of a newly retired generation to now. It replaces the record if that is lost, and it is the
+    /// only age that git-sync knows, should the root go back to it.
     pub(super) fn touch_retired(&self, name: &Name) -> Result<(), Error> {
         let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
         let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
-        rustix::fs::utimensat(self.layout.home.as_fd(), name.as_str(), &times, AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(Error::io("touch the retired generation", self.layout.place(name)))
+        rustix::fs::utimensat(
+            self.layout.generations_dir.as_fd(),
+            name.as_str(),
+            &times,
+            AtFlags::SYMLINK_NOFOLLOW,
+        )
+        .map_err(Error::io("touch the retired generation", self.layout.place(name)))
     }
 
     /// Records that the current generation holds this payload, after [`Store::verify`] found no difference.

@@ -1,8 +1,8 @@
 //! Deletion in the background: a rename into `..treeswap/trash`, then removal by one thread.
 //!
-//! A reader that opens a path sees a generation completely or not at all, and deletion never delays a publication. What a
-//! crash leaves in the trash is deleted after the next start. Deleting with several threads was measured and is not
-//! worthwhile; the one thread has low priority. What cannot be deleted is reported and tried again.
+//! A reader that opens a path sees a generation completely or not at all, and deletion never delays a publication.
+//! What a crash leaves in the trash is deleted after the next start. Deleting with several threads was measured and
+//! is not worthwhile; the one thread has low priority. What cannot be deleted is reported and tried again.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -32,8 +32,8 @@ pub(crate) struct Trash {
 #[derive(Debug)]
 struct Shared {
     layout: Arc<Layout>,
-    /// The writer's lock. Everything that may still change the root holds the trash and with it the lock, so that no second
-    /// writer starts before it is done.
+    /// The writer's lock. Everything that may still change the root holds the trash and with it the lock, so that no
+    /// second writer starts before it is done.
     lock: WriterLock,
     /// The journal that records the removal of hard links, if generations share files.
     journal: Option<Arc<Journal>>,
@@ -53,7 +53,7 @@ struct Jobs {
 }
 
 impl Jobs {
-    fn idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.working.is_none()
     }
 }
@@ -117,14 +117,15 @@ impl Trash {
         std::mem::take(&mut self.shared.jobs().failed)
     }
 
-    /// Waits until the deletion of everything was tried, or until cancelled. Returns true if nothing is queued any more.
+    /// Waits until the deletion of everything was tried, or until cancelled. Returns true if nothing is queued any
+    /// more.
     pub(crate) fn wait(&self, cancel: &CancellationToken) -> bool {
         let mut jobs = self.shared.jobs();
-        while !jobs.idle() && !cancel.is_cancelled() {
+        while !jobs.is_idle() && !cancel.is_cancelled() {
             let slice = Duration::from_millis(50); // the longest delay until a cancellation is noticed
             jobs = self.shared.changed.wait_timeout(jobs, slice).unwrap_or_else(PoisonError::into_inner).0;
         }
-        jobs.idle()
+        jobs.is_idle()
     }
 
     fn enqueue(&self, name: OsString, held: Option<OwnedFd>) {
@@ -133,10 +134,10 @@ impl Trash {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             let shared = Arc::clone(&self.shared);
-            match std::thread::Builder::new().name("treeswap-trash".to_owned()).spawn(move || shared.work()) {
+            match std::thread::Builder::new().name("treeswap-trash".to_owned()).spawn(move || shared.run()) {
                 Ok(started) => *thread = Some(started),
                 // No thread can be started (pids.max): delete on this thread, which is slower.
-                Err(_) => while self.shared.one() {},
+                Err(_) => while self.shared.delete_next() {},
             }
         }
     }
@@ -161,13 +162,13 @@ impl Shared {
     }
 
     /// The background thread: deletes until stopped.
-    fn work(&self) {
+    fn run(&self) {
         // Best effort. On Linux the nice value is per thread (setpriority(2), "C library/kernel differences").
         let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 10);
-        while !self.stopped() {
-            if !self.one() {
+        while !self.is_stopped() {
+            if !self.delete_next() {
                 let jobs = self.jobs();
-                if jobs.waiting.is_empty() && !self.stopped() {
+                if jobs.waiting.is_empty() && !self.is_stopped() {
                     let wait = self.changed.wait_timeout(jobs, Duration::from_secs(3600));
                     drop(wait.unwrap_or_else(PoisonError::into_inner));
                 }
@@ -175,19 +176,19 @@ impl Shared {
         }
     }
 
-    fn stopped(&self) -> bool {
+    fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
     /// Deletes the next name in the queue. Returns false if the queue is empty.
-    fn one(&self) -> bool {
+    fn delete_next(&self) -> bool {
         let (name, lock) = {
             let mut jobs = self.jobs();
             let Some((name, lock)) = jobs.waiting.pop_first() else { return false };
             jobs.working = Some(name.clone());
             (name, lock)
         };
-        let mut go_on = || if self.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        let mut go_on = || if self.is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         let removal = match &self.journal {
             None => walk::remove(&self.layout.trash, &name, &mut go_on),
             Some(journal) => walk::remove_by(&self.layout.trash, &name, &mut go_on, &mut |dir, name| {

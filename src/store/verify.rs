@@ -1,11 +1,11 @@
 //! Verification: compares the current generation on disk with its payload.
 //!
-//! Names, types, executable bits and sizes are compared first, because that needs no file content. Contents are compared
-//! only if all of that agrees, as git blob ids, by several threads. Nothing is repaired: a generation that differs is
-//! replaced by a new one, never written into.
+//! Names, types, executable bits and sizes are compared first, because that needs no file content. Contents are
+//! compared only if all of that agrees, as git blob ids, by several threads. Nothing is repaired: a generation that
+//! differs is replaced by a new one, never written into.
 //!
-//! In git-sync's layout readers and hooks write into the tree, so additional files are ignored there. The `.git` file is
-//! checked.
+//! In git-sync's layout readers and hooks write into the tree, so additional files are ignored there. The `.git` file
+//! is checked.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,8 +31,8 @@ const LISTED: usize = 20;
 const CLAIM: u32 = 16;
 
 impl Store {
-    /// Compares the current generation with a payload: names, types, modes and contents. Returns the differences; a missing
-    /// generation is one.
+    /// Compares the current generation with a payload: names, types, modes and contents. Returns the differences; a
+    /// missing generation is one.
     pub fn verify(&mut self, expected: &Payload, cancel: &CancellationToken) -> Result<Vec<String>, Error> {
         let Some(current) = self.current() else {
             return Ok(vec!["there is no current generation".to_owned()]);
@@ -45,7 +45,7 @@ impl Store {
             expected,
             self.options.writers,
             self.layout.is_git_sync,
-            self.stamps.can_tell(),
+            self.stamps.can_detect_writes(),
             cancel,
         );
         let mut differences = check.run(Check::shape)?;
@@ -170,7 +170,8 @@ impl<'a> Check<'a> {
         if path.is_empty() && self.modes {
             wrong_mode_of(fd).into_iter().for_each(|why| differs(format!("{}: {why}", shown(path, b""))));
         }
-        // Which names were found: entries first, then subdirectories. Flags, because a directory may have a million names.
+        // Which names were found: entries first, then subdirectories. Flags, because a directory may have a million
+        // names.
         let mut found = vec![false; entries.len() + dirs.len()];
         fsx::each(fd, |name, _| {
             let entry = entries.binary_search_by_key(&name.to_bytes(), |entry| all.name(entry));
@@ -240,7 +241,8 @@ impl<'a> Check<'a> {
     }
 }
 
-/// Returns what is wrong with a file's type, executable bits or size, if anything. `expected` is `None` for a directory.
+/// Returns what is wrong with a file's type, executable bits or size, if anything. `expected` is `None` for a
+/// directory.
 fn wrong_shape(expected: Option<(Kind, u64)>, stat: &rustix::fs::Stat) -> Option<String> {
     let wanted = match expected {
         None | Some((Kind::Submodule, _)) => FileType::Directory,
@@ -268,8 +270,8 @@ pub(super) fn wrong_mode_of(fd: impl AsFd) -> Option<String> {
     rustix::fs::fstat(fd).ok().and_then(|stat| wrong_mode(&stat))
 }
 
-/// Returns what is wrong with a mode if it denies reading or lets everybody write. Additional group bits are accepted: the
-/// kubelet sets them for `fsGroup`.
+/// Returns what is wrong with a mode if it denies reading or lets everybody write. Additional group bits are
+/// accepted: the kubelet sets them for `fsGroup`.
 fn wrong_mode(stat: &rustix::fs::Stat) -> Option<String> {
     let mode = stat.st_mode & 0o7777;
     let needed = match fsx::file_type(stat) {

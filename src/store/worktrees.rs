@@ -48,15 +48,15 @@ struct WorktreeNames {
     /// Its name once it is published.
     name: Name,
     /// Its name until step 5. After an exchange, the replaced generation has it.
-    first: Name,
+    initial: Name,
     /// True if the entry that has `name` now is the current generation.
-    serves: bool,
+    replaces_current: bool,
 }
 
 impl WorktreeNames {
     /// Returns true if step 5 exchanges two names.
     fn exchanges(&self) -> bool {
-        self.name != self.first
+        self.name != self.initial
     }
 }
 
@@ -69,9 +69,9 @@ impl Store {
         ready: Ready<'_, E>,
     ) -> Result<Published, E> {
         // 1
-        self.make_way(staged.own());
-        let spot = self.choose_names(&staged)?;
-        let mut record = staged.record(spot.name.clone(), now);
+        self.reap_excess(staged.unshared());
+        let names = self.choose_names(&staged)?;
+        let mut record = staged.record(names.name.clone(), now);
         record.lineage = None; // files are not shared in this layout, and names are reused
         if let Some(newest) = self.state.generations.first() {
             // Names give no order here, publication times do: they must grow even if the clock went back.
@@ -80,29 +80,31 @@ impl Store {
         }
         let before = self.state.clone();
         // 2
-        self.announce_worktree(&record, &spot).inspect_err(|_| self.forget(before.clone(), None))?;
+        self.announce_worktree(&record, &names)
+            .inspect_err(|_| self.restore_records(before.clone(), None))?;
         // 3, 4, 5
-        self.move_in(staged, &record, &spot, ready).inspect_err(|_| {
-            self.forget(before.clone(), Some(&spot.first));
-            self.withdraw(&spot.first, now);
+        self.move_in(staged, &record, &names, ready).inspect_err(|_| {
+            self.restore_records(before.clone(), Some(&names.initial));
+            self.withdraw(&names.initial, now);
         })?;
         // 6, 7
         let mut warnings = Vec::new();
-        match self.swap(&spot.name) {
+        match self.swap(&names.name) {
             Ok(()) => {}
-            Err(error) if spot.exchanges() && spot.serves => warnings.push(one_line(&error)),
+            Err(error) if names.exchanges() && names.replaces_current => warnings.push(one_line(&error)),
             Err(error) => {
-                if !spot.exchanges() {
-                    self.forget(before, Some(&spot.name));
+                if !names.exchanges() {
+                    self.restore_records(before, Some(&names.name));
                 }
-                self.withdraw(&spot.name, now);
+                self.withdraw(&names.name, now);
                 return Err(error.into());
             }
         }
-        let previous = self.state.current.replace(spot.name.clone());
-        let previous = if spot.exchanges() && spot.serves { Some(spot.first.clone()) } else { previous };
+        let previous = self.state.current.replace(names.name.clone());
+        let previous =
+            if names.exchanges() && names.replaces_current { Some(names.initial.clone()) } else { previous };
         // 8, 9
-        warnings.extend(self.clear_name(&spot).err().map(|error| one_line(&error)));
+        warnings.extend(self.clear_name(&names).err().map(|error| one_line(&error)));
         warnings.extend(self.finish_publication_steps(&Names::default(), previous.as_ref(), now));
         Ok(Published { current: record, previous, warnings })
     }
@@ -111,29 +113,35 @@ impl Store {
     fn choose_names(&mut self, staged: &Staged) -> Result<WorktreeNames, Error> {
         let name = Name::of(staged.revision());
         let failed = |act| Error::io(act, self.layout.place(&name));
-        let taken = fsx::stat(&self.layout.home, name.as_str()).map_err(failed("look at"))?.is_some();
-        let serves = self.layout.named()?.as_ref() == Some(&name);
+        let taken =
+            fsx::stat(&self.layout.generations_dir, name.as_str()).map_err(failed("look at"))?.is_some();
+        let replaces_current = self.layout.linked_generation()?.as_ref() == Some(&name);
         if !taken {
-            return Ok(WorktreeNames { first: name.clone(), name, serves: false });
+            return Ok(WorktreeNames { initial: name.clone(), name, replaces_current: false });
         }
         let free = self.free_name(&name)?;
         if self.probes.exchange {
-            return Ok(WorktreeNames { name, first: free, serves });
+            return Ok(WorktreeNames { name, initial: free, replaces_current });
         }
-        if serves {
-            return Ok(WorktreeNames { name: free.clone(), first: free, serves: false });
+        if replaces_current {
+            return Ok(WorktreeNames { name: free.clone(), initial: free, replaces_current: false });
         }
-        fsx::rename_new(&self.layout.home, name.as_str(), &self.layout.home, free.as_str())
-            .map_err(failed("rename"))?;
+        fsx::rename_new(
+            &self.layout.generations_dir,
+            name.as_str(),
+            &self.layout.generations_dir,
+            free.as_str(),
+        )
+        .map_err(failed("rename"))?;
         self.state.rename(&name, &free);
-        Ok(WorktreeNames { first: name.clone(), name, serves: false })
+        Ok(WorktreeNames { initial: name.clone(), name, replaces_current: false })
     }
 
     /// Step 2: records what is being published and what it replaces.
-    fn announce_worktree(&mut self, record: &GenerationRecord, spot: &WorktreeNames) -> Result<(), Error> {
-        self.state.publishing = Some(spot.name.clone());
-        self.state.replacing = spot.exchanges().then(|| spot.first.clone());
-        self.state.rename(&spot.name, &spot.first);
+    fn announce_worktree(&mut self, record: &GenerationRecord, names: &WorktreeNames) -> Result<(), Error> {
+        self.state.publishing = Some(names.name.clone());
+        self.state.replacing = names.exchanges().then(|| names.initial.clone());
+        self.state.rename(&names.name, &names.initial);
         self.state.put(record.clone());
         self.save()
     }
@@ -143,23 +151,24 @@ impl Store {
         &mut self,
         staged: Staged,
         record: &GenerationRecord,
-        spot: &WorktreeNames,
+        names: &WorktreeNames,
         ready: Ready<'_, E>,
     ) -> Result<(), E> {
         let layout = &self.layout;
-        let home = &layout.home;
-        let place = layout.place(&spot.first);
+        let worktrees = &layout.generations_dir;
+        let place = layout.place(&names.initial);
         // 3
-        fsx::rename_new(&layout.staging, staged.name(), home, spot.first.as_str())
+        fsx::rename_new(&layout.staging, staged.name(), worktrees, names.initial.as_str())
             .map_err(Error::io("rename the staged directory to", &place))?;
-        staged.was_moved();
-        self.sync_home()?;
+        staged.mark_moved();
+        self.sync_worktrees()?;
         // 4
         ready(record, &place)?;
         // 5
-        if spot.exchanges() {
-            let failed = Error::io("put the new generation in the place of", layout.place(&spot.name));
-            let done = fsx::exchange(home, spot.first.as_str(), home, spot.name.as_str()).map_err(failed)?;
+        if names.exchanges() {
+            let failed = Error::io("put the new generation in the place of", layout.place(&names.name));
+            let done = fsx::exchange(worktrees, names.initial.as_str(), worktrees, names.name.as_str())
+                .map_err(failed)?;
             if !done {
                 let source = std::io::Error::other("the file system cannot exchange two names any more");
                 return Err(Error::Io { act: "exchange", path: place, source }.into());
@@ -168,32 +177,32 @@ impl Store {
         Ok(())
     }
 
-    /// After an exchange: the replaced entry is a retired generation if it has a record. Otherwise it was not a generation,
-    /// and goes to the trash.
-    fn clear_name(&mut self, spot: &WorktreeNames) -> Result<(), Error> {
+    /// After an exchange: the replaced entry is a retired generation if it has a record. Otherwise it was not a
+    /// generation, and goes to the trash.
+    fn clear_name(&mut self, names: &WorktreeNames) -> Result<(), Error> {
         self.state.replacing = None;
-        if !spot.exchanges() {
+        if !names.exchanges() {
             return Ok(());
         }
-        if self.state.record(&spot.first).is_none() {
-            let failed = Error::io("move to the trash", self.layout.place(&spot.first));
-            self.trash.put(&self.layout.home, spot.first.as_str(), None).map_err(failed)?;
+        if self.state.record(&names.initial).is_none() {
+            let failed = Error::io("move to the trash", self.layout.place(&names.initial));
+            self.trash.put(&self.layout.worktrees, names.initial.as_str(), None).map_err(failed)?;
         }
-        self.sync_home()
+        self.sync_worktrees()
     }
 
     /// Syncs `.worktrees`.
-    fn sync_home(&self) -> Result<(), Error> {
+    fn sync_worktrees(&self) -> Result<(), Error> {
         if self.options.durability == Durability::None {
             return Ok(());
         }
-        fsx::sync_dir(&self.layout.home)
+        fsx::sync_dir(&self.layout.generations_dir)
             .map_err(Error::io("sync", self.layout.at(crate::generation::WORKTREES)))
     }
 
-    /// Restores these records, with `publishing` set to the generation that recovery has to undo. The state file may have
-    /// other content.
-    fn forget(&mut self, before: State, publishing: Option<&Name>) {
+    /// Restores these records, with `publishing` set to the generation that recovery has to undo. The state file may
+    /// have other content.
+    fn restore_records(&mut self, before: State, publishing: Option<&Name>) {
         self.state = before;
         self.state.publishing = publishing.cloned();
         self.unsaved = true;

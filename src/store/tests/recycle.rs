@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::payload::testing::delta;
-use crate::store::reap::Need;
+use crate::store::reap::RequiredSpace;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
@@ -311,10 +311,10 @@ fn what_goes_for_room_or_is_over_a_ceiling_is_deleted() {
     publish(&mut store, &some("2"));
     // Its grace is over when room is made for something else: it has to give room.
     let mut waits = |ceiling: Option<u64>| {
-        let need = Need { bytes: 1, entries: 1 };
+        let need = RequiredSpace { bytes: 1, entries: 1 };
         store.options.retention.grace = Duration::ZERO;
         store.options.retention.max_bytes = ceiling;
-        store.make_way(need);
+        store.reap_excess(need);
         store.waits_for_recycling().is_some()
     };
     assert!(!waits(None));
@@ -323,7 +323,7 @@ fn what_goes_for_room_or_is_over_a_ceiling_is_deleted() {
     drop(store);
     let world = World::new();
     let mut store = waiting(&world);
-    store.options.retention.max_bytes = Some(store.on_disk(Need::of(store.current().unwrap())) + 1);
+    store.options.retention.max_bytes = Some(store.on_disk(RequiredSpace::of(store.current().unwrap())) + 1);
     assert!(store.spare_task().is_none());
     assert_eq!((store.waits_for_recycling(), store.spare_bytes()), (None, 0));
 }
