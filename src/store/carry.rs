@@ -225,7 +225,8 @@ mod tests {
             let options = WriteOptions { threads: 2, group_write: false };
             let dir = tempfile::tempdir().unwrap();
             let place = fsx::open_dir_at_path(dir.path()).unwrap();
-            let (blobs, cancel) = (Blobs::of(&steps.iter().collect::<Vec<_>>()), CancellationToken::new());
+            let blobs = Blobs::of(&steps.iter().collect::<Vec<_>>());
+            let cancel = CancellationToken::new();
             let first = payload(&steps[0], rules).unwrap();
             let mut top =
                 stage::write(place.as_fd(), "0".as_ref(), &first, &blobs, &options, &cancel).unwrap();

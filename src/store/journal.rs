@@ -248,7 +248,8 @@ mod tests {
         let acts = if rustix::process::geteuid().is_root() { &acts[..] } else { &acts[..2] };
         for (number, act) in acts.iter().enumerate() {
             let mut file = File::new();
-            let (first, path) = (file.now(), file.dir.path().join("0"));
+            let first = file.now();
+            let path = file.dir.path().join("0");
             later();
             let before = file.stat();
             act(&path);

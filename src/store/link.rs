@@ -78,7 +78,8 @@ impl PublishedLink {
         }
         let dir = fsx::open_dir_at_path(&at).map_err(Error::io("open the directory", &at))?;
         let generations_dir = root.join(WORKTREES);
-        let (name, tmp) = (name.to_owned(), temporary(name));
+        let tmp = temporary(name);
+        let name = name.to_owned();
         Ok(Self {
             dir,
             to_generations: relative_path(&at, &generations_dir),

@@ -136,7 +136,8 @@ impl Store {
     /// Removes what step 5 of a publication left behind.
     fn drop_stale_tmp(&self, found: &mut Recovered) -> Result<(), Error> {
         let link = &self.layout.link;
-        let (tmp, path) = (&link.tmp, link.dir_path().join(&link.tmp));
+        let tmp = &link.tmp;
+        let path = link.dir_path().join(tmp);
         match fsx::read_link(&link.dir, tmp.as_os_str()).map_err(Error::io("look at", &path))? {
             Link::Absent => {}
             Link::To(target) if link.named_by(&target).is_some() => {

@@ -314,7 +314,8 @@ mod tests {
         fn a_spare_carried_through_deltas_equals_a_fresh_write(steps in prop::collection::vec(trees(), 2..8)) {
             let dir = tempfile::tempdir().unwrap();
             let place = fsx::open_dir_at_path(dir.path()).unwrap();
-            let (blobs, cancel) = (Blobs::of(&steps.iter().collect::<Vec<_>>()), CancellationToken::new());
+            let blobs = Blobs::of(&steps.iter().collect::<Vec<_>>());
+            let cancel = CancellationToken::new();
             make(dir.path(), Origin::Copy, &steps[0], "one").unwrap();
             let taken = take(place.as_fd(), place.as_fd(), "carried").unwrap();
             for (at, pair) in steps.windows(2).enumerate() {

@@ -50,7 +50,8 @@ struct RecordFacts {
 
 impl RecordFacts {
     fn of((revision, tree): (Revision, ObjectId), selection: &str, need: RequiredSpace) -> Self {
-        let (sources, selection) = (BTreeMap::new(), selection.to_owned());
+        let sources = BTreeMap::new();
+        let selection = selection.to_owned();
         Self { revision, sources, tree, selection, need, unshared: need, lineage: None, directories: None }
     }
 }

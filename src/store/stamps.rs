@@ -82,7 +82,8 @@ impl Stamps {
         let steps = journal.clock_steps();
         let top = Stamp::mtime_of(&rustix::fs::fstat(top)?);
         let since = file_system_time(scratch)?;
-        let (journal, made) = (Arc::clone(journal), Some(Instant::now()));
+        let journal = Arc::clone(journal);
+        let made = Some(Instant::now());
         Ok(Self { journal, steps, made, since, top, dirs: Vec::new() })
     }
 

@@ -186,7 +186,7 @@ impl Store {
         }
         if self.state.record(&names.initial).is_none() {
             let failed = Error::io("move to the trash", self.layout.place(&names.initial));
-            self.trash.put(&self.layout.worktrees, names.initial.as_str(), None).map_err(failed)?;
+            self.trash.put(&self.layout.generations_dir, names.initial.as_str(), None).map_err(failed)?;
         }
         self.sync_worktrees()
     }

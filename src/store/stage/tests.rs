@@ -1,4 +1,4 @@
-//! The tree writer, from memory to real directories.
+//! The tree writer, with blobs in memory and real directories.
 
 use super::*;
 use crate::payload::testing::{Blobs, Tree, expected, id_of, payload, read_back, tree};
@@ -148,7 +148,7 @@ fn cancelling_stops_before_the_next_entry() {
     assert!(!dir.path().join("new/empty").exists());
 }
 
-/// Blobs of which reading one cancels.
+/// Blobs of which reading a certain one cancels the work.
 struct Cancelling(Blobs, CancellationToken);
 
 impl BlobSource for Cancelling {
@@ -178,7 +178,7 @@ impl BlobReader for CancellingReader<'_> {
 fn cancelling_stops_each_thread_within_a_megabyte() {
     let dir = tempfile::tempdir().unwrap();
     let parent = fsx::open_dir_at_path(dir.path()).unwrap();
-    let most = (LOOK / LEAST) as usize * OPTIONS.threads;
+    let most = (CHECK_INTERVAL / MIN_COUNTED) as usize * OPTIONS.threads;
     let all: Tree = (0..2 * most).map(|n| (format!("{n}").into_bytes(), (Kind::File, vec![b'.']))).collect();
     let cancel = CancellationToken::new();
     let blobs = Cancelling(Blobs::of(&[&all]), cancel.clone());
