@@ -1,5 +1,5 @@
-//! Plants every kind of foreign file under each of our names: a start needs no operator for it, never blocks, and deletes
-//! nothing foreign.
+//! Plants every kind of foreign file under each of our names: a start needs no operator for it, never blocks, and
+//! deletes nothing foreign.
 
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;

@@ -8,8 +8,8 @@ fn after(seconds: u64) -> Now {
     later(&clock::now(), seconds)
 }
 
-/// Returns the time `seconds` after `than`. If `than` is before a retirement, that is too early to end a grace period of
-/// `seconds`, however slow the machine is.
+/// Returns the time `seconds` after `than`. If `than` is before a retirement, that is too early to end a grace period
+/// of `seconds`, however slow the machine is.
 fn later(than: &Now, seconds: u64) -> Now {
     Now { boottime: than.boottime + Duration::from_secs(seconds), ..than.clone() }
 }
