@@ -166,8 +166,9 @@ impl Store {
         self.finish_staging(place, dir, facts, unsynced, stamps).map(Some)
     }
 
-    /// Makes the written tree durable. After a failed sync it is unknown what reached the disk, and a second sync would
-    /// succeed (the kernel reports a write-back error once). Therefore the tree is dropped and the sync never retried.
+    /// Adds the `.git` file in git-sync's layout, and makes the written tree durable. After a failed sync it is unknown
+    /// what reached the disk, and a second sync would succeed (the kernel reports a write-back error once). Therefore
+    /// the tree is dropped and the sync never retried.
     fn finish_staging(
         &self,
         place: StagingDir,
