@@ -1,7 +1,7 @@
 //! Wires the program together: builds the store, the mirror, the listener, the hooks and the sync loop from valid
 //! [`Settings`], in reading order, and runs them until the process ends.
 //!
-//! [`sync`] publishes into a root, and applies ConfigMaps too if there are rules; [`follow`] applies ConfigMaps without
+//! [`sync()`] publishes into a root, and applies ConfigMaps too if there are rules; [`follow`] applies ConfigMaps without
 //! a root. Both exit with an [`Error`] that has hints for the operator. All decisions are made in the modules that are
 //! wired here.
 
