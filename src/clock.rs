@@ -33,7 +33,7 @@ pub fn now() -> Now {
 }
 
 /// The kernel's id of this boot, read once; empty if `/proc` is not mounted. Callers must not treat two empty ids as
-/// the same boot ([`crate::generation::GenerationRecord`] does not trust boot times then).
+/// the same boot ([`crate::generation::GenerationRecord::is_trusted`] does not).
 fn boot_id() -> String {
     static ID: std::sync::OnceLock<String> = std::sync::OnceLock::new();
     ID.get_or_init(|| {
