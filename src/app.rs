@@ -1,10 +1,11 @@
 //! Wires the program together: builds the store, the mirror, the listener, the hooks and the sync loop from valid
 //! [`Settings`], in reading order, and runs them until the process ends.
 //!
-//! [`sync()`] publishes into a root, and applies ConfigMaps too if there are rules; [`follow`] applies ConfigMaps without
-//! a root. Both exit with an [`Error`] that has hints for the operator. All decisions are made in the modules that are
-//! wired here.
+//! [`sync()`] publishes into a root, and applies ConfigMaps too if there are rules; [`follow`] applies ConfigMaps
+//! without a root. Both exit with an [`Error`] that has hints for the operator. All decisions are made in the modules
+//! that are wired here.
 
+mod allocator;
 mod delayed_trigger;
 mod ledger;
 mod listener;
@@ -157,38 +158,6 @@ fn system(act: &'static str) -> impl FnOnce(std::io::Error) -> Error {
     move |source| Error::System { act, source }
 }
 
-/// Limits glibc to one malloc arena, so that the memory at rest does not grow. By default glibc makes an arena for
-/// each of a process's first threads, up to eight per processor, and every publication fragments all of them a little.
-/// The few threads that share the one arena mostly wait for files.
-#[cfg(target_env = "gnu")]
-#[expect(unsafe_code, reason = "mallopt(3) has no safe form")]
-fn limit_heaps() {
-    // SAFETY: mallopt(3) is called before other threads are started. If it fails, the default stays.
-    unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
-}
-
-/// Starts jemalloc's background thread, which returns freed memory to the kernel (src/musl.rs says why). If the thread
-/// cannot be started, memory is returned on later allocations.
-#[cfg(target_env = "musl")]
-#[expect(unsafe_code, reason = "mallctl(3) has no safe form")]
-fn limit_heaps() {
-    let set = |mut on: bool| {
-        let value = (&raw mut on).cast();
-        let none = std::ptr::null_mut();
-        // SAFETY: the name ends with NUL, and jemalloc(3) documents this setting as a bool.
-        unsafe {
-            let name = c"background_thread".as_ptr();
-            tikv_jemalloc_sys::mallctl(name, none, std::ptr::null_mut(), value, size_of::<bool>())
-        }
-    };
-    if set(true) != 0 {
-        set(false); // else every thread would leave the purging to a background thread that does not run
-    }
-}
-
-#[cfg(not(any(target_env = "gnu", target_env = "musl")))]
-fn limit_heaps() {}
-
 /// Runs `treeswap sync` with a root. With rules, each published revision is applied to the clusters, too. `lines` is
 /// the effective configuration and `warnings` are about it; both are logged at the start.
 pub fn sync(
@@ -219,7 +188,7 @@ fn run_process<T>(
     warnings: &[String],
     run: impl FnOnce(&Runtime, Settings) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    limit_heaps();
+    allocator::limit_heaps();
     // Credentials are in memory and must not get into a core file.
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);

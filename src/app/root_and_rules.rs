@@ -1,4 +1,5 @@
-//! `treeswap sync` with a root and rules: every revision that is published in the root is also delivered to the clusters.
+//! `treeswap sync` with a root and rules: every revision that is published in the root is also delivered to the
+//! clusters.
 //!
 //! The root comes first. Its sync loop polls, fetches and publishes as if there were no rules. A delivery begins when
 //! the root has a new revision; when the delivery needs the remote's newest revision, it triggers an attempt of the
@@ -11,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Rules;
-use super::rules_only::{DELIVERY_LIMIT, DENIED_RETRY, DeliveryReporter};
+use super::rules_only::{DeliveryReporter, rhythm};
 use crate::deliver::{self, LoopEvent, Rhythm};
 use crate::mirror::Objects;
 use crate::phase::Trigger;
@@ -38,16 +39,7 @@ impl RootDelivery {
         reporter: DeliveryReporter,
     ) -> Self {
         let newest = sync.newest();
-        let rhythm = Rhythm {
-            period: None,
-            min_interval: pace.min_interval,
-            resync: rules.resync,
-            denied: DENIED_RETRY,
-            backoff: pace.backoff,
-            jitter: pace.jitter,
-            limit: DELIVERY_LIMIT,
-            once: false,
-        };
+        let rhythm = rhythm(&rules, pace);
         let source = Published::new(newest.clone(), sync.history(), objects, rules.planner.clone());
         let source = Arc::new(source);
         Self { rules, source, newest, rhythm, reporter }

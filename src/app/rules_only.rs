@@ -20,6 +20,7 @@ use crate::cluster::Clusters;
 use crate::config::Settings;
 use crate::deliver::{self, LoopEvent, Report, Rhythm};
 use crate::desired::Planner;
+use crate::phase::machine::Timing;
 use crate::phase::{Applied, Attempt, LastAnswer, Outcome, SourceStatus, Status, Trigger};
 use crate::repeats::{Repeats, suppressed};
 use crate::sources::{Remote, Requests, SetOptions, SourceError, Upstream};
@@ -27,10 +28,10 @@ use crate::telemetry::metrics::{Metrics, ResultLabel, Shown, SourceLabel};
 use crate::{admin, clock, human};
 
 /// The time limit of one delivery; also the default of `treeswap apply --timeout`.
-pub(super) const DELIVERY_LIMIT: Duration = Duration::from_secs(15 * 60);
+const DELIVERY_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// Pause before a write is tried again that a cluster denied, which an operator has to repair.
-pub(super) const DENIED_RETRY: Duration = Duration::from_secs(60);
+const DENIED_RETRY: Duration = Duration::from_secs(60);
 
 /// How long after its announced next report the loop counts as hanging.
 const LIVENESS_SLACK: Duration = Duration::from_secs(60);
@@ -48,6 +49,20 @@ pub struct Rules {
     pub planner: Planner,
     /// The period after which all targets are compared again although nothing changed.
     pub resync: Duration,
+}
+
+/// When deliveries beside a root run: without polling, and until the process drains.
+pub(super) fn rhythm(rules: &Rules, pace: Timing) -> Rhythm {
+    Rhythm {
+        period: None,
+        min_interval: pace.min_interval,
+        resync: rules.resync,
+        denied: DENIED_RETRY,
+        backoff: pace.backoff,
+        jitter: pace.jitter,
+        limit: DELIVERY_LIMIT,
+        once: false,
+    }
 }
 
 /// Delivers until the process drains, which returns `None`, or once with `--one-time`, which returns the report.
@@ -88,16 +103,7 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
     let options = rules.options.clone().naming(upstream.repository().as_deref());
     let source = Arc::new(Remote::new(upstream, rules.planner.clone()).map_err(system("start a thread"))?);
     let pace = settings.sync.pace;
-    let rhythm = Rhythm {
-        period: Some(pace.period),
-        min_interval: pace.min_interval,
-        resync: rules.resync,
-        denied: DENIED_RETRY,
-        backoff: pace.backoff,
-        jitter: pace.jitter,
-        limit: DELIVERY_LIMIT,
-        once,
-    };
+    let rhythm = Rhythm { period: Some(pace.period), once, ..rhythm(rules, pace) };
     let mut reporter = DeliveryReporter {
         beside: false,
         ..DeliveryReporter::with_root(status, metrics, LedgerKeeper::default(), &rules.clusters)

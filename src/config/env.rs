@@ -2,8 +2,7 @@
 //!
 //! A flag wins over `TREESWAP_<NAME>`, that over `GITSYNC_<NAME>` (for flags that git-sync has too), that over the
 //! default. An unknown variable with one of these prefixes is a warning, not an error: the kubelet itself sets
-//! `TREESWAP_PORT`,
-//! `TREESWAP_SERVICE_HOST` and the like if there is a Service called `treeswap`.
+//! `TREESWAP_PORT`, `TREESWAP_SERVICE_HOST` and the like if there is a Service called `treeswap`.
 
 use std::collections::BTreeMap;
 

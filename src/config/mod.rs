@@ -4,9 +4,9 @@
 //! Files, from the ground up: `values` parses single values; `origin` records where a value came from; `personality`
 //! has the defaults, ours and git-sync's; `json` parses `--credential`; `gitsync` parses git-sync's command line;
 //! `env` reads environment variables; `args` declares the flags for clap; `check` has the common checks of a value;
-//! `credentials`,
-//! `git_config` and `hooks` validate their flags; `sources` validates `--sources`; `settings` validates everything else and
-//! makes the options of each module; `print` shows the effective configuration without secrets; `error` has the errors.
+//! `credentials`, `git_config` and `hooks` validate their flags; `sources` validates `--sources`; `settings` validates
+//! everything else and makes the options of each module; `print` shows the effective configuration without secrets;
+//! `error` has the errors.
 
 mod args;
 mod check;
