@@ -20,7 +20,7 @@ pub(crate) struct Repeats(Option<LastLogged>);
 struct LastLogged {
     text: String,
     /// When it is due again.
-    again: Instant,
+    due: Instant,
     /// The current interval.
     interval: Duration,
     /// How many times it was suppressed since it was logged last.
@@ -33,19 +33,19 @@ impl Repeats {
     pub(crate) fn should_log(&mut self, text: &str) -> Option<u64> {
         let now = Instant::now();
         match &mut self.0 {
-            Some(last) if last.text == text && now < last.again => {
+            Some(last) if last.text == text && now < last.due => {
                 last.suppressed += 1;
                 None
             }
             Some(last) if last.text == text => {
                 last.interval = (last.interval * 2).min(CEILING);
-                last.again = now + last.interval;
+                last.due = now + last.interval;
                 Some(std::mem::take(&mut last.suppressed))
             }
             _ => {
                 let text = text.to_owned();
-                let again = now + FIRST;
-                self.0 = Some(LastLogged { text, again, interval: FIRST, suppressed: 0 });
+                let due = now + FIRST;
+                self.0 = Some(LastLogged { text, due, interval: FIRST, suppressed: 0 });
                 Some(0)
             }
         }

@@ -39,7 +39,7 @@ const LIVENESS_SLACK: Duration = Duration::from_secs(60);
 /// At most this many failed targets are listed in the status and in the log.
 const MAX_LISTED: usize = 100;
 
-/// What is delivered, to which clusters, and how.
+/// The rules of ConfigMaps and the clusters that they are applied to.
 pub struct Rules {
     /// The clusters that the rules name.
     pub clusters: Clusters,

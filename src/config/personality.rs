@@ -32,7 +32,7 @@ macro_rules! defaults {
 }
 
 defaults! {
-    // What is published, and how. git-sync has no ceilings: ours are wide there.
+    // Content and retention. git-sync has no ceiling on generations, so ours is high there.
     LAYOUT = "layout": "kubelet", "git-sync";
     SUBMODULES = "submodules": "off", "recursive";
     SYMLINKS = "symlinks": "safe", "keep";
@@ -40,15 +40,15 @@ defaults! {
     GIT_GC = "git-gc": "auto", "always";
     GRACE = "grace": "30s", "0s";
     MAX_GENERATIONS = "max-generations": "8", "1000";
-    // How often.
+    // Pace.
     MIN_INTERVAL = "min-interval": "5s", "0s";
     JITTER = "jitter": "0.1", "0";
     MAX_FAILURES = "max-failures": "", "0";
     SYNC_ON_SIGNAL = "sync-on-signal": "SIGHUP", "";
-    // What is shown.
+    // Metrics and log.
     HTTP_METRICS = "http-metrics": "true", "false";
     LOG_FORMAT = "log-format": "auto", "git-sync";
-    // How large.
+    // Limits. git-sync has none, so ours are high there.
     MAX_FETCH_BYTES = "max-fetch-bytes": "4Gi", "64Gi";
     MAX_MIRROR_BYTES = "max-mirror-bytes": "4Gi", "64Gi";
     MAX_TREE_BYTES = "max-tree-bytes": "4Gi", "64Gi";

@@ -89,8 +89,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Validates everything that can be validated without I/O on the remote or the root. The order of the checks is
-    /// git-sync's, so that of several errors the same one is reported.
+    /// Validates everything that can be validated without network access and without changing anything. The order of
+    /// the checks is git-sync's, so that of several errors the same one is reported.
     pub fn new(args: &Args, origins: &Origins, hidden: &Hidden) -> Result<Self, Error> {
         let check = Check { args, origins };
         let root = check.root()?;

@@ -13,10 +13,10 @@ use core::cmp::Ordering;
 const VECTOR: usize = 16;
 
 /// Bytes copied by one iteration of a copy loop.
-const TURN: usize = 64;
+const BLOCK: usize = 64;
 
 /// Copies of up to this many bytes use no loop.
-const STRAIGHT: usize = 128;
+const SHORT: usize = 128;
 
 /// Copies between ranges that do not overlap.
 ///
@@ -26,7 +26,7 @@ const STRAIGHT: usize = 128;
 #[cfg_attr(not(test), unsafe(export_name = "memcpy"))]
 pub(super) unsafe extern "C" fn copy(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
     // SAFETY: as promised by the caller.
-    unsafe { if bytes <= STRAIGHT { straight(to, from, bytes) } else { forwards(to, from, bytes) } }
+    unsafe { if bytes <= SHORT { copy_short(to, from, bytes) } else { copy_forwards(to, from, bytes) } }
     to
 }
 
@@ -39,12 +39,12 @@ pub(super) unsafe extern "C" fn copy(to: *mut u8, from: *const u8, bytes: usize)
 pub(super) unsafe extern "C" fn copy_overlapping(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
     // SAFETY: as promised by the caller.
     unsafe {
-        if bytes <= STRAIGHT {
-            straight(to, from, bytes);
+        if bytes <= SHORT {
+            copy_short(to, from, bytes);
         } else if (to as usize).wrapping_sub(from as usize) >= bytes {
-            forwards(to, from, bytes); // the destination begins before the source, or at or after its end
+            copy_forwards(to, from, bytes); // the destination begins before the source, or at or after its end
         } else {
-            backwards(to, from, bytes);
+            copy_backwards(to, from, bytes);
         }
     }
     to
@@ -132,13 +132,13 @@ unsafe fn store(to: *mut u8, vector: __m128i) {
     unsafe { _mm_storeu_si128(to.cast(), vector) }
 }
 
-/// Copies at most [`STRAIGHT`] bytes; everything is loaded before anything is stored.
+/// Copies at most [`SHORT`] bytes; everything is loaded before anything is stored.
 ///
 /// # Safety
 ///
 /// As [`copy`]'s; the ranges may overlap.
 #[inline(always)]
-unsafe fn straight(to: *mut u8, from: *const u8, bytes: usize) {
+unsafe fn copy_short(to: *mut u8, from: *const u8, bytes: usize) {
     /// Copies the first and the last integer of this type; they overlap if `bytes` is less than twice its size.
     macro_rules! ends {
         ($number:ty) => {{
@@ -173,10 +173,10 @@ unsafe fn straight(to: *mut u8, from: *const u8, bytes: usize) {
                 store(to.add(rest + VECTOR), last.1);
             }
             _ => {
-                let first = turn(from);
-                let last = turn(from.add(bytes - TURN));
-                store_turn(to, first);
-                store_turn(to.add(bytes - TURN), last);
+                let first = load_block(from);
+                let last = load_block(from.add(bytes - BLOCK));
+                store_block(to, first);
+                store_block(to.add(bytes - BLOCK), last);
             }
         }
     }
@@ -186,23 +186,23 @@ unsafe fn straight(to: *mut u8, from: *const u8, bytes: usize) {
 ///
 /// # Safety
 ///
-/// As [`copy`]'s; `bytes` is greater than [`TURN`], and if the ranges overlap, `to` is the lower address.
-unsafe fn forwards(to: *mut u8, from: *const u8, bytes: usize) {
+/// As [`copy`]'s; `bytes` is greater than [`BLOCK`], and if the ranges overlap, `to` is the lower address.
+unsafe fn copy_forwards(to: *mut u8, from: *const u8, bytes: usize) {
     // SAFETY: an iteration begins only where a whole block is left. The last block was loaded before the iterations
     // could have overwritten it.
     unsafe {
-        let rest = bytes - TURN;
-        let last = turn(from.add(rest));
+        let rest = bytes - BLOCK;
+        let last = load_block(from.add(rest));
         let mut at = 0;
         while at < rest {
-            let vectors = turn(from.add(at));
+            let vectors = load_block(from.add(at));
             // Keeps the compiler from recognising the loop and replacing it by a call of memmove, which is this
             // function.
             asm!("", options(nostack, preserves_flags));
-            store_turn(to.add(at), vectors);
-            at += TURN;
+            store_block(to.add(at), vectors);
+            at += BLOCK;
         }
-        store_turn(to.add(rest), last);
+        store_block(to.add(rest), last);
     }
 }
 
@@ -210,40 +210,40 @@ unsafe fn forwards(to: *mut u8, from: *const u8, bytes: usize) {
 ///
 /// # Safety
 ///
-/// As [`copy`]'s; `bytes` is greater than [`TURN`], and if the ranges overlap, `to` is the higher address.
-unsafe fn backwards(to: *mut u8, from: *const u8, bytes: usize) {
-    // SAFETY: as in `forwards`, in descending order.
+/// As [`copy`]'s; `bytes` is greater than [`BLOCK`], and if the ranges overlap, `to` is the higher address.
+unsafe fn copy_backwards(to: *mut u8, from: *const u8, bytes: usize) {
+    // SAFETY: as in `copy_forwards`, in descending order.
     unsafe {
-        let first = turn(from);
+        let first = load_block(from);
         let mut left = bytes;
-        while left > TURN {
-            left -= TURN;
-            let vectors = turn(from.add(left));
+        while left > BLOCK {
+            left -= BLOCK;
+            let vectors = load_block(from.add(left));
             asm!("", options(nostack, preserves_flags)); // as above
-            store_turn(to.add(left), vectors);
+            store_block(to.add(left), vectors);
         }
-        store_turn(to, first);
+        store_block(to, first);
     }
 }
 
-/// Loads a block of [`TURN`] bytes.
+/// Loads a block of [`BLOCK`] bytes.
 ///
 /// # Safety
 ///
-/// `from` is valid for reads of [`TURN`] bytes.
+/// `from` is valid for reads of [`BLOCK`] bytes.
 #[inline(always)]
-unsafe fn turn(from: *const u8) -> [__m128i; TURN / VECTOR] {
+unsafe fn load_block(from: *const u8) -> [__m128i; BLOCK / VECTOR] {
     // SAFETY: as promised by the caller.
     unsafe { [load(from), load(from.add(16)), load(from.add(32)), load(from.add(48))] }
 }
 
-/// Stores a block of [`TURN`] bytes.
+/// Stores a block of [`BLOCK`] bytes.
 ///
 /// # Safety
 ///
-/// `to` is valid for writes of [`TURN`] bytes.
+/// `to` is valid for writes of [`BLOCK`] bytes.
 #[inline(always)]
-unsafe fn store_turn(to: *mut u8, vectors: [__m128i; TURN / VECTOR]) {
+unsafe fn store_block(to: *mut u8, vectors: [__m128i; BLOCK / VECTOR]) {
     // SAFETY: as promised by the caller.
     unsafe {
         store(to, vectors[0]);

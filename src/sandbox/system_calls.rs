@@ -24,10 +24,10 @@ const ARCH: u32 = 0xc000_00b7;
 
 /// Refused on every processor.
 const REFUSED: &[i64] = &[
-    // Other programs.
+    // Executing programs.
     libc::SYS_execve,
     libc::SYS_execveat,
-    // The network, and sockets of this machine.
+    // The network, and local sockets.
     libc::SYS_socket,
     libc::SYS_socketpair,
     libc::SYS_connect,
@@ -58,7 +58,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_sched_setscheduler,
     libc::SYS_migrate_pages,
     libc::SYS_move_pages,
-    // Memory and queues that processes share.
+    // Memory, semaphores and queues shared between processes.
     libc::SYS_shmget,
     libc::SYS_shmat,
     libc::SYS_shmctl,
@@ -87,7 +87,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_fsconfig,
     libc::SYS_fsmount,
     libc::SYS_fspick,
-    // The kernel's own machinery.
+    // Kernel subsystems and administration.
     libc::SYS_bpf,
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
@@ -118,7 +118,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_clock_settime,
     libc::SYS_clock_adjtime,
     libc::SYS_adjtimex,
-    // Being somebody else.
+    // Changing the user, the group or capabilities.
     libc::SYS_setuid,
     libc::SYS_setgid,
     libc::SYS_setreuid,
@@ -129,7 +129,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_setfsgid,
     libc::SYS_setgroups,
     libc::SYS_capset,
-    // Of files, what Landlock does not see, or not in its first versions.
+    // Changes to files that Landlock does not control, or not in its first versions.
     libc::SYS_fchmodat,
     FCHMODAT2,
     libc::SYS_fchown,

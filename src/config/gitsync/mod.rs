@@ -122,17 +122,17 @@ pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 ///
 /// # Errors
 /// When a variable or an argument is malformed.
-pub fn read(sync: &Command, arguments: &[String], look: Lookup<'_>) -> Result<Call, Fault> {
+pub fn read(sync: &Command, arguments: &[String], lookup: Lookup<'_>) -> Result<Call, Fault> {
     let mut values = Values::default();
     let mut notes = Vec::new();
     for flag in FLAGS.iter().chain(OLD) {
-        if let Some(given) = value_from_environment(flag, look, &mut notes)? {
+        if let Some(given) = value_from_environment(flag, lookup, &mut notes)? {
             values.set(flag.name, given);
         }
     }
-    let hidden = read_hidden(look, &mut notes)?;
+    let hidden = read_hidden(lookup, &mut notes)?;
     // If both variables are set, ours wins. clap reads it together with the flags of `sync`.
-    let ours = |flag: &str| look(&variable("TREESWAP", flag)).is_some();
+    let ours = |flag: &str| lookup(&variable("TREESWAP", flag)).is_some();
     values.0.retain(|name, _| flag_named(name).is_none_or(|flag| !ours(flag.here())));
     let mut parsed = ParsedFlags { values, own: Vec::new(), asked: [false; 3], hidden };
     for (name, value) in
@@ -174,11 +174,11 @@ fn known_flags(sync: &Command) -> Vec<FlagSpec> {
 /// The value of a flag from the environment, if one of its variables is set.
 fn value_from_environment(
     flag: &Flag,
-    look: Lookup<'_>,
+    lookup: Lookup<'_>,
     notes: &mut Vec<String>,
 ) -> Result<Option<SourcedValue>, Fault> {
     let newest = flag.variable().filter(|_| flag_named(flag.name).is_some());
-    let Some((name, value)) = read_variable(newest.as_deref(), flag.older, look, notes)? else {
+    let Some((name, value)) = read_variable(newest.as_deref(), flag.older, lookup, notes)? else {
         return Ok(None);
     };
     match flag.kind.check(&value) {
@@ -197,11 +197,11 @@ fn value_from_environment(
 fn read_variable(
     newest: Option<&str>,
     older: &[&str],
-    look: Lookup<'_>,
+    lookup: Lookup<'_>,
     notes: &mut Vec<String>,
 ) -> Result<Option<(String, String)>, Fault> {
     let set: Vec<&str> =
-        newest.into_iter().chain(older.iter().copied()).filter(|name| look(name).is_some()).collect();
+        newest.into_iter().chain(older.iter().copied()).filter(|name| lookup(name).is_some()).collect();
     let Some(&winner) = set.last() else { return Ok(None) };
     if let Some(newest) = newest {
         for old in set.iter().filter(|name| **name != newest) {
@@ -211,7 +211,7 @@ fn read_variable(
             notes.push(format!("${} is overridden by ${winner}", set[0]));
         }
     }
-    let text = look(winner).and_then(|value| value.into_string().ok());
+    let text = lookup(winner).and_then(|value| value.into_string().ok());
     match text {
         Some(text) => Ok(Some((winner.to_owned(), text))),
         None => Err(Fault::Environment(format!("invalid value for ${winner}: it is not UTF-8"))),
@@ -219,11 +219,11 @@ fn read_variable(
 }
 
 /// Reads the secrets that only variables can hold; our variables win over git-sync's.
-fn read_hidden(look: Lookup<'_>, notes: &mut Vec<String>) -> Result<Hidden, Fault> {
+fn read_hidden(lookup: Lookup<'_>, notes: &mut Vec<String>) -> Result<Hidden, Fault> {
     let mut read = |ours: &'static str, theirs: &'static str, older: &[&str]| {
-        let given = match read_variable(Some(ours), &[], look, notes)? {
+        let given = match read_variable(Some(ours), &[], lookup, notes)? {
             Some(given) => Some(given),
-            None => read_variable(Some(theirs), older, look, notes)?,
+            None => read_variable(Some(theirs), older, lookup, notes)?,
         };
         let given = given.filter(|(_, value)| !value.is_empty());
         Ok::<_, Fault>(
@@ -233,21 +233,21 @@ fn read_hidden(look: Lookup<'_>, notes: &mut Vec<String>) -> Result<Hidden, Faul
     Ok(Hidden {
         password: read("TREESWAP_PASSWORD", "GITSYNC_PASSWORD", &["GIT_SYNC_PASSWORD"])?,
         private_key: read("TREESWAP_GITHUB_APP_PRIVATE_KEY", "GITSYNC_GITHUB_APP_PRIVATE_KEY", &[])?,
-        git: git_variables(look),
-        ssh_command: look("GIT_SSH_COMMAND").and_then(|command| command.into_string().ok()),
+        git: git_variables(lookup),
+        ssh_command: lookup("GIT_SSH_COMMAND").and_then(|command| command.into_string().ok()),
     })
 }
 
 /// Settings from the variables that git itself reads. Of `GIT_CONFIG_COUNT` at most 1,000 are read.
-fn git_variables(look: Lookup<'_>) -> Vec<(String, String)> {
-    let text = |name: &str| look(name).and_then(|value| value.into_string().ok());
+fn git_variables(lookup: Lookup<'_>) -> Vec<(String, String)> {
+    let text = |name: &str| lookup(name).and_then(|value| value.into_string().ok());
     let count = text("GIT_CONFIG_COUNT").and_then(|count| count.parse::<u32>().ok()).unwrap_or(0);
     let numbered = (0..count.min(1_000)).filter_map(|at| {
         Some((text(&format!("GIT_CONFIG_KEY_{at}"))?, text(&format!("GIT_CONFIG_VALUE_{at}"))?))
     });
     let named = [
         text("GIT_SSL_CAINFO").map(|file| ("http.sslCAInfo".to_owned(), file)),
-        look("GIT_SSL_NO_VERIFY").map(|_| ("http.sslVerify".to_owned(), "false".to_owned())),
+        lookup("GIT_SSL_NO_VERIFY").map(|_| ("http.sslVerify".to_owned(), "false".to_owned())),
     ];
     numbered.chain(named.into_iter().flatten()).collect()
 }
