@@ -73,13 +73,7 @@ fn source_table(list: &List) -> String {
         let repo = secret::redacted(&source.repo).into_owned();
         [source.name.clone(), repo, source.asked.clone(), top(&source.path), top(&source.to)]
     }));
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
-    let widths: Vec<usize> = (0..5).map(width).collect();
-    let line = |row: &[String; 5]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        format!("# {}", cells.collect::<Vec<_>>().join("  ")).trim_end().to_owned() + "\n"
-    };
-    rows.iter().map(line).collect()
+    super::columns(&rows, |_| false).iter().map(|line| format!("# {line}\n")).collect()
 }
 
 /// Files of flags that cannot be read by this process: flag, path and error. They may exist where `sync` runs, so this

@@ -189,7 +189,7 @@ impl Input {
         mirror: &Path,
     ) -> Result<config::Settings, config::Error> {
         let repo = self.repo.as_deref().unwrap_or_default();
-        let mut args = config::Args::reading(repo, &self.asked, self.credentials.clone(), mirror);
+        let mut args = config::Args::for_fetching(repo, &self.asked, self.credentials.clone(), mirror);
         args.source.sources = self.sources.clone().unwrap_or_default();
         args.root.root = args.root.mirror.clone(); // the settings need a root; nothing is created in it
         args.limits.sandbox.clone_from(&self.sandbox);

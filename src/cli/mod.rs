@@ -26,6 +26,19 @@ fn print(bytes: &[u8]) {
     let _ = std::io::stdout().lock().write_all(bytes);
 }
 
+/// Formats rows as lines whose columns are as wide as their widest cell, without trailing spaces.
+fn columns<const N: usize>(rows: &[[String; N]], right_aligned: impl Fn(usize) -> bool) -> Vec<String> {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+            if right_aligned(column) { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
 mod apply;
 #[cfg(test)]
 mod chart;

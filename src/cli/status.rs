@@ -462,20 +462,10 @@ fn plain(text: &str) -> String {
     sanitize(text, usize::MAX)
 }
 
-/// Formats rows as a table whose columns are as wide as their widest cell.
+/// Formats rows as a table, with cells that are safe for a terminal.
 fn aligned<const N: usize>(rows: &[[String; N]], right_aligned: impl Fn(usize) -> bool) -> String {
     let rows: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(|cell| plain(cell))).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..N).map(width).collect();
-    let mut text = String::new();
-    for row in &rows {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
-            if right_aligned(column) { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
-        });
-        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
-        text.push('\n');
-    }
-    text
+    super::columns(&rows, right_aligned).join("\n") + "\n"
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 //! does.
 //!
 //! The kernel makes PID 1 the parent of every orphan of the PID namespace, and a process that nobody waits for stays a
-//! zombie that takes up a process id until the container ends (a killed `git upload-pack` leaves its `git
-//! pack-objects`). A wait(2) for any child in the real process would steal exit codes from the code that waits for its
-//! own children, so the real process runs as a child of the init process. git-sync does the same.
+//! zombie that takes up a process id until the container ends (a killed `git upload-pack` leaves `git pack-objects`).
+//! A wait(2) for any child in the real process would steal exit codes from the code that waits for its own children, so
+//! the real process runs as a child of the init process. git-sync does the same.
 
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};

@@ -136,33 +136,15 @@ fn summary(report: &Report, dry_run: bool) -> String {
 }
 
 fn table(report: &Report, dry_run: bool) -> String {
-    let rows: Vec<[String; 4]> = report
-        .targets
-        .iter()
-        .map(|target| {
-            let place = format!("{}/{}", target.cluster, target.namespace);
-            [
-                place,
-                target.name.clone(),
-                word(target.outcome, dry_run),
-                format!("{}{}", why(target), keys(target)),
-            ]
-        })
-        .collect();
-    let heads = ["CLUSTER/NAMESPACE", "CONFIGMAP", "RESULT", "WHY, KEYS"];
-    let width = |at: usize| {
-        rows.iter().map(|row| row[at].chars().count()).chain([heads[at].len()]).max().unwrap_or_default()
-    };
-    let place_width = width(0);
-    let name_width = width(1);
-    let result_width = width(2);
+    let mut rows = vec![["CLUSTER/NAMESPACE", "CONFIGMAP", "RESULT", "WHY, KEYS"].map(str::to_owned)];
+    rows.extend(report.targets.iter().map(|target| {
+        let place = format!("{}/{}", target.cluster, target.namespace);
+        let rest = format!("{}{}", why(target), keys(target)).trim_start().to_owned();
+        [place, target.name.clone(), word(target.outcome, dry_run), rest]
+    }));
     let mut text = String::new();
-    let heads = heads.map(str::to_owned);
-    for [place, name, result, rest] in std::iter::once(&heads).filter(|_| !rows.is_empty()).chain(&rows) {
-        let rest = rest.trim_start();
-        let row = format!("{place:place_width$}  {name:name_width$}  {result:result_width$}  {rest}");
-        text.push_str(row.trim_end());
-        text.push('\n');
+    if rows.len() > 1 {
+        text += &(crate::cli::columns(&rows, |_| false).join("\n") + "\n");
     }
     text + &summary(report, dry_run) + "\n"
 }

@@ -47,7 +47,7 @@ pub struct Args {
 
 impl Args {
     /// Arguments with default values, for a command that fetches a repository and publishes nothing.
-    pub fn reading(repo: &str, asked: &str, credentials: Credentials, mirror: &Path) -> Self {
+    pub fn for_fetching(repo: &str, asked: &str, credentials: Credentials, mirror: &Path) -> Self {
         #[derive(clap::Parser)]
         struct Bare {
             #[command(flatten)]
