@@ -85,7 +85,7 @@ impl Pattern {
         if text.len() > TEXT_MAX {
             return Err(BadPattern(format!("it has {} bytes, the limit is {TEXT_MAX}", text.len())));
         }
-        // The crate globset aborts the process (stack overflow) on braces nested 250 deep.
+        // The crate globset aborts the process on braces nested 250 deep.
         if dialect == Dialect::Globset && text.bytes().filter(|byte| *byte == b'{').count() > BRACES_MAX {
             return Err(BadPattern(format!("it has more than {BRACES_MAX} braces")));
         }
@@ -129,7 +129,8 @@ impl Pattern {
             Matcher::Zglob(zglob) => zglob.prefix(),
             Matcher::Globset(_) => {
                 let meta = self.text.find(META).unwrap_or(self.text.len());
-                // `a/**/b` also matches `a/b`, so only whole components before the first special character are certain.
+                // `a/**` also matches below `a`, and `a/**/b` also matches `a/b`, so only the whole components before the first
+                // special character are certain.
                 let end = if meta == self.text.len() {
                     meta
                 } else {
