@@ -25,7 +25,7 @@ pub struct PlacedSource {
 pub struct Placement(Vec<PlacedSource>);
 
 impl Placement {
-    /// Of these sources.
+    /// A placement of these sources.
     pub fn new(sources: Vec<PlacedSource>) -> Self {
         Self(sources)
     }
