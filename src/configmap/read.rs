@@ -106,15 +106,15 @@ struct RulesParser<'s> {
     warnings: Vec<Problem>,
     /// Indices of the rules that can write only one key, by that key and its ConfigMap.
     certain: HashMap<(String, String), Vec<usize>>,
-    }
+}
 
-    /// The targets of a cluster group: clusters, each with its namespaces.
-    type Group = Vec<(String, Vec<String>)>;
+/// The targets of a cluster group: clusters, each with its namespaces.
+type Group = Vec<(String, Vec<String>)>;
 
-    impl RulesParser<'_> {
-        /// Records a fault of the field whose node is `at`: as a warning if it is harmless or ignored by the settings, else
-        /// as a problem.
-        fn fault(&mut self, field: &str, at: &Node<'_>, fault: Fault) {
+impl RulesParser<'_> {
+    /// Records a fault of the field whose node is `at`: as a warning if it is harmless or ignored by the settings, else
+    /// as a problem.
+    fn fault(&mut self, field: &str, at: &Node<'_>, fault: Fault) {
         let unknown = matches!(fault, Fault::Unknown(_) | Fault::Removed(_));
         let harmless = fault.is_harmless() || (unknown && self.setting.ignore_unknown);
         let problem = Problem { field: field.to_owned(), line: at.line(self.source), fault };

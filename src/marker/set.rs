@@ -90,8 +90,8 @@ pub enum Gap {
         name: String,
         /// The path where its stamp should be.
         path: String,
-        },
-        /// A ConfigMap is newer or older than the marker.
+    },
+    /// A ConfigMap is newer or older than the marker.
     #[error("{name} is {is}, and the marker has {has}", is = short(.stamp), has = short(.marked))]
     Unlike {
         /// The ConfigMap.

@@ -80,7 +80,11 @@ impl FedConfigMap {
 }
 
 /// Returns the ConfigMap unchanged if it fits the API server's limits, else what the oversize policy makes of it.
-fn apply_oversize_policy(planned: Planned, options: &Options, findings: &mut Vec<(Finding, bool)>) -> Vec<Planned> {
+fn apply_oversize_policy(
+    planned: Planned,
+    options: &Options,
+    findings: &mut Vec<(Finding, bool)>,
+) -> Vec<Planned> {
     let Some(over) = planned.over(None) else { return vec![planned] };
     match options.policies.oversize {
         Oversize::Grow => {

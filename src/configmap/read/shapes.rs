@@ -63,9 +63,9 @@ impl RulesParser<'_> {
             if is_close(text, SECTION) {
                 self.fault(text, key, Fault::Unknown(Some(SECTION)));
                 is_plugins = true; // the misspelt name is the only fault to report
-                }
-                }
-                is_plugins
+            }
+        }
+        is_plugins
     }
 
     /// The known fields of a mapping, each with its key node and value. Unknown fields are recorded as faults.
