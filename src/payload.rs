@@ -2,8 +2,8 @@
 //!
 //! Only [`Builder`] makes a [`Payload`], and it applies all rules before anything is written, so code that holds a
 //! `Payload` may write it without further checks. [`DeltaBuilder`] makes a [`Delta`] under the same rules. The mirror
-//! feeds the builders from git trees; the store writes the result and reads contents through a [`BlobSource`]. Mirror and
-//! store do not depend on each other.
+//! feeds the builders from git trees; the store writes the result and reads contents through a [`BlobSource`]. Mirror
+//! and store do not depend on each other.
 //!
 //! `rules` defines what names, modes, links and sizes are allowed, and the messages of refusals; `builder` and `delta`
 //! collect entries under those rules; `parts` maps paths of a composed tree to the sources that own them.
@@ -39,8 +39,8 @@ pub enum Kind {
     Submodule,
 }
 
-/// One file, link or submodule of a payload. Kept to 40 bytes, because a payload may have a million of them. The name is
-/// [`Payload::name`].
+/// One file, link or submodule of a payload. Kept to 40 bytes, because a payload may have a million of them. The name
+/// is [`Payload::name`].
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// The number of its directory in the payload; 0 is the top.
@@ -110,7 +110,8 @@ impl Payload {
         (self.entries.len() + self.dirs.len()).saturating_sub(1) as u64
     }
 
-    /// Number of directories, including the top. Directories are numbered from 0, the top, with parents before children.
+    /// Number of directories, including the top. Directories are numbered from 0, the top, with parents before
+    /// children.
     pub fn dir_count(&self) -> usize {
         self.dirs.len()
     }
@@ -159,8 +160,9 @@ pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
 }
 
-/// The changes from one tree to another, path by path: what to remove, then what to create. Applied to a copy of the old
-/// payload it gives the new one. Its size is bounded: for too many changes there is no delta ([`DeltaBuilder::finish`]).
+/// The changes from one tree to another, path by path: what to remove, then what to create. Applied to a copy of the
+/// old payload it gives the new one. Its size is bounded: for too many changes there is no delta
+/// ([`DeltaBuilder::finish`]).
 #[derive(Clone, Debug)]
 pub struct Delta {
     /// Files, links and submodule directories to remove. A changed entry is here and in [`Self::written`].
@@ -201,8 +203,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Largest sum of name lengths of a payload, in bytes, counting each path component once. Names are in memory while the
-    /// payload is written. A usual tree needs 15 to 25 bytes per entry.
+    /// Largest sum of name lengths of a payload, in bytes, counting each path component once. Names are in memory while
+    /// the payload is written. A usual tree needs 15 to 25 bytes per entry.
     pub fn name_bytes(&self) -> u64 {
         self.entries.saturating_mul(64).max(1 << 20)
     }

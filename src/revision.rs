@@ -1,7 +1,8 @@
 //! Refs, revisions and object ids.
 //!
 //! A [`Ref`] is what the command line asks for: a branch, a tag, `HEAD`, any full ref name, or a full commit id. A
-//! [`Revision`] is the full commit id it resolved to. They are different types so that one is never taken for the other.
+//! [`Revision`] is the full commit id it resolved to. They are different types so that one is never taken for the
+//! other.
 
 use std::fmt;
 use std::str::FromStr;
@@ -129,9 +130,9 @@ pub enum Ref {
 }
 
 impl Ref {
-    /// The full ref names that this may stand for, in the order in which `git fetch` tries them (gitrevisions(7)): the name
-    /// itself, then below `refs/`, `refs/tags/` (a tag takes precedence over a branch of the same name), `refs/heads/`,
-    /// `refs/remotes/`, and a remote's `HEAD`. Empty for a commit id.
+    /// The full ref names that this may stand for, in the order in which `git fetch` tries them (gitrevisions(7)): the
+    /// name itself, then below `refs/`, `refs/tags/` (a tag takes precedence over a branch of the same name),
+    /// `refs/heads/`, `refs/remotes/`, and a remote's `HEAD`. Empty for a commit id.
     pub fn candidates(&self) -> Vec<String> {
         match self {
             Self::Head => vec!["HEAD".into()],

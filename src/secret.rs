@@ -1,8 +1,8 @@
 //! Secrets and redaction.
 //!
-//! A [`Secret`] prints as a placeholder, is read from its file each time it is needed, and is wiped when dropped. Its value
-//! is registered when it is made. All output of the process goes through [`redacted`]: the log, stderr, responses of the
-//! listener, files. Text of a server or a program goes through [`quoted`] before it is quoted or shortened.
+//! A [`Secret`] prints as a placeholder, is read from its file each time it is needed, and is wiped when dropped. Its
+//! value is registered when it is made. All output of the process goes through [`redacted`]: the log, stderr, responses
+//! of the listener, files. Text of a server or a program goes through [`quoted`] before it is quoted or shortened.
 //!
 //! Memory is not protected against a debugger. Files are not watched: the code that needs a secret reads it again.
 
@@ -36,14 +36,14 @@ const MAX_FILE: u64 = 64 << 10;
 pub struct Secret(Arc<SecretString>);
 
 impl Secret {
-    /// Wraps a value and registers it for redaction, for as long as it is held and for some time after: a server may still
-    /// repeat a password that was rotated.
+    /// Wraps a value and registers it for redaction, for as long as it is held and for some time after: a server may
+    /// still repeat a password that was rotated.
     pub fn new(value: impl AsRef<str>) -> Self {
         Self(registry::held(value.as_ref()))
     }
 
-    /// Wraps a text that contains secrets among other things, without registering it. The code that extracts a secret from
-    /// it has to register the secret.
+    /// Wraps a text that contains secrets among other things, without registering it. The code that extracts a secret
+    /// from it has to register the secret.
     pub fn holder(text: impl Into<String>) -> Self {
         Self(Arc::new(SecretString::from(text.into())))
     }
@@ -116,8 +116,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// The current value. One trailing line end of a file is dropped: editors and `echo` add it, and no protocol that we
-    /// use could transmit it. Fails if the file cannot be read within `limit`.
+    /// The current value. One trailing line end of a file is dropped: editors and `echo` add it, and no protocol that
+    /// we use could transmit it. Fails if the file cannot be read within `limit`.
     pub async fn now(&self, limit: Duration) -> Result<Secret, Error> {
         match self {
             Self::Value(secret) => Ok(secret.clone()),
@@ -213,8 +213,8 @@ const SECRETS: [&str; 7] = [
 /// Prefixes of our and of git-sync's environment variables.
 const PREFIXES: [&str; 3] = ["TREESWAP_", "GITSYNC_", "GIT_SYNC_"];
 
-/// Variables that contain the name of our own user. That name may also be the user name of a credential, so its occurrence
-/// does not count as a secret.
+/// Variables that contain the name of our own user. That name may also be the user name of a credential, so its
+/// occurrence does not count as a secret.
 const OWN_NAME: [&str; 5] = ["USER", "LOGNAME", "USERNAME", "HOME", "PWD"];
 
 /// Returns true if, judging by its name, a variable of our environment holds a secret that other programs must not get.
@@ -225,8 +225,8 @@ pub fn in_variable(name: &OsStr, value: &OsStr) -> bool {
     SECRETS.contains(&flag) || (flag == "REPO" && redact(&value) != value)
 }
 
-/// Returns true if a hook must not get a variable: it holds a secret [by its name](in_variable), it is one of those that
-/// pass settings to git, or its value contains a registered secret.
+/// Returns true if a hook must not get a variable: it holds a secret [by its name](in_variable), it is one of those
+/// that pass settings to git, or its value contains a registered secret.
 pub fn in_variable_of_hook(name: &OsStr, value: &OsStr) -> bool {
     let git = ["GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_", "GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS"];
     let text = name.to_string_lossy();

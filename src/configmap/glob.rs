@@ -129,8 +129,8 @@ impl Pattern {
             Matcher::Zglob(zglob) => zglob.prefix(),
             Matcher::Globset(_) => {
                 let meta = self.text.find(META).unwrap_or(self.text.len());
-                // `a/**` also matches below `a`, and `a/**/b` also matches `a/b`, so only the whole components before the first
-                // special character are certain.
+                // `a/**` also matches below `a`, and `a/**/b` also matches `a/b`, so only the whole components before
+                // the first special character are certain.
                 let end = if meta == self.text.len() {
                     meta
                 } else {
@@ -149,8 +149,8 @@ impl Pattern {
         }
     }
 
-    /// The number of literal bytes, `usize::MAX` for a pattern that names one path. Of two patterns that match a path, the
-    /// one with more is more specific.
+    /// The number of literal bytes, `usize::MAX` for a pattern that names one path. Of two patterns that match a path,
+    /// the one with more is more specific.
     pub fn weight(&self) -> usize {
         match &self.matcher {
             Matcher::Zglob(Zglob::Parts { parts, .. }) => parts
@@ -165,8 +165,8 @@ impl Pattern {
         }
     }
 
-    /// Describes what in the pattern does not mean what it means in ordinary globs, as a phrase that follows the pattern in
-    /// a message. `None` if nothing does.
+    /// Describes what in the pattern does not mean what it means in ordinary globs, as a phrase that follows the
+    /// pattern in a message. `None` if nothing does.
     pub fn surprise(&self) -> Option<&'static str> {
         let Matcher::Zglob(zglob) = &self.matcher else { return None };
         let text = self.text.as_str();
@@ -281,8 +281,8 @@ impl Patterns {
         self.follow(&below, |node| !node.patterns.is_empty())
     }
 
-    /// Calls `visit` with each trie node along the path until it returns true. Returns true if it did, or if the whole path
-    /// is in the trie.
+    /// Calls `visit` with each trie node along the path until it returns true. Returns true if it did, or if the whole
+    /// path is in the trie.
     fn follow(&self, path: &[u8], mut visit: impl FnMut(&TrieNode) -> bool) -> bool {
         let Some(mut node) = self.nodes.first() else { return false };
         for byte in path {

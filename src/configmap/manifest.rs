@@ -1,7 +1,7 @@
 //! Writes one ConfigMap as a YAML manifest for kubectl.
 //!
-//! A text becomes a block scalar if that preserves every byte, else a JSON string, which is valid YAML. Keys and names are
-//! always quoted, so that no version of YAML reads one as a boolean.
+//! A text becomes a block scalar if that preserves every byte, else a JSON string, which is valid YAML. Keys and names
+//! are always quoted, so that no version of YAML reads one as a boolean.
 
 use std::fmt::Write as _;
 
@@ -62,8 +62,8 @@ fn scalar(out: &mut String, text: &str) {
     }
 }
 
-/// Returns true if a block scalar preserves the text: it is printable, its first line does not begin with a space, and no
-/// line consists of spaces alone, which parsers disagree about.
+/// Returns true if a block scalar preserves the text: it is printable, its first line does not begin with a space, and
+/// no line consists of spaces alone, which parsers disagree about.
 fn fits_block(text: &str) -> bool {
     text.starts_with(|c: char| c != ' ' && c != '\n')
         && text.chars().all(|c| c == '\n' || is_printable(c))

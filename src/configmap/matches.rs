@@ -303,8 +303,8 @@ impl Matches {
         }
     }
 
-    /// Builds the ConfigMaps that changed and returns the whole plan. If keys and values exceed the memory limit, reading
-    /// stops and the plan is refused with [`Finding::TooMuch`].
+    /// Builds the ConfigMaps that changed and returns the whole plan. If keys and values exceed the memory limit,
+    /// reading stops and the plan is refused with [`Finding::TooMuch`].
     pub fn plan(&mut self, contents: &mut dyn Contents) -> Result<Plan, ReadFailed> {
         let unchanged: u64 =
             self.config_maps.iter().filter_map(|fed| fed.built.as_ref()).map(|built| built.bytes).sum();

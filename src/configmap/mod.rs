@@ -5,14 +5,14 @@
 //! sizes is reported before anything is written. The module does no I/O: the tree is a list of paths, file contents
 //! come through [`Contents`], and the result is a [`Plan`].
 //!
-//! - Rules: `yaml` parses a document and keeps quoting and duplicate keys; `rules` has the rule types; `read` turns YAML
-//!   into rules; `fault` lists what can be wrong with them; `policies` has the operator's choices.
+//! - Rules: `yaml` parses a document and keeps quoting and duplicate keys; `rules` has the rule types; `read` turns
+//!   YAML into rules; `fault` lists what can be wrong with them; `policies` has the operator's choices.
 //! - Patterns: `glob` has the dialects and the pattern set; `zglob` implements Prow's dialect.
-//! - Planning: `tree` has files and links; `matches` maps files to ConfigMaps and is updated incrementally from one tree
-//!   to the next; `plan` has the result; `finding` lists problems with actual files; `payload` has the keys and bytes of
-//!   one ConfigMap; `split` divides a payload that is too large.
-//! - Output: `compare` diffs an existing ConfigMap against a payload; `manifest` writes YAML for kubectl; `apply` decides
-//!   what to do in a cluster.
+//! - Planning: `tree` has files and links; `matches` maps files to ConfigMaps and is updated incrementally from one
+//!   tree to the next; `plan` has the result; `finding` lists problems with actual files; `payload` has the keys and
+//!   bytes of one ConfigMap; `split` divides a payload that is too large.
+//! - Output: `compare` diffs an existing ConfigMap against a payload; `manifest` writes YAML for kubectl; `apply`
+//!   decides what to do in a cluster.
 
 pub mod apply;
 mod compare;

@@ -1,7 +1,8 @@
 //! The keys and bytes of one ConfigMap, and the API server's limits on them.
 //!
 //! The same input and the same build of treeswap give the same compressed bytes; another build may compress
-//! differently. To find out whether a payload changed, compare digests: they are computed over the uncompressed content.
+//! differently. To find out whether a payload changed, compare digests: they are computed over the uncompressed
+//! content.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -104,8 +105,8 @@ pub(super) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     bytes
 }
 
-/// The field of the ConfigMap that a value is stored in, and its form. The numbers are part of the digests that clusters
-/// store, so they must not change.
+/// The field of the ConfigMap that a value is stored in, and its form. The numbers are part of the digests that
+/// clusters store, so they must not change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ValueEncoding {
     /// In `data`, unchanged: valid UTF-8.
@@ -139,8 +140,8 @@ impl Value {
         Self::of(bytes, form, digest)
     }
 
-    /// Restores a value from its stored bytes, form and digest, which are trusted to belong together. `None` if the form is
-    /// text and the bytes are not UTF-8.
+    /// Restores a value from its stored bytes, form and digest, which are trusted to belong together. `None` if the
+    /// form is text and the bytes are not UTF-8.
     pub fn restored(bytes: Vec<u8>, form: ValueEncoding, digest: [u8; 32]) -> Option<Self> {
         let is_valid = form != ValueEncoding::Text || std::str::from_utf8(&bytes).is_ok();
         is_valid.then(|| Self::of(bytes, form, digest))
@@ -183,8 +184,8 @@ fn json_len(text: &[u8]) -> usize {
     text.len() + quoted + short + 5 * (control - short)
 }
 
-/// Compresses to one gzip member at level 6, without time, name or system in its header, so that the result depends only
-/// on the content.
+/// Compresses to one gzip member at level 6, without time, name or system in its header, so that the result depends
+/// only on the content.
 fn gzip(content: &[u8]) -> Vec<u8> {
     let mut writer = GzBuilder::new().mtime(0).operating_system(255).write(Vec::new(), Compression::new(6));
     #[expect(clippy::expect_used, reason = "the writer below it is memory")]
@@ -256,8 +257,8 @@ impl Payload {
         })
     }
 
-    /// The first limit that the payload exceeds when `stamps` (key and length of the value) are added to it; `None` if it
-    /// fits.
+    /// The first limit that the payload exceeds when `stamps` (key and length of the value) are added to it; `None` if
+    /// it fits.
     pub(super) fn over(&self, stamps: &[(&str, usize)]) -> Option<LimitExceeded> {
         let (mut size, mut object, mut body) = (0, METADATA, METADATA);
         let values = self.values().iter().map(|(key, value)| (key.len(), value.bytes.len(), value.json_len));

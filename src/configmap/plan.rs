@@ -20,8 +20,8 @@ pub trait Contents {
     /// Reads the whole content of a file.
     fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>>;
 
-    /// Makes the values of files, in the order of `wanted`. Fails with [`Unmade::TooMuch`] if they take more than `room`
-    /// bytes together.
+    /// Makes the values of files, in the order of `wanted`. Fails with [`Unmade::TooMuch`] if they take more than
+    /// `room` bytes together.
     fn values(&mut self, wanted: &[Source], room: u64) -> Result<Vec<Arc<Value>>, Unmade> {
         let mut left = room;
         let make = |(at, source): (usize, &Source)| {
@@ -33,7 +33,8 @@ pub trait Contents {
         wanted.iter().enumerate().map(make).collect()
     }
 
-    /// Receives all values of a plan, `_bytes` bytes in total, so that an implementation can store them for the next process.
+    /// Receives all values of a plan, `_bytes` bytes in total, so that an implementation can store them for the next
+    /// process.
     fn keep(&mut self, _bytes: u64, _all: &mut dyn Iterator<Item = (Source, &Value)>) {}
 }
 
@@ -84,8 +85,8 @@ pub struct Planned {
     pub payload: Payload,
     /// The path of the file that each key is from.
     pub files: BTreeMap<String, Arc<[u8]>>,
-    /// Whether any rule that feeds it has a file. If not, its rules have lost their last file, and whether the ConfigMap
-    /// is deleted depends on who wrote it.
+    /// Whether any rule that feeds it has a file. If not, its rules have lost their last file, and whether the
+    /// ConfigMap is deleted depends on who wrote it.
     pub fed: bool,
     /// The value of the key `VERSION`; `None` if there is no stamp or a file has that key.
     pub stamp: Option<String>,
@@ -102,8 +103,8 @@ impl Planned {
         }
     }
 
-    /// The first limit that it exceeds; `None` if it fits. `other` is a further stamp besides its own: key and length of the
-    /// value.
+    /// The first limit that it exceeds; `None` if it fits. `other` is a further stamp besides its own: key and length
+    /// of the value.
     pub(super) fn over(&self, other: Option<(&str, usize)>) -> Option<LimitExceeded> {
         let stamps: Vec<_> = self.stamp.iter().map(|text| (VERSION, text.len())).chain(other).collect();
         self.payload.over(&stamps)

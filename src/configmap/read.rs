@@ -1,7 +1,7 @@
 //! Reads rules from YAML. One pass finds all problems of a file and reports each with its field and line.
 //!
-//! The schema is Prow's: field names are case-insensitive, a null value counts as absent, and cluster groups are resolved
-//! here. Unlike Prow's own loader it drops no field and ignores none silently.
+//! The schema is Prow's: field names are case-insensitive, a null value counts as absent, and cluster groups are
+//! resolved here. Unlike Prow's own loader it drops no field and ignores none silently.
 
 mod shapes;
 
@@ -40,8 +40,8 @@ const MAP: &[&str] = &[
 ];
 
 impl RuleSet {
-    /// Reads rules from the text of a Prow `plugins.yaml`, or of a file with the fields of that section at its top level.
-    /// `variable` looks up environment variables, which zglob patterns may contain.
+    /// Reads rules from the text of a Prow `plugins.yaml`, or of a file with the fields of that section at its top
+    /// level. `variable` looks up environment variables, which zglob patterns may contain.
     pub fn read(
         source: &str,
         setting: &Setting<'_>,
@@ -79,11 +79,12 @@ impl RuleSet {
     }
 }
 
-/// Largest rules text, in bytes. The text may come from a file of the tree, and a compiled pattern takes a hundred times
-/// the memory of its text. Kubernetes' own plugins.yaml has 0.2 MB.
+/// Largest rules text, in bytes. The text may come from a file of the tree, and a compiled pattern takes a hundred
+/// times the memory of its text. Kubernetes' own plugins.yaml has 0.2 MB.
 const TEXT_MAX: usize = 1 << 20;
 
-/// Deepest nesting of brackets. The parser's time grows with the square of the depth; real rules nest at most five deep.
+/// Deepest nesting of brackets. The parser's time grows with the square of the depth; real rules nest at most five
+/// deep.
 const NESTED_MAX: usize = 250;
 
 /// Returns true if brackets nest deeper than [`NESTED_MAX`]. Counts brackets in quoted text, too.
@@ -351,8 +352,8 @@ impl RulesParser<'_> {
         list
     }
 
-    /// Reports two rules that each can write only one key, and write the same key of the same ConfigMap. Conflicts between
-    /// globs only show on a tree.
+    /// Reports two rules that each can write only one key, and write the same key of the same ConfigMap. Conflicts
+    /// between globs only show on a tree.
     fn same_key(&mut self, field: &str, at: &Node<'_>, rule: &Rule, pattern: &Pattern, others: &[Rule]) {
         if rule.is_restricted() {
             return;

@@ -81,8 +81,8 @@ pub struct ClusterNamespace {
 }
 
 impl Rule {
-    /// Returns true if a repository (`organisation/name`) may feed the rule. As in Prow, names are case-sensitive, a denial
-    /// wins, and an empty list of allowed repositories allows all.
+    /// Returns true if a repository (`organisation/name`) may feed the rule. As in Prow, names are case-sensitive, a
+    /// denial wins, and an empty list of allowed repositories allows all.
     pub fn permits(&self, repository: &str) -> bool {
         let organisation = repository.split('/').next().unwrap_or_default();
         let named = |list: &[String]| list.iter().any(|entry| entry == repository || entry == organisation);

@@ -1,8 +1,8 @@
 //! Splits a payload that is too large for one ConfigMap (`--oversize=grow`).
 //!
 //! A payload over the limit is divided by the next bit of its keys' hashes, recursively until each part fits. The part
-//! with the zero bit keeps the name, so a key moves only when its own ConfigMap is split, and about half of the keys stay
-//! even then. The result depends only on the content: the same tree always gives the same parts.
+//! with the zero bit keeps the name, so a key moves only when its own ConfigMap is split, and about half of the keys
+//! stay even then. The result depends only on the content: the same tree always gives the same parts.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +15,9 @@ const DEPTH_MAX: usize = 16;
 /// The first hash byte to take bits from. Prow's partitioning rule uses byte 0.
 const FIRST_BYTE: usize = 1;
 
-/// Splits a payload. The map's keys are the hash bits that a part's keys share, as text with trailing zeros removed; the
-/// empty text is the part that keeps the name. Each part leaves room for `stamps` (key and length of the value). A part
-/// that cannot be divided further may still be over the limit.
+/// Splits a payload. The map's keys are the hash bits that a part's keys share, as text with trailing zeros removed;
+/// the empty text is the part that keeps the name. Each part leaves room for `stamps` (key and length of the value). A
+/// part that cannot be divided further may still be over the limit.
 pub(super) fn split(payload: &Payload, stamps: &[(&str, usize)]) -> BTreeMap<String, Payload> {
     let mut parts = BTreeMap::new();
     halve(payload.clone(), stamps, String::new(), &mut parts);

@@ -1,9 +1,9 @@
 //! A YAML document that keeps what serde_yaml's own types lose: order and repetition of keys, and whether a word was
 //! quoted.
 //!
-//! Prow reads YAML 1.1, where an unquoted `on` is a boolean and `010` is eight; this parser reads both as text. To report
-//! such words, one has to know whether they were quoted. Where the parser borrows a text from the source, the byte before
-//! the text tells.
+//! Prow reads YAML 1.1, where an unquoted `on` is a boolean and `010` is eight; this parser reads both as text. To
+//! report such words, one has to know whether they were quoted. Where the parser borrows a text from the source, the
+//! byte before the text tells.
 
 use std::borrow::Cow;
 use std::fmt;

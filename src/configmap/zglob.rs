@@ -1,8 +1,8 @@
 //! Prow's glob dialect. Matches exactly what `Match` of go-zglob v0.0.2 matches, the version that Prow pins.
 //!
 //! It differs from ordinary globs. A pattern without any `*` is compared as a string. `**/` may occur anywhere, and a
-//! `**` without a `/` after it is the same as `*`. `?` and brackets are literal. Braces do not nest, and their content is
-//! literal.
+//! `**` without a `/` after it is the same as `*`. `?` and brackets are literal. Braces do not nest, and their content
+//! is literal.
 
 /// A parsed pattern.
 #[derive(Clone, Debug)]
@@ -70,8 +70,8 @@ impl Zglob {
         }
     }
 
-    /// Literal texts such that every matching path begins with one of them. More specific than [`Self::prefix`] if braces
-    /// follow the literal beginning.
+    /// Literal texts such that every matching path begins with one of them. More specific than [`Self::prefix`] if
+    /// braces follow the literal beginning.
     pub(super) fn prefixes(&self) -> Vec<Vec<u8>> {
         let prefix = self.prefix();
         let Self::Parts { parts, .. } = self else { return vec![prefix.to_vec()] };
@@ -213,8 +213,8 @@ fn match_parts(mut parts: &[Part], mut path: &[u8]) -> bool {
     match_ambiguous(parts, path)
 }
 
-/// Matches by tracking the set of all reachable positions in the path, so that no pattern takes more time than its length
-/// times the path's length.
+/// Matches by tracking the set of all reachable positions in the path, so that no pattern takes more time than its
+/// length times the path's length.
 fn match_ambiguous(parts: &[Part], path: &[u8]) -> bool {
     let mut at = vec![false; path.len() + 1]; // `at[n]`: the parts so far can match the first `n` bytes
     let mut next = at.clone();

@@ -1,9 +1,9 @@
-//! A cache of ConfigMap values by the blob they were made from. In memory it has the values of plans that still exist; a
-//! file in the mirror keeps those of the last plan for the next process.
+//! A cache of ConfigMap values by the blob they were made from. In memory it has the values of plans that still exist;
+//! a file in the mirror keeps those of the last plan for the next process.
 //!
-//! The file is replaced as a whole by rename and never appended to, so it has the values of one plan only. Each entry has
-//! a checksum; reading stops at the first wrong one. There is no protection against a malicious writer of the file: such a
-//! writer could change the mirror's packs, too, which are not hashed again on reading either.
+//! The file is replaced as a whole by rename and never appended to, so it has the values of one plan only. Each entry
+//! has a checksum; reading stops at the first wrong one. There is no protection against a malicious writer of the file:
+//! such a writer could change the mirror's packs, too, which are not hashed again on reading either.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -77,8 +77,8 @@ impl KnownValues {
         self.held().insert(key, Arc::downgrade(value));
     }
 
-    /// Reads the wanted values from the file, at most `room` bytes of them, and adds them to the cache for as long as the
-    /// caller holds the result. Reads the file only once per process; later calls return nothing.
+    /// Reads the wanted values from the file, at most `room` bytes of them, and adds them to the cache for as long as
+    /// the caller holds the result. Reads the file only once per process; later calls return nothing.
     pub(super) fn read_file(&self, wanted: impl Iterator<Item = Key>, room: u64) -> Vec<Arc<Value>> {
         let Some(path) = self.file.as_ref().filter(|_| !self.is_read.swap(true, Ordering::Relaxed)) else {
             return Vec::new();
@@ -103,8 +103,8 @@ impl KnownValues {
         found
     }
 
-    /// Replaces the file by the values of a plan, `bytes` in total. Does nothing if the file has most of them already or if
-    /// they exceed [`FILE_MAX`].
+    /// Replaces the file by the values of a plan, `bytes` in total. Does nothing if the file has most of them already
+    /// or if they exceed [`FILE_MAX`].
     pub(super) fn write_file<'v>(&self, bytes: u64, all: impl Iterator<Item = (Key, &'v Value)>) {
         let Some(path) = &self.file else { return };
         let unwritten = self.unwritten.load(Ordering::Relaxed);

@@ -1,9 +1,9 @@
 //! Computes the desired state: from a revision's tree and rules to what every cluster should hold.
 //!
 //! The rules come from their own file or from the tree. The [`Tree`] is listed as far as the rules reach (`tree`).
-//! `configmap` computes a plan from both, and the plan becomes the [`Desired`] state, with a digest of everything besides
-//! the tree that determined it. The last plan is reused, so that the next one costs what changed. This module writes to no
-//! cluster.
+//! `configmap` computes a plan from both, and the plan becomes the [`Desired`] state, with a digest of everything
+//! besides the tree that determined it. The last plan is reused, so that the next one costs what changed. This module
+//! writes to no cluster.
 
 mod known;
 mod tree;
@@ -83,9 +83,9 @@ impl Planner {
         Self { options, rules }
     }
 
-    /// Computes the desired state of a revision; fails if the plan is refused. `sources` has the sources of a composed tree
-    /// and is empty for a single repository. `last` is the second result of the previous call, which makes this one cheaper.
-    /// Blocking.
+    /// Computes the desired state of a revision; fails if the plan is refused. `sources` has the sources of a composed
+    /// tree and is empty for a single repository. `last` is the second result of the previous call, which makes this
+    /// one cheaper. Blocking.
     pub fn desired(
         &self,
         tree: &dyn Tree,
@@ -99,8 +99,8 @@ impl Planner {
             return Err(Error::RulesHeld(why));
         }
         let shape = &self.options.shape;
-        // The stamp here is a dummy of the right length, so that a new revision does not change the plan. What is written
-        // has the actual revision.
+        // The stamp here is a dummy of the right length, so that a new revision does not change the plan. What is
+        // written has the actual revision.
         let stamp = (shape.version_key != VersionKey::Off).then(|| Revision(ObjectId([0; 20])).to_string());
         let text = self.rules_text(tree)?;
         let last = last.filter(|last| last.rules_text == text);
@@ -161,8 +161,8 @@ impl Planner {
         }
     }
 
-    /// The plan computed from the last one and the changes since. `None` if the whole tree has to be listed: there is no last
-    /// plan, the changes are not available or do not determine the result, or the plan would be refused.
+    /// The plan computed from the last one and the changes since. `None` if the whole tree has to be listed: there is
+    /// no last plan, the changes are not available or do not determine the result, or the plan would be refused.
     fn incremental(
         &self,
         tree: &dyn Tree,

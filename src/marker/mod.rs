@@ -45,8 +45,8 @@ pub struct Marker {
     pub before: Vec<String>,
     /// The entries, by ConfigMap name.
     pub entries: BTreeMap<String, Entry>,
-    /// Keys that could not be parsed, with their values. They are written back unchanged, and nothing is deleted while there
-    /// are any.
+    /// Keys that could not be parsed, with their values. They are written back unchanged, and nothing is deleted while
+    /// there are any.
     pub damaged: BTreeMap<String, String>,
 }
 
@@ -99,8 +99,8 @@ pub struct TooLong {
 }
 
 impl Entry {
-    /// The entry of a ConfigMap that is about to be written or could not be written: no verified state, only the desired
-    /// digest.
+    /// The entry of a ConfigMap that is about to be written or could not be written: no verified state, only the
+    /// desired digest.
     pub fn wanted(digest: &str) -> Self {
         Self {
             digest: String::new(),
@@ -113,7 +113,8 @@ impl Entry {
 }
 
 impl Marker {
-    /// Parses the data of the marker's ConfigMap. Keys that cannot be parsed go to [`Self::damaged`]; the others still count.
+    /// Parses the data of the marker's ConfigMap. Keys that cannot be parsed go to [`Self::damaged`]; the others still
+    /// count.
     pub fn read(data: &BTreeMap<String, String>) -> Self {
         let mut marker = Self::default();
         for (key, text) in data {
@@ -147,8 +148,9 @@ impl Marker {
         data
     }
 
-    /// Records that the set is written under `rules` from now on. If the stored digest is of the same rules in the form of
-    /// another release, it stays: two releases that run side by side then do not rewrite the marker because of the form.
+    /// Records that the set is written under `rules` from now on. If the stored digest is of the same rules in the form
+    /// of another release, it stays: two releases that run side by side then do not rewrite the marker because of the
+    /// form.
     pub fn turn_to(&mut self, rules: &RulesDigest) {
         if rules.is(&self.rules) {
             return;
@@ -161,8 +163,9 @@ impl Marker {
         self.before.truncate(EARLIER_MAX);
     }
 
-    /// Returns true if this set was written under `rules` or under predecessors of them. The predecessors are the digests in
-    /// `served`, the markers of the namespaces that the rules are for. A set that was never completed counts as our own.
+    /// Returns true if this set was written under `rules` or under predecessors of them. The predecessors are the
+    /// digests in `served`, the markers of the namespaces that the rules are for. A set that was never completed counts
+    /// as our own.
     pub fn is_kin<'m>(&self, rules: &RulesDigest, served: impl IntoIterator<Item = &'m Self>) -> bool {
         let has_digest = |marker: &Self| marker.rules == self.rules || marker.before.contains(&self.rules);
         self.rules.is_empty() || rules.is(&self.rules) || served.into_iter().any(has_digest)

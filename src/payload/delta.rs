@@ -4,8 +4,8 @@ use super::rules::find_duplicate;
 use super::{Delta, Kind, Node, Parts, Refusal, Rule, Rules, Symlinks, escaped, join};
 use crate::revision::{ObjectId, Revision};
 
-/// Most memory that a delta may take, in bytes: some 150,000 paths of usual length. A larger change is written as a whole
-/// payload, which stores no paths.
+/// Most memory that a delta may take, in bytes: some 150,000 paths of usual length. A larger change is written as a
+/// whole payload, which stores no paths.
 const MEMORY_MAX: usize = 16 << 20;
 
 /// Estimated bytes of memory per path besides the path itself.
@@ -13,8 +13,8 @@ const PATH_OVERHEAD: usize = 64;
 
 /// Builds a [`Delta`] from a comparison of two trees, under the same rules as [`super::Builder`].
 ///
-/// The caller reports removed and added entries by directory and name, in any order. It also passes every tree of the new
-/// revision that it reads to [`DeltaBuilder::listing`], because a new name may collide with an unchanged one.
+/// The caller reports removed and added entries by directory and name, in any order. It also passes every tree of the
+/// new revision that it reads to [`DeltaBuilder::listing`], because a new name may collide with an unchanged one.
 #[derive(Debug)]
 pub struct DeltaBuilder {
     rules: Rules,
@@ -27,8 +27,8 @@ pub struct DeltaBuilder {
 }
 
 impl DeltaBuilder {
-    /// Starts from the published tree `base`, which has `base_entries` entries and directories, and `base_bytes` bytes of
-    /// blobs.
+    /// Starts from the published tree `base`, which has `base_entries` entries and directories, and `base_bytes` bytes
+    /// of blobs.
     pub fn new(
         base: ObjectId,
         base_entries: u64,
@@ -58,14 +58,14 @@ impl DeltaBuilder {
         Self { parts, ..self }
     }
 
-    /// Returns true if the change is too large for a delta. Further paths are not stored then, and [`DeltaBuilder::finish`]
-    /// returns `None`.
+    /// Returns true if the change is too large for a delta. Further paths are not stored then, and
+    /// [`DeltaBuilder::finish`] returns `None`.
     pub fn is_large(&self) -> bool {
         self.memory > MEMORY_MAX
     }
 
-    /// Checks the names and modes of a whole tree object of the new revision. `dir` is its path, empty at the top. `names`
-    /// lists its entries; every call has to return the same.
+    /// Checks the names and modes of a whole tree object of the new revision. `dir` is its path, empty at the top.
+    /// `names` lists its entries; every call has to return the same.
     pub fn listing<'n, I: Iterator<Item = (&'n [u8], u32)>>(
         &self,
         dir: &[u8],
@@ -86,8 +86,8 @@ impl DeltaBuilder {
         Node::of(raw_mode).ok_or_else(|| self.refuse(dir, name, Rule::Mode { mode: raw_mode }))
     }
 
-    /// Removes a file, link or submodule of the base, also if another entry takes its place. `size` is the blob's size in
-    /// bytes, 0 for a submodule.
+    /// Removes a file, link or submodule of the base, also if another entry takes its place. `size` is the blob's size
+    /// in bytes, 0 for a submodule.
     pub fn remove(&mut self, dir: &[u8], name: &[u8], size: u64) {
         if let Some(path) = self.path(dir, name) {
             self.delta.removed.push(path);
@@ -147,8 +147,8 @@ impl DeltaBuilder {
         Refusal { revision: self.delta.revision, path: escaped(&join(dir, name)), rule }
     }
 
-    /// Checks the totals, sorts directories, and returns the delta. `None` if the change is too large for a delta and should
-    /// be written as a whole payload.
+    /// Checks the totals, sorts directories, and returns the delta. `None` if the change is too large for a delta and
+    /// should be written as a whole payload.
     pub fn finish(mut self) -> Result<Option<Delta>, Refusal> {
         if self.is_large() {
             return Ok(None);
@@ -184,8 +184,8 @@ impl DeltaBuilder {
         self.count_added(dir, name, size)
     }
 
-    /// Counts an addition. The number of additions alone is already limited here, before removals are known: no valid tree
-    /// has more entries than the limit.
+    /// Counts an addition. The number of additions alone is already limited here, before removals are known: no valid
+    /// tree has more entries than the limit.
     fn count_added(&mut self, dir: &[u8], name: &[u8], size: u64) -> Result<(), Refusal> {
         self.entries += 1;
         self.bytes += i128::from(size);

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-/// The directories (places) of the sources of a tree. A source owns the paths below its place that are not below a deeper
-/// place of another source.
+/// The directories (places) of the sources of a tree. A source owns the paths below its place that are not below a
+/// deeper place of another source.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Parts(Arc<[Vec<u8>]>);
 
@@ -25,8 +25,8 @@ impl Parts {
         found.map_or(b"", Vec::as_slice)
     }
 
-    /// Returns true if the target of the link `dir/name` is outside the link's own source, or passes through another one.
-    /// The target must already be checked to stay inside the tree and to have `..` only at its beginning.
+    /// Returns true if the target of the link `dir/name` is outside the link's own source, or passes through another
+    /// one. The target must already be checked to stay inside the tree and to have `..` only at its beginning.
     pub(super) fn is_left_by(&self, dir: &[u8], name: &[u8], target: &[u8]) -> bool {
         if self.0.is_empty() {
             return false;

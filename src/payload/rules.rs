@@ -283,7 +283,8 @@ impl Refusal {
 }
 
 impl Rules {
-    /// Checks one path component. `depth` is the number of components above it, `dir_len` the length of their path in bytes.
+    /// Checks one path component. `depth` is the number of components above it, `dir_len` the length of their path in
+    /// bytes.
     pub fn name(&self, name: &[u8], depth: u32, dir_len: usize) -> Result<(), Rule> {
         if name.is_empty() {
             return Err(Rule::NameEmpty);
@@ -332,8 +333,9 @@ impl Rules {
 
     /// Checks a symbolic link called `name` in a directory that is `depth` components deep.
     ///
-    /// A safe target is relative, begins with at most `depth` times `..`, and has no `..` after a name. The last condition
-    /// is for chains of links: the target of `a/l -> up/../x` looks safe, but with `a/up -> ..` it leaves the tree.
+    /// A safe target is relative, begins with at most `depth` times `..`, and has no `..` after a name. The last
+    /// condition is for chains of links: the target of `a/l -> up/../x` looks safe, but with `a/up -> ..` it leaves the
+    /// tree.
     pub(super) fn link(&self, name: &[u8], depth: u32, target: &[u8]) -> Result<(), Rule> {
         if hfs_folded(name) == b".gitmodules" {
             return Err(Rule::LinkGitModules);
@@ -411,8 +413,8 @@ pub(super) struct Duplicate<'n, D> {
 }
 
 /// Finds two equal names in a directory; with `folds` also names that differ only in case. `names` lists directory and
-/// name of every entry in any order; every call has to return the same. Takes eight bytes of memory per name: only names
-/// with equal hashes are compared.
+/// name of every entry in any order; every call has to return the same. Takes eight bytes of memory per name: only
+/// names with equal hashes are compared.
 pub(super) fn find_duplicate<'n, D: Copy + Eq + Hash, I: Iterator<Item = (D, &'n [u8])>>(
     names: impl Fn() -> I,
     folds: bool,
@@ -444,8 +446,8 @@ fn case_folded(name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Untrusted bytes, for example from a commit, as text that is safe in a terminal: secrets are redacted, characters that
-/// could move the cursor or hide or reorder text are escaped, and long text is cut after 512 bytes.
+/// Untrusted bytes, for example from a commit, as text that is safe in a terminal: secrets are redacted, characters
+/// that could move the cursor or hide or reorder text are escaped, and long text is cut after 512 bytes.
 pub fn escaped(bytes: &[u8]) -> String {
     const SHOWN: usize = 512;
     let bytes = crate::secret::quoted_bytes(bytes);

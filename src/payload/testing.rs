@@ -1,5 +1,5 @@
-//! Test helpers: trees and blobs in memory, payloads and deltas built from them by the real builders, and directories read
-//! back.
+//! Test helpers: trees and blobs in memory, payloads and deltas built from them by the real builders, and directories
+//! read back.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;

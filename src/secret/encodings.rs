@@ -1,6 +1,6 @@
 // The encodings in which servers, proxies, libraries and people write a text. For tests only: the unit tests of this
-// module and `tests/canary` include this file. It shares no code with the decoders in `readings`, so that a mistake there
-// does not hide itself.
+// module and `tests/canary` include this file. It shares no code with the decoders in `readings`, so that a mistake
+// there does not hide itself.
 
 /// A name and the function that encodes.
 pub type Encoding = (&'static str, fn(&[u8]) -> String);
@@ -153,8 +153,8 @@ pub const ENCODINGS: &[Encoding] = &[
 ];
 
 /// The texts that reveal a part of a secret: all encodings of every six characters of it, with repeated backslashes
-/// [`collapsed`]. In a base (base64 and the like) ten characters are needed, because the digits at either end also depend
-/// on the neighbouring bytes.
+/// [`collapsed`]. In a base (base64 and the like) ten characters are needed, because the digits at either end also
+/// depend on the neighbouring bytes.
 pub fn traces(secret: &[u8]) -> Vec<String> {
     let all = ENCODINGS.iter();
     let all =

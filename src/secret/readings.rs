@@ -2,18 +2,18 @@
 //!
 //! A reading is a list of bytes, each with its range in the original text:
 //!
-//! * [`unescaped`] undoes one layer of escapes (`%41`, `\u0041`, `\x41`, `\101`, `\"`, `&#65;`, `&lt;`) and drops control
-//!   characters and other invisible ones.
-//! * [`Base::read`] decodes base64, base32 and hexadecimal, at every bit offset, because anything may precede the encoded
-//!   secret or its beginning may be cut off. [`decimal`] decodes lists of decimal bytes.
+//! * [`unescaped`] undoes one layer of escapes (`%41`, `\u0041`, `\x41`, `\101`, `\"`, `&#65;`, `&lt;`) and drops
+//!   control characters and other invisible ones.
+//! * [`Base::read`] decodes base64, base32 and hexadecimal, at every bit offset, because anything may precede the
+//!   encoded secret or its beginning may be cut off. [`decimal`] decodes lists of decimal bytes.
 //! * [`letters`] keeps only letters and digits, whatever is between them.
 //!
 //! [`each`] visits the text itself, up to [`LAYERS`] layers of escapes below it, and bases below these, up to [`BASES`]
 //! deep. A repeated escape of one kind, like `%252541`, is one layer. Each layer is also read as if the original text
 //! contained escapes itself. If a secret is found in a reading, the ranges of its bytes say what to remove.
 //!
-//! Not found: an escaped secret that has several backslashes in a row, or a backslash beside `%` or `&`; and a secret that
-//! contains an escape itself, where several layers of escapes were applied. In these cases it is ambiguous which
+//! Not found: an escaped secret that has several backslashes in a row, or a backslash beside `%` or `&`; and a secret
+//! that contains an escape itself, where several layers of escapes were applied. In these cases it is ambiguous which
 //! characters belong to the secret. Such secrets are still found unescaped and in a base.
 //!
 //! Time and memory are linear in the text: it is read in pieces of [`PIECE`] bytes, each a bounded number of times.
@@ -175,8 +175,8 @@ enum Unit {
     Char(u32),
 }
 
-/// The length of an escape and what it stands for; `None` for a control character, and for backslashes that only precede
-/// another character.
+/// The length of an escape and what it stands for; `None` for a control character, and for backslashes that only
+/// precede another character.
 type Escape = (usize, Option<Unit>);
 
 /// The escape that a text begins with.
@@ -189,8 +189,8 @@ fn escape(text: &[Byte]) -> Option<Escape> {
     }
 }
 
-/// The same for a quoted text that contains backslashes itself: several backslashes stand for one, and a single one before
-/// a letter of a control escape (`\n` and the like) belongs to the text.
+/// The same for a quoted text that contains backslashes itself: several backslashes stand for one, and a single one
+/// before a letter of a control escape (`\n` and the like) belongs to the text.
 fn quoted_escape(text: &[Byte]) -> Option<Escape> {
     match (backslashes(text), value(text, 1)) {
         (1, Some(b'a' | b'b' | b'e' | b'f' | b'n' | b'r' | b't' | b'v')) => None,

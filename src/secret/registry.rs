@@ -1,11 +1,12 @@
 //! The registry of all secrets that this process has, and the redaction of text.
 //!
-//! A secret is found in any encoding that [`readings`] decodes; that module also says which ones it cannot. There are two
-//! levels:
+//! A secret is found in any encoding that [`readings`] decodes; that module also says which ones it cannot. There are
+//! two levels:
 //!
-//! * [`redacted`], for all output of the process: removes whole secrets, and parts of [`LONG`] bytes or more of long ones.
-//! * [`quoted`], for text of others that we quote: a server, a proxy or a program may have cut a secret anywhere and put
-//!   anything between its letters, so this removes all parts of [`SHORTEST`] bytes or more.
+//! * [`redacted`], for all output of the process: removes whole secrets, and parts of [`LONG`] bytes or more of long
+//!   ones.
+//! * [`quoted`], for text of others that we quote: a server, a proxy or a program may have cut a secret anywhere and
+//!   put anything between its letters, so this removes all parts of [`SHORTEST`] bytes or more.
 //!
 //! The first is less strict because it also processes our own messages, and passwords often contain ordinary words.
 
@@ -63,8 +64,8 @@ const PUBLIC: &[&str] = &[
     "Basic",
 ];
 
-/// Returns true if a text is one of the well-known user names or prefixes that are not confidential. Any other user name
-/// may be a token.
+/// Returns true if a text is one of the well-known user names or prefixes that are not confidential. Any other user
+/// name may be a token.
 pub fn is_public(name: &str) -> bool {
     PUBLIC.iter().any(|public| name.eq_ignore_ascii_case(public))
 }
@@ -206,7 +207,8 @@ enum Cut {
     Anywhere,
 }
 
-/// Hashes of parts of secrets. The parts themselves are not stored, so that a forgotten secret leaves nothing in memory.
+/// Hashes of parts of secrets. The parts themselves are not stored, so that a forgotten secret leaves nothing in
+/// memory.
 struct Parts {
     hash_state: RandomState,
     /// The random keys of [`Parts::window_hash`].
@@ -322,8 +324,8 @@ impl Parts {
         }
     }
 
-    /// The length of the part of a secret that a text begins with; `None` if there is none. `hash` is the hash of the text's
-    /// first [`SHORTEST`] bytes.
+    /// The length of the part of a secret that a text begins with; `None` if there is none. `hash` is the hash of the
+    /// text's first [`SHORTEST`] bytes.
     fn part_length(&self, text: &[u8], hash: u64, cut: Cut) -> Option<usize> {
         if !self.short.contains(&hash) {
             return None;
@@ -395,8 +397,8 @@ impl Hasher for IdentityHasher {
     }
 }
 
-/// The lines of a secret, and the whole text if it is short. Lines like `-----BEGIN` and `-----END` of a PEM key are left
-/// out.
+/// The lines of a secret, and the whole text if it is short. Lines like `-----BEGIN` and `-----END` of a PEM key are
+/// left out.
 fn pieces(text: &str) -> impl Iterator<Item = &str> {
     let lines = text.split(['\n', '\r']).map(str::trim);
     lines

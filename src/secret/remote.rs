@@ -12,9 +12,9 @@ use super::{PREFIXES, in_variable, know, know_user};
 /// Redacts a remote for display. Returns only a placeholder if it is uncertain which part is a credential.
 ///
 /// From http and https URLs all userinfo is removed, because a user name is often a token. From others the password is
-/// removed, and the user name if it may be a token; `git` in `ssh://git@host` stays, because without it the remote would
-/// be another one. Parameters, query string and fragment are removed, too. Text without an `@` that is not a URL (a path,
-/// the scp form) is returned unchanged.
+/// removed, and the user name if it may be a token; `git` in `ssh://git@host` stays, because without it the remote
+/// would be another one. Parameters, query string and fragment are removed, too. Text without an `@` that is not a URL
+/// (a path, the scp form) is returned unchanged.
 pub fn redact(text: &str) -> String {
     match text.split_once("://") {
         Some((scheme, rest)) if is_scheme(scheme) => format!("{scheme}://{}", redact_rest(scheme, rest)),
@@ -104,8 +104,8 @@ pub fn know_remote(text: &str) {
     know_mistyped(text);
 }
 
-/// Registers the credentials of a mistyped remote, in which it is uncertain which part is a credential: everything before
-/// any `@` may be one.
+/// Registers the credentials of a mistyped remote, in which it is uncertain which part is a credential: everything
+/// before any `@` may be one.
 fn know_mistyped(text: &str) {
     if redact(text) == REDACTED {
         text.match_indices('@').for_each(|(at, _)| know_pair(&text[..at]));

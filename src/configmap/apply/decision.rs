@@ -242,8 +242,8 @@ pub fn is_proven_by_record(
 }
 
 impl Policy {
-    /// Decides on one ConfigMap. `wanted` is the desired state (`None`: no rule names it), `seen` what was read (`None`: it
-    /// does not exist), `entry` its entry in the inventory, and `record` its last attempt in the ledger.
+    /// Decides on one ConfigMap. `wanted` is the desired state (`None`: no rule names it), `seen` what was read
+    /// (`None`: it does not exist), `entry` its entry in the inventory, and `record` its last attempt in the ledger.
     pub fn decide(
         &self,
         wanted: Option<&DesiredConfigMap>,
@@ -392,7 +392,8 @@ impl Policy {
     ) -> Option<&'a str> {
         let is_ours = self.owner.claim(&seen.labels, &seen.annotations) == Claim::Ours;
         match seen.annotations.get(names::DIGEST).filter(|_| is_ours) {
-            // The annotations take precedence: another of our instances may have written the object after the inventory.
+            // The annotations take precedence: another of our instances may have written the object after the
+            // inventory.
             Some(digest) if *digest == wanted.digest => {
                 seen.annotations.get(names::REVISION).map(String::as_str)
             }
@@ -427,8 +428,8 @@ impl Policy {
         difference
     }
 
-    /// Why an object of ours differs. `is_recorded`: the desired payload is on record for it. `as_stamped`: its content is
-    /// that payload, stamped with the revision on record.
+    /// Why an object of ours differs. `is_recorded`: the desired payload is on record for it. `as_stamped`: its content
+    /// is that payload, stamped with the revision on record.
     fn origin(
         &self,
         wanted: &DesiredConfigMap,

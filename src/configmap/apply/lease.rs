@@ -2,8 +2,8 @@
 //! same work. It does not make a write correct: optimistic concurrency and the check of the ref do.
 //!
 //! Clocks of other machines are not used. A holder's silence is measured on our monotonic clock from the moment when we
-//! saw the Lease change. So a new waiter waits the whole duration again, and a holder that was killed delays a waiter by
-//! the Lease's duration plus one polling pause at most.
+//! saw the Lease change. So a new waiter waits the whole duration again, and a holder that was killed delays a waiter
+//! by the Lease's duration plus one polling pause at most.
 
 use std::time::Duration;
 
@@ -79,8 +79,9 @@ pub enum SlotChoice {
     Nowhere,
 }
 
-/// Chooses a slot of a pool: one that is ours, else a free one, else one with a silent holder; among equals the first one
-/// from index `first` on. `None` marks a slot that cannot be used. Instances with the same `first` compete for a slot.
+/// Chooses a slot of a pool: one that is ours, else a free one, else one with a silent holder; among equals the first
+/// one from index `first` on. `None` marks a slot that cannot be used. Instances with the same `first` compete for a
+/// slot.
 pub fn choose(standings: &[Option<&Standing>], first: usize) -> SlotChoice {
     let rank = |standing: &Standing| match standing {
         Standing::Ours => Some(0),

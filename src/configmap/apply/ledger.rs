@@ -65,8 +65,8 @@ pub struct Ledger {
 }
 
 impl RepairLimit {
-    /// Returns the number of repairs within the window if the next repair has to wait, else `None`. Repairs in the future
-    /// are ignored: they mean that the clock was set back.
+    /// Returns the number of repairs within the window if the next repair has to wait, else `None`. Repairs in the
+    /// future are ignored: they mean that the clock was set back.
     pub fn repairs_over_limit(&self, repairs: &[Timestamp], now: Timestamp) -> Option<usize> {
         let since = |window: Duration| {
             repairs
@@ -106,8 +106,8 @@ impl Ledger {
         ledger
     }
 
-    /// The data of the ledger's ConfigMap. If it would be too large, records are left out: successful ones first, and of
-    /// these the oldest.
+    /// The data of the ledger's ConfigMap. If it would be too large, records are left out: successful ones first, and
+    /// of these the oldest.
     pub fn data(&self) -> BTreeMap<String, String> {
         let mut data = self.damaged.clone();
         let mut kept: Vec<(&String, LastAttempt)> =
@@ -124,8 +124,8 @@ impl Ledger {
         data
     }
 
-    /// Records an attempt. A record with no writes sent only updates the ledger if the outcome differs from the last one,
-    /// for example to clear an error. `counted`: the write counts against the [`RepairLimit`].
+    /// Records an attempt. A record with no writes sent only updates the ledger if the outcome differs from the last
+    /// one, for example to clear an error. `counted`: the write counts against the [`RepairLimit`].
     pub fn note(&mut self, name: &str, mut record: LastAttempt, counted: bool) {
         let old = self.records.get(name);
         let sent = record.attempts > 0;
@@ -146,8 +146,8 @@ impl Ledger {
             let LastAttempt { revision, at, attempts, .. } = record.clone();
             LastAttempt { revision, at, attempts, ..old.clone() } == record
         };
-        // If nothing was sent and the outcome is the same as before, keep the old record: another time or revision alone is
-        // no reason to write the ledger.
+        // If nothing was sent and the outcome is the same as before, keep the old record: another time or revision
+        // alone is no reason to write the ledger.
         if !sent && old.is_some_and(|old| same(&old.shortened())) {
             return;
         }

@@ -13,8 +13,8 @@ type Data = BTreeMap<String, String>;
 pub struct LedgerSet(BTreeMap<ClusterNamespace, Ledger>);
 
 impl LedgerSet {
-    /// Parses the file: a JSON object that has, by cluster and namespace, the data of the ledger's ConfigMap. Fails if the
-    /// text has another shape. A single record that cannot be parsed is kept unchanged.
+    /// Parses the file: a JSON object that has, by cluster and namespace, the data of the ledger's ConfigMap. Fails if
+    /// the text has another shape. A single record that cannot be parsed is kept unchanged.
     pub fn read(text: &[u8]) -> Result<Self, serde_json::Error> {
         let clusters: BTreeMap<String, BTreeMap<String, Data>> = serde_json::from_slice(text)?;
         let namespaces = clusters.into_iter().flat_map(|(cluster, namespaces)| {

@@ -1,6 +1,6 @@
-//! The text that releases before the canonical form of `digest` hashed: the `derive(Debug)` output of their types. Copies
-//! of those types live here so that stored digests of those releases are still recognized. This file must never change
-//! its output.
+//! The text that releases before the canonical form of `digest` hashed: the `derive(Debug)` output of their types.
+//! Copies of those types live here so that stored digests of those releases are still recognized. This file must never
+//! change its output.
 
 use std::fmt::Debug;
 

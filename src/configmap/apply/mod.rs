@@ -1,14 +1,14 @@
 //! Decides what to do with the ConfigMaps of a cluster so that they match a revision. The module is pure: it takes what
 //! was read from the cluster and returns decisions with reasons; the driver carries them out.
 //!
-//! - `desired_state`: what every namespace should hold; `placement`: the sources of a composed tree, and what is held while
-//!   one of them does not answer.
-//! - `owner`: which installation a ConfigMap belongs to; `decision`: the action for one ConfigMap, and why; `order`: the
-//!   order of writes; `prune_limit`: how much one run may delete or empty.
+//! - `desired_state`: what every namespace should hold; `placement`: the sources of a composed tree, and what is held
+//!   while one of them does not answer.
+//! - `owner`: which installation a ConfigMap belongs to; `decision`: the action for one ConfigMap, and why; `order`:
+//!   the order of writes; `prune_limit`: how much one run may delete or empty.
 //! - `ledger`: what was last attempted, and the outcome; `ledger_set`: the ledgers of many namespaces; `lease`: which
 //!   instance writes a namespace.
-//! - `deciding`, `digest`: the rules digest, which identifies the rules that a ConfigMap was written by; `legacy_digest`:
-//!   the form of it that earlier releases stored.
+//! - `deciding`, `digest`: the rules digest, which identifies the rules that a ConfigMap was written by;
+//!   `legacy_digest`: the form of it that earlier releases stored.
 //!
 //! The inventory of what was written is [`crate::marker`], because consumers read it, too.
 
@@ -47,7 +47,8 @@ pub mod names {
     pub const OWNER_NAME: &str = OWNER;
     /// Annotation: the revision that last changed the payload.
     pub const REVISION: &str = "treeswap.dev/revision";
-    /// Annotation: the digest of the payload that was written. It does not prove that the object still holds that payload.
+    /// Annotation: the digest of the payload that was written. It does not prove that the object still holds that
+    /// payload.
     pub const DIGEST: &str = "treeswap.dev/digest";
     /// Annotation: the repository's URL without userinfo, query or anything else that may be secret.
     pub const REPOSITORY: &str = "treeswap.dev/repository";
@@ -55,8 +56,8 @@ pub mod names {
     pub const SOURCES: &str = "treeswap.dev/sources";
     /// Annotation: the digest of the rules that the object was written by.
     pub const RULES: &str = "treeswap.dev/rules";
-    /// Annotation of the marker: the cluster's kubeconfig context. Two contexts may point to one server, and neither may
-    /// prune what was written through the other.
+    /// Annotation of the marker: the cluster's kubeconfig context. Two contexts may point to one server, and neither
+    /// may prune what was written through the other.
     pub const CLUSTER: &str = "treeswap.dev/cluster";
     /// Label: `set` for the marker, `ledger` for the ledger.
     pub const ROLE: &str = "treeswap.dev/role";

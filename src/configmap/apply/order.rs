@@ -1,13 +1,13 @@
-//! The order of writes. A key or content that moves from one ConfigMap to another is written to the new one before it is
-//! removed from the old one, so that a reader of both sees it twice rather than not at all.
+//! The order of writes. A key or content that moves from one ConfigMap to another is written to the new one before it
+//! is removed from the old one, so that a reader of both sees it twice rather than not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::compare::{Current, Difference};
 use super::super::payload::Payload;
 
-/// What a write adds to a ConfigMap and what it removes. Tracks keys and contents, because a content may move to another
-/// key.
+/// What a write adds to a ConfigMap and what it removes. Tracks keys and contents, because a content may move to
+/// another key.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Moves {
     /// What the ConfigMap gains.

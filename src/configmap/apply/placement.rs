@@ -1,5 +1,5 @@
-//! The sources that a tree is composed of: which of them a ConfigMap depends on, and which writes are held while a source
-//! does not answer where its ref is.
+//! The sources that a tree is composed of: which of them a ConfigMap depends on, and which writes are held while a
+//! source does not answer where its ref is.
 
 use std::collections::BTreeMap;
 
@@ -36,8 +36,8 @@ impl Placement {
         self.0.iter().filter_map(known).collect()
     }
 
-    /// The commit of each source to record for what is written now. For a source that did not answer, nothing is written,
-    /// so its commit stays the one in `recorded`, which is what the cluster has.
+    /// The commit of each source to record for what is written now. For a source that did not answer, nothing is
+    /// written, so its commit stays the one in `recorded`, which is what the cluster has.
     pub fn to_record(&self, recorded: &BTreeMap<String, Revision>) -> BTreeMap<String, Revision> {
         let known = |source: &PlacedSource| {
             let before = recorded.get(&source.name).copied();
@@ -65,16 +65,16 @@ impl Placement {
         self.unanswered().next().map(hold_reason)
     }
 
-    /// Why writes are held that are made from files whose paths begin with one of `prefixes`; `None` if no source without
-    /// an answer can have such a file.
+    /// Why writes are held that are made from files whose paths begin with one of `prefixes`; `None` if no source
+    /// without an answer can have such a file.
     pub fn held_below<'p>(&self, prefixes: impl IntoIterator<Item = &'p [u8]>) -> Option<String> {
         self.unanswered().next()?;
         let reached = |prefix: &[u8]| self.unanswered().find(|source| self.reaches(prefix, source));
         prefixes.into_iter().find_map(reached).map(hold_reason)
     }
 
-    /// Returns true if a path that begins with `prefix` can belong to the source. A source owns the paths in its place that
-    /// are not in a deeper place of another source.
+    /// Returns true if a path that begins with `prefix` can belong to the source. A source owns the paths in its place
+    /// that are not in a deeper place of another source.
     fn reaches(&self, prefix: &[u8], source: &PlacedSource) -> bool {
         let reaches = |place: &[u8]| {
             // A source that is not in the tree does not take its place away from others.

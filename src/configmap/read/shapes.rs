@@ -1,5 +1,5 @@
-//! Accessors for the values of a rules document: mappings, lists, texts, booleans. A value of another type is recorded as
-//! a fault and read as an empty one.
+//! Accessors for the values of a rules document: mappings, lists, texts, booleans. A value of another type is recorded
+//! as a fault and read as an empty one.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -189,7 +189,8 @@ impl RulesParser<'_> {
         }
     }
 
-    /// A boolean; `None` if the field is absent. Words that only YAML 1.1 reads as booleans are accepted with a warning.
+    /// A boolean; `None` if the field is absent. Words that only YAML 1.1 reads as booleans are accepted with a
+    /// warning.
     pub(super) fn boolean(&mut self, field: &str, node: &Node<'_>) -> Option<bool> {
         match (node, node.trap(self.source)) {
             (Node::Null, _) => None,
@@ -206,8 +207,8 @@ impl RulesParser<'_> {
     }
 }
 
-/// Returns true if `given` is probably a misspelling of `known`: the same letters in another order, or one letter added,
-/// missing or different.
+/// Returns true if `given` is probably a misspelling of `known`: the same letters in another order, or one letter
+/// added, missing or different.
 fn is_close(given: &str, known: &str) -> bool {
     let letters = |text: &str| {
         let mut letters: Vec<u8> = text.bytes().map(|byte| byte.to_ascii_lowercase()).collect();
