@@ -418,7 +418,7 @@ pub(super) struct Duplicate<'n, D> {
 pub(super) fn find_duplicate<'n, D: Copy + Eq + Hash, I: Iterator<Item = (D, &'n [u8])>>(
     names: impl Fn() -> I,
     folds: bool,
-) -> Option<Twice<'n, D>> {
+) -> Option<Duplicate<'n, D>> {
     let key = |name: &'n [u8]| if folds { Cow::Owned(case_folded(name)) } else { Cow::Borrowed(name) };
     let state = RandomState::new();
     let hash = |dir: D, name| state.hash_one((dir, &*key(name)));
