@@ -91,7 +91,7 @@ struct PathFindings {
 impl PathFindings {
     fn add(&mut self, path: &[u8], mut found: Vec<(Finding, bool)>) {
         found.retain(|finding| {
-            let count = &mut self.counts[is_refused(finding)];
+            let count = &mut self.counts[count_index(finding)];
             let is_kept = *count < FINDINGS_MAX;
             *count += usize::from(is_kept);
             self.is_truncated |= !is_kept;
@@ -104,12 +104,12 @@ impl PathFindings {
 
     fn remove(&mut self, path: &[u8]) {
         let removed = self.by_path.remove(path).unwrap_or_default();
-        removed.iter().for_each(|finding| self.counts[is_refused(finding)] -= 1);
+        removed.iter().for_each(|finding| self.counts[count_index(finding)] -= 1);
     }
 }
 
 /// The index into [`PathFindings::counts`]: 1 if the finding refuses the plan, by the rule of [`Findings::add`].
-fn is_refused((finding, refuse): &(Finding, bool)) -> usize {
+fn count_index((finding, refuse): &(Finding, bool)) -> usize {
     usize::from(*refuse && !finding.is_harmless())
 }
 
