@@ -271,8 +271,10 @@ impl Comparison<'_> {
         let new = tree(pair.new);
         if old.is_some() || new.is_some() {
             let wanted = self.patterns.is_none_or(|patterns| patterns.wants(&full, true, inherited));
-            self.waiting += full.len() + BELOW;
-            below.push(Below { path: full, old, new, wanted });
+            if self.may_want_below(&full, wanted) {
+                self.waiting += full.len() + BELOW;
+                below.push(Below { path: full, old, new, wanted });
+            }
         }
         Ok(presence)
     }
@@ -302,6 +304,9 @@ impl Comparison<'_> {
                 };
                 if let Some(line) = pair.unchanged().filter(Line::is_dir) {
                     let wanted = self.wants(&full, &line, inherited);
+                    if !self.may_want_below(&full, wanted) {
+                        continue;
+                    }
                     self.waiting += full.len() + BELOW;
                     below.push((full, line.id, wanted));
                     if self.waiting > WAITING_MAX {
@@ -363,7 +368,12 @@ impl Comparison<'_> {
         for line in lines {
             let full = join(path, line.name);
             let wanted = self.wants(&full, &line, inherited);
-            if line.is_dir() && self.any_wanted(&full, line.id, wanted)? || !line.is_dir() && wanted {
+            let has_wanted = if line.is_dir() {
+                self.may_want_below(&full, wanted) && self.any_wanted(&full, line.id, wanted)?
+            } else {
+                wanted
+            };
+            if has_wanted {
                 self.budget.release(held);
                 return Ok(true);
             }
@@ -385,6 +395,11 @@ impl Comparison<'_> {
 
     fn wants(&self, full: &[u8], line: &Line<'_>, inherited: bool) -> bool {
         self.patterns.is_none_or(|patterns| patterns.wants(full, line.matches_as_dir(), inherited))
+    }
+
+    /// Whether anything below the directory `full` can be wanted.
+    fn may_want_below(&self, full: &[u8], wanted: bool) -> bool {
+        self.patterns.is_none_or(|patterns| patterns.may_want_below(full, wanted))
     }
 
     fn damaged(&self, lack: Lack) -> Error {

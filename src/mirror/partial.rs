@@ -35,9 +35,6 @@ const WANTED: usize = 20_000;
 /// The same where a program (`--git`) gets them as arguments, of which a system takes some 128 KiB in any case.
 const WANTED_OF_PROGRAM: usize = 2_000;
 
-/// What is absent is looked for again, so often: a directory that came may name files that did not.
-const ROUNDS: usize = 8;
-
 /// Objects that are fetched one by one for the list of a revision's submodules.
 const LISTS: usize = 100;
 
@@ -50,7 +47,8 @@ impl Mirror {
         let limit = self.options.wire.max_fetch_bytes;
         let mut left = limit;
         let at_once = if self.options.wire.program.is_some() { WANTED_OF_PROGRAM } else { WANTED };
-        for _ in 0..ROUNDS {
+        // Trees that came may name trees and files that did not: a round for each level, and one that finds nothing absent.
+        for _ in 0..=u64::from(selection.rules.limits.depth) + 2 {
             let absent = self.absent(revision, selection).await?;
             if absent.is_empty() {
                 return Ok(());
@@ -60,7 +58,9 @@ impl Mirror {
                 "fetching what the filter left out and the selection names"
             );
             for wants in absent.chunks(at_once) {
-                let request = Request { wants: wants.to_vec(), ..Request::default() };
+                // What is asked for by its id comes whatever the filter says, but not what a tree names.
+                let filter = self.options.filter.clone().filter(|filter| filter.starts_with("tree:"));
+                let request = Request { wants: wants.to_vec(), filter, ..Request::default() };
                 let bytes = self.receive_wanted(&request, left).await.map_err(|error| match error {
                     Error::FetchBytes { .. } => Error::FetchBytes { limit },
                     error => error,
@@ -101,6 +101,7 @@ impl Mirror {
     async fn absent(&self, revision: Revision, selection: &Selection) -> Result<Vec<ObjectId>, Error> {
         let shared = Arc::clone(&self.shared);
         let selection = selection.clone();
+        let needs_all_trees = self.shared.linked; // a worktree's index lists what patterns leave out, too
         blocking(move || {
             let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
             let store = shared.store()?;
@@ -109,7 +110,7 @@ impl Mirror {
                 act: "open the mirror's objects".into(),
                 source: Libgit2(source),
             })?;
-            absent(&reader, revision, &selection, patterns.as_ref())
+            absent(&reader, revision, &selection, patterns.as_ref(), needs_all_trees)
         })
         .await
     }
@@ -121,6 +122,7 @@ fn absent(
     revision: Revision,
     selection: &Selection,
     patterns: Option<&Patterns>,
+    needs_all_trees: bool,
 ) -> Result<Vec<ObjectId>, Error> {
     let limits = selection.rules.limits;
     let top = reader.commit(&revision.0).map_err(|lack| Error::damaged(revision, lack))?.tree;
@@ -131,7 +133,8 @@ fn absent(
     let budget = Budget::new(revision, top, limits.entries, patterns.is_some(), &CancellationToken::new());
     let found = Vec::new();
     let path = Vec::new();
-    let mut walk = Walk { reader, patterns, budget, revision, limits, found, path, depth: 0 };
+    let mut walk =
+        Walk { reader, patterns, needs_all_trees, budget, revision, limits, found, path, depth: 0 };
     walk.tree(top, patterns.is_none())?;
     walk.found.sort_unstable();
     walk.found.dedup();
@@ -141,6 +144,7 @@ fn absent(
 struct Walk<'a> {
     reader: &'a ObjectReader<'a>,
     patterns: Option<&'a Patterns>,
+    needs_all_trees: bool,
     budget: Budget,
     revision: Revision,
     limits: Limits,
@@ -171,7 +175,7 @@ impl Walk<'_> {
                 .patterns
                 .is_none_or(|patterns| patterns.wants(&self.path, line.matches_as_dir(), inherited));
             match line.mode & FORMAT {
-                DIRECTORY => self.below(line.id, wanted)?,
+                DIRECTORY if self.needs_below(wanted) => self.below(line.id, wanted)?,
                 REGULAR | LINK if wanted && !reader.has(&line.id) => self.lacks(line.id)?,
                 _ => {}
             }
@@ -179,6 +183,11 @@ impl Walk<'_> {
         }
         self.budget.release(held);
         Ok(())
+    }
+
+    /// Whether the tree of the directory that the walk is at is needed.
+    fn needs_below(&self, wanted: bool) -> bool {
+        self.needs_all_trees || self.patterns.is_none_or(|patterns| patterns.may_want_below(&self.path, wanted))
     }
 
     fn below(&mut self, id: ObjectId, inherited: bool) -> Result<(), Error> {
