@@ -280,8 +280,10 @@ impl Comparison<'_> {
         let new = tree(pair.new);
         if old.is_some() || new.is_some() {
             let wanted = self.patterns.is_none_or(|patterns| patterns.wants(&full, true, inherited));
-            self.queued += full.len() + QUEUED_OVERHEAD;
-            subtrees.push(Subtree { path: full, old, new, wanted });
+            if self.may_want_below(&full, wanted) {
+                self.queued += full.len() + QUEUED_OVERHEAD;
+                subtrees.push(Subtree { path: full, old, new, wanted });
+            }
         }
         Ok(presence)
     }
@@ -306,6 +308,9 @@ impl Comparison<'_> {
                 let full = join(path, name);
                 if let Some(line) = self.checked_out(&full, pair).unchanged().filter(Line::is_dir) {
                     let wanted = self.wants(&full, &line, inherited);
+                    if !self.may_want_below(&full, wanted) {
+                        continue;
+                    }
                     self.queued += full.len() + QUEUED_OVERHEAD;
                     subtrees.push((full, line.id, wanted));
                     if self.queued > QUEUED_MAX {
@@ -367,7 +372,12 @@ impl Comparison<'_> {
         for line in lines {
             let full = join(path, line.name);
             let wanted = self.wants(&full, &line, inherited);
-            if line.is_dir() && self.any_wanted(&full, line.id, wanted)? || !line.is_dir() && wanted {
+            let has_wanted = if line.is_dir() {
+                self.may_want_below(&full, wanted) && self.any_wanted(&full, line.id, wanted)?
+            } else {
+                wanted
+            };
+            if has_wanted {
                 self.budget.release(held);
                 return Ok(true);
             }
@@ -390,6 +400,11 @@ impl Comparison<'_> {
 
     fn wants(&self, full: &[u8], line: &Line<'_>, inherited: bool) -> bool {
         self.patterns.is_none_or(|patterns| patterns.wants(full, line.matches_as_dir(), inherited))
+    }
+
+    /// Whether anything below the directory `full` can be wanted.
+    fn may_want_below(&self, full: &[u8], wanted: bool) -> bool {
+        self.patterns.is_none_or(|patterns| patterns.may_want_below(full, wanted))
     }
 
     fn damaged(&self, lack: Lack) -> Error {

@@ -35,9 +35,6 @@ const WANTS_MAX: usize = 20_000;
 /// accepts some 128 KiB of those.
 const WANTS_OF_PROGRAM_MAX: usize = 2_000;
 
-/// How often absent objects are searched and fetched: a tree that was fetched may name further absent files.
-const ROUNDS: usize = 8;
-
 /// The most objects that are fetched, one by one, to list a revision's submodules.
 const LIST_OBJECTS_MAX: usize = 100;
 
@@ -50,7 +47,9 @@ impl Mirror {
         let limit = self.options.wire.max_fetch_bytes;
         let mut left = limit;
         let per_request = if self.options.wire.program.is_some() { WANTS_OF_PROGRAM_MAX } else { WANTS_MAX };
-        for _ in 0..ROUNDS {
+        // A fetched tree may name further absent trees and files: one round per level of directories, and a last one that
+        // finds nothing absent.
+        for _ in 0..=u64::from(selection.rules.limits.depth) + 2 {
             let absent = self.absent(revision, selection).await?;
             if absent.is_empty() {
                 return Ok(());
@@ -60,7 +59,10 @@ impl Mirror {
                 "fetching what the filter left out and the selection names"
             );
             for wants in absent.chunks(per_request) {
-                let request = Request { wants: wants.to_vec(), ..Request::default() };
+                // A server sends the objects that are wanted by id whatever the filter says, but with each tree also what
+                // that names, unless the filter leaves trees out.
+                let filter = self.options.filter.clone().filter(|filter| filter.starts_with("tree:"));
+                let request = Request { wants: wants.to_vec(), filter, ..Request::default() };
                 let bytes = self.receive_wanted(&request, left).await.map_err(|error| match error {
                     Error::FetchBytes { .. } => Error::FetchBytes { limit },
                     error => error,
@@ -101,10 +103,11 @@ impl Mirror {
     async fn absent(&self, revision: Revision, selection: &Selection) -> Result<Vec<ObjectId>, Error> {
         let shared = Arc::clone(&self.shared);
         let selection = selection.clone();
+        let needs_all_trees = self.shared.linked; // a worktree's index lists the files that patterns leave out, too
         blocking(move || {
             let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
             let store = shared.store()?;
-            absent(&store.objects()?, revision, &selection, patterns.as_ref())
+            absent(&store.objects()?, revision, &selection, patterns.as_ref(), needs_all_trees)
         })
         .await
     }
@@ -116,6 +119,7 @@ fn absent(
     revision: Revision,
     selection: &Selection,
     patterns: Option<&Patterns>,
+    needs_all_trees: bool,
 ) -> Result<Vec<ObjectId>, Error> {
     let limits = selection.rules.limits;
     let top = reader.commit(&revision.0).map_err(|lack| Error::damaged(revision, lack))?.tree;
@@ -126,7 +130,8 @@ fn absent(
     let budget = Budget::new(revision, top, limits.entries, patterns.is_some(), &CancellationToken::new());
     let found = Vec::new();
     let path = Vec::new();
-    let mut walk = Walk { reader, patterns, budget, revision, limits, found, path, depth: 0 };
+    let mut walk =
+        Walk { reader, patterns, needs_all_trees, budget, revision, limits, found, path, depth: 0 };
     walk.tree(top, patterns.is_none())?;
     walk.found.sort_unstable();
     walk.found.dedup();
@@ -136,6 +141,7 @@ fn absent(
 struct Walk<'a> {
     reader: &'a ObjectReader<'a>,
     patterns: Option<&'a Patterns>,
+    needs_all_trees: bool,
     budget: Budget,
     revision: Revision,
     limits: Limits,
@@ -162,7 +168,7 @@ impl Walk<'_> {
                 .patterns
                 .is_none_or(|patterns| patterns.wants(&self.path, line.matches_as_dir(), inherited));
             match line.mode & FORMAT {
-                DIRECTORY => self.below(line.id, wanted)?,
+                DIRECTORY if self.needs_below(wanted) => self.below(line.id, wanted)?,
                 REGULAR | LINK if wanted && !reader.has(&line.id) => self.add_absent(line.id)?,
                 _ => {}
             }
@@ -170,6 +176,11 @@ impl Walk<'_> {
         }
         self.budget.release(held);
         Ok(())
+    }
+
+    /// Whether the tree of the directory at the walk's path is needed.
+    fn needs_below(&self, wanted: bool) -> bool {
+        self.needs_all_trees || self.patterns.is_none_or(|patterns| patterns.may_want_below(&self.path, wanted))
     }
 
     fn below(&mut self, id: ObjectId, inherited: bool) -> Result<(), Error> {

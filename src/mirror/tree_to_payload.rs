@@ -74,7 +74,9 @@ impl Walk<'_> {
             if line.is_dir() && self.modules.has_root(&self.path) {
                 self.module(&line, wanted)?;
             } else if line.is_dir() {
-                self.enter(&line, wanted)?;
+                if self.patterns.is_none_or(|patterns| patterns.may_want_below(&self.path, wanted)) {
+                    self.enter(&line, wanted)?;
+                }
             } else if wanted {
                 self.leaf(&line)?;
             }

@@ -24,13 +24,9 @@ pub fn measure(bench: &Bench, table: &mut Table) {
     }
     one(bench, table, "first sync", &[], None);
     one(bench, table, "first sync of 5 % of the files", &[&sparse], None);
-    one(
-        bench,
-        table,
-        "first sync of 5 % of the files, --filter=blob:none",
-        &[&sparse, "--filter=blob:none"],
-        None,
-    );
+    for filter in ["--filter=blob:none", "--filter=tree:0"] {
+        one(bench, table, &format!("first sync of 5 % of the files, {filter}"), &[&sparse, filter], None);
+    }
     if let Some(half) = &half {
         one(bench, table, "first sync at half a processor", &[], Some(&half.0));
     }
