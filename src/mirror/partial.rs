@@ -180,7 +180,8 @@ impl Walk<'_> {
 
     /// Whether the tree of the directory at the walk's path is needed.
     fn needs_below(&self, wanted: bool) -> bool {
-        self.needs_all_trees || self.patterns.is_none_or(|patterns| patterns.may_want_below(&self.path, wanted))
+        self.needs_all_trees
+            || self.patterns.is_none_or(|patterns| patterns.may_want_below(&self.path, wanted))
     }
 
     fn below(&mut self, id: ObjectId, inherited: bool) -> Result<(), Error> {

@@ -59,9 +59,8 @@ impl Patterns {
     /// Whether anything below the directory `path` can be wanted, where [`Self::wants`] answered `wanted` for it. `false`
     /// saves reading its tree, and with `--filter=tree:0` fetching it.
     pub(super) fn may_want_below(&self, path: &[u8], wanted: bool) -> bool {
-        let leads_to_a_match = |ancestors: &Gitignore| {
-            ancestors.matched(Path::new(OsStr::from_bytes(path)), true).is_ignore()
-        };
+        let leads_to_a_match =
+            |ancestors: &Gitignore| ancestors.matched(Path::new(OsStr::from_bytes(path)), true).is_ignore();
         wanted || self.ancestors.as_ref().is_none_or(leads_to_a_match)
     }
 }

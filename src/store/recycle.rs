@@ -203,40 +203,37 @@ impl SpareTask {
         blobs: &dyn BlobSource,
         cancel: &CancellationToken,
     ) -> Result<bool, Error> {
-        self.in_background(|| {
-            let (_busy, cancel) = self.lock_for_preparation(cancel)?;
-            let slot = self.slot();
-            let current = self.generation();
-            let options = self.options();
-            let is_base = |retired: &RetiredGeneration| {
-                retired.record.tree == delta.base && retired.record.selection == current.selection
-            };
-            let tree = slot.state.tree().take();
-            let retired = match tree {
-                Some(SlotTree::Waiting(retired)) if is_base(&retired) && slot.has_room_for(delta) => *retired,
-                other => {
-                    *slot.state.tree() = other;
-                    return Ok(false);
-                }
-            };
-            let carried = self.with_linkable(|shared| {
-                slot.recycle(retired, current, delta, blobs, shared, options, &cancel)
-            });
-            match carried {
-                Err(Error::Cancelled) if slot.state.waiting().is_some() => Err(Error::Cancelled),
-                Err(error) => {
-                    slot.discard()?;
-                    match error {
-                        Error::Cancelled => Err(error),
-                        error => {
-                            log_not_recycled(&error);
-                            Ok(false)
-                        }
+        let (_busy, cancel) = self.lock_for_preparation(cancel)?;
+        let slot = self.slot();
+        let current = self.generation();
+        let options = self.options();
+        let is_base = |retired: &RetiredGeneration| {
+            retired.record.tree == delta.base && retired.record.selection == current.selection
+        };
+        let tree = slot.state.tree().take();
+        let retired = match tree {
+            Some(SlotTree::Waiting(retired)) if is_base(&retired) && slot.has_room_for(delta) => *retired,
+            other => {
+                *slot.state.tree() = other;
+                return Ok(false);
+            }
+        };
+        let carried = self
+            .with_linkable(|shared| slot.recycle(retired, current, delta, blobs, shared, options, &cancel));
+        match carried {
+            Err(Error::Cancelled) if slot.state.waiting().is_some() => Err(Error::Cancelled),
+            Err(error) => {
+                slot.discard()?;
+                match error {
+                    Error::Cancelled => Err(error),
+                    error => {
+                        log_not_recycled(&error);
+                        Ok(false)
                     }
                 }
-                done => done,
             }
-        })
+            done => done,
+        }
     }
 }
 

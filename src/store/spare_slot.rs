@@ -225,15 +225,18 @@ impl SpareTask {
         &self.current
     }
 
-    /// Prepares the spare from the payload of that generation. This takes long, so it runs on a new thread with low
-    /// priority (a thread cannot raise its priority again afterwards). Returns early if a fitting spare is ready.
+    /// Prepares the spare from the payload of that generation. Returns early if a fitting spare is ready. Blocking. A copy
+    /// takes long and no publication waits for it, so it has a low priority.
     pub fn run(
         &self,
         payload: &Payload,
         blobs: &dyn BlobSource,
         cancel: &CancellationToken,
     ) -> Result<(), Error> {
-        self.in_background(|| self.prepare(payload, blobs, cancel))
+        if self.links() {
+            return self.prepare(payload, blobs, cancel);
+        }
+        self.at_low_priority(|| self.prepare(payload, blobs, cancel))
     }
 
     /// Returns true if a new spare consists of hard links to the generation's files, false if it is a copy.
@@ -264,11 +267,9 @@ impl SpareTask {
         &self.options
     }
 
-    /// Runs `work` on a new thread with low priority, and waits for it.
-    pub(super) fn in_background<T: Send>(
-        &self,
-        work: impl FnOnce() -> Result<T, Error> + Send,
-    ) -> Result<T, Error> {
+    /// Runs `work` on a new thread with low priority, and waits for it: a thread cannot raise its priority again. Not for
+    /// work that a publication waits for, which on a busy machine would be held up by everything else there.
+    fn at_low_priority<T: Send>(&self, work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
         let failed = Error::io("start the thread that prepares the spare in", &self.slot.layout.path);
         std::thread::scope(|scope| {
             let work = || {
