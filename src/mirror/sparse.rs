@@ -78,12 +78,13 @@ fn ancestors(text: &str) -> Option<Gitignore> {
         }
         let mut ancestor = String::new();
         for component in above.split('/').filter(|_| !above.is_empty()) {
-            if component.is_empty() || component.contains("**") || component.ends_with('\\') {
+            let is_cut = component.ends_with('\\') || component.rfind('[') > component.rfind(']');
+            if component.is_empty() || component.contains("**") || is_cut {
                 return None;
             }
             ancestor.push('/');
             ancestor.push_str(component);
-            builder.add_line(None, &format!("{ancestor}/")).ok()?; // a slash within brackets or braces
+            builder.add_line(None, &format!("{ancestor}/")).ok()?; // a slash within braces
         }
     }
     builder.build().ok()

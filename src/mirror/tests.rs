@@ -96,8 +96,10 @@ fn a_bomb_of_nested_trees_is_refused_by_counting() {
     for revision in [revision, empty] {
         let delta = fixture.objects().delta(base(&small), revision, &everything());
         assert!(matches!(delta, Err(Error::Refused(_))), "{delta:?}");
-        let none = Selection { sparse: Some("/nothing\n".into()), ..everything() };
+        let none = Selection { sparse: Some("nothing\n".into()), ..everything() };
         assert!(matches!(fixture.objects().payload(revision, &none), Err(Error::Refused(_))));
+        let none = Selection { sparse: Some("/nothing\n".into()), ..everything() };
+        assert!(fixture.objects().payload(revision, &none).unwrap().entries.is_empty(), "no tree is entered");
     }
 }
 
@@ -111,7 +113,7 @@ fn trees_may_nest_deeper_than_a_stack_and_are_refused_by_their_depth() {
     let revision = fixture.commit(tree, &[]);
     let (_, rule) = refused(fixture.objects().payload(revision, &everything()));
     assert_eq!(rule, Rule::Depth { limit: 128 });
-    let sparse = Selection { sparse: Some("/nothing\n".into()), ..everything() };
+    let sparse = Selection { sparse: Some("nothing\n".into()), ..everything() };
     let (_, rule) = refused(fixture.objects().payload(revision, &sparse));
     assert_eq!(rule, Rule::Depth { limit: 128 });
 }
