@@ -1,5 +1,11 @@
-//! Builds everything from valid settings, in reading order, and runs it until its end.
+//! Wires the program together: builds the store, the mirror, the listener, the hooks and the sync loop from valid
+//! [`Settings`], in reading order, and runs them until the process ends.
+//!
+//! [`sync()`] publishes into a root, and applies ConfigMaps too if there are rules; [`follow`] applies ConfigMaps
+//! without a root. Both exit with an [`Error`] that has hints for the operator. All decisions are made in the modules
+//! that are wired here.
 
+mod allocator;
 mod delayed_trigger;
 mod ledger;
 mod listener;
@@ -36,78 +42,80 @@ pub use missing::missing;
 pub use rules_only::Rules;
 
 use delayed_trigger::{requesting, spread};
-use listener::answer;
+use root_and_rules::RootDelivery;
 use rules_only::DeliveryReporter;
 use signals::Signals;
 
-/// How often a root that another writer holds is tried again.
+/// Pause between two attempts to lock a root that another writer holds.
 const LOCK_PAUSE: Duration = Duration::from_millis(200);
 
-/// How long a thread for what blocks stays without work: a look every ten seconds, the default period, starts none.
-const REST: Duration = Duration::from_secs(15);
+/// How long an idle thread of tokio's blocking pool is kept. Longer than the default `--period` of ten seconds, so
+/// that a poll finds its thread instead of starting one.
+const THREAD_KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// How long the listener and what runs in the background may take to end once the sync has.
-const LINGER: Duration = Duration::from_millis(500);
+/// How long the listener and background tasks may take to end after the sync loop has ended.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Why a sync ended with an exit code other than 0.
+/// Why the process ends with an exit code other than 0.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The root.
+    /// The root could not be opened or written.
     #[error(transparent)]
     Store(#[from] store::Error),
-    /// The mirror.
+    /// The mirror could not be opened.
     #[error(transparent)]
     Mirror(#[from] mirror::Error),
-    /// The listener.
+    /// The HTTP listener could not be started.
     #[error(transparent)]
     Admin(#[from] admin::Error),
-    /// The remote, or what it names, where ConfigMaps are applied once.
+    /// With rules, without a root and with `--one-time`: the remote failed, or its revision cannot be applied.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// Too many failures in a row.
+    /// There were as many consecutive failures as `--max-failures` allows.
     #[error("giving up after {failures} {}", if *failures == 1 { "failure" } else { "failures in a row" })]
     GaveUp {
-        /// How many.
+        /// The number of consecutive failures.
         failures: u64,
-        /// The last one.
+        /// The last failure.
         #[source]
         last: sync::Error,
     },
-    /// It was to run once and was asked to end before it was done.
+    /// With `--one-time`: a signal ended the process before the first publication.
     #[error("interrupted before the first publication")]
     Interrupted,
-    /// What was to be published once is published, but a hook failed.
+    /// With `--one-time`: the revision is published, but a hook failed.
     #[error("published, but a hook failed")]
     Hook(#[from] hooks::Error),
-    /// What was to be published once is published, but some of its sources are not where their refs are.
+    /// With `--one-time`: a set of sources is published, but some sources are not at the commit that their ref names.
     #[error("published without the newest of {}", sources.join(", "))]
     Sources {
-        /// Their names.
+        /// The names of the sources that are behind.
         sources: Vec<String>,
     },
-    /// The same, and nothing was published in this run.
+    /// With `--one-time`: some sources are not at the commit that their ref names, and this run published nothing.
     #[error("not up to date: {}; what was published stays", sources.join(", "))]
     Stale {
-        /// Their names.
+        /// The names of the sources that are behind.
         sources: Vec<String>,
     },
-    /// A limit of the process that reads packs is asked for and cannot be had.
+    /// `--sandbox=require`, and the kernel has not all parts of the sandbox.
     #[error(transparent)]
     Sandbox(#[from] sandbox::Missing),
-    /// The system gave us no threads, no signals or no clock.
+    /// The kernel refused a thread, a signal handler or another resource of the process.
     #[error("cannot {act}")]
     System {
-        /// What was tried.
+        /// What was tried, to follow "cannot".
         act: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
 }
 
 impl Error {
-    /// What git-sync says where it ends so.
+    /// Classifies the error for the last line of a log in git-sync's format, which has messages of its own for a root
+    /// that cannot be used and for an address that cannot be bound.
     pub fn ending(&self) -> telemetry::Ending<'_> {
         use store::Error::{Dangling, Io, Refused};
         match self {
@@ -121,7 +129,7 @@ impl Error {
         }
     }
 
-    /// What an operator can do, a line each.
+    /// What an operator can do about it, one line per hint.
     pub fn hints(&self) -> Vec<String> {
         match self {
             Self::Store(error) => error.hints(),
@@ -145,77 +153,48 @@ impl Error {
     }
 }
 
+/// Makes an [`Error::System`] of an I/O error; `act` is what was tried.
 fn system(act: &'static str) -> impl FnOnce(std::io::Error) -> Error {
     move |source| Error::System { act, source }
 }
 
-/// Keeps the memory at rest level. glibc gives each of a process's first threads a heap of its own, eight for each
-/// processor, and fragments all of them a little with every publication; the threads that share ours now are few and
-/// mostly wait for files.
-#[cfg(target_env = "gnu")]
-#[expect(unsafe_code, reason = "mallopt(3) has no safe form")]
-fn limit_heaps() {
-    // SAFETY: a plain setting, made before other threads are started. A refusal leaves things as they are.
-    unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
-}
-
-/// Asks jemalloc for the thread that gives memory back (src/musl.rs says why). Where the system gives no thread, memory is
-/// given back when somebody allocates.
-#[cfg(target_env = "musl")]
-#[expect(unsafe_code, reason = "mallctl(3) has no safe form")]
-fn limit_heaps() {
-    let set = |mut on: bool| {
-        let value = (&raw mut on).cast();
-        let none = std::ptr::null_mut();
-        // SAFETY: the name ends with NUL, and the value is a bool, as jemalloc(3) says of this setting.
-        unsafe {
-            let name = c"background_thread".as_ptr();
-            tikv_jemalloc_sys::mallctl(name, none, std::ptr::null_mut(), value, size_of::<bool>())
-        }
-    };
-    if set(true) != 0 {
-        set(false); // or all would leave it to a thread that is not there
-    }
-}
-
-#[cfg(not(any(target_env = "gnu", target_env = "musl")))]
-fn limit_heaps() {}
-
-/// Runs `treeswap sync`; with rules what is published is applied, too. `lines` is the configuration as it was given,
-/// and `warnings` are about it, for the log.
+/// Runs `treeswap sync` with a root. With rules, each published revision is applied to the clusters, too. `lines` is
+/// the effective configuration and `warnings` are about it; both are logged at the start.
 pub fn sync(
     settings: Settings,
     rules: Option<Rules>,
     lines: &[Line],
     warnings: &[String],
 ) -> Result<(), Error> {
-    within(settings, lines, warnings, |runtime, settings| run(runtime, settings, rules))
+    run_process(settings, lines, warnings, |runtime, settings| run(runtime, settings, rules))
 }
 
-/// Runs `treeswap sync` with rules and without a root. Where it is to run once: how that ended.
+/// Runs `treeswap sync` with rules and without a root. Returns the report of the delivery with `--one-time`, and `None`
+/// after a service has drained.
 pub fn follow(
     settings: Settings,
     rules: &Rules,
     lines: &[Line],
     warnings: &[String],
 ) -> Result<Option<deliver::Report>, Error> {
-    within(settings, lines, warnings, |runtime, settings| rules_only::run(runtime, settings, rules))
+    run_process(settings, lines, warnings, |runtime, settings| rules_only::run(runtime, settings, rules))
 }
 
-/// The process around it: memory, log, modes of what is made, threads, last words.
-fn within<T>(
+/// Sets the process up for `run` (allocator, core dumps, log, umask, tokio runtime), runs it, and writes the
+/// termination log if it fails.
+fn run_process<T>(
     mut settings: Settings,
     lines: &[Line],
     warnings: &[String],
     run: impl FnOnce(&Runtime, Settings) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    limit_heaps();
-    // Credentials are in memory: none of it gets into a core file. A system without such a limit writes none.
+    allocator::limit_heaps();
+    // Credentials are in memory and must not get into a core file.
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
     telemetry::start(&settings.telemetry);
-    say_start(lines);
-    // git-sync has no such ceilings, and who replaces it has what it had room for.
+    log_start(lines);
+    // git-sync has no such ceilings: an installation that replaces it must not be refused what git-sync had room for.
     let bounded = if settings.git_sync_metrics { None } else { memory::bound(&mut settings) };
     let missing = missing(&settings);
     for warning in warnings.iter().chain(&settings.remarks).chain(&missing).chain(&bounded) {
@@ -224,7 +203,7 @@ fn within<T>(
     if settings.add_user {
         add_user();
     }
-    // What is inherited differs between runtimes and shells; modes of what we publish don't.
+    // The inherited umask differs between container runtimes and shells; the modes of published files must not.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(if settings.store.group_write {
         0o002
     } else {
@@ -233,21 +212,22 @@ fn within<T>(
     let root = settings.store.root.clone();
     let termination_log = settings.termination_log.clone();
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2) // one for the loop's own waits, one for the listener; work that blocks has its own threads
-        .max_blocking_threads(32) // one attempt, one spare, one look-up of a name: far more than ever run at once
-        .thread_keep_alive(REST)
+        .worker_threads(2) // one for the sync loop, one for the listener; blocking work has its own threads
+        .max_blocking_threads(32) // an attempt, a spare, a DNS lookup: far more than ever run at once
+        .thread_keep_alive(THREAD_KEEP_ALIVE)
         .enable_all()
         .build()
         .map_err(system("start the runtime"))?;
-    let ended = say_sandbox(settings.mirror.sandbox).and_then(|()| run(&runtime, settings));
-    runtime.shutdown_timeout(LINGER);
+    let ended = log_sandbox(settings.mirror.sandbox).and_then(|()| run(&runtime, settings));
+    runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     if let (Err(error), Some(path)) = (&ended, termination_log) {
         write_termination_log(&root, &path, &human::one_line(error), &error.hints());
     }
     ended
 }
 
-fn say_start(lines: &[Line]) {
+/// Logs the version, the process and the flags that were given.
+fn log_start(lines: &[Line]) {
     let given: Vec<String> =
         lines.iter().filter(|line| line.origin != Origin::Default).map(ToString::to_string).collect();
     info!(
@@ -259,8 +239,9 @@ fn say_start(lines: &[Line]) {
     info!(version = telemetry::VERSION, settings = given.join(" "), "treeswap {}", telemetry::VERSION);
 }
 
-/// Says what limits the process that reads packs, where that is not all there could be.
-fn say_sandbox(asked: Sandbox) -> Result<(), Error> {
+/// Logs which parts of the sandbox the process that reads packs runs without. Fails if `--sandbox=require` asks for a
+/// part that the kernel does not have.
+fn log_sandbox(asked: Sandbox) -> Result<(), Error> {
     let missing = asked.check()?.missing();
     if asked == Sandbox::Off {
         info!("packs are read without Landlock and seccomp (--sandbox=off)");
@@ -270,7 +251,7 @@ fn say_sandbox(asked: Sandbox) -> Result<(), Error> {
     Ok(())
 }
 
-/// Harmless if it cannot be done: treeswap itself does not need it.
+/// Adds the current user to `/etc/passwd`. A failure is only logged: hooks may need the entry, treeswap does not.
 fn add_user() {
     let home = std::env::var("HOME").unwrap_or_default();
     match user::add(Path::new("/etc/passwd"), &home) {
@@ -280,34 +261,33 @@ fn add_user() {
     }
 }
 
+/// Publishes into a root until the process drains, or once; delivers to clusters beside it if there are rules.
+/// Publishes into a root until the process drains, or once; delivers to clusters beside it if there are rules.
 fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Result<(), Error> {
     let one_time = settings.sync.one_time;
-    let (draining, signals) = {
-        let _inside = runtime.enter();
-        let signals = Signals::listen(settings.signal).map_err(system("listen for signals"))?;
-        (shutdown::listen(u8::from(one_time)).map_err(system("listen for signals"))?, signals)
-    };
-    // Bound before anything else is touched: a taken port is found at once.
+    let (draining, signals) = listen_for_signals(runtime, &settings)?;
+    // The address is bound before anything else is touched, so that a port in use is reported at once.
     let listener = settings.admin.clone().map(|options| runtime.block_on(admin::Listener::bind(options)));
     let listener = listener.transpose()?;
     let metrics = Metrics::default();
     metrics.sandbox(settings.mirror.sandbox.parts());
     let (status, shown) = watch::channel(starting("the root is being opened".to_owned()));
-    let asker = Arc::new(OnceLock::<TriggerSender>::new());
-    // Webhooks and signals share one, so that both at one moment are one attempt. What is asked for before the loop
-    // runs is what it begins with anyway.
-    let later = Arc::clone(&asker);
-    let ask = move |trigger| later.get().into_iter().for_each(|asker| asker.ask(trigger));
+    let trigger_sender = Arc::new(OnceLock::<TriggerSender>::new());
+    // Webhooks and signals share one sender, so that a webhook and a signal at one moment trigger one attempt. Triggers
+    // before the loop runs are dropped: it begins with an attempt anyway.
+    let sender = Arc::clone(&trigger_sender);
+    let ask = move |trigger| sender.get().into_iter().for_each(|sender| sender.ask(trigger));
     let ask = spread(runtime.handle(), settings.trigger_spread, &metrics, Arc::new(ask));
     let requests = Requests::default();
     let ask = requesting(&requests, ask);
     if let Some(listener) = listener {
-        answer(runtime, listener, &settings, &metrics, (&shown, &ask), &draining);
+        listener::start(runtime, listener, &settings, &metrics, (&shown, &ask), &draining);
     }
     if settings.telemetry.is_watched() {
-        runtime.spawn(show_first(shown.clone()));
+        runtime.spawn(show_first_progress(shown.clone()));
     }
-    let (store, recovered) = match open(settings.store.clone(), settings.lock_wait, &draining, &status)? {
+    let (store, recovered) = match open_root(settings.store.clone(), settings.lock_wait, &draining, &status)?
+    {
         Some(opened) => opened,
         None => return if one_time { Err(Error::Interrupted) } else { Ok(()) },
     };
@@ -336,35 +316,37 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
     let pace = settings.sync.pace;
     let objects = upstream.objects();
     let ledger = rules.as_ref().map(|_| store.ledger()).transpose()?.map(ledger::LedgerKeeper::with_file);
-    let told = status.clone();
-    let counted = metrics.clone();
+    let delivery_status = status.clone();
+    let delivery_metrics = metrics.clone();
     let sync =
         Sync::new(settings.sync.clone(), store, upstream, metrics, status).with_hooks(Arc::clone(&hooks));
     let current =
         |shown: &watch::Receiver<Status>| shown.borrow().current.as_ref().map(|one| one.name.clone());
     let published_before = current(&shown);
-    let beside = rules.map(|rules| {
-        let teller = DeliveryReporter::with_root(told, counted, ledger.unwrap_or_default(), &rules.clusters);
-        root_and_rules::Beside::new(rules, objects, &sync, pace, teller)
+    let delivery = rules.map(|rules| {
+        let ledger = ledger.unwrap_or_default();
+        let reporter =
+            DeliveryReporter::with_root(delivery_status, delivery_metrics, ledger, &rules.clusters);
+        RootDelivery::new(rules, objects, &sync, pace, reporter)
     });
     let ended = CancellationToken::new();
     let live = runtime.spawn(admin::live::serve(socket, shown.clone(), ended.clone()));
     let result = runtime.block_on(async {
-        asker.get_or_init(|| sync.asker());
+        trigger_sender.get_or_init(|| sync.asker());
         signals.ask(move |trigger| ask(trigger, &[]));
         let ending = draining.child_token();
-        let beside = beside.map(|beside| tokio::spawn(beside.run(ending.clone())));
-        // On one of the runtime's own threads: what arrives would wake this one through another at each piece.
+        let delivery = delivery.map(|delivery| tokio::spawn(delivery.run(ending.clone())));
+        // Spawned, so that it runs on a worker thread: on the thread of `block_on`, every piece of network data would
+        // have to wake this thread through a worker.
         let end = match tokio::spawn(sync.run(draining.clone())).await {
             Ok(end) => end,
-            Err(error) => std::panic::resume_unwind(error.into_panic()), // it is never aborted
+            Err(error) => std::panic::resume_unwind(error.into_panic()), // the task is never aborted
         };
         ending.cancel();
-        if let Some(Err(error)) = match beside {
-            Some(beside) => Some(beside.await),
-            None => None,
-        } {
-            std::panic::resume_unwind(error.into_panic()); // it is never aborted
+        if let Some(delivery) = delivery
+            && let Err(error) = delivery.await
+        {
+            std::panic::resume_unwind(error.into_panic()); // the task is never aborted
         }
         if matches!(end, End::Done) {
             let completed = hooks.completed().await;
@@ -375,11 +357,14 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
                 let failing = status.sources.iter().filter(|source| source.error.is_some());
                 failing.map(|source| source.name.clone()).collect()
             };
-            return match failing.is_empty() {
-                true => Ok(()),
-                false if current(&shown) == published_before => Err(Error::Stale { sources: failing }),
-                false => Err(Error::Sources { sources: failing }),
-            };
+            if failing.is_empty() {
+                return Ok(());
+            }
+            return Err(if current(&shown) == published_before {
+                Error::Stale { sources: failing }
+            } else {
+                Error::Sources { sources: failing }
+            });
         }
         hooks.stop().await;
         match end {
@@ -396,12 +381,22 @@ fn run(runtime: &Runtime, mut settings: Settings, rules: Option<Rules>) -> Resul
         }
     });
     ended.cancel();
-    let _ = runtime.block_on(live); // it removes its socket; nobody aborts it
+    let _ = runtime.block_on(live); // it removes its socket; the task is never aborted
     result
 }
 
-/// Shows how far the first attempts are, until there is something to read or the reports end.
-async fn show_first(mut status: watch::Receiver<Status>) {
+/// Starts to listen for the signals that end the process, which cancel the token, and for those that trigger an
+/// attempt.
+fn listen_for_signals(runtime: &Runtime, settings: &Settings) -> Result<(CancellationToken, Signals), Error> {
+    let _inside = runtime.enter();
+    let signals = Signals::listen(settings.signal).map_err(system("listen for signals"))?;
+    let late = u8::from(settings.sync.one_time);
+    let draining = shutdown::listen(late).map_err(system("listen for signals"))?;
+    Ok((draining, signals))
+}
+
+/// Shows the progress of the first attempts on the terminal, until a generation is published or the loop ends.
+async fn show_first_progress(mut status: watch::Receiver<Status>) {
     let mut bar = None;
     loop {
         {
@@ -412,7 +407,7 @@ async fn show_first(mut status: watch::Receiver<Status>) {
                     let bar = bar.get_or_insert_with(|| telemetry::Bar::show(&progress.what));
                     bar.say(&progress.what, progress.fetched_bytes);
                 }
-                None => bar = None, // it ended
+                None => bar = None, // the attempt ended
             }
         }
         if status.changed().await.is_err() {
@@ -421,7 +416,7 @@ async fn show_first(mut status: watch::Receiver<Status>) {
     }
 }
 
-/// Brings the runs of hooks to the metrics and the status.
+/// The observer that records each run of a hook in the metrics and the status.
 fn observer(metrics: &Metrics, status: &watch::Sender<Status>) -> hooks::Observer {
     let metrics = metrics.clone();
     let status = status.clone();
@@ -441,13 +436,13 @@ fn observer(metrics: &Metrics, status: &watch::Sender<Status>) -> hooks::Observe
     })
 }
 
-/// The status before there is a loop, which cannot hang yet.
+/// The status before the loop runs: the liveness deadline is infinite, for there is no loop yet that could hang.
 fn starting(what: String) -> Status {
     Status { starting: Some(what), alive_until_ms: u64::MAX, ..Status::default() }
 }
 
-/// Opens the root, waiting for its lock as long as was asked. `None`: the process drains.
-fn open(
+/// Opens the root, waiting for its lock for up to `wait`. `None` means that the process was asked to end meanwhile.
+fn open_root(
     options: store::Options,
     wait: Duration,
     draining: &CancellationToken,
@@ -472,8 +467,9 @@ fn open(
     }
 }
 
-/// The kubelet shows this file's content as the reason why a container ended. It makes the file itself; where there is
-/// none, it would not be read. Nothing is written in the root, whatever the configuration says.
+/// Writes the error and its hints to `path`, whose content the kubelet shows as the reason why a container ended.
+/// Writes only to an existing file, as the kubelet creates it where it reads it, and never inside the root, whatever
+/// the configuration says.
 pub fn write_termination_log(root: &Path, path: &Path, error: &str, hints: &[String]) {
     let mut text = format!("treeswap: {}\n", secret::redacted(error));
     hints.iter().for_each(|hint| text.push_str(&format!("hint: {}\n", secret::redacted(hint))));

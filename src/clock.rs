@@ -1,4 +1,4 @@
-//! The only place that reads time.
+//! Reads the clocks that decisions depend on, and detects steps of the wall clock.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,14 +11,14 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-/// One reading of every clock that decisions use, so that rules take time as an argument.
+/// One reading of all clocks, which is passed to the pure rules as an argument.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Now {
-    /// Wall clock: for names and for people.
+    /// The wall clock, for generation names and for people.
     pub wall: Timestamp,
-    /// `CLOCK_BOOTTIME`: cannot be set, and runs through suspend.
+    /// `CLOCK_BOOTTIME`: nobody can set it, and it includes time in suspend.
     pub boottime: Duration,
-    /// Which boot `boottime` belongs to.
+    /// The kernel's id of the boot that `boottime` counts from.
     pub boot_id: String,
 }
 
@@ -32,8 +32,8 @@ pub fn now() -> Now {
     }
 }
 
-/// The kernel's id of this boot, read once; empty where `/proc` is not mounted. An empty id equals no other: whatever
-/// rests on "the same boot" is then not trusted ([`crate::generation::Record::is_trusted`]).
+/// The kernel's id of this boot, read once; empty if `/proc` is not mounted. Callers must not treat two empty ids as
+/// the same boot ([`crate::generation::GenerationRecord::is_trusted`] does not).
 fn boot_id() -> String {
     static ID: std::sync::OnceLock<String> = std::sync::OnceLock::new();
     ID.get_or_init(|| {
@@ -42,17 +42,19 @@ fn boot_id() -> String {
     .clone()
 }
 
-/// Counts how often the wall clock was set (`settimeofday(2)`, a step by an NTP daemon, a resume): what file systems
-/// write as times is only comparable while it was not. Slewing never runs backwards and is not counted.
+/// Counts how many times the wall clock was set (`settimeofday(2)`, a step by an NTP daemon, a resume). Timestamps of
+/// inodes are only comparable as long as it was not. Slewing never runs backwards and is not counted.
 #[derive(Debug)]
 pub struct ClockSteps {
-    /// A timer that never fires and is cancelled by each step (timerfd_create(2), `TFD_TIMER_CANCEL_ON_SET`).
+    /// A timer that never fires; a read fails with ECANCELED after each step (timerfd_create(2),
+    /// `TFD_TIMER_CANCEL_ON_SET`).
     timer: OwnedFd,
+    /// The steps counted so far.
     seen: AtomicU64,
 }
 
 impl ClockSteps {
-    /// Counts from now on. An error where the kernel has no such timers.
+    /// Starts counting. Fails if the kernel has no such timers.
     pub fn watch() -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Realtime, flags)?;
@@ -62,11 +64,11 @@ impl ClockSteps {
         Ok(Self { timer, seen: AtomicU64::new(0) })
     }
 
-    /// Steps so far. It grows with every step; two at once may count as one.
+    /// The number of steps so far. Two steps between calls may count as one.
     pub fn count(&self) -> u64 {
         match rustix::io::read(&self.timer, &mut [0; 8]) {
             Err(Errno::AGAIN | Errno::INTR) => self.seen.load(Ordering::SeqCst),
-            // ECANCELED: a step. Anything else was never seen, and counting it errs on the safe side.
+            // ECANCELED is a step. Any other result was never seen; counting it as a step is the safe side.
             _ => self.seen.fetch_add(1, Ordering::SeqCst) + 1,
         }
     }

@@ -1,12 +1,12 @@
-//! A program that we start, and all that it starts: killed together.
+//! Starts a program so that it can be killed together with all its descendants.
 //!
-//! A process group is not enough: what calls setsid(2), as daemons and some shells' jobs do, has left it, and once its
-//! parent has ended nothing names the program that started it. So the program also gets a variable with a value of its
-//! own, which every descendant inherits, and which `/proc/PID/environ` shows (proc_pid_environ(5)). What is killed is
-//! the group, whatever has the variable, and all children of these. Only a process that drops its environment *and*
-//! whose parents have all ended can hide from that.
+//! Killing the process group is not enough: a process that calls setsid(2), as daemons and some shells' jobs do, has
+//! left the group, and after its parent has ended nothing connects it to the program. So the program also gets an
+//! environment variable with a unique value, which every descendant inherits and which is visible in
+//! `/proc/PID/environ` (proc_pid_environ(5)). Killed are the group, all processes with that variable, and all
+//! descendants of these. Only a process that drops its environment *and* whose ancestors have all ended escapes.
 //!
-//! Nothing here changes who the parent of an orphan is: reaping stays with PID 1.
+//! Orphans keep being reaped by PID 1: this process is no subreaper.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -15,27 +15,27 @@ use std::time::Duration;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 use tokio::process::{Child, Command};
 
-/// The variable.
+/// The environment variable that marks all descendants.
 const VARIABLE: &str = "TREESWAP_PROCESS";
 
-/// How often is looked again for what was started meanwhile: a program that starts others faster than they are killed
-/// must not hold us.
-const PASSES: usize = 20;
+/// How many times `/proc` is scanned for processes that were started during the previous scan. Bounded, so that a
+/// program that forks faster than its children are killed cannot hold us up.
+const MAX_SCANS: usize = 20;
 
-/// How long looking may take altogether: `/proc` is not always quick.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time limit for all scans together: reading `/proc` can be slow.
+const SCAN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A program and everything below it. Dropped before the program's [`Child`] is, everything is killed.
+/// A program and all its descendants. Dropping this before the program's [`Child`] kills all of them.
 #[derive(Debug)]
 pub(crate) struct Descendants {
-    /// The program itself, until it was waited for: then the number may be another process's.
+    /// The program's process id. `None` once the program was waited for, as the kernel may then reuse the id.
     leader: Option<Pid>,
-    /// `VARIABLE=value`.
+    /// The marker as it stands in the environment: `VARIABLE=value`.
     mark: String,
 }
 
 impl Descendants {
-    /// Starts the program.
+    /// Starts the program with the marker in its environment.
     pub(crate) fn start(mut command: Command) -> std::io::Result<(Child, Self)> {
         let value = RandomState::new().hash_one(std::process::id());
         let value = format!("{}-{value:016x}", std::process::id());
@@ -44,25 +44,26 @@ impl Descendants {
         Ok((child, Self { leader, mark: format!("{VARIABLE}={value}") }))
     }
 
-    /// Sends a signal to the group, if the program was given one of its own.
+    /// Sends a signal to the process group whose id is the program's. There is none if the caller did not put the
+    /// program into a group of its own.
     pub(crate) fn signal(&self, signal: Signal) {
         if let Some(leader) = self.leader {
             let _ = kill_process_group(leader, signal); // it may have ended by itself
         }
     }
 
-    /// The program was waited for: what it left running is meant to run on.
+    /// To be called after the program was waited for: processes that it left running are not killed.
     pub(crate) fn release(mut self) {
         self.leader = None;
     }
 
-    /// Kills everything, and waits for the program.
+    /// Kills the program and all its descendants, and waits for the program.
     pub(crate) async fn end(mut self, child: &mut Child) {
         let leader = self.leader;
         let mark = self.mark.clone();
         let killed = tokio::task::spawn_blocking(move || kill(leader, &mark));
-        let _ = tokio::time::timeout(PATIENCE, killed).await;
-        self.signal(Signal::KILL); // at least these, where `/proc` shows nothing
+        let _ = tokio::time::timeout(SCAN_TIMEOUT, killed).await;
+        self.signal(Signal::KILL); // kills at least the group if `/proc` is not mounted or too slow
         let _ = child.wait().await;
         self.leader = None;
     }
@@ -76,10 +77,11 @@ impl Drop for Descendants {
     }
 }
 
-/// Kills the program and all below it. The program must not have been waited for. Blocking.
+/// Kills the program and all its descendants. The program must not have been waited for. Blocking.
 fn kill(leader: Option<Pid>, mark: &str) {
-    for _ in 0..PASSES {
-        // All of them are looked for before the first is killed: children of what has ended are another's.
+    for _ in 0..MAX_SCANS {
+        // The scan is complete before the first process is killed: the kernel gives a dead process's children to
+        // another parent, and they could no longer be found as descendants.
         let found = members(&processes(mark), leader.map(|pid| pid.as_raw_nonzero().get()));
         if let Some(leader) = leader {
             let _ = kill_process_group(leader, Signal::KILL); // its members may all have ended
@@ -91,34 +93,37 @@ fn kill(leader: Option<Pid>, mark: &str) {
     }
 }
 
-/// A process that has not ended, as `/proc` shows it.
+/// A running process, as read from `/proc`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Process {
     pid: i32,
     parent: i32,
-    /// In clock ticks since the boot: with the number it names one process for ever.
+    /// Start time in clock ticks since boot. Together, process id and start time identify a process even if the id is
+    /// reused.
     began: u64,
-    /// Whether it has our variable.
+    /// Whether the marker is in its environment.
     marked: bool,
 }
 
-/// All that run. What cannot be looked at is another user's, or has just ended.
+/// All running processes. Those that cannot be read are skipped: they have just ended.
 fn processes(mark: &str) -> Vec<Process> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    pids.filter_map(|pid| look(pid, mark)).collect()
+    pids.filter_map(|pid| read_process(pid, mark)).collect()
 }
 
-fn look(pid: i32, mark: &str) -> Option<Process> {
-    let (parent, began) = stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?;
+/// Reads one process; `None` if it has ended. The environment of another user's process cannot be read, and counts as
+/// not marked.
+fn read_process(pid: i32, mark: &str) -> Option<Process> {
+    let (parent, began) = parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?;
     let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let marked = environ.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes());
     Some(Process { pid, parent, began, marked })
 }
 
-/// Parent and time of beginning from a line of proc_pid_stat(5); none of what has ended. The name in parentheses may
-/// hold anything, parentheses, too.
-fn stat(line: &str) -> Option<(i32, u64)> {
+/// Parent and start time from the line of proc_pid_stat(5); `None` for a zombie. The command name in parentheses may
+/// hold any character, parentheses included.
+fn parse_stat(line: &str) -> Option<(i32, u64)> {
     let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
@@ -126,7 +131,7 @@ fn stat(line: &str) -> Option<(i32, u64)> {
     (!matches!(state, "Z" | "X" | "x")).then_some((parent, began))
 }
 
-/// Which of them are below the program: it, whatever has the variable, and all children of these. Pure.
+/// Selects the program, all marked processes, and all descendants of these. Pure.
 fn members(all: &[Process], leader: Option<i32>) -> Vec<Process> {
     let mut children: HashMap<i32, Vec<&Process>> = HashMap::new();
     for process in all {
@@ -145,12 +150,13 @@ fn members(all: &[Process], leader: Option<i32>) -> Vec<Process> {
     found
 }
 
-/// Kills it, and never one that has its number since.
+/// Kills a process unless it has ended and its id is another process's now. The pidfd pins the process before its start
+/// time is compared.
 fn kill_one(process: &Process) {
     let Some(pid) = Pid::from_raw(process.pid) else { return };
     let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return };
     let now = std::fs::read_to_string(format!("/proc/{}/stat", process.pid)).ok();
-    if now.as_deref().and_then(stat).is_some_and(|(_, began)| began == process.began) {
+    if now.as_deref().and_then(parse_stat).is_some_and(|(_, began)| began == process.began) {
         let _ = pidfd_send_signal(&handle, Signal::KILL); // it may have ended, or be another user's
     }
 }
@@ -192,10 +198,10 @@ mod tests {
     #[test]
     fn a_line_of_stat_is_read_whatever_the_name_is() {
         let rest = "1 2 3 0 -1 4194560 90 0 0 0 0 0 0 0 20 0 1 0 12345 9 9";
-        assert_eq!(stat(&format!("77 (a) Z (b) S {rest}")), Some((1, 12345)));
-        assert_eq!(stat(&format!("77 (sh) Z {rest}")), None);
-        assert_eq!(stat("77 (sh) S 1"), None);
-        let own = look(std::process::id().cast_signed(), "X=y").unwrap();
+        assert_eq!(parse_stat(&format!("77 (a) Z (b) S {rest}")), Some((1, 12345)));
+        assert_eq!(parse_stat(&format!("77 (sh) Z {rest}")), None);
+        assert_eq!(parse_stat("77 (sh) S 1"), None);
+        let own = read_process(std::process::id().cast_signed(), "X=y").unwrap();
         assert!(own.began > 0 && !own.marked);
     }
 }

@@ -1,9 +1,9 @@
-//! Work on a file of the operator's that may never end: on a network file system that is gone every call hangs, and no
-//! call can be cancelled.
+//! I/O on files that the operator names and that may hang: if a network file system is gone, every call on it blocks,
+//! and no such call can be cancelled.
 //!
-//! It runs on a thread of its own, so that none of those is used up that others need, and one at a time for a path:
-//! what hangs costs one thread for each file, however often it is asked for. A caller gives up by dropping the future;
-//! the next one waits for what hangs to end, and then looks for itself.
+//! The work runs on a thread of its own, so that it cannot use up a shared thread pool, and one at a time for each
+//! path: a hung file costs one thread, however often it is read. A caller gives up by dropping the future, or by its
+//! time limit; the next caller waits until the hung call has ended, and then does its own work.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,57 +13,58 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-/// As long is waited for a file where nothing else limits it: at the start and the end of the process, by `check`, and
-/// for what is written beside what is published.
+/// The time limit where no other one applies: at the start and the end of the process, in `treeswap check`, and for
+/// files that are written beside a publication.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Between two looks of a thread whether it is its turn.
-const PAUSE: Duration = Duration::from_millis(5);
+/// How often a blocking caller tries to get the lock of its path.
+const LOCK_POLL: Duration = Duration::from_millis(5);
 
-/// Whose turn it is, for each path.
-static TURNS: LazyLock<Mutex<HashMap<PathBuf, Arc<tokio::sync::Mutex<()>>>>> = LazyLock::new(Mutex::default);
+/// The lock of each path that has work running or waiting.
+static LOCKS: LazyLock<Mutex<HashMap<PathBuf, Arc<tokio::sync::Mutex<()>>>>> = LazyLock::new(Mutex::default);
 
-/// Runs work on a file. `None`: the system has no thread for it, or it panicked.
+/// Runs `work` on a thread of its own, after other work on the same path. Returns `None` if no thread could be started
+/// or the work panicked.
 pub(crate) async fn run<T: Send + 'static>(
     path: &Path,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
-    let turn = turn(path).lock_owned().await;
+    let lock = path_lock(path).lock_owned().await;
     let (done, result) = oneshot::channel();
     let run = move || {
         let result = work();
-        drop(turn);
-        let _ = done.send(result); // who waited may have given up
+        drop(lock);
+        let _ = done.send(result); // the caller may have given up
     };
     std::thread::Builder::new().name("file".to_owned()).spawn(run).ok()?;
     result.await.ok()
 }
 
-/// The same for a thread that may block, which waits no longer than `limit`. `None`: nor is there a result then.
+/// Blocking form of [`run`]: waits no longer than `limit`, and returns `None` after that, too.
 pub(crate) fn wait<T: Send + 'static>(
     path: &Path,
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let began = Instant::now();
-    let turn = loop {
-        match turn(path).try_lock_owned() {
-            Ok(turn) => break turn,
-            Err(_) if began.elapsed() < limit => std::thread::sleep(PAUSE),
+    let lock = loop {
+        match path_lock(path).try_lock_owned() {
+            Ok(lock) => break lock,
+            Err(_) if began.elapsed() < limit => std::thread::sleep(LOCK_POLL),
             Err(_) => return None,
         }
     };
     let (done, result) = std::sync::mpsc::channel();
     let run = move || {
         let result = work();
-        drop(turn);
-        let _ = done.send(result); // who waited may have given up
+        drop(lock);
+        let _ = done.send(result); // the caller may have given up
     };
     std::thread::Builder::new().name("file".to_owned()).spawn(run).ok()?;
     result.recv_timeout(limit.saturating_sub(began.elapsed())).ok()
 }
 
-/// The same with [`PATIENCE`], for what fails with the system's words.
+/// [`wait`] with [`PATIENCE`] as the limit, for work that returns an I/O error. No result in time is one, too.
 pub(crate) fn patiently<T: Send + 'static>(
     path: &Path,
     work: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
@@ -72,15 +73,16 @@ pub(crate) fn patiently<T: Send + 'static>(
     wait(path, PATIENCE, move || work(&own)).unwrap_or_else(|| Err(late()))
 }
 
-/// Why there is nothing, of a file that was waited for with [`PATIENCE`].
+/// The error for a file that gave no answer within [`PATIENCE`].
 pub(crate) fn late() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {PATIENCE:?}"))
 }
 
-fn turn(path: &Path) -> Arc<tokio::sync::Mutex<()>> {
-    let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
-    turns.retain(|_, turn| Arc::strong_count(turn) > 1); // no work, no waiters
-    Arc::clone(turns.entry(path.to_owned()).or_default())
+/// The lock of a path. Locks without running or waiting work are removed first.
+fn path_lock(path: &Path) -> Arc<tokio::sync::Mutex<()>> {
+    let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+    locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+    Arc::clone(locks.entry(path.to_owned()).or_default())
 }
 
 #[cfg(test)]

@@ -1,4 +1,6 @@
-//! The name of a generation, its order, and the record kept about it.
+//! Generations: their directory names, their order by age, and the record kept about each one.
+//!
+//! Pure data: nothing here reads a clock or touches the file system.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Now;
 use crate::revision::{ObjectId, Revision};
 
-/// The link that names the current generation in the kubelet's layout, relative to the root.
+/// The symlink to the current generation in the kubelet's layout, relative to the root.
 pub const LINK: &str = "..data";
 
-/// Where generations are in git-sync's layout, relative to the root.
+/// The directory that holds the generations in git-sync's layout, relative to the root.
 pub const WORKTREES: &str = ".worktrees";
 
 /// A generation's directory name, in one of three forms:
@@ -21,22 +23,22 @@ pub const WORKTREES: &str = ".worktrees";
 /// - `..2026_11_20_15_04_05.123456789`, UTC with nanoseconds, as the kubelet names its own
 ///   (`^\.\.\d{4}_\d{2}_\d{2}_\d{2}_\d{2}_\d{2}\.\d{1,10}$`). Consumers rely on the leading `..` and nothing else.
 /// - A full commit id, in git-sync's layout: consumers take the base name of the link's target for the commit.
-/// - A full commit id, a dot and a serial number, in the same layout: another generation of a commit whose own name is
-///   taken. One that was replaced by a newer generation of the same commit is called so.
+/// - A full commit id, a dot and a serial number, in the same layout: another generation of a commit whose plain name
+///   is taken. A generation that was replaced by a newer one of the same commit gets such a name.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema), schemars(with = "String", inline))]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(String);
 
-/// The text is not a generation's name.
+/// Error: the text is not a generation's name.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is not the name of a generation")]
 pub struct NotAName(String);
 
 impl Name {
-    /// The name for a generation made at `wall`. It sorts after every one of `others` that is a real time, whatever the
-    /// clock did: consumers that compare resolved paths must see a new one. A name that is no real time (`..9999_99_…`)
-    /// was not made by a writer that keeps that order, and does not count.
+    /// Returns the name for a generation made at `wall`. It sorts after every name in `others` that is a valid time,
+    /// even if the clock went back: consumers that compare resolved paths must see a new one. A name that is not a
+    /// valid time (`..9999_99_…`) was not made by a writer that keeps this order, and is ignored.
     pub fn new<'n>(wall: Timestamp, others: impl IntoIterator<Item = &'n Self>) -> Self {
         let next = others.into_iter().filter_map(Self::successor).max();
         let name = Self::at(wall);
@@ -47,8 +49,8 @@ impl Name {
         Self(at.strftime("..%Y_%m_%d_%H_%M_%S.%9f").to_string())
     }
 
-    /// The next name that can be made: a nanosecond later, or where a kubelet's fraction is not one of a second, in the
-    /// next second. None where the name is no time, or the last one there is.
+    /// Returns the next name in order: one nanosecond later or, if the fraction is a kubelet's (random digits, not a
+    /// fraction of a second), the start of the next second. `None` if the name is not a valid time, or is the last one.
     fn successor(&self) -> Option<Self> {
         let later = |at: Option<Timestamp>, by| Some(Self::at(at?.checked_add(by).ok()?));
         let (seconds, _) = self.0.rsplit_once('.')?;
@@ -57,29 +59,29 @@ impl Name {
         nanosecond.filter(|next| next > self).or_else(second).filter(|next| next > self)
     }
 
-    /// The name of a revision's generation in git-sync's layout.
+    /// Returns the name of a revision's generation in git-sync's layout: the commit id.
     pub fn of(revision: Revision) -> Self {
         Self(revision.to_string())
     }
 
-    /// The name of another generation of the same commit.
+    /// Returns the name of another generation of the same commit: the commit id with a serial number.
     #[must_use]
     pub fn numbered(&self, serial: u64) -> Self {
         let commit = self.0.split('.').next().unwrap_or_default();
         Self(format!("{commit}.{serial}"))
     }
 
-    /// Reads a name of any form.
+    /// Parses a name of any form.
     pub fn parse(text: &str) -> Option<Self> {
         Self::dated(text).or_else(|| Self::committed(text))
     }
 
-    /// Reads a name of the kubelet's form: ours, or one that a kubelet made.
+    /// Parses a timestamp name: made by treeswap or by a kubelet.
     pub fn dated(text: &str) -> Option<Self> {
         is_timestamp(text).then(|| Self(text.to_owned()))
     }
 
-    /// Reads a name of git-sync's layout, with a serial number or without one.
+    /// Parses a name of git-sync's layout: a commit id, with or without a serial number.
     pub fn committed(text: &str) -> Option<Self> {
         commit_in(text).map(|_| Self(text.to_owned()))
     }
@@ -89,12 +91,12 @@ impl Name {
         &self.0
     }
 
-    /// The commit that the name says it holds; in git-sync's layout only.
+    /// The commit in the name. `None` for timestamp names.
     pub fn commit(&self) -> Option<Revision> {
         commit_in(&self.0).map(Revision)
     }
 
-    /// Where its directory is, relative to the root.
+    /// The path of the generation's directory, relative to the root.
     pub fn place(&self) -> PathBuf {
         match self.commit() {
             Some(_) => Path::new(WORKTREES).join(&self.0),
@@ -102,7 +104,7 @@ impl Name {
         }
     }
 
-    /// When it was made, if the name holds a real time with nanoseconds (a kubelet's fraction is random).
+    /// The time in the name. `None` if it is not a valid time with nanoseconds (a kubelet's fraction is random digits).
     pub fn timestamp(&self) -> Option<Timestamp> {
         timestamp("..%Y_%m_%d_%H_%M_%S.%f", &self.0)
     }
@@ -124,13 +126,14 @@ fn is_timestamp(text: &str) -> bool {
         && is_number(fraction, 1..=10)
 }
 
-/// The commit in a name of git-sync's layout. Lower case only, as git writes ids: one commit has one name.
+/// Returns the commit id in a name of git-sync's layout. Only lower case is accepted, as git writes ids, so that one
+/// commit has one name.
 fn commit_in(text: &str) -> Option<ObjectId> {
     let (commit, serial) =
         text.split_once('.').map_or((text, None), |(commit, serial)| (commit, Some(serial)));
-    let shaped = serial.is_none_or(|serial| is_number(serial, 1..=20))
+    let is_valid = serial.is_none_or(|serial| is_number(serial, 1..=20))
         && !commit.bytes().any(|byte| byte.is_ascii_uppercase());
-    ObjectId::from_hex(commit).filter(|_| shaped)
+    ObjectId::from_hex(commit).filter(|_| is_valid)
 }
 
 fn is_number(text: &str, digits: std::ops::RangeInclusive<usize>) -> bool {
@@ -156,11 +159,11 @@ impl From<Name> for String {
     }
 }
 
-/// When a generation stopped being current. The boot clock decides (it cannot be set, and runs through suspend): see
-/// [`crate::retention::age`], also for what holds after a reboot. The wall clock is for people.
+/// The time a generation stopped being current. Its age is computed from the boot clock, which cannot be set and runs
+/// through suspend; [`crate::retention::age`] also handles reboots. The wall clock time is only shown to people.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Retired {
-    /// Wall clock.
+    /// Wall clock time.
     pub at: Timestamp,
     /// `CLOCK_BOOTTIME`, in nanoseconds.
     pub boottime_ns: u64,
@@ -169,7 +172,7 @@ pub struct Retired {
 }
 
 impl Retired {
-    /// From a reading of the clocks.
+    /// Takes the time from a reading of the clocks.
     pub fn at(now: &Now) -> Self {
         Self {
             at: now.wall,
@@ -179,27 +182,27 @@ impl Retired {
     }
 }
 
-/// Which files generations share. All of one lineage began with the files of the same generation, and a file is one inode
-/// in them until one replaces or removes it.
+/// A chain of generations that share inodes through hard links. Every generation of a lineage descends from the files
+/// of the same first one, and an unchanged file is one inode in all of them. Used to count shared bytes once.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Lineage {
-    /// The generation that was written whole.
+    /// The generation that was written in full and started the lineage.
     pub first: Name,
-    /// Directories in this one, those of submodules too; none of them is shared.
+    /// Number of directories in this generation, submodules included. Directories are never shared.
     pub directories: u64,
-    /// Files that were replaced or removed from the first one on until this one.
+    /// Number of files replaced or removed between the first generation and this one.
     pub replaced_files: u64,
-    /// Sum of their sizes, in bytes.
+    /// Sum of the sizes of those files, in bytes.
     pub replaced_bytes: u64,
 }
 
 impl Lineage {
-    /// Of a generation that was written whole.
+    /// Starts a lineage with a generation that was written in full.
     pub fn new(first: Name, directories: u64) -> Self {
         Self { first, directories, replaced_files: 0, replaced_bytes: 0 }
     }
 
-    /// The same where so many more files, of so many bytes, are not those of the generation before.
+    /// Returns the lineage of the next generation, in which `files` files of `bytes` bytes in total were replaced.
     #[must_use]
     pub fn replacing(self, files: u64, bytes: u64) -> Self {
         let replaced_files = self.replaced_files.saturating_add(files);
@@ -207,8 +210,13 @@ impl Lineage {
     }
 }
 
-/// Of a tree's bytes and entries those that it takes besides another tree: all of them unless both have one lineage.
-pub fn own(lineage: Option<&Lineage>, (bytes, entries): (u64, u64), other: Option<&Lineage>) -> (u64, u64) {
+/// Returns the part of a tree's bytes and entries that is not shared with another tree: everything, unless both have
+/// the same lineage.
+pub fn unshared(
+    lineage: Option<&Lineage>,
+    (bytes, entries): (u64, u64),
+    other: Option<&Lineage>,
+) -> (u64, u64) {
     match (lineage, other) {
         (Some(lineage), Some(other)) if lineage.first == other.first => {
             let files = lineage.replaced_files.abs_diff(other.replaced_files);
@@ -219,45 +227,45 @@ pub fn own(lineage: Option<&Lineage>, (bytes, entries): (u64, u64), other: Optio
     }
 }
 
-/// What is known about one generation; kept in the root's state file.
+/// The record of one generation in the root's state file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GenerationRecord {
-    /// Its directory.
+    /// The name of its directory.
     pub name: Name,
-    /// The revision it holds: of several with the same content the one that was found last.
+    /// The revision it holds; the most recent one if several revisions have the same content.
     pub revision: Revision,
-    /// Of several sources the commit of each, by its name.
+    /// With several sources, the commit of each source, by the source's name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sources: BTreeMap<String, Revision>,
-    /// The revision's tree.
+    /// The object id of the revision's tree.
     pub tree: ObjectId,
-    /// A digest of the choices that shape content besides the tree (sparse patterns, symlink policy): another one,
-    /// another generation.
+    /// Digest of the settings that shape the content besides the tree (sparse patterns, symlink policy). If it changes,
+    /// a new generation is published even if the tree is the same.
     pub selection: String,
-    /// Files, links and directories in it.
+    /// Number of files, symlinks and directories in it.
     pub entries: u64,
-    /// Sum of its files' sizes, in bytes; on disk it takes more.
+    /// Sum of its files' sizes, in bytes. It takes more on disk.
     pub bytes: u64,
-    /// Which files it shares with others; none where that is not known.
+    /// Which generations it shares inodes with. `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lineage: Option<Lineage>,
     /// When it was published.
     pub published: Timestamp,
-    /// The boot it was written in, and whether it was made durable before its publication.
+    /// The boot id of the boot it was written in.
     pub boot_id: String,
-    /// See `boot_id`: a generation that was not made durable is not trusted after another boot.
+    /// True if it was synced to disk before its publication. Otherwise it is not trusted after a reboot.
     pub synced: bool,
-    /// Set once it is no longer current.
+    /// When it stopped being current. `None` while it is current.
     pub retired: Option<Retired>,
 }
 
 impl GenerationRecord {
-    /// The record of a generation that was found without one: which revision it holds is not known, so that no
-    /// revision equals it and the next attempt publishes anew.
+    /// Returns the record for a generation directory that the state file does not list. Its tree is unknown, so no
+    /// revision equals it and the next attempt publishes again.
     pub fn unknown(name: Name, entries: u64, bytes: u64, now: &Now) -> Self {
         Self {
             published: name.timestamp().unwrap_or(now.wall),
-            // What a name says is a claim, and nothing rests on it before the content was compared.
+            // The name is only a claim: nothing relies on it until the content was compared with the commit.
             revision: name.commit().unwrap_or(Revision(ObjectId([0; 20]))),
             name,
             sources: BTreeMap::new(),
@@ -272,12 +280,12 @@ impl GenerationRecord {
         }
     }
 
-    /// Bytes and entries that it takes besides a tree of that lineage: what both have counts there.
-    pub fn own(&self, other: Option<&Lineage>) -> (u64, u64) {
-        own(self.lineage.as_ref(), (self.bytes, self.entries), other)
+    /// Returns the bytes and entries it does not share with a tree of that lineage.
+    pub fn unshared(&self, other: Option<&Lineage>) -> (u64, u64) {
+        unshared(self.lineage.as_ref(), (self.bytes, self.entries), other)
     }
 
-    /// The same record where it is no longer known what the generation holds.
+    /// Returns the record with its content marked as unknown.
     #[must_use]
     pub fn untrusted(self) -> Self {
         Self {
@@ -289,43 +297,45 @@ impl GenerationRecord {
         }
     }
 
-    /// What orders generations by age, newest last: the name where it is a time, else when it was published.
+    /// Sort key by age, newest last: the name if it is a timestamp, otherwise the time of publication.
     pub fn order(&self) -> (Option<&Name>, Timestamp) {
         (Some(&self.name).filter(|name| name.commit().is_none()), self.published)
     }
 
-    /// Whether it is known which revision the generation holds.
+    /// Returns true if it is known which tree the generation holds.
     pub fn is_known(&self) -> bool {
         self.tree != ObjectId([0; 20]) // git writes no tree with the null id
     }
 
-    /// Whether the generation is on disk as it was written: it was synced, or no power cut can have happened since.
+    /// Returns true if the generation must be on disk as it was written: it was synced, or the machine has not rebooted
+    /// since.
     pub fn is_trusted(&self, now: &Now) -> bool {
         self.is_known() && (self.synced || (!now.boot_id.is_empty() && self.boot_id == now.boot_id))
     }
 }
 
-/// Bytes that generations take together on a file system of such blocks, as it is known before they are written: a
-/// block with each entry and with each top directory, besides the content. A small file takes as much, a large one half
-/// a block less on average: a ceiling has to hold for a tree of small files, too. What several share counts once.
+/// Estimates the bytes that generations take together on a file system with this block size: the content, plus one
+/// block for each entry and each top directory. The estimate can be made before anything is written. It is exact for
+/// a small file and half a block too high for a large one on average; a ceiling must also hold for a tree of small
+/// files. Files that several generations share count once.
 pub fn bytes_on_disk<'r>(records: impl IntoIterator<Item = &'r GenerationRecord>, block: u64) -> u64 {
     let mut records: Vec<_> = records.into_iter().collect();
     records.sort_by_key(|record| std::cmp::Reverse(record.order()));
-    let mut seen: Vec<&Lineage> = Vec::new(); // the oldest so far of each lineage
+    let mut seen: Vec<&Lineage> = Vec::new(); // the oldest member so far of each lineage
     let sizes = records.into_iter().map(|record| {
         let lineage = record.lineage.as_ref();
         let at = seen.iter().position(|seen| lineage.is_some_and(|lineage| lineage.first == seen.first));
-        let own = record.own(at.map(|at| seen[at]));
+        let own = record.unshared(at.map(|at| seen[at]));
         match (at, lineage) {
             (Some(at), Some(lineage)) => seen[at] = lineage,
             (_, lineage) => seen.extend(lineage),
         }
         on_disk(own, block)
     });
-    sizes.fold(0, u64::saturating_add) // a record's numbers are what a file says
+    sizes.fold(0, u64::saturating_add) // the numbers come from a file, so the sum may overflow
 }
 
-/// The same for so many bytes in so many entries.
+/// Estimates the bytes on disk of `entries` entries with `bytes` bytes of content: see [`bytes_on_disk`].
 pub fn on_disk((bytes, entries): (u64, u64), block: u64) -> u64 {
     bytes.saturating_add(entries.saturating_add(1).saturating_mul(block))
 }
@@ -352,7 +362,7 @@ mod tests {
             ("..2026_11_20_15_04_06.3", "..2026_11_20_15_04_06.300000001"),
             ("..2026_11_20_15_04_05.9876543210", "..2026_11_20_15_04_06.000000000"), // a kubelet's fraction
             ("..2031_12_31_23_59_59.999999999", "..2032_01_01_00_00_00.000000000"),
-            // No times, or the last one: they do not count.
+            // Ignored: not a valid time, or the last one.
             ("..2027_02_30_00_00_00.1", "..2026_11_20_15_04_05.500000000"),
             ("..2027_99_99_99_99_99.1", "..2026_11_20_15_04_05.500000000"),
             ("..9999_12_31_23_59_59.999999999", "..2026_11_20_15_04_05.500000000"),

@@ -1,8 +1,8 @@
-//! Quantities and errors as people read them. Programs get numbers, from JSON.
+//! Formats quantities, times, errors and untrusted text for people. Programs read plain numbers, from JSON.
 
 use jiff::Timestamp;
 
-/// A moment, relative to now: `4 min ago`, `in 6 s`.
+/// A time relative to now: `4 min ago`, `in 6 s`.
 pub fn relative(at: Timestamp, now: Timestamp) -> String {
     let seconds = now.as_second() - at.as_second();
     let distance = distance(seconds.unsigned_abs());
@@ -13,7 +13,8 @@ pub fn relative(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// The largest unit that says enough, rounded down.
+/// A time span in its largest suitable unit, rounded down: seconds up to 119, minutes below 2 hours, hours below 2
+/// days.
 fn distance(seconds: u64) -> String {
     match seconds {
         0..=119 => format!("{seconds} s"),
@@ -43,7 +44,7 @@ pub fn go_duration(duration: std::time::Duration) -> String {
     }
 }
 
-/// A name that may be long, without its middle where it is.
+/// Shortens a long name by replacing its middle with an ellipsis; 24 characters stay at each end.
 pub fn middle(text: &str) -> String {
     const END: usize = 24;
     let count = text.chars().count();
@@ -55,8 +56,8 @@ pub fn middle(text: &str) -> String {
     format!("{head}…{tail}")
 }
 
-/// Foreign text, on one line and of bounded length: what moves a terminal's cursor, turns its writing
-/// around, or shows nothing is replaced.
+/// Makes untrusted text safe to print on one line: control characters, characters that change the writing direction and
+/// invisible characters are replaced, and the text is cut to `most` characters, the last of which is then an ellipsis.
 pub fn sanitize(text: &str, most: usize) -> String {
     let shown = |c: char| {
         let hidden = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
@@ -72,12 +73,12 @@ pub fn sanitize(text: &str, most: usize) -> String {
     short
 }
 
-/// A moment as a clock shows it: `2026-11-20 15:04:05 UTC`.
+/// A time as date and time of day: `2026-11-20 15:04:05 UTC`.
 pub fn clock_time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
-/// A size: `512 B`, `9.9 KiB`, `402 MiB`.
+/// A size in bytes, with a binary unit: `512 B`, `9.9 KiB`, `402 MiB`.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {
@@ -92,7 +93,7 @@ pub fn bytes(bytes: u64) -> String {
     if value < 9.95 { format!("{value:.1} {}", UNITS[unit]) } else { format!("{value:.0} {}", UNITS[unit]) }
 }
 
-/// A size that is compared with another: where both read the same, the bytes themselves are said, too.
+/// A size that is shown next to another one: if both are different but would read the same, the exact bytes are added.
 pub fn bytes_beside(size: u64, other: u64) -> String {
     match bytes(size) {
         text if size != other && size >= 1024 && text == bytes(other) => format!("{text} ({size} bytes)"),
@@ -100,7 +101,7 @@ pub fn bytes_beside(size: u64, other: u64) -> String {
     }
 }
 
-/// An error and what caused it, on one line. A source that the text above it already ends with is not said twice.
+/// An error and its causes on one line, joined by `: `. A cause is left out if the text before it already ends with it.
 pub fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -115,13 +116,13 @@ pub fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
     text.replace(['\n', '\r'], " ")
 }
 
-/// The known name that is written most like this one, if one is close.
+/// The known name with the smallest edit distance to `name`; `None` if none is close enough to be a likely typo.
 pub fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let near = known.map(|other| (edits(name, other), other)).min();
     near.filter(|(edits, _)| *edits <= 1 + name.len() / 5).map(|(_, other)| other)
 }
 
-/// Characters to insert, delete or replace on the way from one text to the other.
+/// The Levenshtein distance between two texts, in characters.
 fn edits(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();
@@ -136,7 +137,7 @@ fn edits(from: &str, to: &str) -> usize {
     row[to.len()]
 }
 
-/// What each of our errors has to be like, whatever it holds; for the tests of each enum.
+/// Asserts that an error's message is one readable line and that it has a hint. For the tests of each error enum.
 #[cfg(test)]
 pub(crate) fn reads_well(error: &(dyn std::error::Error + 'static), hints: &[String]) {
     let line = one_line(error);

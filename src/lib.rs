@@ -3,8 +3,8 @@
 //!
 //! # Floors
 //!
-//! Arrows only point down; modules on one floor do not know each other (the top floor is a chain). `tests/floors`
-//! fails on an upward or sideways one.
+//! A module depends only on modules of lower floors; modules of one floor do not depend on each other, except on the
+//! top floor, which is a chain. `tests/floors` fails on a dependency upwards or sideways.
 //!
 //! ```text
 //! 5 edges     main -> cli -> app -> config
@@ -20,10 +20,10 @@
 //!
 //! # Features
 //!
-//! `program`, on by default, is the program `treeswap` and all that it needs. A consumer of a directory that treeswap keeps
-//! needs little of it: with `default-features = false` the library is [`pin`], which holds a generation while it is read,
-//! and [`watch`], which waits for swaps and for complete sets of ConfigMaps, with [`marker`] and [`generation`] behind
-//! them.
+//! `program`, on by default, is the program `treeswap` and everything that it needs. A consumer of a directory that
+//! treeswap keeps needs little of it: with `default-features = false` the library is [`pin`], which pins a generation
+//! while it is read, and [`watch`], which waits for swaps and for complete sets of ConfigMaps, with [`marker`] and
+//! [`generation`], which these two use.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 #[cfg(feature = "program")]

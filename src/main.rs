@@ -1,4 +1,4 @@
-//! The thin edge: everything is in the library.
+//! The program `treeswap`: a thin wrapper around [`treeswap::cli::main`].
 
 #[cfg(any(test, target_env = "musl"))]
 mod musl;

@@ -1,12 +1,12 @@
-//! The checked set of paths that goes into a generation, with every path rule in one place.
+//! The checked content of a generation: every path, mode, link target and size, with all rules on them in one place.
 //!
-//! A [`Payload`] is made by [`Builder`], which applies all the rules before anything is written: code that holds a
-//! `Payload` may write it without asking again. A [`Delta`] is made by [`DeltaBuilder`] under the same rules. The
-//! mirror feeds the builders from git trees; the store writes the result, reading contents through a [`BlobSource`].
-//! Neither knows the other.
+//! Only [`Builder`] makes a [`Payload`], and it applies all rules before anything is written, so code that holds a
+//! `Payload` may write it without further checks. [`DeltaBuilder`] makes a [`Delta`] under the same rules. The mirror
+//! feeds the builders from git trees; the store writes the result and reads contents through a [`BlobSource`]. Mirror
+//! and store do not depend on each other.
 //!
-//! `rules` says what a name, a mode, a link and a size may be, and how a refusal reads; `builder` and `delta` collect
-//! entries under those rules; `parts` knows whose a path is, where a tree is composed of several sources.
+//! `rules` defines what names, modes, links and sizes are allowed, and the messages of refusals; `builder` and `delta`
+//! collect entries under those rules; `parts` maps paths of a composed tree to the sources that own them.
 
 mod builder;
 mod delta;
@@ -26,7 +26,7 @@ pub use delta::DeltaBuilder;
 pub use parts::Parts;
 pub use rules::{Node, Refusal, Rule, Rules, escaped};
 
-/// What an entry becomes on disk. There is nothing else: odd modes are normalised, devices do not exist.
+/// What an entry becomes on disk. There are no other kinds: modes are normalised, and git has no devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A regular file, mode 0644.
@@ -35,33 +35,33 @@ pub enum Kind {
     Executable,
     /// A symbolic link; the blob is its target.
     Symlink,
-    /// A submodule that was not asked for: an empty directory.
+    /// A submodule that is not included: an empty directory.
     Submodule,
 }
 
-/// One file, link or submodule of a payload: 40 bytes, because a payload may have a million of them. Its name is
-/// [`Payload::name`].
+/// One file, link or submodule of a payload. Kept to 40 bytes, because a payload may have a million of them. The name
+/// is [`Payload::name`].
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// The directory that holds it, by its number in the payload; 0 is the top.
+    /// The number of its directory in the payload; 0 is the top.
     pub dir: u32,
     name: Name,
-    /// What it becomes.
+    /// What it becomes on disk.
     pub kind: Kind,
-    /// The blob (the commit, for a submodule).
+    /// The blob's object id; for a submodule the commit's.
     pub id: ObjectId,
-    /// The blob's size in bytes.
+    /// The blob's size in bytes; 0 for a submodule.
     pub size: u64,
 }
 
-/// A directory of a payload. Its path is spelled by its parents' names.
+/// A directory of a payload. Its path consists of the names of its parents and its own.
 #[derive(Clone, Copy, Debug, Default)]
 struct Dir {
     parent: u32,
     name: Name,
 }
 
-/// Where a name lies among all names of a payload.
+/// The position of a name in [`Names`].
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, packed(2))]
 struct Name {
@@ -69,12 +69,12 @@ struct Name {
     len: u16,
 }
 
-/// All names of a payload, one behind the other.
+/// All names of a payload, concatenated.
 #[derive(Clone, Debug, Default)]
 struct Names(Vec<u8>);
 
 impl Names {
-    /// Adds one; `None` where the numbers end.
+    /// Appends a name. `None` if its position or length does not fit into [`Name`].
     fn add(&mut self, name: &[u8]) -> Option<Name> {
         let placed = Name { start: u32::try_from(self.0.len()).ok()?, len: u16::try_from(name.len()).ok()? };
         self.0.extend_from_slice(name);
@@ -87,35 +87,36 @@ impl Names {
     }
 }
 
-/// A revision's complete, checked content. It holds each name once and no path, so that a deep tree costs no more than
-/// a flat one: 40 bytes and the name for each entry, 12 and the name for each directory.
+/// A revision's complete, checked content. It stores names instead of paths, so that a deep tree takes no more memory
+/// than a flat one: 40 bytes and the name for each entry, 12 bytes and the name for each directory.
 #[derive(Clone, Debug)]
 pub struct Payload {
     /// The revision it was read from.
     pub revision: Revision,
-    /// The revision's tree. Two revisions with one tree are one payload.
+    /// The object id of the revision's tree. Revisions with the same tree have the same payload.
     pub tree: ObjectId,
-    /// Parents before children; index 0 is the top.
+    /// Directories, parents before children; index 0 is the top.
     dirs: Vec<Dir>,
     names: Names,
-    /// Everything that is not a directory, sorted by directory and name.
+    /// Files, links and submodules, sorted by directory and name.
     pub entries: Vec<Entry>,
     /// Sum of the blobs' sizes, in bytes.
     pub bytes: u64,
 }
 
 impl Payload {
-    /// Files, links and directories in it, the top not counted.
+    /// Number of entries and directories, not counting the top.
     pub fn count(&self) -> u64 {
         (self.entries.len() + self.dirs.len()).saturating_sub(1) as u64
     }
 
-    /// How many directories there are, the top included. They are numbered, parents before children; 0 is the top.
+    /// Number of directories, including the top. Directories are numbered from 0, the top, with parents before
+    /// children.
     pub fn dir_count(&self) -> usize {
         self.dirs.len()
     }
 
-    /// A directory's path, relative to the top, which is empty itself.
+    /// A directory's path relative to the top; empty for the top.
     pub fn dir_path(&self, dir: u32) -> Vec<u8> {
         let mut names = Vec::new();
         let mut at = dir;
@@ -128,7 +129,7 @@ impl Payload {
         names.join(&b'/')
     }
 
-    /// The number of the directory that holds a directory; the top holds itself.
+    /// The number of a directory's parent; 0 for the top.
     pub fn dir_parent(&self, dir: u32) -> u32 {
         self.dirs[dir as usize].parent
     }
@@ -138,7 +139,7 @@ impl Payload {
         self.names.get(self.dirs[dir as usize].name)
     }
 
-    /// All directories' paths, parents before children, the top left out.
+    /// The paths of all directories except the top, parents before children.
     pub fn dir_paths(&self) -> impl Iterator<Item = Vec<u8>> {
         (1..).take(self.dirs.len().saturating_sub(1)).map(|dir| self.dir_path(dir))
     }
@@ -148,7 +149,7 @@ impl Payload {
         self.names.get(entry.name)
     }
 
-    /// An entry's path, relative to the top.
+    /// An entry's path relative to the top.
     pub fn path_of(&self, entry: &Entry) -> Vec<u8> {
         join(&self.dir_path(entry.dir), self.name(entry))
     }
@@ -159,51 +160,51 @@ pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
 }
 
-/// What one revision changes against another, path by path: what to remove, then what to make.
-/// Applied to a private copy of the old payload it yields the new one. It is small: where more changes than is worth a
-/// list of paths, there is none ([`DeltaBuilder::finish`]).
+/// The changes from one tree to another, path by path: what to remove, then what to create. Applied to a copy of the
+/// old payload it gives the new one. Its size is bounded: for too many changes there is no delta
+/// ([`DeltaBuilder::finish`]).
 #[derive(Clone, Debug)]
 pub struct Delta {
-    /// Files, links and submodule directories to unlink (a changed entry is here and in `payload.entries`).
+    /// Files, links and submodule directories to remove. A changed entry is here and in [`Self::written`].
     pub removed: Vec<Box<[u8]>>,
-    /// Directories to remove, children before parents. Only ours are in them by then.
+    /// Directories to remove, children before parents. All entries in them are in [`Self::removed`].
     pub removed_dirs: Vec<Box<[u8]>>,
-    /// Directories to make, parents before children.
+    /// Directories to create, parents before children.
     pub added_dirs: Vec<Box<[u8]>>,
-    /// Entries to write: full path and what goes there.
+    /// Entries to write: path, kind, blob and size.
     pub written: Vec<(Box<[u8]>, Kind, ObjectId, u64)>,
     /// The new revision.
     pub revision: Revision,
     /// The new tree.
     pub tree: ObjectId,
-    /// The tree it applies to.
+    /// The tree that the delta applies to.
     pub base: ObjectId,
-    /// Files, links and directories of the whole new payload.
+    /// Number of entries and directories in the whole new payload, not counting the top.
     pub entries: u64,
-    /// Bytes of the whole new payload.
+    /// Sum of the sizes of all blobs in the new payload, in bytes.
     pub bytes: u64,
 }
 
-/// Ceilings on a payload. Each is checked before the first byte is written; hitting one names it and its flag.
+/// Limits on a payload. All are checked before the first byte is written; the error names the limit and its flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Entries and directories together.
+    /// Most entries and directories together.
     pub entries: u64,
-    /// Sum of all blobs, in bytes.
+    /// Largest sum of blob sizes, in bytes.
     pub bytes: u64,
-    /// One blob, in bytes.
+    /// Largest blob, in bytes.
     pub file_bytes: u64,
-    /// Components of a path.
+    /// Most components of a path.
     pub depth: u32,
-    /// Bytes of a path, relative to the generation.
+    /// Longest path relative to the generation, in bytes.
     pub path: u32,
-    /// Bytes of one component.
+    /// Longest path component, in bytes.
     pub name: u32,
 }
 
 impl Limits {
-    /// Bytes that all names of a payload may take together, each path component once: they are held in memory while
-    /// it is written. A usual tree needs 15 to 25 for each entry.
+    /// Largest sum of name lengths of a payload, in bytes, counting each path component once. Names are in memory while
+    /// the payload is written. A usual tree needs 15 to 25 bytes per entry.
     pub fn name_bytes(&self) -> u64 {
         self.entries.saturating_mul(64).max(1 << 20)
     }
@@ -214,61 +215,61 @@ impl Default for Limits {
         Self {
             entries: 1_000_000,
             bytes: 4 << 30,
-            file_bytes: 64 << 20, // held in memory while it is written, twice where it is stored as a delta
+            file_bytes: 64 << 20, // in memory while it is written, twice if it is stored as a delta
             depth: 128, // beyond a thousand levels even removing the tree is hard (one descriptor a level)
-            path: 3_800, // root, generation name and path must fit PATH_MAX, 4096, together
+            path: 3_800, // root, generation name and path together must fit PATH_MAX, 4096
             name: 255,  // NAME_MAX of every Linux file system in use
         }
     }
 }
 
-/// What to do with a symbolic link that is absolute or climbs out of the tree.
+/// What to do with a symbolic link whose target is absolute or outside the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Symlinks {
-    /// Refuse the revision, naming the link: a commit's author must not choose what a consumer reads outside the tree.
+    /// Refuse the revision: a commit's author must not choose what a reader opens outside the tree.
     #[default]
     Safe,
-    /// Keep it as it is, as git-sync does.
+    /// Keep the link unchanged, as git-sync does.
     Keep,
 }
 
-/// Reads blobs for the writers of a payload. One reader a thread.
+/// Gives the threads that write a payload access to blobs.
 pub trait BlobSource: Sync {
-    /// A reader of its own for the calling thread.
+    /// Opens a reader for the calling thread.
     fn reader(&self) -> Result<Box<dyn BlobReader + '_>, BlobError>;
 
-    /// The ids' places in the slice, each once, in the order in which the blobs cost the least to read.
+    /// The indices of `ids`, each once, in the order in which the blobs are cheapest to read.
     fn order(&self, ids: &[ObjectId]) -> Vec<u32> {
         (0..).take(ids.len()).collect()
     }
 }
 
-/// One thread's way to the blobs.
+/// Reads blobs on one thread.
 pub trait BlobReader {
-    /// Bytes of the blob. It is not read for that.
+    /// The blob's size in bytes, without reading its content.
     fn size(&mut self, id: &ObjectId) -> Result<u64, BlobError>;
 
-    /// Hands the whole content of the blob to `sink`, once.
+    /// Passes the whole content of the blob to `sink`, once.
     fn read(&mut self, id: &ObjectId, sink: &mut dyn FnMut(&[u8]) -> io::Result<()>)
     -> Result<(), BlobError>;
 }
 
-/// A blob could not be read, or the sink refused it.
+/// A blob could not be read, or the sink failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BlobError {
     /// The object database has no such blob or could not decode it.
     #[error("blob {id} cannot be read from the mirror")]
     Unreadable {
-        /// Which.
+        /// The blob's object id.
         id: ObjectId,
-        /// The database's own words.
+        /// The object database's error.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The object database itself could not be opened.
     #[error("the mirror's object database cannot be opened")]
     Unopened(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The sink failed: the writer's error, passed through.
+    /// The sink failed; this is its error.
     #[error(transparent)]
     Sink(#[from] io::Error),
 }

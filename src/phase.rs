@@ -1,4 +1,7 @@
-//! The sync state machine's states, and the status record that others read. Pure: no I/O, no clock.
+//! The status record of a running sync, and its parts: attempts, generations, hooks, sources, ConfigMap targets. It is
+//! what `/status`, the page and `treeswap status` show, and its serialized form is described in
+//! `docs/reference/status.md`. The sync's state machine is in [`machine`]. No I/O here; the clock is read only to
+//! stamp a [`LastAnswer`].
 
 pub mod machine;
 
@@ -20,20 +23,21 @@ use crate::revision::Revision;
 pub enum Trigger {
     /// The process started.
     StartUp,
-    /// The period is over.
+    /// The polling period elapsed.
     Timer,
-    /// A Unix signal asked for it.
+    /// A Unix signal was received.
     Signal,
-    /// A webhook asked for it.
+    /// A webhook was received.
     Webhook,
-    /// ConfigMaps are delivered beside a root, and one of the two asked the other.
+    /// ConfigMaps are delivered next to a root, and either the delivery requested a sync of the root or the root
+    /// announced a revision to the delivery.
     Delivery,
-    /// One of several sources answered after the attempt that had asked it.
+    /// One of several sources answered after the attempt that polled it had ended.
     Source,
 }
 
 impl Trigger {
-    /// Its name in logs and metrics.
+    /// The trigger's name in logs and metrics.
     pub fn word(self) -> &'static str {
         match self {
             Self::StartUp => "start_up",
@@ -53,42 +57,42 @@ impl Trigger {
 pub enum Outcome {
     /// A new generation became current.
     Published,
-    /// Nothing to do.
+    /// Nothing had to be published.
     Unchanged,
-    /// It failed; what was published still serves.
+    /// The attempt failed; the published generation stays current.
     Failed,
 }
 
-/// One attempt, ended.
+/// An attempt that has ended.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Attempt {
-    /// When it began.
+    /// When the attempt began.
     pub at: Timestamp,
-    /// Why.
+    /// Why it started.
     pub trigger: Trigger,
     /// How it ended.
     pub outcome: Outcome,
-    /// How long it took, in milliseconds.
+    /// Its duration, in milliseconds.
     pub duration_ms: u64,
-    /// The error, one line, secrets removed; and what to do about it.
+    /// The error in one line, with secrets removed; `None` if the attempt did not fail.
     pub error: Option<String>,
-    /// Hints that belong to the error.
+    /// What an operator can do about the error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hints: Vec<String>,
 }
 
-/// What a commit says of itself. Its author chose the words: control characters are replaced, and lengths are bounded.
+/// A commit's metadata. Its author chose the text, so control characters are replaced and lengths are bounded.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Commit {
-    /// The first line of its message.
+    /// The first line of the commit message.
     pub subject: String,
-    /// Its author's name.
+    /// The author's name.
     pub author: String,
-    /// When it was written, by its author's clock.
+    /// The author date, by the author's clock.
     pub date: Option<Timestamp>,
-    /// The sources that it is composed of; none of a repository's own commit.
+    /// The sources a composed revision consists of; empty for a commit of a repository.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<SourceRevision>,
 }
@@ -97,38 +101,38 @@ pub struct Commit {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SourceRevision {
-    /// What it is called.
+    /// The source's name.
     pub name: String,
-    /// Its repository, userinfo removed.
+    /// The repository's URL without userinfo.
     pub repo: String,
-    /// What was followed there.
+    /// The ref that was followed.
     #[serde(rename = "ref")]
     pub asked: String,
-    /// The commit.
+    /// The commit the ref resolved to.
     pub revision: Revision,
-    /// The directory or file that is placed; empty for all of it.
+    /// The directory or file of the repository that is placed; empty for the whole tree.
     pub path: String,
-    /// Where it is placed; empty for the top.
+    /// Where it is placed in the generation; empty for the top.
     pub to: String,
 }
 
-/// A success, and what was followed then.
+/// The last success for another remote or ref than the one followed now.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct EarlierSuccess {
     /// When the attempt ended.
     pub at: Timestamp,
-    /// The remote, without secrets.
+    /// The remote's URL without userinfo.
     pub remote: String,
-    /// The ref as it was asked for.
+    /// The ref as configured.
     #[serde(rename = "ref")]
     pub asked: String,
 }
 
-/// What stands for the ref where several sources are followed. No ref has a blank.
+/// The value of `ref` where several sources are followed. It contains a space, so no ref can have the same name.
 pub const ITS_SOURCES: &str = "its sources";
 
-/// What is followed, in words.
+/// Returns a phrase that names the remote and ref, or the file of sources, for messages.
 pub fn followed(remote: &str, asked: &str) -> String {
     match asked {
         ITS_SOURCES => format!("the sources in {remote}"),
@@ -136,171 +140,171 @@ pub fn followed(remote: &str, asked: &str) -> String {
     }
 }
 
-/// One hook, and how its last run ended.
+/// One hook and the result of its last run.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HookStatus {
-    /// exechook, pre-publish-exechook, webhook.
+    /// The kind: `exechook`, `pre-publish-exechook` or `webhook`.
     pub hook: String,
-    /// What it was last run for.
+    /// The revision it last ran for.
     pub revision: Option<Revision>,
-    /// When that run ended.
+    /// When its last run ended.
     pub at: Option<Timestamp>,
-    /// How long it took, in milliseconds.
+    /// The duration of its last run, in milliseconds.
     pub duration_ms: u64,
-    /// Why it failed, one line; none after a success.
+    /// Why the last run failed, in one line; `None` after a success.
     pub error: Option<String>,
-    /// What to do about it.
+    /// What an operator can do about the error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hints: Vec<String>,
-    /// Failures in a row; 0 after a success.
+    /// Consecutive failures; 0 after a success.
     pub consecutive_failures: u64,
-    /// When the first of them ended.
+    /// When the first of the consecutive failures ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing_since: Option<Timestamp>,
-    /// When a run succeeded last, in this process.
+    /// When a run last succeeded in this process.
     pub last_success: Option<Timestamp>,
 }
 
-/// The attempt that runs.
+/// The attempt that is running.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Progress {
-    /// When it began.
+    /// When the attempt began.
     pub since: Timestamp,
-    /// The stage it is in: mend, select, resolve, fetch, export, gate, publish.
+    /// Its current stage: mend, select, resolve, fetch, export, gate, publish.
     pub stage: String,
-    /// What it does there, in words.
+    /// The stage as a phrase.
     pub what: String,
-    /// Bytes of packs that this attempt received so far.
+    /// Bytes of packs received by this attempt so far.
     pub fetched_bytes: u64,
 }
 
-/// One generation as the status shows it.
+/// One generation in the status.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct GenerationStatus {
-    /// Its directory.
+    /// The generation's name, which is its directory's.
     pub name: Name,
-    /// What it holds.
+    /// The revision it holds.
     pub revision: Revision,
-    /// What that commit says of itself, where the mirror has it.
+    /// The commit's metadata; `None` if the mirror does not hold the commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<Commit>,
-    /// Files, links and directories.
+    /// Number of files, symbolic links and directories.
     pub entries: u64,
-    /// Bytes of its files.
+    /// Total size of its files, in bytes.
     pub bytes: u64,
     /// When it became current.
     pub published: Timestamp,
-    /// When it stopped being current.
+    /// When it was retired; `None` for the current generation.
     pub retired: Option<Timestamp>,
-    /// Whether a reader holds a pin on it.
+    /// True if a reader has it pinned.
     pub pinned: bool,
-    /// Processes that hold the pin, where they can be seen.
+    /// Processes that hold the pin, as far as they are visible to this process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<Holder>,
-    /// Why it is still here, in words ("current", "in its grace period for another 12s", "pinned").
+    /// Why it is kept, as a phrase ("current", "in its grace period for another 12s", "pinned").
     pub reason: String,
 }
 
-/// When a remote said last what its refs name, and sent what was new.
+/// When a remote last advertised its refs and sent all objects that were new.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LastAnswer {
-    /// None: not yet since the process began.
+    /// Wall-clock time of the answer; `None` if there was none since the process started.
     #[serde(default, rename = "last_answer", skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
-    /// `CLOCK_BOOTTIME` then; before it answered, when it was followed first by this process.
+    /// `CLOCK_BOOTTIME` of the answer; before the first one, the time at which this process began to follow the remote.
     #[serde(skip)]
     pub boottime: Duration,
 }
 
 impl LastAnswer {
-    /// It is followed from now on.
+    /// The state of a remote that is followed from now on and has not answered yet.
     pub fn not_yet() -> Self {
         Self { at: None, boottime: clock::now().boottime }
     }
 
-    /// It has answered.
+    /// Records an answer that arrives now.
     pub fn now() -> Self {
         let clock::Now { wall, boottime, .. } = clock::now();
         Self { at: Some(wall), boottime }
     }
 }
 
-/// One of several sources.
+/// The state of one of several sources.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SourceStatus {
-    /// What it is called.
+    /// The source's name.
     pub name: String,
-    /// Its repository, userinfo removed.
+    /// The repository's URL without userinfo.
     pub repo: String,
-    /// What is followed there.
+    /// The ref that is followed.
     #[serde(rename = "ref")]
     pub asked: String,
-    /// The directory or file that is placed; empty for all of it.
+    /// The directory or file of the repository that is placed; empty for the whole tree.
     pub path: String,
-    /// Where it is placed; empty for the top.
+    /// Where it is placed in the generation; empty for the top.
     pub to: String,
-    /// The commit that it has in the set; none: it is not in it.
+    /// Its commit in the published set; `None` if the set does not include the source.
     pub revision: Option<Revision>,
-    /// Why it is not where its ref is.
+    /// Why the published set does not hold the commit that the ref names; `None` if nothing is wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What to do about it.
+    /// What an operator can do about the error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hints: Vec<String>,
-    /// Since when its remote fails.
+    /// When the first of the remote's consecutive failures ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing_since: Option<Timestamp>,
-    /// Its remote has not answered yet.
+    /// True while a poll of the remote is still without an answer.
     #[serde(default, rename = "late")]
     pub is_late: bool,
-    /// When its remote said last what its refs name.
+    /// The remote's last answer.
     #[serde(default, flatten)]
     pub heard: LastAnswer,
 }
 
-/// What the last delivery of ConfigMaps came to.
+/// The result of the last delivery of ConfigMaps.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Applied {
-    /// The revision.
+    /// The revision that was applied.
     pub revision: Revision,
-    /// When it ended.
+    /// When the delivery ended.
     pub at: Timestamp,
-    /// Targets by how they ended: right, created, replaced, repaired (another writer had changed it), failed, and so
-    /// on.
+    /// Number of targets by outcome: right, created, replaced, repaired (another writer had changed it), failed, and
+    /// so on.
     pub targets: std::collections::BTreeMap<String, u64>,
-    /// Since the process started, the same.
+    /// The same counts, summed since the process started.
     pub totals: std::collections::BTreeMap<String, u64>,
-    /// What is not as it should be, a line each; the first hundred.
+    /// One line for each target that is not in its desired state; at most a hundred.
     pub open: Vec<String>,
-    /// When every target of a cluster was last as it should be.
+    /// For each cluster, when all of its targets were last in their desired state.
     pub clusters: std::collections::BTreeMap<String, Timestamp>,
 }
 
-/// The last attempt at one ConfigMap in one place.
+/// The last attempt at one target.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TargetStatus {
-    /// The cluster, as the rules call it.
+    /// The cluster's name in the rules.
     pub cluster: String,
-    /// The namespace.
+    /// The ConfigMap's namespace.
     pub namespace: String,
-    /// The ConfigMap.
+    /// The ConfigMap's name.
     pub name: String,
-    /// The revision that was to be there.
+    /// The desired revision.
     pub revision: String,
-    /// The digest that was to be there; empty for a deletion.
+    /// The digest of the desired payload; empty for a deletion.
     pub digest: String,
-    /// When.
+    /// When the attempt ended.
     pub at: Timestamp,
-    /// How it ended, in one word.
+    /// The outcome, one word.
     pub outcome: String,
-    /// Why it failed.
+    /// Why it failed; `None` if it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -314,86 +318,87 @@ impl std::fmt::Display for Holder {
     }
 }
 
-/// Everything an operator may ask about a running sync. One record feeds `/status`, the page and the log.
+/// The state of a running sync. One record feeds `/status`, the page and the log.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "WriterStatus"))]
 pub struct Status {
-    /// Opens at the first publication (or when a complete generation was found at start) and never closes again: an
-    /// outage of the remote must not take the application out of service.
+    /// True from the first publication on, or from the start if a complete generation was found. It never becomes
+    /// false again: an outage of the remote must not take the application out of service.
     pub ready: bool,
-    /// `CLOCK_BOOTTIME` in milliseconds until which the loop promises to be heard of again; past it, it hangs.
+    /// `CLOCK_BOOTTIME` in milliseconds by which the loop promises to update this value again. Once it has passed, the
+    /// loop counts as hanging.
     #[serde(skip)]
     pub alive_until_ms: u64,
-    /// What the start waits for, before there is a loop.
+    /// What start-up is waiting for; `None` once the loop runs.
     #[serde(skip)]
     pub starting: Option<String>,
-    /// The remote, userinfo removed.
+    /// The remote's URL without userinfo.
     pub remote: String,
-    /// What was asked for.
+    /// The ref as configured.
     #[serde(rename = "ref")]
     pub asked: String,
-    /// The root.
+    /// The root's path.
     pub root: String,
-    /// The sources, where there are several.
+    /// The sources if there are several, otherwise empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<SourceStatus>,
-    /// The remote's last answer, where there is one remote.
+    /// The remote's last answer if there is a single remote.
     #[serde(default, flatten)]
     pub heard: LastAnswer,
-    /// Why what serves is not ready although there is something, where that may be.
+    /// Why the service is not ready although a generation is current: remotes have been silent for too long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale: Option<String>,
-    /// The generation the link names.
+    /// The current generation.
     pub current: Option<GenerationStatus>,
-    /// What was applied to clusters, where there are rules.
+    /// What was applied to clusters, if there are rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<Applied>,
-    /// The last delivery of ConfigMaps that ended, where there is a root besides.
+    /// The last delivery of ConfigMaps that ended, if there is a root as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_delivery: Option<Attempt>,
-    /// The last attempt at each target. A root has it in a file of its own.
+    /// The last attempt at each target. A root keeps these in a separate file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<TargetStatus>,
-    /// The others, newest first.
+    /// The retired generations, newest first.
     pub retired: Vec<GenerationStatus>,
-    /// The newest attempt that ended.
+    /// The last attempt that ended.
     pub last_attempt: Option<Attempt>,
     /// When the last attempt that did not fail ended.
     pub last_success: Option<Timestamp>,
-    /// The last success in this root of another remote or ref, kept for when that is followed again.
+    /// The last success of another remote or ref in this root, kept for a later process that follows it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub earlier_success: Option<EarlierSuccess>,
-    /// The newest failure, kept after a success so that an operator can still read it.
+    /// The last failed attempt, kept after a success so that an operator can still read it.
     pub last_failure: Option<Attempt>,
-    /// Failures in a row; 0 after a success.
+    /// Consecutive failures; 0 after a success.
     pub consecutive_failures: u64,
-    /// When the first of them ended.
+    /// When the first of the consecutive failures ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing_since: Option<Timestamp>,
     /// When the next attempt is due.
     pub next_attempt: Option<Timestamp>,
-    /// The attempt that runs, once it takes longer than a moment.
+    /// The running attempt, once it has taken longer than half a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// The hooks that there are.
+    /// The configured hooks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hooks: Vec<HookStatus>,
-    /// When this was recorded in the root; none of what a process says itself.
+    /// When this status was written to the root; `None` in the answer of a running process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<Timestamp>,
-    /// When the process ended, if it could still record that.
+    /// When the process ended, if it could still record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Timestamp>,
 }
 
 impl Status {
-    /// These hooks will be run.
+    /// Sets the list of configured hooks, none of which has run yet.
     pub fn expect_hooks(&mut self, hooks: impl Iterator<Item = &'static str>) {
         let named = |hook: &'static str| HookStatus { hook: hook.to_owned(), ..HookStatus::default() };
         self.hooks = hooks.map(named).collect();
     }
 
-    /// A hook was run; an error is a line and hints.
+    /// Records a run of a hook. A hook that is not in the list is ignored.
     pub fn hook(&mut self, ran: HookStatus) {
         let Some(hook) = self.hooks.iter_mut().find(|hook| hook.hook == ran.hook) else { return };
         *hook = match ran.error {
@@ -407,7 +412,8 @@ impl Status {
         };
     }
 
-    /// Which remotes have not answered for longer than this, in words that stay the same.
+    /// Says which remotes have not answered for longer than `max`; `None` if all have. The text does not contain the
+    /// elapsed time, so that it stays the same from one call to the next.
     pub fn silent_for(&self, max: Duration, now: &clock::Now) -> Option<String> {
         let is_silent = |heard: &LastAnswer| now.boottime.saturating_sub(heard.boottime) > max;
         let silent = self.sources.iter().filter(|source| is_silent(&source.heard));
@@ -421,7 +427,7 @@ impl Status {
         Some(format!("{who} not answered for longer than --max-stale={}", human::go_duration(max)))
     }
 
-    /// Whether the loop has been heard of when it promised to be.
+    /// Returns true if the loop is within the time by which it promised its next update.
     pub fn is_alive(&self, now: &clock::Now) -> bool {
         now.boottime.as_millis() <= u128::from(self.alive_until_ms)
     }

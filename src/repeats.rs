@@ -1,58 +1,63 @@
-//! A failure that lasts is logged when it begins and then at growing intervals: an outage of hours is a few lines, and
-//! what else happens meanwhile can still be found between them. Counters and the status hold every attempt.
+//! Rate limit for log lines about a lasting failure: the failure is logged when it begins and then at growing
+//! intervals. An outage of hours is a few lines, between which other events can still be found. Metrics and the status
+//! count every attempt.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Until the same is said a second time.
+/// Interval until the same text is logged a second time.
 const FIRST: Duration = Duration::from_secs(60);
 
-/// The same is never unsaid for longer.
+/// The longest interval between two lines of the same text.
 const CEILING: Duration = Duration::from_secs(600);
 
-/// What was said last, and when it may be said again.
+/// The text that was logged last, and when it is due again.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats(Option<LastLogged>);
 
 #[derive(Debug)]
 struct LastLogged {
     text: String,
-    again: Instant,
+    /// When it is due again.
+    due: Instant,
+    /// The current interval.
     interval: Duration,
-    unsaid: u64,
+    /// How many times it was suppressed since it was logged last.
+    suppressed: u64,
 }
 
 impl Repeats {
-    /// Whether to say it now: then, how often it was left unsaid since it was said last.
+    /// Returns `Some` if the text should be logged now, with the number of times it was suppressed since it was logged
+    /// last.
     pub(crate) fn should_log(&mut self, text: &str) -> Option<u64> {
         let now = Instant::now();
         match &mut self.0 {
-            Some(said) if said.text == text && now < said.again => {
-                said.unsaid += 1;
+            Some(last) if last.text == text && now < last.due => {
+                last.suppressed += 1;
                 None
             }
-            Some(said) if said.text == text => {
-                said.interval = (said.interval * 2).min(CEILING);
-                said.again = now + said.interval;
-                Some(std::mem::take(&mut said.unsaid))
+            Some(last) if last.text == text => {
+                last.interval = (last.interval * 2).min(CEILING);
+                last.due = now + last.interval;
+                Some(std::mem::take(&mut last.suppressed))
             }
             _ => {
                 let text = text.to_owned();
-                let again = now + FIRST;
-                self.0 = Some(LastLogged { text, again, interval: FIRST, unsaid: 0 });
+                let due = now + FIRST;
+                self.0 = Some(LastLogged { text, due, interval: FIRST, suppressed: 0 });
                 Some(0)
             }
         }
     }
 
-    /// It is over: whatever comes next is new.
+    /// The failure is over: the next one is logged at once.
     pub(crate) fn forget(&mut self) {
         self.0 = None;
     }
 }
 
-/// For the end of a line: how often the same was left unsaid.
+/// The suffix of a log line that says how many times the same text was suppressed; empty for 0.
 pub(crate) fn suppressed(times: u64) -> String {
     if times == 0 { String::new() } else { format!(" (and {times} times since this was last said)") }
 }

@@ -1,13 +1,13 @@
-//! Keep or reap, and why. Pure: generations, pins and the time come in, a plan with reasons goes out.
+//! Retention: which generations to keep, which to reap, and why. A pure function from generations, pins and the time to
+//! a plan with reasons; [`crate::store`] carries the plan out.
 //!
-//! A generation that is no longer current stays for its grace period, and while a reader pins it, at most for
-//! [`Options::max_pin`]. Above that stand two ceilings, on the number of generations and on their bytes. Where a
-//! ceiling is exceeded, grace periods of unpinned generations end early, the oldest first; where that is not enough,
-//! pinned ones are evicted, the oldest first. The current generation always stays, also where it alone exceeds a
-//! ceiling.
+//! A retired generation stays for its grace period, and while a reader pins it, for at most [`Options::max_pin`]. Two
+//! ceilings take precedence: the number of generations and their bytes. If a ceiling is exceeded, grace periods of
+//! unpinned generations end early, oldest first; if that is not enough, pinned generations are evicted, oldest first.
+//! The current generation always stays, even if it exceeds a ceiling on its own.
 //!
-//! Where the file system has no room for a new generation, grace periods end early, too, but only if that gives it
-//! room.
+//! If the file system has no room for a new generation, grace periods also end early, but only if that makes enough
+//! room. No pin is evicted for room.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,61 +15,61 @@ use std::time::Duration;
 use crate::clock::Now;
 use crate::generation::{GenerationRecord, Name, Retired, bytes_on_disk};
 
-/// When retired generations go.
+/// When retired generations are reaped.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Kept at least so long after they stopped being current.
+    /// The grace period: how long a generation is kept after it stopped being current.
     pub grace: Duration,
-    /// A pin holds a retired generation at most so long beyond its retirement.
+    /// The longest time a pin keeps a generation after it stopped being current.
     pub max_pin: Duration,
-    /// Generations kept at most, the current one included.
+    /// The largest number of generations to keep, including the current one.
     pub max_generations: u32,
-    /// Bytes that all generations may take on disk, the current one and the spare included; none: no ceiling.
+    /// The most bytes on disk for all generations, including the current one and the spare. `None`: no ceiling.
     pub max_bytes: Option<u64>,
 }
 
-/// One generation and what is known of it at this moment.
+/// One generation and its state at this moment.
 #[derive(Clone, Debug)]
 pub struct Candidate<'a> {
     /// Its record.
     pub record: &'a GenerationRecord,
-    /// Whether the link names it.
+    /// True if the published link names it.
     pub current: bool,
-    /// Whether a reader holds a pin on it right now.
+    /// True if a reader holds a pin on it right now.
     pub pinned: bool,
 }
 
-/// What counts against the ceilings besides the candidates.
+/// Usage that counts against the ceilings in addition to the candidates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Reserved {
-    /// Generations: one, where one is about to be written.
+    /// Number of generations: one if a generation is about to be written.
     pub generations: u32,
-    /// Bytes on disk: of the spare, and of what is about to be written.
+    /// Bytes on disk of the spare and of the generation that is about to be written.
     pub bytes: u64,
-    /// Bytes of a block of the file system, by which the candidates' own are known.
+    /// Block size of the file system in bytes, used to estimate the candidates' size on disk.
     pub block: u64,
 }
 
 /// What to do with one generation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GenerationDecision {
-    /// Which.
+    /// The generation.
     pub name: Name,
-    /// Keep it, or reap it.
+    /// True to keep it, false to reap it.
     pub keep: bool,
-    /// Whether a reader holds a pin on it.
+    /// True if a reader holds a pin on it.
     pub pinned: bool,
-    /// Evicts a reader that still holds a pin.
+    /// True if it is reaped although a reader still holds a pin.
     pub evicts: bool,
-    /// Goes before its time, for a ceiling or for room.
+    /// True if it is reaped before its grace period or pin ends, for a ceiling or for room.
     pub early: bool,
-    /// Why, in words that follow "because it is".
+    /// The reason, in words that follow "because it is".
     pub reason: String,
-    /// When this may change by itself, counted from now.
+    /// Time from now until the decision may change without any event. `None` if it cannot.
     pub again_in: Option<Duration>,
 }
 
-/// The plan: one decision a generation, in the order given.
+/// The plan: one decision for each generation, in the order given.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Plan {
     /// The decisions.
@@ -77,18 +77,18 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What is to go.
+    /// The generations to reap.
     pub fn reaped(&self) -> impl Iterator<Item = &GenerationDecision> {
         self.decisions.iter().filter(|decision| !decision.keep)
     }
 
-    /// When a decision may change by itself at the earliest, counted from now.
+    /// Time from now until the first decision may change without any event. `None` if none can.
     pub fn again_in(&self) -> Option<Duration> {
         self.decisions.iter().filter_map(|decision| decision.again_in).min()
     }
 }
 
-/// Why a generation stays, or goes.
+/// Why a generation is kept or reaped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RetentionReason {
     Current,
@@ -113,7 +113,7 @@ impl RetentionReason {
 
 impl fmt::Display for RetentionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = |pinned: &bool| if *pinned { "pinned" } else { "in its grace period" };
+        let status = |pinned: &bool| if *pinned { "pinned" } else { "in its grace period" };
         match self {
             Self::Current => f.write_str("current"),
             Self::InGrace(left) => write!(f, "in its grace period for another {}", Seconds(*left)),
@@ -121,15 +121,15 @@ impl fmt::Display for RetentionReason {
             Self::PastGrace => f.write_str("past its grace period and not pinned"),
             Self::PastMaxPin => f.write_str("pinned for longer than --max-pin allows"),
             Self::OverGenerations { pinned } => {
-                write!(f, "{}, and --max-generations is exceeded", what(pinned))
+                write!(f, "{}, and --max-generations is exceeded", status(pinned))
             }
-            Self::OverBytes { pinned } => write!(f, "{}, and --max-bytes is exceeded", what(pinned)),
+            Self::OverBytes { pinned } => write!(f, "{}, and --max-bytes is exceeded", status(pinned)),
             Self::NoRoom => f.write_str("in the way of a new generation, for which there is no room"),
         }
     }
 }
 
-/// A duration in whole seconds, rounded up: "0s left" would be a lie.
+/// A duration in whole seconds, rounded up, so that time that is left is never shown as "0s".
 struct Seconds(Duration);
 
 impl fmt::Display for Seconds {
@@ -143,14 +143,14 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// Decides for every generation.
+/// Decides which generations to keep.
 pub fn plan(candidates: &[Candidate<'_>], options: &Options, reserved: Reserved, now: &Now) -> Plan {
-    let mut whys = by_ages(candidates, options, now);
-    keep_ceilings(candidates, &mut whys, options, reserved);
-    plan_of(candidates, whys)
+    let mut reasons = by_ages(candidates, options, now);
+    enforce_ceilings(candidates, &mut reasons, options, reserved);
+    plan_of(candidates, reasons)
 }
 
-/// Extent on a file system.
+/// An amount of file system space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Extent {
     /// Bytes, in whole blocks.
@@ -166,20 +166,20 @@ impl Extent {
 }
 
 impl std::iter::Sum for Extent {
-    fn sum<I: Iterator<Item = Self>>(rooms: I) -> Self {
-        rooms.fold(Self::default(), |sum, room| Self {
-            bytes: sum.bytes.saturating_add(room.bytes),
-            inodes: sum.inodes.saturating_add(room.inodes),
+    fn sum<I: Iterator<Item = Self>>(extents: I) -> Self {
+        extents.fold(Self::default(), |sum, extent| Self {
+            bytes: sum.bytes.saturating_add(extent.bytes),
+            inodes: sum.inodes.saturating_add(extent.inodes),
         })
     }
 }
 
-/// Decides for every generation when a new one is about to be written for which the file system lacks `lack`; `gains`
-/// is what each candidate's removal gives back, in the same order. Grace periods of unpinned generations end early, the
-/// oldest first, as many as are needed. No pin is evicted for room.
+/// Decides which generations to keep when a new one is about to be written and the file system is short of `lack`.
+/// `gains` is the space that reaping each candidate frees, in the order of `candidates`. Grace periods of unpinned
+/// generations end early, oldest first, as many as needed. No pin is evicted for room.
 ///
-/// Where all of that would not do, nothing goes before its time, neither for room nor for a ceiling: there will be no
-/// new generation to make way for.
+/// If that does not free enough, nothing is reaped early, neither for room nor for a ceiling: the new generation
+/// cannot be written anyway.
 pub fn plan_for_room(
     candidates: &[Candidate<'_>],
     gains: &[Extent],
@@ -188,31 +188,31 @@ pub fn plan_for_room(
     reserved: Reserved,
     now: &Now,
 ) -> Plan {
-    let due = by_ages(candidates, options, now);
-    let mut whys = due.clone();
-    keep_ceilings(candidates, &mut whys, options, reserved);
-    let is_enough = |whys: &[RetentionReason]| {
-        let gone = whys.iter().zip(gains).filter(|(why, _)| !why.keeps()).map(|(_, gain)| *gain);
-        gone.sum::<Extent>().covers(lack)
+    let by_age_only = by_ages(candidates, options, now);
+    let mut reasons = by_age_only.clone();
+    enforce_ceilings(candidates, &mut reasons, options, reserved);
+    let frees_enough = |reasons: &[RetentionReason]| {
+        let reaped = reasons.iter().zip(gains).filter(|(reason, _)| !reason.keeps()).map(|(_, gain)| *gain);
+        reaped.sum::<Extent>().covers(lack)
     };
-    for (at, pinned) in eviction_order(candidates, &whys) {
-        if pinned || is_enough(&whys) {
+    for (at, pinned) in eviction_order(candidates, &reasons) {
+        if pinned || frees_enough(&reasons) {
             break;
         }
-        whys[at] = RetentionReason::NoRoom;
+        reasons[at] = RetentionReason::NoRoom;
     }
-    plan_of(candidates, if is_enough(&whys) { whys } else { due })
+    plan_of(candidates, if frees_enough(&reasons) { reasons } else { by_age_only })
 }
 
-fn plan_of(candidates: &[Candidate<'_>], whys: Vec<RetentionReason>) -> Plan {
-    let decisions = candidates.iter().zip(whys).map(|(candidate, why)| GenerationDecision {
+fn plan_of(candidates: &[Candidate<'_>], reasons: Vec<RetentionReason>) -> Plan {
+    let decisions = candidates.iter().zip(reasons).map(|(candidate, reason)| GenerationDecision {
         name: candidate.record.name.clone(),
-        keep: why.keeps(),
+        keep: reason.keeps(),
         pinned: candidate.pinned,
-        evicts: !why.keeps() && candidate.pinned,
-        early: why.is_early(),
-        reason: why.to_string(),
-        again_in: match why {
+        evicts: !reason.keeps() && candidate.pinned,
+        early: reason.is_early(),
+        reason: reason.to_string(),
+        again_in: match reason {
             RetentionReason::InGrace(left) | RetentionReason::Pinned(left) => Some(left),
             _ => None,
         },
@@ -224,19 +224,19 @@ fn by_ages(candidates: &[Candidate<'_>], options: &Options, now: &Now) -> Vec<Re
     candidates.iter().map(|candidate| by_age(candidate, options, now)).collect()
 }
 
-/// Sends off whatever a ceiling has no place for.
-fn keep_ceilings(
+/// Marks generations for reaping, in eviction order, until both ceilings hold.
+fn enforce_ceilings(
     candidates: &[Candidate<'_>],
-    whys: &mut [RetentionReason],
+    reasons: &mut [RetentionReason],
     options: &Options,
     reserved: Reserved,
 ) {
-    for (at, pinned) in eviction_order(candidates, whys) {
-        let kept = || candidates.iter().zip(&*whys).filter(|(_, why)| why.keeps());
+    for (at, pinned) in eviction_order(candidates, reasons) {
+        let kept = || candidates.iter().zip(&*reasons).filter(|(_, reason)| reason.keeps());
         let generations = kept().count() + reserved.generations as usize;
         let bytes = bytes_on_disk(kept().map(|(candidate, _)| candidate.record), reserved.block);
         let bytes = bytes.saturating_add(reserved.bytes);
-        whys[at] = if generations > options.max_generations as usize {
+        reasons[at] = if generations > options.max_generations as usize {
             RetentionReason::OverGenerations { pinned }
         } else if options.max_bytes.is_some_and(|ceiling| bytes > ceiling) {
             RetentionReason::OverBytes { pinned }
@@ -246,7 +246,7 @@ fn keep_ceilings(
     }
 }
 
-/// What age and pin say, before any ceiling.
+/// Decides by age and pin alone, before any ceiling.
 fn by_age(candidate: &Candidate<'_>, options: &Options, now: &Now) -> RetentionReason {
     if candidate.current {
         return RetentionReason::Current;
@@ -260,23 +260,25 @@ fn by_age(candidate: &Candidate<'_>, options: &Options, now: &Now) -> RetentionR
     }
 }
 
-/// Who goes first where a ceiling is exceeded, and whether that evicts a reader.
-fn eviction_order(candidates: &[Candidate<'_>], whys: &[RetentionReason]) -> Vec<(usize, bool)> {
+/// Returns the generations that may be reaped early, in order: unpinned before pinned, oldest first. Each comes with
+/// whether it is pinned.
+fn eviction_order(candidates: &[Candidate<'_>], reasons: &[RetentionReason]) -> Vec<(usize, bool)> {
     let mut order: Vec<(usize, bool)> = (0..candidates.len())
-        .filter(|&at| whys[at].keeps() && whys[at] != RetentionReason::Current)
+        .filter(|&at| reasons[at].keeps() && reasons[at] != RetentionReason::Current)
         .map(|at| (at, candidates[at].pinned))
         .collect();
     order.sort_by_key(|&(at, pinned)| (pinned, candidates[at].record.order()));
     order
 }
 
-/// How long ago a generation stopped being current, never more than it really is. Within one boot the boot clock
-/// tells, which cannot be set. What was retired in another boot is at least as old as this boot; the wall clock would
-/// say more, but may be wrong by years. Where the boot is not known, the smaller of the two holds in either case.
+/// Returns how long ago a generation stopped being current; never too much. Within one boot the boot clock is used,
+/// which cannot be set. A generation retired in another boot is at least as old as this boot; the wall clock would
+/// give more, but may be wrong by years. If a boot id is unknown, the smaller of the two is used, which holds in
+/// either case.
 pub fn age(retired: &Retired, now: &Now) -> Duration {
     let since = now.boottime.checked_sub(Duration::from_nanos(retired.boottime_ns));
     if retired.boot_id.is_empty() || now.boot_id.is_empty() {
-        since.unwrap_or(now.boottime) // a reading ahead of now can only be another boot's
+        since.unwrap_or(now.boottime) // a reading ahead of now can only come from another boot
     } else if retired.boot_id == now.boot_id {
         since.unwrap_or_default()
     } else {

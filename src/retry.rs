@@ -1,35 +1,35 @@
-//! How long to wait before trying again: a backoff as a value, and jitter. Pure; the random number is an argument.
+//! Exponential backoff and jitter. Pure: the random number is an argument.
 
 use std::time::Duration;
 
-/// Waits that double from `first` up to `ceiling`.
+/// Delays that double from `first` up to `ceiling`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backoff {
-    /// After the first failure.
+    /// The delay after the first failure.
     pub first: Duration,
-    /// Never longer than this.
+    /// The longest delay.
     pub ceiling: Duration,
 }
 
 impl Backoff {
-    /// The wait after so many failures in a row.
+    /// The delay after this many consecutive failures.
     pub fn delay(&self, failures: u32) -> Duration {
-        let doublings = failures.saturating_sub(1).min(31); // 2^31 times anything is beyond every ceiling
+        let doublings = failures.saturating_sub(1).min(31); // 2^31 times any useful `first` is beyond every ceiling
         self.first.saturating_mul(1 << doublings).min(self.ceiling)
     }
 }
 
-/// Moves a wait by up to `fraction` of itself in either direction, so that many instances that started together do not
-/// stay together. `random` is uniform in 0..1: 0 makes the wait shortest, 1 longest.
+/// Lengthens or shortens a delay by up to `fraction` of itself, so that instances that started together drift apart.
+/// `random` is uniform in 0..1: 0 gives the shortest delay, 1 the longest.
 pub fn jittered(wait: Duration, fraction: f64, random: f64) -> Duration {
     let factor = 1.0 + fraction.clamp(0.0, 1.0) * (2.0 * random.clamp(0.0, 1.0) - 1.0);
     Duration::try_from_secs_f64(wait.as_secs_f64() * factor).unwrap_or(wait)
 }
 
-/// A random number in 0..1 for [`jittered`]. Good enough to spread load; no use for secrets.
+/// A random number in 0..1 for [`jittered`]. Good enough to spread load, not for secrets.
 pub fn random_fraction() -> f64 {
     use std::hash::{BuildHasher, Hasher};
-    // Each RandomState has a key of its own, seeded by the kernel once per thread.
+    // Every RandomState has a different key; the standard library seeds them from the kernel once per thread.
     let bits = std::collections::hash_map::RandomState::new().build_hasher().finish();
     (bits >> 11) as f64 / (1u64 << 53) as f64 // 53 bits are what a double's mantissa holds
 }

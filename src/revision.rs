@@ -1,39 +1,40 @@
-//! What the command line asks for, and what it resolved to.
+//! Refs, revisions and object ids.
 //!
-//! A [`Ref`] is what was asked: a branch, a tag, `HEAD`, any full ref name, or a full commit id. A [`Revision`] is
-//! the full commit id it resolved to. They are different types so that one is never taken for the other.
+//! A [`Ref`] is what the command line asks for: a branch, a tag, `HEAD`, any full ref name, or a full commit id. A
+//! [`Revision`] is the full commit id it resolved to. They are different types so that one is never taken for the
+//! other.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How the revision that a ref names stands to one that was recorded before, as far as it is known.
+/// The relation of the revision that a ref names now to the one recorded before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Relation {
-    /// The recorded one is an ancestor: an advance.
+    /// The recorded revision is an ancestor of the new one: a fast-forward.
     Ahead,
-    /// It is an ancestor of the recorded one: the ref went back, or a replica lags.
+    /// The new revision is an ancestor of the recorded one: the ref was reset, or a replica lags.
     Behind,
-    /// Neither: the ref was forced elsewhere.
+    /// Neither is an ancestor of the other: the ref was force-pushed.
     Diverged,
-    /// The remote does not have the recorded one, so it is no advance: a replica lags, or history was rewritten and
-    /// cleaned up since.
+    /// The remote does not have the recorded revision, so this is not a fast-forward: a replica lags, or history was
+    /// rewritten and garbage collected since.
     UnknownToRemote,
-    /// The history that would show it cannot be had. That never means that it is an advance.
+    /// The history needed to decide is not available. Must not be taken for a fast-forward.
     Unknown,
 }
 
-/// The id of a git object: 20 bytes of SHA-1. (SHA-256 repositories are refused by the mirror, by name.)
+/// A git object id: 20 bytes of SHA-1. (The mirror refuses SHA-256 repositories with an error that says so.)
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(test, derive(schemars::JsonSchema), schemars(with = "String", inline, extend("pattern" = "^[0-9a-f]{40}$")))]
 pub struct ObjectId(pub [u8; 20]);
 
-/// As bytes compare. The first eight decide nearly always, and comparing them is one instruction: ids are looked up by
-/// halving, a hundred thousand of them in a first sync.
+/// The order of the bytes. Compares the first eight as one integer, which is one instruction and nearly always decides:
+/// a first sync does a hundred thousand binary searches for ids.
 impl Ord for ObjectId {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        let head = |id: &Self| u64::from_be_bytes(*id.0.first_chunk().unwrap_or(&[0; 8])); // an id has twenty
+        let head = |id: &Self| u64::from_be_bytes(*id.0.first_chunk().unwrap_or(&[0; 8])); // an id has twenty bytes
         head(self).cmp(&head(other)).then_with(|| self.0.cmp(&other.0))
     }
 }
@@ -45,7 +46,7 @@ impl PartialOrd for ObjectId {
 }
 
 impl ObjectId {
-    /// Reads exactly 40 hexadecimal digits of either case; anything else, short ids included, is `None`.
+    /// Parses exactly 40 hexadecimal digits of either case. Returns `None` for anything else, including short ids.
     pub fn from_hex(text: &str) -> Option<Self> {
         let digits = text.as_bytes();
         if digits.len() != 40 {
@@ -93,19 +94,19 @@ impl<'de> Deserialize<'de> for ObjectId {
     }
 }
 
-/// The text was not a full object id.
+/// A text is not a full object id.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is not a full object id (40 hexadecimal digits)")]
 pub struct NotAnId(String);
 
-/// The full id of a commit: what a [`Ref`] resolved to.
+/// The full id of a commit that a [`Ref`] resolved to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema), schemars(inline))]
 #[serde(transparent)]
 pub struct Revision(pub ObjectId);
 
 impl Revision {
-    /// The first twelve digits, for lines that people read. Never parsed.
+    /// The first twelve digits, for messages. Never parsed.
     pub fn short(&self) -> String {
         let mut text = self.0.to_string();
         text.truncate(12);
@@ -119,21 +120,21 @@ impl fmt::Display for Revision {
     }
 }
 
-/// What was asked for.
+/// What to follow in a repository.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ref {
-    /// `HEAD`: whatever branch the remote considers its default.
+    /// `HEAD`: the remote's default branch.
     Head,
     /// A full commit id.
     Commit(ObjectId),
-    /// A name: `main`, `v1.2`, `heads/main`, `refs/pull/7/head`.
+    /// A full or abbreviated ref name: `main`, `v1.2`, `heads/main`, `refs/pull/7/head`.
     Named(String),
 }
 
 impl Ref {
-    /// The full ref names this may mean, best first, in the order `git fetch` tries them: the name itself, then below
-    /// `refs/`, `refs/tags/` (a tag beats a branch of the same name), `refs/heads/`, `refs/remotes/`, and a remote's
-    /// `HEAD` (gitrevisions(7)). Empty for a commit id.
+    /// The full ref names that this may stand for, in the order in which `git fetch` tries them (gitrevisions(7)): the
+    /// name itself, then below `refs/`, `refs/tags/` (a tag takes precedence over a branch of the same name),
+    /// `refs/heads/`, `refs/remotes/`, and a remote's `HEAD`. Empty for a commit id.
     pub fn candidates(&self) -> Vec<String> {
         match self {
             Self::Head => vec!["HEAD".into()],
@@ -160,7 +161,7 @@ impl fmt::Display for Ref {
     }
 }
 
-/// The text cannot be a ref.
+/// A text is not a valid ref.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a ref: {why}")]
 pub struct BadRef {
@@ -169,7 +170,7 @@ pub struct BadRef {
 }
 
 impl BadRef {
-    /// What is wrong with it, in words.
+    /// The reason, as a phrase.
     pub fn why(&self) -> &'static str {
         self.why
     }
@@ -178,8 +179,8 @@ impl BadRef {
 impl FromStr for Ref {
     type Err = BadRef;
 
-    /// Accepts what git-check-ref-format(1) accepts, plus `HEAD` and full commit ids. Relative forms (`HEAD~1`,
-    /// short ids, `a:b`) are refused with the reason, because a remote cannot be asked for them.
+    /// Accepts what git-check-ref-format(1) accepts, plus `HEAD` and full commit ids. Refuses relative forms (`HEAD~1`,
+    /// `a:b`) with the reason, because the git protocol cannot ask a remote for them.
     fn from_str(text: &str) -> Result<Self, BadRef> {
         let bad = |why| Err(BadRef { text: text.to_owned(), why });
         if text.is_empty() {

@@ -1,7 +1,8 @@
-//! What a process that reads what strangers sent can still do, should they get hold of it: the kernel refuses the rest.
+//! Confines a process that parses untrusted data, so that code execution through a bug in the parser gains little.
 //!
-//! Landlock decides which files it reaches, seccomp which system calls it has. Both are for good, and for every thread
-//! that is started afterwards, so that they are called for before any is.
+//! Landlock restricts which files the process can access, seccomp which system calls it can make. Both restrictions are
+//! irrevocable, and a thread inherits them from the thread that starts it, so they are entered before any thread is
+//! started. Refused accesses fail with `EACCES` or `EPERM`.
 
 #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "sandbox/no_filter.rs")]
 mod system_calls;
@@ -15,32 +16,33 @@ use landlock::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The rights that are known here, of which the kernel takes those that it knows, too.
+/// The newest Landlock ABI whose access rights are handled. The crate leaves out rights that the kernel does not know.
 const KNOWN: ABI = ABI::V7;
 
-/// How much of a sandbox there has to be (`--sandbox`).
+/// Which parts of the sandbox have to be there (`--sandbox`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sandbox {
-    /// What the kernel has. What it has must work: nothing is read with less than was said at the start.
+    /// The parts that the kernel has. If it has a part and entering it fails, that is an error: nothing is read with
+    /// fewer restrictions than were logged at the start.
     #[default]
     Auto,
-    /// All of it, or nothing is begun.
+    /// All parts; a kernel without one of them is an error at the start.
     Require,
-    /// None.
+    /// No sandbox.
     Off,
 }
 
-/// Something that [`Sandbox::Require`] asks for is not there.
+/// The kernel does not have all parts that [`Sandbox::Require`] asks for.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("--sandbox=require: this kernel has no {}", parts.join(" and no "))]
 pub struct Missing {
-    /// By their names.
+    /// The names of the missing parts.
     pub parts: Vec<&'static str>,
 }
 
 impl Missing {
-    /// What an operator can do, a line each.
+    /// What an operator can do about it, one line per hint.
     pub fn hints(&self) -> Vec<String> {
         let about = |part: &&str| match *part {
             LANDLOCK => {
@@ -59,17 +61,17 @@ impl Missing {
 const LANDLOCK: &str = "Landlock";
 const SECCOMP: &str = "seccomp";
 
-/// What of it a process has.
+/// Which parts of the sandbox a process gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Parts {
-    /// Files are limited.
+    /// File access is restricted by Landlock.
     pub landlock: bool,
-    /// System calls are.
+    /// System calls are filtered by seccomp.
     pub seccomp: bool,
 }
 
 impl Parts {
-    /// Those that are not there, by their names.
+    /// The names of the missing parts.
     pub fn missing(&self) -> Vec<&'static str> {
         let parts = [(LANDLOCK, self.landlock), (SECCOMP, self.seccomp)];
         parts.into_iter().filter(|(_, there)| !there).map(|(name, _)| name).collect()
@@ -77,34 +79,37 @@ impl Parts {
 }
 
 impl Sandbox {
-    /// What a process gets that is limited so. Asks the kernel, and changes nothing.
+    /// The parts that [`enter`](Self::enter) would restrict a process with. Probes the kernel and changes nothing.
     pub fn parts(self) -> Parts {
         let on = self != Self::Off;
         Parts { landlock: on && has_landlock(), seccomp: on && system_calls::can_be_filtered() }
     }
 
-    /// Fails where something is required and not there.
+    /// The same, or an error if all parts are required and the kernel does not have one of them.
     pub fn check(self) -> Result<Parts, Missing> {
         let parts = self.parts();
         let missing = parts.missing();
         if self == Self::Require && !missing.is_empty() { Err(Missing { parts: missing }) } else { Ok(parts) }
     }
 
-    /// Closes what was inherited besides the standard streams. Called before this process opens anything. A kernel
-    /// without the call (before 5.9) leaves it open: all that this program opens is closed when another one starts anyway.
+    /// Closes all inherited descriptors except the standard streams. Must be called before this process opens anything.
+    /// Linux before 5.9 has no close_range(2) and leaves them open; all descriptors that this program opens itself are
+    /// close-on-exec anyway.
     #[expect(unsafe_code, reason = "close_range(2) has no safe form")]
     pub fn close_inherited(self) {
         if self != Self::Off {
-            // SAFETY: nothing in this process uses a descriptor yet but the standard streams, as the caller says.
+            // SAFETY: nothing in this process uses a descriptor besides the standard streams yet, as promised by the
+            // caller.
             let _ = unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) };
         }
     }
 
-    /// Limits this process to these files and to itself. Called before it starts a thread. Fails where the kernel has a
-    /// part and does not limit this process by it; [`hints_about`] knows what to do then.
+    /// Restricts this process to these files and to itself, for good. Must be called before it starts a thread. Fails
+    /// if the kernel has a part of the sandbox and does not let this process enter it; [`hints_about`] has hints for
+    /// that error.
     pub fn enter(self, files: &Files) -> io::Result<()> {
         let has = self.check().map_err(io::Error::other)?;
-        // Each of the two takes the way to new privileges by executing first, as the kernel wants it.
+        // Both set `no_new_privs` first, without which the kernel refuses an unprivileged process.
         if has.landlock {
             files.enter().map_err(|why| self.not_entered(LANDLOCK, &why))?;
         }
@@ -130,41 +135,42 @@ impl Sandbox {
 
 const NOT_ENTERED: &str = "cannot enter";
 
-/// What an operator can do, a line each, where a process ended because [`Sandbox::enter`] failed. Its words are all that
-/// comes of it; `None` where `words` are about something else.
+/// What an operator can do if a child process ended because [`Sandbox::enter`] failed, one line per hint. The child's
+/// message is all that is known of the failure; `None` if `words` is not a message of that failure.
 pub fn hints_about(words: &str) -> Option<Vec<String>> {
     let says = |asked: Sandbox| words.contains(&format!("--sandbox={}: {NOT_ENTERED} ", asked.name()));
-    let around =
+    let environment =
         "look at what starts treeswap: a container's runtime or a wrapper may limit how it limits itself";
     let without = "--sandbox=off does without";
     match (says(Sandbox::Auto), says(Sandbox::Require)) {
-        (true, _) => Some(vec![around.to_owned(), without.to_owned()]),
-        // Who requires it does not want to do without.
-        (false, true) => Some(vec![around.to_owned()]),
+        (true, _) => Some(vec![environment.to_owned(), without.to_owned()]),
+        // An operator who requires the sandbox does not want to turn it off.
+        (false, true) => Some(vec![environment.to_owned()]),
         (false, false) => None,
     }
 }
 
-/// The files that a process may use. What is named need not be there; then there is nothing to use.
+/// The files that a restricted process may access. A path that does not exist grants nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
-    /// These files it may read; beneath those that are directories it may list and read all.
+    /// Files that may be read, and directories beneath which everything may be listed and read.
     pub read: Vec<PathBuf>,
-    /// Beneath these it may also write, make, rename and remove files; no directories, links or devices.
+    /// Directories beneath which files may also be written, created, renamed and removed; no directories, links or
+    /// devices.
     pub write: Vec<PathBuf>,
-    /// Beneath these it may remove files.
+    /// Directories beneath which files may be removed.
     pub remove: Vec<PathBuf>,
 }
 
 impl Files {
-    /// Limits this process to them, or says why not.
+    /// Restricts this process to these files by Landlock. The error says why the kernel refused.
     fn enter(&self) -> Result<(), String> {
         match self.ruleset().and_then(RulesetCreated::restrict_self) {
             Ok(status) if status.ruleset == RulesetStatus::NotEnforced => {
                 Err("it enforces nothing".to_owned())
             }
             Ok(_) => Ok(()),
-            // The system's own words for it are of a list of arguments.
+            // strerror(3) of E2BIG is about a list of arguments; here it means the limit of 16 stacked rulesets.
             Err(error) if *Errno::from(&error) == libc::E2BIG => {
                 Err("this process has as many layers of it as there can be".to_owned())
             }
@@ -172,6 +178,7 @@ impl Files {
         }
     }
 
+    /// The ruleset that handles all known rights and grants those of the three lists.
     fn ruleset(&self) -> Result<RulesetCreated, RulesetError> {
         use AccessFs::{MakeReg, ReadDir, ReadFile, RemoveFile, Truncate, WriteFile};
         let ruleset = Ruleset::default()
@@ -185,14 +192,15 @@ impl Files {
         all.into_iter().flat_map(|(paths, rights)| paths.iter().map(move |path| (path, rights))).try_fold(
             ruleset,
             |ruleset, (path, rights)| match PathFd::new(path) {
-                Ok(place) => ruleset.add_rule(PathBeneath::new(place, rights)),
+                Ok(fd) => ruleset.add_rule(PathBeneath::new(fd, rights)),
                 Err(_) => Ok(ruleset),
             },
         )
     }
 }
 
-/// By the version that the kernel names. That a ruleset cannot be made, as for want of memory, does not count as none.
+/// Whether the kernel has Landlock, by the ABI version that it reports. No ruleset is created for this: a failure to
+/// create one, such as for want of memory, must not count as a kernel without Landlock.
 fn has_landlock() -> bool {
     let asked = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     asked.handle_access(AccessFs::from_all(ABI::V1)).is_ok()

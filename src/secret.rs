@@ -1,9 +1,10 @@
-//! Values that must not be seen: they print as a placeholder, are read from their file each time they are needed, and
-//! are wiped when dropped. Every one of them is known from the moment it is made, and what leaves the process goes
-//! through [`redacted`]: the log, stderr, answers of the listener, files. What a server or a program said goes through
-//! [`quoted`] where it is quoted, before anything of it is cut off.
+//! Secrets and redaction.
 //!
-//! It doesn't protect memory against a debugger, and it doesn't watch files: who needs a secret reads it anew.
+//! A [`Secret`] prints as a placeholder, is read from its file each time it is needed, and is wiped when dropped. Its
+//! value is registered when it is made. All output of the process goes through [`redacted`]: the log, stderr, responses
+//! of the listener, files. Text of a server or a program goes through [`quoted`] before it is quoted or shortened.
+//!
+//! Memory is not protected against a debugger. Files are not watched: the code that needs a secret reads it again.
 
 mod readings;
 mod registry;
@@ -27,7 +28,7 @@ pub(crate) use registry::fuzz;
 pub use registry::{REDACTED, Redacting, is_public, quoted, quoted_bytes, redacted, redacted_bytes};
 pub use remote::{know_remote, know_url, know_urls, learn, redact, redact_path, shown_user};
 
-/// A secret file larger than this is none: the wrong file is mounted.
+/// Largest secret file, in bytes. A larger file is probably the wrong one.
 const MAX_FILE: u64 = 64 << 10;
 
 /// A password, a token, a webhook key.
@@ -35,19 +36,19 @@ const MAX_FILE: u64 = 64 << 10;
 pub struct Secret(Arc<SecretString>);
 
 impl Secret {
-    /// Wraps a value, which is known from now on for as long as it is held and for some time after: a server may
-    /// repeat a password that was rotated.
+    /// Wraps a value and registers it for redaction, for as long as it is held and for some time after: a server may
+    /// still repeat a password that was rotated.
     pub fn new(value: impl AsRef<str>) -> Self {
         Self(registry::held(value.as_ref()))
     }
 
-    /// Wraps a text that has secrets in it and other things, too. The code that takes a secret out of it makes it
-    /// known.
+    /// Wraps a text that contains secrets among other things, without registering it. The code that extracts a secret
+    /// from it has to register the secret.
     pub fn holder(text: impl Into<String>) -> Self {
         Self(Arc::new(SecretString::from(text.into())))
     }
 
-    /// The value itself. Every call is a place to look at when auditing.
+    /// The value itself. An audit has to look at every call.
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
     }
@@ -59,20 +60,20 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Makes a value known for as long as the process runs: what the configuration holds.
+/// Registers a value for redaction until the process ends; for values in the configuration.
 pub fn know(value: &str) {
     registry::add_for_process(value);
 }
 
-/// Makes a user name known, unless it is [public](is_public) or too short for a token.
+/// Registers a user name, unless it is [public](is_public) or too short for a token.
 pub fn know_user(name: &str) {
     if name.len() >= readings::SHORTEST {
         know(name);
     }
 }
 
-/// Makes the value of a header known, and each word of it: `Bearer x` is repeated as `x`, too, and `Basic` is a user
-/// name and a password in base64.
+/// Registers the value of a header and each word of it: a server may repeat only the `x` of `Bearer x`, and `Basic` is
+/// followed by user name and password in base64.
 pub fn know_header(value: &str) {
     know(value);
     for word in value.split([' ', '\t', ',', ';']).filter(|word| !word.is_empty()) {
@@ -86,20 +87,21 @@ pub fn know_header(value: &str) {
     }
 }
 
-/// Makes the name of a header or of a setting known, unless it looks like one: letters and dashes.
+/// Registers the name of a header or of a setting unless it [looks like a name](is_name): it may be a misplaced secret.
 pub fn know_name(name: &str) {
     if !is_name(name) {
         know(name);
     }
 }
 
-/// Whether a name of a header or of a setting says what it is, and is not a secret that was put in its place.
+/// Returns true if a text looks like the name of a header or of a setting (short, or only letters and dashes), and not
+/// like a secret in the wrong place.
 pub fn is_name(name: &str) -> bool {
     name.len() < readings::SHORTEST
         || (name.len() <= 32 && name.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-'))
 }
 
-/// A user name and its password as they are sent over http.
+/// The credentials of HTTP Basic authentication: `username:password` in base64.
 pub fn basic(username: &str, password: &Secret) -> Secret {
     Secret::new(STANDARD.encode(format!("{username}:{}", password.expose())))
 }
@@ -107,18 +109,15 @@ pub fn basic(username: &str, password: &Secret) -> Secret {
 /// Where a secret comes from.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// Given as it is (an environment variable, userinfo of a URL).
+    /// The value itself (from an environment variable or the userinfo of a URL).
     Value(Secret),
     /// A file, read each time: rotating it needs no restart.
     File(PathBuf),
 }
 
 impl Source {
-    /// The secret as it is now. Of a file, one trailing line end is not part of the secret: editors and `echo` add it,
-    /// and no protocol we speak could carry it.
-    ///
-    /// # Errors
-    /// When the file cannot be read, or not within `limit`.
+    /// The current value. One trailing line end of a file is dropped: editors and `echo` add it, and no protocol that
+    /// we use could transmit it. Fails if the file cannot be read within `limit`.
     pub async fn now(&self, limit: Duration) -> Result<Secret, Error> {
         match self {
             Self::Value(secret) => Ok(secret.clone()),
@@ -127,19 +126,20 @@ impl Source {
     }
 }
 
-/// Reads a file that has secrets in it and other things, too, within `limit`.
+/// Reads a file that contains secrets among other things, within `limit`. See [`Secret::holder`].
 pub async fn read_holder(path: &Path, limit: Duration) -> Result<Secret, Error> {
     within(limit, path, |path| Ok(Secret::holder(read_text(path)?))).await
 }
 
+/// Reads a file on another thread, for `limit` at most.
 async fn within(
     limit: Duration,
     path: &Path,
     read: fn(&Path) -> Result<Secret, Error>,
 ) -> Result<Secret, Error> {
-    let own = path.to_owned();
+    let owned_path = path.to_owned();
     let late = || Error::Late { path: path.to_owned(), after: limit };
-    let read = tokio::time::timeout(limit, detached_io::run(path, move || read(&own))).await;
+    let read = tokio::time::timeout(limit, detached_io::run(path, move || read(&owned_path))).await;
     read.map_err(|_| late())?.unwrap_or_else(|| Err(late()))
 }
 
@@ -168,16 +168,16 @@ fn read_text(path: &Path) -> Result<String, Error> {
 /// A secret could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file system said no.
+    /// The file system returned an error.
     #[error("cannot read the secret in {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// It hangs, as a file on a network that is gone may.
+    /// Reading takes too long, for example on an unreachable network file system.
     #[error("{} could not be read within {after:?}", path.display())]
     Late {
         /// The file.
@@ -185,13 +185,13 @@ pub enum Error {
         /// The limit.
         after: Duration,
     },
-    /// No password is that long.
+    /// The file is longer than any secret.
     #[error("{} is longer than {} KiB and so no secret", path.display(), MAX_FILE >> 10)]
     TooLong {
         /// The file.
         path: PathBuf,
     },
-    /// Not UTF-8.
+    /// The file is not UTF-8.
     #[error("{} is not text and so no secret", path.display())]
     NotText {
         /// The file.
@@ -199,7 +199,7 @@ pub enum Error {
     },
 }
 
-/// Variables that may hold a secret, without their prefix.
+/// Environment variables that may hold a secret, without their prefix.
 const SECRETS: [&str; 7] = [
     "PASSWORD",
     "CREDENTIAL",
@@ -210,14 +210,14 @@ const SECRETS: [&str; 7] = [
     "GIT_CONFIG_ADD",
 ];
 
-/// The prefixes that we and git-sync give to variables.
+/// Prefixes of our and of git-sync's environment variables.
 const PREFIXES: [&str; 3] = ["TREESWAP_", "GITSYNC_", "GIT_SYNC_"];
 
-/// The names of our own user; they may be the user name of a credential, too.
+/// Variables that contain the name of our own user. That name may also be the user name of a credential, so its
+/// occurrence does not count as a secret.
 const OWN_NAME: [&str; 5] = ["USER", "LOGNAME", "USERNAME", "HOME", "PWD"];
 
-/// Whether a variable of our own environment holds a secret by its name, so that a program that is none of our
-/// business should not see it.
+/// Returns true if, judging by its name, a variable of our environment holds a secret that other programs must not get.
 pub fn in_variable(name: &OsStr, value: &OsStr) -> bool {
     let name = name.to_string_lossy();
     let value = value.to_string_lossy();
@@ -225,8 +225,8 @@ pub fn in_variable(name: &OsStr, value: &OsStr) -> bool {
     SECRETS.contains(&flag) || (flag == "REPO" && redact(&value) != value)
 }
 
-/// Whether a hook must not have a variable: it holds a secret [by its name](in_variable), it is one of those in which
-/// git gets its settings, or a secret stands in its value, whatever it is called.
+/// Returns true if a hook must not get a variable: it holds a secret [by its name](in_variable), it is one of those
+/// that pass settings to git, or its value contains a registered secret.
 pub fn in_variable_of_hook(name: &OsStr, value: &OsStr) -> bool {
     let git = ["GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_", "GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS"];
     let text = name.to_string_lossy();

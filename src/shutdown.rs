@@ -1,7 +1,9 @@
-//! How the process ends: the first SIGTERM or SIGINT drains, a deadline bounds the drain, a second signal aborts.
+//! Graceful shutdown: the first SIGTERM or SIGINT starts the drain, a deadline bounds it, and a second signal exits at
+//! once.
 //!
-//! It promises an end within [`DRAIN`] of the first signal, whatever the rest of the process does: past it the process
-//! exits as it stands, which is no worse than a SIGKILL, and those every module survives. It closes nothing itself.
+//! The process ends within [`DRAIN`] of the first signal, whatever the rest of it does: at the deadline it exits
+//! without further cleanup, which is no worse than a SIGKILL, and every module survives that. This module closes
+//! nothing itself.
 
 pub mod init;
 
@@ -12,13 +14,15 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// From the first signal to the end. A kubelet waits 30 seconds before it kills; people wait less.
+/// Deadline of the drain, from the first signal on. By default a kubelet sends SIGKILL after 30 seconds; people wait
+/// less.
 pub const DRAIN: Duration = Duration::from_secs(4);
 
-/// Listens for SIGTERM and SIGINT from now on. The token is cancelled by the first of them.
+/// Listens for SIGTERM and SIGINT from now on. The first of them cancels the returned token, a second one exits with
+/// 128 and its number.
 ///
-/// `late` is the exit code if the drain outlives its deadline. Needs a tokio runtime with a thread of its own that
-/// nothing blocks.
+/// `late` is the exit code if the drain exceeds its deadline. Needs a tokio runtime with a worker thread that is never
+/// blocked.
 pub fn listen(late: u8) -> io::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -36,7 +40,7 @@ pub fn listen(late: u8) -> io::Result<CancellationToken> {
     Ok(draining)
 }
 
-/// The number of the next signal that ends the process.
+/// Waits for SIGTERM or SIGINT and returns its number.
 async fn next(
     terminate: &mut tokio::signal::unix::Signal,
     interrupt: &mut tokio::signal::unix::Signal,

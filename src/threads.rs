@@ -1,7 +1,7 @@
-//! Work that several threads share.
+//! Runs work on several threads.
 
-/// Does the work on so many threads, of which the caller's is one. Where the system gives fewer (pids.max, memory), those
-/// do all of it.
+/// Runs `work` on `count` threads, the caller's included, and returns when all are done. If the system refuses a thread
+/// (pids.max, memory), fewer threads run, so `work` must take its items from a shared queue.
 pub(crate) fn on_threads(count: usize, work: impl Fn() + Sync) {
     std::thread::scope(|scope| {
         let start = || std::thread::Builder::new().spawn_scoped(scope, &work);

@@ -1,5 +1,7 @@
-//! Whom we trust. The roots are read anew for every handshake, so that a rotated bundle needs no restart; connections
-//! are kept, so that this is rare.
+//! TLS for all HTTP clients: which certificate authorities are trusted, and what to say about a failed handshake.
+//!
+//! The root certificates are read again for every handshake, so that a rotated bundle needs no restart; connections
+//! are kept alive, so handshakes are rare. Reading cannot block a handshake for longer than five seconds.
 
 use std::error::Error as StdError;
 use std::path::{Path, PathBuf};
@@ -19,36 +21,38 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use crate::detached_io;
 use crate::secret::quoted;
 
-/// How long the roots may take to be read.
+/// Time limit for reading the root certificates.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A client's configuration. No file is read yet.
+/// A client configuration that trusts the system's authorities and those of `ca_file`. No file is read before the first
+/// handshake.
 pub fn config(ca_file: Option<PathBuf>) -> Result<ClientConfig, rustls::Error> {
-    trusting(ca_file, false)
+    client_config(ca_file, false)
 }
 
-/// A client's configuration that takes any certificate: only where an operator asked for exactly that.
+/// A client configuration that accepts any certificate. For `http.sslVerify=false` and the like only.
 pub fn unverified() -> Result<ClientConfig, rustls::Error> {
-    trusting(None, true)
+    client_config(None, true)
 }
 
-fn trusting(ca_file: Option<PathBuf>, blindly: bool) -> Result<ClientConfig, rustls::Error> {
+fn client_config(ca_file: Option<PathBuf>, accept_any: bool) -> Result<ClientConfig, rustls::Error> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let verifier = Arc::new(Verifier { ca_file, blindly, provider: provider.clone() });
+    let verifier = Arc::new(Verifier { ca_file, accept_any, provider: provider.clone() });
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
-        .dangerous() // only in that roots are read late: unless blindly, the checks are rustls' own
+        .dangerous() // only because the roots are read late: unless `accept_any` is set, the checks are rustls' own
         .with_custom_certificate_verifier(verifier)
         .with_no_client_auth();
-    // A resumed session would skip the verification, and with it the roots as they are now.
+    // A resumed session would skip the verification against the current roots.
     config.resumption = rustls::client::Resumption::disabled();
     Ok(config)
 }
 
+/// Verifies with rustls' own verifier, built from roots that are read for each handshake.
 #[derive(Debug)]
 struct Verifier {
     ca_file: Option<PathBuf>,
-    blindly: bool,
+    accept_any: bool,
     provider: Arc<CryptoProvider>,
 }
 
@@ -61,10 +65,10 @@ impl ServerCertVerifier for Verifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        if self.blindly {
+        if self.accept_any {
             return Ok(ServerCertVerified::assertion());
         }
-        let roots = in_time(self.ca_file.clone()).map_err(|problem| OtherError(Arc::new(problem)))?;
+        let roots = read_roots(self.ca_file.clone()).map_err(|problem| OtherError(Arc::new(problem)))?;
         WebPkiServerVerifier::builder_with_provider(Arc::new(roots), self.provider.clone())
             .build()
             .map_err(|error| OtherError(Arc::new(error)))?
@@ -94,7 +98,7 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// Our roots, not theirs, are the problem.
+/// Why our root certificates cannot be used; the peer's certificate is not the problem.
 #[derive(Debug, thiserror::Error)]
 enum RootsProblem {
     #[error("the CA file {} cannot be read: {source}", path.display())]
@@ -112,22 +116,22 @@ enum RootsProblem {
     None,
 }
 
-/// By this name those take turns to whom no CA file was given.
+/// The key under which reads without a CA file are serialised ([`detached_io`] runs one at a time for each path).
 const SYSTEM: &str = "the system's CA certificates";
 
-/// The roots, read by a thread that may hang with the file system that they are on; this one waits no longer than
-/// [`PATIENCE`].
-fn in_time(ca_file: Option<PathBuf>) -> Result<RootCertStore, RootsProblem> {
-    let own = ca_file.clone();
-    let turn = ca_file.as_deref().unwrap_or(Path::new(SYSTEM));
-    let read = || detached_io::wait(turn, PATIENCE, move || roots(own.as_deref()));
-    // rustls has no other way to wait: whatever else this thread of the runtime has to do goes to another one.
-    let of_many = Handle::try_current().is_ok_and(|it| it.runtime_flavor() == RuntimeFlavor::MultiThread);
-    let read = if of_many { tokio::task::block_in_place(read) } else { read() };
+/// Reads the roots on a detached thread, which may hang with its file system; the caller waits for [`PATIENCE`] at
+/// most.
+fn read_roots(ca_file: Option<PathBuf>) -> Result<RootCertStore, RootsProblem> {
+    let path = ca_file.clone();
+    let key = ca_file.as_deref().unwrap_or(Path::new(SYSTEM));
+    let read = || detached_io::wait(key, PATIENCE, move || roots(path.as_deref()));
+    // rustls' verifier is a blocking call: on a multi-threaded runtime, other tasks of this thread move to another one.
+    let has_workers = Handle::try_current().is_ok_and(|it| it.runtime_flavor() == RuntimeFlavor::MultiThread);
+    let read = if has_workers { tokio::task::block_in_place(read) } else { read() };
     read.unwrap_or_else(|| Err(ca_file.map_or(RootsProblem::SystemLate, |path| RootsProblem::Late { path })))
 }
 
-/// The system's roots (`SSL_CERT_FILE`, `SSL_CERT_DIR`, or where distributions keep them) and the CA file's.
+/// The system's roots (`SSL_CERT_FILE`, `SSL_CERT_DIR`, or where distributions keep them) and the CA file's. Blocking.
 fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, RootsProblem> {
     let mut roots = RootCertStore::empty();
     if let Some(path) = ca_file {
@@ -139,19 +143,19 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, RootsProblem> {
             return Err(RootsProblem::Empty { path: path.to_owned() });
         }
     }
-    // What can't be read of the system's is not ours to judge: the rest may do.
+    // System certificates that cannot be read are skipped: the others may be enough.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() { Err(RootsProblem::None) } else { Ok(roots) }
 }
 
-/// What is wrong with a TLS connection.
+/// Why a TLS handshake failed, for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
-    /// In words.
+    /// The cause, as a phrase about the server.
     pub text: String,
-    /// Whether it may pass by itself.
+    /// Whether trying again may help.
     pub transient: bool,
-    /// What an operator can do.
+    /// What an operator can do about it.
     pub hint: &'static str,
 }
 
@@ -164,15 +168,15 @@ const NO_TLS: &str =
 const HANDSHAKE: &str =
     "look at the server's TLS settings and log, and at what is in between; TLS 1.2 or 1.3 is needed";
 
-/// The TLS problem among an error's causes.
+/// Finds the TLS error among an error and its causes and describes it; `None` if there is none.
 pub fn problem(error: &(dyn StdError + 'static)) -> Option<Problem> {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        // An io::Error made of another error names that error's source as its own.
+        // The `source` of an io::Error that wraps an error is the source of the wrapped error, not that error itself.
         let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
         let found = error.downcast_ref::<rustls::Error>();
         if let Some(found) = found.or_else(|| inner?.downcast_ref::<rustls::Error>()) {
-            return Some(words(found));
+            return Some(describe(found));
         }
         cause = match inner {
             Some(inner) => Some(inner),
@@ -182,7 +186,7 @@ pub fn problem(error: &(dyn StdError + 'static)) -> Option<Problem> {
     None
 }
 
-fn words(error: &rustls::Error) -> Problem {
+fn describe(error: &rustls::Error) -> Problem {
     let date = |time: &UnixTime| {
         i64::try_from(time.as_secs())
             .ok()
@@ -217,7 +221,7 @@ fn words(error: &rustls::Error) -> Problem {
             }
             other => (format!("its certificate is not acceptable: {other}"), CERTIFICATE),
         },
-        rustls::Error::Other(other) => (other.to_string(), AUTHORITY), // our roots
+        rustls::Error::Other(other) => (other.to_string(), AUTHORITY), // a `RootsProblem`
         rustls::Error::InvalidMessage(_) => {
             let text = "what answers there does not speak TLS".to_owned();
             return Problem { text, transient: true, hint: NO_TLS };
@@ -227,7 +231,7 @@ fn words(error: &rustls::Error) -> Problem {
     Problem { text, transient: false, hint }
 }
 
-/// What a certificate is for; rustls writes `DnsName("example.com")`.
+/// The names that a certificate is for. rustls writes them as `DnsName("example.com")`.
 fn names(presented: &[String]) -> String {
     let bare = |name: &String| {
         let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));

@@ -1,16 +1,17 @@
-//! An entry for the user we run as in `/etc/passwd`: programs that are run by hooks (ssh among them) refuse to work for
-//! a user without a name.
+//! Adds the current user to `/etc/passwd` (`--add-user`): some programs that hooks run, ssh among them, refuse to work
+//! for a user without an entry.
 
 use std::io::Write;
 use std::path::Path;
 
-/// The name that git-sync gives it.
+/// The user name; git-sync uses the same.
 const NAME: &str = "git-sync";
 
-/// Adds a line unless there is one for the user; whether it was added.
+/// Adds an entry for the effective user id unless the file has one. Returns whether an entry was added.
 ///
 /// # Errors
-/// When the file cannot be read or written: most images keep it from users other than root, and nothing is lost by that.
+/// When the file cannot be read or written. Most images allow writing only to root, so callers should not treat this as
+/// fatal.
 pub fn add(passwd: &Path, home: &str) -> std::io::Result<bool> {
     let user = rustix::process::geteuid().as_raw().to_string();
     let group = rustix::process::getegid().as_raw();
@@ -19,7 +20,7 @@ pub fn add(passwd: &Path, home: &str) -> std::io::Result<bool> {
         return Ok(false);
     }
     let start = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-    // A colon or line end in it would make another entry of it.
+    // A colon or newline in $HOME would inject fields or a whole entry.
     let home = if home.contains([':', '\n']) { "/" } else { home };
     let mut file = fs_err::OpenOptions::new().append(true).open(passwd)?;
     file.write_all(format!("{start}{NAME}:x:{user}:{group}:,,,:{home}:/sbin/nologin\n").as_bytes())?;

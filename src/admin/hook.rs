@@ -1,19 +1,19 @@
-//! `POST /sync`: who may ask for a look at the remote.
+//! `POST /sync`: authenticates webhooks, which trigger an attempt, and limits their rate.
 //!
-//! A request opens the route with any one of
+//! A request is genuine with any one of
 //!
 //! - GitHub's `X-Hub-Signature-256: sha256=<hex>`, HMAC-SHA256 over the raw body;
 //! - Gitea's and Forgejo's `X-Gitea-Signature` / `X-Forgejo-Signature: <hex>`, the same without the prefix;
 //! - GitLab's `X-Gitlab-Token: <secret>`;
 //! - `Authorization: Bearer <secret>`, for a user or a script.
 //!
-//! Every active secret is tried, so that one can be rotated while senders still use the old one. Comparisons take the
-//! same time wherever, and in whatever length, the two differ. The body passes through the HMAC as it arrives: nothing
-//! of it is kept, so that large bodies cost no memory. What it says is never looked at, because anyone who could make
-//! us act on it could choose what we do; a hook only means "look now", and a ping is a look, too.
+//! Every active secret is tried, so that one can be rotated while senders still use the old one. Comparisons take
+//! constant time, whatever the position or length of a difference. The body is fed to the HMAC as it arrives and not
+//! kept, so large bodies cost no memory. Its content is never interpreted, so a sender cannot choose what we do: a
+//! webhook, and a ping, too, only triggers an attempt.
 //!
-//! A delivery seen before is answered without a look. A replay under a new delivery id (ids are not signed) is known
-//! by its signature; and past both, all that a replay can buy is one more question to the remote.
+//! A delivery that was seen before triggers nothing. A replay under a new delivery id (ids are not signed) is
+//! recognized by its signature. A replay that gets past both costs one more request to the remote.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
@@ -33,50 +33,51 @@ use super::proof::{Claims, Key, read_keys};
 use crate::repeats::{Repeats, suppressed};
 use crate::{clock, detached_io};
 
-/// A body may be so long. GitHub caps its payloads at 25 MB, but a push of twenty commits has some tens of kilobytes.
+/// The largest body, in bytes. GitHub caps its payloads at 25 MB, but a push of twenty commits has some tens of
+/// kilobytes.
 const MAX_BODY: u64 = 1 << 20;
 
-/// A body must be complete after so long.
+/// How long a body may take to arrive, and the secrets to be read.
 const BODY_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Bodies read at one time. When one more comes the oldest is cut: a genuine one is small and done in milliseconds, so
-/// that slow ones cannot keep it out.
+/// The most bodies that are read at one time. When one more comes, the oldest is dropped: a genuine body is small and
+/// arrives within milliseconds, so slow ones cannot keep it out.
 const MAX_BODIES: usize = 64;
 
-/// Accepted requests per second, and how many may come at once.
+/// The token bucket of accepted requests: tokens per second, and its size.
 const RATE: f64 = 5.0;
 const BURST: f64 = 20.0;
 
-/// Traces of deliveries remembered (an id and a signature each: 1,024 deliveries), and for how long: through a
-/// sender's retries, yet so short that a user who presses "redeliver" later gets the look they want.
+/// How many traces of deliveries are remembered (an id and a signature each: 1,024 deliveries), and for how long:
+/// through a sender's retries, yet so short that a user who presses "redeliver" later gets an attempt.
 const REMEMBERED: usize = 2048;
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 
-/// How a request ended.
+/// The result of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WebhookOutcome {
-    /// Genuine and new: look at the remote.
+    /// Genuine and new: triggers an attempt.
     Accepted,
     /// Genuine, but seen before.
     Replayed,
-    /// Genuine, but too many.
+    /// Genuine, but over the rate limit.
     Limited,
-    /// No valid signature or token. Says no more, to everybody the same.
+    /// No valid signature or token. The answer does not say which, so that it helps no attacker.
     Refused,
     /// No secret is configured.
     Closed,
     /// The secrets could not be read.
     NoSecret,
-    /// Over [`MAX_BODY`].
+    /// The body is larger than [`MAX_BODY`].
     TooLarge,
-    /// Not complete in time, or cut to make room.
+    /// The body was not complete in time, or was dropped to make room.
     Incomplete,
-    /// Genuine, but for a source that there is not.
+    /// Genuine, but for a source that does not exist.
     Unknown,
 }
 
 impl WebhookOutcome {
-    /// Status code and one line for the sender's log of deliveries.
+    /// Returns the status code, and a line for the sender's log of deliveries.
     pub(super) fn answer(self) -> (StatusCode, &'static str) {
         match self {
             Self::Accepted => (StatusCode::ACCEPTED, "accepted: the remote will be looked at\n"),
@@ -95,7 +96,7 @@ impl WebhookOutcome {
         }
     }
 
-    /// All of them, for what counts them.
+    /// All results, for the metric.
     const ALL: [Self; 9] = [
         Self::Accepted,
         Self::Replayed,
@@ -122,29 +123,31 @@ impl WebhookOutcome {
     }
 }
 
-/// The gate before `POST /sync`.
+/// Decides which requests to `POST /sync` are accepted, and counts and logs them.
 pub(super) struct Gate {
+    /// Files with the secrets.
     secrets: Vec<PathBuf>,
     bodies: Bodies,
     memory: Mutex<Memory>,
-    said: Mutex<RejectionLog>,
-    answered: Answered,
+    rejections: Mutex<RejectionLog>,
+    counts: ResultCounts,
 }
 
-type Answered = Family<[(&'static str, &'static str); 1], Counter>;
+type ResultCounts = Family<[(&'static str, &'static str); 1], Counter>;
 
 impl Gate {
     pub(super) fn new(secrets: Vec<PathBuf>, registry: &mut Registry) -> Self {
-        let answered: Answered = Family::default();
+        let counts: ResultCounts = Family::default();
         for decision in WebhookOutcome::ALL {
-            drop(answered.get_or_create(&[("result", decision.label())]));
+            drop(counts.get_or_create(&[("result", decision.label())]));
         }
-        registry.register("webhooks", "Requests to POST /sync, by how they ended", answered.clone());
+        registry.register("webhooks", "Requests to POST /sync, by how they ended", counts.clone());
         let memory = Mutex::new(Memory::new(clock::now().boottime));
-        Self { secrets, bodies: Bodies::default(), memory, said: Mutex::default(), answered }
+        Self { secrets, bodies: Bodies::default(), memory, rejections: Mutex::default(), counts }
     }
 
-    /// Judges one request and counts it. `unknown` is why there is no source that it names.
+    /// Decides on one request, counts it, and logs a rejection. `unknown` says why a source that it names does not
+    /// exist; `None` if all exist.
     pub(super) async fn check_request(
         &self,
         headers: &HeaderMap,
@@ -153,24 +156,24 @@ impl Gate {
     ) -> WebhookOutcome {
         let decision = self.try_check_request(headers, body, unknown.is_some()).await;
         let decision = decision.unwrap_or_else(|decision| decision);
-        self.answered.get_or_create(&[("result", decision.label())]).inc();
+        self.counts.get_or_create(&[("result", decision.label())]).inc();
         self.log_rejection(decision, unknown);
         decision
     }
 
-    /// A refusal is logged as often as a failure that lasts, each kind by itself: who may connect can send as many as
-    /// they like, of all kinds in turn.
+    /// Logs a rejection, limited as repeated failures are, for each kind by itself: a client can send as many requests
+    /// as it likes, of all kinds in turn.
     fn log_rejection(&self, decision: WebhookOutcome, unknown: Option<&str>) {
         if matches!(decision, WebhookOutcome::Accepted | WebhookOutcome::Replayed) {
             return;
         }
-        let mut said = lock(&self.said);
-        let why = match (decision, said.secrets.take()) {
+        let mut log = lock(&self.rejections);
+        let why = match (decision, log.secrets.take()) {
             (WebhookOutcome::NoSecret, Some(why)) => why,
             (WebhookOutcome::Unknown, _) => unknown.unwrap_or_default().to_owned(),
             _ => decision.answer().1.trim_end().to_owned(),
         };
-        if let Some(times) = said.refused.entry(decision.label()).or_default().should_log(decision.label()) {
+        if let Some(times) = log.refused.entry(decision.label()).or_default().should_log(decision.label()) {
             tracing::warn!(
                 result = decision.label(),
                 "a webhook was turned away: {why}{}",
@@ -199,11 +202,11 @@ impl Gate {
         if !claims.may_be_valid(&keys) {
             return Err(WebhookOutcome::Refused);
         }
-        let place = self.bodies.enter();
+        let slot = self.bodies.enter();
         let tags = tokio::select! {
             tags = digest(&keys, body) => tags?,
             () = tokio::time::sleep(BODY_DEADLINE) => return Err(WebhookOutcome::Incomplete),
-            () = place.cut.cancelled() => return Err(WebhookOutcome::Incomplete),
+            () = slot.dropped.cancelled() => return Err(WebhookOutcome::Incomplete),
         };
         if !claims.valid(&keys, &tags) {
             return Err(WebhookOutcome::Refused);
@@ -214,39 +217,38 @@ impl Gate {
         Ok(lock(&self.memory).admit(claims.traces(), clock::now().boottime))
     }
 
-    /// The active secrets, as they are in the files now.
+    /// Reads the active secrets from their files.
     async fn keys(&self) -> Result<Vec<Key>, WebhookOutcome> {
         let files = self.secrets.clone();
         let first = files.first().cloned().unwrap_or_default();
         let read = detached_io::run(&first, move || read_keys(&files));
         let read = tokio::time::timeout(BODY_DEADLINE, read).await;
-        let late = |_| self.no_secret("its secret could not be read in time".to_owned());
-        let read = read.map_err(late)?;
         match read {
-            Some(Ok(keys)) if !keys.is_empty() => Ok(keys),
-            Some(Ok(_)) => Err(self.no_secret("the secret files hold no secret".to_owned())),
-            Some(Err(error)) => Err(self.no_secret(format!("its secret cannot be read: {error}"))),
-            None => Err(WebhookOutcome::NoSecret),
+            Ok(Some(Ok(keys))) if !keys.is_empty() => Ok(keys),
+            Ok(Some(Ok(_))) => Err(self.no_secret("the secret files hold no secret".to_owned())),
+            Ok(Some(Err(error))) => Err(self.no_secret(format!("its secret cannot be read: {error}"))),
+            Ok(None) => Err(WebhookOutcome::NoSecret),
+            Err(_) => Err(self.no_secret("its secret could not be read in time".to_owned())),
         }
     }
-}
 
-impl Gate {
+    /// Stores what is wrong with the secrets, for the log.
     fn no_secret(&self, why: String) -> WebhookOutcome {
-        lock(&self.said).secrets = Some(why);
+        lock(&self.rejections).secrets = Some(why);
         WebhookOutcome::NoSecret
     }
 }
 
-/// What the log holds of requests that were turned away.
+/// What was logged of rejected requests.
 #[derive(Default)]
 struct RejectionLog {
+    /// By the label of the result.
     refused: HashMap<&'static str, Repeats>,
-    /// What is wrong with the secrets, until it is said.
+    /// What is wrong with the secrets, until it is logged.
     secrets: Option<String>,
 }
 
-/// What the mutexes guard is whole after every step, so that a panic elsewhere spoils nothing.
+/// Locks a mutex. Poisoning is harmless: the guarded values are consistent after every step.
 fn lock<T>(guarded: &Mutex<T>) -> MutexGuard<'_, T> {
     guarded.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -257,40 +259,42 @@ struct Bodies(Mutex<Queue>);
 
 #[derive(Default)]
 struct Queue {
-    places: VecDeque<(u64, CancellationToken)>,
+    slots: VecDeque<(u64, CancellationToken)>,
     next: u64,
 }
 
-/// A body's place among them; left when dropped.
+/// A body's slot in the queue, which it leaves when the value is dropped.
 struct BodySlot<'b> {
     bodies: &'b Bodies,
     number: u64,
-    cut: CancellationToken,
+    /// Cancelled when the body is dropped to make room.
+    dropped: CancellationToken,
 }
 
 impl Bodies {
+    /// Adds a body. If there are too many, drops the oldest.
     fn enter(&self) -> BodySlot<'_> {
         let mut queue = lock(&self.0);
-        if queue.places.len() >= MAX_BODIES
-            && let Some((_, oldest)) = queue.places.pop_front()
+        if queue.slots.len() >= MAX_BODIES
+            && let Some((_, oldest)) = queue.slots.pop_front()
         {
             oldest.cancel();
         }
         let number = queue.next;
-        let cut = CancellationToken::new();
+        let dropped = CancellationToken::new();
         queue.next += 1;
-        queue.places.push_back((number, cut.clone()));
-        BodySlot { bodies: self, number, cut }
+        queue.slots.push_back((number, dropped.clone()));
+        BodySlot { bodies: self, number, dropped }
     }
 }
 
 impl Drop for BodySlot<'_> {
     fn drop(&mut self) {
-        lock(&self.bodies.0).places.retain(|(number, _)| *number != self.number);
+        lock(&self.bodies.0).slots.retain(|(number, _)| *number != self.number);
     }
 }
 
-/// The body's tag under every key.
+/// Reads a body and returns its HMAC under each key.
 async fn digest(keys: &[Key], body: Body) -> Result<Vec<hmac::Tag>, WebhookOutcome> {
     let mut contexts: Vec<_> = keys.iter().map(|key| key.context()).collect();
     let mut length = 0;
@@ -306,7 +310,7 @@ async fn digest(keys: &[Key], body: Body) -> Result<Vec<hmac::Tag>, WebhookOutco
     Ok(contexts.into_iter().map(hmac::Context::sign).collect())
 }
 
-/// Deliveries seen, and the token bucket. Time is an argument.
+/// The deliveries that were seen, and the token bucket. The time is an argument.
 struct Memory {
     seen: HashSet<String>,
     order: VecDeque<(Duration, String)>,
@@ -319,7 +323,7 @@ impl Memory {
         Self { seen: HashSet::new(), order: VecDeque::new(), tokens: BURST, filled: now }
     }
 
-    /// Lets a genuine request in, unless it was seen before or there are too many.
+    /// Accepts a genuine request unless it was seen before or is over the rate limit.
     fn admit(&mut self, traces: Vec<String>, now: Duration) -> WebhookOutcome {
         while self.order.front().is_some_and(|(at, _)| now.saturating_sub(*at) >= REMEMBERED_FOR) {
             self.forget_oldest();
@@ -369,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_limited_is_not_remembered_as_seen() {
+    fn a_rate_limited_delivery_is_not_remembered_as_seen() {
         let mut memory = Memory::new(at(0));
         for n in 0..20 {
             memory.admit(vec![n.to_string()], at(0));

@@ -1,10 +1,10 @@
-//! What a writer reports to processes that may read its root: a socket in the root's private directory, in which each
-//! connection is answered with one JSON document, and closed.
+//! The live status of a root's writer, for processes that can read the root: a Unix socket in the root's private
+//! directory. The writer answers each connection with one JSON document and closes it.
 //!
-//! A file could say as much, but only if it were written at every poll, and it would look as fresh after a kill. A
-//! socket tells more at no cost: nothing listens where no writer runs, one that is stopped does not answer, and one
-//! whose loop hangs says so. It works for any user, from any container and through a read-only mount, as pins do. It is
-//! 0666 in a directory that only the writer may change; nothing is read from it.
+//! A file would have to be written at every poll, and would look fresh after the writer was killed. A socket shows more
+//! and costs nothing at rest: without a writer nobody listens, a stopped writer does not answer, and a writer whose
+//! loop hangs says so. It works for any user, from any container and through a read-only mount, as pins do. Its mode is
+//! 0666, in a directory that only the writer can change; the writer reads nothing from it.
 
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -23,42 +23,43 @@ use crate::fsx;
 use crate::phase::Status;
 use crate::secret;
 
-/// One answer may take so long to be read.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a client may take to read an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Answers at one time; further ones wait their turn, which comes within [`PATIENCE`].
-const MOST: usize = 16;
+/// The most answers in flight; further connections wait, for at most [`ANSWER_TIMEOUT`].
+const MAX_ANSWERS: usize = 16;
 
-/// Bytes of an answer that are read at most.
-const LIMIT: u64 = 16 << 20;
+/// How many bytes of an answer a client reads.
+const MAX_ANSWER_SIZE: u64 = 16 << 20;
 
-/// How often the socket's place is looked at when nothing happens.
-const LOOK: Duration = Duration::from_secs(60);
+/// The pause before another try to make the socket.
+const BIND_RETRY: Duration = Duration::from_secs(60);
 
-/// How a writer is.
+/// The state of a root's writer, as a client finds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Writer {
-    /// It answers.
+    /// It runs and answers.
     Answers(Box<LiveStatus>),
-    /// It is there, and does not answer: it is stopped, or the machine has no time for it.
+    /// It runs and does not answer: it is stopped, or the machine is overloaded.
     Silent,
-    /// None runs.
+    /// No writer runs.
     Absent,
-    /// Whether one runs cannot be found out: why.
+    /// It could not be found out whether one runs; says why.
     Unknown(String),
 }
 
-/// What a writer says.
+/// A writer's answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LiveStatus {
-    /// Whether its loop has been heard of as it promised.
+    /// True if the writer's loop meets the deadline that it set for its next sign of life.
     pub alive: bool,
-    /// All it knows, but for what the root's ledger has.
+    /// The status, without the targets, which the root's ledger has.
     pub status: Status,
 }
 
-/// A path that fits into an address whatever the root is called: 108 bytes are little.
-fn short(path: &Path) -> std::io::Result<(std::os::fd::OwnedFd, PathBuf)> {
+/// Returns a path of the socket that fits into the 108 bytes of a socket address, however long the root's path is. It
+/// is valid while the returned directory handle is open.
+fn short_path(path: &Path) -> std::io::Result<(std::os::fd::OwnedFd, PathBuf)> {
     use std::os::fd::AsRawFd as _;
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(ErrorKind::InvalidInput.into());
@@ -68,11 +69,12 @@ fn short(path: &Path) -> std::io::Result<(std::os::fd::OwnedFd, PathBuf)> {
     Ok((dir, at))
 }
 
+/// Makes the socket, in place of any other, and returns its device and inode. Only the holder of the root's lock may.
 fn bind(path: &Path) -> std::io::Result<(UnixListener, (u64, u64))> {
-    let (_dir, at) = short(path)?;
+    let (_dir, at) = short_path(path)?;
     match std::fs::remove_file(&at) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {} // only the holder of the root's lock listens here
+        _ => {}
     }
     let listener = UnixListener::bind(&at)?;
     std::fs::set_permissions(&at, std::fs::Permissions::from_mode(0o666))?;
@@ -80,32 +82,33 @@ fn bind(path: &Path) -> std::io::Result<(UnixListener, (u64, u64))> {
     Ok((listener, (found.dev(), found.ino())))
 }
 
+/// Returns true if the path still is our socket.
 fn is_in_place(path: &Path, identity: (u64, u64)) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == identity)
 }
 
-/// Removes our socket: one that is left does not answer. The next writer may have put its own there by now.
+/// Removes our socket at shutdown, unless the next writer has replaced it.
 fn remove(path: &Path, identity: (u64, u64)) {
     if is_in_place(path, identity) {
-        let _ = std::fs::remove_file(path); // what stays is replaced by the next writer
+        let _ = std::fs::remove_file(path); // if that fails, the next writer replaces it
     }
 }
 
-/// Answers until `shutdown` is cancelled. Only for the holder of the lock of the root that `path` is in. A file system
-/// without sockets costs `treeswap status` its news, and nothing else.
+/// Answers until `shutdown` is cancelled. Only the holder of the root's lock may call it. On a file system without
+/// sockets only `treeswap status` is affected: it cannot ask the writer.
 pub async fn serve(path: PathBuf, mut status: watch::Receiver<Status>, shutdown: CancellationToken) {
-    let turns = Arc::new(Semaphore::new(MOST));
-    let mut said = false;
+    let slots = Arc::new(Semaphore::new(MAX_ANSWERS));
+    let mut is_reported = false;
     loop {
         let (listener, identity) = match bind(&path) {
             Ok(bound) => bound,
             Err(error) => {
-                if !std::mem::replace(&mut said, true) {
+                if !std::mem::replace(&mut is_reported, true) {
                     tracing::warn!(%error, "`treeswap status` cannot ask this process: no socket at {}", path.display());
                 }
                 tokio::select! {
                     () = shutdown.cancelled() => return,
-                    () = tokio::time::sleep(LOOK) => continue,
+                    () = tokio::time::sleep(BIND_RETRY) => continue,
                 }
             }
         };
@@ -114,17 +117,17 @@ pub async fn serve(path: PathBuf, mut status: watch::Receiver<Status>, shutdown:
                 () = shutdown.cancelled() => return remove(&path, identity),
                 accepted = listener.accept() => {
                     let Ok((mut stream, _)) = accepted else {
-                        tokio::time::sleep(Duration::from_millis(100)).await; // no descriptor is left for it
+                        tokio::time::sleep(Duration::from_millis(100)).await; // out of descriptors, probably
                         continue;
                     };
-                    let Ok(turn) = Arc::clone(&turns).acquire_owned().await else { return };
+                    let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
                     let text = answer(&status.borrow());
                     tokio::spawn(async move {
-                        let _ = tokio::time::timeout(PATIENCE, stream.write_all(&text)).await;
-                        drop(turn);
+                        let _ = tokio::time::timeout(ANSWER_TIMEOUT, stream.write_all(&text)).await;
+                        drop(slot);
                     });
                 }
-                // An attempt begins or ends: the whole directory may have been removed since.
+                // Checked whenever an attempt begins or ends, as the directory may have been removed and made again.
                 changed = status.changed() => {
                     if changed.is_err() {
                         return remove(&path, identity);
@@ -135,10 +138,12 @@ pub async fn serve(path: PathBuf, mut status: watch::Receiver<Status>, shutdown:
                 }
             }
         }
-        tokio::time::sleep(Duration::from_millis(100)).await; // a directory that is removed again and again costs little processor time
+        // Limits the processor time if the directory is removed again and again.
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
+/// Renders the answer as JSON, with secrets redacted.
 fn answer(status: &Status) -> Vec<u8> {
     let status = Status { targets: Vec::new(), ..status.clone() };
     let answer = LiveStatus { alive: status.is_alive(&clock::now()), status };
@@ -146,11 +151,11 @@ fn answer(status: &Status) -> Vec<u8> {
     secret::redacted(&text).into_owned().into_bytes()
 }
 
-/// Asks the writer of a root, and waits no longer than `patience`. Blocking.
+/// Asks the writer of a root for its status. Blocks for at most `patience`.
 pub fn ask(path: &Path, patience: Duration) -> Writer {
     let (send, asked) = std::sync::mpsc::channel();
     let path = path.to_owned();
-    // connect(2) waits without end where as many wait already as the kernel queues.
+    // On a thread, as connect(2) blocks without a timeout while the listener's backlog is full.
     let asking = std::thread::Builder::new().spawn(move || send.send(connect(&path, patience)));
     if let Err(error) = asking {
         return Writer::Unknown(error.to_string());
@@ -169,13 +174,14 @@ pub fn ask(path: &Path, patience: Duration) -> Writer {
     }
 }
 
+/// Connects to the socket and reads the answer.
 fn connect(path: &Path, patience: Duration) -> std::io::Result<Vec<u8>> {
-    let (_dir, at) = short(path)?;
+    let (_dir, at) = short_path(path)?;
     let stream = std::os::unix::net::UnixStream::connect(at)?;
     stream.set_read_timeout(Some(patience))?;
     let mut text = Vec::new();
-    stream.take(LIMIT).read_to_end(&mut text)?;
-    // A writer that ends in this moment closes without a word.
+    stream.take(MAX_ANSWER_SIZE).read_to_end(&mut text)?;
+    // A writer that ends at this moment closes the connection without an answer.
     if text.is_empty() { Err(ErrorKind::ConnectionRefused.into()) } else { Ok(text) }
 }
 
@@ -186,7 +192,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(30);
 
     #[tokio::test]
-    async fn a_writer_answers_while_it_runs_and_wherever_its_directory_is_made_again() {
+    async fn a_writer_answers_also_after_its_directory_is_made_again() {
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join("d".repeat(200));
         std::fs::create_dir(&deep).unwrap();
@@ -230,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_listens_and_says_nothing_is_silent_and_what_a_kill_leaves_is_nobody() {
+    fn a_writer_that_does_not_answer_is_silent_and_a_stale_socket_means_absent() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("status.sock");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();

@@ -1,33 +1,33 @@
-//! The HTTP listener: probes, metrics, status, and the webhook that asks for a look at the remote.
+//! The HTTP listener: probes, metrics, status, and the webhook that triggers an attempt.
 //!
 //! | route | answers |
 //! | --- | --- |
-//! | `GET /livez` | 200 while the sync loop keeps its promise to be heard of again, else 503 |
-//! | `GET /readyz`, `/healthz` | 503 until the first generation is published, then 200, but for [`Options::max_stale`]; `?verbose` lists the checks |
-//! | `GET /` | the same codes, as git-sync's users probe it; a browser gets the page |
+//! | `GET /livez` | 200 while the sync loop meets the deadline that it set for its next sign of life, else 503 |
+//! | `GET /readyz`, `/healthz` | 503 until the first generation is published, then 200, unless it is stale ([`Options::max_stale`]); `?verbose` lists the checks |
+//! | `GET /` | the same codes, for probes written for git-sync; a browser gets the page |
 //! | `GET /metrics` | OpenMetrics text |
 //! | `GET /status` | the status as JSON; a browser gets the page (`Accept` decides) |
-//! | `GET /status.json`, `/status.html` | the one or the other, whatever `Accept` says |
-//! | `GET /debug/pprof/` | with `--http-pprof`: 200 and a line that says why there is nothing |
-//! | `POST /sync` | 202 at once, and an attempt follows; signed (see [`hook`](self)) or refused |
+//! | `GET /status.json`, `/status.html` | JSON or the page, whatever `Accept` says |
+//! | `GET /debug/pprof/` | with `--http-pprof`: 200 and a line that says why there are no profiles |
+//! | `POST /sync` | 202 at once, and triggers an attempt; 403 without a valid signature or token (`hook`) |
 //!
-//! As git-sync ([`Front::GitSync`]) every other path answers as `/` does, and so does `/metrics` unless it was asked
-//! for.
+//! As git-sync's drop-in ([`Front::GitSync`]) every other path answers as `/` does, and so does `/metrics` unless it is
+//! enabled.
 //!
-//! A process that may read the root asks its writer through a socket there instead: see [`live`].
+//! A process that can read the root can instead ask its writer through a socket there: see [`live`].
 //!
 //! # What it promises
 //!
-//! A probe is answered quickly whatever others do: a request's head must be complete after [`HEAD_DEADLINE`], there
-//! are never more than [`MAX_CONNECTIONS`], and when one more comes the oldest is cut, so that a client that holds
-//! connections open harms only those who came before. Everything shown is escaped. No route changes anything but
-//! `POST /sync`, and that one can only ask for a look at the remote, or at that of the sources that its query names: its
-//! body is checked, never read for content.
+//! A probe is answered quickly whatever other clients do: a request's head must be complete after [`HEAD_DEADLINE`],
+//! and there are never more than [`MAX_CONNECTIONS`]. When one more comes, the oldest is closed, so a client that holds
+//! connections open only affects older ones. Everything shown is escaped. No route but `POST /sync` has an effect, and
+//! that one can only trigger an attempt, for all sources or those that its query names: its body is authenticated, but
+//! never interpreted.
 //!
-//! # What it doesn't do
+//! # What it does not do
 //!
-//! TLS and users: every client that can connect may read the status, which holds no secret. Bind it to an address that
-//! only those can reach, or put a proxy before it.
+//! TLS and authentication of users: every client that can connect can read the status, which holds no secret. Bind the
+//! listener to an address that only the intended clients can reach, or put a proxy in front.
 
 #[cfg(any(test, fuzzing))]
 #[path = "../../tests/fuzz/targets/admin.rs"]
@@ -56,69 +56,69 @@ use tokio_util::sync::CancellationToken;
 use crate::phase::{Status, Trigger};
 use crate::{detached_io, human};
 
-/// Time for the head of a request, from the moment the connection waits for one; so it also ends idle connections.
+/// How long the head of a request may take, from when the connection waits for one. It ends idle connections, too.
 pub const HEAD_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Connections at one time. Far more than probes, a scraper and some webhooks need, far fewer than the 1,024
+/// The most connections at one time. Far more than probes, a scraper and some webhooks need, far fewer than the 1,024
 /// descriptors that a process usually has.
 pub const MAX_CONNECTIONS: usize = 256;
 
-/// A request's head may be so long, in bytes.
+/// The largest head of a request, in bytes.
 const MAX_HEAD: usize = 16 << 10;
 
-/// Time that requests under way get at shutdown.
+/// How long requests under way may take at shutdown.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Pause after the kernel had no descriptor or memory left for a connection.
+/// The pause after the kernel had no descriptor or memory for a connection.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 
-/// What makes a listener.
+/// Options of the listener.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Where to listen: `:8080`, `127.0.0.1:8080`, `[::1]:8080`. Without a host: every address, IPv6 where there is
-    /// any.
+    /// The address to listen at: `:8080`, `127.0.0.1:8080`, `[::1]:8080`. Without a host: all addresses, also of IPv6
+    /// where the kernel has it.
     pub bind: String,
-    /// Files with the secrets that open `POST /sync`, one secret a line (two while one is being rotated); read anew at
-    /// each request. None: the route is closed.
+    /// Files with the secrets for `POST /sync`, one a line (two while one is being rotated); read at each request. If
+    /// empty, the route is closed.
     pub webhook_secrets: Vec<PathBuf>,
-    /// What answers at routes that are not ours.
+    /// What answers on unknown paths.
     pub front: Front,
     /// Whether `/debug/pprof/` answers.
     pub pprof: bool,
-    /// After so long without an answer of a remote what serves is not ready; none: never.
+    /// How long a remote may fail to answer before `/readyz` says not ready; `None`: for ever.
     pub max_stale: Option<Duration>,
 }
 
-/// What answers at routes that are not ours.
+/// What answers on unknown paths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Front {
     /// 404.
     #[default]
     Treeswap,
-    /// As in git-sync: the readiness.
+    /// The readiness, as in git-sync.
     GitSync {
-        /// Whether `/metrics` is a route; else it is any path.
+        /// Whether `/metrics` is a route; if not, it is an unknown path, too.
         metrics: bool,
     },
 }
 
-/// What the listener shows, and the one thing it can do.
+/// What the listener shows, and the trigger that it can fire.
 #[derive(Clone)]
 pub struct State {
     /// The newest status.
     pub status: tokio::sync::watch::Receiver<Status>,
     /// Metrics; the listener adds its own.
     pub registry: Arc<Mutex<Registry>>,
-    /// Metrics with other names, if there are any; shown with the others.
+    /// A second registry with another prefix (git-sync's names), shown together with the first.
     pub more: Option<Arc<Mutex<Registry>>>,
-    /// Asks for an attempt and returns at once.
+    /// Triggers an attempt and returns at once.
     pub trigger: TriggerFn,
 }
 
-/// Asks for an attempt, for these sources; for all of them if none is named.
+/// Triggers an attempt for these sources; for all sources if none is named.
 pub type TriggerFn = Arc<dyn Fn(Trigger, &[String]) + Send + Sync>;
 
-/// A bound socket that does not answer yet.
+/// A bound socket that does not serve yet.
 #[derive(Debug)]
 pub struct Listener {
     listener: TcpListener,
@@ -127,10 +127,10 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds. Call it before the first attempt, so that a taken port is found before anything else happens.
+    /// Binds the socket. Call it before the first attempt, so that a taken port is found before anything else happens.
     ///
     /// # Errors
-    /// When the text is no address, or the kernel refuses it.
+    /// If the text is no address, or the kernel refuses it.
     pub async fn bind(options: Options) -> Result<Self, Error> {
         let bind = options.bind.as_str();
         let Some(port) = port(bind) else { return Err(Error::Address(bind.to_owned())) };
@@ -148,15 +148,15 @@ impl Listener {
         Ok(Self { listener, address, options })
     }
 
-    /// Where it listens: the port the kernel chose, if the options said 0.
+    /// Returns the address that it listens at, with the port that the kernel chose if the options said 0.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers until `shutdown` is cancelled; requests under way are then finished, within a second.
+    /// Serves until `shutdown` is cancelled. Requests under way are then finished, within a second.
     ///
     /// # Errors
-    /// When the socket itself fails; a failure of a single connection, or a want of descriptors, is no reason to end.
+    /// If the socket itself fails. Failures of single connections and a lack of descriptors do not end it.
     pub async fn serve(self, state: State, shutdown: CancellationToken) -> Result<(), Error> {
         let router = routes::router(state, &self.options);
         let mut connections = Connections::default();
@@ -165,12 +165,12 @@ impl Listener {
                 () = shutdown.cancelled() => break Ok(()),
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, _)) => connections.add(stream, router.clone(), shutdown.clone()),
-                    Err(error) if exhausted(&error) => {
+                    Err(error) if is_exhausted(&error) => {
                         tracing::warn!(%error, "no resources for a connection; the oldest is cut");
                         connections.cut_oldest();
                         tokio::time::sleep(EXHAUSTED_PAUSE).await;
                     }
-                    Err(error) if of_the_peer(&error) => {}
+                    Err(error) if is_peer_error(&error) => {}
                     Err(source) => break Err(Error::Accept { address: self.address, source }),
                 },
             }
@@ -178,23 +178,24 @@ impl Listener {
         shutdown.cancel();
         let drained =
             tokio::time::timeout(DRAIN, async { while connections.tasks.join_next().await.is_some() {} });
-        let _ = drained.await; // what is left is aborted as the set is dropped
+        let _ = drained.await; // the rest is aborted when the set is dropped
         ended
     }
 }
 
-/// The kernel was built or booted without IPv6.
+/// Returns true if the kernel was built or booted without IPv6.
 fn no_ipv6(error: &std::io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL))
 }
 
-/// accept(2): the process or the machine is short of something; it passes.
-fn exhausted(error: &std::io::Error) -> bool {
+/// Returns true if accept(2) failed for a lack of descriptors or memory, which passes.
+fn is_exhausted(error: &std::io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
 
-/// accept(2): "Linux passes already-pending network errors on the new socket as an error code from accept()".
-fn of_the_peer(error: &std::io::Error) -> bool {
+/// Returns true if the error is one of the accepted connection, not of the listening socket. accept(2): "Linux passes
+/// already-pending network errors on the new socket as an error code from accept()".
+fn is_peer_error(error: &std::io::Error) -> bool {
     !matches!(
         Errno::from_io_error(error),
         None | Some(Errno::BADF | Errno::INVAL | Errno::NOTSOCK | Errno::OPNOTSUPP)
@@ -217,7 +218,7 @@ impl Connections {
         if self.order.len() >= MAX_CONNECTIONS {
             self.cut_oldest();
         }
-        self.order.push_back(self.tasks.spawn(connection(stream, router, shutdown)));
+        self.order.push_back(self.tasks.spawn(serve_connection(stream, router, shutdown)));
     }
 
     fn cut_oldest(&mut self) {
@@ -227,8 +228,8 @@ impl Connections {
     }
 }
 
-/// Serves one connection. An error is the peer's affair.
-async fn connection(stream: TcpStream, router: Router, shutdown: CancellationToken) {
+/// Serves one connection until it ends, or gracefully ends it at shutdown. Errors are only logged.
+async fn serve_connection(stream: TcpStream, router: Router, shutdown: CancellationToken) {
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE).max_buf_size(MAX_HEAD);
     let served = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
@@ -248,24 +249,24 @@ async fn connection(stream: TcpStream, router: Router, shutdown: CancellationTok
 /// What went wrong with the listener.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The text is no address.
+    /// The option is no address.
     #[error("{0:?} is not an address to listen at")]
     Address(String),
-    /// The address cannot be had.
+    /// The kernel refused the address.
     #[error("cannot listen at {bind}")]
     Bind {
-        /// As asked for.
+        /// The address as configured.
         bind: String,
-        /// The kernel's reason.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// The socket failed.
+    /// The listening socket failed.
     #[error("cannot accept connections at {address} any more")]
     Accept {
-        /// Where.
+        /// The address that it listened at.
         address: SocketAddr,
-        /// The kernel's reason.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
@@ -291,7 +292,8 @@ impl Error {
         }
     }
 }
-/// Why a file has no usable secret for `POST /sync` here and now. Blocking, within seconds.
+
+/// Returns why a file has no usable secret for `POST /sync`; `None` if it has one. Blocks for at most two seconds.
 pub fn no_secret_in(file: &Path) -> Option<String> {
     let own = file.to_owned();
     match detached_io::wait(file, Duration::from_secs(2), move || proof::read_keys(&[own])) {
@@ -302,7 +304,8 @@ pub fn no_secret_in(file: &Path) -> Option<String> {
     }
 }
 
-/// Whether a text has the form of an address to listen at. Whether it can be had, only [`Listener::bind`] finds out.
+/// Returns true if a text has the form of an address to listen at. Only [`Listener::bind`] finds out whether it can be
+/// bound.
 pub fn is_address(text: &str) -> bool {
     port(text).is_some()
 }

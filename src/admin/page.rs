@@ -1,5 +1,5 @@
-//! The status as one page that an operator reads at a glance. No script, nothing loaded from elsewhere; whatever comes
-//! from outside passes through [`Text`], which escapes it.
+//! Renders the status as an HTML page for operators. It has no script and loads nothing; all data goes through
+//! [`Text`], which escapes it.
 
 mod headline;
 
@@ -82,7 +82,7 @@ fn write_current(page: &mut String, status: &Status, now: Timestamp) -> fmt::Res
             current.revision.0
         )?;
         if let Some(commit) = &current.commit {
-            writeln!(page, "<p class=\"commit\">{}</p>", headline_sentence(commit, now))?;
+            writeln!(page, "<p class=\"commit\">{}</p>", commit_line(commit, now))?;
         }
     }
     page.push_str("<dl>\n");
@@ -158,14 +158,14 @@ fn attempt_line(attempt: &Attempt, now: Timestamp) -> String {
     format!("{outcome} {}, {trigger}, in {}", when(attempt.at, now), human::milliseconds(attempt.duration_ms))
 }
 
-/// What a commit says of itself.
-fn headline_sentence(commit: &Commit, now: Timestamp) -> String {
+/// Returns a commit's subject, author and date, as HTML.
+fn commit_line(commit: &Commit, now: Timestamp) -> String {
     let date = commit.date.map(|date| format!(", {}", when(date, now))).unwrap_or_default();
     format!("{} <span class=\"quiet\">by {}{date}</span>", Text(&commit.subject), Text(&commit.author))
 }
 
-/// Something that fails now.
-struct Source<'a> {
+/// Something that currently fails: the sync, the delivery, or a hook.
+struct Failing<'a> {
     name: &'a str,
     error: Option<&'a str>,
     hints: &'a [String],
@@ -174,9 +174,9 @@ struct Source<'a> {
     since: Option<Timestamp>,
 }
 
-fn sources(status: &Status) -> Vec<Source<'_>> {
+fn failing(status: &Status) -> Vec<Failing<'_>> {
     let sync =
-        status.last_failure.as_ref().filter(|_| status.consecutive_failures > 0).map(|failure| Source {
+        status.last_failure.as_ref().filter(|_| status.consecutive_failures > 0).map(|failure| Failing {
             name: "Sync",
             error: failure.error.as_deref(),
             hints: &failure.hints,
@@ -184,7 +184,7 @@ fn sources(status: &Status) -> Vec<Source<'_>> {
             times: status.consecutive_failures,
             since: status.failing_since,
         });
-    let delivery = status.last_delivery.as_ref().filter(|last| last.error.is_some()).map(|failure| Source {
+    let delivery = status.last_delivery.as_ref().filter(|last| last.error.is_some()).map(|failure| Failing {
         name: "Delivery of ConfigMaps",
         error: failure.error.as_deref(),
         hints: &failure.hints,
@@ -192,7 +192,7 @@ fn sources(status: &Status) -> Vec<Source<'_>> {
         times: 1,
         since: None,
     });
-    let hooks = status.hooks.iter().filter(|hook| hook.consecutive_failures > 0).map(|hook| Source {
+    let hooks = status.hooks.iter().filter(|hook| hook.consecutive_failures > 0).map(|hook| Failing {
         name: &hook.hook,
         error: hook.error.as_deref(),
         hints: &hook.hints,
@@ -203,14 +203,14 @@ fn sources(status: &Status) -> Vec<Source<'_>> {
     sync.into_iter().chain(delivery).chain(hooks).collect()
 }
 
-/// Whatever fails now, loudly.
+/// What currently fails, prominently.
 fn write_failures(page: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
-    let sources = sources(status);
-    if sources.is_empty() {
+    let failing = failing(status);
+    if failing.is_empty() {
         return Ok(());
     }
     page.push_str("<section class=\"failure present\">\n<h2>What fails</h2>\n");
-    for Source { name, error, hints, at, times, since } in sources {
+    for Failing { name, error, hints, at, times, since } in failing {
         writeln!(page, "<h3>{}</h3>", Text(name))?;
         write_error(page, error, hints)?;
         let since = since.filter(|_| times > 1).map(|since| format!(", the first {}", when(since, now)));
@@ -236,7 +236,7 @@ fn write_error(page: &mut String, error: Option<&str>, hints: &[String]) -> fmt:
     Ok(())
 }
 
-/// The newest failure that is over, quietly.
+/// The last failure if the sync has succeeded since, less prominently.
 fn write_past_failure(page: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
     let Some(failure) = status.last_failure.as_ref().filter(|_| status.consecutive_failures == 0) else {
         return Ok(());
@@ -246,7 +246,7 @@ fn write_past_failure(page: &mut String, status: &Status, now: Timestamp) -> fmt
     writeln!(page, "<p class=\"quiet\">{}</p>\n</section>", when(failure.at, now))
 }
 
-/// Opens a section with a table; the last columns but one may be numbers.
+/// Opens a section with a table. `columns` has each column's name and whether it holds numbers.
 fn open_table(page: &mut String, title: &str, columns: &[(&str, bool)]) -> fmt::Result {
     write!(page, "<section>\n<h2>{title}</h2>\n<table>\n<thead><tr>")?;
     for (name, number) in columns {
@@ -334,10 +334,10 @@ fn write_generations(page: &mut String, status: &Status, now: Timestamp) -> fmt:
     Ok(())
 }
 
-/// Targets that a page lists.
-const MOST_TARGETS: usize = 200;
+/// How many targets the page lists.
+const MAX_TARGETS: usize = 200;
 
-/// What failed comes first.
+/// The targets, failed ones first.
 fn write_targets(page: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
     if status.targets.is_empty() {
         return Ok(());
@@ -346,7 +346,7 @@ fn write_targets(page: &mut String, status: &Status, now: Timestamp) -> fmt::Res
     targets.sort_by_key(|target| target.error.is_none());
     let columns = ["ConfigMap", "Revision", "Digest", "Last attempt", "Outcome"].map(|name| (name, false));
     open_table(page, "Targets", &columns)?;
-    for target in targets.iter().take(MOST_TARGETS) {
+    for target in targets.iter().take(MAX_TARGETS) {
         let error = target.error.as_ref().map(|error| format!(": {}", Text(error))).unwrap_or_default();
         writeln!(
             page,
@@ -363,14 +363,14 @@ fn write_targets(page: &mut String, status: &Status, now: Timestamp) -> fmt::Res
         )?;
     }
     page.push_str("</tbody>\n</table>\n");
-    if let Some(more) = targets.len().checked_sub(MOST_TARGETS).filter(|more| *more > 0) {
+    if let Some(more) = targets.len().checked_sub(MAX_TARGETS).filter(|more| *more > 0) {
         writeln!(page, "<p class=\"quiet\">and {} more, in the JSON</p>", grouped(more as u64))?;
     }
     page.push_str("</section>\n");
     Ok(())
 }
 
-/// As much of an id or a digest as is unique.
+/// The first 12 characters of an id or a digest.
 fn short(text: &str) -> &str {
     text.get(..12).unwrap_or(text)
 }
@@ -414,7 +414,7 @@ fn write_generation(
     )
 }
 
-/// A moment, relative to now, with the exact time on hover.
+/// A time relative to now, as HTML with the exact time on hover.
 fn when(at: Timestamp, now: Timestamp) -> String {
     format!("<time datetime=\"{at}\" title=\"{}\">{}</time>", clock_time(at), human::relative(at, now))
 }
@@ -423,7 +423,7 @@ fn count(n: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(n), if n == 1 { one } else { many })
 }
 
-/// Digits in groups of three, apart by a narrow space.
+/// Formats a number with its digits in groups of three, separated by narrow spaces.
 fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::new();

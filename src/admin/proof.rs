@@ -1,4 +1,4 @@
-//! What proves that a request is genuine, and the secrets it is held against.
+//! The signatures and tokens of a webhook request, and the secrets that they are verified with.
 
 use std::path::PathBuf;
 
@@ -7,33 +7,36 @@ use axum::http::{HeaderMap, HeaderValue, header};
 
 use crate::secret::Secret;
 
-/// A secrets file is read up to here; more is no secret.
+/// How many bytes of a secrets file are read.
 const MAX_SECRET_FILE: u64 = 64 << 10;
 
-/// One active secret: as a key, and as the tag of itself, against which tokens are compared.
+/// An active secret.
 pub(super) struct Key {
     key: hmac::Key,
-    of_itself: hmac::Tag,
+    /// The HMAC of the secret under itself, which a token's HMAC is compared with.
+    self_tag: hmac::Tag,
 }
 
 impl Key {
     pub(super) fn new(secret: &[u8]) -> Self {
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
-        let of_itself = hmac::sign(&key, secret);
-        Self { key, of_itself }
+        let self_tag = hmac::sign(&key, secret);
+        Self { key, self_tag }
     }
 
-    /// Begins the tag of a body.
+    /// Starts the HMAC of a body.
     pub(super) fn context(&self) -> hmac::Context {
         hmac::Context::with_key(&self.key)
     }
 
-    /// Compares by tags, so that neither content nor length of the secret shows in the time it takes.
-    fn is(&self, token: &[u8]) -> bool {
-        hmac::verify(&self.key, token, self.of_itself.as_ref()).is_ok()
+    /// Returns true if the token is the secret. Compares their HMACs, so that the time it takes reveals neither content
+    /// nor length of the secret.
+    fn matches(&self, token: &[u8]) -> bool {
+        hmac::verify(&self.key, token, self.self_tag.as_ref()).is_ok()
     }
 }
 
+/// Reads the secrets of all files, one a line; empty lines are skipped. Blocking.
 pub(super) fn read_keys(files: &[PathBuf]) -> std::io::Result<Vec<Key>> {
     use std::io::Read;
     let mut keys = Vec::new();
@@ -43,7 +46,7 @@ pub(super) fn read_keys(files: &[PathBuf]) -> std::io::Result<Vec<Key>> {
         keys.extend(
             content.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty()).map(
                 |line| {
-                    Secret::new(String::from_utf8_lossy(line)); // known from now on
+                    Secret::new(String::from_utf8_lossy(line)); // registers it for redaction
                     Key::new(line)
                 },
             ),
@@ -52,7 +55,7 @@ pub(super) fn read_keys(files: &[PathBuf]) -> std::io::Result<Vec<Key>> {
     Ok(keys)
 }
 
-/// What a request offers as proof. A header given twice proves nothing.
+/// The signatures, tokens and delivery ids in a request's headers. A header that is given twice is ignored.
 #[derive(Default)]
 pub(super) struct Claims {
     signatures: Vec<[u8; 32]>,
@@ -72,8 +75,8 @@ impl Claims {
             let (scheme, token) = value.split_at_checked(7)?;
             scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
         });
-        // GitLab's X-Gitlab-Event-UUID is no id of a delivery: webhooks that an earlier webhook set off carry that one's
-        // (its recursion detection). A retry is known by the idempotency key.
+        // GitLab's X-Gitlab-Event-UUID is no id of a delivery: webhooks that an earlier webhook caused carry that one's
+        // (its recursion detection). A retry has the same Idempotency-Key.
         let deliveries = ["x-github-delivery", "x-gitea-delivery", "x-forgejo-delivery", "idempotency-key"];
         Self {
             signatures: std::iter::once(hub).chain(gitea).flatten().filter_map(hex).collect(),
@@ -90,15 +93,18 @@ impl Claims {
         self.signatures.is_empty() && self.tokens.is_empty()
     }
 
-    /// Before the body: a token can be judged now, a signature cannot.
+    /// Returns false if the request cannot be genuine. Before the body is read a token can be verified, a signature
+    /// cannot.
     pub(super) fn may_be_valid(&self, keys: &[Key]) -> bool {
         !self.signatures.is_empty() || self.token_valid(keys)
     }
 
+    /// Returns true if a token is one of the secrets.
     fn token_valid(&self, keys: &[Key]) -> bool {
-        self.tokens.iter().any(|token| keys.iter().any(|key| key.is(token)))
+        self.tokens.iter().any(|token| keys.iter().any(|key| key.matches(token)))
     }
 
+    /// Returns true if a signature is one of the body's HMACs, or a token is one of the secrets.
     pub(super) fn valid(&self, keys: &[Key], tags: &[hmac::Tag]) -> bool {
         let signed = |signature: &[u8; 32]| {
             tags.iter()
@@ -107,14 +113,14 @@ impl Claims {
         self.signatures.iter().any(signed) || self.token_valid(keys)
     }
 
-    /// By what this request is known again.
+    /// Returns the delivery ids and signatures, by which a replay is recognized.
     pub(super) fn traces(self) -> Vec<String> {
         let signatures = self.signatures.iter().map(|signature| format!("{signature:02x?}"));
         self.deliveries.into_iter().chain(signatures).collect()
     }
 }
 
-/// 64 hexadecimal digits, of either case.
+/// Parses 64 hexadecimal digits of either case.
 fn hex(text: &[u8]) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
     if text.len() != 64 {
@@ -144,9 +150,9 @@ mod tests {
     #[test]
     fn a_token_is_compared_whole() {
         let key = Key::new(b"correct horse");
-        assert!(key.is(b"correct horse"));
+        assert!(key.matches(b"correct horse"));
         for other in [&b""[..], b"correct hors", b"correct horse ", b"Correct horse"] {
-            assert!(!key.is(other));
+            assert!(!key.matches(other));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The routes: from the newest status to an answer.
+//! The HTTP routes. All but `POST /sync` render the newest status or the metrics.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -24,23 +24,27 @@ use crate::secret;
 const TEXT: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json";
-/// What prometheus-client writes; Prometheus refuses the `# EOF` line under the older `text/plain; version=0.0.4`.
+/// The format that prometheus-client writes. Prometheus refuses its `# EOF` line under the older `text/plain;
+/// version=0.0.4`.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+/// What all routes share.
 struct Shared {
     state: State,
     gate: Gate,
+    /// Set once something was published.
     was_ready: AtomicBool,
     max_stale: Option<Duration>,
 }
 
+/// Builds the router with the routes that the options enable.
 pub(super) fn router(state: State, options: &Options) -> Router {
     let gate = {
         let mut registry = state.registry.lock().unwrap_or_else(PoisonError::into_inner);
         Gate::new(options.webhook_secrets.clone(), &mut registry)
     };
-    let (was_ready, max_stale) = (AtomicBool::new(false), options.max_stale);
-    let shared = Arc::new(Shared { state, gate, was_ready, max_stale });
+    let was_ready = AtomicBool::new(false);
+    let shared = Arc::new(Shared { state, gate, was_ready, max_stale: options.max_stale });
     let router = Router::new()
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
@@ -64,6 +68,7 @@ pub(super) fn router(state: State, options: &Options) -> Router {
 }
 
 impl Shared {
+    /// Returns the newest status, with `stale` set if a remote has not answered for longer than allowed.
     fn status(&self) -> Status {
         let status = self.state.status.borrow().clone();
         let max = self.max_stale.filter(|_| status.ready);
@@ -71,7 +76,7 @@ impl Shared {
         Status { stale, ..status }
     }
 
-    /// A latch: once seen open it closes only because what serves is stale.
+    /// Returns the readiness. Once ready it stays so, unless the published generation is stale.
     fn ready(&self, status: &Status) -> bool {
         if status.ready {
             self.was_ready.store(true, Ordering::Relaxed);
@@ -101,13 +106,13 @@ async fn readyz(Extract(shared): Extract<Arc<Shared>>, uri: Uri) -> Response {
     let body = match (verbose, ready) {
         (true, _) => checks(&status, ready, shared.max_stale),
         (false, true) => "ready\n".to_owned(),
-        (false, false) => format!("not ready: {}\n", missing(&status)),
+        (false, false) => format!("not ready: {}\n", not_ready_reason(&status)),
     };
     answer(readiness(ready), TEXT, body)
 }
 
-/// Why nothing serves yet, or nothing that is fresh.
-fn missing(status: &Status) -> &str {
+/// Returns why it is not ready: the generation is stale, or none was published yet.
+fn not_ready_reason(status: &Status) -> &str {
     status.stale.as_deref().or(status.starting.as_deref()).unwrap_or("no generation was published yet")
 }
 
@@ -115,7 +120,7 @@ fn readiness(ready: bool) -> StatusCode {
     if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
-/// One line a check, in the manner of kube-apiserver. The generation decides, and its age where that may not be any; the
+/// Lists the checks, a line each, as kube-apiserver does. Only `generation` and, with `max_stale`, `fresh` decide; the
 /// others inform.
 fn checks(status: &Status, ready: bool, max_stale: Option<Duration>) -> String {
     let line = |good: bool, name: &str, bad: &str| {
@@ -129,14 +134,15 @@ fn checks(status: &Status, ready: bool, max_stale: Option<Duration>) -> String {
     let decision = if ready { "readyz check passed\n" } else { "readyz check failed\n" };
     let stale = status.stale.as_deref();
     let fresh = max_stale.map(|_| line(stale.is_none(), "fresh", stale.unwrap_or_default()));
-    line(ready || status.ready, "generation", missing(status))
+    line(ready || status.ready, "generation", not_ready_reason(status))
         + &fresh.unwrap_or_default()
         + &line(alive, "loop", "it hangs (informs only; see /livez)")
         + &remote
         + decision
 }
 
-/// For git-sync's users, who probe `/`: 503 before the first sync, then 200 and nothing.
+/// `/`, for probes written for git-sync: 503 before the first publication, then 200 with an empty body. A browser gets
+/// the page.
 async fn front(Extract(shared): Extract<Arc<Shared>>, headers: HeaderMap) -> Response {
     let status = shared.status();
     let ready = shared.ready(&status);
@@ -146,11 +152,13 @@ async fn front(Extract(shared): Extract<Arc<Shared>>, headers: HeaderMap) -> Res
             varying(answer(readiness(ready), HTML, page::render(&status, &clock::now())))
         }
         (false, true) => answer(StatusCode::OK, TEXT, ""),
-        (false, false) => answer(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{}\n", missing(&status))),
+        (false, false) => {
+            answer(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{}\n", not_ready_reason(&status)))
+        }
     }
 }
 
-/// For probes that check that it is there: the profiles themselves are the Go runtime's.
+/// For checks that the route exists. The profiles that git-sync has there are the Go runtime's.
 async fn pprof() -> Response {
     let text = "treeswap is no Go program and has no profiles; /metrics and /status say what it does\n";
     answer(StatusCode::OK, TEXT, text)
@@ -175,7 +183,7 @@ async fn status_page(Extract(shared): Extract<Arc<Shared>>) -> Response {
     answer(StatusCode::OK, HTML, page::render(&with_holders(shared.status()).await, &clock::now()))
 }
 
-/// Looks up the processes that hold pins, if any.
+/// Adds the processes that hold pins to the status, if any generation is pinned.
 async fn with_holders(mut status: Status) -> Status {
     if !status.retired.iter().any(|generation| generation.pinned) {
         return status;
@@ -192,14 +200,14 @@ async fn with_holders(mut status: Status) -> Status {
     tokio::task::spawn_blocking(look).await.unwrap_or_default()
 }
 
-/// What is asked for decides about the answer.
+/// Marks a response as dependent on `Accept`, for caches.
 fn varying(mut response: Response) -> Response {
     response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
     response
 }
 
-/// Whether a page is preferred to JSON, by quality, then by how exactly it is named (RFC 9110, 12.5.1). Browsers name
-/// `text/html`; curl takes everything, probes and scripts say nothing, and all get JSON.
+/// Returns true if `Accept` prefers HTML to JSON, by quality, then by specificity (RFC 9110, 12.5.1). Browsers name
+/// `text/html`. curl accepts everything and probes and scripts send no `Accept`: they get JSON.
 fn wants_html(headers: &HeaderMap) -> bool {
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
     let ranges: Vec<Range<'_>> = accept.flat_map(|accept| accept.split(',')).map(Range::read).collect();
@@ -224,7 +232,7 @@ impl<'a> Range<'a> {
     }
 }
 
-/// The quality of the most exact range that fits, and how exact it is.
+/// Returns the quality of the most specific range that matches, and its specificity.
 fn weight(ranges: &[Range<'_>], kind: &str, subkind: &str) -> (f32, u8) {
     let exact = |range: &Range<'_>| match () {
         () if range.kind.eq_ignore_ascii_case(kind) && range.subkind.eq_ignore_ascii_case(subkind) => Some(3),
@@ -267,25 +275,28 @@ async fn sync(Extract(shared): Extract<Arc<Shared>>, request: Request) -> Respon
     response
 }
 
-/// The sources that a request is for: `source=NAME`, once for each.
+/// Returns the sources that a request names: `source=NAME`, once for each.
 fn named(query: &str) -> Vec<String> {
     let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     pairs.filter(|(key, _)| *key == "source").map(|(_, name)| name.to_owned()).collect()
 }
 
-/// Why there is no source of that name. Until the first attempt has ended they are not known, and it asks all of them.
+/// Returns why there is no source of that name; `None` if there is one. Before the end of the first attempt the sources
+/// are not known, so every name is accepted; that attempt asks all of them.
 fn unknown(status: &Status, name: &str) -> Option<String> {
     if status.last_attempt.is_none() || status.sources.iter().any(|source| source.name == name) {
         return None;
     }
-    let what = match status.sources.is_empty() {
-        true => "this instance has none: leave `source` out",
-        false => "GET /status lists them",
+    let what = if status.sources.is_empty() {
+        "this instance has none: leave `source` out"
+    } else {
+        "GET /status lists them"
     };
     Some(format!("no source is called {:?}; {what}", human::sanitize(name, 63)))
 }
 
-/// Every answer: without secrets, never cached, never sniffed, and a page that may load and run nothing.
+/// Builds a response: secrets redacted, not cacheable, without content sniffing, and with a policy that lets a page
+/// load and run nothing.
 fn answer(code: StatusCode, kind: &'static str, body: impl AsRef<str>) -> Response {
     let headers = [
         (header::CONTENT_TYPE, kind),

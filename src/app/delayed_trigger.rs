@@ -1,5 +1,7 @@
-//! Webhooks and signals reach all instances of a fleet at one moment; `--trigger-spread` keeps them from asking the
-//! remote at one moment, too.
+//! Triggers on their way from webhooks and signals to the sync loop.
+//!
+//! A push triggers all instances of a fleet at one moment; `--trigger-spread` delays each instance's attempt by a
+//! random time, so that they do not ask the remote at one moment.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +15,11 @@ use crate::retry::random_fraction;
 use crate::sources::Requests;
 use crate::telemetry::metrics::{Metrics, SourceLabel};
 
-/// Asks for an attempt.
+/// A function that triggers an attempt.
 pub(super) type TriggerFn = Arc<dyn Fn(Trigger) + Send + Sync>;
 
-/// Triggers after a random part of `within`; triggers that come until then are counted, and are the same attempt.
+/// Wraps `ask` so that it is called after a random part of `within`. Triggers that arrive before that are counted and
+/// join the pending one. With zero `within`, returns `ask` itself.
 pub(super) fn spread(runtime: &Handle, within: Duration, metrics: &Metrics, ask: TriggerFn) -> TriggerFn {
     if within.is_zero() {
         return ask;
@@ -33,14 +36,14 @@ pub(super) fn spread(runtime: &Handle, within: Duration, metrics: &Metrics, ask:
         let waiting = Arc::clone(&waiting);
         runtime.spawn(async move {
             tokio::time::sleep(within.mul_f64(random_fraction())).await;
-            waiting.store(false, Ordering::SeqCst); // before: who asks now has seen something newer
+            waiting.store(false, Ordering::SeqCst); // before `ask`: a trigger from now on may be for a newer revision
             ask(trigger);
         });
     })
 }
 
-/// Notes which sources a trigger is for, all of them if it names none, before it asks for the attempt: one attempt may
-/// answer several.
+/// Wraps `ask` so that the sources a trigger is for (all of them, if it names none) are added to `requests` before the
+/// attempt is triggered: one attempt may serve several triggers.
 pub(super) fn requesting(requests: &Requests, ask: TriggerFn) -> admin::TriggerFn {
     let requests = requests.clone();
     Arc::new(move |trigger, sources| {

@@ -1,4 +1,5 @@
-//! What became of each target, kept from delivery to delivery: for the status, and where there is a root, in a file.
+//! Keeps the ledger, the last attempt at each target, from delivery to delivery: in memory for the status and, with a
+//! root, in a file.
 
 use jiff::Timestamp;
 use tracing::warn;
@@ -10,18 +11,19 @@ use crate::phase::TargetStatus;
 use crate::repeats::{Repeats, suppressed};
 use crate::store::LedgerFile;
 
-/// Who keeps it.
+/// The ledger in memory, and the file that it is written to.
 #[derive(Default)]
 pub(super) struct LedgerKeeper {
     ledgers: LedgerSet,
     file: Option<LedgerFile>,
-    /// The file does not hold `ledgers`.
+    /// The last write failed, so the file does not hold `ledgers`.
     unsaved: bool,
     failing: Repeats,
 }
 
 impl LedgerKeeper {
-    /// Goes on with a file. One that cannot be read is not written either: something might be lost.
+    /// Loads the ledger from a file and keeps it there. A file that cannot be read is never written, so that its
+    /// content is not lost; the ledger is then in memory only.
     pub(super) fn with_file(file: LedgerFile) -> Self {
         match file.read() {
             Ok((ledgers, damage)) => {
@@ -35,11 +37,13 @@ impl LedgerKeeper {
         }
     }
 
-    /// Takes in what a delivery came to. Blocking, where there is a file.
+    /// Records the outcomes of a delivery. Blocking if there is a file.
     pub(super) fn note(&mut self, report: &Report) {
         self.keep(deliver::noted(&self.ledgers, report, Timestamp::now()));
     }
 
+    /// Replaces the ledger, and writes it if it changed or the last write failed. A failed write is logged only.
+    /// Replaces the ledger, and writes it if it changed or the last write failed. A failed write is logged only.
     fn keep(&mut self, ledgers: LedgerSet) {
         if ledgers == self.ledgers && !self.unsaved {
             return;
@@ -59,25 +63,19 @@ impl LedgerKeeper {
         }
     }
 
-    /// Each target's last attempt.
+    /// The last attempt at each target, for the status.
     pub(super) fn targets(&self) -> Vec<TargetStatus> {
-        let target = |(place, name, record): (
-            &crate::configmap::ClusterNamespace,
-            &str,
-            &crate::configmap::apply::LastAttempt,
-        )| {
-            TargetStatus {
-                cluster: place.cluster.clone(),
-                namespace: place.namespace.clone(),
-                name: name.to_owned(),
-                revision: record.revision.clone(),
-                digest: record.digest.clone(),
-                at: record.at,
-                outcome: record.outcome.clone(),
-                error: record.error.clone(),
-            }
-        };
-        self.ledgers.records().map(target).collect()
+        let records = self.ledgers.records().map(|(place, name, record)| TargetStatus {
+            cluster: place.cluster.clone(),
+            namespace: place.namespace.clone(),
+            name: name.to_owned(),
+            revision: record.revision.clone(),
+            digest: record.digest.clone(),
+            at: record.at,
+            outcome: record.outcome.clone(),
+            error: record.error.clone(),
+        });
+        records.collect()
     }
 }
 

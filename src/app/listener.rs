@@ -1,4 +1,4 @@
-//! What is served over HTTP, from before there is a root to its end.
+//! Starts the HTTP listener (probes, metrics, status, webhook) and serves until the process drains.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,8 +13,9 @@ use crate::phase::Status;
 use crate::telemetry::metrics::Metrics;
 use crate::{admin, human};
 
-/// Answers before there is anything to show: opening the root may take as long as --lock-wait allows.
-pub(super) fn answer(
+/// Starts serving in the background. Called before the root is opened, which may take as long as `--lock-wait` allows:
+/// probes are answered meanwhile.
+pub(super) fn start(
     runtime: &Runtime,
     listener: admin::Listener,
     settings: &Settings,
@@ -37,6 +38,7 @@ pub(super) fn answer(
     runtime.spawn(serve(listener, state, draining.clone()));
 }
 
+/// A registry with treeswap's metrics; empty if metrics are turned off (`--http-metrics=false`).
 pub(super) fn registry(metrics: &Metrics, shown: bool) -> Arc<Mutex<Registry>> {
     let mut registry = Registry::with_prefix("treeswap");
     if shown {
@@ -45,7 +47,8 @@ pub(super) fn registry(metrics: &Metrics, shown: bool) -> Arc<Mutex<Registry>> {
     Arc::new(Mutex::new(registry))
 }
 
-/// A listener that fails takes nothing else down: what is published matters more.
+/// Serves until the process drains. A listener that fails is logged and takes nothing else down: publishing matters
+/// more.
 pub(super) async fn serve(listener: admin::Listener, state: admin::State, draining: CancellationToken) {
     if let Err(error) = listener.serve(state, draining).await {
         error!(name: "listener_ended", error = human::one_line(&error), "the listener ended; syncing goes on");

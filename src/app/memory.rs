@@ -1,6 +1,6 @@
-//! What the memory limit has room for. A process that uses more than its limit is killed, so what is too large is
-//! refused instead: a plan with more values than fit, and, where the root is in memory and counts as the container's
-//! that wrote it, a revision with more files.
+//! Derives ceilings from the container's memory limit. The kernel kills a process that exceeds the limit, so work that
+//! does not fit is refused instead: a plan of ConfigMaps whose values are too large and, where the root is on tmpfs
+//! (whose pages are charged to the container that wrote them), a revision whose files are too large.
 
 use rustix::process::{Resource, getrlimit};
 
@@ -8,31 +8,32 @@ use crate::config::Settings;
 use crate::fsx::is_in_memory;
 use crate::human;
 
-/// What the process itself may need beside what it keeps: docs/sizing.md, "Memory".
-const OWN: u64 = 128 << 20;
+/// Bytes of memory reserved for the process itself: docs/sizing.md, "Memory".
+const RESERVED: u64 = 128 << 20;
 
-/// Where a container sees its own limit: cgroup version 2, then 1.
-const LIMITS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+/// The files in which a container sees its own memory limit: cgroup version 2, then version 1.
+const LIMIT_FILES: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
 
-/// Version 1 has a number for no limit, too, and no machine has so much.
-const NONE: u64 = 1 << 60;
+/// Cgroup version 1 writes "no limit" as a huge number; from this many bytes on a limit counts as none.
+const UNLIMITED: u64 = 1 << 60;
 
-/// The container's limit.
-fn of_container() -> Option<u64> {
-    let limit = LIMITS.iter().find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok());
-    limit.filter(|bytes| *bytes < NONE)
+/// The container's memory limit in bytes; `None` if it has none or cannot be read.
+fn container_limit() -> Option<u64> {
+    let limit = LIMIT_FILES.iter().find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok());
+    limit.filter(|bytes| *bytes < UNLIMITED)
 }
 
-/// Bytes of memory for the keys and values of one plan, where the container or the process itself (`ulimit -d`) has a
-/// limit. The last plan is held while the next one is made.
+/// The ceiling in bytes on the keys and values of one plan; `None` if neither the container nor the process (`ulimit
+/// -d`) has a memory limit. A third of what is left, because the last plan is held while the next one is made.
 pub fn of_plan() -> Option<u64> {
-    let limit = of_container().into_iter().chain(getrlimit(Resource::Data).current).min()?;
-    Some(limit.saturating_sub(OWN.min(limit / 2)) / 3)
+    let limit = container_limit().into_iter().chain(getrlimit(Resource::Data).current).min()?;
+    Some(limit.saturating_sub(RESERVED.min(limit / 2)) / 3)
 }
 
-/// Lowers the ceilings to what there is memory for; in words, if any was higher. Blocking.
+/// Lowers `--max-bytes`, `--max-mirror-bytes` and `--max-fetch-bytes` to what the container has memory for, where root
+/// or mirror are in memory. Returns a warning that names the lowered ceilings, if there are any. Blocking.
 pub(super) fn bound(settings: &mut Settings) -> Option<String> {
-    let limit = of_container()?;
+    let limit = container_limit()?;
     let root = is_in_memory(&settings.store.root);
     let mirror = is_in_memory(&settings.mirror.dir);
     let (for_root, for_mirror) = shares(limit);
@@ -58,9 +59,9 @@ pub(super) fn bound(settings: &mut Settings) -> Option<String> {
     })
 }
 
-/// Of the container's limit: what generations and what the mirror may take, as three quarters and one quarter.
+/// Splits the container's limit, less what is reserved: three quarters for generations, one quarter for the mirror.
 fn shares(limit: u64) -> (u64, u64) {
-    let room = limit - OWN.min(limit / 2);
+    let room = limit - RESERVED.min(limit / 2);
     (room - room / 4, room / 4)
 }
 

@@ -1,10 +1,11 @@
-//! What the configuration names and is not there: said at the start, not only at the first publication or webhook. It
-//! may come yet, so it is no error.
+//! Warns at the start about hook programs and webhook secrets that the configuration names and that do not exist,
+//! instead of at the first publication or webhook only. They may be created later, so this is no error.
 
 use crate::admin;
 use crate::config::Settings;
 
-/// A line for each. Blocking, within seconds even where a file system hangs.
+/// One warning per hook program or secret file that is missing. Blocks, but only for seconds even if a file system
+/// hangs.
 pub fn missing(settings: &Settings) -> Vec<String> {
     let hooks = [
         ("exechook-command", &settings.hooks.exec),

@@ -1,8 +1,10 @@
-//! `treeswap sync` with a root and rules: what the root has published is brought to the clusters, too.
+//! `treeswap sync` with a root and rules: every revision that is published in the root is also delivered to the
+//! clusters.
 //!
-//! The root comes first. It asks the remote, fetches and publishes as if there were no rules; a delivery begins when it
-//! has another revision, and each question of a delivery is an attempt of the root's ([`Newest`]), so that there is one
-//! mirror and one conversation with the remote. Nothing of the root's waits for a cluster.
+//! The root comes first. Its sync loop polls, fetches and publishes as if there were no rules. A delivery begins when
+//! the root has a new revision; when the delivery needs the remote's newest revision, it triggers an attempt of the
+//! sync loop ([`Newest`]), so that there is one mirror and one connection to the remote. The root never waits for a
+//! cluster.
 
 use std::sync::Arc;
 
@@ -10,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Rules;
-use super::rules_only::{DENIED, DeliveryReporter, LIMIT};
+use super::rules_only::{DeliveryReporter, rhythm};
 use crate::deliver::{self, LoopEvent, Rhythm};
 use crate::mirror::Objects;
 use crate::phase::Trigger;
@@ -18,55 +20,47 @@ use crate::phase::machine::Timing;
 use crate::sources::{Newest, Published};
 use crate::sync::Sync;
 
-/// Deliveries beside a root.
-pub(super) struct Beside {
+/// The delivery loop that runs beside the sync loop of a root.
+pub(super) struct RootDelivery {
     rules: Rules,
     source: Arc<Published>,
     newest: Newest,
     rhythm: Rhythm,
-    teller: DeliveryReporter,
+    reporter: DeliveryReporter,
 }
 
-impl Beside {
+impl RootDelivery {
+    /// A delivery loop for what `sync` publishes; `objects` reads its mirror, and `pace` is the sync loop's timing.
     pub(super) fn new(
         rules: Rules,
         objects: Objects,
         sync: &Sync,
         pace: Timing,
-        teller: DeliveryReporter,
+        reporter: DeliveryReporter,
     ) -> Self {
         let newest = sync.newest();
-        let rhythm = Rhythm {
-            period: None,
-            min_interval: pace.min_interval,
-            resync: rules.resync,
-            denied: DENIED,
-            backoff: pace.backoff,
-            jitter: pace.jitter,
-            limit: LIMIT,
-            once: false,
-        };
+        let rhythm = rhythm(&rules, pace);
         let source = Published::new(newest.clone(), sync.history(), objects, rules.planner.clone());
         let source = Arc::new(source);
-        Self { rules, source, newest, rhythm, teller }
+        Self { rules, source, newest, rhythm, reporter }
     }
 
-    /// Delivers until the end is asked for.
+    /// Delivers until `ending` is cancelled.
     pub(super) async fn run(self, ending: CancellationToken) {
-        let Self { rules, source, mut newest, rhythm, mut teller } = self;
+        let Self { rules, source, mut newest, rhythm, mut reporter } = self;
         let (send, mut asked) = mpsc::channel(1);
         let clusters = &rules.clusters;
         let options = &rules.options;
-        let tell = |turn: LoopEvent<'_>| teller.report(&turn);
+        let tell = |event: LoopEvent<'_>| reporter.report(&event);
         let news = async {
             while newest.changed().await.is_some() {
-                let _ = send.try_send(Trigger::Delivery); // one that was not looked at yet stands for all that follow
+                let _ = send.try_send(Trigger::Delivery); // full: the pending trigger covers this revision, too
             }
         };
         let deliveries = deliver::follow(source, clusters, options, &rhythm, &mut asked, &ending, tell);
         tokio::select! {
             _ = deliveries => {}
-            // Without a sync there is nothing to wait for but the end.
+            // After the sync loop has ended there are no more revisions, and only `ending` ends the deliveries.
             () = async { news.await; std::future::pending().await } => {}
         }
     }

@@ -1,4 +1,7 @@
-//! `treeswap sync` with rules: every new revision's ConfigMaps, brought to their clusters.
+//! `treeswap sync` with rules and without a root: every new revision's ConfigMaps are delivered to their clusters.
+//!
+//! [`run`] is the whole command. [`DeliveryReporter`] records what the delivery loop does in the log, the status, the
+//! metrics and the ledger; the delivery loop beside a root uses it, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,63 +15,73 @@ use tracing::{error, info, warn};
 use super::delayed_trigger::{requesting, spread};
 use super::ledger::LedgerKeeper;
 use super::listener::{registry, serve};
-use super::signals::Signals;
-use super::{Error, starting, system};
+use super::{Error, listen_for_signals, starting, system};
 use crate::cluster::Clusters;
 use crate::config::Settings;
 use crate::deliver::{self, LoopEvent, Report, Rhythm};
 use crate::desired::Planner;
+use crate::phase::machine::Timing;
 use crate::phase::{Applied, Attempt, LastAnswer, Outcome, SourceStatus, Status, Trigger};
 use crate::repeats::{Repeats, suppressed};
 use crate::sources::{Remote, Requests, SetOptions, SourceError, Upstream};
 use crate::telemetry::metrics::{Metrics, ResultLabel, Shown, SourceLabel};
-use crate::{admin, clock, human, shutdown};
+use crate::{admin, clock, human};
 
-/// How long one delivery may take: what `treeswap apply` allows itself.
-pub(super) const LIMIT: Duration = Duration::from_secs(15 * 60);
+/// The time limit of one delivery; also the default of `treeswap apply --timeout`.
+const DELIVERY_LIMIT: Duration = Duration::from_secs(15 * 60);
 
-/// From one try to the next of what an operator has to repair in a cluster.
-pub(super) const DENIED: Duration = Duration::from_secs(60);
+/// Pause before a write is tried again that a cluster denied, which an operator has to repair.
+const DENIED_RETRY: Duration = Duration::from_secs(60);
 
-/// Beyond what the loop promised, before it counts as hanging.
-const SLACK: Duration = Duration::from_secs(60);
+/// How long after its announced next report the loop counts as hanging.
+const LIVENESS_SLACK: Duration = Duration::from_secs(60);
 
-/// What the status lists of what is not right.
-const MOST_OPEN: usize = 100;
+/// At most this many failed targets are listed in the status and in the log.
+const MAX_LISTED: usize = 100;
 
-/// What is delivered, to whom, and how.
+/// The rules of ConfigMaps and the clusters that they are applied to.
 pub struct Rules {
-    /// The clusters.
+    /// The clusters that the rules name.
     pub clusters: Clusters,
-    /// What may be done there.
+    /// What a delivery may do there.
     pub options: deliver::Options,
-    /// What a revision asks for.
+    /// Computes the desired state of a revision.
     pub planner: Planner,
-    /// From one look at everything to the next.
+    /// The period after which all targets are compared again although nothing changed.
     pub resync: Duration,
 }
 
-/// Runs until the process drains, or once.
+/// When deliveries beside a root run: without polling, and until the process drains.
+pub(super) fn rhythm(rules: &Rules, pace: Timing) -> Rhythm {
+    Rhythm {
+        period: None,
+        min_interval: pace.min_interval,
+        resync: rules.resync,
+        denied: DENIED_RETRY,
+        backoff: pace.backoff,
+        jitter: pace.jitter,
+        limit: DELIVERY_LIMIT,
+        once: false,
+    }
+}
+
+/// Delivers until the process drains, which returns `None`, or once with `--one-time`, which returns the report.
 pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Result<Option<Report>, Error> {
     let once = settings.sync.one_time;
-    let (draining, signals) = {
-        let _inside = runtime.enter();
-        let signals = Signals::listen(settings.signal).map_err(system("listen for signals"))?;
-        (shutdown::listen(u8::from(once)).map_err(system("listen for signals"))?, signals)
-    };
+    let (draining, signals) = listen_for_signals(runtime, &settings)?;
     let listener = settings.admin.clone().map(|options| runtime.block_on(admin::Listener::bind(options)));
     let listener = listener.transpose()?;
     let metrics = Metrics::default();
     metrics.sandbox(settings.mirror.sandbox.parts());
     let (status, shown) = watch::channel(starting("the first delivery is under way".to_owned()));
     let (send, mut asked) = mpsc::channel(1);
-    let counted = metrics.clone();
-    // One request that was not looked at yet stands for all that follow.
+    let triggers = metrics.triggers.clone();
+    // The channel holds one trigger: while it is pending, it covers all that follow.
     let ask = move |trigger: Trigger| {
-        counted.triggers.get_or_create(&SourceLabel { source: trigger.word() }).inc();
+        triggers.get_or_create(&SourceLabel { source: trigger.word() }).inc();
         let _ = send.try_send(trigger);
     };
-    let again = ask.clone();
+    let ask_for_source = ask.clone();
     let requests = Requests::default();
     let ask = spread(runtime.handle(), settings.trigger_spread, &metrics, Arc::new(ask));
     let ask = requesting(&requests, ask);
@@ -81,7 +94,7 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
     let sources = settings.sources.map(|sources| SetOptions { rules: true, root: false, ..sources });
     let mut upstream = Upstream::open(settings.mirror, sources)?;
     upstream.obeys(requests);
-    upstream.on_answer(move || again(Trigger::Source));
+    upstream.on_answer(move || ask_for_source(Trigger::Source));
     status.send_modify(|status| {
         status.remote = upstream.remote();
         status.heard = LastAnswer::not_yet();
@@ -90,27 +103,18 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
     let options = rules.options.clone().naming(upstream.repository().as_deref());
     let source = Arc::new(Remote::new(upstream, rules.planner.clone()).map_err(system("start a thread"))?);
     let pace = settings.sync.pace;
-    let rhythm = Rhythm {
-        period: Some(pace.period),
-        min_interval: pace.min_interval,
-        resync: rules.resync,
-        denied: DENIED,
-        backoff: pace.backoff,
-        jitter: pace.jitter,
-        limit: LIMIT,
-        once,
-    };
-    let mut teller = DeliveryReporter {
+    let rhythm = Rhythm { period: Some(pace.period), once, ..rhythm(rules, pace) };
+    let mut reporter = DeliveryReporter {
         beside: false,
         ..DeliveryReporter::with_root(status, metrics, LedgerKeeper::default(), &rules.clusters)
     };
     runtime.block_on(async {
         signals.ask(move |trigger| ask(trigger, &[]));
         let clusters = &rules.clusters;
-        let rows = Arc::clone(&source);
-        let tell = |turn: LoopEvent<'_>| {
-            teller.sources(rows.rows());
-            teller.report(&turn);
+        let remote = Arc::clone(&source);
+        let tell = |event: LoopEvent<'_>| {
+            reporter.sources(remote.rows());
+            reporter.report(&event);
         };
         let end = deliver::follow(source, clusters, &options, &rhythm, &mut asked, &draining, tell).await;
         match end {
@@ -125,22 +129,25 @@ pub(super) fn run(runtime: &Runtime, settings: Settings, rules: &Rules) -> Resul
     })
 }
 
-/// Tells the log, the status and the metrics.
+/// Records the events of the delivery loop in the log, the status, the metrics and the ledger.
 pub(super) struct DeliveryReporter {
-    /// There is a root, which has its own part of the status; what is delivered beside it has another.
+    /// Whether deliveries run beside a root. The root's sync loop then owns the attempts, the success and the liveness
+    /// in the status, and a delivery only records its own part.
     beside: bool,
     status: watch::Sender<Status>,
     metrics: Metrics,
+    /// The attempt that runs now: its trigger, and when it began.
     began: Option<(Trigger, Timestamp, std::time::Instant)>,
+    /// Limits how often a lasting failure is logged.
     failing: Repeats,
-    /// What was noted of the delivery before.
+    /// The notes of the previous delivery, which are not logged again.
     noted: Vec<String>,
     shown: Shown,
     ledger: LedgerKeeper,
 }
 
 impl DeliveryReporter {
-    /// Of what is delivered beside a root.
+    /// A reporter for deliveries beside a root.
     pub(super) fn with_root(
         status: watch::Sender<Status>,
         metrics: Metrics,
@@ -160,20 +167,21 @@ impl DeliveryReporter {
         }
     }
 
-    /// How each of several sources is.
+    /// Records the state of each source.
     pub(super) fn sources(&self, rows: Vec<SourceStatus>) {
         self.metrics.sources(rows.iter().map(|source| (source.name.as_str(), source.error.is_some())));
         self.status.send_modify(|status| status.sources = rows);
     }
 
-    pub(super) fn report(&mut self, turn: &LoopEvent<'_>) {
-        if !self.beside && matches!(turn, LoopEvent::Unchanged { .. } | LoopEvent::Delivered(_)) {
+    /// Records one event of the delivery loop.
+    pub(super) fn report(&mut self, event: &LoopEvent<'_>) {
+        if !self.beside && matches!(event, LoopEvent::Unchanged { .. } | LoopEvent::Delivered(_)) {
             self.status.send_modify(|status| status.heard = LastAnswer::now());
         }
-        match turn {
+        match event {
             LoopEvent::Begins(trigger) => {
                 self.began = Some((*trigger, Timestamp::now(), std::time::Instant::now()));
-                self.expect_report_within(LIMIT);
+                self.expect_report_within(DELIVERY_LIMIT);
             }
             LoopEvent::Unchanged { success } => self.ended(Outcome::Unchanged, *success, None, Vec::new()),
             LoopEvent::Delivered(report) => self.delivered(report),
@@ -188,16 +196,18 @@ impl DeliveryReporter {
         }
     }
 
-    /// The loop will be heard of again.
+    /// Moves the liveness deadline: the loop counts as hanging if it reports nothing within this time and the slack.
     fn expect_report_within(&self, within: Duration) {
         if self.beside {
             return;
         }
-        let until = clock::now().boottime.saturating_add(within).saturating_add(SLACK);
+        let until = clock::now().boottime.saturating_add(within).saturating_add(LIVENESS_SLACK);
         let until = u64::try_from(until.as_millis()).unwrap_or(u64::MAX);
         self.status.send_modify(|status| status.alive_until_ms = until);
     }
 
+    /// Records a delivery that reached the clusters, whatever its outcome.
+    /// Records a delivery that reached the clusters, whatever its outcome.
     fn delivered(&mut self, report: &Report) {
         let counts = report.counts();
         let words: Vec<String> = counts.iter().map(|(outcome, count)| format!("{count} {outcome}")).collect();
@@ -232,7 +242,7 @@ impl DeliveryReporter {
             (None, false) => tracing::debug!(%revision, "{summary}"),
             (Some(_), _) => {
                 if let Some(times) = self.failing.should_log(&wrong.join("\n")) {
-                    wrong.iter().take(MOST_OPEN).for_each(|line| error!("{line}"));
+                    wrong.iter().take(MAX_LISTED).for_each(|line| error!("{line}"));
                     hints.iter().for_each(|hint| info!("hint: {hint}"));
                     warn!(%revision, "{summary}{}", suppressed(times));
                 }
@@ -240,7 +250,7 @@ impl DeliveryReporter {
         }
         report.notes.iter().filter(|note| !self.noted.contains(note)).for_each(|note| warn!("{note}"));
         self.noted.clone_from(&report.notes);
-        // A file is written, and others of this thread need not wait for it.
+        // The ledger's file is written: other tasks of this worker thread must not wait for it.
         tokio::task::block_in_place(|| self.ledger.note(report));
         self.fill_status(report, &wrong);
         let outcome = match (wrong.is_empty(), report.differs()) {
@@ -251,16 +261,17 @@ impl DeliveryReporter {
         self.ended(outcome, outcome != Outcome::Failed, wrong.first().cloned(), hints);
     }
 
+    /// Shows a delivery in the status; `wrong` describes its failed targets.
     fn fill_status(&self, report: &Report, wrong: &[String]) {
         let at = Timestamp::now();
-        let mut right: BTreeMap<&str, bool> = BTreeMap::new();
+        let mut in_sync: BTreeMap<&str, bool> = BTreeMap::new();
         for target in &report.targets {
-            *right.entry(&target.cluster).or_insert(true) &= target.outcome.is_success();
+            *in_sync.entry(&target.cluster).or_insert(true) &= target.outcome.is_success();
         }
         self.status.send_modify(|status| {
             let (mut clusters, mut totals) =
                 status.applied.take().map(|before| (before.clusters, before.totals)).unwrap_or_default();
-            for (cluster, _) in right.iter().filter(|(_, right)| **right) {
+            for (cluster, _) in in_sync.iter().filter(|(_, in_sync)| **in_sync) {
                 clusters.insert((*cluster).to_owned(), at);
             }
             let targets: BTreeMap<String, u64> =
@@ -268,19 +279,21 @@ impl DeliveryReporter {
             for (outcome, count) in &targets {
                 *totals.entry(outcome.clone()).or_default() += count;
             }
-            let open = wrong.iter().take(MOST_OPEN).cloned().collect();
+            let open = wrong.iter().take(MAX_LISTED).cloned().collect();
             let revision = report.revision;
             status.targets = self.ledger.targets();
             status.applied = Some(Applied { revision, at, targets, totals, open, clusters });
             if self.beside {
                 return;
             }
-            // As with a root: once there is something to serve, an outage does not turn readiness.
+            // As with a root, an outage after the first success does not make the process unready.
             status.ready |= report.is_success();
             status.starting = None;
         });
     }
 
+    /// Records an attempt that failed before it reached any cluster.
+    /// Records an attempt that failed before it reached any cluster.
     fn failed(&mut self, error: &SourceError) {
         self.metrics.error("apply", if error.transient { "transient" } else { "permanent" });
         let what = human::one_line(error);
@@ -291,7 +304,7 @@ impl DeliveryReporter {
         self.ended(Outcome::Failed, false, Some(what), error.hints.clone());
     }
 
-    /// An attempt ended. One that found nothing new is a success only if what it found settled was one.
+    /// Records the end of an attempt. An unchanged revision is a success only if its last delivery was one (`success`).
     fn ended(&mut self, outcome: Outcome, success: bool, error: Option<String>, hints: Vec<String>) {
         let Some((trigger, at, since)) = self.began.take() else { return };
         if success {
@@ -300,7 +313,7 @@ impl DeliveryReporter {
         let duration_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
         let attempt = Attempt { at, trigger, outcome, duration_ms, error, hints };
         if self.beside {
-            // What stands failed is still to be seen.
+            // An unchanged revision whose delivery failed must not hide that failure.
             if success || outcome == Outcome::Failed {
                 self.status.send_modify(|status| status.last_delivery = Some(attempt));
             }
@@ -393,15 +406,15 @@ mod tests {
         let (status, shown) = watch::channel(Status::default());
         let beside =
             DeliveryReporter::with_root(status, Metrics::default(), LedgerKeeper::default(), &clusters);
-        let mut teller = DeliveryReporter { beside: false, ..beside };
+        let mut reporter = DeliveryReporter { beside: false, ..beside };
         let ending = CancellationToken::new();
         let (_ask, mut asked) = mpsc::channel(1);
         let mut polls = 0;
         let mut failures = Vec::new();
-        let tell = |turn: LoopEvent<'_>| {
-            teller.report(&turn);
-            polls += u32::from(matches!(turn, LoopEvent::Unchanged { .. }));
-            if matches!(turn, LoopEvent::Waits(_)) {
+        let tell = |event: LoopEvent<'_>| {
+            reporter.report(&event);
+            polls += u32::from(matches!(event, LoopEvent::Unchanged { .. }));
+            if matches!(event, LoopEvent::Waits(_)) {
                 failures.push(shown.borrow().consecutive_failures);
             }
             if polls == 3 {

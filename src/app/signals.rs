@@ -1,4 +1,4 @@
-//! Signals that ask for a sync.
+//! The signals that trigger a sync attempt (`--sync-on-signal`).
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::debug;
@@ -7,30 +7,34 @@ use crate::config::signal_name;
 use crate::phase::Trigger;
 use crate::telemetry;
 
-/// Signals that ask for a sync. SIGHUP is among those listened to, whether or not it asks: it never ends the process.
+/// Handlers of the signals that trigger an attempt. SIGHUP always has a handler, whether or not it triggers: it never
+/// ends the process.
 pub(super) struct Signals {
-    asks: Option<i32>,
+    /// The number of the signal that triggers an attempt.
+    trigger: Option<i32>,
     streams: Vec<(i32, Signal)>,
 }
 
 impl Signals {
-    pub(super) fn listen(asks: Option<i32>) -> std::io::Result<Self> {
+    /// Installs the handlers; `trigger` is the number of the signal that triggers an attempt. Needs a tokio runtime.
+    pub(super) fn listen(trigger: Option<i32>) -> std::io::Result<Self> {
         let hangup = SignalKind::hangup().as_raw_value();
-        let numbers = std::iter::once(hangup).chain(asks.filter(|number| *number != hangup));
-        if let Some(number) = asks {
+        let numbers = std::iter::once(hangup).chain(trigger.filter(|number| *number != hangup));
+        if let Some(number) = trigger {
             debug!(name: "listens_for", target: telemetry::GIT_SYNC, signal = signal_name(number), "listens");
         }
         let streams = numbers.map(|number| Ok((number, signal(SignalKind::from_raw(number))?)));
-        Ok(Self { asks, streams: streams.collect::<std::io::Result<_>>()? })
+        Ok(Self { trigger, streams: streams.collect::<std::io::Result<_>>()? })
     }
 
+    /// Calls `ask` from now on whenever the trigger signal arrives.
     pub(super) fn ask(self, ask: impl Fn(Trigger) + Clone + Send + 'static) {
         for (number, mut arrivals) in self.streams {
-            let asks = self.asks == Some(number);
+            let triggers = self.trigger == Some(number);
             let ask = ask.clone();
             tokio::spawn(async move {
                 while arrivals.recv().await.is_some() {
-                    if asks {
+                    if triggers {
                         debug!(name: "signal", signal = signal_name(number), "a signal asks for a sync");
                         ask(Trigger::Signal);
                     }

@@ -1,6 +1,6 @@
-//! The Helm chart checks `options` by a schema that is made of the flags, so that a typing mistake is refused at the
-//! install instead of by a Pod. How a value is written follows from the parser of the flag (`config::patterns`); which
-//! bounds it has, from asking the flag.
+//! Generates and tests the JSON schema with which the Helm chart validates `options`, so that a typo is refused at
+//! install time instead of by a Pod. The syntax of a value follows from the type of the flag's parser
+//! (`config::patterns`); its bounds are found by trying values.
 
 use std::any::TypeId;
 use std::collections::BTreeMap;
@@ -18,11 +18,11 @@ use crate::deliver::PoolSpec;
 
 const SCHEMA: &str = "deploy/helm/treeswap/values.schema.json";
 
-/// What the chart says itself, or what is of one run by hand.
+/// Flags that the chart sets itself, or that only make sense in a manual run.
 const NOT_SYNC: [&str; 4] = ["help", "root", "http-bind", "one-time"];
 const NOT_APPLY: [&str; 5] = ["help", "tree", "revision", "force", "dry-run"];
 
-/// The command line, to be asked which values it takes.
+/// The command line, to try which values it accepts.
 struct Parser(clap::Command);
 
 impl Parser {
@@ -41,7 +41,7 @@ impl Parser {
         flags
     }
 
-    /// Whether this value is wrong, whatever else is given.
+    /// Whether the value itself is refused, whatever other flags are given.
     fn refuses(&mut self, command: &str, flag: &str, text: &str) -> bool {
         let others =
             [("repo", "https://h/x"), ("rules-in-tree", "rules.yaml"), ("owner", "team"), ("root", "/r")];
@@ -74,12 +74,12 @@ fn is<T: 'static>(arg: &Arg) -> bool {
     arg.get_value_parser().type_id() == TypeId::of::<T>()
 }
 
-/// Whether a value is any text. Then numbers are refused: YAML reads `ref: 1.10` as 1.1.
+/// Whether the flag takes any text. The schema then refuses numbers: YAML reads `ref: 1.10` as 1.1.
 fn is_text(arg: &Arg) -> bool {
     is::<String>(arg) || is::<std::path::PathBuf>(arg)
 }
 
-/// What one value of a flag may be, in YAML.
+/// The schema of one value of a flag, in YAML.
 fn value(arg: &Arg, refuses: &mut dyn FnMut(&str) -> bool) -> Value {
     let choices = arg.get_possible_values();
     let choices: Vec<&str> = choices.iter().map(clap::builder::PossibleValue::get_name).collect();
@@ -114,14 +114,12 @@ fn value(arg: &Arg, refuses: &mut dyn FnMut(&str) -> bool) -> Value {
         json!({"type": "string", "pattern": patterns::pool()})
     } else {
         assert!(is_text(arg), "{arg:?} has a parser that the schema does not know");
-        match () {
-            () if named("SIGNAL") => {
-                json!({"anyOf": [{"type": "string", "pattern": patterns::signal()}, {"enum": patterns::signals()}]})
-            }
-            () if named("URL") && refuses("example.com/x") => {
-                json!({"type": "string", "pattern": patterns::URL})
-            }
-            () => json!({"type": "string"}),
+        if named("SIGNAL") {
+            json!({"anyOf": [{"type": "string", "pattern": patterns::signal()}, {"enum": patterns::signals()}]})
+        } else if named("URL") && refuses("example.com/x") {
+            json!({"type": "string", "pattern": patterns::URL})
+        } else {
+            json!({"type": "string"})
         }
     }
 }
@@ -147,7 +145,7 @@ fn integer(refuses: &mut dyn FnMut(&str) -> bool) -> Value {
     schema
 }
 
-/// The flags of a command as a schema of the object that has them as keys.
+/// The schema of an object whose keys are the flags of a command.
 fn options(parser: &mut Parser, command: &str, without: &[&str]) -> Value {
     let flags = parser.flags(command, without).into_iter().map(|arg| {
         let name = arg.get_long().unwrap();
@@ -189,7 +187,7 @@ fn the_charts_schema_of_options_is_the_flags() {
     );
 }
 
-/// What Helm makes of the keywords that are used here.
+/// Whether a schema accepts a value; evaluates the keywords used here as Helm does.
 fn takes(schema: &Value, value: &Value, patterns: &mut BTreeMap<String, Regex>) -> bool {
     let keyword = |(name, of): (&String, &Value)| match name.as_str() {
         "type" => {
@@ -217,7 +215,7 @@ fn takes(schema: &Value, value: &Value, patterns: &mut BTreeMap<String, Regex>) 
     schema.as_object().unwrap().iter().all(keyword)
 }
 
-/// Written as they should be, and too much or too little: only the parser sees that.
+/// Values of valid syntax that are out of range, which only the parser detects.
 const OUT_OF_BOUNDS: [&str; 10] = [
     "65536",
     "4294967295",
@@ -246,16 +244,14 @@ const TEXTS: [&str; 6] = [
     "https://h/x|HTTP://h/|h/x|/a/b|ci/places:3|ci/places:0|ci/places:101|CI/places:3",
 ];
 
-/// The schema never refuses what the parser takes; and takes what the parser refuses only where it is written as
-/// it should be, or any text.
+/// The schema never refuses what the parser accepts. It accepts what the parser refuses only if the syntax is valid,
+/// or if the flag takes any text.
 #[test]
 fn the_charts_schema_and_the_flags_take_the_same_values() {
     let mut parser = Parser::new();
     let numbers = [-1.0, 0.0, 0.5, 1.0, 1.5, 10.0, 50.0, 100.0, 101.0, 65_536.0, 4_294_967_296.0, 1e9];
-    let number = |number: f64| match number.fract() == 0.0 {
-        true => json!(number as i64), // as Helm prints it
-        false => json!(number),
-    };
+    // Whole numbers are integers, as Helm prints them.
+    let number = |number: f64| if number.fract() == 0.0 { json!(number as i64) } else { json!(number) };
     let texts = TEXTS.iter().flat_map(|texts| texts.split('|')).chain(OUT_OF_BOUNDS).map(|text| json!(text));
     let values: Vec<Value> = texts.chain(numbers.map(number)).chain([json!(true), json!(false)]).collect();
     let mut took = 0;

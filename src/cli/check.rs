@@ -1,9 +1,8 @@
-//! `treeswap check`.
-
-use std::io::Write;
-use std::process::ExitCode;
+//! `treeswap check`: validates the configuration of `sync` without network access, warns about files that cannot be
+//! read, and prints the effective configuration.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use super::Exit;
 use super::flags::{self, FlagOrigins};
@@ -12,20 +11,21 @@ use crate::config::{self, Origin};
 use crate::sources::List;
 use crate::{app, detached_io, secret};
 
-/// Validates, and prints the effective configuration: flags that `sync` takes, and where each came from.
+/// Validates the configuration and prints it as flags of `sync`, each with the origin of its value.
 pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> {
     let settings = args.check(given)?;
     let listed = settings.sources.as_ref().map(config::listed).transpose()?;
     given.warnings.iter().for_each(super::warn);
-    for (flag, path) in absent(&args.sync) {
-        super::warn(format_args!("--{flag}={} cannot be read: {}", path.0.display(), path.1));
+    for (flag, path, error) in unreadable_files(&args.sync) {
+        super::warn(format_args!("--{flag}={} cannot be read: {error}", path.display()));
     }
     if let Some(list) = &listed {
         config::remarks_on(list).into_iter().for_each(super::warn);
         unreadable_credentials(list).into_iter().for_each(super::warn);
     }
     settings.remarks.iter().cloned().chain(app::missing(&settings)).for_each(super::warn);
-    settings.mirror.sandbox.check().err().into_iter().for_each(super::warn); // another machine may have it
+    // Only a warning: `sync` may run on another kernel.
+    settings.mirror.sandbox.check().err().into_iter().for_each(super::warn);
     let width = given.lines.iter().map(|line| line.to_string().chars().count()).max().unwrap_or_default();
     let mut text = String::new();
     for line in &given.lines {
@@ -42,19 +42,18 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     for (what, name) in secrets.into_iter().filter_map(|(what, found)| Some((what, found?.name))) {
         text.push_str(&format!("# {what} is {name}\n"));
     }
-    text += &listed.as_ref().map(table).unwrap_or_default();
-    // A reader that closes the pipe early (`| head`) has seen what it wanted.
-    let _ = std::io::stdout().lock().write_all(secret::redacted(&text).as_bytes());
+    text += &listed.as_ref().map(source_table).unwrap_or_default();
+    super::print(secret::redacted(&text).as_bytes());
     say!("treeswap: the configuration is valid; no network was asked");
     Ok(Exit::Done.into())
 }
 
-/// The files that sources name for their credentials and that cannot be read here and now.
+/// A warning for each credential file of a source that cannot be read by this process.
 fn unreadable_credentials(list: &List) -> Vec<String> {
     let mut found = Vec::new();
     for source in &list.sources {
         for (key, file) in source.credentials.files() {
-            if let Some(why) = unreadable(file) {
+            if let Some(why) = read_error(file) {
                 found.push(format!(
                     "source {}: {key}: {} cannot be read: {why}",
                     source.name,
@@ -66,36 +65,37 @@ fn unreadable_credentials(list: &List) -> Vec<String> {
     found
 }
 
-/// The sources, as comments: what is printed is read again as flags.
-fn table(list: &List) -> String {
+/// The sources as a table in comments, as the rest of the output can be used as flags again.
+fn source_table(list: &List) -> String {
     let top = |path: &str| if path.is_empty() { "/".to_owned() } else { path.to_owned() };
     let mut rows = vec![["source", "repo", "ref", "path", "to"].map(str::to_owned)];
     rows.extend(list.sources.iter().map(|source| {
         let repo = secret::redacted(&source.repo).into_owned();
         [source.name.clone(), repo, source.asked.clone(), top(&source.path), top(&source.to)]
     }));
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
-    let widths: Vec<usize> = (0..5).map(width).collect();
-    let line = |row: &[String; 5]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        format!("# {}", cells.collect::<Vec<_>>().join("  ")).trim_end().to_owned() + "\n"
-    };
-    rows.iter().map(line).collect()
+    super::columns(&rows, |_| false).iter().map(|line| format!("# {line}\n")).collect()
 }
 
-/// Files that cannot be read here and now, with the reason. They may be there where `sync` runs, so it is no error.
-fn absent(args: &config::Args) -> Vec<(&'static str, (PathBuf, std::io::Error))> {
-    let named = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
-    let one = [
-        ("password-file", named(&args.credentials.password_file)),
-        ("github-app-private-key-file", named(&args.credentials.github_app_private_key_file)),
-        ("ca-file", named(&args.credentials.ca_file)),
-        ("sparse-checkout-file", named(&args.source.sparse_checkout_file)),
+/// Files of flags that cannot be read by this process: flag, path and error. They may exist where `sync` runs, so this
+/// is no error.
+fn unreadable_files(args: &config::Args) -> Vec<(&'static str, PathBuf, std::io::Error)> {
+    let files = [
+        ("password-file", &args.credentials.password_file),
+        ("github-app-private-key-file", &args.credentials.github_app_private_key_file),
+        ("ca-file", &args.credentials.ca_file),
+        ("sparse-checkout-file", &args.source.sparse_checkout_file),
     ];
-    let one = one.into_iter().filter_map(|(flag, path)| Some((flag, path?)));
-    one.filter_map(|(flag, path)| Some((flag, (path.clone(), unreadable(&path)?)))).collect()
+    let given = files.into_iter().filter(|(_, path)| !path.is_empty());
+    given
+        .filter_map(|(flag, path)| {
+            let path = PathBuf::from(path);
+            let error = read_error(&path)?;
+            Some((flag, path, error))
+        })
+        .collect()
 }
 
-fn unreadable(path: &Path) -> Option<std::io::Error> {
+/// The error of opening a file for reading, if there is one.
+fn read_error(path: &Path) -> Option<std::io::Error> {
     detached_io::patiently(path, |path| std::fs::File::open(path).map(drop)).err()
 }

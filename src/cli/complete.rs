@@ -1,6 +1,5 @@
-//! `treeswap completions`: from the same tree as the help.
+//! `treeswap completions`: prints a completion script for a shell, made from clap's tree.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use super::Exit;
@@ -16,11 +15,6 @@ pub(super) struct Args {
 pub(super) fn completions(args: Args, mut tree: clap::Command) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut tree, "treeswap", &mut script);
-    print(&script)
-}
-
-fn print(bytes: &[u8]) -> anyhow::Result<ExitCode> {
-    // A reader that closes the pipe early (`| head`) has seen what it wanted.
-    let _ = std::io::stdout().lock().write_all(bytes);
+    super::print(&script);
     Ok(Exit::Done.into())
 }

@@ -1,7 +1,8 @@
-//! `treeswap demo`: the whole thing on a bundled example, narrated. Every claim it prints was checked just before.
+//! `treeswap demo`: a narrated demonstration on a bundled example. Every claim that it prints was checked just before.
 //!
-//! It runs the real binary as a sidecar on a temporary root, commits the example's releases to a local repository, and
-//! looks at the directory as a consumer would. On a terminal it tells the story; piped, it prints one line.
+//! It runs this binary as a sidecar on a temporary root, commits the example's releases to a local repository, and
+//! reads the directory as a consumer would. On a terminal it narrates each step; otherwise it prints only a summary
+//! line.
 
 use std::ffi::OsStr;
 use std::io::{IsTerminal, Write};
@@ -14,7 +15,7 @@ use anyhow::{Context, bail, ensure};
 use crate::mirror::author::{Author, Content};
 use crate::pin::{self, Pin};
 
-/// A path of the example with its content and whether it is executable.
+/// A file of the example: path, content, and whether it is executable.
 type File = (&'static str, &'static str, bool);
 
 macro_rules! release {
@@ -34,11 +35,11 @@ const RELEASES: [&[File]; 3] = [
              "scheduler/jobs/weekly.yaml", "ci/acme/shop/acme-shop-main.yaml"),
 ];
 
-/// Longest wait for anything the demonstration expects; a loaded machine is slow, not broken.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Short, so that a reap is seen within the demonstration; a service would keep the default.
+/// Time limit for each expected event. Generous, because a loaded machine is slow and not broken.
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
+/// The grace period; short, so that a generation is reaped within the demonstration.
 const GRACE: Duration = Duration::from_secs(1);
-/// The second source's file.
+/// Where the file of the second source is published.
 const TEAM_FILE: &str = "scheduler/team/backup.yaml";
 
 /// Options of `treeswap demo`.
@@ -53,11 +54,11 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let temporary =
         tempfile::Builder::new().prefix("treeswap-demo-").tempdir().context("make a temporary directory")?;
-    let mut stage = Stage::set(temporary.path())?;
+    let mut stage = Stage::new(temporary.path())?;
     let began = Instant::now();
-    let told = stage.play();
+    let played = stage.play();
     drop(stage);
-    let swaps = told?;
+    let swaps = played?;
     println!(
         "demo: {swaps} releases published and read whole, 1 hostile commit refused, 1 pin kept and released, \
          1 second source joined, {:.1}s",
@@ -76,7 +77,8 @@ struct Stage {
     log: PathBuf,
     author: Author,
     sidecar: Option<Child>,
-    aloud: bool,
+    /// Whether stdout is a terminal, on which the steps are narrated.
+    narrated: bool,
 }
 
 impl Drop for Stage {
@@ -89,21 +91,21 @@ impl Drop for Stage {
 }
 
 impl Stage {
-    fn set(at: &Path) -> anyhow::Result<Self> {
+    /// Makes an empty repository in the directory `at`.
+    fn new(at: &Path) -> anyhow::Result<Self> {
         let repository = at.join("config.git");
         let author = Author::init(&repository)?;
-        let aloud = std::io::stdout().is_terminal();
         Ok(Self {
             repository,
             root: at.join("config"),
             log: at.join("treeswap.log"),
             author,
             sidecar: None,
-            aloud,
+            narrated: std::io::stdout().is_terminal(),
         })
     }
 
-    /// Tells the story; returns how many releases were published.
+    /// Runs all steps; returns how many releases were published.
     fn play(&mut self) -> anyhow::Result<usize> {
         self.say("A git repository with release 1 of a small configuration, and treeswap following it:");
         self.commit(1, &[])?;
@@ -144,12 +146,12 @@ impl Stage {
         self.wait("release 1 to be reaped", |_| Ok(!gone.exists()))?;
         self.show_root()?;
         self.stop()?;
-        self.join()?;
+        self.add_second_source()?;
         Ok(RELEASES.len())
     }
 
-    /// A second repository's files join those of the first, in one tree.
-    fn join(&mut self) -> anyhow::Result<()> {
+    /// Adds a second repository, whose files are published together with those of the first.
+    fn add_second_source(&mut self) -> anyhow::Result<()> {
         self.say("A team has its jobs in a repository of its own. A file lists both, and treeswap goes on with it, on the same root:");
         let team = self.root.with_file_name("team.git");
         let jobs = Author::init(&team)?;
@@ -184,7 +186,7 @@ impl Stage {
         self.stop()
     }
 
-    /// Commits a release of the example, with extra paths.
+    /// Commits a release of the example and the extra paths.
     fn commit(&self, release: usize, extra: &[(&str, Content<'_>)]) -> anyhow::Result<()> {
         let mut paths: Vec<(&str, Content<'_>)> = RELEASES[release - 1]
             .iter()
@@ -202,7 +204,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Starts the sidecar, this very binary, as a user would.
+    /// Starts this binary as the sidecar.
     fn start(&mut self, follow: &[&OsStr]) -> anyhow::Result<()> {
         let log = fs_err::File::create(&self.log)?.into_parts().0;
         let mut command = Command::new(std::env::current_exe().context("find this program")?);
@@ -214,7 +216,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Ends the sidecar as a kubelet would, and checks that it ends well.
+    /// Ends the sidecar with SIGTERM, as a kubelet does, and checks its exit code.
     fn stop(&mut self) -> anyhow::Result<()> {
         let Some(mut sidecar) = self.sidecar.take() else { return Ok(()) };
         if let Some(pid) = rustix::process::Pid::from_raw(sidecar.id().cast_signed()) {
@@ -225,7 +227,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Whether what is published is exactly this release, complete.
+    /// Whether the published generation is this release. Fails if it is and is not complete.
     fn published(&self, release: &str) -> anyhow::Result<bool> {
         let pin = match Pin::take(&self.root, &pin::Options::default()) {
             Err(pin::Error::NoGeneration { .. }) => return Ok(false),
@@ -238,12 +240,12 @@ impl Stage {
         Ok(true)
     }
 
-    /// Whether the sidecar's log says this yet.
+    /// Whether the sidecar's log contains these words yet.
     fn logged(&self, words: &str) -> anyhow::Result<bool> {
         Ok(fs_err::read_to_string(&self.log)?.contains(words))
     }
 
-    /// What `treeswap status` says of the root.
+    /// Shows and returns the output of `treeswap status`.
     fn status(&self) -> anyhow::Result<String> {
         let this = std::env::current_exe().context("find this program")?;
         let output = Command::new(this).env_clear().arg("status").arg(&self.root).output()?;
@@ -252,21 +254,24 @@ impl Stage {
         Ok(text)
     }
 
-    /// Waits until something is so; on a terminal a spinner says for what.
-    fn wait(&mut self, what: &str, so: impl Fn(&Self) -> anyhow::Result<bool>) -> anyhow::Result<()> {
-        let spinner =
-            if self.aloud { indicatif::ProgressBar::new_spinner() } else { indicatif::ProgressBar::hidden() };
+    /// Waits until a condition holds, with a spinner on a terminal. `what` names it.
+    fn wait(&mut self, what: &str, holds: impl Fn(&Self) -> anyhow::Result<bool>) -> anyhow::Result<()> {
+        let spinner = if self.narrated {
+            indicatif::ProgressBar::new_spinner()
+        } else {
+            indicatif::ProgressBar::hidden()
+        };
         spinner.set_message(format!("waiting for {what}"));
         spinner.enable_steady_tick(Duration::from_millis(80));
         let began = Instant::now();
-        while !so(self)? {
+        while !holds(self)? {
             if let Some(status) = self.sidecar.as_mut().and_then(|sidecar| sidecar.try_wait().ok().flatten())
             {
                 bail!("the sidecar ended with {status}; it said:\n{}", fs_err::read_to_string(&self.log)?);
             }
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > WAIT_LIMIT {
                 bail!(
-                    "waited {PATIENCE:?} for {what}; the sidecar said:\n{}",
+                    "waited {WAIT_LIMIT:?} for {what}; the sidecar said:\n{}",
                     fs_err::read_to_string(&self.log)?
                 );
             }
@@ -291,22 +296,24 @@ impl Stage {
         Ok(())
     }
 
+    /// Narrates a step, on a terminal.
     fn say(&self, words: &str) {
-        if self.aloud {
+        if self.narrated {
             println!("\n{words}");
-            std::thread::sleep(Duration::from_millis(700)); // to be read along
+            std::thread::sleep(Duration::from_millis(700)); // time to read it
         }
     }
 
+    /// Shows a line of output, on a terminal.
     fn show(&self, line: &str) {
-        if self.aloud {
+        if self.narrated {
             println!("    {line}");
             let _ = std::io::stdout().flush();
         }
     }
 }
 
-/// Whether a directory holds exactly the files of a release, and these.
+/// Whether a directory has exactly the files of a release and the files `more`.
 fn complete(directory: &Path, release: &str, more: &[&str]) -> anyhow::Result<bool> {
     let number: usize = release.parse().context("a release's number")?;
     let files = RELEASES[number - 1];

@@ -1,25 +1,26 @@
-//! What `sync` and `check` share: how the flags were given, and the step to valid settings.
+//! The origin of a command's flags (flag, variable or default), and the step from flags to valid settings. Shared by
+//! the commands that read a repository.
 
 use clap::ArgMatches;
 
 use crate::config::gitsync::Call;
 use crate::config::{self, Line, Origin, Origins, Settings};
 
-/// How the flags were given.
+/// The flags of a command, as far as their origin matters.
 pub(super) struct FlagOrigins {
     origins: Origins,
-    /// Each flag that was given another value than its default, and the heading that it has in the help.
+    /// Name and help heading of each flag whose value differs from its default.
     flags: Vec<(String, String)>,
-    /// Secrets that only variables hold.
+    /// Secrets that only variables can hold.
     hidden: config::Hidden,
-    /// The configuration as flags, safe to show.
+    /// The effective configuration as flags, with secrets replaced.
     pub(super) lines: Vec<Line>,
-    /// Variables that look like ours and have no effect.
+    /// Warnings about variables that have one of our prefixes and no effect.
     pub(super) warnings: Vec<String>,
 }
 
 impl FlagOrigins {
-    /// Of the subcommand that was called.
+    /// The origins for the subcommand that was called.
     pub(super) fn of(tree: &clap::Command, matches: &ArgMatches) -> Self {
         let called =
             matches.subcommand().and_then(|(name, matches)| Some((tree.find_subcommand(name)?, matches)));
@@ -35,7 +36,7 @@ impl FlagOrigins {
         Self::with(Origins::of(command, matches), hidden(), command, matches)
     }
 
-    /// Of a command line that was git-sync's.
+    /// The origins for a command line of git-sync.
     pub(super) fn of_git_sync(call: Call, command: &clap::Command, matches: &ArgMatches) -> Self {
         let given = call.settings.into_iter().map(|given| (given.flag, given.origin));
         Self::with(Origins::of(command, matches).as_git_sync(given), call.hidden, command, matches)
@@ -48,7 +49,8 @@ impl FlagOrigins {
             let name = arg.get_long()?;
             let heading = arg.get_help_heading().unwrap_or_default();
             let values = matches.try_get_raw(arg.get_id().as_str()).ok()??;
-            // What `check` prints is every flag, and means the same as what was given to it.
+            // A flag that is given with its default value does not count: `check` prints every flag, and its output
+            // must mean the same as its input.
             let defaults = arg.get_default_values().iter().map(|value| value.as_os_str());
             let is_default = Iterator::eq(values, defaults);
             let given = *origins.get(name) != Origin::Default && !is_default;
@@ -58,14 +60,14 @@ impl FlagOrigins {
         Self { lines: config::lines(command, matches, &origins), flags, warnings, hidden, origins }
     }
 
-    /// Refuses flags that have no effect without `other`, which is absent. Which those are, `idle` says by their name
-    /// and heading.
-    pub(super) fn without(
+    /// Refuses given flags that have no effect because the flag `other` is absent. `needs_other` selects them by name
+    /// and help heading.
+    pub(super) fn refuse_without(
         &self,
         other: &str,
-        idle: impl Fn(&str, &str) -> bool,
+        needs_other: impl Fn(&str, &str) -> bool,
     ) -> Result<(), config::Error> {
-        match self.flags.iter().find(|(flag, heading)| idle(flag, heading)) {
+        match self.flags.iter().find(|(flag, heading)| needs_other(flag, heading)) {
             Some((flag, _)) => {
                 Err(config::Error::Needs { one: self.origins.name(flag), other: other.to_owned() })
             }
@@ -73,13 +75,13 @@ impl FlagOrigins {
         }
     }
 
-    /// The valid side, or what is wrong.
+    /// Validates the arguments.
     pub(super) fn settings(&self, args: &config::Args) -> Result<Settings, config::Error> {
         Settings::new(args, &self.origins, &self.hidden)
     }
 }
 
-/// Secrets that only variables hold.
+/// Reads the secrets that only variables can hold.
 pub(super) fn hidden() -> config::Hidden {
     config::Hidden::read(|name| std::env::var(name).ok())
 }

@@ -1,23 +1,22 @@
-//! `git-sync`, and `treeswap git-sync`: the sidecar by git-sync v4's command line, exit codes and streams.
+//! `git-sync` and `treeswap git-sync`: `sync` with git-sync v4's command line, exit codes and use of stdout and stderr.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args as _, FromArgMatches};
 
 use super::flags::FlagOrigins;
-use super::{Exit, init, manual, usage, version};
+use super::{Exit, manual, run_under_init, usage, version};
 use crate::config::gitsync::{self, Action, Call, Fault};
 use crate::config::{self, Personality};
 use crate::store::{OwnFile, Style};
 use crate::{app, detached_io, human, secret, telemetry};
 
-/// What `git-sync` exits with where `treeswap` says 2: a configuration that makes no sense.
-const WRONG: Exit = Exit::Failed;
+/// The exit code for an invalid configuration, for which `treeswap` has 2.
+const INVALID: Exit = Exit::Failed;
 
-/// Whether the program was called by git-sync's name.
+/// Whether the program was started under the name `git-sync`.
 pub(super) fn is_called(program: &OsString) -> bool {
     Path::new(program).file_name().is_some_and(|name| name == "git-sync")
 }
@@ -28,17 +27,17 @@ pub(super) fn flags() -> clap::Command {
     config::attach(bare, Personality::GitSync, &|name| std::env::var_os(name).is_some())
 }
 
-/// Runs it. `name` is what it was called.
+/// Runs the drop-in. `name` is the name of the program in the usage text.
 pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
     let mut flags = flags();
     let call = match read(&flags, arguments) {
         Ok(call) => call,
         Err(fault @ Fault::Arguments(_)) => {
-            return unreadable(&fault.to_string(), &[], &manual::usage(name, &flags, manual::width()));
+            return refuse_arguments(&fault.to_string(), &[], &manual::usage(name, &flags, manual::width()));
         }
         Err(fault @ Fault::Environment(_)) => {
             say!("FATAL: {fault}");
-            return WRONG.into();
+            return INVALID.into();
         }
     };
     let shown = match call.action {
@@ -59,7 +58,7 @@ pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
         say!("{message}\n{}\n{message}", manual::usage(name, flags, manual::width()).trim_end());
         say_hints(hints);
         if let Some(file) = &error_file {
-            // As in git-sync: the bare text. Where it cannot be written, stderr has it.
+            // As in git-sync, the plain text. A failed write is ignored, as the message is on stderr, too.
             let own = file.clone();
             let text = secret::redacted(message).into_owned();
             let _ = detached_io::patiently(file.path(), move |_| own.write(text.as_bytes()));
@@ -67,20 +66,20 @@ pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
     };
     if let Some(error) = &call.wrong {
         refuse(&human::one_line(error), &error.hints(), &flags);
-        return WRONG.into();
+        return INVALID.into();
     }
     let given = call.settings.iter().map(|given| format!("--{}={}", given.flag, given.value));
     let matches = match flags.try_get_matches_from_mut(given) {
         Ok(matches) => matches,
         Err(error) => {
             let (line, hints) = usage::explain(&error, arguments);
-            return unreadable(&line, &hints, &manual::usage(name, &flags, manual::width()));
+            return refuse_arguments(&line, &hints, &manual::usage(name, &flags, manual::width()));
         }
     };
     let args = match config::Args::from_arg_matches(&matches) {
         Ok(args) => args,
         Err(error) => {
-            return unreadable(&error.to_string(), &[], &manual::usage(name, &flags, manual::width()));
+            return refuse_arguments(&error.to_string(), &[], &manual::usage(name, &flags, manual::width()));
         }
     };
     let given = FlagOrigins::of_git_sync(call, &flags, &matches);
@@ -95,41 +94,41 @@ pub(super) fn run(name: &str, arguments: &[OsString]) -> ExitCode {
                 &line,
                 &error.hints(),
             );
-            return WRONG.into();
+            return INVALID.into();
         }
     };
     let format = settings.telemetry.format();
-    let result = init(|| {
+    let result = run_under_init(|| {
         app::sync(settings, None, &given.lines, &given.warnings)?;
         Ok(Exit::Done.into())
     });
     result.unwrap_or_else(|error| {
-        failed(&error, format, error_file.as_ref());
+        report_failure(&error, format, error_file.as_ref());
         Exit::Failed.into()
     })
 }
 
-/// Says why it ends, and keeps it in the error file where that does not have it yet.
-fn failed(error: &anyhow::Error, format: telemetry::Format, error_file: Option<&OwnFile>) {
+/// Prints why the process ends, and writes it into the error file unless the sync loop has written it already.
+fn report_failure(error: &anyhow::Error, format: telemetry::Format, error_file: Option<&OwnFile>) {
     let app = error.downcast_ref::<app::Error>();
     let ending = app.map_or(telemetry::Ending::Other, app::Error::ending);
     let line = human::one_line(error.as_ref());
     let hints = super::hints(error);
     let gave_up = matches!(app, Some(app::Error::GaveUp { .. }));
-    // That it gave up is in the log already, in git-sync's words if that is how it is written.
+    // In git-sync's format the log already says that the loop gave up.
     if !(gave_up && format == telemetry::Format::GitSync) {
-        super::say_why(None, ending, &line, &hints);
+        super::print_error(None, ending, &line, &hints);
     }
     if let (Some(file), false) = (error_file, matches!(ending, telemetry::Ending::Other)) {
         let text =
             serde_json::json!({"Msg": ending.message(), "Err": line, "Args": {"hints": hints}}).to_string();
-        let _ = file.write(secret::redacted(&text).as_bytes()); // where it cannot be written, stderr has it
+        let _ = file.write(secret::redacted(&text).as_bytes()); // a failed write is ignored: it is on stderr, too
     }
 }
 
-/// Refuses a command line that cannot be read, on git-sync's streams: what is wrong and the usage on stderr, and what
-/// is wrong again on stdout, where it is found by those who keep only that.
-fn unreadable(message: &str, hints: &[String], usage: &str) -> ExitCode {
+/// Refuses a command line that cannot be parsed. As git-sync does, prints the error and the usage on stderr, and the
+/// error once more on stdout, for operators who keep only that.
+fn refuse_arguments(message: &str, hints: &[String], usage: &str) -> ExitCode {
     say!("{message}\n{}", usage.trim_end());
     say_hints(hints);
     print(&format!("{message}\n"));
@@ -143,9 +142,10 @@ fn say_hints(hints: &[String]) {
 }
 
 fn print(text: &str) {
-    let _ = std::io::stdout().lock().write_all(secret::redacted(text).as_bytes()); // who closes the pipe early has seen enough
+    super::print(secret::redacted(text).as_bytes());
 }
 
+/// Parses arguments and environment.
 fn read(flags: &clap::Command, arguments: &[OsString]) -> Result<Call, Fault> {
     let texts: Option<Vec<String>> =
         arguments.iter().map(|argument| argument.to_str().map(str::to_owned)).collect();
@@ -153,7 +153,7 @@ fn read(flags: &clap::Command, arguments: &[OsString]) -> Result<Call, Fault> {
     gitsync::read(flags, &texts, &|name| std::env::var_os(name))
 }
 
-/// Where errors go besides stderr, once the root is known.
+/// The file of `--error-file`, if it and the root are given. Used for errors that come before there are valid settings.
 fn error_file(call: &Call) -> Option<OwnFile> {
     let given = |flag: &str| call.get(flag).filter(|text| !text.is_empty());
     let file = given("error-file")?;
@@ -164,7 +164,8 @@ fn error_file(call: &Call) -> Option<OwnFile> {
         _ => {
             let text = |flag: &str| given(flag).unwrap_or_default();
             let link = Some(config::link_name(text("link"), text("repo"))).filter(|link| !link.is_empty());
-            Style::GitSync { link: root.join(link.unwrap_or("..treeswap")) } // no link: any name that is taken anyway
+            // Without a link, a name that is ours anyway.
+            Style::GitSync { link: root.join(link.unwrap_or("..treeswap")) }
         }
     };
     OwnFile::new(&root, &style, Path::new(file)).ok()

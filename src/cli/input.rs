@@ -1,4 +1,4 @@
-//! What `render` and `apply` share: the flags for rules and for the tree that they are applied to.
+//! The flags that `render` and `apply` share: the rules, and the tree that they are applied to.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -115,7 +115,7 @@ struct Policy {
     unknown_fields: String,
 }
 
-/// One of a policy's words.
+/// The parser of a policy's value.
 fn word<T>(words: &'static [&'static str]) -> impl TypedValueParser<Value = T>
 where
     T: FromStr<Err = String> + Clone + Send + Sync + 'static,
@@ -125,22 +125,23 @@ where
 
 /// Where the tree is.
 pub(super) enum TreeLocation<'a> {
+    /// `--tree`.
     Directory(&'a Path),
-    /// Of a repository or several, by the flag that says which.
+    /// One repository or several: the flag that names it, `--repo` or `--sources`.
     Remote(&'static str),
 }
 
-/// What is read, and the directory that goes with it.
-pub(super) struct Fetched {
+/// How the repository or the sources are fetched, and the temporary directory for their mirrors.
+pub(super) struct FetchOptions {
     pub(super) mirror: mirror::Options,
     pub(super) sources: Option<SetOptions>,
-    /// Removed with this.
+    /// Removed when this is dropped.
     pub(super) _temporary: tempfile::TempDir,
 }
 
 impl Input {
-    /// Where the tree is, for the command of this name.
-    pub(super) fn place(
+    /// Where the tree is; exactly one of the flags for it must be given. `command` is the command's name, for messages.
+    pub(super) fn tree_location(
         &self,
         command: &str,
         given: &FlagOrigins,
@@ -164,7 +165,7 @@ impl Input {
                 let of_repo = |flag: &str, heading: &str| {
                     matches!(flag, "ref" | "mirror" | "sandbox" | "sync-timeout") || heading == "Credentials"
                 };
-                given.without("--repo", of_repo)?;
+                given.refuse_without("--repo", of_repo)?;
                 if let Err(error) =
                     detached_io::patiently(directory, |path| std::fs::read_dir(path).map(drop))
                 {
@@ -181,24 +182,24 @@ impl Input {
         }
     }
 
-    /// What `sync` would read the repository, or the sources, with.
+    /// The settings with which `sync` would fetch the repository or the sources.
     pub(super) fn settings(
         &self,
         given: &FlagOrigins,
         mirror: &Path,
     ) -> Result<config::Settings, config::Error> {
         let repo = self.repo.as_deref().unwrap_or_default();
-        let mut args = config::Args::reading(repo, &self.asked, self.credentials.clone(), mirror);
+        let mut args = config::Args::for_fetching(repo, &self.asked, self.credentials.clone(), mirror);
         args.source.sources = self.sources.clone().unwrap_or_default();
-        args.root.root = args.root.mirror.clone(); // it has to have one, and nothing is made there
+        args.root.root = args.root.mirror.clone(); // the settings need a root; nothing is created in it
         args.limits.sandbox.clone_from(&self.sandbox);
         args.pace.sync_timeout = self.sync_timeout;
-        args.pace.one_time = self.sources.is_some(); // those that are slow are waited for
+        args.pace.one_time = self.sources.is_some(); // waits for slow sources instead of leaving them for later
         given.settings(&args)
     }
 
-    /// How to reach what is read, and where to keep what is fetched.
-    pub(super) fn fetched(&self, given: &FlagOrigins, command: &str) -> anyhow::Result<Fetched> {
+    /// How to fetch the repository or the sources, into `--mirror` or a temporary directory.
+    pub(super) fn fetch_options(&self, given: &FlagOrigins, command: &str) -> anyhow::Result<FetchOptions> {
         let temporary = tempfile::Builder::new()
             .prefix(&format!("treeswap-{command}-"))
             .tempdir()
@@ -208,27 +209,28 @@ impl Input {
         let settings = self.settings(given, &mirror)?;
         settings.mirror.sandbox.check()?;
         if let Some(sources) = &settings.sources {
-            config::listed(sources)?; // before anything is asked
+            config::listed(sources)?; // an invalid file is reported before any remote is asked
         }
         for remark in &settings.remarks {
             say!("treeswap: warning: {remark}");
         }
-        Ok(Fetched { mirror: settings.mirror, sources: settings.sources, _temporary: temporary })
+        Ok(FetchOptions { mirror: settings.mirror, sources: settings.sources, _temporary: temporary })
     }
 }
 
 impl RuleArgs {
-    /// Whether there are any.
+    /// Whether rules are given.
     pub(super) fn are_given(&self) -> bool {
         self.rules.is_some() || self.rules_in_tree.is_some()
     }
 
-    /// Reads the rules, if they are a file of their own, and makes plans by them.
+    /// The planner for the rules. Reads them if they are in a file of their own; rules in the tree are read with each
+    /// revision.
     pub(super) fn planner(&self, shape: ExtraKeys) -> anyhow::Result<Planner> {
         let options = self.options(shape);
         let rules = match (&self.rules, &self.rules_in_tree) {
             (Some(path), _) => {
-                Rules::Given(options.read(&path.display().to_string(), &text_of(path)?)?.into())
+                Rules::Given(options.read(&path.display().to_string(), &read_rules(path)?)?.into())
             }
             (None, path) => Rules::InTree(path.clone().unwrap_or_default()),
         };
@@ -250,7 +252,7 @@ impl RuleArgs {
     }
 }
 
-/// The commit id of `--revision`, which `one` needs.
+/// Parses the commit id of `--revision`, which the flag `one` needs.
 pub(super) fn revision(text: Option<&str>, one: &str) -> Result<Revision, config::Error> {
     let Some(text) = text else {
         let one = one.to_owned();
@@ -265,7 +267,8 @@ pub(super) fn revision(text: Option<&str>, one: &str) -> Result<Revision, config
     Ok(Revision(id))
 }
 
-fn text_of(rules: &Path) -> Result<String, config::Error> {
+/// Reads the file of `--rules`.
+fn read_rules(rules: &Path) -> Result<String, config::Error> {
     let unreadable = |error: std::io::Error| config::Error::Place {
         name: "--rules".into(),
         value: rules.display().to_string(),
@@ -275,19 +278,19 @@ fn text_of(rules: &Path) -> Result<String, config::Error> {
     detached_io::patiently(rules, |path| std::fs::read_to_string(path)).map_err(unreadable)
 }
 
-/// Fetches what a ref, or the refs of all sources, name.
-pub(super) fn fetch(fetched: &Fetched) -> anyhow::Result<(Objects, Revision)> {
+/// Fetches the revision that the ref, or the refs of all sources, name.
+pub(super) fn fetch(options: &FetchOptions) -> anyhow::Result<(Objects, Revision)> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let mut upstream = Upstream::open(fetched.mirror.clone(), fetched.sources.clone())?;
+    let mut upstream = Upstream::open(options.mirror.clone(), options.sources.clone())?;
     let revision = runtime.block_on(async {
         let tip = upstream.resolve(None, &[]).await?;
         upstream.fetch(&tip, &[], &Selection::default()).await
     });
     let revision = revision.map_err(|error| SourceError::of_set(&error))?;
-    // Manifests without what a source has would delete it where they are applied.
+    // Manifests that lack the files of one source would delete its ConfigMaps when they are applied.
     if let Some(what) = upstream.placement().held() {
         let hints = vec!["manifests are made of all sources, optional ones included".to_owned()];
         return Err(SourceError { what, hints, transient: true }.into());

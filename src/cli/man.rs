@@ -1,4 +1,4 @@
-//! `treeswap man`: a page for the program and one for each command, from the same tree as the help.
+//! `treeswap man`: manual pages in roff for the program and for each command, made from clap's tree.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -22,16 +22,16 @@ pub(super) struct Args {
     dir: Option<PathBuf>,
 }
 
-/// What a page has and the tree of commands has not.
+/// The parts of a page that clap's tree does not have.
 struct More {
     command: &'static str,
-    /// Variables besides those of options, and what they are for.
+    /// Variables that belong to no option, and their meaning.
     variables: &'static [(&'static str, &'static str)],
     files: &'static [(&'static str, &'static str)],
     see_also: &'static [&'static str],
 }
 
-/// What a command ends with, and when, where that is not the program's list. docs/reference/exit-codes.md has the same.
+/// The exit codes of a command and their meaning. docs/reference/exit-codes.md has the same.
 fn exit_codes(command: &str) -> Vec<(&'static str, &'static str)> {
     let of = |codes: &[&str]| -> Vec<_> {
         EXIT_CODES.iter().filter(|(code, _)| codes.contains(code)).copied().collect()
@@ -137,7 +137,7 @@ const MORE: &[More] = &[
 
 /// Prints a page, or writes all of them.
 pub(super) fn run(args: &Args, tree: &Command) -> anyhow::Result<ExitCode> {
-    // The pages have all options, also those that a short help leaves out.
+    // The pages have all options, including those that the short help leaves out.
     let whole = |command: Command| command.mut_args(|arg| arg.hide_short_help(false).hide_long_help(false));
     let mut tree = whole(tree.clone()).mut_subcommands(whole);
     tree.build();
@@ -159,8 +159,7 @@ pub(super) fn run(args: &Args, tree: &Command) -> anyhow::Result<ExitCode> {
             }
         },
     };
-    // A reader that closes the pipe early (`| head`) has seen what it wanted.
-    let _ = std::io::stdout().lock().write_all(&page(command, &tree)?);
+    super::print(&page(command, &tree)?);
     Ok(Exit::Done.into())
 }
 
@@ -214,7 +213,7 @@ fn about(command: &Command) -> String {
     command.get_about().map(ToString::to_string).unwrap_or_default()
 }
 
-/// In the words of the help, which name what is needed; ninety options one by one are of no help.
+/// The synopsis, taken from the help, which names only required options; clap_mangen's would list all ninety.
 fn synopsis(command: &Command) -> Roff {
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ").trim();
@@ -224,7 +223,7 @@ fn synopsis(command: &Command) -> Roff {
     roff
 }
 
-/// The options in one section, with the help's headings below it.
+/// The options in one section, with the headings of the help as subsections.
 fn options(man: &Man, into: &mut Vec<u8>) -> std::io::Result<()> {
     let mut text = Vec::new();
     man.render_options_section(&mut text)?;
@@ -237,7 +236,7 @@ fn options(man: &Man, into: &mut Vec<u8>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A section of terms and what they mean; none if there are none.
+/// A section with a list of terms and their meaning; empty if there are no terms.
 fn section(heading: &str, entries: impl Iterator<Item = (String, String)>) -> Roff {
     let mut roff = Roff::new();
     for (number, (term, text)) in entries.enumerate() {

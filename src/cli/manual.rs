@@ -1,4 +1,4 @@
-//! What `git-sync --help` and `--man` print: git-sync's flags by name, in the words that `sync --help` has for them.
+//! The text of `git-sync --help` and `--man`: git-sync's flags by name, mostly with the descriptions of `sync --help`.
 
 use std::os::fd::AsFd;
 
@@ -6,13 +6,13 @@ use clap::{Arg, Command};
 
 use crate::config::gitsync::{FLAGS, Flag, Kind};
 
-/// The column where meanings begin.
+/// The column where the descriptions begin.
 const MEANING: usize = 44;
 
-/// How wide a line of the manual is, and of the usage where nothing says how wide the terminal is.
+/// The line width of the manual, and of the usage if the terminal's width is unknown.
 const WIDTH: usize = 100;
 
-/// The terminal's width that the usage is for. Longer lines are hard to read.
+/// The line width for the usage: the terminal's, but at most 120, as longer lines are hard to read.
 pub(super) fn width() -> usize {
     let columns = |size: rustix::termios::Winsize| usize::from(size.ws_col);
     let of = |stream: &dyn AsFd| rustix::termios::tcgetwinsize(stream.as_fd()).map(columns).ok();
@@ -20,7 +20,7 @@ pub(super) fn width() -> usize {
     found.unwrap_or(WIDTH).clamp(NARROW, 120)
 }
 
-/// Below this, lines are as long as they have to be.
+/// The smallest line width that is supported.
 const NARROW: usize = 40;
 
 const ENVIRONMENT: &str = "\
@@ -42,7 +42,7 @@ pub(super) fn usage(name: &str, sync: &Command, width: usize) -> String {
     text += &row("--man", "", "Print the manual");
     text += &row("--version", "", "Print the version");
     text += "\nFlags that git-sync does not have:\n";
-    for arg in own(sync) {
+    for arg in own_flags(sync) {
         let name = arg.get_long().unwrap_or_default();
         let meaning = arg.get_help().map(ToString::to_string).unwrap_or_default();
         text += &row(&format!("--{name}"), word(arg), &with_default(meaning, name, sync));
@@ -64,7 +64,7 @@ pub(super) fn manual(sync: &Command) -> String {
         text += &entry(heading.trim_end(), &[names, meaning]);
     }
     text += "\nFLAGS THAT GIT-SYNC DOES NOT HAVE\n";
-    for arg in own(sync) {
+    for arg in own_flags(sync) {
         let name = arg.get_long().unwrap_or_default();
         let heading = format!("--{name} {}", word(arg));
         let meaning = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
@@ -75,7 +75,7 @@ pub(super) fn manual(sync: &Command) -> String {
     text + EPILOGUE
 }
 
-/// The meaning in a column of its own, or below where that leaves too little of the line.
+/// A row of the usage, with the meaning in a column of its own, or on lines below if the terminal is too narrow.
 fn row(name: &str, word: &str, meaning: &str, width: usize) -> String {
     let indent = if name.starts_with("--") { "      " } else { "  " };
     let left = format!("{indent}{name} {word}");
@@ -131,7 +131,7 @@ fn long_help(flag: &Flag, sync: &Command) -> String {
     flag.help.map(str::to_owned).or_else(said).unwrap_or_default()
 }
 
-/// The meaning, with the default where it says something.
+/// Appends the default to the meaning unless it is empty or false.
 fn with_default(meaning: String, flag: &str, sync: &Command) -> String {
     let shown = arg(flag, sync).filter(|arg| !arg.is_hide_default_value_set());
     let default = shown.and_then(|arg| arg.get_default_values().first()).and_then(|value| value.to_str());
@@ -141,16 +141,16 @@ fn with_default(meaning: String, flag: &str, sync: &Command) -> String {
     }
 }
 
-/// What `sync` has and git-sync does not.
-fn own(sync: &Command) -> impl Iterator<Item = &Arg> {
-    // What git-sync publishes has one repository: --sources is refused there.
+/// The flags that `sync` has and git-sync does not.
+fn own_flags(sync: &Command) -> impl Iterator<Item = &Arg> {
+    // --sources is left out because it is refused: git-sync has one repository.
     let known = |name: &str| name == "sources" || FLAGS.iter().any(|flag| flag.here() == name);
     sync.get_arguments().filter(move |arg| {
         !arg.is_hide_set() && arg.get_long().is_some_and(|name| !known(name) && name != "help")
     })
 }
 
-/// The word for an own flag's value.
+/// The placeholder for the value of one of our own flags.
 fn word(arg: &Arg) -> &str {
     if arg.get_num_args().is_some_and(|values| values.min_values() == 0) {
         return Kind::Bool.word();

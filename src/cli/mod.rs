@@ -1,8 +1,8 @@
-//! The clap tree, one file per subcommand, human output, exit codes.
+//! The command line: the clap tree, one file per subcommand, output for people, and exit codes.
 //!
-//! An error is one line, `treeswap: <what>: <because>`, and lines `hint: <what to do>` under it.
+//! An error is printed on stderr as one line, `treeswap: <what>: <cause>`, followed by lines `hint: <what to do>`.
 
-/// A line on stderr, without secrets. Unlike `eprintln!` it does not panic where stderr is closed.
+/// Prints a line on stderr, with secrets replaced. Unlike `eprintln!`, it does not panic if stderr is closed.
 macro_rules! say {
     ($($text:tt)*) => {{
         use std::io::Write as _;
@@ -11,13 +11,32 @@ macro_rules! say {
     }};
 }
 
-/// A warning: a line of the log where there is one, else for people.
+/// Prints a warning: to the log if it has been started, otherwise on stderr.
 fn warn(warning: impl std::fmt::Display) {
     if tracing::dispatcher::has_been_set() {
         tracing::warn!("{warning}");
     } else {
         say!("treeswap: warning: {warning}");
     }
+}
+
+/// Prints on stdout. Errors are ignored: after EPIPE the reader (`| head`) needs no more.
+fn print(bytes: &[u8]) {
+    use std::io::Write as _;
+    let _ = std::io::stdout().lock().write_all(bytes);
+}
+
+/// Formats rows as lines whose columns are as wide as their widest cell, without trailing spaces.
+fn columns<const N: usize>(rows: &[[String; N]], right_aligned: impl Fn(usize) -> bool) -> Vec<String> {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+            if right_aligned(column) { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
 }
 
 mod apply;
@@ -49,7 +68,7 @@ use crate::{
     telemetry,
 };
 
-/// What the process ends with.
+/// The exit code of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Exit {
@@ -71,7 +90,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// What a process ends with, and when.
+/// The exit codes and their meaning, for help and manual.
 const EXIT_CODES: [(&str, &str); 6] = [
     ("0", "done"),
     ("1", "failed"),
@@ -93,7 +112,7 @@ Examples:
 
 Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 some targets failed, 4 differences found, 128+N ended by a second signal N.";
 
-/// Those of `sync` alone.
+/// Examples in the help of `sync`.
 const SYNC_EXAMPLES: &str = "
 
 Examples:
@@ -122,7 +141,7 @@ enum Command {
     Sync(Box<sync::Args>),
     /// Be git-sync v4: its command line, layout, metrics and exit codes
     #[command(disable_help_flag = true)]
-    GitSync(Untaken),
+    GitSync(RawArguments),
     /// Run a command with the current generation pinned
     Pin(pin::Args),
     /// Run a command at every swap, with the new generation pinned
@@ -145,7 +164,7 @@ enum Command {
 
 /// Arguments that are read by other rules than ours.
 #[derive(clap::Args)]
-struct Untaken {
+struct RawArguments {
     /// git-sync's flags; `--help` lists them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FLAGS")]
     arguments: Vec<OsString>,
@@ -158,35 +177,38 @@ fn version() -> &'static str {
     }
 }
 
-/// How much of the options a help shows.
+/// How many options a help text shows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Help {
-    /// `-h`: those that people need, a line each.
+    /// `-h`: the common options, one line each.
     Short,
-    /// `--help`: the same in full.
+    /// `--help`: the common options, with their full description.
     Usual,
-    /// `--help=all`: all of them, in full.
+    /// `--help=all`: all options, with their full description.
     All,
 }
 
 impl Help {
-    /// What is asked for. clap's own option takes no value, so that it is taken off.
-    fn asked(arguments: &mut [OsString]) -> Self {
-        let own = arguments.iter().position(|argument| argument == "--").unwrap_or(arguments.len());
-        let own = &mut arguments[..own];
+    /// The help that the arguments ask for. Rewrites `--help=all` to `--help`, as clap's option takes no value.
+    fn requested(arguments: &mut [OsString]) -> Self {
+        let end = arguments.iter().position(|argument| argument == "--").unwrap_or(arguments.len());
+        let own = &mut arguments[..end];
         if let Some(all) = own.iter_mut().find(|argument| *argument == "--help=all") {
             *all = "--help".into();
             return Self::All;
         }
-        match (own.iter().any(|argument| argument == "-h"), own.iter().any(|argument| argument == "--help")) {
-            (true, _) => Self::Short,
-            (_, true) => Self::Usual,
-            _ => Self::All,
+        if own.iter().any(|argument| argument == "-h") {
+            Self::Short
+        } else if own.iter().any(|argument| argument == "--help") {
+            Self::Usual
+        } else {
+            Self::All
         }
     }
 }
 
-/// The tree with each flag's variable. The short help does without their names: there, every flag has its one line.
+/// The tree of commands, with each flag's variable. The short help leaves the variables out, so that every flag has one
+/// line.
 fn tree(help: Help) -> clap::Command {
     let short = help == Help::Short;
     let is_set = |name: &str| std::env::var_os(name).is_some();
@@ -197,11 +219,11 @@ fn tree(help: Help) -> clap::Command {
             "Every flag has a variable: --max-pin is $TREESWAP_MAX_PIN. Flags that git-sync has are also read from \
              $GITSYNC_…\nThe flag wins over the variable, ours over git-sync's.{rest}{examples}",
         ));
-        // Absent where there are rules instead; which of the two it is, is checked with everything else.
+        // With rules the root is optional; whether it is missing is checked together with everything else.
         let command =
             command.mut_arg("root", |arg| arg.required(false).default_value("").hide_default_value(true));
         let rare = |arg: &clap::Arg| {
-            arg.get_help_heading().is_some_and(|heading| sync::OF_RULES.contains(&heading))
+            arg.get_help_heading().is_some_and(|heading| sync::RULE_HEADINGS.contains(&heading))
                 || arg.is_hide_short_help_set()
         };
         let brief = |arg: clap::Arg| {
@@ -238,13 +260,13 @@ fn tree(help: Help) -> clap::Command {
 
 /// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
-    // Before anything else: the indexing child must have one thread when it limits itself.
+    // Before anything else: the indexing child must have only one thread when it enters its sandbox.
     if let Some(code) = mirror::child_main(std::env::args_os().skip(1)) {
         return ExitCode::from(code);
     }
     secret::learn(std::env::args_os().skip(1), std::env::vars_os());
-    std::panic::set_hook(Box::new(panicked));
-    let arguments = spelled_out(std::env::args_os().collect());
+    std::panic::set_hook(Box::new(print_panic));
+    let arguments = expand_aliases(std::env::args_os().collect());
     match &arguments[..] {
         [program, rest @ ..] if gitsync::is_called(program) => gitsync::run("git-sync", rest),
         [_, command, rest @ ..] if command == "git-sync" => gitsync::run("treeswap git-sync", rest),
@@ -252,8 +274,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// `treeswap help COMMAND` and `treeswap version`, as other programs have them, in our form.
-fn spelled_out(mut arguments: Vec<OsString>) -> Vec<OsString> {
+/// Rewrites `treeswap help COMMAND` and `treeswap version`, which other programs have, to `--help` and `--version`.
+fn expand_aliases(mut arguments: Vec<OsString>) -> Vec<OsString> {
     match arguments.get(1).and_then(|command| command.to_str()) {
         Some("help") => {
             arguments.remove(1);
@@ -265,29 +287,34 @@ fn spelled_out(mut arguments: Vec<OsString>) -> Vec<OsString> {
     arguments
 }
 
-/// As std does it, but without secrets.
-fn panicked(panic: &std::panic::PanicHookInfo<'_>) {
+/// The panic hook: prints the same as the standard library's, with secrets replaced.
+fn print_panic(panic: &std::panic::PanicHookInfo<'_>) {
     let thread = std::thread::current();
-    let backtrace = std::backtrace::Backtrace::capture(); // where RUST_BACKTRACE asks for one
+    let backtrace = std::backtrace::Backtrace::capture(); // empty unless RUST_BACKTRACE is set
     say!("thread {:?} {panic}\n{backtrace}", thread.name().unwrap_or_default());
 }
 
+/// Parses the arguments of `treeswap` and runs the command.
 fn run(mut arguments: Vec<OsString>) -> ExitCode {
-    let mut tree = tree(Help::asked(&mut arguments));
+    let mut tree = tree(Help::requested(&mut arguments));
     let parsed = tree.try_get_matches_from_mut(&arguments);
     let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let (cli, matches) = match parsed {
         Ok(parsed) => parsed,
-        Err(error) => return usage::show(&error, &arguments, asked_format(&arguments)),
+        Err(error) => return usage::show(&error, &arguments, requested_format(&arguments)),
     };
     let result = match cli.command {
-        Command::Sync(args) => init(|| sync::run(&args, &flags::FlagOrigins::of(&tree, &matches))),
+        Command::Sync(args) => run_under_init(|| sync::run(&args, &flags::FlagOrigins::of(&tree, &matches))),
         Command::Check(args) => check::run(&args, &flags::FlagOrigins::of(&tree, &matches)),
-        Command::Apply(args) => init(|| apply::run(&args, &flags::FlagOrigins::of(&tree, &matches))),
-        Command::Render(args) => init(|| render::run(&args, &flags::FlagOrigins::of(&tree, &matches))),
+        Command::Apply(args) => {
+            run_under_init(|| apply::run(&args, &flags::FlagOrigins::of(&tree, &matches)))
+        }
+        Command::Render(args) => {
+            run_under_init(|| render::run(&args, &flags::FlagOrigins::of(&tree, &matches)))
+        }
         Command::GitSync(args) => return gitsync::run("treeswap git-sync", &args.arguments),
         Command::Pin(args) => pin::run(args),
-        Command::Watch(args) => init(|| watch::run(args)),
+        Command::Watch(args) => run_under_init(|| watch::run(args)),
         Command::Status(args) => status::run(args),
         Command::Demo(args) => demo::run(&args).map(|()| Exit::Done.into()),
         Command::Completions(args) => complete::completions(args, tree),
@@ -296,9 +323,9 @@ fn run(mut arguments: Vec<OsString>) -> ExitCode {
     result.unwrap_or_else(|error| report(&error, &arguments))
 }
 
-/// JSON, where flag or variable ask for it: what is wrong with a command line is to be read by the same programs as the
-/// log that it keeps from beginning.
-fn asked_format(arguments: &[OsString]) -> Option<telemetry::Format> {
+/// JSON if the flag or the variable for the log's format asks for it. Errors of the command line are then also written
+/// as JSON: the program that reads the log has to be able to read why there is none.
+fn requested_format(arguments: &[OsString]) -> Option<telemetry::Format> {
     let texts: Vec<_> = arguments.iter().filter_map(|argument| argument.to_str()).collect();
     let joined = texts.iter().rev().find_map(|text| text.strip_prefix("--log-format="));
     let apart = || texts.windows(2).rev().find_map(|pair| (pair[0] == "--log-format").then_some(pair[1]));
@@ -307,8 +334,8 @@ fn asked_format(arguments: &[OsString]) -> Option<telemetry::Format> {
     (asked == Some("json")).then_some(telemetry::Format::Json)
 }
 
-/// Runs a command that stays, or may take long, as the child of an init where this process is PID 1.
-fn init(command: impl FnOnce() -> anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
+/// Runs a long-running command. If this process is PID 1, it becomes an init process and the command runs as its child.
+fn run_under_init(command: impl FnOnce() -> anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
     match shutdown::init::supervise() {
         Ok(Some(code)) => Ok(ExitCode::from(code)),
         Ok(None) => command(),
@@ -316,12 +343,12 @@ fn init(command: impl FnOnce() -> anyhow::Result<ExitCode>) -> anyhow::Result<Ex
     }
 }
 
-/// Says an error and its hints, to people or in the log.
+/// Prints an error and its hints, on stderr or in the log, and returns the exit code for it.
 fn report(error: &anyhow::Error, arguments: &[OsString]) -> ExitCode {
     let mut hints = hints(error);
-    hints.retain(|hint| !recommends(hint, arguments));
+    hints.retain(|hint| !recommends_same_command(hint, arguments));
     let line = human::one_line(error.as_ref());
-    say_why(asked_format(arguments), telemetry::Ending::Other, &line, &hints);
+    print_error(requested_format(arguments), telemetry::Ending::Other, &line, &hints);
     let usage = error.is::<config::Error>()
         || error.is::<configmap::RulesError>()
         || error.is::<cluster::ConfigError>()
@@ -333,20 +360,27 @@ fn report(error: &anyhow::Error, arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// Whether a hint says to try the command that has just run.
-fn recommends(hint: &str, arguments: &[OsString]) -> bool {
+/// Whether a hint recommends the command that has just run.
+fn recommends_same_command(hint: &str, arguments: &[OsString]) -> bool {
     let command = arguments.get(1).and_then(|argument| argument.to_str()).unwrap_or_default();
     matches!(command, "check" | "render") && hint.starts_with(&format!("`treeswap {command}"))
 }
 
-fn say_why(asked: Option<telemetry::Format>, ending: telemetry::Ending<'_>, line: &str, hints: &[String]) {
+/// Prints why the process ends: in the log's format if the log has been started or `asked` for one, otherwise on
+/// stderr.
+fn print_error(
+    asked: Option<telemetry::Format>,
+    ending: telemetry::Ending<'_>,
+    line: &str,
+    hints: &[String],
+) {
     if !telemetry::ends(asked, ending, line, hints) {
         say!("treeswap: {line}");
         hints.iter().for_each(|hint| say!("hint: {hint}"));
     }
 }
 
-/// The hints of the first error in the chain that has any to give.
+/// The hints of the first error in the chain whose type has hints.
 fn hints(error: &anyhow::Error) -> Vec<String> {
     let of = |cause: &(dyn std::error::Error + 'static)| {
         let app = cause.downcast_ref::<app::Error>().map(app::Error::hints);

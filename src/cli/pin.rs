@@ -1,4 +1,4 @@
-//! `treeswap pin`: becomes a command that has the current generation pinned.
+//! `treeswap pin`: pins the current generation and executes a command, which inherits the pin.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::IntoRawFd;
@@ -17,17 +17,18 @@ use crate::pin::{Error, Options, Pin, Protection};
 use crate::store::recorded;
 use crate::{config, shutdown};
 
-/// The variable that holds the pinned directory.
+/// The variable with the path of the pinned directory.
 pub const VARIABLE: &str = "TREESWAP_DIR";
 
-/// The variables that hold its commit, and of several sources the commit of each. Hooks have the same.
+/// The variables with the commit of the pinned generation and, with several sources, the commit of each. Hooks get the
+/// same.
 const REVISION: &str = "TREESWAP_REVISION";
 const REVISIONS: &str = "TREESWAP_REVISIONS";
 
-/// How long one of several possible links is waited for before it is looked which it is.
-const LOOK: Duration = Duration::from_millis(250);
+/// While PATH does not exist yet, how often it is checked whether it has become a root or a link.
+const RECHECK: Duration = Duration::from_millis(250);
 
-/// What a shell says when a command is there but cannot be run, and when there is none.
+/// A shell's exit codes for a command that exists but cannot be run, and for one that does not exist.
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
@@ -59,53 +60,55 @@ pub struct Args {
     pub command: Vec<OsString>,
 }
 
-/// Pins, and becomes the command.
+/// Pins the current generation and executes the command. Returns only on failure.
 ///
 /// # Errors
 /// When there is nothing to pin, or no descriptor for it.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     shutdown::init::heed_signals().context("cannot listen for signals")?;
-    let pin = take(&args)?;
+    let pin = take_pin(&args)?;
     if let Some(warning) = warning(&pin) {
         say!("treeswap: {warning}");
     }
     let inherited = pin.inheritable().context("cannot hand the pin to the command")?;
     let mut command = command(&args.command, &pin);
-    let _ = inherited.into_raw_fd(); // stays open across exec(2); that is the pin
+    let _ = inherited.into_raw_fd(); // the descriptor stays open across exec(2): its lock is the pin
     let error = command.exec();
     Ok(cannot_run(&args.command[0], &error))
 }
 
-/// Pins, waiting as long as was asked. What is not there yet may turn out to be a root or a link.
-fn take(args: &Args) -> Result<Pin, Error> {
+/// Pins the current generation, waiting for it for up to `--wait`. Whether PATH is a root or a link is checked again
+/// meanwhile, as it may not exist yet.
+fn take_pin(args: &Args) -> Result<Pin, Error> {
     let began = Instant::now();
     loop {
         let left = args.wait.saturating_sub(began.elapsed());
-        match Pin::take_link(link_of(&args.path, args.link), &Options { wait: left.min(LOOK) }) {
+        match Pin::take_link(link_of(&args.path, args.link), &Options { wait: left.min(RECHECK) }) {
             Err(error) if error.is_absence() && !left.is_zero() => {}
             taken => return taken,
         }
     }
 }
 
-/// Says why a command could not be run, and returns a shell's code for it.
+/// Prints why a command cannot be run, and returns a shell's exit code for it.
 pub(super) fn cannot_run(program: &OsStr, error: &std::io::Error) -> ExitCode {
     say!("treeswap: cannot run {}: {error}", program.display());
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN })
 }
 
-/// The link that `path` means: itself, if a flag says so or it looks like one; else the one in the root.
+/// The link to the current generation: `path` itself with `--link`, or if it is a symbolic link without `..data` below
+/// it; otherwise `..data` in the root `path`.
 pub(super) fn link_of(path: &Path, is_link: bool) -> PathBuf {
     let inner = path.join("..data");
-    let looks_like_one = || inner.symlink_metadata().is_err() && path.is_symlink();
-    if is_link || looks_like_one() { path.to_owned() } else { inner }
+    let looks_like_link = || inner.symlink_metadata().is_err() && path.is_symlink();
+    if is_link || looks_like_link() { path.to_owned() } else { inner }
 }
 
-/// The command, with the pinned generation in its environment.
+/// The command, with the pinned generation in its environment and in place of `{}`.
 pub(super) fn command(words: &[OsString], pin: &Pin) -> Command {
     let place = pin.location().as_os_str();
     let mut command = Command::new(&words[0]);
-    command.args(words[1..].iter().map(|word| filled(word, place))).env(VARIABLE, place);
+    command.args(words[1..].iter().map(|word| expand_braces(word, place))).env(VARIABLE, place);
     command.env_remove(REVISION).env_remove(REVISIONS);
     if let Some(record) = recorded(pin.location()).filter(GenerationRecord::is_known) {
         command.env(REVISION, record.revision.to_string());
@@ -118,8 +121,8 @@ pub(super) fn command(words: &[OsString], pin: &Pin) -> Command {
     command
 }
 
-/// Puts the place wherever `{}` stands, as find(1) does.
-fn filled(word: &OsStr, place: &OsStr) -> OsString {
+/// Replaces every `{}` in a word by the pinned directory, as find(1) does.
+fn expand_braces(word: &OsStr, place: &OsStr) -> OsString {
     let mut rest = word.as_bytes();
     let mut text = Vec::new();
     while let Some(at) = rest.windows(2).position(|pair| pair == b"{}") {
@@ -131,7 +134,7 @@ fn filled(word: &OsStr, place: &OsStr) -> OsString {
     OsString::from_vec(text)
 }
 
-/// The warning about a pin that does not hold.
+/// The warning if the generation could not be locked; `None` if the pin holds.
 pub(super) fn warning(pin: &Pin) -> Option<String> {
     let why = match pin.protection() {
         Protection::Locked => return None,
@@ -147,9 +150,9 @@ mod tests {
 
     #[test]
     fn braces_become_the_place_wherever_they_stand() {
-        let filled = |word: &str| filled(word.as_ref(), "/r/..1".as_ref()).into_string().unwrap();
-        assert_eq!(filled("{}"), "/r/..1");
-        assert_eq!(filled("--from={}/a:{}/b"), "--from=/r/..1/a:/r/..1/b");
-        assert_eq!(filled("{x}{"), "{x}{");
+        let expand = |word: &str| expand_braces(word.as_ref(), "/r/..1".as_ref()).into_string().unwrap();
+        assert_eq!(expand("{}"), "/r/..1");
+        assert_eq!(expand("--from={}/a:{}/b"), "--from=/r/..1/a:/r/..1/b");
+        assert_eq!(expand("{x}{"), "{x}{");
     }
 }

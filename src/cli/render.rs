@@ -1,6 +1,6 @@
-//! `treeswap render`: the ConfigMaps that rules make of a tree, as manifests.
+//! `treeswap render`: writes the ConfigMaps that rules make of a tree as manifests.
 //!
-//! Nothing is asked of a cluster. What cannot become a ConfigMap is named before the first byte is written.
+//! No cluster is accessed. A file or rule that cannot become a ConfigMap is an error before the first byte is written.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -43,32 +43,32 @@ pub(super) struct Args {
     revision: Option<String>,
 }
 
-/// Renders.
+/// Runs `treeswap render`.
 pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> {
     if let Some(directory) = &args.output {
-        vacant(directory)?;
+        check_empty(directory)?;
     }
     let planner = args.input.rules.planner(ExtraKeys::default())?;
-    let plan = match args.input.place("render", given)? {
+    let plan = match args.input.tree_location("render", given)? {
         input::TreeLocation::Directory(directory) => planner.plan(&Directory(directory), args.stamp()?)?,
         input::TreeLocation::Remote(flag) => {
             if args.revision.is_some() {
                 let one = "--revision".into();
                 return Err(config::Error::Conflict { one, other: flag.into() }.into());
             }
-            let fetched = args.input.fetched(given, "render")?;
-            let (objects, revision) = input::fetch(&fetched)?;
+            let options = args.input.fetch_options(given, "render")?;
+            let (objects, revision) = input::fetch(&options)?;
             let stamp = (args.version_key != "off").then(|| revision.to_string());
             let known = planner.known_values(&objects);
             planner.plan(&Commit::new(&objects, revision, &known), stamp)?
         }
     };
-    write(args, &chosen(args, &plan)?)?;
+    write(args, &select(args, &plan)?)?;
     Ok(Exit::Done.into())
 }
 
 impl Args {
-    /// What VERSION is where the tree is a directory.
+    /// The value of the key VERSION for a tree that is a directory; `None` without `--version-key`.
     fn stamp(&self) -> Result<Option<String>, config::Error> {
         match (self.version_key.as_str(), &self.revision) {
             ("off", None) => Ok(None),
@@ -82,8 +82,8 @@ impl Args {
     }
 }
 
-/// What is asked for, in the order of cluster, namespace and name.
-fn chosen<'p>(args: &Args, plan: &'p Plan) -> anyhow::Result<Vec<(&'p ClusterNamespace, &'p Planned)>> {
+/// The ConfigMaps to write, sorted by cluster, namespace and name. One stream can only be for one cluster.
+fn select<'p>(args: &Args, plan: &'p Plan) -> anyhow::Result<Vec<(&'p ClusterNamespace, &'p Planned)>> {
     let fed = plan.configmaps.iter().filter(|planned| planned.fed);
     let mut all: Vec<_> = fed.flat_map(|p| p.places.iter().map(move |place| (place, &**p))).collect();
     all.sort_by(|(place_a, a), (place_b, b)| (place_a, &a.name).cmp(&(place_b, &b.name)));
@@ -105,16 +105,17 @@ fn chosen<'p>(args: &Args, plan: &'p Plan) -> anyhow::Result<Vec<(&'p ClusterNam
     Ok(all)
 }
 
-fn write(args: &Args, chosen: &[(&ClusterNamespace, &Planned)]) -> anyhow::Result<()> {
+/// Writes the manifests to stdout, or as files into a new directory.
+fn write(args: &Args, selected: &[(&ClusterNamespace, &Planned)]) -> anyhow::Result<()> {
     let Some(directory) = &args.output else {
         let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-        for (place, planned) in chosen {
+        for (place, planned) in selected {
             out.write_all(configmap::manifest(&planned.name, place, &planned.content()).as_bytes())
                 .context("cannot write to stdout")?;
         }
         return out.flush().context("cannot write to stdout");
     };
-    // Beside it and then into its place, so that no half of them is applied.
+    // The files are written into a temporary directory that is then renamed, so that no half of them can be applied.
     let directory = std::path::absolute(directory).context("the working directory is gone")?;
     let parent = directory.parent().unwrap_or(&directory);
     fs_err::create_dir_all(parent)?;
@@ -124,19 +125,19 @@ fn write(args: &Args, chosen: &[(&ClusterNamespace, &Planned)]) -> anyhow::Resul
         .permissions(mode)
         .tempdir_in(parent)
         .with_context(|| format!("cannot make a directory in {}", parent.display()))?;
-    for (place, planned) in chosen {
+    for (place, planned) in selected {
         let at = draft.path().join(file_name(&place.cluster)).join(&place.namespace);
         fs_err::create_dir_all(&at)?;
         let text = configmap::manifest(&planned.name, place, &planned.content());
         fs_err::write(at.join(format!("{}.yaml", planned.name)), text)?;
     }
-    fs_err::rename(draft.path(), &directory)?; // takes the place of an empty directory, and of nothing else
-    let _ = draft.keep(); // it is no longer there to be removed
+    fs_err::rename(draft.path(), &directory)?; // rename(2) replaces an empty directory, and nothing else
+    let _ = draft.keep(); // it was renamed and must not be removed
     Ok(())
 }
 
-/// Old manifests beside new ones would be applied, too.
-fn vacant(directory: &Path) -> anyhow::Result<()> {
+/// Refuses an output directory that is not empty: old manifests in it would be applied together with the new ones.
+fn check_empty(directory: &Path) -> anyhow::Result<()> {
     let why = match std::fs::read_dir(directory).map(|mut entries| entries.next().is_none()) {
         Ok(true) => return Ok(()),
         Ok(false) => "it is not empty".to_owned(),
@@ -149,7 +150,7 @@ fn vacant(directory: &Path) -> anyhow::Result<()> {
     Err(config::Error::Place { name: "--output".into(), value, why, hint }.into())
 }
 
-/// A context's name, which may hold anything, as the name of a directory.
+/// Encodes the name of a kubeconfig's context, which may contain any character, as a directory name.
 fn file_name(cluster: &str) -> String {
     let mut name = String::new();
     for (at, byte) in cluster.bytes().enumerate() {

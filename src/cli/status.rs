@@ -1,7 +1,8 @@
-//! `treeswap status`: what is in a root, and how its writer is, for people as a table, for programs as JSON. Reads
-//! only, without the lock; works for any user who may read the root, and through a read-only mount.
+//! `treeswap status`: shows the generations of a root and the state of its writer, as a table for people and as JSON
+//! for programs. Only reads, without the lock: works for any user who can read the root, and on a read-only mount.
 //!
-//! A writer that runs is asked ([`live`]); what it recorded last is shown only where none does, and so it is called.
+//! A running writer is asked for its status over a socket ([`live`]). If none answers, the status that the last writer
+//! recorded in the root is shown, and marked as such.
 
 use std::fmt::Write;
 use std::os::unix::fs::MetadataExt;
@@ -23,8 +24,8 @@ use crate::human::{self, sanitize};
 use crate::phase::{Attempt, Commit, HookStatus, Outcome, Status, followed};
 use crate::store::{self, Inspected, Inspection};
 
-/// A writer that runs answers within milliseconds.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long to wait for the writer's answer. A running writer answers within milliseconds.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Arguments of `treeswap status`.
 #[derive(clap::Args, Debug)]
@@ -55,10 +56,10 @@ pub struct Args {
 /// When the root cannot be read.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let found = store::inspect(&args.root)?;
-    let report = Report::new(&found, live::ask(&found.socket, PATIENCE));
+    let report = Report::new(&found, live::ask(&found.socket, ANSWER_TIMEOUT));
     let now = clock::now().wall;
     let failed = report.failure(args.max_age, now);
-    // Where nothing is published the two lines say all there is.
+    // If nothing was ever published, the two lines on stderr say everything.
     let bare = failed.is_some() && report.generations.is_empty() && report.targets.is_empty();
     if args.json {
         print(&(serde_json::to_string_pretty(&report)? + "\n"))?;
@@ -67,13 +68,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let Some(failed) = failed else { return Ok(ExitCode::SUCCESS) };
     say!("treeswap: {failed}");
-    if let Some(next) = report.next() {
+    if let Some(next) = report.next_steps() {
         say!("{next}");
     }
     Ok(ExitCode::FAILURE)
 }
 
-/// A reader that went away, as `head` does, has what it wanted.
+/// Prints on stdout. EPIPE is no error: the reader (`| head`) needs no more.
 fn print(text: &str) -> std::io::Result<()> {
     use std::io::Write;
     match std::io::stdout().write_all(text.as_bytes()) {
@@ -82,7 +83,7 @@ fn print(text: &str) -> std::io::Result<()> {
     }
 }
 
-/// What is printed.
+/// The whole report; its JSON is the output of `--json`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "RootStatus"))]
 struct Report<'a> {
@@ -94,19 +95,19 @@ struct Report<'a> {
     problem: Option<&'a str>,
     /// All generations, newest first.
     generations: Vec<Generation<'a>>,
-    /// How the writer is: running, hangs, silent, absent or unknown.
+    /// The state of the writer: running, hangs, silent, absent or unknown.
     writer: &'static str,
-    /// Why that is not known.
+    /// Why the state is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
-    /// What the writer says; without one, what it recorded last: when it published, failed or recovered, and every five
-    /// minutes.
+    /// The status from the running writer. If none answers, the last recorded one: a writer records its status when it
+    /// publishes, fails or recovers, and every five minutes.
     sync: Option<Status>,
-    /// What was attempted in clusters, where there are rules.
+    /// The last attempt at each target, if there are rules.
     targets: Vec<Target<'a>>,
 }
 
-/// One ConfigMap in one place.
+/// One ConfigMap in one namespace of one cluster.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Target<'a> {
@@ -136,7 +137,7 @@ struct Generation<'a> {
     record: Option<Facts<'a>>,
 }
 
-/// What the root's records say about a generation.
+/// A generation's record in the root.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Facts<'a> {
@@ -186,13 +187,14 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Why the exit code is not 0. The same words as long as it is the same problem: Kubernetes counts events that are
-    /// alike, and drops those that never are.
+    /// Why the exit code is not 0. The text stays the same as long as the problem does: Kubernetes counts equal events
+    /// of a probe, and drops events whose text always changes.
     fn failure(&self, max_age: Option<Duration>, now: Timestamp) -> Option<String> {
-        self.what_failed(max_age, now).map(|what| plain(&what))
+        self.raw_failure(max_age, now).map(|failure| plain(&failure))
     }
 
-    fn what_failed(&self, max_age: Option<Duration>, now: Timestamp) -> Option<String> {
+    /// The same, with text that is not safe to print on a terminal yet.
+    fn raw_failure(&self, max_age: Option<Duration>, now: Timestamp) -> Option<String> {
         let root = self.root.display();
         if self.current.is_none() {
             let problem = match self.problem {
@@ -216,7 +218,7 @@ impl<'a> Report<'a> {
         ))
     }
 
-    /// The writer, and what it does, without anything that changes by the second.
+    /// The state of the writer and of its sync, without values that change by the second.
     fn state(&self) -> String {
         let failing = self.sync.as_ref().filter(|sync| sync.consecutive_failures > 0);
         let error = failing.and_then(|sync| sync.last_failure.as_ref()?.error.as_deref());
@@ -235,8 +237,8 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// What follows, and what to do: the second line.
-    fn next(&self) -> Option<String> {
+    /// The second line of a failure: hints, and when the next attempt is due.
+    fn next_steps(&self) -> Option<String> {
         let sync = self.sync.as_ref()?;
         let failure = sync.last_failure.as_ref().filter(|_| sync.consecutive_failures > 0);
         let next = sync.next_attempt.filter(|_| self.writer == "running");
@@ -247,6 +249,7 @@ impl<'a> Report<'a> {
         (!all.is_empty()).then(|| plain(&all.join("; ")))
     }
 
+    /// The state of the writer in words.
     fn writer_line(&self) -> String {
         let at = |at: Option<Timestamp>| at.map(human::clock_time);
         match (self.writer, &self.sync) {
@@ -304,7 +307,7 @@ impl<'a> Generation<'a> {
         }
     }
 
-    /// Why it is here, in words that follow "because it is".
+    /// Why the generation is kept: current, pinned, retired.
     fn reason(&self, now: Timestamp) -> String {
         let mut words = Vec::new();
         if self.current {
@@ -325,7 +328,7 @@ impl<'a> Generation<'a> {
     }
 }
 
-/// The report for people.
+/// The report as text for people.
 fn table(report: &Report<'_>, now: Timestamp) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
@@ -337,7 +340,7 @@ fn table(report: &Report<'_>, now: Timestamp) -> String {
     let current = report.generations.iter().find(|one| one.current);
     let revision = current.and_then(|one| one.record.as_ref());
     line("revision", &revision.map(|record| record.revision.0.to_string()).unwrap_or_default());
-    line("commit", &current.and_then(|one| one.commit.as_ref()).map(said).unwrap_or_default());
+    line("commit", &current.and_then(|one| one.commit.as_ref()).map(commit_line).unwrap_or_default());
     line("problem", report.problem.unwrap_or_default());
     line("writer", &report.writer_line());
     if let Some(sync) = &report.sync {
@@ -354,7 +357,8 @@ fn table(report: &Report<'_>, now: Timestamp) -> String {
     text
 }
 
-/// When the last success was; where there was none, which other remote or ref had one in this root.
+/// When the last success was. If this remote and ref never had one, adds the one that another remote or ref had in this
+/// root.
 fn last_success(sync: &Status, when: impl Fn(Timestamp) -> String) -> String {
     match (sync.last_success, &sync.earlier_success) {
         (Some(at), _) => when(at),
@@ -365,7 +369,7 @@ fn last_success(sync: &Status, when: impl Fn(Timestamp) -> String) -> String {
     }
 }
 
-/// What the writer says, or recorded.
+/// The lines about the sync; `live` if they are from a running writer and not from a record.
 fn sync_lines(sync: &Status, live: bool, now: Timestamp, line: &mut impl FnMut(&str, &str)) {
     let when = |at: Timestamp| format!("{} ({})", human::relative(at, now), human::clock_time(at));
     line("remote", &followed(&sync.remote, &sync.asked));
@@ -376,7 +380,7 @@ fn sync_lines(sync: &Status, live: bool, now: Timestamp, line: &mut impl FnMut(&
         };
         line("now", &format!("{}{fetched}, since {}", progress.what, when(progress.since)));
     }
-    // Attempts that found nothing new are not recorded: they write nothing.
+    // Attempts without a change are not recorded, as they write nothing to disk.
     let name = if live { "last attempt" } else { "last recorded" };
     line(name, &sync.last_attempt.as_ref().map(|last| attempt(last, now)).unwrap_or_default());
     line("last success", &last_success(sync, when));
@@ -423,8 +427,8 @@ fn hook_line(hook: &HookStatus, now: Timestamp) -> String {
     }
 }
 
-/// A commit on one line.
-fn said(commit: &Commit) -> String {
+/// Subject, author and date of a commit on one line.
+fn commit_line(commit: &Commit) -> String {
     let date = commit.date.map(|date| date.strftime(", %Y-%m-%d").to_string()).unwrap_or_default();
     format!("{} ({}{date})", sanitize(&commit.subject, 120), sanitize(&commit.author, 60))
 }
@@ -438,7 +442,7 @@ fn attempt(attempt: &Attempt, now: Timestamp) -> String {
     format!("{outcome} {}, in {}", human::relative(attempt.at, now), human::milliseconds(attempt.duration_ms))
 }
 
-/// One line a generation, columns as wide as what is in them.
+/// The table of generations.
 fn generations(all: &[Generation<'_>], now: Timestamp) -> String {
     let mut rows = vec![["GENERATION", "REVISION", "PUBLISHED", "ENTRIES", "SIZE", "IS"].map(str::to_owned)];
     for one in all {
@@ -453,11 +457,10 @@ fn generations(all: &[Generation<'_>], now: Timestamp) -> String {
             one.reason(now),
         ]);
     }
-    // Numbers to the right.
-    aligned(&rows, |column| (3..5).contains(&column))
+    aligned(&rows, |column| (3..5).contains(&column)) // numbers are right-aligned
 }
 
-/// One line a target.
+/// The table of targets.
 fn targets(all: &[Target<'_>], now: Timestamp) -> String {
     let mut rows = vec![["CONFIGMAP", "REVISION", "DIGEST", "LAST ATTEMPT", "OUTCOME"].map(str::to_owned)];
     let short = |text: &str| text.get(..12).unwrap_or(text).to_owned();
@@ -474,25 +477,16 @@ fn targets(all: &[Target<'_>], now: Timestamp) -> String {
     aligned(&rows, |_| false)
 }
 
-/// What is shown comes from files, or from who answers at a socket: it was made harmless when it was written, by us.
+/// Makes a text safe for a terminal. Records and answers at the socket were sanitized when our writer wrote them, but
+/// files and socket may be somebody else's.
 fn plain(text: &str) -> String {
     sanitize(text, usize::MAX)
 }
 
-/// Columns as wide as what is in them; the last one is as it is.
-fn aligned<const N: usize>(rows: &[[String; N]], to_the_right: impl Fn(usize) -> bool) -> String {
+/// Formats rows as a table, with cells that are safe for a terminal.
+fn aligned<const N: usize>(rows: &[[String; N]], right_aligned: impl Fn(usize) -> bool) -> String {
     let rows: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(|cell| plain(cell))).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..N).map(width).collect();
-    let mut text = String::new();
-    for row in &rows {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
-            if to_the_right(column) { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
-        });
-        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
-        text.push('\n');
-    }
-    text
+    super::columns(&rows, right_aligned).join("\n") + "\n"
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `treeswap sync`.
+//! `treeswap sync`: publishes into a root, delivers ConfigMaps by rules, or both.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,10 +33,10 @@ pub(super) struct Args {
     resync_period: Duration,
 }
 
-/// Headings of the flags that are about ConfigMaps, and so have no effect without rules.
-pub(super) const OF_RULES: [&str; 4] = ["ConfigMaps", "Policies", "Clusters", "What may be done"];
+/// The help headings of flags that are about ConfigMaps and have no effect without rules.
+pub(super) const RULE_HEADINGS: [&str; 4] = ["ConfigMaps", "Policies", "Clusters", "What may be done"];
 
-/// Whether a flag, of this heading, is about what is published in a root, and so has no effect without one.
+/// Whether a flag is about the content of a root and has no effect without one; `heading` is its help heading.
 pub(super) fn is_of_root(flag: &str, heading: &str) -> bool {
     const OTHERS: [&str; 11] = [
         "path",
@@ -51,13 +51,13 @@ pub(super) fn is_of_root(flag: &str, heading: &str) -> bool {
         "max-file-bytes",
         "max-path-depth",
     ];
-    let heading = matches!(heading, "Root" | "Retention" | "Hooks") && !matches!(flag, "root" | "mirror");
-    heading || OTHERS.contains(&flag)
+    let by_heading = matches!(heading, "Root" | "Retention" | "Hooks") && !matches!(flag, "root" | "mirror");
+    by_heading || OTHERS.contains(&flag)
 }
 
-/// Runs it.
+/// Runs `treeswap sync`.
 pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> {
-    let told = |error: &config::Error| {
+    let to_termination_log = |error: &config::Error| {
         let path = Path::new(&args.sync.logging.termination_log);
         app::write_termination_log(
             Path::new(&args.sync.root.root),
@@ -68,25 +68,25 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
     };
     let rules = || -> anyhow::Result<app::Rules> {
         Ok(app::Rules {
-            options: args.rights.options(&args.clusters).inspect_err(told)?,
-            planner: args.rules.planner(args.rights.shape()?)?,
+            options: args.rights.options(&args.clusters).inspect_err(to_termination_log)?,
+            planner: args.rules.planner(args.rights.extra_keys()?)?,
             clusters: args.clusters.load()?,
             resync: args.resync_period,
         })
     };
-    let serve = args.serve(given).inspect_err(told)?;
-    let Serve::ConfigMaps(mirror) = serve else {
-        let settings = given.settings(&args.sync).inspect_err(told)?;
-        telemetry::start(&settings.telemetry); // rules are warned of
-        let rules = if serve == Serve::Both { Some(rules()?) } else { None };
+    let mode = args.mode(given).inspect_err(to_termination_log)?;
+    let Mode::ConfigMaps(mirror) = mode else {
+        let settings = given.settings(&args.sync).inspect_err(to_termination_log)?;
+        telemetry::start(&settings.telemetry); // before the rules, whose warnings go to the log
+        let rules = if mode == Mode::Both { Some(rules()?) } else { None };
         app::sync(settings, rules, &given.lines, &given.warnings)?;
         return Ok(Exit::Done.into());
     };
-    // Nothing is published: what is fetched is all that is kept.
+    // Without a root there is no place for the mirror.
     let temporary = tempfile::Builder::new().prefix("treeswap-sync-").tempdir();
     let temporary = temporary.context("cannot make a temporary directory; --mirror names one")?;
     let mirror = mirror.unwrap_or_else(|| temporary.path().join("mirror"));
-    let settings = given.settings(&args.reading(&mirror)).inspect_err(told)?;
+    let settings = given.settings(&args.without_root(&mirror)).inspect_err(to_termination_log)?;
     telemetry::start(&settings.telemetry);
     let report = app::follow(settings, &rules()?, &given.lines, &given.warnings)?;
     Ok(if report.is_none_or(|report| report.is_success()) { Exit::Done } else { Exit::Some }.into())
@@ -94,41 +94,42 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
 
 /// What is kept equal to the ref.
 #[derive(PartialEq, Eq)]
-enum Serve {
+enum Mode {
     /// A root.
     Root,
-    /// ConfigMaps, and where to keep what is fetched for them, if that is said.
+    /// ConfigMaps, and the directory of `--mirror`, if it is given.
     ConfigMaps(Option<PathBuf>),
-    /// A root, and after it ConfigMaps.
+    /// A root, and ConfigMaps after each publication.
     Both,
 }
 
 impl Args {
-    /// Checks what can be checked without a network.
+    /// Validates everything that can be validated without network access, rules and kubeconfigs included.
     pub(super) fn check(&self, given: &FlagOrigins) -> anyhow::Result<config::Settings> {
         let settings = self.valid(given)?;
         if self.rules.are_given() {
-            self.rules.planner(self.rights.shape()?)?;
+            self.rules.planner(self.rights.extra_keys()?)?;
             self.clusters.load()?;
         }
         Ok(settings)
     }
 
-    /// Checks the values by themselves.
+    /// Validates the values of the flags only.
     pub(super) fn valid(&self, given: &FlagOrigins) -> Result<config::Settings, config::Error> {
-        let settings = match self.serve(given)? {
-            Serve::ConfigMaps(_) => given.settings(&self.reading(Path::new(".")))?,
-            Serve::Root | Serve::Both => given.settings(&self.sync)?,
+        let settings = match self.mode(given)? {
+            Mode::ConfigMaps(_) => given.settings(&self.without_root(Path::new(".")))?,
+            Mode::Root | Mode::Both => given.settings(&self.sync)?,
         };
         if self.rules.are_given() {
             self.rights.options(&self.clusters)?;
-            self.rights.shape()?;
+            self.rights.extra_keys()?;
         }
         Ok(settings)
     }
 
-    fn serve(&self, given: &FlagOrigins) -> Result<Serve, config::Error> {
-        let named = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+    /// What the flags ask for. Refuses flags that have no effect in that mode.
+    fn mode(&self, given: &FlagOrigins) -> Result<Mode, config::Error> {
+        let given_path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
         if self.sync.source.repo.is_empty() && self.sync.source.sources.is_empty() {
             return Err(config::Error::Required {
                 name: "--repo".into(),
@@ -136,27 +137,27 @@ impl Args {
             });
         }
         let rules = self.rules.are_given();
-        let root = named(&self.sync.root.root);
+        let root = given_path(&self.sync.root.root);
         match (rules, root) {
-            // A rule may name any file, and what it reads has to be there.
+            // A rule may name any file, so no blobs can be left out of a fetch.
             (true, _) if !self.sync.source.filter.is_empty() => {
                 Err(config::Error::Conflict { one: "--filter".into(), other: "rules for ConfigMaps".into() })
             }
             (true, None) => {
-                given.without("--root", is_of_root)?;
-                Ok(Serve::ConfigMaps(named(&self.sync.root.mirror)))
+                given.refuse_without("--root", is_of_root)?;
+                Ok(Mode::ConfigMaps(given_path(&self.sync.root.mirror)))
             }
             (false, Some(_)) => {
-                let of_rules = |_: &str, heading: &str| OF_RULES.contains(&heading);
-                given.without("--rules or --rules-in-tree", of_rules)?;
-                Ok(Serve::Root)
+                let of_rules = |_: &str, heading: &str| RULE_HEADINGS.contains(&heading);
+                given.refuse_without("--rules or --rules-in-tree", of_rules)?;
+                Ok(Mode::Root)
             }
-            // Two ends, two exit codes: `treeswap apply` is for the other one.
+            // One exit code cannot tell the outcome of both; `treeswap apply` delivers once.
             (true, Some(_)) if self.sync.pace.one_time => Err(config::Error::Conflict {
                 one: "--one-time with --root".into(),
                 other: "rules for ConfigMaps".into(),
             }),
-            (true, Some(_)) => Ok(Serve::Both),
+            (true, Some(_)) => Ok(Mode::Both),
             (false, None) => {
                 let one = "sync".into();
                 let other = "--root, or --rules for ConfigMaps".into();
@@ -165,11 +166,11 @@ impl Args {
         }
     }
 
-    /// The same without a root.
-    fn reading(&self, mirror: &Path) -> config::Args {
+    /// The arguments for a run without a root, with this directory for the mirror.
+    fn without_root(&self, mirror: &Path) -> config::Args {
         let mut args = self.sync.clone();
         args.root.mirror = mirror.display().to_string();
-        args.root.root = args.root.mirror.clone(); // it has to have one, and nothing is made there
+        args.root.root = args.root.mirror.clone(); // the settings need a root; nothing is created in it
         args
     }
 }

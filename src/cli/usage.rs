@@ -1,4 +1,4 @@
-//! What clap has to say about a command line, in our form: one line that names the thing, hints under it.
+//! Translates clap's errors into our form: one line that names the flag, followed by hints.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -10,10 +10,10 @@ use super::Exit;
 use crate::config::UNSERVED;
 use crate::telemetry::{Ending, Format};
 
-/// Prints help and version as clap does, and everything else as our own errors.
+/// Prints help and version as clap does, and errors in our form. Returns the exit code.
 pub(super) fn show(error: &Error, arguments: &[OsString], format: Option<Format>) -> ExitCode {
     if !error.use_stderr() {
-        let _ = error.print(); // stdout may be closed; nothing is left to say then
+        let _ = error.print(); // EPIPE: the reader needs no more
         return Exit::Done.into();
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
@@ -21,18 +21,18 @@ pub(super) fn show(error: &Error, arguments: &[OsString], format: Option<Format>
         return Exit::Usage.into();
     }
     let (line, hints) = explain(error, arguments);
-    super::say_why(format, Ending::Other, &line, &hints);
+    super::print_error(format, Ending::Other, &line, &hints);
     Exit::Usage.into()
 }
 
-/// One of our variables that holds no text: clap only says that there is one.
+/// The name of one of our variables whose value is not UTF-8. clap's error does not name it.
 fn unreadable_variable() -> Option<String> {
     let ours = |name: &String| name.starts_with("TREESWAP_") || name.starts_with("GITSYNC_");
     let broken = std::env::vars_os().filter(|(_, value)| value.to_str().is_none());
     broken.filter_map(|(name, _)| name.into_string().ok()).find(ours)
 }
 
-/// One line, and hints.
+/// The message and the hints for an error of clap.
 pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<String>) {
     let text = |kind| error.get(kind).map(plain);
     let name = text(ContextKind::InvalidArg).unwrap_or_default();
@@ -47,10 +47,10 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
                     format!("--{flag} is a flag of git-sync that `treeswap sync` does not have")
                 }
                 None => {
-                    hints.extend(runs_a_command(arguments).filter(|_| !name.starts_with('-')));
-                    hints.extend(detached(&name, arguments));
+                    hints.extend(separator_hint(arguments).filter(|_| !name.starts_with('-')));
+                    hints.extend(switch_hint(&name, arguments));
                     if hints.is_empty() {
-                        hints.extend(help(arguments));
+                        hints.extend(help_hint(arguments));
                     }
                     format!("unknown argument {name}")
                 }
@@ -65,17 +65,17 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
             if !matches!(command, Some("apply" | "render")) {
                 hints.extend(names.iter().filter_map(|name| variable_hint(name)));
             }
-            hints.extend(runs_a_command(arguments));
-            hints.extend(names.iter().filter_map(|name| meant_by(name)).map(str::to_owned));
+            hints.extend(separator_hint(arguments));
+            hints.extend(names.iter().filter_map(|name| meaning(name)).map(str::to_owned));
             if hints.is_empty() {
-                hints.extend(help(arguments));
+                hints.extend(help_hint(arguments));
             }
             format!("{} {} required", names.join(" and "), if names.len() == 1 { "is" } else { "are" })
         }
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
             let flag = flag_of(&name);
             let value = value.unwrap_or_default();
-            let source = from_where(&flag, arguments);
+            let source = given_as(&flag, arguments);
             let why = std::error::Error::source(error).map(|why| format!(": {why}")).unwrap_or_default();
             if let Some(ContextValue::Strings(valid)) = error.get(ContextKind::ValidValue)
                 && !valid.is_empty()
@@ -118,8 +118,8 @@ pub(super) fn explain(error: &Error, arguments: &[OsString]) -> (String, Vec<Str
     (line, hints)
 }
 
-/// `--ref <REF>` is `--ref` to a user, `<ROOT>` is ROOT, and `<--a <A>|--b <B>>`, of which one is needed,
-/// `--a or --b`.
+/// The name of an argument for people: `--ref` for clap's `--ref <REF>`, `ROOT` for `<ROOT>`, and `--a or --b` for a
+/// group `<--a <A>|--b <B>>`.
 fn flag_of(text: &str) -> String {
     if let Some(one_of) = text.strip_prefix('<') {
         return match one_of.split_once('>') {
@@ -130,8 +130,8 @@ fn flag_of(text: &str) -> String {
     text.split([' ', '=', '[']).next().unwrap_or_default().to_owned()
 }
 
-/// The flag, if it is among the arguments; else the variable that must have held the value.
-fn from_where(flag: &str, arguments: &[OsString]) -> String {
+/// How a value was given: the flag if it is among the arguments, otherwise the variable.
+fn given_as(flag: &str, arguments: &[OsString]) -> String {
     let given = arguments.iter().filter_map(|argument| argument.to_str()).any(|argument| {
         argument == flag
             || argument.strip_prefix(flag).is_some_and(|rest| rest.starts_with('='))
@@ -150,8 +150,8 @@ fn from_where(flag: &str, arguments: &[OsString]) -> String {
     set.map_or_else(|| flag.to_owned(), |name| format!("${name}"))
 }
 
-/// What is to be given, where the name alone does not say it.
-fn meant_by(name: &str) -> Option<&'static str> {
+/// Explains a required argument whose name does not explain itself.
+fn meaning(name: &str) -> Option<&'static str> {
     Some(match name {
         "ROOT" => "ROOT is the directory that `treeswap sync` has as --root",
         "PATH" => "PATH is the directory that `treeswap sync` has as --root, or the link it keeps",
@@ -166,20 +166,20 @@ fn meant_by(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Where the arguments of a command are listed. `git-sync` prints them itself.
-fn help(arguments: &[OsString]) -> Option<String> {
+/// Names the help of the command, if one was given. (`git-sync` prints its usage itself.)
+fn help_hint(arguments: &[OsString]) -> Option<String> {
     let command = arguments.get(1)?.to_str().filter(|command| !command.starts_with('-'))?;
     Some(format!("`treeswap {command} --help` lists what it takes"))
 }
 
-/// How the commands are called that run another one.
-fn runs_a_command(arguments: &[OsString]) -> Option<String> {
+/// For the commands that run another command: says that it goes after `--`.
+fn separator_hint(arguments: &[OsString]) -> Option<String> {
     let command = arguments.get(1)?.to_str().filter(|command| matches!(*command, "pin" | "watch"))?;
     Some(format!("the command to run goes after `--`: treeswap {command} PATH -- CMD"))
 }
 
-/// A switch takes a value only behind `=`: `--one-time true` are two arguments.
-fn detached(value: &str, arguments: &[OsString]) -> Option<String> {
+/// If `value` is a boolean after a switch (`--one-time true`), says that a switch takes its value only after `=`.
+fn switch_hint(value: &str, arguments: &[OsString]) -> Option<String> {
     let at = arguments.iter().position(|argument| argument == value)?;
     let flag = arguments.get(at.checked_sub(1)?)?.to_str()?;
     let is_switch = flag.starts_with("--") && !flag.contains('=') && flag.len() > 2;

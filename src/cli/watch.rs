@@ -1,8 +1,8 @@
 //! `treeswap watch`: runs a command at every swap, with the new generation pinned.
 //!
-//! One command at a time; what is swapped while it runs is one change when it ends, and the newest generation wins. The
-//! pin of the generation that the command ran for last is kept until the next run has ended: whatever still reads the
-//! old one, while the command makes it move on, can finish.
+//! Commands run one at a time. Swaps during a run count as one, and the command then runs for the newest generation.
+//! The pin of the generation that the command ran for last is kept until the next run has ended, so that readers of
+//! the old generation can finish while the command makes them move on.
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -20,8 +20,8 @@ use crate::marker::set::{Gap, Stamps};
 use crate::pin::{Error, Options, Pin};
 use crate::watch::{self, Change, Watcher, set};
 
-/// Pause before trying again to pin what could not be pinned.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Pause before a failed pin is tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Arguments of `treeswap watch`.
 #[derive(clap::Args, Debug)]
@@ -75,35 +75,36 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     runtime.context("cannot start the runtime")?.block_on(watch(&args))
 }
 
+/// The loop: pins the newest generation, runs the command for it if it is due, and waits for the next swap.
 async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
     let mut link = pin::link_of(&args.path, args.link);
     let mut stop = EndSignals::new()?;
     let mut swaps = swaps_of(&link, args.poll)?;
-    let mut served: Option<Pin> = None;
+    let mut served: Option<Pin> = None; // the generation that the command ran for last
     let mut skip = args.skip_first;
-    let mut waits = false;
-    let mut lacked = Vec::new();
+    let mut announced_wait = false;
+    let mut reported_gaps = Vec::new();
     loop {
-        let mut again = false;
+        let mut retry = false;
         let newest = Pin::take_link(&link, &Options::default());
-        let lacks = newest.as_ref().ok().and_then(|newest| lack(args, &link, newest));
-        match (newest, lacks) {
+        let gaps = newest.as_ref().ok().and_then(|newest| set_gaps(args, &link, newest));
+        match (newest, gaps) {
             (Ok(newest), _) if served.as_ref().is_some_and(|served| served.same_generation(&newest)) => {}
-            (Ok(newest), Some(lacks)) => {
-                if !lacks.is_empty() && lacks != lacked {
+            (Ok(newest), Some(gaps)) => {
+                if !gaps.is_empty() && gaps != reported_gaps {
                     say!("treeswap: no complete set is in {}; waiting for one", newest.location().display());
-                    lacks.iter().for_each(|line| say!("treeswap: {line}"));
-                    lacked = lacks;
+                    gaps.iter().for_each(|line| say!("treeswap: {line}"));
+                    reported_gaps = gaps;
                 }
-                skip = false; // a complete one will come by a swap
-                again = true;
+                skip = false; // the first complete set comes by a swap
+                retry = true;
             }
             (Ok(newest), None) if skip => {
                 served = Some(newest);
                 skip = false;
             }
             (Ok(newest), None) => {
-                lacked.clear();
+                reported_gaps.clear();
                 if let Some(warning) = pin::warning(&newest) {
                     say!("treeswap: {warning}");
                 }
@@ -115,39 +116,39 @@ async fn watch(args: &Args) -> anyhow::Result<ExitCode> {
                         );
                         served = Some(newest);
                     }
-                    Next::Watch => served = Some(newest), // and the pin before it goes
+                    Next::Watch => served = Some(newest), // drops the previous pin
                     Next::Exit(code) => return Ok(code),
                 }
-                continue; // what was swapped meanwhile is due now
+                continue; // there may have been a swap during the run
             }
             (Err(error @ Error::NoGeneration { .. }), _) => {
-                if !std::mem::replace(&mut waits, true) {
+                if !std::mem::replace(&mut announced_wait, true) {
                     say!("treeswap: {error}; waiting for it");
                 }
-                skip = false; // the first one to come is a swap
-                again = true;
+                skip = false; // the first generation comes by a swap
+                retry = true;
                 let now = pin::link_of(&args.path, args.link);
                 if now != link {
-                    swaps = swaps_of(&now, args.poll)?; // what is there now is itself a link
+                    swaps = swaps_of(&now, args.poll)?; // PATH exists now, and is itself the link
                     link = now;
                     continue;
                 }
             }
             (Err(error), _) if error.is_transient() || served.is_some() => {
                 say!("treeswap: {:#}; trying again", anyhow::Error::new(error));
-                again = true;
+                retry = true;
             }
             (Err(error), _) => return Err(error.into()),
         }
         tokio::select! {
             changed = swaps.changed() => changed.context("the watching thread ended")?,
-            () = tokio::time::sleep(PAUSE), if again => {}
+            () = tokio::time::sleep(RETRY_PAUSE), if retry => {}
             () = stop.signalled() => return Ok(ExitCode::SUCCESS),
         }
     }
 }
 
-/// The swaps of a link, from now on.
+/// Watches the swaps of a link, on a thread of its own.
 fn swaps_of(link: &Path, poll: Duration) -> anyhow::Result<Receiver<Option<Change>>> {
     let watcher = Watcher::new(link, &watch::Options { poll });
     if let Some(limitation) = watcher.limitation() {
@@ -157,11 +158,12 @@ fn swaps_of(link: &Path, poll: Duration) -> anyhow::Result<Receiver<Option<Chang
     watcher.in_background().context("cannot start the watching thread")
 }
 
-/// Why the newest generation is no complete set, a line each, where sets are asked for.
-fn lack(args: &Args, link: &Path, newest: &Pin) -> Option<Vec<String>> {
+/// With `--set`: why the newest generation is no complete set, one line per gap; `None` if it is complete, or without
+/// the flag. The list is empty if a swap during the check made its result meaningless.
+fn set_gaps(args: &Args, link: &Path, newest: &Pin) -> Option<Vec<String>> {
     let missing = set::missing(newest.dir(), args.set.as_ref()?);
     if !set::names(link, newest.dir()) {
-        return Some(Vec::new()); // it was swapped meanwhile, and what was seen may be half removed
+        return Some(Vec::new()); // it was swapped meanwhile and may be half removed
     }
     match missing {
         Ok(gaps) if gaps.is_empty() => None,
@@ -170,13 +172,15 @@ fn lack(args: &Args, link: &Path, newest: &Pin) -> Option<Vec<String>> {
     }
 }
 
-/// What follows a run.
+/// What to do after a run of the command.
 enum Next {
+    /// Wait for the next swap.
     Watch,
+    /// End the process.
     Exit(ExitCode),
 }
 
-/// Runs the command for one generation, passing signals on.
+/// Runs the command for one generation. A first signal is forwarded to it as SIGTERM, a second one kills it.
 async fn run_for(args: &Args, generation: &Pin, stop: &mut EndSignals) -> anyhow::Result<Next> {
     let inherited = generation.inheritable().context("cannot hand the pin to the command")?;
     let mut command = tokio::process::Command::from(pin::command(&args.command, generation));
@@ -194,7 +198,7 @@ async fn run_for(args: &Args, generation: &Pin, stop: &mut EndSignals) -> anyhow
                 signals += 1;
                 let signal = if signals == 1 { Signal::TERM } else { Signal::KILL };
                 if let Some(pid) = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
-                    let _ = rustix::process::kill_process(pid, signal); // it may have ended by itself
+                    let _ = rustix::process::kill_process(pid, signal); // the command may have ended already
                 }
             }
         }
@@ -215,13 +219,13 @@ async fn run_for(args: &Args, generation: &Pin, stop: &mut EndSignals) -> anyhow
     Ok(Next::Watch)
 }
 
-/// A shell's code for how a command ended.
+/// A shell's exit code for an exit status: the command's own, or 128 plus the number of the signal.
 fn code_of(status: ExitStatus) -> ExitCode {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
     ExitCode::from(u8::try_from(code).unwrap_or(1))
 }
 
-/// The signals that end the watch.
+/// Handlers of the signals that end the watch: SIGTERM and SIGINT.
 struct EndSignals {
     terminate: Signals,
     interrupt: Signals,

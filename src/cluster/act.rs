@@ -1,24 +1,24 @@
-//! What a request does to which object.
+//! Names a request for errors: the verb, the kind of object, and which object.
 
 use std::fmt;
 
-/// What is done to an object, in the words of Kubernetes' access rules.
+/// What is done to an object, as Kubernetes RBAC names it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Verb {
-    /// Read all of a namespace.
+    /// Read all objects of a namespace or the cluster (GET).
     List,
-    /// Read one.
+    /// Read one object (GET).
     Get,
-    /// Write a new one.
+    /// Create an object (POST).
     Create,
-    /// Write over one.
+    /// Replace an object (PUT).
     Update,
-    /// Remove one.
+    /// Delete an object (DELETE).
     Delete,
 }
 
 impl Verb {
-    /// As a Role spells it.
+    /// Returns the verb as a Role spells it.
     pub fn label(self) -> &'static str {
         match self {
             Self::List => "list",
@@ -29,7 +29,7 @@ impl Verb {
         }
     }
 
-    /// Whether it changes anything.
+    /// Returns true if the verb changes an object.
     pub fn is_write(self) -> bool {
         matches!(self, Self::Create | Self::Update | Self::Delete)
     }
@@ -45,7 +45,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As a manifest spells it.
+    /// Returns the kind as a manifest spells it.
     pub fn label(self) -> &'static str {
         match self {
             Self::ConfigMap => "ConfigMap",
@@ -53,7 +53,7 @@ impl Kind {
         }
     }
 
-    /// As a Role spells it.
+    /// Returns the resource as a Role spells it.
     pub fn resource(self) -> &'static str {
         match self {
             Self::ConfigMap => "configmaps",
@@ -61,7 +61,7 @@ impl Kind {
         }
     }
 
-    /// The group a Role names it in.
+    /// Returns the API group as a Role spells it; empty for the core group.
     pub fn group(self) -> &'static str {
         match self {
             Self::ConfigMap => "",
@@ -70,16 +70,16 @@ impl Kind {
     }
 }
 
-/// What was tried.
+/// What a request does to which object. Displayed as in "update ConfigMap ci/jobs".
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Act {
     /// The verb.
     pub verb: Verb,
     /// The kind of object.
     pub kind: Kind,
-    /// Its namespace; empty for all of them.
+    /// The object's namespace; empty for all namespaces.
     pub namespace: String,
-    /// Its name; empty for all of the namespace.
+    /// The object's name; empty for all objects of the namespace.
     pub name: String,
 }
 

@@ -1,4 +1,4 @@
-//! From answers, and from their absence, to values and failures.
+//! Turns HTTP responses, and failed exchanges, into values and [`Failure`]s.
 
 use std::error::Error as StdError;
 use std::pin::Pin;
@@ -19,13 +19,14 @@ use super::error::Failure;
 use super::object::Meta;
 use crate::tls;
 
-/// The most characters of a server's text that are shown.
+/// How many characters of a server's message are shown.
 const SHOWN: usize = 300;
 
-/// A value that a successful answer can hold, and what to call it.
+/// A value that a successful response can hold.
 pub(super) trait Expect {
+    /// Its name in errors.
     const NAME: &'static str;
-    /// What its `kind` must be; empty for any.
+    /// The allowed values of its `kind` field; empty for any.
     const KINDS: &'static [&'static str];
 }
 
@@ -39,7 +40,7 @@ impl Expect for KubeLease {
     const KINDS: &'static [&'static str] = &["Lease"];
 }
 
-/// An object's metadata.
+/// An object's metadata (`PartialObjectMetadata`).
 #[derive(Debug)]
 pub(super) struct Partial {
     pub(super) meta: Meta,
@@ -61,11 +62,11 @@ impl<'de> Deserialize<'de> for Partial {
     }
 }
 
-/// A page of a list.
+/// A page of a list of metadata (`PartialObjectMetadataList`).
 #[derive(Debug)]
 pub(super) struct Listed {
     pub(super) items: Vec<Meta>,
-    /// How to ask for the next page.
+    /// The `continue` token of the next page; `None` on the last one.
     pub(super) next: Option<String>,
 }
 
@@ -79,7 +80,7 @@ impl<'de> Deserialize<'de> for Listed {
         #[derive(Deserialize)]
         struct Raw {
             metadata: Head,
-            items: Option<Vec<Partial>>, // null where there are none
+            items: Option<Vec<Partial>>, // null in an empty list
         }
         #[derive(Deserialize)]
         struct Head {
@@ -92,7 +93,7 @@ impl<'de> Deserialize<'de> for Listed {
     }
 }
 
-/// Whatever the server says of a deletion: the object, or a status.
+/// The response to a deletion: the object or a `Status`. Neither is used.
 #[derive(Debug, Deserialize)]
 pub(super) struct Anything {}
 
@@ -101,7 +102,7 @@ impl Expect for Anything {
     const KINDS: &'static [&'static str] = &[];
 }
 
-/// `metav1.Status`, as far as it is looked at.
+/// The fields of `metav1.Status` that are used.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Status {
@@ -126,7 +127,7 @@ struct Cause {
     field: String,
 }
 
-/// An answer, whatever it is.
+/// A complete HTTP response of any status.
 #[derive(Debug)]
 pub(super) struct HttpResponse {
     pub(super) status: StatusCode,
@@ -135,7 +136,7 @@ pub(super) struct HttpResponse {
 }
 
 impl HttpResponse {
-    /// What was asked for, or why not.
+    /// Parses a successful response; returns the failure that any other one means.
     pub(super) fn read<T: DeserializeOwned + Expect>(
         self,
         act: &Act,
@@ -160,7 +161,7 @@ impl HttpResponse {
     }
 
     fn failure(&self, act: &Act, longest_pause: Duration) -> Failure {
-        // A proxy between us and the server answers with something else; its status still counts.
+        // A proxy between us and the server may answer without a `Status`; then the HTTP status decides.
         let said: Status = serde_json::from_slice(&self.body).unwrap_or_default();
         let namespace = act.namespace.clone();
         let text = shown(&said.message);
@@ -192,7 +193,7 @@ impl HttpResponse {
             status @ (429 | 503) => {
                 Failure::Busy { status, pause: self.pause(&said).map(|pause| pause.min(longest_pause)) }
             }
-            // etcd's answer, passed through: the same request gets it every time.
+            // etcd's limit, passed through as a 500. It is permanent: the same request always gets it.
             500 if mentions("request is too large") || mentions("larger than max") => {
                 Failure::TooLarge { said: text }
             }
@@ -202,7 +203,7 @@ impl HttpResponse {
         }
     }
 
-    /// `Retry-After`: seconds, or a date.
+    /// Returns how long the server asks to wait: the `Retry-After` header, else `retryAfterSeconds` of the `Status`.
     fn pause(&self, said: &Status) -> Option<Duration> {
         let header = self.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
         match header.map(str::trim) {
@@ -214,6 +215,7 @@ impl HttpResponse {
     }
 }
 
+/// Parses `Retry-After`: seconds or an HTTP date (RFC 9110, 10.2.3). A date in the past is zero.
 fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     if let Ok(seconds) = value.parse() {
         return Some(Duration::from_secs(seconds));
@@ -223,7 +225,7 @@ fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
 }
 
 impl Status {
-    /// What is wrong with which field, without the values the server repeats.
+    /// Lists the invalid fields and what is wrong with each, without the values that the server quotes.
     fn fields(&self) -> String {
         let causes = self.details.causes.iter().map(|cause| match cause.field.as_str() {
             "" => without_value(&cause.message).to_owned(),
@@ -236,15 +238,16 @@ impl Status {
     }
 }
 
-/// Who has no right, of `... is forbidden: User "system:serviceaccount:ci:config-apply" cannot update ...`.
+/// Extracts the user from `... is forbidden: User "system:serviceaccount:ci:config-apply" cannot update ...`; empty if
+/// there is none.
 fn user_of(message: &str) -> String {
     let quoted = message.split_once("User ").map_or("", |(_, rest)| rest);
-    // Go's %q, which is JSON for every name that a person gave.
+    // Go's %q, which equals JSON for all ordinary names.
     let mut values = serde_json::Deserializer::from_str(quoted).into_iter::<String>();
     values.next().and_then(Result::ok).map_or_else(String::new, |user| shown(&user))
 }
 
-/// `Invalid value: "...": why` and its relatives, as the server's validation words them, down to `why`.
+/// Cuts `Invalid value: "...": why` and the other forms of the server's validation messages down to `why`.
 fn without_value(message: &str) -> &str {
     let kinds = ["Invalid value: ", "Unsupported value: ", "Duplicate value: ", "Not found: "];
     match kinds.iter().find_map(|kind| message.strip_prefix(kind)) {
@@ -261,7 +264,7 @@ fn without_value(message: &str) -> &str {
     }
 }
 
-/// One line of what a server said.
+/// Returns a server's text as one short line, without control characters and known secrets.
 fn shown(text: &str) -> String {
     let mut line: String = crate::secret::quoted(text).split_whitespace().collect::<Vec<_>>().join(" ");
     if let Some((end, _)) = line.char_indices().nth(SHOWN) {
@@ -271,7 +274,7 @@ fn shown(text: &str) -> String {
     line.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
-/// The body, which must be complete and no longer than `most` bytes.
+/// Reads a response's body to its end. It may have at most `most` bytes.
 pub(super) async fn read_body(mut body: Body, most: usize) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
@@ -286,7 +289,8 @@ pub(super) async fn read_body(mut body: Body, most: usize) -> Result<Vec<u8>, Fa
     Ok(bytes)
 }
 
-/// Why there is no answer: no connection (nothing was sent), or one that broke (who knows).
+/// Classifies a request without a response: [`Failure::Unreachable`] if there was no connection, so that nothing was
+/// sent, or [`Failure::Cut`] if the connection broke, so that the outcome is unknown.
 pub(super) fn connection_failure(error: &kube::Error, server: &str) -> Failure {
     let tls = tls::problem(error);
     let why = tls.as_ref().map_or_else(|| deepest(error), |problem| format!("TLS: {}", problem.text));
@@ -301,18 +305,18 @@ pub(super) fn connection_failure(error: &kube::Error, server: &str) -> Failure {
     Failure::Cut { why }
 }
 
-/// Why no client can be made of a configuration that was read.
+/// Describes why no client can be made of a configuration.
 pub(super) fn client_words(error: &kube::Error) -> String {
     match error {
         kube::Error::ProxyProtocolUnsupported { .. } => {
             "its proxy speaks a protocol that we do not (http, https and socks5)".to_owned()
         }
-        // rustls and http name what is wrong with a key or a header, never its bytes.
+        // Errors of rustls and http never contain the bytes of a key or a header.
         error => deepest(error),
     }
 }
 
-/// The last cause says what happened; those above it say where.
+/// Returns the message of the innermost cause, which says what happened; the outer ones only say where.
 fn deepest(error: &(dyn StdError + 'static)) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
@@ -354,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_the_server_repeats_are_left_out() {
+    fn quoted_values_are_removed_from_messages() {
         assert_eq!(without_value(r#"Invalid value: "s3cret \"x\"": must be a label"#), "must be a label");
         assert_eq!(without_value(r#"Invalid value: {"a":"s3cret"}: no"#), "no");
         assert_eq!(without_value("Invalid value: s3cret: must be a label"), "its value is not allowed");
@@ -368,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lacks_a_right_is_named_and_so_is_all_that_it_takes() {
+    fn a_forbidden_request_names_the_user_and_all_needed_rights() {
         let message = "configmaps \"jobs\" is forbidden: User \"system:serviceaccount:ci:config-apply\" cannot update \
                        resource \"configmaps\" in API group \"\" in the namespace \"ci\"";
         let of = |message: &str| {
@@ -390,13 +394,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_is_one_short_line() {
+    fn server_messages_become_one_short_line() {
         assert_eq!(shown(" a\n b\u{1b}[0m "), "a b\\u{1b}[0m");
         assert!(shown(&"ä".repeat(1_000)).len() < 2 * SHOWN + 4);
     }
 
     #[test]
-    fn an_answer_that_is_something_else_is_no_success() {
+    fn a_success_with_another_body_is_a_failure() {
         for body in
             ["<html>hello</html>", r#"{"kind":"ConfigMap"}"#, r#"{"kind":"Secret","metadata":{}}"#, ""]
         {

@@ -11,20 +11,21 @@ use super::error::{Error, Failure};
 use super::object::{ConfigMap, Draft, Meta};
 use super::{Cluster, Mode};
 
-/// Objects asked for at once: what client-go's pager takes.
+/// Objects per page of a list, as in client-go's pager.
 const PAGE: usize = 500;
-/// How often a list is begun anew because the server forgot the state it began with.
+/// How often a list is started over because its `continue` token expired (410 Gone).
 const RESTARTS: u32 = 2;
 
 impl Cluster {
-    /// The metadata of every ConfigMap of a namespace, by name: all of them or an error. Content is not transferred.
+    /// Returns the metadata of every ConfigMap of a namespace, by name: all of them, or an error. Content is not
+    /// transferred.
     pub async fn list(&self, namespace: &str) -> Result<BTreeMap<String, Meta>, Error> {
         let found = self.listed(&Act::of(Verb::List, Kind::ConfigMap, namespace, "")).await?;
         Ok(found.into_iter().map(|meta| (meta.name.clone(), meta)).collect())
     }
 
-    /// The metadata of every ConfigMap of that name, whatever its namespace: all of them or an error. It takes the
-    /// right to list them in the whole cluster, which can be limited to the name.
+    /// Returns the metadata of every ConfigMap of that name in all namespaces: all of them, or an error. Needs the
+    /// right to list ConfigMaps in the whole cluster, which a ClusterRole can limit to the name (`resourceNames`).
     pub async fn everywhere(&self, name: &str) -> Result<Vec<Meta>, Error> {
         self.listed(&Act::of(Verb::List, Kind::ConfigMap, "", name)).await
     }
@@ -60,15 +61,15 @@ impl Cluster {
         }
     }
 
-    /// The metadata of one ConfigMap; none if there is no such ConfigMap (or namespace).
+    /// Returns the metadata of one ConfigMap; `None` if there is no such ConfigMap or namespace.
     pub async fn head(&self, namespace: &str, name: &str) -> Result<Option<Meta>, Error> {
         let request = Request::new(Act::of(Verb::Get, Kind::ConfigMap, namespace, name));
         let found: Option<Partial> = self.inner.find(&request.detail(Detail::Metadata)).await?;
         Ok(found.map(|partial| partial.meta))
     }
 
-    /// The metadata of those of these ConfigMaps that exist, by name: with one list, or where that is not granted with
-    /// one request for each.
+    /// Returns the metadata of those of the named ConfigMaps that exist, by name. Uses one list; without the right to
+    /// list, one request for each.
     pub async fn survey(&self, namespace: &str, names: &[&str]) -> Result<BTreeMap<String, Meta>, Error> {
         match self.list(namespace).await {
             Ok(mut all) => {
@@ -84,7 +85,7 @@ impl Cluster {
         }
     }
 
-    /// One ConfigMap with its content; none if there is no such ConfigMap (or namespace).
+    /// Returns one ConfigMap with its content; `None` if there is no such ConfigMap or namespace.
     pub async fn get(&self, namespace: &str, name: &str) -> Result<Option<ConfigMap>, Error> {
         let request = Request::new(Act::of(Verb::Get, Kind::ConfigMap, namespace, name));
         let found: Option<KubeConfigMap> = self.inner.find(&request).await?;
@@ -93,7 +94,8 @@ impl Cluster {
             .transpose()
     }
 
-    /// Creates it: [`Failure::Exists`] if another writer did. Returns what the server made of it.
+    /// Creates a ConfigMap and returns its metadata as stored. Fails with [`Failure::Exists`] if there is one of that
+    /// name.
     pub async fn create(&self, draft: Draft, mode: Mode) -> Result<Meta, Error> {
         let request = Request::new(Act::of(Verb::Create, Kind::ConfigMap, &draft.namespace, &draft.name));
         let request = request.mode(mode).detail(Detail::Metadata).body(&draft.into_kube(None));
@@ -101,8 +103,9 @@ impl Cluster {
         Ok(written.meta)
     }
 
-    /// Replaces the object that was read with all of `draft`, whose names count; its finalizers and owner references
-    /// stay. [`Failure::Conflict`] if it was written, deleted or made anew since; [`Failure::Absent`] if it is gone.
+    /// Replaces the object that was read by `draft`, which also names it, and returns the metadata as stored.
+    /// Finalizers and owner references stay. Fails with [`Failure::Conflict`] if the object was written or created anew
+    /// since it was read, with [`Failure::Absent`] if it is gone.
     pub async fn replace(&self, read: &Meta, draft: Draft, mode: Mode) -> Result<Meta, Error> {
         let request = Request::new(Act::of(Verb::Update, Kind::ConfigMap, &draft.namespace, &draft.name));
         self.proven(&request, read)?;
@@ -111,8 +114,9 @@ impl Cluster {
         Ok(written.meta)
     }
 
-    /// Deletes the object that was read. False if there is none of that name any more; [`Failure::Conflict`] if it was
-    /// written or made anew since. One with finalizers stays until they are gone.
+    /// Deletes the object that was read. Returns false if there is none of that name any more. Fails with
+    /// [`Failure::Conflict`] if it was written or created anew since it was read. An object with finalizers stays until
+    /// those are removed.
     pub async fn delete(&self, read: &Meta, mode: Mode) -> Result<bool, Error> {
         let request = Request::new(Act::of(Verb::Delete, Kind::ConfigMap, &read.namespace, &read.name));
         self.proven(&request, read)?;
@@ -124,7 +128,7 @@ impl Cluster {
         }
     }
 
-    /// The server takes a write without a resourceVersion for one that does not care what is there.
+    /// Fails if no resourceVersion was read: a PUT without one would overwrite the object unconditionally.
     pub(super) fn proven(&self, request: &Request, read: &Meta) -> Result<(), Error> {
         if read.resource_version.is_empty() {
             Err(self.inner.failed(request, Failure::Conflict))

@@ -1,7 +1,7 @@
-//! One cluster's client, and one request at a time under its deadline.
+//! One cluster's client. Sends requests, each with a deadline, and limits how many are in flight.
 //!
-//! The client is made when it is first needed, and made anew (kubeconfig, plugin, certificates, all of it read again)
-//! when its credentials run out, when the server does not accept them, or when a connection fails.
+//! The client is created when it is first needed, and created anew (kubeconfig, plugin and certificates are all read
+//! again) when its credentials expire, when the server does not accept them, or when a connection fails.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,20 +31,21 @@ use super::error::{Error, Failure};
 use super::object::Meta;
 use super::{ConfigError, FIELD_MANAGER, Mode, Options, plugin};
 
-/// Credentials are renewed this long before they run out, as client-go does.
+/// Credentials are renewed this long before they expire, as in client-go.
 const MARGIN: SignedDuration = SignedDuration::from_secs(60);
 
-/// A token from a file is read anew after as long as client-go takes until it does.
+/// How long a token from a file is used before it is read again, as in client-go.
 const REREAD: SignedDuration = SignedDuration::from_secs(60);
 
-/// The most of an answer that is taken: a page of metadata, each with as much as annotations may hold (256 KiB).
+/// The largest response, in bytes: a page of metadata, each with as much as annotations may hold (256 KiB).
 const MOST: usize = 160 << 20;
 
-/// Requests about Leases in flight, beside [`Options::concurrency`] for the data: as many as renew those of 1,000
-/// namespaces within 5 seconds where each takes 200 ms, with room to spare. A Lease is a few hundred bytes.
+/// The most requests about Leases in flight, besides [`Options::concurrency`] for ConfigMaps: enough to renew the
+/// Leases of 1,000 namespaces within 5 seconds if each takes 200 ms, with room to spare. A Lease is a few hundred
+/// bytes.
 const MOST_LEASES: usize = 64;
 
-/// How much of an object the answer should hold.
+/// Which representation of an object the response should have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Detail {
     Whole,
@@ -52,7 +53,7 @@ pub(super) enum Detail {
     MetadataList,
 }
 
-/// A request that can be sent, and sent again after new credentials.
+/// A request. It can be sent again with new credentials.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) act: Act,
@@ -91,7 +92,8 @@ impl Request {
         Self { body: Bytes::from(json), ..self }
     }
 
-    /// A deletion of exactly what was read. The server ignores the query of a deletion that has a body.
+    /// Adds the preconditions of a deletion: the uid and resourceVersion that were read. The dry run goes into the
+    /// body, as the server ignores the query of a deletion that has a body.
     pub(super) fn deletion(self, read: &Meta, mode: Mode) -> Self {
         let seen = json!({ "uid": read.uid, "resourceVersion": read.resource_version });
         let mut options = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": seen });
@@ -108,7 +110,7 @@ impl Request {
             Kind::ConfigMap => "api/v1",
             Kind::Lease => "apis/coordination.k8s.io/v1",
         };
-        // Only to have path and query encoded: the client knows where the server is.
+        // The host is a placeholder, used to encode path and query: the client adds the server's address.
         let mut url = url::Url::parse("https://cluster/").expect("a constant URL");
         let one = matches!(verb, Verb::Get | Verb::Update | Verb::Delete).then_some(name.as_str());
         if let Ok(mut path) = url.path_segments_mut() {
@@ -144,26 +146,27 @@ impl Request {
     }
 }
 
-/// A client and until when its credentials hold.
+/// A client and its credentials' expiry.
 #[derive(Clone)]
 struct Live {
     client: Client,
     server: String,
+    /// When its credentials expire; `None`: not known, or never.
     until: Option<Timestamp>,
-    /// Counts the clients made, so that a late answer does not throw away a newer client than the one it came from.
+    /// The number of the client, so that a late response does not discard a newer client than the one it came from.
     number: u64,
-    /// Held so that they stay known: a server may repeat them.
+    /// Kept registered for redaction: a server may quote them.
     _secrets: Arc<[Secret]>,
 }
 
-/// Where a cluster's address and credentials are read from, each time a connection needs them.
+/// Where a cluster's address and credentials are read from, each time a client is created.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Origin {
     InCluster,
     Context { path: PathBuf, name: String },
 }
 
-/// One cluster.
+/// The connection to one cluster.
 pub(super) struct Connection {
     name: String,
     origin: Origin,
@@ -171,6 +174,7 @@ pub(super) struct Connection {
     longest_pause: Duration,
     slots: Semaphore,
     lease_slots: Semaphore,
+    /// How many clients were created, and the one in use.
     live: Mutex<(u64, Option<Live>)>,
 }
 
@@ -204,24 +208,24 @@ impl Connection {
         &self.origin
     }
 
-    /// Sends a request and reads its answer as what was asked for.
+    /// Sends a request and parses its response. After a 401 it is sent again, once, with the credentials read anew.
     pub(super) async fn ask<T: DeserializeOwned + Expect>(&self, request: &Request) -> Result<T, Error> {
         let failed = |why| self.failed(request, why);
-        // A Lease that is not renewed in time is lost, so it does not wait for the data that it is there for.
+        // A Lease that is not renewed in time is lost, so Leases do not wait in line with ConfigMaps.
         let slots = match request.act.kind {
             Kind::ConfigMap => &self.slots,
             Kind::Lease => &self.lease_slots,
         };
-        let _slot = slots.acquire().await; // an error would say that it was closed, which does not happen
+        let _slot = slots.acquire().await; // an error means that the semaphore was closed, which it never is
         let mut answer = self.send(request).await.map_err(failed)?;
         if answer.status == http::StatusCode::UNAUTHORIZED {
-            // It had no effect, and the credentials may have been exchanged since they were read.
+            // The request had no effect, and the credentials may have been rotated since they were read.
             answer = self.send(request).await.map_err(failed)?;
         }
         answer.read(&request.act, self.longest_pause).map_err(failed)
     }
 
-    /// The same for one object that may not be there.
+    /// Sends a request for one object; `None` if there is no such object or namespace.
     pub(super) async fn find<T: DeserializeOwned + Expect>(
         &self,
         request: &Request,
@@ -233,7 +237,7 @@ impl Connection {
         }
     }
 
-    /// The server said yes and sent something else.
+    /// Returns the error for a successful response with another content than the requested.
     pub(super) fn malformed_response(&self, request: &Request) -> Error {
         self.failed(request, Failure::Strange { expected: request.act.kind.label() })
     }
@@ -242,7 +246,7 @@ impl Connection {
         Error { cluster: self.name.clone(), act: Box::new(request.act.clone()), why }
     }
 
-    /// One request, one answer, whatever it is.
+    /// Sends a request once and returns its response, of whatever status.
     async fn send(&self, request: &Request) -> Result<HttpResponse, Failure> {
         let live =
             timeout(self.limit, self.live()).await.map_err(|_| Failure::Silent { after: self.limit })??;
@@ -257,21 +261,21 @@ impl Connection {
             timeout(self.limit, exchange).await.unwrap_or(Err(Failure::Silent { after: self.limit }));
         let stale = match &result {
             Ok(answer) => answer.status == http::StatusCode::UNAUTHORIZED,
-            // It may be the credentials: of a certificate the server says nothing else.
+            // It may be the credentials: a server that refuses a client certificate just closes the connection.
             Err(failure) => matches!(failure, Failure::Unreachable { .. } | Failure::Cut { .. }),
         };
         if stale {
-            self.forget(live.number).await;
+            self.discard(live.number).await;
         }
         result
     }
 
-    /// The client, made if there is none whose credentials still hold.
+    /// Returns the client. Creates one if there is none, or if its credentials expire soon.
     async fn live(&self) -> Result<Live, Failure> {
         let mut guard = self.live.lock().await;
-        let (made, live) = &mut *guard;
-        let holds = |live: &&mut Live| live.until.is_none_or(|until| Timestamp::now() + MARGIN < until);
-        if let Some(live) = live.as_mut().filter(holds) {
+        let (created, live) = &mut *guard;
+        let is_valid = |live: &&mut Live| live.until.is_none_or(|until| Timestamp::now() + MARGIN < until);
+        if let Some(live) = live.as_mut().filter(is_valid) {
             return Ok(live.clone());
         }
         let mut config = self.config().await?;
@@ -279,20 +283,20 @@ impl Connection {
         if config.auth_info.token_file.is_some() {
             until = until.or(Some(Timestamp::now() + REREAD + MARGIN));
         }
-        // What may have taken effect is the caller's to judge, after reading.
+        // kube must not retry: a request may have taken effect, which the caller finds out by reading.
         config.default_retry = false;
-        // Half, so that a server that is not there is not taken for one that is slow.
+        // Half of the deadline, so that an unreachable server is not reported as a slow one.
         config.connect_timeout = Some(self.limit / 2);
         config.read_timeout = None;
         config.write_timeout = None;
         let server = address(&config.cluster_url);
         let secrets = secrets(&config);
         let client = Client::try_from(config).map_err(|error| self.unusable(&error))?;
-        *made += 1;
-        Ok(live.insert(Live { client, server, until, number: *made, _secrets: secrets.into() }).clone())
+        *created += 1;
+        Ok(live.insert(Live { client, server, until, number: *created, _secrets: secrets.into() }).clone())
     }
 
-    /// Files only, but on a file system that may hang.
+    /// Reads the configuration on a thread of its own, as its file system may hang.
     async fn config(&self) -> Result<Config, Failure> {
         let origin = self.origin.clone();
         let runtime = Handle::current();
@@ -308,7 +312,8 @@ impl Connection {
         self.origin.unusable(answer::client_words(error))
     }
 
-    async fn forget(&self, number: u64) {
+    /// Drops the client with this number, unless it was replaced already.
+    async fn discard(&self, number: u64) {
         let mut guard = self.live.lock().await;
         if guard.1.as_ref().is_some_and(|live| live.number == number) {
             guard.1 = None;
@@ -316,7 +321,7 @@ impl Connection {
     }
 }
 
-/// What the client sends, or signs with, and must not be printed.
+/// Registers the credentials that the client uses as secrets, so that they are redacted wherever they would be printed.
 fn secrets(config: &Config) -> Vec<Secret> {
     let user = &config.auth_info;
     let given = [&user.token, &user.password, &user.client_key_data];
@@ -334,7 +339,7 @@ fn secrets(config: &Config) -> Vec<Secret> {
     secrets
 }
 
-/// A server as it is named to people: with the port that its URL leaves out, and without a name and password in it.
+/// Returns a server's URL for messages: with its port, even if that is the default, and without user name and password.
 fn address(url: &http::Uri) -> String {
     let scheme = url.scheme_str().unwrap_or("https");
     let port = url.port_u16().unwrap_or(if scheme == "http" { 80 } else { 443 });

@@ -1,4 +1,4 @@
-//! What can go wrong with a cluster, whether trying again helps, and what an operator can do.
+//! The failures of requests and of kubeconfigs: whether trying again can help, and what an operator can do.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::act::{Act, Kind, Verb};
 
-/// Whom to grant something.
+/// Returns the user to grant a right to.
 fn named(user: &str) -> &str {
     if user.is_empty() { "our user" } else { user }
 }
@@ -33,14 +33,14 @@ pub struct Error {
     pub why: Failure,
 }
 
-/// Why a request failed. Texts of the server are shortened, and values it repeats are left out.
+/// Why a request failed. The server's messages are shortened, and the values that they quote are left out.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// 409: the object was written, deleted or made anew since it was read; or something it depends on was.
+    /// 409: the object was written, deleted or created anew since it was read; or something that it depends on was.
     #[error("it was changed by another writer in the meantime")]
     Conflict,
-    /// 409: there is one of that name already.
+    /// 409: there is an object of that name already.
     #[error("it exists already")]
     Exists,
     /// 404: there is no such object.
@@ -52,7 +52,7 @@ pub enum Failure {
         /// The namespace.
         namespace: String,
     },
-    /// 403: the namespace is being deleted and takes nothing new.
+    /// 403: the namespace is being deleted, and nothing can be created in it.
     #[error("the namespace {namespace} is being deleted")]
     NamespaceTerminating {
         /// The namespace.
@@ -61,37 +61,37 @@ pub enum Failure {
     /// 403: the quota of the namespace is used up.
     #[error("a quota of the namespace forbids it: {said}")]
     Quota {
-        /// Which, and by how much.
+        /// The server's message: which quota, and by how much.
         said: String,
     },
-    /// 403: no rule grants it.
+    /// 403: no RBAC rule grants it.
     #[error("the right to {verb} {resource} in {} is missing{}", place(namespace), of_user(user))]
     Forbidden {
-        /// Who lacks it, as the server calls us; empty if it does not say.
+        /// The user without the right, as the server names us; empty if it does not say.
         user: String,
         /// The verb, as a Role spells it.
         verb: &'static str,
         /// The resource, as a Role spells it, with its group.
         resource: &'static str,
-        /// Where.
+        /// The namespace; empty for all namespaces.
         namespace: String,
     },
-    /// An admission plugin or webhook said no.
+    /// An admission plugin or webhook refuses it.
     #[error("the cluster's admission refuses it: {said}")]
     Refused {
-        /// In its words.
+        /// Its message.
         said: String,
     },
-    /// 401: even with the credentials as they are now.
+    /// 401: also with the credentials read anew.
     #[error("the server does not accept our credentials")]
     Unauthorized,
-    /// 413, 422 or 500: more than the server, or the store beneath it, takes for one object.
+    /// 413, 422 or 500: larger than the server, or etcd, takes for one object.
     #[error("it is too large for the server: {said}")]
     TooLarge {
-        /// In the server's words.
+        /// The server's message.
         said: String,
     },
-    /// 422: its content was fixed when it was made.
+    /// 422: the object is immutable.
     #[error("it is immutable")]
     Immutable,
     /// 422: the server's validation refuses it.
@@ -100,15 +100,15 @@ pub enum Failure {
         /// The fields and what is wrong with each.
         said: String,
     },
-    /// 429 or 503: the server has no time for us.
+    /// 429 or 503: the server is overloaded.
     #[error("the server is busy (status {status})")]
     Busy {
-        /// Its answer's status.
+        /// The HTTP status.
         status: u16,
-        /// How long it asks us to wait, at most [`super::Options::longest_pause`].
+        /// How long the server asks us to wait, at most [`super::Options::longest_pause`].
         pause: Option<Duration>,
     },
-    /// 410: a list that took so long that the server forgot the state it began with.
+    /// 410: the list took so long that its `continue` token expired.
     #[error("the list took so long that the server forgot its beginning")]
     Expired,
     /// No complete answer within [`super::Options::timeout`].
@@ -120,18 +120,18 @@ pub enum Failure {
     /// The connection broke before the answer was complete.
     #[error("the connection broke before the answer was complete: {why}")]
     Cut {
-        /// How.
+        /// The cause.
         why: String,
     },
     /// Another 5xx.
     #[error("the server failed (status {status}): {said}")]
     Server {
-        /// The status.
+        /// The HTTP status.
         status: u16,
-        /// In its words.
+        /// The server's message.
         said: String,
     },
-    /// A success, but not with what was asked for.
+    /// A successful response with another content than the requested.
     #[error("what was answered is no {expected}")]
     Strange {
         /// What was expected.
@@ -140,9 +140,9 @@ pub enum Failure {
     /// Another 3xx or 4xx.
     #[error("the server answered with status {status}: {said}")]
     Status {
-        /// The status.
+        /// The HTTP status.
         status: u16,
-        /// In its words.
+        /// The server's message.
         said: String,
     },
     /// No connection: nothing was sent.
@@ -150,9 +150,9 @@ pub enum Failure {
     Unreachable {
         /// The server's URL, with its port.
         server: String,
-        /// Why.
+        /// The cause.
         why: String,
-        /// Whether it may pass by itself: a refused connection may, a wrong certificate does not.
+        /// True if a later attempt may succeed: a refused connection may, a wrong certificate will not.
         transient: bool,
     },
     /// The kubeconfig, or what it names, cannot be used.
@@ -161,7 +161,8 @@ pub enum Failure {
 }
 
 impl Error {
-    /// Whether the write may have taken effect, or may still do so: read before deciding.
+    /// Returns true if it is a write that may have taken effect, or may still do so. The caller has to read the object
+    /// to find out.
     pub fn is_unknown(&self) -> bool {
         let unknown = matches!(
             self.why,
@@ -170,7 +171,7 @@ impl Error {
         unknown && self.act.verb.is_write()
     }
 
-    /// Whether the same may succeed later, after reading again, without an operator's help.
+    /// Returns true if another attempt, after reading again, may succeed without an operator.
     pub fn is_transient(&self) -> bool {
         match &self.why {
             Failure::Conflict
@@ -181,7 +182,7 @@ impl Error {
             | Failure::Cut { .. }
             | Failure::Server { .. }
             | Failure::Strange { .. } => true,
-            // Gone while it was to be replaced: reading again shows that.
+            // The object was deleted between the read and the update.
             Failure::Absent => self.act.verb == Verb::Update,
             Failure::Unreachable { transient, .. } => *transient,
             Failure::Config(config) => config.is_transient(),
@@ -190,7 +191,7 @@ impl Error {
         }
     }
 
-    /// How long the server asked us to wait before anything else is sent.
+    /// Returns how long the server asked us to wait before the next request.
     pub fn pause(&self) -> Option<Duration> {
         match self.why {
             Failure::Busy { pause, .. } => pause,
@@ -216,7 +217,7 @@ impl Error {
                  ClusterRoleBinding, as deploy/apply/prune.yaml does",
                 named(user)
             ),
-            // All that it takes: who grants them one by one sees the next one missing a minute later.
+            // Names all rights that are needed, as otherwise the next missing one would show up only a minute later.
             Failure::Forbidden { user, verb, resource, namespace } => format!(
                 "grant {} {} on {resource} with a Role and a RoleBinding in {namespace}, as deploy/apply/rbac.yaml \
                  does{}; it is noticed within a minute or two",
@@ -263,10 +264,11 @@ impl Error {
                 "ask who runs that admission policy or webhook, or change what it objects to".to_owned()
             }
             Failure::Invalid { .. } => "correct the rule or the file that gives these fields".to_owned(),
-            Failure::Busy { .. } | Failure::Expired | Failure::Cut { .. } | Failure::Server { .. } => {
-                "nothing, unless it lasts: then look at the API server".to_owned()
-            }
-            Failure::Silent { .. } => "nothing, unless it lasts: then look at the API server".to_owned(),
+            Failure::Busy { .. }
+            | Failure::Expired
+            | Failure::Silent { .. }
+            | Failure::Cut { .. }
+            | Failure::Server { .. } => "nothing, unless it lasts: then look at the API server".to_owned(),
             Failure::Status { .. } => "look at the API server, and at proxies in between".to_owned(),
         };
         vec![hint]
@@ -280,42 +282,42 @@ pub enum ConfigError {
     /// A file or directory cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Which.
+        /// The file or directory.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// Not a kubeconfig. What it holds is not repeated: it has secrets in it.
+    /// The file is no kubeconfig. Its content is not quoted, as it holds secrets.
     #[error("{} is no kubeconfig{}", path.display(), line.map_or_else(String::new, |line| format!(" (line {line})")))]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Where it stops being one.
+        /// The line of the mistake, if known.
         line: Option<u64>,
     },
-    /// Two files, or two entries, with one name.
+    /// Two contexts have the same name.
     #[error("the context {name} is in {} and in {}", first.display(), second.display())]
     Twice {
         /// The context.
         name: String,
-        /// One file.
+        /// The file of the first context.
         first: PathBuf,
-        /// The other.
+        /// The file of the second context, which may be the same.
         second: PathBuf,
     },
-    /// No kubeconfig has that cluster.
+    /// There is no cluster of that name.
     #[error("there is no cluster {name}")]
     Unknown {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names there are.
+        /// The names of all clusters.
         known: Vec<String>,
     },
-    /// No kubeconfig and not in a cluster.
+    /// There is no kubeconfig, and the process does not run in a cluster.
     #[error("no cluster is configured")]
     None,
-    /// The context's entries do not fit together, or a part of them is unusable.
+    /// The context or an entry that it refers to is missing or invalid.
     #[error("the context {name} of {} cannot be used: {why}", path.display())]
     Context {
         /// The context.
@@ -325,10 +327,10 @@ pub enum ConfigError {
         /// What is wrong with it.
         why: String,
     },
-    /// The Pod's service account is not there.
+    /// The Pod's service account cannot be used.
     #[error("this process cannot speak for its Pod: {why}")]
     InCluster {
-        /// What is missing.
+        /// What is missing or wrong.
         why: String,
     },
     /// The credential plugin cannot be started.
@@ -336,19 +338,19 @@ pub enum ConfigError {
     PluginStart {
         /// The program.
         command: String,
-        /// The system's answer.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// It ended otherwise than with exit code 0. What it printed is not repeated.
+    /// The credential plugin ended with another exit status than 0. Its output is not quoted.
     #[error("the credential plugin {command} ended with {status}")]
     PluginEnded {
         /// The program.
         command: String,
-        /// How.
+        /// The exit status.
         status: ExitStatus,
     },
-    /// It took longer than a request may.
+    /// The credential plugin took too long.
     #[error("the credential plugin {command} gave no answer within {after:?}")]
     PluginSilent {
         /// The program.
@@ -356,18 +358,18 @@ pub enum ConfigError {
         /// The limit.
         after: Duration,
     },
-    /// Its answer is no credential.
+    /// The credential plugin's output is no credential.
     #[error("the credential plugin {command} printed no usable ExecCredential: {why}")]
     PluginAnswer {
         /// The program.
         command: String,
-        /// What is wrong, without what it printed.
+        /// What is wrong with the output, without quoting it.
         why: &'static str,
     },
 }
 
 impl ConfigError {
-    /// Whether the same may succeed later without an operator's help.
+    /// Returns true if another attempt may succeed without an operator.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::PluginEnded { .. } | Self::PluginSilent { .. })
     }

@@ -1,5 +1,5 @@
-//! Clusters by the names of their contexts, as Prow's programs know them: every context of every kubeconfig is a
-//! cluster; `default` is the one we run in or, elsewhere, the current context of the last file.
+//! Reads kubeconfigs. As in Prow's programs, every context of every kubeconfig is a cluster with the context's name;
+//! `default` is the cluster that the process runs in or, elsewhere, the current context of the last file.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,21 +19,21 @@ use crate::detached_io;
 use super::connection::{Connection, Origin};
 use super::{Cluster, ConfigError, Options};
 
-/// The name that always means the cluster we run in or, elsewhere, the current context. A context of that name has no
-/// other meaning.
+/// The name of the cluster that the process runs in or, elsewhere, of the current context. A context that is
+/// itself called `default` does not change that.
 pub const DEFAULT: &str = "default";
 
-/// The clusters that [`Options`] name. None of them has been spoken to yet.
+/// The clusters that [`Options`] name. Loading them sends no request.
 #[derive(Debug, Default)]
 pub struct Clusters {
     known: BTreeMap<String, Cluster>,
-    /// Files of the directory that are no kubeconfigs. Their contexts are unknown; the other clusters work.
+    /// Files of the directory that could not be read as kubeconfigs. The other files' clusters work.
     pub problems: Vec<ConfigError>,
 }
 
 impl Clusters {
-    /// Reads the kubeconfigs. Blocking. A file that was named and cannot be read is an error, and so are two contexts of
-    /// one name; one of a directory is a [`Clusters::problems`].
+    /// Reads the kubeconfigs. Blocking. A file named by an option that cannot be read is an error, and so are two
+    /// contexts of one name. A file of the directory that cannot be read goes to [`Clusters::problems`].
     pub fn load(options: &Options) -> Result<Self, ConfigError> {
         let mut clusters = Self::default();
         let mut origins: BTreeMap<String, PathBuf> = BTreeMap::new();
@@ -73,7 +73,7 @@ impl Clusters {
         Ok(clusters)
     }
 
-    /// A context that is the current one, too, is one cluster with two names and one limit of requests.
+    /// Adds a cluster. A context that is also the current one is one cluster with two names and one limit of requests.
     fn add(&mut self, name: &str, origin: Origin, options: &Options) {
         let same = self.known.values().find(|cluster| *cluster.inner.origin() == origin);
         let inner = match same {
@@ -83,7 +83,7 @@ impl Clusters {
         self.known.insert(name.to_owned(), Cluster { inner });
     }
 
-    /// The cluster of that name.
+    /// Returns the cluster of that name.
     pub fn get(&self, name: &str) -> Result<&Cluster, ConfigError> {
         self.known.get(name).ok_or_else(|| ConfigError::Unknown {
             name: name.to_owned(),
@@ -91,7 +91,7 @@ impl Clusters {
         })
     }
 
-    /// Every name, sorted.
+    /// Returns all names, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.known.keys().map(String::as_str)
     }
@@ -107,7 +107,7 @@ fn read_in_time(path: &Path) -> Result<Kubeconfig, ConfigError> {
     detached_io::wait(path, detached_io::PATIENCE, move || read(&own)).unwrap_or_else(|| Err(late()))
 }
 
-/// The files of a directory, sorted. Links count as what they name: a mounted Secret is made of them.
+/// Returns the files of a directory, sorted. Symbolic links are followed: a mounted Secret consists of them.
 fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(dir)? {
@@ -124,7 +124,7 @@ fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
 fn read(path: &Path) -> Result<Kubeconfig, ConfigError> {
     Kubeconfig::read_from(path).map_err(|error| match error {
         KubeconfigError::ReadConfig(source, path) => ConfigError::Read { path, source },
-        // The parser's words show the lines around the mistake, and there are tokens on them.
+        // The parser's message quotes the lines around the mistake, which may hold tokens.
         KubeconfigError::Parse(error) => ConfigError::Malformed {
             path: path.to_owned(),
             line: error.location().map(|location| location.line()),
@@ -134,7 +134,7 @@ fn read(path: &Path) -> Result<Kubeconfig, ConfigError> {
 }
 
 impl Origin {
-    /// Address and credentials as they are now. Blocking, but for a moment: files only.
+    /// Reads address and credentials as they are in the files now. Blocking file I/O despite `async`.
     pub(super) async fn config(&self) -> Result<Config, ConfigError> {
         let (path, name) = match self {
             Self::InCluster => {
@@ -150,8 +150,8 @@ impl Origin {
         let has_proxy = has_proxy(&kubeconfig, name);
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
             .await
-            .map_err(|error| unusable(words(&error)))?;
-        // kube compares NO_PROXY with the proxy's own name instead of the server's.
+            .map_err(|error| unusable(describe(&error)))?;
+        // kube matches NO_PROXY against the proxy's host instead of the server's, so it is matched again here.
         if !has_proxy && Matcher::from_env().intercept(&config.cluster_url).is_none() {
             config.proxy_url = None;
         }
@@ -163,7 +163,7 @@ impl Origin {
         Ok(config)
     }
 
-    /// What to blame when the client cannot be made of the configuration.
+    /// Returns the error for a configuration of which no client can be made.
     pub(super) fn unusable(&self, why: String) -> ConfigError {
         match self {
             Self::InCluster => ConfigError::InCluster { why },
@@ -174,9 +174,11 @@ impl Origin {
     }
 }
 
-/// Puts what a user's files hold in their place, as kube would later, on a thread that others need.
+/// Reads the files that a user entry names into the entry itself. kube would read them later, blocking a thread of the
+/// async runtime.
 fn read_files(user: &mut AuthInfo) -> Result<(), String> {
-    fn given<T>(
+    /// Fills `value` from `file`, if there is a file and no value yet.
+    fn fill<T>(
         what: &str,
         value: &mut Option<T>,
         file: Option<&String>,
@@ -191,14 +193,12 @@ fn read_files(user: &mut AuthInfo) -> Result<(), String> {
     let text = |bytes| Some(SecretString::from(String::from_utf8(bytes).ok()?.trim_end()));
     let base64 = |bytes| Some(STANDARD.encode(bytes));
     let AuthInfo { client_certificate: certificate, client_key: key, token_file, .. } = user.clone();
-    given("token", &mut user.token, token_file.as_ref(), text)?;
-    given("client certificate", &mut user.client_certificate_data, certificate.as_ref(), base64)?;
-    given("client key", &mut user.client_key_data, key.as_ref(), |bytes| {
-        base64(bytes).map(SecretString::from)
-    })
+    fill("token", &mut user.token, token_file.as_ref(), text)?;
+    fill("client certificate", &mut user.client_certificate_data, certificate.as_ref(), base64)?;
+    fill("client key", &mut user.client_key_data, key.as_ref(), |bytes| base64(bytes).map(SecretString::from))
 }
 
-/// Whether the file names a proxy for a context's cluster.
+/// Returns true if the kubeconfig names a proxy for the context's cluster.
 fn has_proxy(kubeconfig: &Kubeconfig, context: &str) -> bool {
     let context = kubeconfig.contexts.iter().find(|named| named.name == context);
     let Some(context) = context.and_then(|named| named.context.as_ref()) else { return false };
@@ -212,14 +212,14 @@ fn in_cluster(error: &InClusterError) -> ConfigError {
         InClusterError::ReadEnvironmentVariable(_) => {
             "KUBERNETES_SERVICE_HOST or _PORT is not set".to_owned()
         }
-        // The others name a file, a port or a certificate; none of them shows what a file holds.
+        // The other errors name a file, a port or a certificate, never a file's content.
         other => other.to_string(),
     };
     ConfigError::InCluster { why }
 }
 
-/// kube's words where they show nothing of a value, ours elsewhere.
-fn words(error: &KubeconfigError) -> String {
+/// Describes what is wrong with a kubeconfig. kube's own messages may quote values, which may be secret.
+fn describe(error: &KubeconfigError) -> String {
     let data = |what: &str, error: &LoadDataError| match error {
         LoadDataError::DecodeBase64(_) => format!("its {what} is not base64"),
         LoadDataError::ReadFile(source, path) => {

@@ -9,21 +9,21 @@ use super::error::Error;
 use super::object::{Lease, LeaseDraft, Meta};
 
 impl Cluster {
-    /// A Lease; none if there is no such Lease (or namespace).
+    /// Reads a Lease; `None` if there is no such Lease or namespace.
     pub async fn lease(&self, namespace: &str, name: &str) -> Result<Option<Lease>, Error> {
         let request = Request::new(Act::of(Verb::Get, Kind::Lease, namespace, name));
         let found: Option<KubeLease> = self.inner.find(&request).await?;
         found.map(|object| self.lease_of(&request, object)).transpose()
     }
 
-    /// Creates a Lease: [`super::Failure::Exists`] if another writer did.
+    /// Creates a Lease. Fails with [`super::Failure::Exists`] if there is one of that name.
     pub async fn create_lease(&self, draft: LeaseDraft) -> Result<Lease, Error> {
         let request = Request::new(Act::of(Verb::Create, Kind::Lease, &draft.namespace, &draft.name));
         let request = request.body(&draft.into_kube(None));
         self.lease_of(&request, self.inner.ask(&request).await?)
     }
 
-    /// Replaces the Lease that was read: [`super::Failure::Conflict`] if it was written since.
+    /// Replaces the Lease that was read. Fails with [`super::Failure::Conflict`] if it was written since.
     pub async fn replace_lease(&self, read: &Meta, draft: LeaseDraft) -> Result<Lease, Error> {
         let request = Request::new(Act::of(Verb::Update, Kind::Lease, &draft.namespace, &draft.name));
         self.proven(&request, read)?;

@@ -1,16 +1,19 @@
-//! Kubernetes clusters: the only module that names kube.
+//! Client for Kubernetes API servers: ConfigMaps and Leases. The only module that names kube.
 //!
-//! It reads ConfigMaps (metadata of a whole namespace, or one object with its data), writes them with POST and PUT, the
-//! latter always with the resourceVersion and uid that were read, deletes under the same two preconditions, and does
-//! the same for Leases. Nothing else is ever written, and nothing is patched or applied by the server.
+//! It reads ConfigMaps (the metadata of a whole namespace, or one object with its data), creates them with POST,
+//! replaces them with PUT under the resourceVersion and uid that were read (optimistic concurrency), and deletes them
+//! under the same two preconditions. Leases are read, created and replaced in the same way. Nothing else is written,
+//! and PATCH and server-side apply are never used.
 //!
-//! Each request is sent once, under one deadline, and an answer is an [`Error`] that says whether the write may have
-//! taken effect ([`Failure::is_unknown`]), whether trying again can help ([`Failure::is_transient`]), and what a person
-//! can do. When to try again is the caller's business. No token, certificate or content is in any error.
+//! Each request has one deadline, and is sent again only after a 401, with the credentials read anew. A failure is an
+//! [`Error`] that tells whether the write may have taken effect ([`Error::is_unknown`]), whether trying again can help
+//! ([`Error::is_transient`]), and what an operator can do. Retrying is left to the caller. No error contains a token, a
+//! certificate or the content of an object.
 //!
-//! Files: `object` what is read and written; `kubeconfig` clusters by their contexts' names; `plugin` credentials from
-//! a program; `connection` one cluster's client, requests and their deadlines; `answer` from HTTP answers to failures;
-//! `configmap` and `lease` the requests; `error` what can go wrong.
+//! Files: `object` has the types that are read and written; `kubeconfig` finds clusters by the names of their contexts;
+//! `plugin` runs credential plugins; `connection` has a cluster's client, requests and deadlines; `answer` turns HTTP
+//! responses into values or failures; `configmap` and `lease` have the requests; `act` names a request in errors;
+//! `error` has the failures and their hints.
 
 mod act;
 mod answer;
@@ -39,21 +42,21 @@ pub use object::{ConfigMap, Draft, Lease, LeaseDraft, Meta};
 /// The name under which the API server records our writes in an object's managed fields.
 pub const FIELD_MANAGER: &str = "treeswap";
 
-/// Which clusters there are and how to speak to them.
+/// Which clusters are configured, and the limits of requests to them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Kubeconfig files; each of their contexts is a cluster.
     pub kubeconfigs: Vec<PathBuf>,
     /// A directory of kubeconfig files (a mounted Secret). Directories, and names that begin with `..`, are skipped.
     pub kubeconfig_dir: Option<PathBuf>,
-    /// The cluster this process runs in, with the service account of its Pod.
+    /// Use the cluster that this process runs in, with the service account of its Pod, as [`DEFAULT`].
     pub in_cluster: bool,
-    /// How long one request may take, from the connection to the end of its answer. The server gets it, too, so that it
-    /// does not carry out later what we have given up.
+    /// How long one request may take, from the connection to the end of its answer. It is sent to the server, too, so
+    /// that the server does not carry out a request later that we have given up.
     pub timeout: Duration,
-    /// The longest pause a server can ask us to make (`Retry-After`).
+    /// The longest pause that a server can ask for (`Retry-After`).
     pub longest_pause: Duration,
-    /// Requests in flight to one cluster, those about Leases not among them.
+    /// The most requests in flight to one cluster; requests about Leases are not counted.
     pub concurrency: usize,
 }
 
@@ -70,23 +73,24 @@ impl Default for Options {
     }
 }
 
-/// Whether a write is meant.
+/// Whether the server stores a write or only checks it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// It is.
+    /// The write is stored.
     Write,
-    /// The server checks it, with all its admission, and stores nothing. It needs the same rights.
+    /// The server checks the write, including admission, and stores nothing. It needs the same rights.
     DryRun,
 }
 
-/// One cluster. Clones share its connection and its limit of requests in flight; they belong to one tokio runtime.
+/// One cluster. Clones share its client and its limits of requests in flight. All clones must be used on one tokio
+/// runtime.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     inner: Arc<Connection>,
 }
 
 impl Cluster {
-    /// The name of its context, or [`DEFAULT`].
+    /// Returns the name of its context, or [`DEFAULT`].
     pub fn name(&self) -> &str {
         self.inner.name()
     }

@@ -1,4 +1,4 @@
-//! What is read and written, in our own words.
+//! The objects that are read and written, as our own types, and their conversion from and to those of Kubernetes.
 
 use std::collections::BTreeMap;
 
@@ -10,30 +10,30 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Owne
 
 use crate::configmap::Current;
 
-/// What the server says about an object without its content. A write proves with it what was read.
+/// An object's metadata. A write takes the metadata that was read as its precondition.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Meta {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Differs between two objects that had the same name one after the other.
+    /// Differs between an object and one that was created later under the same name.
     pub uid: String,
-    /// Changes with every write, by whomever. Empty after a dry run's creation, which no write can follow.
+    /// Changes with every write. Empty after a creation in a dry run, which no write can follow.
     pub resource_version: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// Its annotations.
     pub annotations: BTreeMap<String, String>,
-    /// Whether it waits for its finalizers to be gone.
+    /// True if it was deleted and waits for its finalizers.
     pub deleting: bool,
-    /// Kept as they are by a replacement: they belong to others.
+    /// Finalizers and owner references belong to others; a replacement keeps them.
     finalizers: Option<Vec<String>>,
     owners: Option<Vec<OwnerReference>>,
 }
 
 impl Meta {
-    /// Metadata as the server sent them. An object without a uid is none.
+    /// Converts metadata as received; `None` without a namespace, a name or a uid.
     pub(super) fn read(meta: ObjectMeta) -> Option<Self> {
         Some(Self {
             namespace: meta.namespace?,
@@ -52,11 +52,11 @@ impl Meta {
 /// A ConfigMap with its content.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ConfigMap {
-    /// About it.
+    /// Its metadata.
     pub meta: Meta,
     /// Its keys and values.
     pub content: Current,
-    /// Whether the server refuses any other content.
+    /// True if the server refuses every change of its content.
     pub immutable: bool,
 }
 
@@ -74,7 +74,7 @@ impl ConfigMap {
     }
 }
 
-/// A ConfigMap to be written: all of its labels, annotations, keys and values.
+/// A ConfigMap to be written, with all of its labels, annotations, keys and values.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Draft {
     /// Its namespace.
@@ -90,7 +90,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// As it is sent; over `read`, which must still be there.
+    /// Converts to the object to send. With `read`, under the precondition that it is still the live object.
     pub(super) fn into_kube(self, read: Option<&Meta>) -> KubeConfigMap {
         let Self { namespace, name, labels, annotations, content } = self;
         let binary = content.binary.into_iter().map(|(key, bytes)| (key, ByteString(bytes)));
@@ -106,17 +106,17 @@ impl Draft {
 /// A Lease.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Lease {
-    /// About it.
+    /// Its metadata.
     pub meta: Meta,
-    /// Its holder; it is free when absent or empty.
+    /// The identity of its holder; `None` if it is free.
     pub holder: Option<String>,
-    /// How long the holder may be silent, in seconds.
+    /// How long it is valid without being renewed, in seconds.
     pub duration: Option<i32>,
-    /// When the holder took it, by the holder's clock.
+    /// When the holder acquired it, by the holder's clock.
     pub acquired: Option<Timestamp>,
-    /// When the holder last spoke, by the holder's clock: compare for change only.
+    /// When the holder last renewed it, by the holder's clock: only a change of it means something to others.
     pub renewed: Option<Timestamp>,
-    /// How often it changed hands.
+    /// How often its holder changed.
     pub transitions: i32,
 }
 
@@ -145,20 +145,20 @@ pub struct LeaseDraft {
     pub labels: BTreeMap<String, String>,
     /// Every annotation it will have.
     pub annotations: BTreeMap<String, String>,
-    /// Its holder; absent to release it.
+    /// The identity of its holder; `None` to release it.
     pub holder: Option<String>,
-    /// How long the holder may be silent, in seconds: at least 1.
+    /// How long it is valid without being renewed, in seconds: at least 1.
     pub duration: i32,
-    /// When the holder took it.
+    /// When the holder acquired it.
     pub acquired: Option<Timestamp>,
-    /// Now.
+    /// When it is renewed, which is now.
     pub renewed: Option<Timestamp>,
-    /// How often it changed hands.
+    /// How often its holder changed.
     pub transitions: i32,
 }
 
 impl LeaseDraft {
-    /// As it is sent; over `read`, which must still be there.
+    /// Converts to the object to send. With `read`, under the precondition that it is still the live object.
     pub(super) fn into_kube(self, read: Option<&Meta>) -> KubeLease {
         KubeLease {
             metadata: metadata(self.namespace, self.name, self.labels, self.annotations, read),

@@ -1,5 +1,5 @@
-//! Credentials from a program that a kubeconfig names (`exec`), run as client-go runs it but under a deadline. What it
-//! prints goes nowhere but into the connection; its standard error is ours, as with every client.
+//! Runs the credential plugin that a kubeconfig names (`exec`), as client-go does, but with a deadline. Its standard
+//! output goes only into the connection's credentials; it inherits our standard error, as with other clients.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::secret;
 
 use super::ConfigError;
 
-/// What the program prints.
+/// The credential that the plugin prints (`client.authentication.k8s.io`).
 #[derive(Deserialize)]
 struct ExecCredential {
     kind: String,
@@ -33,8 +33,8 @@ struct Status {
     client_key_data: Option<String>,
 }
 
-/// Runs the program where the user has one, and puts what it says in its place. Returns until when that holds; none if
-/// it does not say.
+/// Runs the plugin if the user entry has one and no other credentials, and sets the credentials that it prints. Returns
+/// when those expire; `None` if there is no plugin or it does not say.
 pub(super) async fn resolve(user: &mut AuthInfo, limit: Duration) -> Result<Option<Timestamp>, ConfigError> {
     let inline = user.token.is_some() || user.token_file.is_some() || user.username.is_some();
     let Some(exec) = user.exec.take().filter(|_| !inline) else { return Ok(None) };
@@ -85,7 +85,7 @@ async fn run(exec: &ExecConfig, command: &str, limit: Duration) -> Result<Vec<u8
     program.stdin(Stdio::null()).stdout(Stdio::piped());
     let (child, all) = Descendants::start(program).map_err(start)?;
     let mut output = Box::pin(child.wait_with_output());
-    let all = all; // dropped before the child is
+    let all = all; // declared last, so that it is dropped before the child
     let output = tokio::time::timeout(limit, &mut output)
         .await
         .map_err(|_| ConfigError::PluginSilent { command: command.to_owned(), after: limit })?

@@ -1,4 +1,4 @@
-//! How a flag's value is checked: what is wrong with it is said under the name by which it was given.
+//! Common checks of flag values. Errors name the flag or the variable by which the value was given.
 
 use std::time::Duration;
 
@@ -10,64 +10,70 @@ use super::error::Error;
 use super::values;
 use crate::secret::{self, redact_path};
 
-/// What was given, on its way to become valid.
+/// Validates the arguments. Each file of this module adds the checks of its flags.
 pub(super) struct Check<'a> {
     pub(super) args: &'a Args,
     pub(super) origins: &'a Origins,
 }
 
 impl Check<'_> {
-    pub(super) fn wrong(&self, flag: &str, value: impl ToString, why: impl Into<String>) -> Error {
+    /// The error for an invalid value of a flag.
+    pub(super) fn invalid(&self, flag: &str, value: impl ToString, why: impl Into<String>) -> Error {
         Error::Value { name: self.origins.name(flag), value: value.to_string(), why: why.into() }
     }
 
+    /// Parses a value with `read`.
     pub(super) fn value<T>(
         &self,
         flag: &str,
         text: &str,
         read: fn(&str) -> Result<T, String>,
     ) -> Result<T, Error> {
-        read(text).map_err(|why| self.wrong(flag, text, why))
+        read(text).map_err(|why| self.invalid(flag, text, why))
     }
 
+    /// Looks a word up in a table of choices.
     pub(super) fn one_of<T: Copy>(&self, flag: &str, text: &str, choices: &[(&str, T)]) -> Result<T, Error> {
         let found = choices.iter().find(|(choice, _)| *choice == text);
         found.map(|(_, value)| *value).ok_or_else(|| {
             let names: Vec<&str> = choices.iter().map(|(choice, _)| *choice).collect();
-            self.wrong(flag, text, format!("it is one of {}", names.join(", ")))
+            self.invalid(flag, text, format!("it is one of {}", names.join(", ")))
         })
     }
 
+    /// A number of at least `least`.
     pub(super) fn count(&self, flag: &str, value: i64, least: u32) -> Result<u32, Error> {
         u32::try_from(value).ok().filter(|&value| value >= least).ok_or_else(|| {
-            self.wrong(flag, value, format!("it is at least {least} and at most {}", u32::MAX))
+            self.invalid(flag, value, format!("it is at least {least} and at most {}", u32::MAX))
         })
     }
 
+    /// A number of bytes of at least 1.
     pub(super) fn ceiling(&self, flag: &str, bytes: u64) -> Result<u64, Error> {
-        if bytes == 0 { Err(self.wrong(flag, bytes, "it is at least 1")) } else { Ok(bytes) }
+        if bytes == 0 { Err(self.invalid(flag, bytes, "it is at least 1")) } else { Ok(bytes) }
     }
 
+    /// A duration of at least `least`.
     pub(super) fn at_least(&self, flag: &str, value: Duration, least: Duration) -> Result<Duration, Error> {
         if value < least {
             let why = format!("it is at least {}", values::print_duration(least));
-            return Err(self.wrong(flag, values::print_duration(value), why));
+            return Err(self.invalid(flag, values::print_duration(value), why));
         }
         Ok(value)
     }
 
-    /// A URL that may hold a secret.
+    /// An http(s) URL with a host. Registers the secrets in it, so that no output shows them, before it is parsed.
     pub(super) fn http_url(&self, flag: &str, text: &str) -> Result<Url, Error> {
         secret::know_url(text);
         let url = Url::parse(text).ok();
         url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host()).ok_or_else(|| {
             let shown = redact_path(text);
-            self.wrong(flag, shown, "it must begin with http:// or https://, and name a host")
+            self.invalid(flag, shown, "it must begin with http:// or https://, and name a host")
         })
     }
 }
 
-/// Whether there is a password, or a user name that looks like a token, in a URL.
+/// Whether a URL contains a password or, for http(s), a user name that looks like a token.
 pub(super) fn holds_password(repo: &str) -> bool {
     let Ok(url) = Url::parse(repo) else { return false };
     let is_http = matches!(url.scheme(), "http" | "https");

@@ -1,4 +1,5 @@
-//! Which credentials were given, and whether they make sense together. The rules are git-sync's.
+//! Validates the flags for credentials: `--username`, `--credential`, `--askpass-url`, the GitHub App and cookies.
+//! Which of them exclude each other follows git-sync.
 
 use std::path::PathBuf;
 
@@ -13,10 +14,10 @@ use super::values::boolean;
 use crate::mirror::wire::{App, Credential, Issuance};
 use crate::secret;
 
-/// Where git-sync looks for cookies.
+/// The fixed path from which git-sync reads cookies.
 const COOKIES: &str = "/etc/git-secret/cookie_file";
 
-/// The one of `--username`. `password` is what the environment holds.
+/// The credential of `--username`, if it is given. `password` is the password from the environment.
 pub(super) fn named(
     args: &args::Args,
     origins: &Origins,
@@ -55,14 +56,14 @@ pub(super) fn named(
     Ok(vec![Credential { url: None, username: Some(given.username.clone()), password: password.1 }])
 }
 
-/// Those of every `--credential`.
+/// The credentials of all `--credential` flags.
 pub(super) fn listed(args: &args::Args, origins: &Origins) -> Result<Vec<Credential>, Error> {
-    let each = args.credentials.credential.iter().map(|json| of_one(json, origins));
+    let each = args.credentials.credential.iter().map(|json| parse_credentials(json, origins));
     Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
-/// Those of one `--credential`. What it holds is never repeated in a message.
-fn of_one(text: &str, origins: &Origins) -> Result<Vec<Credential>, Error> {
+/// The credentials of one `--credential`. Errors never repeat its content, which may hold a password.
+fn parse_credentials(text: &str, origins: &Origins) -> Result<Vec<Credential>, Error> {
     let name = origins.name("credential");
     let wrong = |why: &str| Error::HiddenValue { name: name.clone(), why: why.to_owned() };
     let list = parse(text).ok_or_else(|| wrong(NO_JSON))?;
@@ -89,14 +90,15 @@ fn of_one(text: &str, origins: &Origins) -> Result<Vec<Credential>, Error> {
     list.into_iter().map(convert).collect()
 }
 
-/// Whether the remote is a URL that names a user. The scp form is no URL and passes, as in git-sync.
+/// Whether the remote is a URL with a user. The scp form (`user@host:path`) is no URL and does not count, as in
+/// git-sync.
 fn has_userinfo(remote: &str) -> bool {
     url::Url::parse(remote)
         .is_ok_and(|url| remote.contains("://") && (!url.username().is_empty() || url.password().is_some()))
 }
 
 impl Check<'_> {
-    /// The issuer of a credential, if there is one.
+    /// The service that issues a credential before each attempt (`--askpass-url` or a GitHub App), if one is given.
     pub(super) fn issuance(&self, hidden: &Hidden) -> Result<Option<Issuance>, Error> {
         let askpass = match self.args.credentials.askpass_url.as_str() {
             "" => None,
@@ -111,7 +113,8 @@ impl Check<'_> {
         }
     }
 
-    /// The App, if there is one: one of its ids, its installation and its key, and no other user.
+    /// The GitHub App, if one is given: it needs exactly one of its ids, an installation and a key, and excludes
+    /// `--username`.
     fn github(&self, hidden: &Hidden) -> Result<Option<App>, Error> {
         let given = &self.args.credentials;
         let name = |flag: &str| self.origins.name(flag);
@@ -134,7 +137,7 @@ impl Check<'_> {
             }
             (0, id) => (client, id.to_owned()),
             (..0, _) => {
-                return Err(self.wrong(application, given.github_app_application_id, "it is at least 1"));
+                return Err(self.invalid(application, given.github_app_application_id, "it is at least 1"));
             }
             (id, "") => (application, id.to_string()),
             _ => return Err(Error::Conflict { one: name(application), other: name(client) }),
@@ -142,7 +145,7 @@ impl Check<'_> {
         let number = match given.github_app_installation_id {
             0 => return Err(Error::Needs { one: name(id), other: format!("--{installation}") }),
             number => {
-                u64::try_from(number).map_err(|_| self.wrong(installation, number, "it is at least 1"))?
+                u64::try_from(number).map_err(|_| self.invalid(installation, number, "it is at least 1"))?
             }
         };
         let source = match (given.github_app_private_key_file.as_str(), &hidden.private_key) {
@@ -165,7 +168,7 @@ impl Check<'_> {
         Ok(Some(App { base, issuer, installation: number, key: source }))
     }
 
-    /// git-sync's flag is a switch for a fixed path; ours takes a path, too.
+    /// The cookie file. git-sync's flag is a boolean that turns a fixed path on; ours takes a path, too.
     pub(super) fn cookie_file(&self) -> Option<PathBuf> {
         match self.args.credentials.cookie_file.as_str() {
             "" => None,

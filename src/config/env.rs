@@ -1,8 +1,8 @@
-//! Variables: which one a flag reads, where a value came from, and names that are not read.
+//! Environment variables: which one a flag reads, where a flag's value came from, and warnings about unknown names.
 //!
 //! A flag wins over `TREESWAP_<NAME>`, that over `GITSYNC_<NAME>` (for flags that git-sync has too), that over the
-//! default. An unknown variable with one of these prefixes is worth a warning and no more: the kubelet itself sets
-//! `TREESWAP_PORT`, `TREESWAP_SERVICE_HOST` and the like where a Service is called `treeswap`.
+//! default. An unknown variable with one of these prefixes is a warning, not an error: the kubelet itself sets
+//! `TREESWAP_PORT`, `TREESWAP_SERVICE_HOST` and the like if there is a Service called `treeswap`.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::gitsync::{of_sync, older_names, variable};
 use super::origin::{Origin, PASSWORDS, PRIVATE_KEYS};
 use super::personality::{Personality, as_git_sync};
 
-/// Flags that have no variable: a password among arguments is refused, so there is nothing to stand in for.
+/// Flags without a variable. `--password` is refused as an argument and has `$TREESWAP_PASSWORD` instead.
 const WITHOUT: [&str; 3] = ["password", "help", "version"];
 
 /// Where the value of each flag came from, by the flag's name without dashes.
@@ -24,7 +24,7 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// Of the flags of a command that went through [`attach`].
+    /// The origins of a command's flags; the command must have gone through [`attach`].
     pub fn of(command: &Command, matches: &ArgMatches) -> Self {
         let flags = command.get_arguments().filter_map(|arg| {
             let name = arg.get_long()?.to_owned();
@@ -40,14 +40,14 @@ impl Origins {
         Self { flags: flags.collect(), personality: Personality::Treeswap }
     }
 
-    /// The same as git-sync, with where the flags came from that were not on our own command line.
+    /// Switches to git-sync's personality; `given` are the origins of the flags on git-sync's command line.
     #[must_use]
     pub fn as_git_sync(mut self, given: impl Iterator<Item = (String, Origin)>) -> Self {
         self.flags.extend(given);
         Self { personality: Personality::GitSync, ..self }
     }
 
-    /// Who was called.
+    /// The personality that the program runs with.
     pub fn personality(&self) -> Personality {
         self.personality
     }
@@ -57,21 +57,22 @@ impl Origins {
         self.flags.get(flag).unwrap_or(&Origin::Default)
     }
 
-    /// What to call a flag towards the person who set it: `--ref`, or `$GITSYNC_REF`.
+    /// The name under which the operator gave a flag, for messages: `--ref`, or `$GITSYNC_REF`.
     pub fn name(&self, flag: &str) -> String {
         let known = of_sync(flag).filter(|_| self.personality == Personality::GitSync);
         self.get(flag).called(known.map_or(flag, |known| known.name))
     }
 }
 
-/// Gives every flag of a command its variable, and the defaults of a personality. Which of the two prefixes the
-/// variable has depends on what is set; as git-sync, git-sync's own are read by [`super::gitsync`].
+/// Gives every flag of a command its variable and the personality's default. clap reads only one variable for each
+/// flag: it is git-sync's if that one is set and ours is not. As git-sync it is always ours, because
+/// [`super::gitsync`] reads git-sync's variables.
 pub fn attach(command: Command, personality: Personality, is_set: &dyn Fn(&str) -> bool) -> Command {
     let command = match personality {
         Personality::Treeswap => command,
         Personality::GitSync => as_git_sync(command),
     };
-    // As in git-sync, of a flag that is given twice the last one counts.
+    // As in git-sync, the last one of a repeated flag counts.
     command.args_override_self(true).mut_args(|arg| match arg.get_long() {
         Some(flag) if !WITHOUT.contains(&flag) => {
             let (ours, theirs) = variables(flag);
@@ -81,7 +82,7 @@ pub fn attach(command: Command, personality: Personality, is_set: &dyn Fn(&str) 
                 }
                 _ => ours,
             };
-            // clap keeps the name for as long as the process runs, and there are about fifty of them.
+            // clap wants a static name; about fifty are leaked once per process.
             let name: &'static str = name.leak();
             arg.env(name).hide_env_values(true)
         }
@@ -89,7 +90,7 @@ pub fn attach(command: Command, personality: Personality, is_set: &dyn Fn(&str) 
     })
 }
 
-/// The variables of a flag: ours, and git-sync's where it has the flag.
+/// The names of a flag's variables: ours, and git-sync's if git-sync has the flag.
 fn variables(flag: &str) -> (String, Option<String>) {
     let theirs = of_sync(flag).and_then(super::gitsync::Flag::variable);
     (variable("TREESWAP", flag), theirs)
@@ -110,7 +111,7 @@ pub const UNSERVED: &[(&str, &str)] = &[
     ("v", "use -v or --log-level"),
 ];
 
-/// A line for every variable that looks as if it were ours and that is not read.
+/// One warning for each variable in `set` that has one of our prefixes and is not read.
 pub fn warnings(
     command: &Command,
     personality: Personality,
@@ -142,7 +143,7 @@ pub fn warnings(
         .collect()
 }
 
-/// What the kubelet sets for a Service called `treeswap` or `treeswap-…` (kubelet/envvars).
+/// Whether the kubelet sets this variable for a Service called `treeswap` or `treeswap-…` (kubelet/envvars).
 fn is_service_link(name: &str) -> bool {
     let Some(rest) = name.strip_prefix("TREESWAP_") else { return false };
     let service = |rest: &str| {

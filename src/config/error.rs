@@ -1,20 +1,20 @@
-//! What is wrong with a configuration: one line that names the flag or variable, and what to do.
+//! Errors of the configuration: each message is one line that names the flag or variable, and hints say what to do.
 
-/// What is wrong with a configuration.
+/// Why a configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A value is none.
+    /// The value cannot be parsed or is out of range.
     #[error("invalid value {value:?} for {name}: {why}")]
     Value {
         /// The flag or variable.
         name: String,
-        /// What was given.
+        /// The value as it was given.
         value: String,
         /// What is wrong with it.
         why: String,
     },
-    /// A value that must not be repeated is wrong.
+    /// The value is invalid, and must not be shown because it may hold a secret.
     #[error("invalid value for {name}: {why}")]
     HiddenValue {
         /// The flag or variable.
@@ -22,7 +22,7 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-    /// The remote's form.
+    /// The remote is not a URL or path that is supported.
     #[error("invalid value for {name}")]
     Remote {
         /// The flag or variable.
@@ -31,59 +31,60 @@ pub enum Error {
         #[source]
         source: Box<crate::mirror::wire::Error>,
     },
-    /// The file that lists several repositories.
+    /// The file of `--sources` cannot be read or is invalid.
     #[error("{name}={file}")]
     Sources {
         /// The flag or variable.
         name: String,
-        /// What is wrong with it.
+        /// The file, and what is wrong with it.
         file: crate::sources::BadFile,
     },
-    /// A path that cannot be used: nothing is there, or it leads through what a commit can shape or what is ours.
+    /// A path cannot be used: it cannot be read, or it leads through names that a commit controls or that treeswap
+    /// owns.
     #[error("invalid value {value:?} for {name}: {why}")]
     Place {
         /// The flag or variable.
         name: String,
-        /// What was given.
+        /// The path as it was given.
         value: String,
-        /// What is wrong with it.
+        /// Why it cannot be used.
         why: String,
-        /// Where it can be.
+        /// Which paths can be used.
         hint: &'static str,
     },
-    /// Two things were given where one belongs.
+    /// Two flags were given that exclude each other.
     #[error("{one} and {other} exclude each other")]
     Conflict {
-        /// The one.
+        /// One of the flags.
         one: String,
-        /// The other.
+        /// The other flag.
         other: String,
     },
-    /// One thing makes no sense without the other.
+    /// A flag has no meaning without another one.
     #[error("{one} needs {other}")]
     Needs {
-        /// What was given.
+        /// The flag that was given.
         one: String,
-        /// What is missing.
+        /// The flag that is missing.
         other: String,
     },
-    /// What nothing works without.
+    /// A required flag is missing.
     #[error("{name} is required")]
     Required {
         /// The flag.
         name: String,
-        /// How else it can be given.
+        /// The variable, or the flags that can be given instead.
         hint: String,
     },
-    /// A password was given where everybody can read it.
+    /// A password was given as an argument, which every process of the machine can read.
     #[error("{what} is refused: every process of the machine can read it")]
     Password {
-        /// Where it was given.
+        /// The flag or the part of its value that holds the password.
         what: &'static str,
         /// What to do instead.
         hint: &'static str,
     },
-    /// git-sync could do it once, or can, and we can't.
+    /// A feature of git-sync v3 or v4 that treeswap does not have.
     #[error("{name} is not supported")]
     Unsupported {
         /// The flag and its value.
@@ -94,7 +95,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What an operator can do, a line each.
+    /// What an operator can do about it, one line per hint.
     pub fn hints(&self) -> Vec<String> {
         match self {
             Self::Password { hint, .. } | Self::Unsupported { hint, .. } | Self::Place { hint, .. } => {
@@ -103,7 +104,7 @@ impl Error {
             Self::Required { hint, .. } => vec![hint.clone()],
             Self::Remote { source, .. } => source.hints(),
             Self::Sources { file, .. } => file.hints(),
-            // The line itself says what is right.
+            // The message itself says which value is valid.
             Self::Value { .. } | Self::HiddenValue { .. } | Self::Needs { .. } => Vec::new(),
             Self::Conflict { one, other } => vec![format!("leave out {one} or {other}")],
         }

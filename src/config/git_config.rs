@@ -1,6 +1,6 @@
-//! Settings of git, as git-sync's users give them: `--git-config`, `--git-config-add`, and the variables that git
-//! itself reads. `table` says which are applied; the others are named, each with what to give instead, and never with
-//! its value: an `http.extraHeader` is a password as often as not. Pure.
+//! Settings of git, which git-sync's users give by `--git-config`, `--git-config-add` and git's own variables. `table`
+//! lists the settings that have an effect. For each other setting the log has a line that names it and what to give
+//! instead, without its value: the value of `http.extraHeader`, for example, is often a password. Pure.
 
 mod table;
 
@@ -15,16 +15,16 @@ use table::{Setting, Use};
 use crate::mirror::wire::{Closeness, ExtraHeader, Proxy, Scope};
 use crate::secret::{self, Secret};
 
-/// One setting.
+/// One setting of git: a dotted key and its value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Entry {
     pub(super) key: String,
     pub(super) value: String,
 }
 
-/// Reads git-sync's list: `KEY:VALUE`, separated by commas. A key is quoted, or goes up to the first colon; a value is
-/// quoted, or goes up to the first comma that is not escaped. `\n`, `\t`, `\"`, `\,` and `\\` are escapes in what is
-/// quoted and in values.
+/// Parses git-sync's list of `KEY:VALUE` pairs, separated by commas. A key is quoted, or ends at the first colon; a
+/// value is quoted, or ends at the first comma that is not escaped. Quoted text and values have the escapes `\n`,
+/// `\t`, `\"`, `\,` and `\\`.
 pub(super) fn parse(text: &str) -> Result<Vec<Entry>, String> {
     let mut entries = Vec::new();
     let mut rest = text;
@@ -54,14 +54,14 @@ pub(super) fn parse(text: &str) -> Result<Vec<Entry>, String> {
     Ok(entries)
 }
 
-/// Up to the closing quote, and what follows it.
+/// Splits after the closing quote: the unescaped text before it, and the rest.
 fn quoted_text(text: &str) -> Result<(String, &str), String> {
     scan(text, '"')?.ok_or_else(|| "a quote is not closed".to_owned())
 }
 
-/// Up to a comma, which stays, or to the end.
+/// Splits before the first unescaped comma, or at the end: the unescaped text, and the rest, comma included.
 fn plain_text(text: &str) -> Result<(String, &str), String> {
-    // As in git-sync the first character stands for itself.
+    // As in git-sync, the first character is taken literally, even if it is a comma or a backslash.
     let first = text.chars().next().map_or(0, char::len_utf8);
     let (head, tail) = text.split_at(first);
     Ok(match scan(tail, ',')? {
@@ -70,7 +70,8 @@ fn plain_text(text: &str) -> Result<(String, &str), String> {
     })
 }
 
-/// Up to a character that is not escaped, which is skipped; none if it never comes.
+/// Splits at the first unescaped `end`: the unescaped text before it, and the rest after it. `None` if there is no
+/// `end`.
 fn scan(text: &str, end: char) -> Result<Option<(String, &str)>, String> {
     let mut escaped = false;
     for (at, c) in text.char_indices() {
@@ -101,72 +102,73 @@ fn unescaped(text: &str) -> Result<String, String> {
     Ok(plain)
 }
 
-/// What the settings come to.
+/// The effect of all settings on how the remote is reached.
 #[derive(Debug, Default)]
 pub(super) struct Effect {
-    /// Headers to send, and where those before are taken back.
+    /// Extra request headers, in order; an empty `http.extraHeader` removes those before it.
     pub(super) headers: Vec<ExtraHeader>,
-    /// Whether a server's certificate is not to be checked.
+    /// `http.sslVerify=false`: server certificates are not verified.
     pub(super) unverified: bool,
-    /// Authorities to trust.
+    /// `http.sslCAInfo`: a file with certificate authorities to trust.
     pub(super) ca_file: Option<PathBuf>,
-    /// Cookies to send.
+    /// `http.cookieFile`: a file with cookies to send.
     pub(super) cookie_file: Option<PathBuf>,
-    /// The way out.
+    /// `http.proxy`.
     pub(super) proxy: Proxy,
-    /// Submodules may come from this machine.
+    /// `protocol.file.allow=always`: submodules may be repositories of this machine.
     pub(super) local_submodules: bool,
-    /// The remote under the name that it is to be reached by.
+    /// The remote's URL after `url.<base>.insteadOf`.
     pub(super) remote: String,
-    /// Settings without effect.
+    /// Settings without effect, by their key in lower case.
     unused: BTreeMap<String, Unused>,
 }
 
 /// A setting without effect.
 #[derive(Debug)]
 struct Unused {
-    /// As people may see it.
+    /// The key, with secrets replaced.
     key: String,
-    /// What becomes of it, or what is wrong with it.
-    becomes: Result<Use, &'static str>,
+    /// Its entry in the table, or why a setting of the table has no effect.
+    reason: Result<Use, &'static str>,
 }
 
 impl Effect {
-    /// A line for each setting without effect. `by_git`: git itself asks and fetches, with all settings.
+    /// One line for each setting without effect. With `by_git` (`--git`), git itself lists refs and fetches, and
+    /// settings that it then obeys are left out.
     pub(super) fn remarks(&self, by_git: bool) -> impl Iterator<Item = String> {
-        self.unused.values().filter_map(move |Unused { key, becomes }| {
-            let why = becomes.map_or_else(Some, |becomes| table::instead(becomes, by_git))?;
+        self.unused.values().filter_map(move |Unused { key, reason }| {
+            let why = reason.map_or_else(Some, |entry| table::instead(entry, by_git))?;
             Some(format!("git's {key} has no effect here: {why}"))
         })
     }
 
-    fn unused(&mut self, key: &str, becomes: Result<Use, &'static str>) {
-        let unused = Unused { key: shown(key), becomes };
+    fn unused(&mut self, key: &str, reason: Result<Use, &'static str>) {
+        let unused = Unused { key: shown(key), reason };
         self.unused.entry(key.to_ascii_lowercase()).or_insert(unused);
     }
 }
 
-/// Applies settings to the way to a remote. As in git the one whose key names the remote most closely wins, and the
-/// later one of two that are alike.
+/// Computes the effect of the settings on a remote. As in git, of several entries of one setting the one whose key
+/// matches the remote's URL most closely wins, and the later one of two that match equally.
 pub(super) fn apply(entries: &[Entry], remote: &str) -> Result<Effect, Error> {
     let mut effect = Effect { remote: rewritten(entries, remote), ..Effect::default() };
     let url = Url::parse(&effect.remote).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
     let mut closest: BTreeMap<(String, String), Closeness> = BTreeMap::new();
     for Entry { key, value } in entries {
-        know(key, value);
+        register_secrets(key, value);
         let (section, below, name) = split(key)?;
-        let becomes = table::of(&section, below, &name);
-        let Use::Applied(setting, _) = becomes else {
-            effect.unused(key, Ok(becomes));
+        let entry = table::of(&section, below, &name);
+        let Use::Applied(setting, _) = entry else {
+            effect.unused(key, Ok(entry));
             continue;
         };
         let scope = below.filter(|_| section == "http").map(Scope::parse);
         if setting == Setting::ExtraHeader {
             let scope = match (&url, scope) {
-                (_, Some(scope)) => {
-                    scope.ok_or_else(|| wrong(key, "the URL in the key is none"))?.without_user(url.as_ref())
-                }
-                // git sends it to every host; here to the one that is followed.
+                (_, Some(scope)) => scope
+                    .ok_or_else(|| invalid(key, "the URL in the key is none"))?
+                    .without_user(url.as_ref()),
+                // git sends it to every host; we send it only to the remote's.
                 (url, None) => url.as_ref().map(Scope::origin),
             };
             effect.headers.extend(header(key, value, scope)?);
@@ -191,18 +193,19 @@ pub(super) fn apply(entries: &[Entry], remote: &str) -> Result<Effect, Error> {
             Setting::Proxy => {
                 effect.proxy = match value.as_str() {
                     "" => Proxy::None,
-                    text => Proxy::To(Secret::holder(text)), // a URL: its credential is known, its host no secret
+                    text => Proxy::To(Secret::holder(text)), // its credential is registered already, its host no secret
                 };
             }
             Setting::Allow => effect.local_submodules = value == "always",
-            Setting::InsteadOf | Setting::ExtraHeader => {} // `remote`, and above
+            Setting::InsteadOf | Setting::ExtraHeader => {} // handled by `rewritten`, and above
         }
     }
     Ok(effect)
 }
 
-/// Makes known what may be secret in a setting: what URLs hold, and what a program is to print as a credential.
-fn know(key: &str, value: &str) {
+/// Registers what may be secret in a setting, so that no output shows it: credentials in URLs, header values, and the
+/// words of a `credential.helper` shell command.
+fn register_secrets(key: &str, value: &str) {
     secret::know_urls(key);
     secret::know_urls(value);
     if !key.contains("://") {
@@ -216,11 +219,12 @@ fn know(key: &str, value: &str) {
     }
 }
 
-/// Section and name in lower case, and what stands between them, as it is.
+/// Splits a key into section, subsection and name. Section and name are case-insensitive and returned in lower case;
+/// the subsection is returned as it is.
 fn split(key: &str) -> Result<(String, Option<&str>, String), Error> {
     let parts = key.split_once('.').filter(|(section, rest)| !section.is_empty() && !rest.is_empty());
     let (section, rest) =
-        parts.ok_or_else(|| wrong(key, "a key of git has a section and a name: http.proxy"))?;
+        parts.ok_or_else(|| invalid(key, "a key of git has a section and a name: http.proxy"))?;
     let (below, name) = match rest.rsplit_once('.') {
         Some((below, name)) => (Some(below), name),
         None => (None, rest),
@@ -228,31 +232,32 @@ fn split(key: &str) -> Result<(String, Option<&str>, String), Error> {
     Ok((section.to_ascii_lowercase(), below, name.to_ascii_lowercase()))
 }
 
-/// git's booleans.
+/// Parses a boolean of git.
 fn truth(key: &str, value: &str) -> Result<bool, Error> {
     match value.to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" | "1" => Ok(true),
         "false" | "no" | "off" | "0" | "" => Ok(false),
-        _ => Err(wrong(key, "it is either true or false")),
+        _ => Err(invalid(key, "it is either true or false")),
     }
 }
 
-/// `Name: value`, or nothing, which takes back those before. It is judged even where it is sent nowhere.
+/// Parses `Name: value`. An empty value removes the headers before it. The value is validated even if there is no
+/// `scope`, which is when the remote is not reached by http(s) and the header is never sent.
 fn header(key: &str, value: &str, scope: Option<Scope>) -> Result<Option<ExtraHeader>, Error> {
     if value.is_empty() {
         return Ok(scope.map(ExtraHeader::none));
     }
-    let (name, value) = value.split_once(':').ok_or_else(|| wrong(key, "a header is NAME: VALUE"))?;
+    let (name, value) = value.split_once(':').ok_or_else(|| invalid(key, "a header is NAME: VALUE"))?;
     let Some(scope) = scope else { return Ok(None) };
     let header = ExtraHeader::new(scope, name.trim(), value.trim());
-    header.map(Some).ok_or_else(|| wrong(key, "a header is NAME: VALUE"))
+    header.map(Some).ok_or_else(|| invalid(key, "a header is NAME: VALUE"))
 }
 
-fn wrong(key: &str, why: &str) -> Error {
+fn invalid(key: &str, why: &str) -> Error {
     Error::HiddenValue { name: format!("git's {}", shown(key)), why: why.to_owned() }
 }
 
-/// A key as people may see it: a secret may be where a name belongs, and a URL may hold one.
+/// A key with secrets replaced: a URL in it may hold one, and so may a part that is not a valid name.
 fn shown(key: &str) -> String {
     let name = |text: &str| if secret::is_name(text) { text.to_owned() } else { secret::REDACTED.to_owned() };
     let Some((section, rest)) = key.split_once('.') else { return name(key) };
@@ -265,8 +270,8 @@ fn shown(key: &str) -> String {
     }
 }
 
-/// The remote after `url.<base>.insteadOf`: the longest beginning that fits is replaced, once; of equal ones
-/// the first, as in git.
+/// The remote after `url.<base>.insteadOf`. As in git, the longest matching prefix is replaced, once; of equally long
+/// ones the first.
 fn rewritten(entries: &[Entry], remote: &str) -> String {
     let rules = entries.iter().rev().filter_map(|Entry { key, value }| {
         let (section, base, name) = split(key).ok()?;
@@ -279,20 +284,21 @@ fn rewritten(entries: &[Entry], remote: &str) -> String {
     }
 }
 
-/// What `GIT_SSH_COMMAND` says besides the program, as far as it is understood.
+/// The options in `GIT_SSH_COMMAND` that are understood.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct SshCommand {
-    /// `-i`, `-o IdentityFile`.
+    /// Private keys: `-i`, `-o IdentityFile`.
     pub(super) keys: Vec<PathBuf>,
     /// `-o UserKnownHostsFile`.
     pub(super) known_hosts: Option<PathBuf>,
-    /// `-o StrictHostKeyChecking=no`.
+    /// `-o StrictHostKeyChecking=no`: host keys are not checked.
     pub(super) trusting: bool,
-    /// What has no effect here.
+    /// Words that have no effect here.
     pub(super) unused: Vec<String>,
 }
 
-/// Reads the words of the variable; quotes are left to shells. As in ssh_config(5) the first value of an option counts.
+/// Parses the variable, split at white space; shell quoting is not supported. As in ssh_config(5), the first value of
+/// an option counts.
 pub(super) fn ssh_command(text: &str) -> SshCommand {
     let mut found = SshCommand::default();
     let mut hosts = None;
@@ -317,7 +323,7 @@ pub(super) fn ssh_command(text: &str) -> SshCommand {
             "identityfile" => found.keys.push(setting.into()),
             "userknownhostsfile" => drop(hosts.get_or_insert(setting)),
             "identitiesonly" | "batchmode" | "loglevel" => {}
-            // Unknown hosts are not learned: with it only known ones are accepted.
+            // Keys of unknown hosts are never added to a file, so only known hosts are accepted.
             "stricthostkeychecking" if setting.eq_ignore_ascii_case("accept-new") => {
                 checking.get_or_insert(setting);
                 found.unused.push(value.to_owned());

@@ -1,4 +1,4 @@
-//! What is wrong with the flags of hooks. Floors are git-sync's.
+//! Validates the flags of hooks. The lower bounds are git-sync's.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use super::check::Check;
 use super::error::Error;
 use crate::hooks::{Exec, Options, Web};
 
-/// git-sync's floor for what hooks may take and for their pauses.
+/// git-sync's lower bound for the timeout and the backoff of a hook.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 impl Check<'_> {
-    /// The hooks. As in git-sync, nothing is said about the pauses of a hook that is not there.
+    /// The options of all hooks. As in git-sync, timeout and backoff of a hook that is not given are not validated.
     pub(super) fn hooks(&self) -> Result<Options, Error> {
         let given = &self.args.hooks;
         let exec =
@@ -64,12 +64,12 @@ impl Check<'_> {
         Ok(Some(Web {
             url: self.http_url("webhook-url", &given.webhook_url)?,
             method: Method::from_bytes(given.webhook_method.as_bytes()).map_err(|_| {
-                self.wrong("webhook-method", &given.webhook_method, "it is not the name of a method")
+                self.invalid("webhook-method", &given.webhook_method, "it is not the name of a method")
             })?,
             success: match status {
                 -1 | 0 => None,
                 _ => Some(u16::try_from(status).ok().filter(|status| *status <= 999).ok_or_else(|| {
-                    self.wrong("webhook-success-status", status, "it is a status such as 200, or 0 for any")
+                    self.invalid("webhook-success-status", status, "it is a status such as 200, or 0 for any")
                 })?),
             },
             timeout: self.at_least("webhook-timeout", given.webhook_timeout, SHORTEST)?,

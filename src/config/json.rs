@@ -1,8 +1,8 @@
-//! The JSON of `--credential`.
+//! Parses the JSON of `--credential`.
 
 use serde::Deserialize;
 
-/// The JSON of `--credential`, as git-sync has it.
+/// One credential, in git-sync's form.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Json {
@@ -23,16 +23,16 @@ enum OneOrMany {
     Many(Vec<Json>),
 }
 
-/// Whether the text is JSON of credentials, as far as the form goes. Empty is none.
+/// Checks that the text is JSON of this form. An empty text is valid, and holds no credentials.
 pub(super) fn is_well_formed(text: &str) -> Result<(), String> {
     parse(text).map(drop).ok_or_else(|| NO_JSON.to_owned())
 }
 
-/// What is wrong with other text.
+/// The message for text that is not of this form.
 pub(super) const NO_JSON: &str =
     "it is not JSON of the form {\"url\":…, \"username\":…, \"password-file\":…}, or a list of such";
 
-/// Reads it; nothing where the form is another.
+/// Parses one credential or a list of them; `None` if the text is not of this form.
 pub(super) fn parse(text: &str) -> Option<Vec<Json>> {
     if text.trim().is_empty() {
         return Some(Vec::new());

@@ -1,10 +1,12 @@
-//! Flags and variables, made valid in one step: nothing is bound, opened or written before [`Settings`] exist.
+//! The configuration of `sync`, from flags and environment variables. It is validated in one step: nothing is bound,
+//! opened or written before [`Settings`] exist.
 //!
-//! Files, from the ground up: `values` how single values are written; `origin` where one came from; `personality`
-//! defaults, ours and git-sync's; `json` the form of `--credential`; `gitsync` git-sync's command line; `env` variables;
-//! `args` the raw side (clap); `check` how a value is refused; `credentials`, `git_config`, `hooks` their parts of the
-//! valid side; `settings` all of it, made of each module's own options; `print` the effective configuration with
-//! secrets replaced; `error`.
+//! Files, from the ground up: `values` parses single values; `origin` records where a value came from; `personality`
+//! has the defaults, ours and git-sync's; `json` parses `--credential`; `gitsync` parses git-sync's command line;
+//! `env` reads environment variables; `args` declares the flags for clap; `check` has the common checks of a value;
+//! `credentials`, `git_config` and `hooks` validate their flags; `sources` validates `--sources`; `settings` validates
+//! everything else and makes the options of each module; `print` shows the effective configuration without secrets;
+//! `error` has the errors.
 
 mod args;
 mod check;

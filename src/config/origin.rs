@@ -1,20 +1,20 @@
-//! Where a value came from, and what only variables hold.
+//! The origin of a flag's value, and the secrets that only variables can hold.
 
 use crate::secret::Secret;
 
 /// Where a value came from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// The command line.
+    /// The flag on the command line.
     Flag,
-    /// A variable, by name.
+    /// The environment variable with this name.
     Variable(String),
-    /// None was given.
+    /// The default: neither flag nor variable was given.
     Default,
 }
 
 impl Origin {
-    /// What to call a flag that was given like this: `--ref`, or `$GITSYNC_REF`.
+    /// The name under which a flag with this origin was given, for messages: `--ref`, or `$GITSYNC_REF`.
     pub(super) fn called(&self, flag: &str) -> String {
         match self {
             Self::Variable(name) => format!("${name}"),
@@ -23,23 +23,23 @@ impl Origin {
     }
 }
 
-/// Variables that are read although they belong to no flag.
+/// The variables for a password, in order of precedence. No flag has them.
 pub(super) const PASSWORDS: [&str; 2] = ["TREESWAP_PASSWORD", "GITSYNC_PASSWORD"];
 
-/// The same for a GitHub App's private key.
+/// The variables for a GitHub App's private key, in order of precedence. No flag has them.
 pub(super) const PRIVATE_KEYS: [&str; 2] =
     ["TREESWAP_GITHUB_APP_PRIVATE_KEY", "GITSYNC_GITHUB_APP_PRIVATE_KEY"];
 
-/// Secrets that are given by variables only.
+/// Values that are given by variables only, most of them secrets.
 #[derive(Clone, Default)]
 pub struct Hidden {
-    /// A password.
+    /// The password that goes with `--username`.
     pub password: Option<Variable>,
     /// A GitHub App's private key.
     pub private_key: Option<Variable>,
-    /// Settings of git that git itself reads from variables, in order; only git-sync's users expect that of us.
+    /// Settings of git, key and value, from the variables that git itself reads, in order. Only read as git-sync.
     pub git: Vec<(String, String)>,
-    /// `GIT_SSH_COMMAND`, likewise.
+    /// `GIT_SSH_COMMAND`. Only read as git-sync.
     pub ssh_command: Option<String>,
 }
 
@@ -52,17 +52,17 @@ impl std::fmt::Debug for Hidden {
     }
 }
 
-/// A variable with its value.
+/// A secret and the name of the variable that holds it.
 #[derive(Clone, Debug)]
 pub struct Variable {
-    /// Where it was given, towards people: `$TREESWAP_PASSWORD`.
+    /// The variable's name as in messages: `$TREESWAP_PASSWORD`.
     pub name: String,
-    /// What it holds, not empty.
+    /// Its value, not empty.
     pub value: Secret,
 }
 
 impl Hidden {
-    /// Of the environment.
+    /// Reads the secrets with `value_of`, which looks an environment variable up. Empty variables count as not set.
     pub fn read(value_of: impl Fn(&str) -> Option<String>) -> Self {
         let first = |names: [&'static str; 2]| {
             let found = names.into_iter().find_map(|name| Some((name, value_of(name)?)));

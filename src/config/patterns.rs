@@ -1,5 +1,5 @@
-//! How values are written, as regular expressions for the chart's schema: made of the tables that the parsers read by.
-//! What is too much or too little is no matter of writing, and left to the parsers.
+//! Regular expressions for the syntax of flag values, for the Helm chart's schema. They are made of the same tables
+//! that the parsers use. Upper bounds are left to the parsers.
 
 use super::settings::{GIT_GC, SUBMODULES};
 use super::values::{BOOLEANS, SIGNALS, SIZES, TIMES};
@@ -8,7 +8,7 @@ fn alternatives<T>(table: &[(&str, T)]) -> String {
     table.iter().map(|(word, _)| *word).collect::<Vec<_>>().join("|")
 }
 
-/// Whether 0 is one of them.
+/// The lower bound of a value: none, 0, or greater than 0.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Least {
     Any,
@@ -42,21 +42,21 @@ pub(crate) fn integer(least: Least) -> String {
     }
 }
 
-/// From 0 to 100.
+/// A whole number from 0 to 100.
 pub(crate) const PERCENT: &str = r"^\+?0*(100|[0-9]{1,2})$";
 pub(crate) const AT_LEAST_ONE: &str = r"^\+?0*[1-9][0-9]*$";
-/// From 0 to 1.
+/// A number from 0 to 1.
 pub(crate) const FRACTION: &str = r"^(\+?(0+(\.[0-9]*)?|0*\.[0-9]+|0*1(\.0*)?)|-(0+\.?0*|\.0+)|[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+)$";
-/// Of http(s).
+/// Empty, or an http(s) URL.
 pub(crate) const URL: &str = r"^$|^\s*[Hh][Tt][Tt][Pp][Ss]?:";
 
-/// NAMESPACE/NAME:COUNT of a pool of Leases.
+/// A pool of Leases: NAMESPACE/NAME:COUNT.
 pub(crate) fn pool() -> String {
     let label = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?";
     format!(r"^{label}/{label}:\+?0*([1-9][0-9]?|100)$")
 }
 
-/// Names in either case, with or without SIG, and numbers.
+/// A signal: its name in either case, with or without SIG, or its number; or empty.
 pub(crate) fn signal() -> String {
     let either = |c: char| format!("[{}{}]", c, c.to_ascii_lowercase());
     let name = |name: &str| name.chars().map(either).collect::<String>();
@@ -72,7 +72,7 @@ pub(crate) fn booleans() -> Vec<&'static str> {
     BOOLEANS.concat()
 }
 
-/// The values of flags whose values are not clap's to know.
+/// The values of flags whose choices are checked by us and not by clap.
 pub(crate) fn choices(flag: &str) -> Option<Vec<&'static str>> {
     match flag {
         "submodules" => Some(SUBMODULES.iter().map(|(word, _)| *word).collect()),

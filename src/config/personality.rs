@@ -1,9 +1,9 @@
-//! Who we are: treeswap, or git-sync for those who ran that. The defaults of a flag belong to the personality, and
-//! [`DEFAULTS`] holds both.
+//! The personality of the program, treeswap or drop-in for git-sync, and the flags whose defaults differ between the
+//! two.
 
 use clap::Command;
 
-/// How the program was called.
+/// The name under which the program was called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Personality {
     /// `treeswap sync`.
@@ -17,21 +17,22 @@ pub enum Personality {
 #[derive(Debug)]
 pub(super) struct Default {
     flag: &'static str,
-    /// As treeswap; empty for a flag that has no default.
+    /// The default as treeswap; empty for a flag without one.
     pub(super) treeswap: &'static str,
+    /// The default as git-sync.
     git_sync: &'static str,
 }
 
 macro_rules! defaults {
     ($($name:ident = $flag:literal: $treeswap:literal, $git_sync:literal;)*) => {
         $(pub(super) const $name: Default = Default { flag: $flag, treeswap: $treeswap, git_sync: $git_sync };)*
-        /// Every default that differs.
+        /// All defaults that differ.
         const DEFAULTS: &[&Default] = &[$(&$name),*];
     };
 }
 
 defaults! {
-    // What is published, and how. git-sync has no ceilings: ours are wide there.
+    // Content and retention. git-sync has no ceiling on generations, so ours is high there.
     LAYOUT = "layout": "kubelet", "git-sync";
     SUBMODULES = "submodules": "off", "recursive";
     SYMLINKS = "symlinks": "safe", "keep";
@@ -39,15 +40,15 @@ defaults! {
     GIT_GC = "git-gc": "auto", "always";
     GRACE = "grace": "30s", "0s";
     MAX_GENERATIONS = "max-generations": "8", "1000";
-    // How often.
+    // Pace.
     MIN_INTERVAL = "min-interval": "5s", "0s";
     JITTER = "jitter": "0.1", "0";
     MAX_FAILURES = "max-failures": "", "0";
     SYNC_ON_SIGNAL = "sync-on-signal": "SIGHUP", "";
-    // What is shown.
+    // Metrics and log.
     HTTP_METRICS = "http-metrics": "true", "false";
     LOG_FORMAT = "log-format": "auto", "git-sync";
-    // How large.
+    // Limits. git-sync has none, so ours are high there.
     MAX_FETCH_BYTES = "max-fetch-bytes": "4Gi", "64Gi";
     MAX_MIRROR_BYTES = "max-mirror-bytes": "4Gi", "64Gi";
     MAX_TREE_BYTES = "max-tree-bytes": "4Gi", "64Gi";
@@ -55,7 +56,8 @@ defaults! {
     INDEX_MEMORY = "index-memory": "64Mi", "512Mi";
 }
 
-/// Gives the flags of `sync` the defaults of git-sync, and takes no flag for required: git-sync checks that itself.
+/// Gives the flags of `sync` git-sync's defaults, and makes none required: as in git-sync, that is checked later, with
+/// an error of its own.
 pub(super) fn as_git_sync(command: Command) -> Command {
     command.mut_args(|arg| {
         let own = arg.get_long().and_then(|flag| DEFAULTS.iter().find(|default| default.flag == flag));

@@ -1,5 +1,5 @@
-//! The effective configuration as flags, secrets replaced: what `treeswap check` prints and the first line of the log
-//! holds.
+//! Prints the effective configuration as flags with secrets replaced, for `treeswap check` and the first line of the
+//! log.
 
 use clap::{ArgMatches, Command};
 
@@ -7,12 +7,12 @@ use super::env::Origins;
 use super::origin::Origin;
 use crate::secret;
 
-/// One flag with what it is set to.
+/// One flag and its value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Line {
     /// Its name, without dashes.
     pub flag: String,
-    /// Its value, safe to show.
+    /// Its value, with secrets replaced.
     pub value: String,
     /// Where it came from.
     pub origin: Origin,
@@ -24,7 +24,8 @@ impl std::fmt::Display for Line {
     }
 }
 
-/// A line for every flag of a command that went through [`super::attach`], in the order of its help.
+/// One line for every value of every visible flag, in the order of the help. The command must have gone through
+/// [`super::attach`].
 pub fn lines(command: &Command, matches: &ArgMatches, origins: &Origins) -> Vec<Line> {
     let visible = command.get_arguments().filter(|arg| !arg.is_hide_set());
     let lines = visible.filter_map(|arg| {
@@ -40,6 +41,7 @@ pub fn lines(command: &Command, matches: &ArgMatches, origins: &Origins) -> Vec<
     lines.flatten().collect()
 }
 
+/// A flag's value with secrets replaced.
 fn shown(flag: &str, value: &str) -> String {
     match flag {
         "repo" => secret::redact(value),

@@ -1,4 +1,5 @@
-//! The valid side: every module's own options, with nothing left to interpret.
+//! The validated configuration: the options of every module, with nothing left to interpret. The files below validate
+//! groups of flags: `attempts` (when and what to sync), `remote`, `root`, `server` (HTTP and log).
 
 mod attempts;
 mod remote;
@@ -21,19 +22,19 @@ use crate::sandbox::Sandbox;
 use crate::sources::SetOptions;
 use crate::{admin, hooks, mirror, store, sync, telemetry};
 
-/// git-sync's floor for its pauses; below it a period is a typing error.
+/// git-sync's lower bound for periods and timeouts; a shorter one is most likely a typo.
 const SHORTEST: Duration = Duration::from_millis(10);
 
-/// The longest pause after failures, unless a flag says otherwise.
+/// The upper bound of the backoff, unless `--max-backoff` is given.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(300);
 
-/// The same until the first success: an application waits for it.
+/// The upper bound of the backoff until the first success, which is shorter because an application waits for it.
 const LONGEST_INIT_BACKOFF: Duration = Duration::from_secs(30);
 
-/// The first pause after a failure is no longer than this, however long the period is.
+/// The pause after the first failure is at most this long, however long the period is.
 const FIRST_BACKOFF: Duration = Duration::from_secs(10);
 
-/// The values of `--submodules`. They are not clap's, for git-sync reports a wrong one in its turn.
+/// The values of `--submodules`. clap does not check them: as git-sync, errors have to come in git-sync's order.
 pub(super) const SUBMODULES: [(&str, mirror::Submodules); 3] = [
     ("recursive", mirror::Submodules::Recursive),
     ("shallow", mirror::Submodules::First),
@@ -55,41 +56,41 @@ pub(super) const SANDBOX: [(&str, Sandbox); 3] =
 /// Everything `sync` runs with.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The mirror and the way to the remote; of several sources, what their mirrors have in common.
+    /// The mirror and how the remote is reached; with several sources, the options that their mirrors share.
     pub mirror: mirror::Options,
-    /// Several sources in place of one remote.
+    /// The set of sources, if several repositories are published instead of one remote.
     pub sources: Option<SetOptions>,
     /// The root.
     pub store: store::Options,
     /// How long to wait for the root's lock.
     pub lock_wait: Duration,
-    /// The loop.
+    /// The sync loop.
     pub sync: sync::Options,
     /// Hooks.
     pub hooks: hooks::Options,
-    /// The signal that asks for an attempt.
+    /// The number of the signal that triggers an attempt.
     pub signal: Option<i32>,
-    /// What a webhook or a signal asks for begins within this time.
+    /// An attempt that a webhook or a signal triggers begins within this time.
     pub trigger_spread: Duration,
-    /// The listener, if there is to be one.
+    /// The HTTP listener, if `--http-bind` is given.
     pub admin: Option<admin::Options>,
-    /// Whether the listener shows metrics.
+    /// Whether `/metrics` has treeswap's metrics.
     pub metrics: bool,
-    /// Whether git-sync's are among them.
+    /// Whether `/metrics` has git-sync's metrics. Also tells that the program runs as git-sync.
     pub git_sync_metrics: bool,
     /// Log format and level.
     pub telemetry: telemetry::Options,
-    /// Where the error that ends the process goes.
+    /// The file for the error that ends the process.
     pub termination_log: Option<PathBuf>,
-    /// Whether /etc/passwd is to name the user we run as.
+    /// Whether to add the current user to `/etc/passwd`.
     pub add_user: bool,
-    /// What was given and has no effect, a line each.
+    /// Warnings about settings without effect or with unsafe effect, one line each.
     pub remarks: Vec<String>,
 }
 
 impl Settings {
-    /// Checks everything that can be checked without touching anything; of several faults the one that git-sync would
-    /// name is named first.
+    /// Validates everything that can be validated without network access and without changing anything. The order of
+    /// the checks is git-sync's, so that of several errors the same one is reported.
     pub fn new(args: &Args, origins: &Origins, hidden: &Hidden) -> Result<Self, Error> {
         let check = Check { args, origins };
         let root = check.root()?;
@@ -106,10 +107,10 @@ impl Settings {
         credentials.extend(credentials::listed(args, origins)?);
         let admin = check.admin(pace.period)?;
         let (entries, git) = check.git_config(hidden)?;
-        let is_set = check.is_set()?;
+        let has_sources = check.has_sources()?;
         let style = check.style(&root)?;
         let wire = check.wire(credentials, sync_timeout, hidden, &git)?;
-        if !is_set {
+        if !has_sources {
             check.remote(&wire)?;
         }
         let wire = wire::Options { issuance, program: check.program(entries), ..wire };
@@ -133,7 +134,7 @@ impl Settings {
             depth,
             modules: mirror::Access {
                 asked: submodules,
-                // git-sync's users name hosts in `.gitmodules` and nowhere else.
+                // Users of git-sync name the hosts of submodules in `.gitmodules` and nowhere else.
                 hosts: match origins.personality() {
                     Personality::GitSync => mirror::Hosts::Any,
                     Personality::Treeswap => mirror::Hosts::Known(Vec::new()),
@@ -149,7 +150,7 @@ impl Settings {
             verify: args.limits.verify,
             ..mirror::Options::new(mirror_dir, asked.clone(), wire)
         };
-        let set = is_set.then(|| check.set(&mirror, pace, sync_timeout, hidden)).transpose()?;
+        let set = has_sources.then(|| check.source_set(&mirror, pace, sync_timeout, hidden)).transpose()?;
         Ok(Self {
             mirror,
             sources: set,
@@ -170,19 +171,19 @@ impl Settings {
     }
 }
 
-/// Relative paths are taken from the working directory once, at start.
+/// Makes a path absolute, relative to the working directory at the start.
 pub(super) fn absolute(text: &str) -> PathBuf {
-    // It only fails for an empty path and for a working directory that is gone; the first use names it then.
+    // Fails only for an empty path or a removed working directory; the first use of the path then reports it.
     std::path::absolute(text).unwrap_or_else(|_| PathBuf::from(text))
 }
 
-/// The link of git-sync's layout: as in git-sync, where none is given, the last part of the URL as it is written.
+/// The link of git-sync's layout. As in git-sync, the default is the last component of the URL as it is written.
 pub fn link_name<'t>(given: &'t str, repo: &'t str) -> &'t str {
     let last = repo.trim_matches('/').rsplit('/').next().unwrap_or_default();
     if given.is_empty() { last } else { given }
 }
 
-/// Without `.` and `..`, by the text alone, as git-sync has it.
+/// Removes `.` and `..` lexically, as git-sync does, without looking at symbolic links.
 fn cleaned(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut clean, part| {
         match part {

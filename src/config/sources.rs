@@ -1,4 +1,4 @@
-//! `--sources`: several repositories in one root.
+//! Validates `--sources`: several repositories that are published as one tree.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,8 +20,9 @@ use crate::secret::Source;
 use crate::sources::{BadFile, List, Listed, SetOptions};
 
 impl Check<'_> {
-    /// Refuses what a set of sources excludes: what the file says of each source, and what is of one repository.
-    pub(super) fn is_set(&self) -> Result<bool, Error> {
+    /// Whether `--sources` is given. Refuses flags that it excludes: those that the file has for each source, and
+    /// those that are about one repository.
+    pub(super) fn has_sources(&self) -> Result<bool, Error> {
         let source = &self.args.source;
         if source.sources.is_empty() {
             return Ok(false);
@@ -51,7 +52,7 @@ impl Check<'_> {
         Ok(true)
     }
 
-    /// Where the mirrors of several sources are, by where that of one repository is.
+    /// The directory of the sources' mirrors; `mirror` is where the mirror of one repository would be.
     pub(super) fn dir_of_mirrors(&self, mirror: &Path) -> PathBuf {
         match self.args.root.mirror.as_str() {
             "" => mirror.with_file_name("mirrors"),
@@ -59,8 +60,8 @@ impl Check<'_> {
         }
     }
 
-    /// What makes the set.
-    pub(super) fn set(
+    /// The options of the set of sources.
+    pub(super) fn source_set(
         &self,
         mirror: &mirror::Options,
         pace: Timing,
@@ -68,25 +69,40 @@ impl Check<'_> {
         hidden: &Hidden,
     ) -> Result<SetOptions, Error> {
         let file = absolute(&self.args.source.sources);
-        let (args, origins, hidden) = (self.args.clone(), self.origins.clone(), hidden.clone());
-        let settings = WireSettings { args, origins, hidden, timeout };
+        let settings = WireSettings {
+            args: self.args.clone(),
+            origins: self.origins.clone(),
+            hidden: hidden.clone(),
+            timeout,
+        };
         let dir = self.dir_of_mirrors(&mirror.dir);
         let mirror = mirror.clone();
         let one_time = self.args.pace.one_time;
         let wire = Arc::new(move |source: &Listed| settings.of(source).map_err(|error| error.to_string()));
         let Timing { period, backoff, .. } = pace;
-        let (rules, root) = (false, true);
-        Ok(SetOptions { file, dir, mirror, wire, period, backoff, timeout, one_time, rules, root })
+        Ok(SetOptions {
+            file,
+            dir,
+            mirror,
+            wire,
+            period,
+            backoff,
+            timeout,
+            one_time,
+            rules: false,
+            root: true,
+        })
     }
 }
 
-/// What the file of sources says now. Unlike other files that flags name it is read where nothing is published: it is
-/// most of the configuration.
+/// Reads the file of sources. It is most of the configuration, so unlike other files that flags name it is also read by
+/// commands that publish nothing.
 ///
 /// # Errors
-/// When it is absent or wrong.
+/// When the file is absent or invalid.
 pub fn listed(sources: &SetOptions) -> Result<List, Error> {
-    let (sources, file) = (sources.clone(), sources.file.clone());
+    let sources = sources.clone();
+    let file = sources.file.clone();
     let read = detached_io::patiently(&file, move |path| {
         Ok(List::read(path).and_then(|list| sources.check().map(|()| list)))
     });
@@ -94,7 +110,7 @@ pub fn listed(sources: &SetOptions) -> Result<List, Error> {
     read.map_err(|file| Error::Sources { name: "--sources".to_owned(), file })
 }
 
-/// What is in the file of sources and is not what its author will want. No value: it may be a secret.
+/// Warnings about likely mistakes in the file of sources. They never contain a value, which may be a secret.
 pub fn remarks_on(list: &List) -> Vec<String> {
     let mut remarks = Vec::new();
     for Listed { name, repo, credentials, .. } in &list.sources {
@@ -121,7 +137,7 @@ pub fn remarks_on(list: &List) -> Vec<String> {
     remarks
 }
 
-/// What is known of every way to a repository.
+/// The flags and variables that apply to the connection of every source.
 struct WireSettings {
     args: Args,
     origins: Origins,
@@ -130,7 +146,7 @@ struct WireSettings {
 }
 
 impl WireSettings {
-    /// The way to one source: the flags' settings for its URL, and its own credentials in place of theirs.
+    /// How one source is reached: by the flags for its URL, with its own credentials in place of theirs.
     fn of(&self, source: &Listed) -> Result<wire::Options, Error> {
         let mut args = self.args.clone();
         args.source.repo.clone_from(&source.repo);
@@ -157,6 +173,7 @@ impl WireSettings {
     }
 }
 
+/// The path as text; `None` if it is empty.
 fn named(file: &Path) -> Option<String> {
     path(&file.display().to_string()).map(|path| path.display().to_string())
 }

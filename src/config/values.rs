@@ -1,10 +1,10 @@
-//! How single values are written: Go's durations, booleans and integers, as git-sync reads them, and byte counts as
-//! Kubernetes writes them.
+//! Parses single values: durations, booleans and integers in Go's syntax, as git-sync does, and byte counts in
+//! Kubernetes' syntax. Each error says which values are valid.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Units of time, in seconds. Go has all but `min` and `d`.
+/// Units of time and their length in seconds. Go has all of them except `min` and `d`.
 pub(super) const TIMES: [(&str, f64); 10] = [
     ("ns", 1e-9),
     ("us", 1e-6),
@@ -18,7 +18,7 @@ pub(super) const TIMES: [(&str, f64); 10] = [
     ("d", 86_400.0),
 ];
 
-/// Units of bytes.
+/// Units of bytes and their size.
 pub(super) const SIZES: [(&str, u64); 8] = [
     ("Ki", 1 << 10),
     ("Mi", 1 << 20),
@@ -30,12 +30,12 @@ pub(super) const SIZES: [(&str, u64); 8] = [
     ("T", 1_000_000_000_000),
 ];
 
-/// How true and false are written, as in Go.
+/// The words for true and for false, as in Go.
 pub(super) const BOOLEANS: [[&str; 6]; 2] =
     [["1", "t", "T", "true", "TRUE", "True"], ["0", "f", "F", "false", "FALSE", "False"]];
 
-/// Reads what Go's `time.ParseDuration` reads (`300ms`, `1.5h`, `2m30s`, `0`), and besides `min` for `m`, and `d`, 24
-/// hours. A negative one is refused.
+/// Parses a duration in the syntax of Go's `time.ParseDuration` (`300ms`, `1.5h`, `2m30s`, `0`), plus `min` for `m`
+/// and `d` for 24 hours. Negative durations are refused.
 pub fn duration(text: &str) -> Result<Duration, String> {
     const WANTED: &str = "a duration is a number with a unit: 300ms, 10s, 5m, 1.5h, 2m30s, 1d";
     const UNITS: &str = "write 300ms, 10s, 5m, 2m30s, 1.5h or 1d";
@@ -65,11 +65,11 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         total = total.checked_add(part).ok_or("it is too long")?;
         rest = tail;
     }
-    // Far beyond any use, and small enough that adding it to a point in time never overflows.
+    // A century is more than anyone needs, and small enough that adding it to a point in time never overflows.
     if total > Duration::from_secs(100 * 366 * 86_400) { Err("it is too long".into()) } else { Ok(total) }
 }
 
-/// Prints a duration so that [`duration`] reads it back.
+/// Formats a duration so that [`duration`] parses it back.
 pub fn print_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let nanos = duration.subsec_nanos();
@@ -88,25 +88,25 @@ pub fn print_duration(duration: Duration) -> String {
     }
 }
 
-/// Reads what Go's `strconv.ParseBool` reads.
+/// Parses a boolean in the syntax of Go's `strconv.ParseBool`.
 pub fn boolean(text: &str) -> Result<bool, String> {
     let [truths, lies] = BOOLEANS.map(|words| words.contains(&text));
     if truths || lies { Ok(truths) } else { Err("it is either true or false".into()) }
 }
 
-/// Reads a percentage, written without its sign.
+/// Parses a percentage from 0 to 100, written without a percent sign.
 pub fn percent(text: &str) -> Result<u8, String> {
     let number = text.parse().ok().filter(|number| *number <= 100);
     number.ok_or_else(|| "it is a whole number from 0 to 100, without a percent sign".into())
 }
 
-/// Reads how many there may be, where none is too few.
+/// Parses a count of at least 1.
 pub fn at_least_one(text: &str) -> Result<u16, String> {
     let number = text.parse().ok().filter(|number| *number > 0);
     number.ok_or_else(|| format!("it is a whole number from 1 to {}", u16::MAX))
 }
 
-/// Reads a Go integer literal: `12`, `0x10`, `0o7`, `0b1`, `1_000`, `-1`.
+/// Parses a Go integer literal: `12`, `0x10`, `0o7`, `0b1`, `1_000`, `-1`.
 pub(super) fn integer(text: &str) -> Result<i64, String> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => ("-", digits),
@@ -119,7 +119,7 @@ pub(super) fn integer(text: &str) -> Result<i64, String> {
         [b'0', b'0'..=b'9' | b'_', ..] => (8, &digits[1..]),
         _ => (10, digits),
     };
-    // Underscores stand between digits, or between a prefix and the first one.
+    // An underscore may only stand between two digits, or between the prefix and the first digit.
     let spaced = digits.ends_with('_') || digits.contains("__") || (radix == 10 && digits.starts_with('_'));
     let digits: String = digits.chars().filter(|&c| c != '_').collect();
     let number = (!spaced && !digits.starts_with(['+', '-'])).then_some(format!("{sign}{digits}"));
@@ -128,7 +128,7 @@ pub(super) fn integer(text: &str) -> Result<i64, String> {
         .ok_or_else(|| "it is not an integer".into())
 }
 
-/// Reads a number of bytes: `1048576`, `512Mi`, `2Gi`, `500M`.
+/// Parses a number of bytes: `1048576`, `512Mi`, `2Gi`, `500M`.
 pub(super) fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = SIZES
         .iter()
@@ -140,7 +140,7 @@ pub(super) fn bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "a number of bytes is written like 1048576, 512Mi, 2Gi or 500M".into())
 }
 
-/// Reads a fraction between 0 and 1.
+/// Parses a fraction from 0 to 1.
 pub(super) fn fraction(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(fraction) if (0.0..=1.0).contains(&fraction) => Ok(fraction),
@@ -148,8 +148,8 @@ pub(super) fn fraction(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Signals that may ask for a sync, by name. Those that end a process end this one, always: git-sync can be made
-/// unstoppable with `--sync-on-signal=TERM`.
+/// Signals that can trigger an attempt: name and number. SIGTERM, SIGINT and the like are not among them, as they
+/// always end the process; git-sync can be made unstoppable with `--sync-on-signal=TERM`.
 pub(super) const SIGNALS: [(&str, i32); 8] = [
     ("HUP", 1),
     ("QUIT", 3),
@@ -161,7 +161,7 @@ pub(super) const SIGNALS: [(&str, i32); 8] = [
     ("PWR", 30),
 ];
 
-/// Reads the name (`SIGHUP`, `HUP`) or number of a signal that may ask for a sync; an empty text is none.
+/// Parses the name (`SIGHUP`, `HUP`) or number of a signal that can trigger an attempt; `None` for an empty text.
 pub(super) fn signal(text: &str) -> Result<Option<i32>, String> {
     if text.is_empty() {
         return Ok(None);
@@ -175,13 +175,13 @@ pub(super) fn signal(text: &str) -> Result<Option<i32>, String> {
     })
 }
 
-/// The name of a signal that may ask for a sync; of another one its number.
+/// The name of a signal that can trigger an attempt; the number of any other signal.
 pub fn signal_name(number: i32) -> String {
     let found = SIGNALS.iter().find(|(_, known)| *known == number);
     found.map_or_else(|| number.to_string(), |(name, _)| format!("SIG{name}"))
 }
 
-/// A path, unless it is empty.
+/// The text as a path; `None` if it is empty.
 pub(super) fn path(text: &str) -> Option<PathBuf> {
     (!text.is_empty()).then(|| PathBuf::from(text))
 }

@@ -1,6 +1,6 @@
-//! What an existing ConfigMap lacks and has too much, against what should be in it.
+//! The difference between an existing ConfigMap and the payload that it should have.
 //!
-//! Compressed values are compared by what is in them: another compressor's bytes are no reason to write.
+//! Compressed values are compared by their uncompressed content: bytes of another compressor are no reason to write.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -10,28 +10,28 @@ use flate2::read::MultiGzDecoder;
 
 use super::payload::{Payload, Value, ValueEncoding, sha256};
 
-/// A ConfigMap as the API server has it.
+/// The content of a ConfigMap as the API server has it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Current {
-    /// Text by key.
+    /// The field `data`.
     pub data: BTreeMap<String, String>,
-    /// Bytes by key, decoded.
+    /// The field `binaryData`, base64 decoded.
     pub binary: BTreeMap<String, Vec<u8>>,
 }
 
-/// Keys by what has to happen to them.
+/// The keys that a write adds, changes and removes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Difference {
-    /// To be added.
+    /// Keys that are missing.
     pub added: BTreeSet<String>,
-    /// To be replaced.
+    /// Keys that have another value.
     pub changed: BTreeSet<String>,
-    /// To be removed.
+    /// Keys that should not exist.
     pub removed: BTreeSet<String>,
 }
 
 impl Difference {
-    /// Whether nothing has to happen.
+    /// Returns true if there is no difference.
     pub fn is_empty(&self) -> bool {
         self.added.is_empty() && self.changed.is_empty() && self.removed.is_empty()
     }
@@ -43,7 +43,7 @@ impl Current {
         self.data.keys().chain(self.binary.keys())
     }
 
-    /// The digest of what a reader of a key finds, unpacked if it is packed; nothing for an empty one.
+    /// SHA-256 of a key's content, decompressed if it is gzip in `binaryData`. `None` if the key is absent or empty.
     pub(super) fn content_of(&self, key: &str) -> Option<[u8; 32]> {
         let text = self.data.get(key).map(String::as_bytes);
         let stored =
@@ -54,14 +54,14 @@ impl Current {
         })
     }
 
-    /// What it takes to make it the payload.
+    /// The changes that turn this content into the payload.
     pub fn difference(&self, desired: &Payload) -> Difference {
         let mut difference = Difference::default();
         for (key, value) in desired.values() {
             match (self.data.get(key), self.binary.get(key)) {
                 (None, None) => difference.added.insert(key.clone()),
                 (Some(text), None) if value.text() == Some(text) => false,
-                (None, Some(bytes)) if same(value, bytes) => false,
+                (None, Some(bytes)) if has_same_content(value, bytes) => false,
                 _ => difference.changed.insert(key.clone()),
             };
         }
@@ -71,8 +71,8 @@ impl Current {
     }
 }
 
-/// Whether bytes of `binaryData` give a reader what the value does.
-fn same(value: &Value, stored: &[u8]) -> bool {
+/// Returns true if bytes of `binaryData` have the same content as the value.
+fn has_same_content(value: &Value, stored: &[u8]) -> bool {
     match value.form() {
         ValueEncoding::Text => false,
         ValueEncoding::Binary => value.bytes() == stored,
@@ -81,7 +81,8 @@ fn same(value: &Value, stored: &[u8]) -> bool {
     }
 }
 
-/// The digest of what is compressed, read as a stream: what is stored there is not ours, and may unpack to anything.
+/// SHA-256 of gzip data's content; `None` if the data is not gzip. Decompresses as a stream, because foreign data may
+/// decompress to any size.
 fn content_digest(stored: &[u8]) -> Option<[u8; 32]> {
     let mut reader = MultiGzDecoder::new(stored);
     let mut context = digest::Context::new(&digest::SHA256);

@@ -1,56 +1,57 @@
-//! What can be wrong with a file of rules. Every problem names the field; a file's problems are all found at once.
+//! The problems that a rules file can have, and the errors that report them. Every problem names its field, and all
+//! problems of a file are reported together.
 
 use std::fmt;
 
-/// What is wrong with one field.
+/// A problem with one field. Some are only warned of ([`Fault::is_harmless`]).
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// No field has this name.
+    /// There is no field of this name; the value is the name that was probably meant.
     #[error("there is no such field{}", .0.map(|name| format!("; did you mean {name}?")).unwrap_or_default())]
     Unknown(Option<&'static str>),
-    /// Prow had it once, and would now ignore it.
+    /// Prow removed this field and ignores it now; the value says what to write instead.
     #[error("this field was removed from Prow, which now ignores it: {0}")]
     Removed(&'static str),
-    /// The same twice.
+    /// A key or name is given twice.
     #[error("it is given twice")]
     Duplicate,
-    /// An unquoted word that Prow's YAML reads as something else.
+    /// An unquoted word that Prow's YAML 1.1 does not read as text.
     #[error("Prow's YAML 1.1 reads the unquoted {word} as {what}; quote it")]
     Trap {
         /// The word.
         word: String,
-        /// What it would be.
+        /// The type that YAML 1.1 gives it.
         what: &'static str,
     },
-    /// Not the type it should be.
+    /// The value has the wrong type.
     #[error("it is {found}, where {expected} belongs")]
     Type {
-        /// What is there.
+        /// The type that was found.
         found: &'static str,
-        /// What should be.
+        /// The type that is expected.
         expected: &'static str,
     },
-    /// Both ways to name a ConfigMap.
+    /// Both `name` and `partitioned_names` are given.
     #[error("name and partitioned_names exclude each other")]
     NameAndPartitions,
-    /// The hash has only one byte.
+    /// More partitions than a one-byte hash can address.
     #[error("{0} partitions; the hash that chooses among them has one byte, for 256 at most")]
     TooManyPartitions(usize),
-    /// Nowhere to write.
+    /// No field names the ConfigMap.
     #[error("neither name nor partitioned_names says which ConfigMap")]
     NoName,
-    /// No legal name.
+    /// A name is not valid for its kind of object.
     #[error("{name:?} cannot be {what}: {why}")]
     IllegalName {
         /// The name.
         name: String,
-        /// Of what.
+        /// What it was meant to name.
         what: &'static str,
         /// The rule it breaks.
         why: &'static str,
     },
-    /// No legal key.
+    /// A fixed key is not valid.
     #[error("{key:?} cannot be a key: {why}")]
     IllegalKey {
         /// The key.
@@ -58,50 +59,50 @@ pub enum Fault {
         /// The rule it breaks.
         why: super::KeyFault,
     },
-    /// Both ways to name targets.
+    /// Both `clusters` and `cluster_groups` are given.
     #[error("clusters and cluster_groups exclude each other")]
     ClustersAndGroups,
-    /// No such group.
+    /// A cluster group that is not defined.
     #[error("there is no cluster group {0:?}")]
     NoSuchGroup(String),
-    /// A namespace twice in one list.
+    /// A namespace that one list has twice.
     #[error("namespace {0:?} is listed twice")]
     NamespaceTwice(String),
-    /// Two rules that each name one file, and one key of one ConfigMap for both.
+    /// Two rules that each can write only one key, and write the same key of the same ConfigMap.
     #[error("it and {other:?} both write key {key:?} of ConfigMap {name}")]
     SameKey {
-        /// The other rule.
+        /// The other rule's pattern.
         other: String,
         /// The key.
         key: String,
         /// The ConfigMap.
         name: String,
     },
-    /// The dialect refuses it.
+    /// The pattern is invalid in its dialect.
     #[error("the pattern cannot be read: {0}")]
     Pattern(#[from] super::BadPattern),
-    /// No such dialect.
+    /// The dialect is unknown; the value is the whole message.
     #[error("{0}")]
     Dialect(String),
-    /// An entry that no repository can be. Said, not refused: it matches nothing.
+    /// A list entry that cannot be a repository. Only warned of: it matches nothing.
     #[error("{0:?} is neither an organisation nor organisation/repository, and matches nothing")]
     Repository(String),
-    /// A target that gets nothing. Said, not refused: real rules have it.
+    /// A target without a namespace, to which nothing is written. Only warned of: rules in use have this.
     #[error("it names no namespace, so nothing is written there")]
     NoNamespace,
-    /// An ordinary reader would expect something else. Said, not refused.
+    /// A pattern that does not mean what it would mean in ordinary globs. Only warned of.
     #[error("the pattern {0}")]
     Surprise(&'static str),
-    /// Prow's own rules are in it. A warning, no refusal.
+    /// There are no maps, so Prow's default maps apply. Only warned of.
     #[error("there are no maps, so that Prow's two default maps hold")]
     Defaults,
-    /// YAML 1.1's way to write a boolean, where one belongs. Said, not refused.
+    /// A boolean written as only YAML 1.1 allows, for example `yes`. Only warned of.
     #[error("{0} is read as {1}, as Prow's YAML 1.1 does")]
     OldBoolean(String, bool),
 }
 
 impl Fault {
-    /// Whether it is only said.
+    /// Returns true if the fault is only warned of.
     pub fn is_harmless(&self) -> bool {
         matches!(
             self,
@@ -114,12 +115,12 @@ impl Fault {
     }
 }
 
-/// A fault and where it is.
+/// A fault and its position.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
-    /// The path to the field, as in `maps["a/*.yaml"].name`.
+    /// The path to the field, for example `maps["a/*.yaml"].name`.
     pub field: String,
-    /// The line in the file, where it is known.
+    /// The line in the file, counted from 1; `None` if unknown.
     pub line: Option<usize>,
     /// What is wrong.
     pub fault: Fault,
@@ -135,35 +136,35 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Rules that cannot be used.
+/// Why rules cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RulesError {
-    /// No YAML.
+    /// The text is not valid YAML.
     #[error("the rules in {file} cannot be read: {}", .why.replace('\n', " "))]
     Syntax {
         /// The file.
         file: String,
-        /// The parser's words.
+        /// The parser's message.
         why: String,
     },
-    /// Nothing but comments.
+    /// The text has nothing but comments.
     #[error("the rules in {file} cannot be read: it is empty")]
     Empty {
         /// The file.
         file: String,
     },
-    /// More text than rules may have.
+    /// The text exceeds the limit.
     #[error("the rules in {file} have {bytes} bytes, the limit is {limit}")]
     TooLarge {
         /// The file.
         file: String,
-        /// How many it has.
+        /// Its length.
         bytes: usize,
-        /// How many it may have.
+        /// The limit, in bytes.
         limit: usize,
     },
-    /// The namespace for an empty one is not valid.
+    /// The default namespace is not a valid name.
     #[error("the default namespace {name:?} cannot be one: {why}")]
     DefaultNamespace {
         /// The namespace.
@@ -171,29 +172,29 @@ pub enum RulesError {
         /// The rule it breaks.
         why: &'static str,
     },
-    /// YAML, but not rules.
+    /// The text is valid YAML, but the rules in it are not valid.
     #[error("the rules in {file} are wrong: {}{}", .problems[0], more(.problems.len() - 1))]
     Wrong {
         /// The file.
         file: String,
-        /// What is wrong, in the file's order; at least one.
+        /// The problems, at least one.
         problems: Vec<Problem>,
     },
 }
 
-/// ` (and 3 more)`, if there are more.
+/// The suffix ` (and N more)`; empty if `count` is 0.
 pub(super) fn more(count: usize) -> String {
     if count == 0 { String::new() } else { format!(" (and {count} more)") }
 }
 
-/// So many of a list are shown.
+/// How many items of a list a message shows.
 pub(super) const SHOWN: usize = 20;
 
-/// What shows whether rules are right.
+/// Hint that names the command to check rules with.
 const TRY: &str = "`treeswap render` tries the rules offline";
 
 impl RulesError {
-    /// What an operator can do, a line each: the other problems, and flags that help.
+    /// Hints for the operator, one line each: the other problems, and flags that help.
     pub fn hints(&self) -> Vec<String> {
         let problems = match self {
             Self::Wrong { problems, .. } => problems,
@@ -223,7 +224,7 @@ impl RulesError {
         hints
     }
 
-    /// The faults, if it is YAML.
+    /// The problems; empty if the text could not be parsed at all.
     pub fn problems(&self) -> &[Problem] {
         match self {
             Self::Wrong { problems, .. } => problems,

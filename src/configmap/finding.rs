@@ -1,4 +1,4 @@
-//! What a plan found on its way, each with the files it is about.
+//! Findings: problems that a plan has with the actual files of a tree, and their messages.
 
 use std::collections::BTreeSet;
 
@@ -8,27 +8,27 @@ use super::tree::BadLink;
 use crate::human;
 use crate::payload::escaped;
 
-/// Something about real files that rules alone do not show.
+/// A problem that shows only when rules are applied to a tree.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Finding {
-    /// Rules that do different things with one file.
+    /// Several rules match a file and would do different things with it.
     Overlap {
         /// The file.
         path: Vec<u8>,
         /// The rules' patterns and the ConfigMaps they feed.
         rules: Vec<(String, String)>,
     },
-    /// Several files for one key.
+    /// Several files map to the same key.
     Collision {
         /// The ConfigMap.
         name: String,
         /// The key.
         key: String,
-        /// The files, in order.
+        /// The files, sorted.
         paths: Vec<Vec<u8>>,
     },
-    /// A file whose key the API server refuses, and with it the whole ConfigMap.
+    /// A file's key is not valid. The API server would refuse the whole ConfigMap.
     IllegalKey {
         /// The file.
         path: Vec<u8>,
@@ -37,81 +37,81 @@ pub enum Finding {
         /// The rule the key breaks.
         why: KeyFault,
     },
-    /// A link that gives no content.
+    /// A link does not resolve to a file.
     Link {
         /// The link.
         path: Vec<u8>,
-        /// Why.
+        /// The reason.
         why: BadLink,
     },
-    /// More than the API server takes.
+    /// A ConfigMap exceeds a limit of the API server.
     Oversize {
         /// The ConfigMap.
         name: String,
-        /// Bytes of what.
+        /// What `bytes` counts, as a phrase for messages.
         what: &'static str,
-        /// How many.
+        /// The size.
         bytes: usize,
-        /// How many it takes.
+        /// The limit.
         limit: usize,
-        /// The largest keys: size and file.
+        /// The largest keys, each with size and file. The file is empty for a stamp.
         largest: Vec<(String, usize, Vec<u8>)>,
     },
-    /// A key that alone is more than the API server takes.
+    /// A single key exceeds a limit of the API server.
     OversizeKey {
         /// The ConfigMap.
         name: String,
         /// The key.
         key: String,
-        /// Its file.
+        /// The key's file.
         path: Vec<u8>,
-        /// Bytes of what.
+        /// What `bytes` counts, as a phrase for messages.
         what: &'static str,
-        /// How many.
+        /// The size.
         bytes: usize,
-        /// How many it takes.
+        /// The limit.
         limit: usize,
-        /// Whether its rule compresses it.
+        /// Whether the rule compresses the value.
         compressed: bool,
     },
-    /// More keys and values than this process has memory for.
+    /// Keys and values exceed the memory limit for a plan.
     TooMuch {
-        /// Bytes that those of a plan may take.
+        /// The limit, in bytes.
         limit: u64,
     },
-    /// A name that a payload needs to grow is another rule's.
+    /// An oversized ConfigMap would be split into a name that another rule uses.
     NameTaken {
-        /// The ConfigMap that is too large.
+        /// The oversized ConfigMap.
         name: String,
-        /// The name.
+        /// The name that is taken.
         taken: String,
     },
-    /// A rule asks which repository it is, and --repository is not given.
+    /// A rule is restricted to some repositories, and --repository is not given.
     NoRepository {
-        /// The rule.
+        /// The rule's pattern.
         pattern: String,
     },
-    /// A rule that this repository may not feed. Said, not refused.
+    /// This repository may not feed a rule that its files match. Only noted.
     Denied {
-        /// The rule.
+        /// The rule's pattern.
         pattern: String,
-        /// Files that match it.
+        /// How many files match it.
         files: usize,
     },
-    /// A rule that no file matches. Said, not refused.
+    /// No file matches a rule. Only noted.
     NoFile {
-        /// The rule.
+        /// The rule's pattern.
         pattern: String,
     },
 }
 
 impl Finding {
-    /// Whether it is only said, whatever the policies are.
+    /// Returns true if the finding is only noted, whatever the policies are.
     pub fn is_harmless(&self) -> bool {
         matches!(self, Self::Denied { .. } | Self::NoFile { .. })
     }
 
-    /// The flag that goes on in spite of it.
+    /// What an operator can do about the finding, for example which flag accepts it.
     fn hint(&self) -> Option<&'static str> {
         Some(match self {
             Self::Overlap { .. } => {
@@ -146,6 +146,7 @@ impl Finding {
     }
 }
 
+/// The first [`SHOWN`] items, separated by commas, and how many more there are.
 fn list<T>(items: &[T], show: impl Fn(&T) -> String) -> String {
     let mut shown: Vec<String> = items.iter().take(SHOWN).map(show).collect();
     if items.len() > SHOWN {
@@ -154,7 +155,7 @@ fn list<T>(items: &[T], show: impl Fn(&T) -> String) -> String {
     shown.join(", ")
 }
 
-/// A pattern on one line.
+/// A pattern, escaped for a one-line message.
 fn shown(pattern: &str) -> String {
     escaped(pattern.as_bytes())
 }
@@ -214,16 +215,16 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// A plan that must not be carried out.
+/// A plan is refused and must not be carried out.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{}", .0[0], more(.0.len() - 1))]
 pub struct Refused(
-    /// Why; at least one.
+    /// The findings that refuse it; at least one.
     pub Vec<Finding>,
 );
 
 impl Refused {
-    /// What an operator can do, a line each: the other findings, and flags that go on in spite of them.
+    /// Hints for the operator, one line each: the other findings, and flags that accept them.
     pub fn hints(&self) -> Vec<String> {
         let mut hints: Vec<String> =
             self.0.iter().skip(1).take(SHOWN).map(|one| format!("also {one}")).collect();

@@ -1,7 +1,7 @@
-//! Patterns in the dialect that the rules name, and many of them at once.
+//! Patterns in the dialect that the rules name, and sets of patterns that are matched together.
 //!
-//! A set is compiled once; the text that a pattern begins with keeps most patterns from being tried on a path, and
-//! most directories from being walked.
+//! A [`Patterns`] set is compiled once into a trie of the patterns' literal prefixes. For one path it tries only the
+//! patterns whose prefix fits, and a tree walk skips every directory that no prefix reaches.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -12,10 +12,11 @@ use std::str::FromStr;
 
 use super::zglob::{Part, Zglob};
 
-/// How patterns are read. Named with its version, because another version gives files to other ConfigMaps.
+/// How patterns are interpreted. The name includes the version, because another version may assign files to other
+/// ConfigMaps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Dialect {
-    /// What Prow pins.
+    /// go-zglob v0.0.2, which Prow pins.
     #[default]
     Zglob,
     /// The crate globset, where `*` and `?` do not match `/`.
@@ -23,7 +24,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// Their names.
+    /// The names of all dialects.
     pub const NAMES: [&str; 2] = ["zglob-0.0.2", "globset"];
 }
 
@@ -48,12 +49,12 @@ impl FromStr for Dialect {
     }
 }
 
-/// A pattern that its dialect refuses, with the dialect's words.
+/// A pattern that is invalid in its dialect, with the parser's message.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct BadPattern(String);
 
-/// One pattern.
+/// A compiled pattern.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     text: String,
@@ -66,16 +67,16 @@ enum Matcher {
     Globset(globset::GlobMatcher),
 }
 
-/// Bytes of a pattern: no path is longer (`PATH_MAX`).
+/// Longest pattern, in bytes. No path is longer (`PATH_MAX`).
 const TEXT_MAX: usize = 4096;
-/// Braces of a pattern that globset reads.
+/// Most opening braces in a globset pattern.
 const BRACES_MAX: usize = 100;
 
-/// What is special to globset.
+/// Characters that are special in globset patterns.
 const META: [char; 6] = ['*', '?', '[', ']', '{', '\\'];
 
 impl Pattern {
-    /// Reads a pattern. `variable` looks up environment variables, which zglob knows as `$NAME` and `~`.
+    /// Compiles a pattern. `variable` looks up environment variables; only zglob has them, as `$NAME` and `~`.
     pub fn new(
         dialect: Dialect,
         text: &str,
@@ -84,7 +85,7 @@ impl Pattern {
         if text.len() > TEXT_MAX {
             return Err(BadPattern(format!("it has {} bytes, the limit is {TEXT_MAX}", text.len())));
         }
-        // The crate globset ends the process where they are in each other 250 deep.
+        // The crate globset aborts the process on braces nested 250 deep.
         if dialect == Dialect::Globset && text.bytes().filter(|byte| *byte == b'{').count() > BRACES_MAX {
             return Err(BadPattern(format!("it has more than {BRACES_MAX} braces")));
         }
@@ -100,12 +101,12 @@ impl Pattern {
         Ok(Self { text: text.to_owned(), matcher })
     }
 
-    /// As it was written.
+    /// The pattern as written in the rules.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether a path, relative to the tree, matches.
+    /// Returns true if a path matches. The path is relative to the top of the tree.
     pub fn matches(&self, path: &[u8]) -> bool {
         match &self.matcher {
             Matcher::Zglob(zglob) => zglob.matches(path),
@@ -113,7 +114,7 @@ impl Pattern {
         }
     }
 
-    /// The one path that it can match, if it names one.
+    /// The only path that the pattern can match; `None` if it may match several.
     pub fn literal(&self) -> Option<&str> {
         match &self.matcher {
             Matcher::Zglob(Zglob::Whole(_)) => Some(&self.text),
@@ -122,13 +123,14 @@ impl Pattern {
         }
     }
 
-    /// What every path that matches begins with.
+    /// The literal text that every matching path begins with.
     pub fn prefix(&self) -> &[u8] {
         match &self.matcher {
             Matcher::Zglob(zglob) => zglob.prefix(),
             Matcher::Globset(_) => {
                 let meta = self.text.find(META).unwrap_or(self.text.len());
-                // `a/**` also matches below `a`, and `a/**/b` matches `a/b`: only whole components are certain.
+                // `a/**` also matches below `a`, and `a/**/b` also matches `a/b`, so only the whole components before
+                // the first special character are certain.
                 let end = if meta == self.text.len() {
                     meta
                 } else {
@@ -139,7 +141,7 @@ impl Pattern {
         }
     }
 
-    /// Texts of which every path that matches begins with one.
+    /// Literal texts such that every matching path begins with one of them.
     fn prefixes(&self) -> Vec<Vec<u8>> {
         match &self.matcher {
             Matcher::Zglob(zglob) => zglob.prefixes(),
@@ -147,7 +149,8 @@ impl Pattern {
         }
     }
 
-    /// How many bytes of it are literal: of two patterns for one path, the one with more is more specific.
+    /// The number of literal bytes, `usize::MAX` for a pattern that names one path. Of two patterns that match a path,
+    /// the one with more is more specific.
     pub fn weight(&self) -> usize {
         match &self.matcher {
             Matcher::Zglob(Zglob::Parts { parts, .. }) => parts
@@ -162,7 +165,8 @@ impl Pattern {
         }
     }
 
-    /// What a reader who knows ordinary globs would take for something else, in words that follow the pattern.
+    /// Describes what in the pattern does not mean what it means in ordinary globs, as a phrase that follows the
+    /// pattern in a message. `None` if nothing does.
     pub fn surprise(&self) -> Option<&'static str> {
         let Matcher::Zglob(zglob) = &self.matcher else { return None };
         let text = self.text.as_str();
@@ -201,16 +205,16 @@ impl Pattern {
     }
 }
 
-/// A path without `.`, empty components and a slash at either end.
+/// The path without `.` components, empty components, and leading or trailing slashes.
 fn clean_form(text: &str) -> String {
     text.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
 }
 
-/// Many patterns, asked at once.
+/// A set of patterns that is matched as a whole.
 #[derive(Clone, Debug, Default)]
 pub struct Patterns {
     all: Vec<Pattern>,
-    /// A trie of the texts that the patterns begin with; node 0 is the empty text.
+    /// Trie of the patterns' literal prefixes; node 0 is the empty prefix.
     nodes: Vec<TrieNode>,
 }
 
@@ -221,7 +225,7 @@ struct TrieNode {
 }
 
 impl Patterns {
-    /// Compiles them.
+    /// Builds the set. Patterns keep their indices.
     pub fn new(all: Vec<Pattern>) -> Self {
         let mut nodes = vec![TrieNode::default()];
         let prefixes = |(index, pattern): (usize, &Pattern)| {
@@ -244,12 +248,12 @@ impl Patterns {
         Self { all, nodes }
     }
 
-    /// The patterns, by index.
+    /// The pattern at an index.
     pub fn get(&self, index: usize) -> &Pattern {
         &self.all[index]
     }
 
-    /// Whether a path matches one of them.
+    /// Returns true if any pattern matches the path.
     pub fn is_match(&self, path: &[u8]) -> bool {
         let mut found = false;
         self.follow(path, |node| {
@@ -259,7 +263,7 @@ impl Patterns {
         found
     }
 
-    /// The indices of those that a path matches, ascending.
+    /// The indices of all patterns that match the path, ascending.
     pub fn matching(&self, path: &[u8]) -> Vec<usize> {
         let mut found: Vec<usize> = Vec::new();
         self.follow(path, |node| {
@@ -267,18 +271,18 @@ impl Patterns {
             false
         });
         found.sort_unstable();
-        found.dedup(); // a path may begin with several texts of one pattern
+        found.dedup(); // several prefixes of one pattern may fit the path
         found
     }
 
-    /// Whether any path below a directory can match.
+    /// Returns true if any path below the directory could match.
     pub fn reach_below(&self, directory: &[u8]) -> bool {
         let below = [directory, b"/"].concat();
         self.follow(&below, |node| !node.patterns.is_empty())
     }
 
-    /// Visits the nodes along a path, until one says that this is enough. `true` if one did, or all of the path is in
-    /// the trie.
+    /// Calls `visit` with each trie node along the path until it returns true. Returns true if it did, or if the whole
+    /// path is in the trie.
     fn follow(&self, path: &[u8], mut visit: impl FnMut(&TrieNode) -> bool) -> bool {
         let Some(mut node) = self.nodes.first() else { return false };
         for byte in path {

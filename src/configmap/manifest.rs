@@ -1,7 +1,7 @@
-//! One ConfigMap as the YAML that kubectl takes.
+//! Writes one ConfigMap as a YAML manifest for kubectl.
 //!
-//! Text is written as a block where it comes back byte for byte from one, else as a JSON string, which is YAML, too.
-//! Keys and names are always quoted, so that none of them is a boolean to any version of YAML.
+//! A text becomes a block scalar if that preserves every byte, else a JSON string, which is valid YAML. Keys and names
+//! are always quoted, so that no version of YAML reads one as a boolean.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use super::rules::ClusterNamespace;
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// A document, from `---` to its last newline.
+/// Returns the document, from `---` to the final newline.
 pub fn manifest(name: &str, place: &ClusterNamespace, payload: &Payload) -> String {
     let mut out = format!(
         "---\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {}\n  namespace: {}\n  labels:\n    \
@@ -40,9 +40,9 @@ pub fn manifest(name: &str, place: &ClusterNamespace, payload: &Payload) -> Stri
     out
 }
 
-/// A text as YAML, without a newline after it.
+/// Appends a text as a YAML scalar, without a newline at the end.
 fn scalar(out: &mut String, text: &str) {
-    if !is_plain(text) {
+    if !fits_block(text) {
         out.push_str(&quoted(text));
         return;
     }
@@ -62,16 +62,20 @@ fn scalar(out: &mut String, text: &str) {
     }
 }
 
-/// Whether a block gives the text back as it is: printable, its first line begins with no space, and no line is
-/// spaces alone, which parsers differ about.
-fn is_plain(text: &str) -> bool {
-    let printable = |c: char| matches!(c, '\n' | ' '..='~' | '\u{a0}'..='\u{2027}' | '\u{202a}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}');
+/// Returns true if a block scalar preserves the text: it is printable, its first line does not begin with a space, and
+/// no line consists of spaces alone, which parsers disagree about.
+fn fits_block(text: &str) -> bool {
     text.starts_with(|c: char| c != ' ' && c != '\n')
-        && text.chars().all(printable)
+        && text.chars().all(|c| c == '\n' || is_printable(c))
         && text.split('\n').all(|line| line.is_empty() || !line.trim_matches(' ').is_empty())
 }
 
-/// A JSON string in which everything is escaped that some YAML parser does not take as it is.
+/// Characters that every YAML parser accepts unescaped.
+fn is_printable(c: char) -> bool {
+    matches!(c, ' '..='~' | '\u{a0}'..='\u{2027}' | '\u{202a}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}')
+}
+
+/// A JSON string in which every character is escaped that some YAML parser does not accept unescaped.
 fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -82,11 +86,9 @@ fn quoted(text: &str) -> String {
             '\n' => out.push_str("\\n"),
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
-            ' '..='~' | '\u{a0}'..='\u{2027}' | '\u{202a}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}' => {
-                out.push(c);
-            }
+            c if is_printable(c) => out.push(c),
             c => {
-                // YAML has no surrogates: beyond four digits there is a longer escape.
+                // YAML does not combine surrogates, so a code point beyond four digits needs the eight-digit escape.
                 let code = u32::from(c);
                 let width = if code > 0xffff { 8 } else { 4 };
                 let letter = if code > 0xffff { 'U' } else { 'u' };
@@ -98,6 +100,7 @@ fn quoted(text: &str) -> String {
     out
 }
 
+/// Appends bytes in base64; an empty value as an empty string.
 fn base64(out: &mut String, bytes: &[u8]) {
     for chunk in bytes.chunks(3) {
         let word = u32::from(chunk[0]) << 16

@@ -1,9 +1,10 @@
-//! Which file goes where, kept from one tree to the next: a plan costs what changed since the last one.
+//! Maps files to ConfigMaps and keeps the mapping from one tree to the next, so that a plan costs in proportion to what
+//! changed since the last one.
 //!
-//! In reading order: a path is added to the ConfigMaps that it feeds or removed from them, which rule has it, and what each
-//! ConfigMap that changed is made of. What becomes of a path depends on nothing but the rules, so that adding it and
-//! removing it again leaves everything as it was. Links are the exception: what they lead to may change without them, and
-//! where a rule matches one, the next tree is looked at as a whole ([`Matches::follow`]).
+//! In reading order: a path is added to or removed from the ConfigMaps that it feeds; the rule that gets the path is
+//! chosen; each changed ConfigMap is built again. Where a path goes depends only on the rules, so adding a path and
+//! removing it again restores the previous state. Symbolic links are the exception: the target's content may change
+//! while the link does not. If a rule matches a link, the next tree is matched from scratch ([`Matches::follow`]).
 
 mod fed;
 #[cfg(test)]
@@ -18,26 +19,28 @@ use super::plan::{Contents, FINDINGS_MAX, Findings, Options, Plan, ReadFailed, S
 use super::policies::{IllegalKeys, Links, Overlaps};
 use super::rules::RuleSet;
 use super::tree::{BadLink, Entry, FileRef, Tree};
-use fed::{Fed, MatchedFile};
+use fed::{FedConfigMap, MatchedFile};
 
-/// Rules for one file that a finding names.
+/// How many overlapping rules a finding lists for one file.
 const OVERLAPPING_MAX: usize = 20;
 
-/// What a key takes in memory beside its text and its file's path, which are held several times: about what was measured.
-const OF_KEY: usize = 300;
+/// Estimated bytes of memory per key besides the key's text and the file's path, which are stored several times. Close
+/// to what was measured.
+const KEY_OVERHEAD: usize = 300;
 
-/// What differs at one path between two trees. A directory counts as absent.
+/// One path that differs between two trees. A directory counts as absent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// The path.
+    /// The path, relative to the top of the tree.
     pub path: Vec<u8>,
-    /// Whether something was there.
+    /// Whether the old tree had an entry at the path.
     pub before: bool,
-    /// What is there now.
+    /// The entry in the new tree; `None` if there is none.
     pub now: Option<Entry>,
 }
 
-/// Computes the desired state. Reading ends where there is more than there is memory for, which is refused.
+/// Computes the plan for a whole tree. If keys and values exceed [`Options::most_bytes`], reading stops and the plan is
+/// refused with [`Finding::TooMuch`].
 pub fn plan(
     rules: &RuleSet,
     tree: &Tree,
@@ -47,49 +50,51 @@ pub fn plan(
     Matches::of(Arc::new(rules.clone()), options.clone(), tree).plan(contents)
 }
 
-/// What rules have of a tree.
+/// The files of a tree that rules match, by the ConfigMap that they feed.
 #[derive(Debug)]
 pub struct Matches {
     rules: Arc<RuleSet>,
     options: Options,
-    /// By the rules' index.
+    /// Indexed like the rules.
     counts: Vec<Count>,
-    /// In the order of names and feeders.
-    config_maps: Vec<Fed>,
-    /// By the rules' index and the partition: the places in `config_maps` that the rule feeds.
+    /// Sorted by name and by the rules that feed them.
+    config_maps: Vec<FedConfigMap>,
+    /// For each rule and each of its partitions, the indices into `config_maps` that the rule feeds.
     feeds: Vec<Vec<Vec<usize>>>,
     findings: PathFindings,
-    /// A rule matches a link.
+    /// Whether a rule matches a symbolic link.
     has_links: bool,
-    /// Bytes that keys and paths take.
-    held: u64,
+    /// Estimated bytes of memory that keys and paths take.
+    key_bytes: u64,
 }
 
-/// How many files a rule has to do with.
+/// Numbers of files for one rule.
 #[derive(Clone, Copy, Default, Debug)]
 struct Count {
+    /// Files that its pattern matches.
     matched: usize,
-    /// Those that are its own, and have a key.
+    /// Files that the rule gets and that have a valid key.
     keyed: usize,
 }
 
-/// Findings about paths, as many of each kind as a plan keeps, in the order of paths.
+/// Findings about paths, sorted by path, at most [`FINDINGS_MAX`] noted and as many refused.
 #[derive(Default, Debug)]
 struct PathFindings {
+    /// The flag says whether the finding refuses the plan.
     by_path: BTreeMap<Vec<u8>, Vec<(Finding, bool)>>,
-    /// Those that are noted, and those that are refused.
+    /// How many are noted, and how many are refused.
     counts: [usize; 2],
-    /// There were more: which of them a plan should have is unknown once one goes.
-    more: bool,
+    /// Whether findings were dropped at the limit. When a kept one is removed, the one to take its place is unknown.
+    is_truncated: bool,
 }
 
 impl PathFindings {
     fn add(&mut self, path: &[u8], mut found: Vec<(Finding, bool)>) {
         found.retain(|finding| {
-            let count = &mut self.counts[kind(finding)];
+            let count = &mut self.counts[count_index(finding)];
             let is_kept = *count < FINDINGS_MAX;
             *count += usize::from(is_kept);
-            self.more |= !is_kept;
+            self.is_truncated |= !is_kept;
             is_kept
         });
         if !found.is_empty() {
@@ -99,17 +104,17 @@ impl PathFindings {
 
     fn remove(&mut self, path: &[u8]) {
         let removed = self.by_path.remove(path).unwrap_or_default();
-        removed.iter().for_each(|finding| self.counts[kind(finding)] -= 1);
+        removed.iter().for_each(|finding| self.counts[count_index(finding)] -= 1);
     }
 }
 
-/// 1 where a finding is refused, as [`Findings::add`] has it.
-fn kind((finding, refuse): &(Finding, bool)) -> usize {
+/// The index into [`PathFindings::counts`]: 1 if the finding refuses the plan, by the rule of [`Findings::add`].
+fn count_index((finding, refuse): &(Finding, bool)) -> usize {
     usize::from(*refuse && !finding.is_harmless())
 }
 
 impl Matches {
-    /// Of a whole tree, unless there is no memory for it, which the plan then says.
+    /// Matches a whole tree. Stops when the memory limit is exceeded; [`Self::plan`] then refuses the plan.
     pub fn of(rules: Arc<RuleSet>, options: Options, tree: &Tree) -> Self {
         let config_maps = fed::config_maps(&rules);
         let mut matches = Self {
@@ -120,7 +125,7 @@ impl Matches {
             config_maps,
             findings: PathFindings::default(),
             has_links: false,
-            held: 0,
+            key_bytes: 0,
         };
         for path in tree.paths() {
             if matches.is_full() {
@@ -132,11 +137,11 @@ impl Matches {
         matches
     }
 
-    /// Goes on to the tree that differs so from this one. Where `false`, that cannot be told from the changes alone: start
-    /// again with the whole of it.
+    /// Moves on to the tree that differs from the current one by `changes`. Returns `false` if the changes alone do not
+    /// determine the result; the state is then unusable and the caller has to match the whole new tree.
     #[must_use]
     pub fn follow(&mut self, changes: &[Change]) -> bool {
-        if self.has_links || self.findings.more {
+        if self.has_links || self.findings.is_truncated {
             return false;
         }
         for Change { path, before, now } in changes {
@@ -153,26 +158,26 @@ impl Matches {
                 return false;
             }
         }
-        !self.findings.more
+        !self.findings.is_truncated
     }
 
-    fn most(&self) -> u64 {
+    fn max_bytes(&self) -> u64 {
         self.options.most_bytes.unwrap_or(u64::MAX)
     }
 
     fn is_full(&self) -> bool {
-        self.held > self.most()
+        self.key_bytes > self.max_bytes()
     }
 
-    /// Adds what is at a path. Whether any rule matches it.
+    /// Adds a path; `file` resolves it to a regular file. Returns true if any rule matches the path.
     fn add(&mut self, path: &[u8], file: impl FnOnce() -> Result<FileRef, BadLink>) -> bool {
-        let mut claims = self.rules.patterns.matching(path);
-        if claims.is_empty() {
+        let mut candidates = self.rules.patterns.matching(path);
+        if candidates.is_empty() {
             return false;
         }
-        claims.iter().for_each(|&rule| self.counts[rule].matched += 1);
+        candidates.iter().for_each(|&rule| self.counts[rule].matched += 1);
         let mut found = Vec::new();
-        if let Some(rule) = self.winner(path, &mut claims, &mut found) {
+        if let Some(rule) = self.winning_rule(path, &mut candidates, &mut found) {
             match file() {
                 Ok(file) => match self.key(path, rule) {
                     Ok(key) => self.insert(rule, key, path, file),
@@ -190,36 +195,37 @@ impl Matches {
         true
     }
 
-    /// Removes what was at a path.
+    /// Removes a path of the old tree.
     fn remove(&mut self, path: &[u8]) {
-        let mut claims = self.rules.patterns.matching(path);
-        claims.iter().for_each(|&rule| self.counts[rule].matched -= 1);
+        let mut candidates = self.rules.patterns.matching(path);
+        candidates.iter().for_each(|&rule| self.counts[rule].matched -= 1);
         self.findings.remove(path);
-        if let Some(rule) = self.winner(path, &mut claims, &mut Vec::new())
+        if let Some(rule) = self.winning_rule(path, &mut candidates, &mut Vec::new())
             && let Ok(key) = self.key(path, rule)
         {
-            self.take(rule, &key, path);
+            self.remove_key(rule, &key, path);
         }
     }
 
-    /// The rule that has a file, of those that match it.
-    fn winner(
+    /// Chooses the rule that gets a file, of those that match it and permit the repository. Appends to `found` if the
+    /// candidates would do different things with the file.
+    fn winning_rule(
         &self,
         path: &[u8],
-        claims: &mut Vec<usize>,
+        candidates: &mut Vec<usize>,
         found: &mut Vec<(Finding, bool)>,
     ) -> Option<usize> {
         let rules = &self.rules.rules;
         let repository = self.options.repository.as_deref();
-        claims.retain(|&rule| repository.is_none_or(|name| rules[rule].permits(name)));
-        let (&first, others) = claims.split_first()?;
+        candidates.retain(|&rule| repository.is_none_or(|name| rules[rule].permits(name)));
+        let (&first, others) = candidates.split_first()?;
         if others.iter().all(|&other| rules[other].same_fate(&rules[first])) {
             return Some(first);
         }
         let named = |&rule: &usize| (rules[rule].pattern.clone(), rules[rule].names.all().join(", "));
         let finding = Finding::Overlap {
             path: path.to_vec(),
-            rules: claims.iter().take(OVERLAPPING_MAX).map(named).collect(),
+            rules: candidates.iter().take(OVERLAPPING_MAX).map(named).collect(),
         };
         let policy = self.options.policies.overlaps;
         found.push((finding, policy == Overlaps::Refuse));
@@ -227,12 +233,12 @@ impl Matches {
             Overlaps::Refuse | Overlaps::First => Some(first),
             Overlaps::Specific => {
                 let weight = |&rule: &usize| (self.rules.patterns.get(rule).weight(), usize::MAX - rule);
-                claims.iter().copied().max_by_key(weight)
+                candidates.iter().copied().max_by_key(weight)
             }
         }
     }
 
-    /// A file's key, if that is one.
+    /// The key that a rule gives a file, or the finding that it is not a valid key.
     fn key(&self, path: &[u8], rule: usize) -> Result<String, Finding> {
         let rule = &self.rules.rules[rule];
         let text = String::from_utf8_lossy(path);
@@ -248,27 +254,27 @@ impl Matches {
     fn insert(&mut self, rule: usize, key: String, path: &[u8], file: FileRef) {
         self.counts[rule].keyed += 1;
         if self.counts[rule].keyed == 1 {
-            self.changed(rule);
+            self.invalidate_fed(rule);
         }
         let source = Source { file, compress: self.rules.rules[rule].compress };
         let new = MatchedFile { path: path.into(), source };
         let feeds = &self.feeds[rule];
         for &at in &feeds[partition(&key, feeds.len())] {
             let fed = &mut self.config_maps[at];
-            fed.made = None;
-            self.held += held(&key, path);
+            fed.built = None;
+            self.key_bytes += key_bytes(&key, path);
             let files = fed.keys.entry(key.clone()).or_default();
             if files.is_empty() {
-                files.reserve_exact(1); // and almost always no more
+                files.reserve_exact(1); // a key almost always has exactly one file
             }
             let at = files.partition_point(|file| file.path < new.path);
             files.insert(at, new.clone());
         }
     }
 
-    fn take(&mut self, rule: usize, key: &str, path: &[u8]) {
+    fn remove_key(&mut self, rule: usize, key: &str, path: &[u8]) {
         let feeds = &self.feeds[rule];
-        let mut was_there = false;
+        let mut was_present = false;
         for &at in &feeds[partition(key, feeds.len())] {
             let fed = &mut self.config_maps[at];
             let Some(files) = fed.keys.get_mut(key) else { continue };
@@ -277,62 +283,63 @@ impl Matches {
             if files.is_empty() {
                 fed.keys.remove(key);
             }
-            fed.made = None;
-            self.held -= held(key, path);
-            was_there = true;
+            fed.built = None;
+            self.key_bytes -= key_bytes(key, path);
+            was_present = true;
         }
-        if was_there {
+        if was_present {
             self.counts[rule].keyed -= 1;
             if self.counts[rule].keyed == 0 {
-                self.changed(rule);
+                self.invalidate_fed(rule);
             }
         }
     }
 
-    /// Has every ConfigMap made again that a rule feeds: whether anything does has changed.
-    fn changed(&mut self, rule: usize) {
+    /// Marks every ConfigMap that the rule feeds to be built again: whether the rule has any file is part of the result
+    /// ([`super::Planned::fed`]).
+    fn invalidate_fed(&mut self, rule: usize) {
         for &at in self.feeds[rule].iter().flatten() {
-            self.config_maps[at].made = None;
+            self.config_maps[at].built = None;
         }
     }
 
-    /// The plan. Reading ends where there is more than there is memory for, which is refused.
+    /// Builds the ConfigMaps that changed and returns the whole plan. If keys and values exceed the memory limit,
+    /// reading stops and the plan is refused with [`Finding::TooMuch`].
     pub fn plan(&mut self, contents: &mut dyn Contents) -> Result<Plan, ReadFailed> {
-        let known: u64 =
-            self.config_maps.iter().filter_map(|fed| fed.made.as_ref()).map(|made| made.bytes).sum();
-        let values = match self.most().checked_sub(self.held + known) {
+        let unchanged: u64 =
+            self.config_maps.iter().filter_map(|fed| fed.built.as_ref()).map(|built| built.bytes).sum();
+        let values = match self.max_bytes().checked_sub(self.key_bytes + unchanged) {
             Some(room) => self.values(contents, room)?,
             None => None,
         };
         let Some(values) = values else {
             let mut findings = Findings::default();
-            findings.add(Finding::TooMuch { limit: self.most() }, true);
+            findings.add(Finding::TooMuch { limit: self.max_bytes() }, true);
             return Ok(Plan { refused: findings.refused, ..Plan::default() });
         };
-        let (counts, options) = (&self.counts, &self.options);
-        for fed in self.config_maps.iter_mut().filter(|fed| fed.made.is_none()) {
-            let any = fed.rules.iter().any(|&rule| counts[rule].keyed > 0);
-            fed.made = Some(fed.make(any, &values, options));
+        for fed in self.config_maps.iter_mut().filter(|fed| fed.built.is_none()) {
+            let has_files = fed.rules.iter().any(|&rule| self.counts[rule].keyed > 0);
+            fed.built = Some(fed.build(has_files, &values, &self.options));
         }
-        let made = || self.config_maps.iter().filter_map(|fed| Some((fed, fed.made.as_ref()?)));
-        let bytes = made().map(|(_, made)| made.bytes).sum();
-        contents.keep(bytes, &mut made().flat_map(|(fed, made)| fed.values(made)));
+        let built = || self.config_maps.iter().filter_map(|fed| Some((fed, fed.built.as_ref()?)));
+        let bytes = built().map(|(_, built)| built.bytes).sum();
+        contents.keep(bytes, &mut built().flat_map(|(fed, built)| fed.values(built)));
 
         let mut findings = self.findings();
-        let mut configmaps: Vec<_> = made().flat_map(|(_, made)| made.planned.iter().cloned()).collect();
+        let mut configmaps: Vec<_> = built().flat_map(|(_, built)| built.planned.iter().cloned()).collect();
         configmaps.sort_by(|a, b| (&a.name, &a.places).cmp(&(&b.name, &b.places)));
-        fed::names_once(&configmaps).into_iter().for_each(|finding| findings.add(finding, true));
+        fed::name_conflicts(&configmaps).into_iter().for_each(|finding| findings.add(finding, true));
         Ok(Plan { configmaps, refused: findings.refused, noted: findings.noted })
     }
 
-    /// The values of what changed, each made once. Nothing where there is no memory for them.
+    /// The values of the ConfigMaps that changed, one per source. `None` if they take more than `room` bytes.
     fn values(
         &self,
         contents: &mut dyn Contents,
         room: u64,
     ) -> Result<Option<HashMap<Source, Arc<Value>>>, ReadFailed> {
         let mut seen = HashSet::new();
-        let changed = self.config_maps.iter().filter(|fed| fed.made.is_none());
+        let changed = self.config_maps.iter().filter(|fed| fed.built.is_none());
         let (wanted, paths): (Vec<Source>, Vec<&Arc<[u8]>>) = changed
             .flat_map(|fed| fed.keys.values())
             .filter_map(|files| files.last())
@@ -346,7 +353,7 @@ impl Matches {
         }
     }
 
-    /// Of paths, then of rules, then of ConfigMaps.
+    /// All findings: about paths, then about rules, then about ConfigMaps.
     fn findings(&self) -> Findings {
         let mut findings = Findings::default();
         let mut add = |(finding, refuse): &(Finding, bool)| findings.add(finding.clone(), *refuse);
@@ -365,13 +372,13 @@ impl Matches {
         }
         self.config_maps
             .iter()
-            .filter_map(|fed| fed.made.as_ref())
-            .flat_map(|made| &made.findings)
+            .filter_map(|fed| fed.built.as_ref())
+            .flat_map(|built| &built.findings)
             .for_each(add);
         findings
     }
 }
 
-fn held(key: &str, path: &[u8]) -> u64 {
-    (OF_KEY + 2 * (key.len() + path.len())) as u64
+fn key_bytes(key: &str, path: &[u8]) -> u64 {
+    (KEY_OVERHEAD + 2 * (key.len() + path.len())) as u64
 }

@@ -1,15 +1,18 @@
-//! From rules and a tree to the ConfigMaps that should exist: Prow's `config_updater` section, computed from one
-//! revision's whole tree instead of from events.
+//! Computes the ConfigMaps that should exist from rules and a tree. The rules are Prow's `config_updater` section,
+//! evaluated on one revision's whole tree instead of on the changed files of a push.
 //!
-//! It promises that the same rules and the same tree give the same bytes, and that everything that can go wrong with
-//! names, keys, overlaps and sizes is known before anything is written. It does no input or output: the tree is a list
-//! of paths, contents come through [`Contents`], and what comes out is a [`Plan`].
+//! The same rules and the same tree always give the same bytes. Every problem with names, keys, overlapping rules and
+//! sizes is reported before anything is written. The module does no I/O: the tree is a list of paths, file contents
+//! come through [`Contents`], and the result is a [`Plan`].
 //!
-//! Files: `yaml` a document with its quotes and repetitions kept; `rules` what a rule is, `read` from YAML to rules,
-//! `fault` what can be wrong with them; `glob` the dialects by name, `zglob` the older one; `tree` files and links;
-//! `payload` the keys and bytes of one ConfigMap; `plan` what is made of a tree, `matches` which file goes where and what
-//! is kept of that for the next tree, `finding` what is in the way, `split` more partitions for a payload that is too
-//! large; `compare` what an existing ConfigMap lacks; `manifest` the YAML that kubectl takes; `apply` what has to happen in a cluster.
+//! - Rules: `yaml` parses a document and keeps quoting and duplicate keys; `rules` has the rule types; `read` turns
+//!   YAML into rules; `fault` lists what can be wrong with them; `policies` has the operator's choices.
+//! - Patterns: `glob` has the dialects and the pattern set; `zglob` implements Prow's dialect.
+//! - Planning: `tree` has files and links; `matches` maps files to ConfigMaps and is updated incrementally from one
+//!   tree to the next; `plan` has the result; `finding` lists problems with actual files; `payload` has the keys and
+//!   bytes of one ConfigMap; `split` divides a payload that is too large.
+//! - Output: `compare` diffs an existing ConfigMap against a payload; `manifest` writes YAML for kubectl; `apply`
+//!   decides what to do in a cluster.
 
 pub mod apply;
 mod compare;

@@ -1,7 +1,8 @@
-//! The keys and bytes of one ConfigMap, and what the API server takes.
+//! The keys and bytes of one ConfigMap, and the API server's limits on them.
 //!
-//! Compressed bytes are the same for the same input and the same build of treeswap, and may differ between builds:
-//! to find out whether a payload changed, compare digests, which are of what was compressed.
+//! The same input and the same build of treeswap give the same compressed bytes; another build may compress
+//! differently. To find out whether a payload changed, compare digests: they are computed over the uncompressed
+//! content.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -12,36 +13,36 @@ use flate2::{Compression, GzBuilder};
 
 use crate::human;
 
-/// What all values of a ConfigMap may take together; key names are not counted. Kubernetes' `MaxSecretSize`, which the
+/// Limit on the sum of a ConfigMap's values, in bytes; key names do not count. Kubernetes' `MaxSecretSize`, which the
 /// validation of ConfigMaps uses.
-pub(super) const MOST_VALUES: usize = 1 << 20;
-/// What etcd takes for one object unless configured otherwise (`--max-request-bytes`); keys and metadata count.
-pub(super) const MOST_OBJECT: usize = 3 << 19;
-/// What the API server takes for the body of a request.
-pub(super) const MOST_BODY: usize = 3 << 20;
-/// Allowed for metadata: names, labels, annotations, and what the server adds.
+pub(super) const VALUES_MAX: usize = 1 << 20;
+/// etcd's default limit on one object, in bytes (`--max-request-bytes`); keys and metadata count.
+pub(super) const OBJECT_MAX: usize = 3 << 19;
+/// The API server's limit on the body of a request, in bytes.
+pub(super) const BODY_MAX: usize = 3 << 20;
+/// Bytes reserved for metadata: names, labels, annotations, and what the server adds.
 const METADATA: usize = 4 << 10;
-/// Protobuf's framing of one entry of a map: tags and lengths.
+/// Bytes that protobuf adds to one map entry: tags and lengths.
 const FRAMING: usize = 12;
 
-/// Why something is no key, in words that follow it.
+/// Why a text is not a valid key, as a clause that follows it in a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum KeyFault {
-    /// Nothing at all.
+    /// The key is empty.
     #[error("it is empty")]
     Empty,
-    /// Longer than a file's name may be.
+    /// The key exceeds the API server's limit.
     #[error("it is longer than 253 bytes")]
     Long,
-    /// Something else than the characters allowed.
+    /// The key contains a character that is not allowed.
     #[error("only letters, digits, `-`, `_` and `.` are allowed")]
     Characters,
-    /// Reserved for the volume's own entries.
+    /// The name is reserved for the volume's own entries.
     #[error("it is `.` or begins with `..`")]
     Dots,
 }
 
-/// Whether the API server takes it as a key.
+/// Checks that the API server accepts a text as a key.
 pub fn check_key(key: &[u8]) -> Result<(), KeyFault> {
     match key {
         b"" => Err(KeyFault::Empty),
@@ -53,18 +54,18 @@ pub fn check_key(key: &[u8]) -> Result<(), KeyFault> {
     }
 }
 
-/// Whether the API server takes it as the name of a ConfigMap: a DNS subdomain.
+/// Checks that the API server accepts a text as the name of a ConfigMap: a DNS subdomain.
 pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
     if name.len() > 253 {
         return Err("it is longer than 253 bytes");
     }
-    let label = |label: &str| {
+    let is_label = |label: &str| {
         label.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
             && !label.is_empty()
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    if name.split('.').all(label) {
+    if name.split('.').all(is_label) {
         Ok(())
     } else {
         Err(
@@ -73,7 +74,7 @@ pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Whether it can be a namespace: a DNS label.
+/// Checks that a text can be the name of a namespace: a DNS label.
 pub(super) fn check_namespace(name: &str) -> Result<(), &'static str> {
     match name {
         "" => Err("it is empty"),
@@ -83,16 +84,17 @@ pub(super) fn check_namespace(name: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Which of so many partitions a key belongs to: Prow's rule.
+/// The index of the partition that a key belongs to, by Prow's rule.
 pub fn partition(key: &str, partitions: usize) -> usize {
     usize::from(key_hash(key)[0]) % partitions.max(1)
 }
 
-/// The hash that spreads keys.
+/// The hash that assigns keys to partitions: SHA-256 of the key.
 pub(super) fn key_hash(key: &str) -> [u8; 32] {
     sha256(&[key.as_bytes()])
 }
 
+/// SHA-256 of the concatenated parts.
 pub(super) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     let mut context = digest::Context::new(&digest::SHA256);
     for part in parts {
@@ -103,30 +105,31 @@ pub(super) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     bytes
 }
 
-/// Where a value goes and how it is written there.
+/// The field of the ConfigMap that a value is stored in, and its form. The numbers are part of the digests that
+/// clusters store, so they must not change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ValueEncoding {
-    /// Into `data`, as it is: valid UTF-8.
-    Text = 0, // the numbers are in digests that clusters hold
-    /// Into `binaryData`, as it is.
+    /// In `data`, unchanged: valid UTF-8.
+    Text = 0,
+    /// In `binaryData`, unchanged.
     Binary = 1,
-    /// Into `binaryData`, compressed.
+    /// In `binaryData`, compressed with gzip.
     Gzip = 2,
 }
 
-/// A file's content as a ConfigMap holds it.
+/// A file's content as a ConfigMap stores it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Value {
     bytes: Vec<u8>,
     form: ValueEncoding,
-    /// Bytes of it in the JSON of a request.
+    /// Length of the value in the JSON of a request, in bytes.
     json_len: usize,
-    /// Of the content before compression.
+    /// SHA-256 of the content before compression.
     digest: [u8; 32],
 }
 
 impl Value {
-    /// Of a file's content.
+    /// Encodes a file's content.
     pub fn new(content: Vec<u8>, compress: bool) -> Self {
         let digest = sha256(&[&content]);
         let (form, bytes) = match std::str::from_utf8(&content) {
@@ -137,10 +140,11 @@ impl Value {
         Self::of(bytes, form, digest)
     }
 
-    /// One that was made before, of what it gave. Nothing where that is no value.
+    /// Restores a value from its stored bytes, form and digest, which are trusted to belong together. `None` if the
+    /// form is text and the bytes are not UTF-8.
     pub fn restored(bytes: Vec<u8>, form: ValueEncoding, digest: [u8; 32]) -> Option<Self> {
-        let is_one = form != ValueEncoding::Text || std::str::from_utf8(&bytes).is_ok();
-        is_one.then(|| Self::of(bytes, form, digest))
+        let is_valid = form != ValueEncoding::Text || std::str::from_utf8(&bytes).is_ok();
+        is_valid.then(|| Self::of(bytes, form, digest))
     }
 
     fn of(bytes: Vec<u8>, form: ValueEncoding, digest: [u8; 32]) -> Self {
@@ -151,28 +155,28 @@ impl Value {
         Self { bytes, form, json_len, digest }
     }
 
-    /// What is stored.
+    /// The stored bytes: compressed if the form is gzip.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// What is stored, if it goes into `data`.
+    /// The stored text; `None` if the value goes into `binaryData`.
     pub fn text(&self) -> Option<&str> {
         if self.form == ValueEncoding::Text { std::str::from_utf8(&self.bytes).ok() } else { None }
     }
 
-    /// Where it goes.
+    /// The field that the value is stored in, and its form.
     pub fn form(&self) -> ValueEncoding {
         self.form
     }
 
-    /// Of the content before compression.
+    /// SHA-256 of the content before compression.
     pub fn digest(&self) -> &[u8; 32] {
         &self.digest
     }
 }
 
-/// Bytes of a text in JSON: `\n` and its like take two, other control characters six.
+/// Length of a text in JSON: `\n` and the other short escapes take two bytes, other control characters six.
 fn json_len(text: &[u8]) -> usize {
     let control = text.iter().filter(|byte| **byte < 0x20).count();
     let short = text.iter().filter(|byte| matches!(byte, b'\n' | b'\r' | b'\t' | 0x08 | 0x0c)).count();
@@ -180,21 +184,22 @@ fn json_len(text: &[u8]) -> usize {
     text.len() + quoted + short + 5 * (control - short)
 }
 
-/// One member, level 6, and a header without time, name or system: nothing but the content decides the bytes.
+/// Compresses to one gzip member at level 6, without time, name or system in its header, so that the result depends
+/// only on the content.
 fn gzip(content: &[u8]) -> Vec<u8> {
     let mut writer = GzBuilder::new().mtime(0).operating_system(255).write(Vec::new(), Compression::new(6));
     #[expect(clippy::expect_used, reason = "the writer below it is memory")]
     writer.write_all(content).and_then(|()| writer.finish()).expect("writing to memory does not fail")
 }
 
-/// What is in one ConfigMap. A copy shares it.
+/// The keys and values of one ConfigMap. A clone shares them.
 #[derive(Clone, Debug, Default)]
 pub struct Payload(Arc<Content>);
 
 #[derive(Debug, Default)]
 struct Content {
     values: BTreeMap<String, Arc<Value>>,
-    /// Once somebody asked for it.
+    /// Computed on first use.
     digest: OnceLock<String>,
 }
 
@@ -206,39 +211,39 @@ impl PartialEq for Payload {
 
 impl Eq for Payload {}
 
-/// A ceiling of the API server, and how much a payload has of it.
+/// A limit of the API server that a payload exceeds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct LimitExceeded {
+    /// What `bytes` counts, as a phrase for messages.
     pub(super) what: &'static str,
     pub(super) bytes: usize,
     pub(super) limit: usize,
 }
 
 impl Payload {
-    /// Of these keys.
+    /// A payload with these values, by key.
     pub fn new(values: BTreeMap<String, Arc<Value>>) -> Self {
         Self(Arc::new(Content { values, digest: OnceLock::new() }))
     }
 
-    /// Keys and values, in the keys' order.
+    /// The values by key.
     pub fn values(&self) -> &BTreeMap<String, Arc<Value>> {
         &self.0.values
     }
 
-    /// With one key more, or another text for it.
+    /// A copy in which `key` has the given text.
     pub(super) fn with_text(&self, key: &str, text: String) -> Self {
         let mut values = self.values().clone();
         values.insert(key.to_owned(), Arc::new(Value::new(text.into_bytes(), false)));
         Self::new(values)
     }
 
-    /// What the API server counts against its limit: the values.
+    /// Sum of the values' sizes in bytes, which the API server's limit applies to.
     pub fn size(&self) -> usize {
         self.values().values().map(|value| value.bytes.len()).sum()
     }
 
-    /// A digest of keys, forms and contents before compression, in hexadecimal; docs/reference/digests.md has its
-    /// definition.
+    /// The digest of keys, forms and uncompressed contents, in hexadecimal. docs/reference/digests.md defines it.
     pub fn digest(&self) -> &str {
         self.0.digest.get_or_init(|| {
             let mut context = digest::Context::new(&digest::SHA256);
@@ -252,7 +257,8 @@ impl Payload {
         })
     }
 
-    /// The first ceiling that it is over, with so many stamps besides: keys, and the lengths of their texts.
+    /// The first limit that the payload exceeds when `stamps` (key and length of the value) are added to it; `None` if
+    /// it fits.
     pub(super) fn over(&self, stamps: &[(&str, usize)]) -> Option<LimitExceeded> {
         let (mut size, mut object, mut body) = (0, METADATA, METADATA);
         let values = self.values().iter().map(|(key, value)| (key.len(), value.bytes.len(), value.json_len));
@@ -263,9 +269,9 @@ impl Payload {
             body += key + json + 6;
         }
         let over = |what, bytes, limit| (bytes > limit).then_some(LimitExceeded { what, bytes, limit });
-        over("of values", size, MOST_VALUES)
-            .or_else(|| over("as etcd stores it", object, MOST_OBJECT))
-            .or_else(|| over("of JSON", body, MOST_BODY))
+        over("of values", size, VALUES_MAX)
+            .or_else(|| over("as etcd stores it", object, OBJECT_MAX))
+            .or_else(|| over("of JSON", body, BODY_MAX))
     }
 
     /// The five largest keys with the sizes of their values, in one line.
@@ -284,7 +290,7 @@ impl Payload {
     }
 }
 
-/// A key and the size of its value. Keys may be as long as 253 bytes.
+/// A key and the size of its value, for messages. The key is abbreviated: it may have up to 253 bytes.
 pub(super) fn sized(key: &str, bytes: usize) -> String {
     format!("{} {}", human::middle(key), human::bytes(bytes as u64))
 }

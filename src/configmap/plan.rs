@@ -1,6 +1,7 @@
-//! A plan: what every ConfigMap should hold, computed from rules and a tree, and what is in the way.
+//! A plan: what every ConfigMap should hold, computed from rules and a tree, and the problems found on the way.
 //!
-//! A plan is always whole; what its policies refuse is in [`Plan::refused`], and the caller checks that first.
+//! A plan always covers all ConfigMaps. Findings that refuse it are in [`Plan::refused`]; the caller has to check that
+//! first, as [`Plan::accepted`] does.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -11,15 +12,16 @@ use super::policies::Policies;
 use super::rules::ClusterNamespace;
 use super::tree::FileRef;
 
-/// The key that the stamp has, as in Prow.
+/// The key of the revision stamp, as in Prow.
 pub(super) const VERSION: &str = "VERSION";
 
-/// Contents of the tree's files.
+/// Gives the planner the contents of a tree's files.
 pub trait Contents {
-    /// The whole content of a file.
+    /// Reads the whole content of a file.
     fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>>;
 
-    /// What files become, in the order in which they are asked for, in so many bytes of memory.
+    /// Makes the values of files, in the order of `wanted`. Fails with [`Unmade::TooMuch`] if they take more than
+    /// `room` bytes together.
     fn values(&mut self, wanted: &[Source], room: u64) -> Result<Vec<Arc<Value>>, Unmade> {
         let mut left = room;
         let make = |(at, source): (usize, &Source)| {
@@ -31,11 +33,12 @@ pub trait Contents {
         wanted.iter().enumerate().map(make).collect()
     }
 
-    /// Told of all values of a plan, so many bytes, for the next process.
+    /// Receives all values of a plan, `_bytes` bytes in total, so that an implementation can store them for the next
+    /// process.
     fn keep(&mut self, _bytes: u64, _all: &mut dyn Iterator<Item = (Source, &Value)>) {}
 }
 
-/// What a value is made of.
+/// What a value is made from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Source {
     /// The file.
@@ -44,55 +47,55 @@ pub struct Source {
     pub compress: bool,
 }
 
-/// Why there are no values.
+/// Why values could not be made.
 #[derive(Debug)]
 pub enum Unmade {
-    /// There is no memory for all of them.
+    /// They exceed the memory limit.
     TooMuch,
     /// A file could not be read.
     Unread {
-        /// Which of those that were asked for; of several, the first.
+        /// The file's index in the request. If several fail, the first one.
         at: usize,
-        /// What its reader says.
+        /// The cause.
         error: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-/// What a plan depends on besides rules and tree.
+/// What a plan depends on besides the rules and the tree.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The repository that the tree is from, `organisation/name`, for rules that ask.
+    /// The repository that the tree is from, `organisation/name`, for rules that are restricted to some repositories.
     pub repository: Option<String>,
-    /// The text to stamp every ConfigMap with, under the key `VERSION`, unless a file has that key.
+    /// The text that every ConfigMap gets under the key `VERSION`, unless a file has that key.
     pub stamp: Option<String>,
-    /// Whether to go on.
+    /// What to do with ambiguous or oversized content.
     pub policies: Policies,
-    /// Bytes of memory that keys and values may take together.
+    /// Limit on the memory that keys and values take together, in bytes; `None` for no limit.
     pub most_bytes: Option<u64>,
 }
 
-/// One ConfigMap, in all the places where it is the same.
+/// One planned ConfigMap, with all the places where it is identical.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Planned {
     /// Its name.
     pub name: String,
-    /// Where it goes; sorted.
+    /// The clusters and namespaces it goes to; sorted.
     pub places: Vec<ClusterNamespace>,
-    /// What is in it, but for the stamp.
+    /// Its content without the stamp.
     pub payload: Payload,
-    /// The files its keys are from.
+    /// The path of the file that each key is from.
     pub files: BTreeMap<String, Arc<[u8]>>,
-    /// Whether any file matches a rule that feeds it. Where none does, its rules have lost their last file, and it
-    /// depends on who wrote it whether it is to go.
+    /// Whether any rule that feeds it has a file. If not, its rules have lost their last file, and whether the
+    /// ConfigMap is deleted depends on who wrote it.
     pub fed: bool,
-    /// What the key `VERSION` holds, if that is the stamp.
+    /// The value of the key `VERSION`; `None` if there is no stamp or a file has that key.
     pub stamp: Option<String>,
-    /// The rules that feed it, by their index.
+    /// Indices of the rules that feed it.
     pub rules: Vec<usize>,
 }
 
 impl Planned {
-    /// All that is in it.
+    /// Its content, stamp included.
     pub fn content(&self) -> Payload {
         match &self.stamp {
             Some(stamp) => self.payload.with_text(VERSION, stamp.clone()),
@@ -100,13 +103,14 @@ impl Planned {
         }
     }
 
-    /// The first ceiling that it is over, with another stamp besides its own: a key, and the length of its text.
+    /// The first limit that it exceeds; `None` if it fits. `other` is a further stamp besides its own: key and length
+    /// of the value.
     pub(super) fn over(&self, other: Option<(&str, usize)>) -> Option<LimitExceeded> {
         let stamps: Vec<_> = self.stamp.iter().map(|text| (VERSION, text.len())).chain(other).collect();
         self.payload.over(&stamps)
     }
 
-    /// That it is over a ceiling, with its largest keys.
+    /// The finding that it exceeds a limit: names the key that is too large by itself, or else the largest keys.
     pub(super) fn oversize(&self, over: LimitExceeded) -> Finding {
         let file = |key: &String| self.files.get(key).map(|path| path.to_vec()).unwrap_or_default();
         let alone = self.payload.values().iter().find_map(|(key, value)| {
@@ -131,39 +135,39 @@ impl Planned {
     }
 }
 
-/// The desired state.
+/// The ConfigMaps that one tree asks for, and the findings about it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Plan {
-    /// The ConfigMaps, by name and place.
+    /// The ConfigMaps, sorted by name and places.
     pub configmaps: Vec<Arc<Planned>>,
-    /// Why it must not be carried out.
+    /// Findings that refuse the plan; it must not be carried out unless this is empty.
     pub refused: Vec<Finding>,
-    /// What was skipped as the policies say, and what else is worth a warning.
+    /// Findings to warn of, for example what the policies skipped.
     pub noted: Vec<Finding>,
 }
 
 impl Plan {
-    /// The plan, if it may be carried out.
+    /// Returns the plan if it may be carried out, else the findings that refuse it.
     pub fn accepted(self) -> Result<Self, Refused> {
         if self.refused.is_empty() { Ok(self) } else { Err(Refused(self.refused)) }
     }
 }
 
-/// A file that could not be read: nothing is known about the whole.
+/// A file could not be read, so that there is no plan at all.
 #[derive(Debug, thiserror::Error)]
 #[error("{} cannot be read", crate::payload::escaped(.path))]
 pub struct ReadFailed {
-    /// Its path in the tree.
+    /// The file's path in the tree.
     pub path: Vec<u8>,
-    /// What its reader says.
+    /// The cause.
     #[source]
     pub source: Box<dyn std::error::Error + Send + Sync>,
 }
 
-/// Findings that are kept of each kind, refused and noted. An author of commits chooses how many there are.
+/// How many findings are kept of each kind, refused and noted. Whoever writes the commits controls how many there are.
 pub(super) const FINDINGS_MAX: usize = 2_000;
 
-/// Findings, each once, refused or noted.
+/// Collects findings without duplicates.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) refused: Vec<Finding>,
@@ -172,7 +176,7 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// Refuses or notes, as the policy says.
+    /// Adds a finding: to `refused` if `refuse` is set and the finding is not harmless, else to `noted`.
     pub(super) fn add(&mut self, finding: Finding, refuse: bool) {
         let refuse = refuse && !finding.is_harmless();
         let list = if refuse { &mut self.refused } else { &mut self.noted };

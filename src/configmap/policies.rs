@@ -1,4 +1,4 @@
-//! What a plan does with what is ambiguous or does not fit.
+//! The operator's choices for cases that rules leave ambiguous or that the API server does not accept.
 
 /// What to do when rules that do different things match one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -6,23 +6,23 @@ pub enum Overlaps {
     /// Refuse the plan.
     #[default]
     Refuse,
-    /// The first rule of the file has it.
+    /// The rule that comes first in the rules file gets it.
     First,
-    /// The rule has it that says most of its path.
+    /// The rule whose pattern has the most literal bytes gets it.
     Specific,
 }
 
-/// What to do when several files have one key.
+/// What to do when several files map to the same key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Collisions {
     /// Refuse the plan.
     #[default]
     Refuse,
-    /// The last in the order of paths has it.
+    /// The file whose path sorts last provides the value.
     Last,
 }
 
-/// What to do with a file whose key is none.
+/// What to do with a file whose key the API server would not accept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum IllegalKeys {
     /// Refuse the plan.
@@ -32,7 +32,7 @@ pub enum IllegalKeys {
     Skip,
 }
 
-/// What to do with a link that gives no content.
+/// What to do with a symbolic link that does not resolve to a regular file of the tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Links {
     /// Refuse the plan.
@@ -42,38 +42,39 @@ pub enum Links {
     Skip,
 }
 
-/// What to do with a payload that is too large.
+/// What to do with a payload that exceeds a limit of the API server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Oversize {
     /// Refuse the plan.
     #[default]
     Refuse,
-    /// Split it over more ConfigMaps.
+    /// Split it across several ConfigMaps.
     Grow,
     /// Leave the ConfigMap out.
     Skip,
 }
 
-/// Whether to go on.
+/// One policy for each case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Policies {
-    /// Rules that do different things with one file.
+    /// For rules that do different things with the same file.
     pub overlaps: Overlaps,
-    /// Several files for one key.
+    /// For several files with the same key.
     pub collisions: Collisions,
-    /// Files without a legal key.
+    /// For files without a valid key.
     pub illegal_keys: IllegalKeys,
-    /// Links without content.
+    /// For links that do not resolve to a file.
     pub links: Links,
-    /// Payloads over the limit.
+    /// For payloads over a limit.
     pub oversize: Oversize,
 }
 
-/// A policy's words: as flags give them, and as digests of rules have them for good.
+/// Defines each policy's words. Flags take them, and rules digests that clusters store contain them, so they must never
+/// change.
 macro_rules! words {
     ($($policy:ident { $($value:ident = $word:literal),* })*) => {
         $(impl $policy {
-            /// In one word.
+            /// The policy as a word.
             pub fn word(self) -> &'static str {
                 match self { $(Self::$value => $word),* }
             }

@@ -1,7 +1,7 @@
-//! From YAML to rules. Every problem of a file is found in one pass and named with its field and line.
+//! Reads rules from YAML. One pass finds all problems of a file and reports each with its field and line.
 //!
-//! The schema is Prow's: field names in any case of letters, nothing for an absent value, cluster groups resolved
-//! here. Unlike Prow's own loader it loses no field on the way and ignores none silently.
+//! The schema is Prow's: field names are case-insensitive, a null value counts as absent, and cluster groups are
+//! resolved here. Unlike Prow's own loader it drops no field and ignores none silently.
 
 mod shapes;
 
@@ -13,16 +13,20 @@ use super::payload::{check_key, check_name, check_namespace, partition};
 use super::rules::{ClusterNamespace, Names, Rule, RuleSet, Setting};
 use super::yaml::{Node, Top};
 
-/// What Prow installs where there are no maps.
+/// Prow's default maps, for rules without `maps`: pattern and ConfigMap name.
 const DEFAULTS: [(&str, &str); 2] =
     [("config/prow/config.yaml", "config"), ("config/prow/plugins.yaml", "plugins")];
 
-/// The hash that chooses a partition has one byte.
+/// Most partitions of a rule: the hash that chooses one is a single byte.
 const MOST_PARTITIONS: usize = 256;
 
+/// Fields of the `config_updater` section of a `plugins.yaml`.
 const SECTION: &[&str] = &["maps", "cluster_groups", "gzip"];
+/// Fields at the top of a rules file of its own.
 const OWN_FILE: &[&str] = &["maps", "cluster_groups", "gzip", "dialect"];
+/// Fields of a cluster group.
 const GROUP: &[&str] = &["clusters", "namespaces"];
+/// Fields of a map (a rule).
 const MAP: &[&str] = &[
     "name",
     "partitioned_names",
@@ -34,9 +38,10 @@ const MAP: &[&str] = &[
     "allowed_repos",
     "denied_repos",
 ];
+
 impl RuleSet {
-    /// Reads the rules from the text of a Prow `plugins.yaml`, or of a file that holds the same section at its top.
-    /// `variable` looks up environment variables, which patterns of the older dialect may name.
+    /// Reads rules from the text of a Prow `plugins.yaml`, or of a file with the fields of that section at its top
+    /// level. `variable` looks up environment variables, which zglob patterns may contain.
     pub fn read(
         source: &str,
         setting: &Setting<'_>,
@@ -74,13 +79,15 @@ impl RuleSet {
     }
 }
 
-/// The most bytes of rules. They may be a file of the tree, and each pattern takes a hundred times its text. Kubernetes'
-/// own plugins.yaml has 0.2 MB.
+/// Largest rules text, in bytes. The text may come from a file of the tree, and a compiled pattern takes a hundred
+/// times the memory of its text. Kubernetes' own plugins.yaml has 0.2 MB.
 const TEXT_MAX: usize = 1 << 20;
 
-/// Brackets in each other. The parser's time grows with the square of it, and no rules are deeper than five.
+/// Deepest nesting of brackets. The parser's time grows with the square of the depth; real rules nest at most five
+/// deep.
 const NESTED_MAX: usize = 250;
 
+/// Returns true if brackets nest deeper than [`NESTED_MAX`]. Counts brackets in quoted text, too.
 fn is_deep(source: &str) -> bool {
     let mut depth = 0_usize;
     source.bytes().any(|byte| {
@@ -98,14 +105,16 @@ struct RulesParser<'s> {
     setting: &'s Setting<'s>,
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
-    /// Rules, by the keys and ConfigMaps that they are certain to feed.
+    /// Indices of the rules that can write only one key, by that key and its ConfigMap.
     certain: HashMap<(String, String), Vec<usize>>,
 }
 
-/// A named set of targets.
+/// The targets of a cluster group: clusters, each with its namespaces.
 type Group = Vec<(String, Vec<String>)>;
 
 impl RulesParser<'_> {
+    /// Records a fault of the field whose node is `at`: as a warning if it is harmless or ignored by the settings, else
+    /// as a problem.
     fn fault(&mut self, field: &str, at: &Node<'_>, fault: Fault) {
         let unknown = matches!(fault, Fault::Unknown(_) | Fault::Removed(_));
         let harmless = fault.is_harmless() || (unknown && self.setting.ignore_unknown);
@@ -113,6 +122,7 @@ impl RulesParser<'_> {
         if harmless { self.warnings.push(problem) } else { self.problems.push(problem) }
     }
 
+    /// Reads a whole document. The result is only valid if no problem was recorded.
     fn document(&mut self, top: &Top<'_>, variable: &dyn Fn(&str) -> Option<String>) -> RuleSet {
         let sections: Vec<_> = top.0.iter().filter(|(key, _)| is(key, "config_updater")).collect();
         for (key, _) in sections.iter().skip(1) {
@@ -164,6 +174,7 @@ impl RulesParser<'_> {
         RuleSet { rules, patterns: Patterns::new(patterns), dialect, warnings: Vec::new() }
     }
 
+    /// Prow's default rules and their patterns.
     fn defaults(&self, gzip: bool) -> (Vec<Rule>, Vec<Pattern>) {
         let rule = |(pattern, name): (&str, &str)| Rule {
             pattern: pattern.to_owned(),
@@ -246,6 +257,8 @@ impl RulesParser<'_> {
         ClusterNamespace { cluster: cluster.to_owned(), namespace: namespace.to_owned() }
     }
 
+    /// The places that a map's `clusters` or `cluster_groups` name, sorted, each once. A map without either goes to the
+    /// default namespace of the cluster `default`.
     fn places(
         &mut self,
         field: &str,
@@ -290,6 +303,7 @@ impl RulesParser<'_> {
         places.into_iter().collect()
     }
 
+    /// The cluster groups, by name.
     fn groups(&mut self, field: &str, node: &Node<'_>) -> HashMap<String, Group> {
         let mut groups = HashMap::new();
         for (name, key, node) in self.mapping(field, node) {
@@ -306,6 +320,7 @@ impl RulesParser<'_> {
         groups
     }
 
+    /// A list of namespaces. An empty entry means the default namespace and is returned as it is.
     fn namespaces(&mut self, field: &str, node: &Node<'_>) -> Vec<String> {
         let list = self.texts(field, node);
         let mut seen = HashSet::new();
@@ -322,22 +337,23 @@ impl RulesParser<'_> {
         list
     }
 
+    /// A list of repositories or organisations.
     fn repositories(&mut self, field: &str, node: &Node<'_>) -> Vec<String> {
         let list = self.texts(field, node);
         for entry in &list {
             let mut parts = entry.split('/');
-            let sound = parts.next().is_some_and(|part| !part.is_empty())
+            let is_valid = parts.next().is_some_and(|part| !part.is_empty())
                 && parts.next().is_none_or(|part| !part.is_empty())
                 && parts.next().is_none();
-            if !sound {
+            if !is_valid {
                 self.fault(field, node, Fault::Repository(entry.clone()));
             }
         }
         list
     }
 
-    /// Two rules that each can write only one key, the same one of the same ConfigMap. What globs write is only known
-    /// from a tree.
+    /// Reports two rules that each can write only one key, and write the same key of the same ConfigMap. Conflicts
+    /// between globs only show on a tree.
     fn same_key(&mut self, field: &str, at: &Node<'_>, rule: &Rule, pattern: &Pattern, others: &[Rule]) {
         if rule.is_restricted() {
             return;
@@ -347,10 +363,10 @@ impl RulesParser<'_> {
         let names = rule.names.all();
         let Some(name) = names.get(partition(&key, names.len())).cloned() else { return };
         let same = self.certain.entry((key.clone(), name.clone())).or_default();
-        let meet = |other: &&Rule| other.places.iter().any(|place| rule.places.contains(place));
-        let clash = same.iter().map(|at| &others[*at]).find(meet);
+        let shares_place = |other: &&Rule| other.places.iter().any(|place| rule.places.contains(place));
+        let conflicting = same.iter().map(|at| &others[*at]).find(shares_place);
         same.push(others.len());
-        if let Some(other) = clash {
+        if let Some(other) = conflicting {
             self.fault(field, at, Fault::SameKey { other: other.pattern.clone(), key, name });
         }
     }

@@ -1,68 +1,68 @@
-//! What a rule is: a pattern, the ConfigMap for what matches it, and where that ConfigMap goes.
+//! The types of rules: a rule has a pattern, the ConfigMap for the files that match, and the places it goes to.
 
 use super::fault::Problem;
 use super::glob::{Dialect, Patterns};
 
-/// How rules are read, besides what the file says.
+/// Settings for reading rules that are not in the rules file.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting<'a> {
     /// The file's name, for messages.
     pub file: &'a str,
-    /// What an empty namespace means: Prow's `prowjob_namespace`.
+    /// The namespace that an empty one stands for: Prow's `prowjob_namespace`.
     pub default_namespace: &'a str,
-    /// The dialect, unless the file names one.
+    /// The pattern dialect, unless the file names one.
     pub dialect: Dialect,
-    /// Fields that are unknown or were removed are warned of instead of refused.
+    /// Whether unknown and removed fields cause a warning instead of an error.
     pub ignore_unknown: bool,
 }
 
-/// The rules of one file, valid.
+/// The valid rules of one file.
 #[derive(Clone, Debug)]
 pub struct RuleSet {
-    /// In the file's order.
+    /// The rules, in the order of the file.
     pub rules: Vec<Rule>,
-    /// Their patterns, by the same index.
+    /// The rules' patterns, with the same indices.
     pub patterns: Patterns,
-    /// The dialect that they are in.
+    /// The dialect of the patterns.
     pub dialect: Dialect,
-    /// What is worth saying, though it is not refused.
+    /// Problems that are warned of but not refused.
     pub warnings: Vec<Problem>,
 }
 
-/// A pattern and what becomes of the files that match it.
+/// A pattern, and what happens to the files that match it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
-    /// The pattern as it was written.
+    /// The pattern as written in the rules.
     pub pattern: String,
-    /// The ConfigMap.
+    /// The name of the ConfigMap, or its partitions.
     pub names: Names,
-    /// The key of whatever matches, if it is fixed.
+    /// The fixed key for every file that matches; `None` if the key comes from the path.
     pub key: Option<String>,
-    /// Whether a file's key is its whole path with `-` for `/`, instead of its last component.
+    /// Whether a file's key is its whole path with `-` for `/`, instead of the last component.
     pub full_path: bool,
-    /// What the rule says about compression.
+    /// The rule's own `gzip` field.
     pub gzip: Option<bool>,
-    /// Whether values are compressed; the file's own setting where the rule says nothing.
+    /// Whether values are compressed: [`Self::gzip`], or the setting of the whole rules file.
     pub compress: bool,
-    /// Where the ConfigMap goes; sorted.
+    /// The clusters and namespaces the ConfigMap goes to; sorted.
     pub places: Vec<ClusterNamespace>,
-    /// Repositories that may feed it; empty for all.
+    /// The only repositories that may feed it; empty for all.
     pub allowed: Vec<String>,
-    /// Repositories that may not.
+    /// Repositories that may not feed it.
     pub denied: Vec<String>,
 }
 
-/// What a rule's ConfigMap is called.
+/// The names of a rule's ConfigMaps.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Names {
-    /// One.
+    /// A single ConfigMap.
     One(String),
-    /// Several, among which a hash of the key chooses.
+    /// Several ConfigMaps; a hash of the key chooses among them.
     Partitions(Vec<String>),
 }
 
 impl Names {
-    /// All of them.
+    /// All names.
     pub fn all(&self) -> &[String] {
         match self {
             Self::One(name) => std::slice::from_ref(name),
@@ -71,7 +71,7 @@ impl Names {
     }
 }
 
-/// A cluster and a namespace in it.
+/// A namespace of a cluster.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ClusterNamespace {
     /// The kubeconfig context; `default` is the cluster that the process runs in.
@@ -81,20 +81,20 @@ pub struct ClusterNamespace {
 }
 
 impl Rule {
-    /// Whether a repository (`organisation/name`) may feed it. As in Prow: letters' case counts, a denial wins, and an
-    /// empty list of allowed ones allows all.
+    /// Returns true if a repository (`organisation/name`) may feed the rule. As in Prow, names are case-sensitive, a
+    /// denial wins, and an empty list of allowed repositories allows all.
     pub fn permits(&self, repository: &str) -> bool {
         let organisation = repository.split('/').next().unwrap_or_default();
         let named = |list: &[String]| list.iter().any(|entry| entry == repository || entry == organisation);
         !named(&self.denied) && (self.allowed.is_empty() || named(&self.allowed))
     }
 
-    /// Whether it asks which repository a file comes from.
+    /// Returns true if the rule depends on the repository that a file comes from.
     pub fn is_restricted(&self) -> bool {
         !(self.allowed.is_empty() && self.denied.is_empty())
     }
 
-    /// The key for a file.
+    /// The key that the rule gives a file. It may be invalid.
     pub fn key_of<'p>(&'p self, path: &'p str) -> std::borrow::Cow<'p, str> {
         match &self.key {
             Some(key) => key.into(),
@@ -103,7 +103,7 @@ impl Rule {
         }
     }
 
-    /// Whether both rules do the same with a file.
+    /// Returns true if both rules do the same with a file that both match.
     pub(super) fn same_fate(&self, other: &Self) -> bool {
         Self { pattern: String::new(), gzip: None, ..self.clone() }
             == Self { pattern: String::new(), gzip: None, ..other.clone() }

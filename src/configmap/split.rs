@@ -1,21 +1,23 @@
-//! More partitions for a payload that is too large for one ConfigMap.
+//! Splits a payload that is too large for one ConfigMap (`--oversize=grow`).
 //!
-//! A payload over the limit is halved by the next bit of its keys' hashes, and each half again while it is over. The
-//! half of the zeros keeps the name, so a key only moves when its own ConfigMap was split, and half of its neighbours
-//! stay. Nothing but the content decides it: the same tree always gives the same partitions.
+//! A payload over the limit is divided by the next bit of its keys' hashes, recursively until each part fits. The part
+//! with the zero bit keeps the name, so a key moves only when its own ConfigMap is split, and about half of the keys
+//! stay even then. The result depends only on the content: the same tree always gives the same parts.
 
 use std::collections::BTreeMap;
 
 use super::payload::{Payload, key_hash};
 
-/// More than any tree needs; beyond it the keys that are left have one hash or one is too large by itself.
-const DEEPEST: usize = 16;
+/// Maximum recursion depth, more than any real tree needs. A part that is still too large at this depth has keys with
+/// equal hashes, or a single key that is too large.
+const DEPTH_MAX: usize = 16;
 
-/// Prow's rule uses the first byte, so the bits begin after it.
+/// The first hash byte to take bits from. Prow's partitioning rule uses byte 0.
 const FIRST_BYTE: usize = 1;
 
-/// The parts, by the bits that they share, as text: `` for the one that keeps the name, else up to the last `1`. Each has
-/// room for the stamps: keys, and the lengths of their texts. A part that cannot be halved further may still be over.
+/// Splits a payload. The map's keys are the hash bits that a part's keys share, as text with trailing zeros removed;
+/// the empty text is the part that keeps the name. Each part leaves room for `stamps` (key and length of the value). A
+/// part that cannot be divided further may still be over the limit.
 pub(super) fn split(payload: &Payload, stamps: &[(&str, usize)]) -> BTreeMap<String, Payload> {
     let mut parts = BTreeMap::new();
     halve(payload.clone(), stamps, String::new(), &mut parts);
@@ -23,7 +25,7 @@ pub(super) fn split(payload: &Payload, stamps: &[(&str, usize)]) -> BTreeMap<Str
 }
 
 fn halve(payload: Payload, stamps: &[(&str, usize)], bits: String, into: &mut BTreeMap<String, Payload>) {
-    if payload.over(stamps).is_none() || payload.values().len() < 2 || bits.len() == DEEPEST {
+    if payload.over(stamps).is_none() || payload.values().len() < 2 || bits.len() == DEPTH_MAX {
         into.insert(bits.trim_end_matches('0').to_owned(), payload);
         return;
     }

@@ -1,4 +1,4 @@
-//! A revision's files and links by path, and which file a link leads to.
+//! The files and symbolic links of a revision by path, with link resolution inside the tree.
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
@@ -6,15 +6,15 @@ use std::collections::VecDeque;
 use crate::payload::Parts;
 use crate::revision::ObjectId;
 
-/// As many links in one path as Linux follows.
-const MOST_LINKS: usize = 40;
+/// Most links that are followed for one path, the same as in Linux.
+const LINKS_MAX: usize = 40;
 
-/// How a tree's reader finds a file again.
+/// Identifies a file to the [`super::Contents`] that reads it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FileRef {
-    /// By its content, so that it is the same file in another tree.
+    /// By its content's object id, which also identifies it in other trees.
     Blob(ObjectId),
-    /// By a number that only this reader knows.
+    /// By a number that only has a meaning for this reader.
     Index(usize),
 }
 
@@ -30,92 +30,92 @@ impl From<usize> for FileRef {
     }
 }
 
-/// Why a link gives no content, in words that follow its path.
+/// Why a link does not resolve to a file, as a phrase that follows its path in a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum BadLink {
-    /// It names nothing.
+    /// The target does not exist.
     #[error("a link to nothing")]
     Dangling,
-    /// It names a directory.
+    /// The target is a directory.
     #[error("a link to a directory")]
     Directory,
-    /// It is absolute or climbs out.
+    /// The target is absolute or outside the tree.
     #[error("a link that leaves the tree")]
     Leaves,
-    /// It leads to another of several sources.
+    /// The target belongs to another source of a composed tree.
     #[error("a link that leaves what its source placed")]
     LeavesPart,
-    /// It leads back to itself.
+    /// Too many links were followed; most likely they form a loop.
     #[error("a link in a circle")]
     Circle,
-    /// A submodule, a socket, a device.
+    /// The target, or the path itself, is not a regular file: a submodule, a socket, a device.
     #[error("no regular file")]
     NoFile,
 }
 
-/// Paths, relative, as bytes.
+/// Entries by path. Paths are relative to the top of the tree and are bytes, not text.
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
     entries: BTreeMap<Vec<u8>, Entry>,
     parts: Parts,
 }
 
-/// What is at a path.
+/// One entry of a tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Entry {
     /// A regular file.
     File(FileRef),
-    /// A symbolic link and its target.
+    /// A symbolic link, with its target.
     Link(Vec<u8>),
-    /// What is neither.
+    /// Anything else, for example a submodule.
     Other,
 }
 
 impl Tree {
-    /// An empty one; links do not lead from one part to another.
+    /// An empty tree composed of these parts. Links may not lead from one part into another.
     pub fn of(parts: Parts) -> Self {
         Self { parts, ..Self::default() }
     }
 
-    /// Adds what is at a path; of a file, what [`super::Contents`] will be asked for.
+    /// Adds an entry, replacing any entry at the same path.
     pub fn add(&mut self, path: Vec<u8>, entry: Entry) {
         self.entries.insert(path, entry);
     }
 
-    /// Whether there is any link.
+    /// Returns true if the tree has any symbolic link.
     pub fn has_links(&self) -> bool {
         self.entries.values().any(|entry| matches!(entry, Entry::Link(_)))
     }
 
-    /// Whether a path is a regular file by itself, and not through a link.
+    /// Returns true if the path is a regular file without following links.
     pub fn is_file(&self, path: &[u8]) -> bool {
         matches!(self.entries.get(path), Some(Entry::File(_)))
     }
 
-    /// Whether a path is a link.
+    /// Returns true if the path is a symbolic link.
     pub(super) fn is_link(&self, path: &[u8]) -> bool {
         matches!(self.entries.get(path), Some(Entry::Link(_)))
     }
 
-    /// Files, links and others.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it has no entry at all.
+    /// Returns true if the tree has no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// All paths, in order.
+    /// All paths, sorted.
     pub(super) fn paths(&self) -> impl Iterator<Item = &[u8]> {
         self.entries.keys().map(Vec::as_slice)
     }
 
-    /// The file that a path gives, through links within the tree.
+    /// Resolves a path to a regular file, following links inside the tree.
     pub fn resolve(&self, path: &[u8]) -> Result<FileRef, BadLink> {
         if let Some(Entry::File(file)) = self.entries.get(path) {
-            return Ok(*file); // what has files below it is no link
+            return Ok(*file); // no component of a path that is in the tree is a link
         }
         let mut rest: VecDeque<Vec<u8>> = components(path).collect();
         let mut at: Vec<Vec<u8>> = Vec::new();
@@ -137,7 +137,7 @@ impl Tree {
                     return Err(BadLink::LeavesPart);
                 }
                 links += 1;
-                if links > MOST_LINKS {
+                if links > LINKS_MAX {
                     return Err(BadLink::Circle);
                 }
                 if target.starts_with(b"/") {

@@ -1,20 +1,21 @@
-//! A YAML document with what the usual types lose: the order and repetition of keys, and whether a word was quoted.
+//! A YAML document that keeps what serde_yaml's own types lose: order and repetition of keys, and whether a word was
+//! quoted.
 //!
-//! Prow reads YAML 1.1, where an unquoted `on` is a boolean and `010` is eight; this parser reads neither so. The
-//! difference can only be named by who knows that there were no quotes: text that the parser borrows from the source
-//! shows the byte before it.
+//! Prow reads YAML 1.1, where an unquoted `on` is a boolean and `010` is eight; this parser reads both as text. To
+//! report such words, one has to know whether they were quoted. Where the parser borrows a text from the source, the
+//! byte before the text tells.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// A value.
+/// A value of the document.
 #[derive(Clone, Debug)]
 pub(super) enum Node<'a> {
     Null,
     Bool(bool),
-    /// A number; its text if it is an integer.
+    /// A number; for an integer its text in decimal.
     Number(Option<String>),
     Text(Cow<'a, str>),
     List(Vec<Self>),
@@ -22,7 +23,7 @@ pub(super) enum Node<'a> {
 }
 
 impl Node<'_> {
-    /// What it is, for a message.
+    /// The value's type, for messages.
     pub(super) fn what(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
@@ -34,20 +35,20 @@ impl Node<'_> {
         }
     }
 
-    /// Where it is in the source, if the parser recorded it.
+    /// The byte offset in the source. Only known for text that the parser borrows from the source.
     pub(super) fn offset(&self, source: &str) -> Option<usize> {
         let Self::Text(Cow::Borrowed(text)) = self else { return None };
         let offset = (text.as_ptr() as usize).checked_sub(source.as_ptr() as usize)?;
         (offset <= source.len()).then_some(offset)
     }
 
-    /// Its line, from 1.
+    /// The line, counted from 1.
     pub(super) fn line(&self, source: &str) -> Option<usize> {
         let before = &source.as_bytes()[..self.offset(source)?];
         Some(before.iter().filter(|&&byte| byte == b'\n').count() + 1)
     }
 
-    /// What YAML 1.1 makes of this text, if it is something else than text.
+    /// The type that YAML 1.1 reads this unquoted text as; `None` if that is text.
     pub(super) fn trap(&self, source: &str) -> Option<Trap> {
         let (Self::Text(text), Some(offset)) = (self, self.offset(source)) else { return None };
         let quoted = offset > 0 && matches!(source.as_bytes()[offset - 1], b'"' | b'\'');
@@ -55,7 +56,7 @@ impl Node<'_> {
     }
 }
 
-/// What YAML 1.1 reads an unquoted word as.
+/// The type other than text that YAML 1.1 reads an unquoted word as.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Trap {
     Bool(bool),
@@ -171,10 +172,10 @@ impl<'de> Visitor<'de> for NodeVisitor {
     }
 }
 
-/// The top of a document: the entries that are wanted. Everything else in it may be anything.
+/// The top-level entries of a document. Values of entries that rules do not use are skipped and may have any type.
 pub(super) struct Top<'a>(pub(super) Vec<(Node<'a>, Node<'a>)>);
 
-/// Top-level names that are read, in any case of letters.
+/// Names of the top-level entries whose values are read; compared without case.
 const WANTED: [&str; 5] = ["config_updater", "maps", "cluster_groups", "gzip", "dialect"];
 
 impl<'de> Deserialize<'de> for Top<'de> {
@@ -191,7 +192,7 @@ impl<'de> Deserialize<'de> for Top<'de> {
                 Ok(Top(Vec::new()))
             }
 
-            /// What a document of nothing is to this parser.
+            /// serde_yaml calls this for an empty document.
             fn visit_none<E>(self) -> Result<Self::Value, E> {
                 Ok(Top(Vec::new()))
             }

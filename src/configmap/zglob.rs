@@ -1,18 +1,19 @@
-//! Prow's glob dialect: what `Match` of go-zglob v0.0.2 answers, which Prow pins.
+//! Prow's glob dialect. Matches exactly what `Match` of go-zglob v0.0.2 matches, the version that Prow pins.
 //!
-//! It differs from ordinary globs: without any `*` a pattern is compared as a string; `**/` may be anywhere, and a
-//! `**` that no `/` follows is a `*`; `?` and brackets are literal; braces do not nest, and what is inside is literal.
+//! It differs from ordinary globs. A pattern without any `*` is compared as a string. `**/` may occur anywhere, and a
+//! `**` without a `/` after it is the same as `*`. `?` and brackets are literal. Braces do not nest, and their content
+//! is literal.
 
-/// A pattern, read once.
+/// A parsed pattern.
 #[derive(Clone, Debug)]
 pub(super) enum Zglob {
     /// Without `*`: the pattern as it was written.
     Whole(Vec<u8>),
-    /// Everything else.
+    /// A pattern with a `*`.
     Parts {
-        /// Bytes before the first component with a `*`; no path as short as that matches.
+        /// Length of the pattern up to the first component with a `*`. Only longer paths match.
         root: usize,
-        /// What to match, left to right, anchored at both ends.
+        /// The parts, left to right. Together they have to match the whole path.
         parts: Vec<Part>,
     },
 }
@@ -22,16 +23,16 @@ pub(super) enum Zglob {
 pub(super) enum Part {
     /// These bytes.
     Literal(Vec<u8>),
-    /// Anything without a `/`.
+    /// `*`: any text without a `/`.
     Star,
-    /// Nothing, or anything without a newline that ends in `/`.
+    /// `**/`: nothing, or any text without a newline that ends in `/`.
     Deep,
-    /// One of these.
+    /// `{a,b}`: one of these texts.
     OneOf(Vec<Vec<u8>>),
 }
 
 impl Zglob {
-    /// Reads a pattern. `variable` looks up the variable that a component `$NAME` names.
+    /// Parses a pattern. `variable` looks up an environment variable, for a component `$NAME` and for `~` (`HOME`).
     pub(super) fn new(pattern: &str, variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let mut mask = String::new();
         let mut root = None;
@@ -39,7 +40,7 @@ impl Zglob {
             if root.is_none() && component.contains('*') {
                 root = Some(if mask.is_empty() { ".".to_owned() } else { mask.clone() });
             }
-            mask = join(&mask, &expanded(at, component, variable));
+            mask = join(&mask, &expand(at, component, variable));
             if at == 0 && mask.is_empty() {
                 mask.push('/');
             }
@@ -50,15 +51,15 @@ impl Zglob {
         }
     }
 
-    /// Whether a path matches, whole.
+    /// Returns true if the whole path matches.
     pub(super) fn matches(&self, path: &[u8]) -> bool {
         match self {
             Self::Whole(text) => text == path,
-            Self::Parts { root, parts } => path != b"." && path.len() > *root && run(parts, path),
+            Self::Parts { root, parts } => path != b"." && path.len() > *root && match_parts(parts, path),
         }
     }
 
-    /// What every path that matches begins with.
+    /// The literal text that every matching path begins with.
     pub(super) fn prefix(&self) -> &[u8] {
         match self {
             Self::Whole(text) => text,
@@ -69,7 +70,8 @@ impl Zglob {
         }
     }
 
-    /// Texts of which every path that matches begins with one: braces near the beginning are followed.
+    /// Literal texts such that every matching path begins with one of them. More specific than [`Self::prefix`] if
+    /// braces follow the literal beginning.
     pub(super) fn prefixes(&self) -> Vec<Vec<u8>> {
         let prefix = self.prefix();
         let Self::Parts { parts, .. } = self else { return vec![prefix.to_vec()] };
@@ -80,8 +82,8 @@ impl Zglob {
     }
 }
 
-/// What a component means: the home directory, a variable, or itself.
-fn expanded(at: usize, component: &str, variable: &dyn Fn(&str) -> Option<String>) -> String {
+/// Expands a component that is `~` (only the first one of a pattern) or `$NAME`; returns any other one unchanged.
+fn expand(at: usize, component: &str, variable: &dyn Fn(&str) -> Option<String>) -> String {
     let component = match component {
         "~" if at == 0 => variable("HOME").unwrap_or_default(),
         other => other.to_owned(),
@@ -95,7 +97,7 @@ fn expanded(at: usize, component: &str, variable: &dyn Fn(&str) -> Option<String
     if !is_name {
         return component;
     }
-    // In parentheses it is looked up with them, and so never found: as in the original.
+    // go-zglob looks up `$(NAME)` with the parentheses, so it never finds the variable. This does the same.
     let value = variable(name).unwrap_or_default();
     value.trim_matches(['(', ')']).trim_matches('"').to_owned()
 }
@@ -128,7 +130,7 @@ fn clean(path: &str) -> String {
     }
 }
 
-/// Cuts a cleaned pattern into its parts.
+/// Splits a cleaned pattern into its parts.
 fn parts(mask: &str) -> Vec<Part> {
     let mut parts = Vec::new();
     let mut rest = mask;
@@ -150,7 +152,7 @@ fn parts(mask: &str) -> Vec<Part> {
                     parts.push(Part::OneOf(one_of()));
                     rest = &rest[close + 1..];
                 }
-                // Unclosed: the alternatives, and then their text once more.
+                // go-zglob reads an unclosed brace as the alternatives followed by their text.
                 (false, None) => {
                     parts.push(Part::OneOf(one_of()));
                     rest = inner;
@@ -182,9 +184,9 @@ fn literal(parts: &mut Vec<Part>, text: &str) {
     }
 }
 
-/// Whether a path consists of these parts. What only one way can match is cut off at both ends, which is all of most
-/// patterns.
-fn run(mut parts: &[Part], mut path: &[u8]) -> bool {
+/// Returns true if the parts match the whole path. First strips the parts at both ends that can match in only one way;
+/// for most patterns nothing remains.
+fn match_parts(mut parts: &[Part], mut path: &[u8]) -> bool {
     while let [before @ .., Part::Literal(text)] = parts {
         let Some(rest) = path.strip_suffix(text.as_slice()) else { return false };
         (parts, path) = (before, rest);
@@ -208,12 +210,13 @@ fn run(mut parts: &[Part], mut path: &[u8]) -> bool {
         let Some(rest) = path.strip_prefix(text.as_slice()) else { return false };
         (parts, path) = (after, rest);
     }
-    follow(parts, path)
+    match_ambiguous(parts, path)
 }
 
-/// Follows every way at once, so that no pattern takes longer than its length times the path's.
-fn follow(parts: &[Part], path: &[u8]) -> bool {
-    let mut at = vec![false; path.len() + 1];
+/// Matches by tracking the set of all reachable positions in the path, so that no pattern takes more time than its
+/// length times the path's length.
+fn match_ambiguous(parts: &[Part], path: &[u8]) -> bool {
+    let mut at = vec![false; path.len() + 1]; // `at[n]`: the parts so far can match the first `n` bytes
     let mut next = at.clone();
     at[0] = true;
     for part in parts {
@@ -233,18 +236,18 @@ fn follow(parts: &[Part], path: &[u8]) -> bool {
                 }
             }
             Part::Star => {
-                let mut alive = false;
+                let mut is_open = false;
                 for end in 0..=path.len() {
-                    alive = at[end] || (alive && path[end - 1] != b'/');
-                    next[end] = alive;
+                    is_open = at[end] || (is_open && path[end - 1] != b'/');
+                    next[end] = is_open;
                 }
             }
             Part::Deep => {
-                let mut alive = false;
+                let mut is_open = false;
                 for end in 0..=path.len() {
-                    alive = alive && path[end - 1] != b'\n';
-                    next[end] = at[end] || (alive && path[end - 1] == b'/');
-                    alive = alive || at[end];
+                    is_open = is_open && path[end - 1] != b'\n';
+                    next[end] = at[end] || (is_open && path[end - 1] == b'/');
+                    is_open = is_open || at[end];
                 }
             }
         }

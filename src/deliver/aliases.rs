@@ -1,31 +1,32 @@
-//! Which names mean one cluster: resolved once, before anything is read.
+//! Finds names that mean the same cluster (a context and `default`, for example). Resolved once, before anything is
+//! read.
 //!
-//! What one name has in a cluster looks forgotten to a worker that has it by another name, and would be pruned. So where a
-//! revision calls one cluster by two names neither is written, whichever of them is reached first, in whichever round.
+//! If a revision used two names for one cluster, the worker of each name would take the other's ConfigMaps for orphans
+//! and prune them. So in that case the cluster is written under neither name, in any round.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Directory;
 use crate::configmap::apply::Desired;
 
-/// The cluster that each name means, by the cluster's own name.
+/// The cluster's own name, by each name that it is known by.
 #[derive(Debug, Default)]
 pub(super) struct Aliases(BTreeMap<String, String>);
 
 impl Aliases {
-    /// Of every cluster there is.
+    /// Resolves the names of all configured clusters.
     pub(super) fn of(clusters: &impl Directory) -> Self {
         let meant = |name: String| Some((name.clone(), clusters.find(&name).ok()?.name().to_owned()));
         Self(clusters.names().into_iter().filter_map(meant).collect())
     }
 
-    /// Another name by which a revision calls the cluster of this name.
+    /// Returns another name that the revision uses for the cluster called `name`, if there is one.
     pub(super) fn other<'d>(&self, name: &str, desired: &'d Desired) -> Option<&'d str> {
         let cluster = self.0.get(name)?;
         desired.clusters().find(|other| *other != name && self.0.get(*other) == Some(cluster))
     }
 
-    /// The clusters that a revision has something for and, to prune them, all the others, each by one name.
+    /// Returns the clusters that a revision has ConfigMaps for and, if `prune`, all other clusters, each by one name.
     pub(super) fn concerned(&self, desired: &Desired, prune: bool) -> BTreeSet<String> {
         let mut names: BTreeSet<String> = desired.clusters().map(str::to_owned).collect();
         if prune {

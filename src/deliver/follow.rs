@@ -1,10 +1,10 @@
-//! Delivers at every new revision, for as long as the process runs.
+//! Delivers every new revision, for as long as the process runs.
 //!
-//! The ref is asked every period; a trigger only shortens the wait. A revision whose every target has its definite
-//! result is not touched again before the resync, which reads everything and repairs what other writers changed. What
-//! failed and may pass by itself is tried again after a backoff; what an operator has to repair in a cluster, a right
-//! that is missing or a ConfigMap of another owner, every minute or so: the cluster does not notify us of the repair.
-//! Two deliveries begin at least so far apart, so commits in quick succession become one delivery of the newest.
+//! The remote is polled every period; a trigger only shortens the wait. Once every target of a revision has its
+//! definite result, nothing is read until the resync, which reads everything and repairs what other writers changed.
+//! Transient failures are tried again with backoff. What an operator has to repair in a cluster (a missing right, a
+//! ConfigMap of another owner) is tried again every minute or so, as the cluster does not notify us of the repair. Two
+//! deliveries start at least `min_interval` apart, so commits in quick succession become one delivery of the newest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,142 +19,152 @@ use crate::retry::{Backoff, jittered, random_fraction};
 use crate::revision::Revision;
 use crate::sources::{Source, SourceError};
 
-/// The resync of a fleet that was started at once is spread over this part of its period.
+/// Jitter of the resync, so that a fleet that was started at once does not resync at once.
 const SPREAD: f64 = 0.2;
 
-/// How often, and how patiently.
+/// The intervals and limits of the loop.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rhythm {
-    /// From one question to the next; none where another loop polls, and triggers when there is something new.
+    /// The polling period; `None` if another loop polls and triggers this one.
     pub period: Option<Duration>,
-    /// Two deliveries begin at least so far apart; the newest revision wins.
+    /// The least time between the starts of two deliveries; the newest revision wins.
     pub min_interval: Duration,
-    /// From one look at everything to the next, a fifth of it more or less.
+    /// The time between two deliveries that read everything, a fifth of it more or less.
     pub resync: Duration,
-    /// The same while something is denied or refused.
+    /// The resync interval while something is forbidden or refused.
     pub denied: Duration,
-    /// After failures.
+    /// The wait after failures.
     pub backoff: Backoff,
-    /// Every wait is moved by up to this fraction of itself.
+    /// Each wait varies by up to this fraction of itself.
     pub jitter: f64,
-    /// What is not done within this is skipped, reported and tried again.
+    /// The longest that one delivery may take. Targets that are not done by then are skipped, reported and tried again.
     pub limit: Duration,
-    /// End after the first delivery.
+    /// Return after the first delivery.
     pub once: bool,
 }
 
-/// What is going on.
+/// What the loop reports.
 #[derive(Debug)]
 pub enum LoopEvent<'a> {
-    /// The remote is asked, and if there is anything to deliver it is delivered.
+    /// An attempt begins: the remote is asked, and what is new is delivered.
     Begins(Trigger),
-    /// There was nothing to do: the result of the last delivery remains.
+    /// There is nothing new since the last delivery.
     Unchanged {
-        /// Whether that was a success.
+        /// True if the last delivery was a success.
         success: bool,
     },
     /// A delivery ended.
     Delivered(&'a Report),
-    /// The remote could not be asked, or its revision not be planned. Nothing was touched.
+    /// The remote did not answer, or its revision could not be planned. Nothing was written.
     Failed(&'a SourceError),
-    /// Nothing happens for so long, unless triggered.
+    /// The loop waits this long, unless it is triggered.
     Waits(Duration),
-    /// A trigger was pending, and the process ends first.
+    /// The process shuts down while a trigger is pending.
     Unanswered,
 }
 
-/// What is known from turn to turn.
+/// What the loop remembers between attempts.
 #[derive(Default)]
 struct LoopState {
-    /// Its targets have their definite results, and whether all of them are successes.
+    /// The revision whose targets all have definite results, and whether those are all successes.
     settled: Option<(Revision, bool)>,
-    /// When everything is to be looked at again.
-    verify: Option<Instant>,
-    /// When the last delivery began.
-    begun: Option<Instant>,
+    /// When everything is to be read again.
+    next_resync: Option<Instant>,
+    /// When the last delivery started.
+    last_start: Option<Instant>,
+    /// Consecutive failures.
     failures: u32,
-    /// The last failure was one of a delivery, not of the remote.
-    delivered: bool,
+    /// True if the last failure was one of a delivery, false if the remote failed.
+    failed_in_delivery: bool,
 }
 
-/// Runs until the process drains; with `once` until the first delivery, whose result it returns.
+impl LoopState {
+    /// Counts a failure: of a delivery, or (false) of the remote.
+    fn count_failure(&mut self, delivered: bool) {
+        self.failures = self.failures.saturating_add(1);
+        self.failed_in_delivery = delivered;
+    }
+}
+
+/// Runs until shutdown; with `once` until the first delivery, whose result it returns.
 pub async fn follow<S: Source>(
     source: Arc<S>,
     clusters: &impl Directory,
     options: &Options,
     rhythm: &Rhythm,
-    asked: &mut mpsc::Receiver<Trigger>,
+    triggers: &mut mpsc::Receiver<Trigger>,
     draining: &CancellationToken,
-    mut tell: impl FnMut(LoopEvent<'_>),
+    mut on_event: impl FnMut(LoopEvent<'_>),
 ) -> Option<Result<Report, SourceError>> {
-    let mut known = LoopState::default();
+    let mut state = LoopState::default();
     let mut trigger = Trigger::StartUp;
-    // A trigger is pending, and the attempt has not begun.
+    // A trigger has been received whose attempt has not begun.
     let mut pending = false;
     while !draining.is_cancelled() {
         pending = false;
-        tell(LoopEvent::Begins(trigger));
-        let done = turn(&source, clusters, options, rhythm, draining, &mut known).await;
+        on_event(LoopEvent::Begins(trigger));
+        let done = attempt(&source, clusters, options, rhythm, draining, &mut state).await;
         match &done {
             None => break,
-            Some(Done::Unchanged(success)) => tell(LoopEvent::Unchanged { success: *success }),
-            Some(Done::Tried(Ok(report))) => tell(LoopEvent::Delivered(report)),
-            Some(Done::Tried(Err(error))) => tell(LoopEvent::Failed(error)),
+            Some(Attempt::Unchanged(success)) => on_event(LoopEvent::Unchanged { success: *success }),
+            Some(Attempt::Tried(Ok(report))) => on_event(LoopEvent::Delivered(report)),
+            Some(Attempt::Tried(Err(error))) => on_event(LoopEvent::Failed(error)),
         }
-        if let Some(Done::Tried(done)) = done
+        if let Some(Attempt::Tried(done)) = done
             && rhythm.once
         {
             return Some(done);
         }
-        let verify = known.verify.map_or(rhythm.resync, |at| at.saturating_duration_since(Instant::now()));
-        let wait = match (known.failures, rhythm.period) {
-            (0, Some(period)) => jittered(period, rhythm.jitter, random_fraction()).min(verify),
-            (0, None) => verify,
+        let until_resync =
+            state.next_resync.map_or(rhythm.resync, |at| at.saturating_duration_since(Instant::now()));
+        let wait = match (state.failures, rhythm.period) {
+            (0, Some(period)) => jittered(period, rhythm.jitter, random_fraction()).min(until_resync),
+            (0, None) => until_resync,
             (failures, _) => {
                 let delay = rhythm.backoff.delay(failures);
-                // The remote answered. What else failed may be a right, too, and nothing notifies us when it is
-                // granted.
-                let delay = if known.delivered { delay.min(rhythm.denied) } else { delay };
+                // The remote answered, so the failure may be a missing right, and nothing notifies us when it is
+                // granted: the wait is capped.
+                let delay = if state.failed_in_delivery { delay.min(rhythm.denied) } else { delay };
                 jittered(delay, rhythm.jitter, random_fraction())
             }
         };
-        tell(LoopEvent::Waits(wait));
+        on_event(LoopEvent::Waits(wait));
         trigger = tokio::select! {
             () = draining.cancelled() => break,
-            Some(trigger) = asked.recv() => trigger,
+            Some(trigger) = triggers.recv() => trigger,
             () = sleep(wait) => Trigger::Timer,
         };
         pending = trigger != Trigger::Timer;
-        if let Some(begun) = known.begun {
+        if let Some(begun) = state.last_start {
             tokio::select! {
                 () = draining.cancelled() => {}
                 () = sleep_until(begun + rhythm.min_interval) => {}
             }
         }
     }
-    if pending || asked.try_recv().is_ok() {
-        tell(LoopEvent::Unanswered);
+    if pending || triggers.try_recv().is_ok() {
+        on_event(LoopEvent::Unanswered);
     }
     None
 }
 
-/// What follows from one question's answer.
-enum Done {
-    /// Nothing: the revision is settled, and whether with success.
+/// The result of one attempt.
+enum Attempt {
+    /// The ref names the settled revision: true if its delivery was a success.
     Unchanged(bool),
-    /// A delivery, or why there was none.
+    /// The delivery, or why there was none.
     Tried(Result<Report, SourceError>),
 }
 
-/// One question, and what follows from its answer. `None`: the process drains.
-async fn turn<S: Source>(
+/// Asks the remote, and delivers if its revision is new or the resync is due. `None` at shutdown.
+async fn attempt<S: Source>(
     source: &Arc<S>,
     clusters: &impl Directory,
     options: &Options,
     rhythm: &Rhythm,
     draining: &CancellationToken,
-    known: &mut LoopState,
-) -> Option<Done> {
+    state: &mut LoopState,
+) -> Option<Attempt> {
     let named = tokio::select! {
         () = draining.cancelled() => return None,
         named = source.ask() => named,
@@ -162,44 +172,40 @@ async fn turn<S: Source>(
     let now = Instant::now();
     match named {
         Err(error) => {
-            (known.failures, known.delivered) = (known.failures.saturating_add(1), false);
-            return Some(Done::Tried(Err(error)));
+            state.count_failure(false);
+            return Some(Attempt::Tried(Err(error)));
         }
         Ok(named) => {
-            let settled = known.settled.filter(|(revision, _)| *revision == named.revision);
-            if let Some((_, success)) = settled.filter(|_| known.verify.is_some_and(|at| now < at)) {
-                known.failures = 0;
-                return Some(Done::Unchanged(success));
+            let settled = state.settled.filter(|(revision, _)| *revision == named.revision);
+            if let Some((_, success)) = settled.filter(|_| state.next_resync.is_some_and(|at| now < at)) {
+                state.failures = 0;
+                return Some(Attempt::Unchanged(success));
             }
-            known.begun = Some(now);
+            state.last_start = Some(now);
         }
     }
     let cancel = draining.child_token();
     let mut delivery = std::pin::pin!(deliver(Arc::clone(source), clusters, options, &cancel));
     let done = tokio::select! {
-        done = &mut delivery => Some(done),
-        () = sleep(rhythm.limit) => None,
-    };
-    let done = match done {
-        Some(done) => done,
-        None => {
+        done = &mut delivery => done,
+        () = sleep(rhythm.limit) => {
             cancel.cancel();
             delivery.await
         }
     };
     match &done {
         Ok(report) if !report.is_to_be_repeated() => {
-            known.failures = 0;
-            known.settled = Some((report.revision, report.is_success()));
+            state.failures = 0;
+            state.settled = Some((report.revision, report.is_success()));
             let next = if report.is_success() { rhythm.resync } else { rhythm.denied.min(rhythm.resync) };
-            known.verify = Some(Instant::now() + jittered(next, SPREAD, random_fraction()));
+            state.next_resync = Some(Instant::now() + jittered(next, SPREAD, random_fraction()));
         }
         _ => {
-            (known.failures, known.delivered) = (known.failures.saturating_add(1), done.is_ok());
-            known.settled = None;
+            state.count_failure(done.is_ok());
+            state.settled = None;
         }
     }
-    Some(Done::Tried(done))
+    Some(Attempt::Tried(done))
 }
 
 #[cfg(test)]
@@ -232,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_asks_while_the_process_ends_is_answered_also_in_the_pause_between_deliveries() {
+    async fn a_trigger_that_is_pending_at_shutdown_is_reported_unanswered() {
         let hour = Duration::from_secs(3_600);
         let ending = CancellationToken::new();
         let rhythm = Rhythm {

@@ -1,4 +1,4 @@
-//! How a process uses Leases: whether, for how long, and how long it waits for others.
+//! Options for Leases: how long one is valid, how long other holders are waited for, and the pool of a fleet.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,70 +8,70 @@ use tokio::time::Instant;
 use super::places::PoolSpec;
 use crate::retry::{Backoff, jittered, random_fraction};
 
-/// From one look to the next, at first and at last; with short durations an eighth of them at most.
+/// The first and the longest pause between two polls of a Lease. An eighth of the Lease's duration caps both.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
-/// How much a pause may differ, so that those who began together do not stay together.
+/// Jitter of the pause, so that instances that began together do not poll together.
 const SPREAD: f64 = 0.3;
-/// So many durations are waited altogether, for those who work on and on.
-const MOST_WAITS: u32 = 15;
+/// The longest total wait for holders that keep renewing, in multiples of the Lease's duration.
+const MAX_WAIT_FACTOR: u32 = 15;
 
-/// How a process uses Leases. Clones share what was said.
+/// How a process uses Leases. Clones share the list of what was reported already.
 #[derive(Clone, Debug)]
 pub struct Leases {
     duration: Duration,
-    patience: Duration,
+    max_wait: Duration,
     pool: Option<PoolSpec>,
-    said: Arc<Mutex<Vec<String>>>,
+    reported: Arc<Mutex<Vec<String>>>,
 }
 
 impl Leases {
-    /// With Leases that a silent holder loses after so long.
+    /// Leases that expire when their holder has not renewed them for `duration`.
     pub fn new(duration: Duration) -> Self {
-        let patience = duration.saturating_mul(MOST_WAITS);
-        Self { duration, patience, pool: None, said: Arc::default() }
+        let max_wait = duration.saturating_mul(MAX_WAIT_FACTOR);
+        Self { duration, max_wait, pool: None, reported: Arc::default() }
     }
 
-    /// Others are waited for no longer than this altogether, however well they are.
+    /// Caps the total wait for other holders, even if they keep renewing.
     #[must_use]
     pub fn patient_for(self, most: Duration) -> Self {
-        Self { patience: self.patience.min(most), ..self }
+        Self { max_wait: self.max_wait.min(most), ..self }
     }
 
-    /// Only so many instances write at once, if that can be had.
+    /// Limits how many instances of a fleet write at once, by the Leases of a pool. `None`: no limit.
     #[must_use]
     pub fn pooled(self, pool: Option<PoolSpec>) -> Self {
         Self { pool, ..self }
     }
 
-    /// The pool, if there is one.
+    /// Returns the pool, if one is configured.
     pub(super) fn pool(&self) -> Option<&PoolSpec> {
         self.pool.as_ref()
     }
 
-    /// How long a holder may be silent.
+    /// Returns how long a Lease is valid without being renewed.
     pub(super) fn duration(&self) -> Duration {
         self.duration
     }
 
-    /// Whether others were waited for long enough.
-    pub(super) fn is_over(&self, since: Instant) -> bool {
-        since.elapsed() >= self.patience
+    /// Returns true if a wait that began at `since` has reached its limit.
+    pub(super) fn has_waited_enough(&self, since: Instant) -> bool {
+        since.elapsed() >= self.max_wait
     }
 
-    /// From one look to the next while others are waited for.
-    pub(super) fn pause(&self, look: u32) -> Duration {
+    /// Returns the pause after poll number `poll`, counted from 1.
+    pub(super) fn pause(&self, poll: u32) -> Duration {
         let longest = self.duration / 8;
         let pauses = Backoff { first: PAUSES.0.min(longest), ceiling: PAUSES.1.min(longest) };
-        jittered(pauses.delay(look), SPREAD, random_fraction())
+        jittered(pauses.delay(poll), SPREAD, random_fraction())
     }
 
-    /// Whether this process says it for the first time: of a cluster, or of the pool.
+    /// Returns true the first time it is called for this subject (a cluster's name, or the pool) in the process.
     pub(super) fn is_first_report(&self, of: &str) -> bool {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        let news = !said.iter().any(|one| one == of);
-        if news {
-            said.push(of.to_owned());
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_first = !reported.iter().any(|one| one == of);
+        if is_first {
+            reported.push(of.to_owned());
         }
-        news
+        is_first
     }
 }

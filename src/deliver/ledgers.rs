@@ -1,4 +1,4 @@
-//! What deliveries came to, beyond the one that ended.
+//! Merges the report of a delivery into the ledgers that were read from the clusters.
 
 use jiff::Timestamp;
 
@@ -6,7 +6,8 @@ use super::report::Report;
 use super::set;
 use crate::configmap::apply::LedgerSet;
 
-/// The ledgers with a delivery in it: as the ledgers in the clusters, and of each target at least how it was found.
+/// Returns the ledgers as they are after a delivery: as the clusters record them, and with a record for every target,
+/// also for one that was already right.
 pub fn noted(ledgers: &LedgerSet, report: &Report, now: Timestamp) -> LedgerSet {
     let mut ledgers = ledgers.clone();
     let revision = report.revision.to_string();

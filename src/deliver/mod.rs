@@ -1,30 +1,37 @@
-//! Brings the ConfigMaps of many clusters to what one revision says, never back to an older one.
+//! Applies one revision to the ConfigMaps of many clusters, and never replaces a newer revision by an older one.
 //!
-//! For each cluster, on its own, so that one that is slow or gone delays no other:
+//! Each cluster is handled independently, so a slow or unreachable cluster does not delay the others:
 //!
-//! 1. compute what the revision asks for;
-//! 2. read what is there, at the price of one metadata-only list a namespace where nothing was written;
-//! 3. ask the remote which revision its ref names *now*, and begin again with that one if it is another;
-//! 4. write, each object under the version that was read; what gains before what loses;
-//! 5. ask once more, and begin again if the ref has moved; then write the marker, then the ledger.
+//! 1. compute the desired state from the revision;
+//! 2. read the live state; a namespace that is already right costs one metadata-only list;
+//! 3. ask the remote which revision its ref names *now*, and start over if it is another one;
+//! 4. write each object under the resourceVersion that was read; a ConfigMap that gains a key is written before the one
+//!    that loses it;
+//! 5. ask the remote again, and start over if the ref has moved; then write the inventory (the marker), then the
+//!    ledger.
 //!
-//! Why no cluster goes back to an older revision, without clocks or locks: an older writer's read and question lie
-//! before the push of the newer revision, and every write of the newer revision lies after it, so the older one's write
-//! meets a version that has changed. A newer writer that finds an object already right and skips it can still be
-//! overtaken by an older write; step 5 of the older writer, or the next run, repairs that.
+//! Why an older revision never overwrites a newer one, without clocks or locks: the older writer read the objects and
+//! asked the remote before the newer revision was pushed, and every write of the newer revision came after the push, so
+//! the older writer's write meets a changed resourceVersion and conflicts. One case remains: a newer writer finds an
+//! object already right, skips it, and an older write then lands. Step 5 of the older writer, or the next run, repairs
+//! that.
 //!
-//! Before the first write of 4 the marker names what it did not name yet, as wanted. So a crash leaves: after 1 to 3
-//! nothing; within 4 some targets written, each whole, found right by the next run, or, if the rules do not name them
-//! any more, found in the inventory and pruned; after 4 a marker that names the old set, so that its readers keep the
-//! old one.
+//! Before the first write of step 4 the inventory lists every object that is about to be created. So a crash in steps 1
+//! to 3 leaves nothing is_behind; a crash in step 4 leaves some targets written, each whole, which the next run finds
+//! right or, if no rule names them any more, finds in the inventory and prunes; a crash after step 4 leaves an
+//! inventory that names the old set, so its readers keep the old set until the next run.
 //!
-//! Where step 2 finds something to do, several instances may take turns before step 3 (`lease`); nothing rests on that.
+//! Where step 2 finds something to do, several instances may take turns before step 3 (`turns`). Correctness does not
+//! depend on that.
 //!
-//! Revisions come from [`crate::sources`]. Files: `survey` step 2; `rewind` a ref that went back; `write` step 4; `worker`
-//! one cluster from 1 to 5; `aliases` names that mean one cluster; `orphaned` namespaces that no rule names any more;
-//! `turns` who writes next, by `lease`s, `pool` and its `places` in a fleet, `renewal` one Lease of either; `set` what
-//! the marker and the ledger hold; `record` writes them; `pauses` how long is waited; `report` results; `follow` the
-//! same at every new revision.
+//! Revisions come from [`crate::sources`].
+//!
+//! Files: `worker` runs steps 1 to 5 for one cluster; `survey` is step 2; `rewind` handles a ref that went back;
+//! `write` is step 4; `set` computes the inventory and the ledger, `record` writes them (step 5). `aliases` finds names
+//! that mean the same cluster; `orphaned` finds namespaces that no rule names any more. `turns` decides when a worker
+//! may write, by `lease` (options), `pool` and `places` (a limit for a fleet) and `renewal` (one Lease). `pauses` has
+//! the waits and retries, `report` the results, `ledgers` merges a report into ledgers, `follow` is the loop that
+//! delivers every new revision.
 
 mod aliases;
 mod follow;
@@ -70,56 +77,56 @@ use pool::Pool;
 use report::ClusterOutcome;
 use worker::Worker;
 
-/// A ref that still moves after so many rounds over the clusters is for the next run.
-const MOST_ROUNDS: u32 = 5;
+/// How many rounds over the clusters one delivery makes while the ref keeps moving. The rest is left to the next run.
+const MAX_ROUNDS: u32 = 5;
 
-/// What to do when the ref goes back, or elsewhere, from the revision that is recorded in a cluster.
+/// What to do when the ref no longer descends from the revision that is recorded in a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnRewind {
-    /// Follow it: the ref decides.
+    /// Apply the revision that the ref names.
     #[default]
     Apply,
-    /// Write nothing unless it is known to be an advance.
+    /// Write nothing unless the new revision is known to descend from the recorded one.
     Hold,
 }
 
-/// How to deliver.
+/// Options of a delivery.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Who we are.
+    /// The name under which this installation owns ConfigMaps.
     pub owner: Owner,
-    /// Where revisions are from, without secrets, for those who read what is written.
+    /// The remote, without secrets, as annotated on each written object; `None` if it is not to be named.
     pub repository: Option<String>,
-    /// Whose ConfigMaps become ours.
+    /// Which existing ConfigMaps of other owners may be taken over.
     pub adopt: Adopt,
-    /// Whether what nothing feeds any more is deleted.
+    /// Whether ConfigMaps that no file feeds any more are deleted.
     pub prune: bool,
-    /// How much may be taken away at once.
+    /// The limit on how many ConfigMaps one delivery may delete.
     pub floor: PruneLimit,
-    /// Whether an immutable ConfigMap is deleted and made again.
+    /// Whether an immutable ConfigMap is deleted and created again to change it.
     pub recreate: bool,
-    /// Overwrite what is recorded as another revision's, where there is no ref to ask.
+    /// Without a ref to ask: overwrite what is recorded as written from another revision.
     pub force: bool,
     /// What to do when the ref goes back.
     pub on_rewind: OnRewind,
-    /// How long a ref that goes back may be a replica that lags behind, and is asked again.
+    /// How long the remote is asked again when its ref goes back, as the answer may come from a replica that lags.
     pub lag: Duration,
-    /// Plan only; what would be written is sent to the servers to be checked, and stored nowhere.
+    /// Sends each write to the API server as a dry run, which checks it and stores nothing.
     pub dry_run: bool,
-    /// How often a write, a read or a whole cluster is tried before it has failed.
+    /// How many attempts a write, a read or a whole cluster gets before it counts as failed.
     pub tries: u32,
-    /// From one try to the next.
+    /// The wait between two attempts.
     pub backoff: Backoff,
     /// Writes in flight to one namespace; `cluster::Options::concurrency` bounds the requests to the whole cluster.
     pub concurrency: usize,
-    /// How often a target may be repaired.
+    /// How often a target may be repaired after foreign writes.
     pub pace: RepairLimit,
-    /// How instances take turns, if they do.
+    /// How instances take turns by Leases; `None`: they do not.
     pub leases: Option<Leases>,
 }
 
 impl Options {
-    /// The defaults for an owner.
+    /// The default options for an owner.
     pub fn new(owner: Owner) -> Self {
         Self {
             owner,
@@ -140,15 +147,15 @@ impl Options {
         }
     }
 
-    /// What is written says that it is from this remote: a name without userinfo, of which query and fragment, in which
-    /// there may be a token, too, are left out. Of several sources no one is named there.
+    /// Sets the remote that written objects are annotated with. `remote` has no userinfo; its query and fragment, which
+    /// may hold a token, are cut off here. `None` with several sources: then no single remote is named.
     #[must_use]
     pub fn naming(self, remote: Option<&str>) -> Self {
         let repository = remote.and_then(|remote| remote.split(['?', '#']).next().map(str::to_owned));
         Self { repository, ..self }
     }
 
-    /// The rules of judging for one revision.
+    /// The policy by which each ConfigMap of this revision is decided.
     fn policy(&self, desired: &Desired) -> Policy {
         Policy {
             owner: self.owner.clone(),
@@ -165,12 +172,12 @@ impl Options {
     }
 }
 
-/// Where the clusters come from: one that cannot be used fails alone.
+/// Looks up clusters by name. A cluster that cannot be used fails by itself.
 pub trait Directory {
-    /// The cluster that rules call by this name.
+    /// Returns the cluster that rules call by this name.
     fn find(&self, name: &str) -> Result<crate::cluster::Cluster, ConfigError>;
 
-    /// Every cluster there is, whether or not rules name it.
+    /// Returns the names of all configured clusters, whether or not rules name them.
     fn names(&self) -> Vec<String>;
 }
 
@@ -184,11 +191,11 @@ impl Directory for Clusters {
     }
 }
 
-/// Delivers the revision that the ref names to every cluster that it has something for, and whatever it names when it
-/// moves meanwhile. Ends when every target has a definite result; soon after `cancel`, too.
+/// Delivers the revision that the ref names to every cluster that the revision has ConfigMaps for. If the ref moves
+/// meanwhile, delivers the new revision. Returns when every target has a definite result, or soon after `cancel`.
 ///
 /// # Errors
-/// When the remote cannot be asked at all, or what it names cannot be planned: then nothing was touched.
+/// If the remote does not answer the first request, or its revision cannot be planned. Nothing was written then.
 pub async fn deliver<S: Source>(
     source: Arc<S>,
     clusters: &impl Directory,
@@ -197,15 +204,16 @@ pub async fn deliver<S: Source>(
 ) -> Result<Report, SourceError> {
     let newest = async || source.desired(source.ask().await?).await;
     let mut desired = or_cancelled(cancel, newest()).await?;
-    let mut ended: BTreeMap<String, ClusterOutcome> = BTreeMap::new();
+    let mut outcomes: BTreeMap<String, ClusterOutcome> = BTreeMap::new();
     let mut failures = Vec::new();
     let aliases = Arc::new(Aliases::of(clusters));
     let pool = Pool::of(options.leases.as_ref(), clusters, cancel).map(Arc::new);
     for round in 1.. {
-        let behind = |name: &&str| ended.get(*name).is_none_or(|ended| ended.revision != desired.revision);
+        let is_behind =
+            |name: &&str| outcomes.get(*name).is_none_or(|outcome| outcome.revision != desired.revision);
         let all = aliases.concerned(&desired, options.prune);
-        let names: BTreeSet<String> = all.iter().filter(|name| behind(&name.as_str())).cloned().collect();
-        let crew = WorkerContext {
+        let names: BTreeSet<String> = all.iter().filter(|name| is_behind(&name.as_str())).cloned().collect();
+        let context = WorkerContext {
             source: &source,
             clusters,
             aliases: &aliases,
@@ -213,12 +221,12 @@ pub async fn deliver<S: Source>(
             cancel,
             pool: pool.as_ref(),
         };
-        ended.extend(crew.each(&names, &desired).await);
-        let settled = all.iter().all(|name| ended[name].revision == desired.revision);
-        if settled || cancel.is_cancelled() || round == MOST_ROUNDS {
+        outcomes.extend(context.deliver_to(&names, &desired).await);
+        let settled = all.iter().all(|name| outcomes[name].revision == desired.revision);
+        if settled || cancel.is_cancelled() || round == MAX_ROUNDS {
             break;
         }
-        // The ref moved while some clusters were written and after others were found right: those have it to come.
+        // The ref moved: some clusters already have the newer revision, the others get it in the next round.
         match or_cancelled(cancel, newest()).await {
             Ok(newest) => desired = newest,
             Err(error) => {
@@ -229,11 +237,11 @@ pub async fn deliver<S: Source>(
     }
     let mut report = Report::new(&desired);
     report.failures = failures;
-    ended.into_values().for_each(|ended| report.add(ended));
+    outcomes.into_values().for_each(|outcome| report.add(outcome));
     Ok(report)
 }
 
-/// What the remote answers, unless the run ends before.
+/// Awaits an answer of the remote; returns an `interrupted` error if `cancel` comes first.
 async fn or_cancelled<T>(
     cancel: &CancellationToken,
     answer: impl Future<Output = Result<T, SourceError>>,
@@ -245,7 +253,7 @@ async fn or_cancelled<T>(
     }
 }
 
-/// What each worker of a delivery gets.
+/// What all workers of a delivery share.
 struct WorkerContext<'a, S, D> {
     source: &'a Arc<S>,
     clusters: &'a D,
@@ -256,21 +264,21 @@ struct WorkerContext<'a, S, D> {
 }
 
 impl<S: Source, D: Directory> WorkerContext<'_, S, D> {
-    /// Brings one revision to these clusters, each on its own.
-    async fn each(
+    /// Delivers one revision to these clusters, concurrently. Returns the outcome of each, by name.
+    async fn deliver_to(
         &self,
         names: &BTreeSet<String>,
         desired: &Arc<Desired>,
     ) -> BTreeMap<String, ClusterOutcome> {
         let mut running = JoinSet::new();
-        let mut ended = BTreeMap::new();
+        let mut outcomes = BTreeMap::new();
         for name in names {
             let cluster = match self.clusters.find(name) {
                 Ok(cluster) => cluster,
                 Err(error) => {
                     let hints = error.hints();
                     let failed = ClusterOutcome::failed(desired, name, &human::one_line(&error), &hints);
-                    ended.insert(name.clone(), failed);
+                    outcomes.insert(name.clone(), failed);
                     continue;
                 }
             };
@@ -289,20 +297,20 @@ impl<S: Source, D: Directory> WorkerContext<'_, S, D> {
         }
         while let Some(done) = running.join_next().await {
             match done {
-                Ok((name, done)) => drop(ended.insert(name, done)),
-                Err(error) => std::panic::resume_unwind(error.into_panic()), // they are never aborted
+                Ok((name, done)) => drop(outcomes.insert(name, done)),
+                Err(error) => std::panic::resume_unwind(error.into_panic()), // tasks are never aborted: it is a panic
             }
         }
-        ended
+        outcomes
     }
 }
 
-/// The revision as people read it, of a text that should be one.
+/// Returns the first 12 characters of a revision's hex, or all of the text if it is shorter.
 fn short(revision: &str) -> &str {
     revision.get(..12).unwrap_or(revision)
 }
 
-/// The revision that a text names.
-fn parsed(text: &str) -> Option<Revision> {
+/// Parses a full commit id in hex; `None` if the text is none.
+fn parse_revision(text: &str) -> Option<Revision> {
     crate::revision::ObjectId::from_hex(text).map(Revision)
 }

@@ -1,13 +1,13 @@
-//! Namespaces that no rule names any more, found by the inventories in them, so that pruning reaches them, too.
+//! Finds namespaces that no rule names any more, by the inventories in them, so that pruning reaches them.
 //!
-//! An inventory is found by its name, in the whole cluster, never by a label. Where the right to that is missing the
-//! namespaces that rules name are pruned all the same.
+//! Inventories are found by name in the whole cluster, never by a label. Without the right to list them there, only the
+//! namespaces that rules name are pruned.
 
 use std::collections::BTreeMap;
 
 use super::pauses::retried;
 use super::report::{Notes, Outcome, Target};
-use super::survey::{Item, Space, SurveyContext};
+use super::survey::{Item, NamespaceSurvey, SurveyContext};
 use super::{Options, or_cancelled};
 use crate::cluster::{Error, Failure};
 use crate::configmap::apply::{Claim, Desired, names};
@@ -15,15 +15,15 @@ use crate::human;
 use crate::revision::Relation;
 use crate::sources::Source;
 
-/// Namespaces of this cluster with an inventory of ours that no rule names any more.
-pub(super) async fn namespaces(
+/// Returns the namespaces of this cluster that have an inventory of ours and that no rule names any more.
+pub(super) async fn find(
     reader: SurveyContext<'_>,
     cluster: &str,
     desired: &Desired,
 ) -> Result<Vec<String>, Error> {
     let owner = &reader.policy.owner;
     let marker = owner.marker();
-    // A cluster that no rule names is not waited for.
+    // No retries for a cluster that no rule names: an unreachable one must not hold up the delivery.
     let tries = if desired.namespaces(cluster).next().is_some() { reader.options.tries } else { 1 };
     let options = Options { tries, ..reader.options.clone() };
     let found = retried(&options, reader.cancel, || reader.cluster.everywhere(&marker)).await?;
@@ -35,8 +35,9 @@ pub(super) async fn namespaces(
     Ok(forgotten.map(|meta| meta.namespace).collect())
 }
 
-/// It is not known which namespaces are forgotten: in them nothing is pruned. Returns what makes that a failure.
-pub(super) fn orphans_unknown(error: &Error, unneeded: bool, notes: &mut Notes) -> Option<String> {
+/// Reports that the orphaned namespaces could not be found, so that nothing is pruned in them. That is a note if no
+/// rule names the cluster or the right to list is missing; otherwise a failure, which is returned.
+pub(super) fn report_unknown(error: &Error, unneeded: bool, notes: &mut Notes) -> Option<String> {
     let line = human::one_line(error);
     if unneeded {
         notes
@@ -49,20 +50,21 @@ pub(super) fn orphans_unknown(error: &Error, unneeded: bool, notes: &mut Notes) 
     None
 }
 
-/// Forgotten namespaces in which another instance may use our owner's name, and what it wrote is not ours to
-/// delete: those of which the remote knows nothing, because it does not have the revision that they are recorded
-/// at; and those that were written by rules which these did not come from. So are those of which the remote did not
-/// say.
+/// Returns the orphaned namespaces in which nothing may be deleted, with the results of their targets. Another
+/// installation may use our owner's name there, if the remote does not have the revision that the inventory records, or
+/// if the inventory was written by rules that ours do not descend from. Nothing is deleted either if the remote did not
+/// say how the revisions are related.
 pub(super) async fn foreign_namespaces<S: Source>(
     reader: SurveyContext<'_>,
     source: &S,
     (cluster, desired): (&str, &Desired),
-    spaces: &[Space],
+    surveys: &[NamespaceSurvey],
 ) -> BTreeMap<String, Vec<Target>> {
     let mut refused = BTreeMap::new();
-    let (forgotten, served): (Vec<&Space>, Vec<&Space>) = spaces.iter().partition(|space| space.forgotten);
-    for space in forgotten.into_iter().filter(|space| space.items.iter().any(|item| item.decision.writes())) {
-        let recorded = space.recorded.as_ref().filter(|one| one.revision != desired.revision);
+    let (forgotten, served): (Vec<&NamespaceSurvey>, Vec<&NamespaceSurvey>) =
+        surveys.iter().partition(|survey| survey.forgotten);
+    for survey in forgotten.into_iter().filter(|survey| survey.has_writes()) {
+        let recorded = survey.recorded.as_ref().filter(|one| one.revision != desired.revision);
         let relation = match recorded {
             Some(recorded) => {
                 let relation = source.relation(recorded.clone(), desired.revision);
@@ -72,21 +74,22 @@ pub(super) async fn foreign_namespaces<S: Source>(
         };
         let relation = match relation {
             Ok(relation) => relation,
-            // Nothing is deleted because of a question that was not answered: it is put again.
+            // Nothing is deleted while the relation is unknown; the next attempt asks again.
             Err(error) => {
                 let why =
                     format!("the relation of the revision to the one recorded here is not known: {error}");
                 let hints = error.hints.clone();
-                let unknown = kept_targets(cluster, space, Outcome::Failed, &why, &hints).into_iter();
+                let unknown = kept_targets(cluster, survey, Outcome::Failed, &why, &hints).into_iter();
                 let unknown = unknown.map(|target| Target { transient: error.transient, ..target });
-                refused.insert(space.namespace.clone(), unknown.collect());
+                refused.insert(survey.namespace.clone(), unknown.collect());
                 continue;
             }
         };
         let gone = recorded.filter(|_| relation == Some(Relation::UnknownToRemote));
-        // Where nothing is served there is nothing to compare with; that is all there is, and the floor's to stop.
+        // If no rule names any namespace of the cluster there is nothing to compare with; then only `PruneLimit`
+        // protects.
         let kin = served.is_empty()
-            || space.marker.is_kin(&desired.rules, served.iter().map(|space| &space.marker));
+            || survey.marker.is_kin(&desired.rules, served.iter().map(|survey| &survey.marker));
         let (why, hint) = if let Some(gone) = gone {
             let why = format!("it is recorded at {}, which the remote does not have", gone.revision.short());
             let hint = "each repository needs an --owner of its own; what is left over all the same has to be \
@@ -102,22 +105,22 @@ pub(super) async fn foreign_namespaces<S: Source>(
             continue;
         };
         refused.insert(
-            space.namespace.clone(),
-            kept_targets(cluster, space, Outcome::Refused, &why, &[hint.to_owned()]),
+            survey.namespace.clone(),
+            kept_targets(cluster, survey, Outcome::Refused, &why, &[hint.to_owned()]),
         );
     }
     refused
 }
 
-/// What is in a forgotten namespace, and stays.
+/// Returns the targets of an orphaned namespace, all with this outcome: they are left as they are.
 pub(super) fn kept_targets(
     cluster: &str,
-    space: &Space,
+    survey: &NamespaceSurvey,
     outcome: Outcome,
     why: &str,
     hints: &[String],
 ) -> Vec<Target> {
-    let items = space.items.iter().filter(|item| item.is_reported());
-    let target = |item: &Item| Target::of(cluster, &space.namespace, &item.name, &item.decision);
+    let items = survey.items.iter().filter(|item| item.is_reported());
+    let target = |item: &Item| Target::of(cluster, &survey.namespace, &item.name, &item.decision);
     items.map(|item| target(item).ended(outcome, why, hints.to_vec())).collect()
 }

@@ -1,4 +1,4 @@
-//! How long is waited for what: before a read is tried again, and for the last answer when all is to end.
+//! Waits and retries: the backoff between attempts, retried reads, and the time limit for the last answers at shutdown.
 
 use std::future::Future;
 use std::time::Duration;
@@ -9,17 +9,18 @@ use super::Options;
 use crate::cluster::Error;
 use crate::retry::{jittered, random_fraction};
 
-/// How long the answer to a write is waited for after a shutdown was asked for.
-pub(super) const LAST_ANSWER: Duration = Duration::from_secs(1);
+/// How long the answer to a write is awaited after shutdown began.
+pub(super) const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Over so long after a shutdown was asked for.
+/// Completes `after` the shutdown began; never if it does not begin.
 pub(super) async fn after_shutdown(cancel: &CancellationToken, after: Duration) {
     cancel.cancelled().await;
     tokio::time::sleep(after).await;
 }
 
-/// Waits after so many failures, or as long as the server asks, a little longer: those who asked together shall not
-/// come together. Ends early when all is to end.
+/// Waits before the next attempt: as long as the server asked (`Retry-After`) and up to a fifth longer, so that clients
+/// that were refused together do not come back together; otherwise the backoff for this number of failures. Returns
+/// early at shutdown.
 pub(super) async fn pause(
     options: &Options,
     cancel: &CancellationToken,
@@ -36,7 +37,7 @@ pub(super) async fn pause(
     }
 }
 
-/// A read, tried again while that may help. When all is to end meanwhile, its last failure is why it got no further.
+/// Runs a read, and again after transient failures, up to `options.tries` attempts. At shutdown returns the last error.
 pub(super) async fn retried<T, F>(
     options: &Options,
     cancel: &CancellationToken,

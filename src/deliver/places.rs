@@ -1,9 +1,9 @@
-//! The Leases of a pool, by name.
+//! The names of the Leases that make up a pool, as parsed from `NAMESPACE/NAME:COUNT`.
 
 use std::str::FromStr;
 
-/// No fleet needs more, and each look reads all of them.
-const MOST: u16 = 100;
+/// The largest pool. No fleet needs more places, and a waiting process reads every Lease of the pool at each poll.
+const MAX_LEASES: u16 = 100;
 
 /// The Leases NAMESPACE/NAME-0, NAMESPACE/NAME-1 and so on, of the cluster that is called `default`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -12,19 +12,19 @@ pub struct PoolSpec {
     pub(super) leases: Vec<String>,
 }
 
-/// The text names no pool.
+/// Why a text is not a valid pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadPlaces {
-    /// It has another form.
+    /// It is not of the form `NAMESPACE/NAME:COUNT`.
     #[error("it is not of the form NAMESPACE/NAME:COUNT")]
     Form,
-    /// The API server would not take it.
+    /// The namespace or the name is no DNS label, so the API server would refuse it.
     #[error(
         "a name consists of a-z, 0-9 and -, begins and ends with a letter or digit, and has at most 63 of them"
     )]
     Name,
-    /// None, or far too many.
-    #[error("the count is a number from 1 to {MOST}")]
+    /// The count is no number, zero, or above the maximum.
+    #[error("the count is a number from 1 to {MAX_LEASES}")]
     Count,
 }
 
@@ -37,13 +37,14 @@ impl FromStr for PoolSpec {
         if !is_name(namespace) || !is_name(name) {
             return Err(BadPlaces::Name);
         }
-        let count = count.parse().ok().filter(|count| (1..=MOST).contains(count)).ok_or(BadPlaces::Count)?;
+        let count =
+            count.parse().ok().filter(|count| (1..=MAX_LEASES).contains(count)).ok_or(BadPlaces::Count)?;
         let leases = (0..count).map(|number| format!("{name}-{number}")).collect();
         Ok(Self { namespace: namespace.to_owned(), leases })
     }
 }
 
-/// Whether it is a DNS label.
+/// Returns true if the text is a DNS label (RFC 1123).
 fn is_name(text: &str) -> bool {
     let ends = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
     let inner = |byte: u8| ends(Some(byte)) || byte == b'-';
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_an_options_value_the_line_itself_says_what_is_right() {
+    fn errors_say_what_a_valid_pool_is() {
         for error in [BadPlaces::Form, BadPlaces::Name, BadPlaces::Count] {
             let line = crate::human::one_line(&error);
             let says = ["it is", "consists of", "a number from"];

@@ -1,9 +1,10 @@
-//! Only so many instances of a fleet work at once: a few Leases, of which each that has something to write takes one.
+//! Limits how many instances of a fleet write at once: a pool of Leases, of which each writing process holds one.
 //!
-//! It is for a fleet that is moved by one push: whatever their owners and clusters are, no more of them than that
-//! write, and their API servers, webhooks and watchers have a bounded load. A process takes one place, when the first
-//! of its clusters has something to write, and lets it go when the last one is done. Nothing rests on it: without the
-//! rights or the API, or when all places stay taken for too long, the work goes on without, and that is said once.
+//! It is for a fleet whose instances all react to one push: whatever their owners and clusters are, no more of them
+//! than the pool has places write at once, which bounds the load on API servers, webhooks and watchers. A process
+//! acquires one place when the first of its clusters has something to write, and releases it when the last one is done.
+//! Correctness does not depend on it: without the rights or the API, or when all places stay taken for too long, the
+//! work goes on without a place, and that is reported once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,106 +18,107 @@ use tracing::info;
 use super::Directory;
 use super::lease::Leases;
 use super::places::PoolSpec;
-use super::renewal::{Named, ObservedLease, RenewedLease, Taker};
+use super::renewal::{LeaseAcquirer, LeaseRef, ObservedLease, RenewedLease};
 use super::write::StopReason;
 use crate::cluster::{Cluster, DEFAULT};
 use crate::configmap::apply::{SlotChoice, Standing, choose, names};
 use crate::human;
 use crate::retry::random_fraction;
 
-/// The pool as one delivery uses it.
+/// The pool, as the workers of one delivery share it.
 #[derive(Debug)]
 pub(super) struct Pool {
-    places: PoolSpec,
-    home: Result<Cluster, String>,
+    spec: PoolSpec,
+    cluster: Result<Cluster, String>,
     leases: Leases,
-    taker: Taker,
+    acquirer: LeaseAcquirer,
     cancel: CancellationToken,
-    inside: Mutex<Inside>,
+    state: Mutex<PoolState>,
 }
 
-/// Who of this delivery works, and by which place.
+/// How many workers of this delivery are in the pool, and the place that they share.
 #[derive(Debug, Default)]
-struct Inside {
+struct PoolState {
     workers: usize,
     place: Option<RenewedLease>,
 }
 
 impl Pool {
-    /// If one is asked for.
+    /// Returns the pool; `None` if none is configured.
     pub(super) fn of(
         leases: Option<&Leases>,
         clusters: &impl Directory,
         cancel: &CancellationToken,
     ) -> Option<Self> {
         let leases = leases?.clone();
-        let places = leases.pool()?.clone();
+        let spec = leases.pool()?.clone();
         let (key, value) = names::MANAGED_BY;
         let labels = [(key.to_owned(), value.to_owned())].into();
-        let taker = Taker::new(leases.duration(), labels, BTreeMap::new(), cancel.clone());
-        let home = clusters.find(DEFAULT).map_err(|error| human::one_line(&error));
-        Some(Self { places, home, leases, taker, cancel: cancel.clone(), inside: Mutex::default() })
+        let acquirer = LeaseAcquirer::new(leases.duration(), labels, BTreeMap::new(), cancel.clone());
+        let cluster = clusters.find(DEFAULT).map_err(|error| human::one_line(&error));
+        Some(Self { spec, cluster, leases, acquirer, cancel: cancel.clone(), state: Mutex::default() })
     }
 
-    /// Returns when this worker may work, or all is to end. What is to be said about it, if anything.
+    /// Waits until this worker may write, or shutdown. Returns a note if it goes on without a place.
     pub(super) async fn enter(&self) -> Option<String> {
-        let mut inside = self.inside.lock().await; // its holder ends soon after a shutdown
-        inside.workers += 1;
-        if inside.workers > 1 {
-            return None; // by the place of those who came before, or without, as they do
+        let mut state = self.state.lock().await; // at shutdown its holder stops waiting for a place
+        state.workers += 1;
+        if state.workers > 1 {
+            return None; // shares the place of the worker that came first, or goes on without, as that one does
         }
-        match self.place().await {
+        match self.acquire_place().await {
             Ok(place) => {
-                inside.place = Some(place);
+                state.place = Some(place);
                 None
             }
             Err(why) => {
-                let says = !self.cancel.is_cancelled() && self.leases.is_first_report("the pool");
-                says.then(|| {
-                    format!("no place among the Leases {} ({why}); the work goes on without", self.places)
+                let report = !self.cancel.is_cancelled() && self.leases.is_first_report("the pool");
+                report.then(|| {
+                    format!("no place among the Leases {} ({why}); the work goes on without", self.spec)
                 })
             }
         }
     }
 
-    /// A worker is done: after the last one, the place is free for another instance.
+    /// Ends one worker's use of the pool. The last worker releases the place.
     pub(super) async fn leave(&self) {
-        let mut inside = self.inside.lock().await;
-        inside.workers = inside.workers.saturating_sub(1);
-        if inside.workers == 0
-            && let Some(place) = inside.place.take()
+        let mut state = self.state.lock().await;
+        state.workers = state.workers.saturating_sub(1);
+        if state.workers == 0
+            && let Some(place) = state.place.take()
         {
             place.release().await;
         }
     }
 
-    /// Waits for a place.
-    async fn place(&self) -> Result<RenewedLease, String> {
-        let home = self.home.as_ref().map_err(Clone::clone)?;
-        let lease = |at: usize| Named {
-            cluster: home,
-            namespace: &self.places.namespace,
-            name: &self.places.leases[at],
-        };
-        let count = self.places.leases.len();
-        let first = (random_fraction() * count as f64) as usize; // not all begin with the same
-        let mut looks: Vec<Option<ObservedLease>> = vec![None; count];
+    /// Waits for a free place and acquires it. `Err` says why there is none.
+    async fn acquire_place(&self) -> Result<RenewedLease, String> {
+        let cluster = self.cluster.as_ref().map_err(Clone::clone)?;
+        let lease =
+            |at: usize| LeaseRef { cluster, namespace: &self.spec.namespace, name: &self.spec.leases[at] };
+        let count = self.spec.leases.len();
+        let first = (random_fraction() * count as f64) as usize; // spreads the instances over the Leases
+        let mut observations: Vec<Option<ObservedLease>> = vec![None; count];
         let mut unusable: BTreeMap<usize, String> = BTreeMap::new();
         let began = Instant::now();
         for pause in 1.. {
-            let again = (0..count).filter(|at| !unusable.contains_key(at));
-            let again = again.map(async |at| (at, self.taker.observe(lease(at), looks[at].as_ref()).await));
-            for (at, seen) in future::join_all(again).await {
+            let reads = (0..count).filter(|at| !unusable.contains_key(at));
+            let reads =
+                reads.map(async |at| (at, self.acquirer.observe(lease(at), observations[at].as_ref()).await));
+            for (at, seen) in future::join_all(reads).await {
                 match seen {
-                    Ok(look) => looks[at] = Some(look),
+                    Ok(observed) => observations[at] = Some(observed),
                     Err(why) => drop(unusable.insert(at, why)),
                 }
             }
-            // One that is gone before we have it leaves the others.
+            // A Lease that turns out to be unusable is excluded, and the choice repeated among the others.
             loop {
                 let standings: Vec<Option<&Standing>> = (0..count)
                     .map(|at| {
-                        looks[at].as_ref().filter(|_| !unusable.contains_key(&at)).map(|look| &look.standing)
+                        observations[at]
+                            .as_ref()
+                            .filter(|_| !unusable.contains_key(&at))
+                            .map(|observed| &observed.standing)
                     })
                     .collect();
                 let at = match choose(&standings, first) {
@@ -124,19 +126,19 @@ impl Pool {
                     SlotChoice::Wait => break,
                     SlotChoice::Nowhere => return Err(unusable.into_values().next().unwrap_or_default()),
                 };
-                let Some(look) = &looks[at] else { break };
-                match self.taker.take(lease(at), look).await {
-                    Ok(Some(kept)) => return Ok(kept),
+                let Some(observed) = &observations[at] else { break };
+                match self.acquirer.acquire(lease(at), observed).await {
+                    Ok(Some(lease)) => return Ok(lease),
                     Ok(None) => break,
                     Err(why) => drop(unusable.insert(at, why)),
                 }
             }
-            if self.leases.is_over(began) {
+            if self.leases.has_waited_enough(began) {
                 let waited = Duration::from_secs(began.elapsed().as_secs());
                 return Err(format!("all were taken for {waited:?}"));
             }
             if pause == 1 {
-                info!("others work by the Leases {}: a place is waited for", self.places);
+                info!("others work by the Leases {}: a place is waited for", self.spec);
             }
             tokio::select! {
                 () = sleep(self.leases.pause(pause)) => {}

@@ -1,4 +1,5 @@
-//! What is recorded of a cluster after its writes: the markers, then the ledgers, and what peers recorded meanwhile.
+//! Writes the records of a cluster: in each namespace the inventory (marker), before and after the writes, then the
+//! ledger. Detects that a peer wrote them meanwhile.
 
 use std::collections::BTreeMap;
 
@@ -8,88 +9,94 @@ use jiff::Timestamp;
 use super::pauses::{pause, retried};
 use super::report::Target;
 use super::set;
-use super::survey::{Space, SurveyContext};
+use super::survey::{NamespaceSurvey, SurveyContext};
 use super::write::{Writer, Written};
 use crate::cluster::{Error, Failure, Mode};
 use crate::configmap::apply::Ledger;
 use crate::human;
 use crate::sources::Source;
 
-/// How recording ended.
-pub(super) enum Closed {
-    /// With what could not be recorded.
+/// The outcome of recording.
+pub(super) enum Recording {
+    /// It is done, but for these failures.
     Done(Vec<String>),
-    /// A peer recorded something meanwhile.
-    Overtaken(String),
+    /// A peer wrote an inventory meanwhile, or may have: the cluster has to be read again. Holds the error's text.
+    Conflict(String),
 }
 
-/// Records what is known now, where it differs from what is recorded.
-pub(super) async fn close<S: Source>(
+/// Writes the inventory and the ledger of each namespace where they differ from what was read.
+pub(super) async fn record_all<S: Source>(
     writer: &Writer<'_, S>,
-    spaces: &[Space],
+    surveys: &[NamespaceSurvey],
     written: &[BTreeMap<String, Written>],
     targets: &[Target],
-) -> Closed {
-    let each = spaces.iter().zip(written);
-    let each = each.map(|(space, written)| close_one(writer, space, written, targets));
+) -> Recording {
+    let namespaces = surveys.iter().zip(written);
+    let recordings = namespaces.map(|(survey, written)| record_namespace(writer, survey, written, targets));
     let mut failures = Vec::new();
-    for closed in future::join_all(each).await {
-        match closed {
-            Closed::Done(more) => failures.extend(more),
-            overtaken => return overtaken,
+    for recording in future::join_all(recordings).await {
+        match recording {
+            Recording::Done(more) => failures.extend(more),
+            conflict => return conflict,
         }
     }
-    Closed::Done(failures)
+    Recording::Done(failures)
 }
 
-/// One namespace.
-async fn close_one<S: Source>(
+/// Writes the inventory and the ledger of one namespace.
+async fn record_namespace<S: Source>(
     writer: &Writer<'_, S>,
-    space: &Space,
+    survey: &NamespaceSurvey,
     written: &BTreeMap<String, Written>,
     targets: &[Target],
-) -> Closed {
+) -> Recording {
     let mut failures = Vec::new();
-    let marker = set::marker(space, writer.desired, written);
-    let over = set::is_empty_of_ours(space, &marker);
-    let recorded = match over {
-        true => retire(writer, space).await,
-        false if marker == space.marker => Ok(()),
-        false => {
-            let meta = space.marker_meta.as_ref();
-            writer.record(&space.namespace, "set", meta, marker.data()).await.map(drop)
-        }
+    let marker = set::marker(survey, writer.desired, written);
+    let owns_nothing = set::owns_nothing(survey, &marker);
+    let recorded = if owns_nothing {
+        delete_records(writer, survey).await
+    } else if marker == survey.marker {
+        Ok(())
+    } else {
+        let meta = survey.marker_meta.as_ref();
+        writer.record(&survey.namespace, "set", meta, marker.data()).await.map(drop)
     };
     match recorded {
         Ok(()) => {}
-        Err(error) if error.is_unknown() || is_overtaken(&error.why) => {
-            return Closed::Overtaken(human::one_line(&error));
+        Err(error) if error.is_unknown() || is_conflict(&error.why) => {
+            return Recording::Conflict(human::one_line(&error));
         }
         Err(error) => failures.push(human::one_line(&error)),
     }
-    if !over && let Err(error) = keep_ledger(writer, space, targets).await {
+    if !owns_nothing && let Err(error) = write_ledger(writer, survey, targets).await {
         failures.push(human::one_line(&error));
     }
-    Closed::Done(failures)
+    Recording::Done(failures)
 }
 
-/// Names in each inventory what is about to be written and is not named there. An end between a write and its
-/// record leaves nothing that is not recorded. Where that cannot be recorded now, it is tried again, and reported,
-/// after the writes. `Err`: a peer recorded something meanwhile.
-pub(super) async fn announce<S: Source>(writer: &Writer<'_, S>, spaces: &mut [Space]) -> Result<(), String> {
-    let announced = spaces.iter().map(async |space| {
-        let marker = set::announced(space)?;
-        let namespace = &space.namespace;
-        let meta = space.marker_meta.as_ref();
+/// Adds to each inventory the objects that are about to be created, so that a crash between a write and its record
+/// leaves no object that is not listed. Other failures to write an inventory are only logged: `record_all` tries again
+/// after the writes, and reports. Returns `Err` if a peer wrote an inventory meanwhile, or may have.
+pub(super) async fn announce<S: Source>(
+    writer: &Writer<'_, S>,
+    surveys: &mut [NamespaceSurvey],
+) -> Result<(), String> {
+    let announced = surveys.iter().map(async |survey| {
+        let marker = set::marker_before_writes(survey)?;
+        let namespace = &survey.namespace;
+        let meta = survey.marker_meta.as_ref();
         let written = writer.record(namespace, "set", meta, marker.data()).await;
         Some(written.map(|meta| (marker, meta)))
     });
     let announced = future::join_all(announced).await;
-    for (space, announced) in spaces.iter_mut().zip(announced) {
+    for (survey, announced) in surveys.iter_mut().zip(announced) {
         match announced {
             None => {}
-            Some(Ok((marker, meta))) => (space.marker, space.marker_meta) = (marker, Some(meta)),
-            Some(Err(error)) if error.is_unknown() || is_overtaken(&error.why) => {
+            Some(Ok((marker, meta))) => {
+                survey.marker = marker;
+                survey.marker_meta = Some(meta);
+            }
+            Some(Err(error)) if error.is_unknown() || is_conflict(&error.why) => {
                 return Err(human::one_line(&error));
             }
             Some(Err(error)) => tracing::debug!(error = human::one_line(&error), "not recorded ahead"),
@@ -98,42 +105,42 @@ pub(super) async fn announce<S: Source>(writer: &Writer<'_, S>, spaces: &mut [Sp
     Ok(())
 }
 
-/// Removes our records from a namespace that holds nothing that we own any more; last the marker, by which it is
-/// found.
-async fn retire<S: Source>(writer: &Writer<'_, S>, space: &Space) -> Result<(), Error> {
-    for meta in [&space.ledger_meta, &space.marker_meta].into_iter().flatten() {
+/// Deletes the ledger and the inventory of a namespace in which we own nothing any more. The inventory goes last, as
+/// the namespace is found by it.
+async fn delete_records<S: Source>(writer: &Writer<'_, S>, survey: &NamespaceSurvey) -> Result<(), Error> {
+    for meta in [&survey.ledger_meta, &survey.marker_meta].into_iter().flatten() {
         writer.reader.cluster.delete(meta, Mode::Write).await?;
     }
     Ok(())
 }
 
-/// Writes the ledger, over whatever a peer has written there meanwhile.
-async fn keep_ledger<S: Source>(
+/// Writes the ledger. After a conflict it reads the peer's ledger, merges, and tries again.
+async fn write_ledger<S: Source>(
     writer: &Writer<'_, S>,
-    space: &Space,
+    survey: &NamespaceSurvey,
     targets: &[Target],
 ) -> Result<(), Error> {
     let SurveyContext { cluster, options, policy, cancel } = writer.reader;
-    let mut before = space.ledger.clone();
-    let mut meta = space.ledger_meta.clone();
+    let mut before = survey.ledger.clone();
+    let mut meta = survey.ledger_meta.clone();
     let now = Timestamp::now();
     let mut tries = 1;
     loop {
-        let here = targets.iter().filter(|target| target.namespace == space.namespace);
+        let here = targets.iter().filter(|target| target.namespace == survey.namespace);
         let ledger = set::ledger(&before, &writer.desired.revision.to_string(), here, now);
         if ledger == before {
             return Ok(());
         }
         let data = ledger.data();
-        match writer.record(&space.namespace, "ledger", meta.as_ref(), data).await {
-            Err(error) if (error.is_transient() || is_overtaken(&error.why)) && tries < options.tries => {
+        match writer.record(&survey.namespace, "ledger", meta.as_ref(), data).await {
+            Err(error) if (error.is_transient() || is_conflict(&error.why)) && tries < options.tries => {
                 pause(options, cancel, tries, error.pause()).await;
                 tries += 1;
             }
             done => return done.map(drop),
         }
         let name = policy.owner.ledger();
-        let read = || cluster.get(&space.namespace, &name);
+        let read = || cluster.get(&survey.namespace, &name);
         match retried(options, cancel, read).await? {
             Some(object) => {
                 before = Ledger::read(&object.content.data);
@@ -144,6 +151,6 @@ async fn keep_ledger<S: Source>(
     }
 }
 
-fn is_overtaken(why: &Failure) -> bool {
+fn is_conflict(why: &Failure) -> bool {
     matches!(why, Failure::Conflict | Failure::Exists | Failure::Absent)
 }

@@ -1,4 +1,4 @@
-//! One Lease: read, taken under the version that was read, renewed while it is held, released.
+//! One Lease: reads it, acquires it under the resourceVersion that was read, renews it in the background, releases it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,42 +9,42 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
-use super::pauses::{LAST_ANSWER, after_shutdown};
+use super::pauses::{LAST_ANSWER_TIMEOUT, after_shutdown};
 use super::write::StopReason;
 use crate::cluster::{Cluster, Error, Failure, Lease, LeaseDraft, Verb};
 use crate::configmap::apply::{Holding, Standing, Watch};
 use crate::human;
 use crate::retry::random_fraction;
 
-/// A holder renews so many times within the duration.
+/// How many times a holder renews within a Lease's duration.
 const RENEWALS: u32 = 3;
-/// How long letting go may take.
-const LETTING_GO: Duration = Duration::from_secs(2);
+/// How long releasing a Lease may take.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A holder of Leases.
+/// Acquires Leases under one identity.
 #[derive(Debug)]
-pub(super) struct Taker {
-    /// Our identity: unique among processes and runs.
-    us: String,
-    /// What a look's moment counts from.
-    begun: Instant,
-    /// How long a holder may be silent.
+pub(super) struct LeaseAcquirer {
+    /// The holder identity: unique among processes and runs.
+    identity: String,
+    /// Times of observations count from here.
+    epoch: Instant,
+    /// How long a Lease is valid without being renewed.
     duration: Duration,
-    /// What our Leases say of us.
+    /// Labels of our Leases.
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
     cancel: CancellationToken,
 }
 
-/// Which Lease.
+/// Identifies a Lease.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Named<'a> {
+pub(super) struct LeaseRef<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) namespace: &'a str,
     pub(super) name: &'a str,
 }
 
-/// A Lease as it was last looked at.
+/// A Lease as it was last read.
 #[derive(Clone, Debug)]
 pub(super) struct ObservedLease {
     watch: Watch,
@@ -52,15 +52,15 @@ pub(super) struct ObservedLease {
     pub(super) standing: Standing,
 }
 
-/// A Lease that is renewed until it is released.
+/// A Lease that we hold. A task renews it until it is released.
 #[derive(Debug)]
 pub(super) struct RenewedLease {
     cluster: Cluster,
     stop: CancellationToken,
-    keeping: AbortOnDropHandle<Option<Lease>>,
+    renewal: AbortOnDropHandle<Option<Lease>>,
 }
 
-impl Taker {
+impl LeaseAcquirer {
     pub(super) fn new(
         duration: Duration,
         labels: BTreeMap<String, String>,
@@ -68,51 +68,51 @@ impl Taker {
         cancel: CancellationToken,
     ) -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let number = (random_fraction() * (1u64 << 53) as f64) as u64; // all bits that a f64 in 0..1 has
-        let us = format!("{host}_{}_{number:x}", std::process::id());
-        Self { us, begun: Instant::now(), duration, labels, annotations, cancel }
+        let number = (random_fraction() * (1u64 << 53) as f64) as u64; // the 53 random bits of an f64 in 0..1
+        let identity = format!("{host}_{}_{number:x}", std::process::id());
+        Self { identity, epoch: Instant::now(), duration, labels, annotations, cancel }
     }
 
-    /// Looks at a Lease, again if it was looked at before.
+    /// Reads a Lease. `before` is the earlier observation, from which follows how long the holder has been silent.
     pub(super) async fn observe(
         &self,
-        lease: Named<'_>,
+        lease: LeaseRef<'_>,
         before: Option<&ObservedLease>,
     ) -> Result<ObservedLease, String> {
-        let mut watch = before.map(|look| look.watch.clone()).unwrap_or_default();
-        let found = self.within(lease.cluster.lease(lease.namespace, lease.name)).await?;
+        let mut watch = before.map(|observed| observed.watch.clone()).unwrap_or_default();
+        let found = self.with_timeout(lease.cluster.lease(lease.namespace, lease.name)).await?;
         let found = found.map_err(|error| human::one_line(&error))?;
         let holding = found.as_ref().map(|lease| Holding {
             holder: lease.holder.clone(),
             duration: lease.duration.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs),
             version: format!("{} {}", lease.meta.uid, lease.meta.resource_version),
         });
-        let standing = watch.observe(holding.as_ref(), &self.us, self.duration, self.begun.elapsed());
+        let standing = watch.observe(holding.as_ref(), &self.identity, self.duration, self.epoch.elapsed());
         Ok(ObservedLease { watch, lease: found.map(Box::new), standing })
     }
 
-    /// Takes a Lease as it was looked at. `None`: another writer was first.
-    pub(super) async fn take(
+    /// Acquires a Lease under the version that was read. `None` if another process wrote it meanwhile.
+    pub(super) async fn acquire(
         &self,
-        lease: Named<'_>,
-        look: &ObservedLease,
+        lease: LeaseRef<'_>,
+        observed: &ObservedLease,
     ) -> Result<Option<RenewedLease>, String> {
-        let draft = self.draft(lease, look.lease.as_deref());
-        let taking = async {
-            match &look.lease {
-                Some(seen) => lease.cluster.replace_lease(&seen.meta, draft.clone()).await,
+        let draft = self.draft(lease, observed.lease.as_deref());
+        let acquisition = async {
+            match &observed.lease {
+                Some(read) => lease.cluster.replace_lease(&read.meta, draft.clone()).await,
                 None => lease.cluster.create_lease(draft.clone()).await,
             }
         };
-        match self.within(taking).await? {
-            Ok(taken) => Ok(Some(RenewedLease::new(lease.cluster, draft, taken, self.duration))),
-            Err(error) if is_late(&error) => Ok(None),
+        match self.with_timeout(acquisition).await? {
+            Ok(acquired) => Ok(Some(RenewedLease::new(lease.cluster, draft, acquired, self.duration))),
+            Err(error) if is_conflict(&error) => Ok(None),
             Err(error) => Err(human::one_line(&error)),
         }
     }
 
-    /// What is written into a Lease when it is taken or renewed.
-    fn draft(&self, lease: Named<'_>, read: Option<&Lease>) -> LeaseDraft {
+    /// Returns the Lease as it is written when it is acquired.
+    fn draft(&self, lease: LeaseRef<'_>, read: Option<&Lease>) -> LeaseDraft {
         let now = Timestamp::now();
         let mut labels = read.map(|read| read.meta.labels.clone()).unwrap_or_default();
         let mut annotations = read.map(|read| read.meta.annotations.clone()).unwrap_or_default();
@@ -123,7 +123,7 @@ impl Taker {
             name: lease.name.to_owned(),
             labels,
             annotations,
-            holder: Some(self.us.clone()),
+            holder: Some(self.identity.clone()),
             duration: i32::try_from(self.duration.as_millis().div_ceil(1_000)).unwrap_or(i32::MAX),
             acquired: Some(now),
             renewed: Some(now),
@@ -131,14 +131,14 @@ impl Taker {
         }
     }
 
-    /// An answer that is worth waiting for.
-    async fn within<T>(&self, act: impl Future<Output = T>) -> Result<T, String> {
+    /// Awaits an answer for at most the Lease's duration, at shutdown for [`LAST_ANSWER_TIMEOUT`].
+    async fn with_timeout<T>(&self, act: impl Future<Output = T>) -> Result<T, String> {
         tokio::select! {
             biased;
             done = timeout(self.duration, act) => {
                 done.map_err(|_| format!("no answer within {:?}", self.duration))
             }
-            () = after_shutdown(&self.cancel, LAST_ANSWER) => Err(StopReason::Cancelled.to_string()),
+            () = after_shutdown(&self.cancel, LAST_ANSWER_TIMEOUT) => Err(StopReason::Cancelled.to_string()),
         }
     }
 }
@@ -146,19 +146,19 @@ impl Taker {
 impl RenewedLease {
     fn new(cluster: &Cluster, draft: LeaseDraft, lease: Lease, duration: Duration) -> Self {
         let stop = CancellationToken::new();
-        let keeping = keep(cluster.clone(), draft, lease, duration / RENEWALS, stop.clone());
-        let keeping = AbortOnDropHandle::new(tokio::spawn(keeping));
-        Self { cluster: cluster.clone(), stop, keeping }
+        let renewal = renew_until_stopped(cluster.clone(), draft, lease, duration / RENEWALS, stop.clone());
+        let renewal = AbortOnDropHandle::new(tokio::spawn(renewal));
+        Self { cluster: cluster.clone(), stop, renewal }
     }
 
-    /// Soon. What could not be released expires by itself.
+    /// Releases the Lease within [`RELEASE_TIMEOUT`]. If that fails, it expires by itself.
     pub(super) async fn release(self) {
-        let _ = timeout(LETTING_GO, self.release_now()).await;
+        let _ = timeout(RELEASE_TIMEOUT, self.release_now()).await;
     }
 
     async fn release_now(self) {
         self.stop.cancel();
-        let Ok(Some(lease)) = self.keeping.await else { return };
+        let Ok(Some(lease)) = self.renewal.await else { return };
         let draft = LeaseDraft {
             namespace: lease.meta.namespace.clone(),
             name: lease.meta.name.clone(),
@@ -176,9 +176,9 @@ impl RenewedLease {
     }
 }
 
-/// Renews until it is stopped; the Lease as it is then, if it is still ours. Where it cannot be renewed, the work goes
-/// on.
-async fn keep(
+/// Renews a Lease until `stop`, and returns it as it is then; `None` if another holder took it. A failed renewal does
+/// not stop the work that the Lease is for.
+async fn renew_until_stopped(
     cluster: Cluster,
     draft: LeaseDraft,
     mut lease: Lease,
@@ -205,8 +205,8 @@ async fn keep(
     }
 }
 
-/// Whether it was written or deleted since it was read.
-fn is_late(error: &Error) -> bool {
+/// Returns true if the Lease was written or deleted since it was read.
+fn is_conflict(error: &Error) -> bool {
     match error.why {
         Failure::Conflict | Failure::Exists => true,
         Failure::Absent => error.act.verb == Verb::Update,

@@ -1,4 +1,4 @@
-//! Reports: a result for every target, and remarks on clusters.
+//! The report of a delivery: a result for every target, notes, and failures that concern no single target.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,40 +8,40 @@ use crate::configmap::Difference;
 use crate::configmap::apply::{Action, Decision, DecisionReason, Desired};
 use crate::revision::Revision;
 
-/// What is said of a target that waits for a source.
+/// The hint for a target that waits for a source.
 const HELD: &str =
     "it is written once the source answers; what does not depend on that source is written meanwhile";
 
-/// How it ended for one target.
+/// The result for one target.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It was right, and nothing was written.
+    /// It equals the desired state already; nothing was written.
     Right,
-    /// It was made.
+    /// It was created.
     Created,
     /// It was replaced.
     Replaced,
-    /// It was repaired after another writer changed or deleted it.
+    /// It was written again after another writer changed or deleted it.
     Repaired,
-    /// It was deleted and made again.
+    /// It was deleted and created again, as it is immutable.
     Recreated,
     /// It was deleted.
     Deleted,
-    /// It was left as it is: nothing asks for it, and pruning was not asked for.
+    /// No rule names it, and it was not deleted: pruning is off, or it is not ours.
     Left,
-    /// It needs an operator.
+    /// It must not be written until an operator acts.
     Refused,
-    /// It has to wait: for another target that has to be written first, or for a source that does not answer.
+    /// It waits for another target that has to be written first, or for a source that does not answer.
     Held,
-    /// It failed.
+    /// Reading or writing it failed.
     Failed,
-    /// It was not attempted: the run ended before.
+    /// It was not attempted, because the run was stopped.
     Skipped,
 }
 
 impl Outcome {
-    /// All of them, for what counts them.
+    /// All outcomes, for metrics.
     pub const ALL: [Self; 11] = [
         Self::Right,
         Self::Created,
@@ -56,7 +56,7 @@ impl Outcome {
         Self::Skipped,
     ];
 
-    /// In one word.
+    /// Returns the outcome in one word, as in the JSON report and in metric labels.
     pub fn word(self) -> &'static str {
         match self {
             Self::Right => "right",
@@ -73,17 +73,17 @@ impl Outcome {
         }
     }
 
-    /// Whether the target is what it should be.
+    /// Returns true if the target is in its desired state, or is left on purpose.
     pub fn is_success(self) -> bool {
         !matches!(self, Self::Refused | Self::Held | Self::Failed | Self::Skipped)
     }
 
-    /// Whether something was written.
+    /// Returns true if something was written.
     pub fn is_write(self) -> bool {
         matches!(self, Self::Created | Self::Replaced | Self::Repaired | Self::Recreated | Self::Deleted)
     }
 
-    /// What a decision ends in when it is carried out.
+    /// Returns the outcome of a decision that is carried out without a failure.
     pub(super) fn of(decision: &Decision) -> Self {
         match &decision.action {
             Action::Nothing
@@ -103,65 +103,66 @@ impl Outcome {
     }
 }
 
-/// One target and how it ended. Keys are named, values never.
+/// One target and its result. It has names of keys, never their values.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Target {
-    /// The cluster, as the rules call it.
+    /// The cluster's name in the rules.
     pub cluster: String,
     /// The namespace.
     pub namespace: String,
-    /// The ConfigMap.
+    /// The name of the ConfigMap.
     pub name: String,
-    /// How it ended; in a dry run, how it would.
+    /// The result; in a dry run, the result that writing would have.
     pub outcome: Outcome,
-    /// Why, or what went wrong, in one line.
+    /// The reason for the outcome, or the error, in one line.
     pub why: String,
-    /// Keys that came.
+    /// Keys that were added.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub added: BTreeSet<String>,
-    /// Keys that changed.
+    /// Keys whose value changed.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub changed: BTreeSet<String>,
-    /// Keys that went.
+    /// Keys that were removed.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub removed: BTreeSet<String>,
-    /// What an operator can do.
+    /// What an operator can do, a line each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hints: Vec<String>,
-    /// Whether it may pass by itself.
+    /// True if a later attempt may succeed without an operator.
     pub transient: bool,
-    /// Writes that were sent.
+    /// The number of write requests that were sent.
     pub attempts: u32,
-    /// The digest it should have; empty where nothing asks for it.
+    /// The digest of the desired content; empty if the ConfigMap is not desired.
     pub digest: String,
-    /// Whether a write of it counts as one that is not to happen often.
+    /// True if a write counts against the limit on repairs.
     #[serde(skip)]
     pub counted: bool,
-    /// The rules by which it was written before, where these are others and the reason for a write.
+    /// The rules by which it was last written, if it is written because the rules changed.
     #[serde(skip)]
     pub over: Option<String>,
 }
 
-/// What became of a delivery.
+/// The result of a delivery.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Report {
-    /// The revision that was delivered: the newest one, if the ref moved meanwhile.
+    /// The revision that was delivered; the last one, if the ref moved meanwhile.
     pub revision: Revision,
-    /// Of several sources the commit of each, by its name.
+    /// With several sources: the commit of each, by source name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub sources: BTreeMap<String, Revision>,
-    /// In the order of cluster, namespace and name.
+    /// Sorted by cluster, namespace and name.
     pub targets: Vec<Target>,
-    /// What is worth saying besides: rewinds, circles, damage, each with its cluster.
+    /// Other remarks, each with its cluster: refs that went back, cycles in the write order, damaged inventories.
     pub notes: Vec<String>,
-    /// What failed besides targets: a marker or a ledger that could not be written, a question that was not answered.
+    /// Failures that concern no single target: an inventory or a ledger that could not be written, a remote that did
+    /// not answer.
     pub failures: Vec<String>,
-    /// Of several sources those that did not answer, and why. What depends on one was not written.
+    /// With several sources: those that did not answer, and why. Targets that depend on them were not written.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unanswered: Vec<String>,
 }
 
-/// What became of one cluster.
+/// The result for one cluster.
 #[derive(Debug)]
 pub(super) struct ClusterOutcome {
     pub(super) revision: Revision,
@@ -171,7 +172,7 @@ pub(super) struct ClusterOutcome {
 }
 
 impl ClusterOutcome {
-    /// Every target of a cluster fails alike.
+    /// Returns a result in which every target of the cluster failed for the same reason.
     pub(super) fn failed(desired: &Desired, cluster: &str, why: &str, hints: &[String]) -> Self {
         let targets = all_failed(desired, cluster, why, hints);
         Self { revision: desired.revision, targets, notes: Vec::new(), failures: Vec::new() }
@@ -179,10 +180,10 @@ impl ClusterOutcome {
 }
 
 impl Target {
-    /// Of a decision, before it is carried out.
+    /// Returns the result of a decision as if it had been carried out successfully.
     pub(super) fn of(cluster: &str, namespace: &str, name: &str, decision: &Decision) -> Self {
         let differs = match decision.action {
-            Action::Hold(_) => Difference::default(), // the source may say otherwise
+            Action::Hold(_) => Difference::default(), // unknown until the source answers
             _ => decision.difference.clone(),
         };
         let Difference { added, changed, removed } = differs;
@@ -211,7 +212,7 @@ impl Target {
         }
     }
 
-    /// One of which nothing could be learned.
+    /// Returns a failed target of which nothing is known.
     pub(crate) fn failed(cluster: &str, namespace: &str, name: &str, why: &str, hints: Vec<String>) -> Self {
         Self {
             cluster: cluster.to_owned(),
@@ -231,9 +232,11 @@ impl Target {
         }
     }
 
-    /// With another end.
+    /// Replaces the outcome, its reason and the hints.
     pub(super) fn ended(mut self, outcome: Outcome, why: impl Into<String>, hints: Vec<String>) -> Self {
-        (self.outcome, self.why, self.hints) = (outcome, why.into(), hints);
+        self.outcome = outcome;
+        self.why = why.into();
+        self.hints = hints;
         self
     }
 }
@@ -243,10 +246,14 @@ impl Report {
         let unanswered = desired.sources.unanswered().map(|source| {
             format!("source {}: {}", source.name, source.unanswered.as_deref().unwrap_or_default())
         });
-        let (targets, notes, failures) = Default::default();
-        let sources = desired.sources.revisions();
-        let unanswered = unanswered.collect();
-        Self { revision: desired.revision, sources, targets, notes, failures, unanswered }
+        Self {
+            revision: desired.revision,
+            sources: desired.sources.revisions(),
+            targets: Vec::new(),
+            notes: Vec::new(),
+            failures: Vec::new(),
+            unanswered: unanswered.collect(),
+        }
     }
 
     pub(super) fn add(&mut self, ended: ClusterOutcome) {
@@ -257,12 +264,12 @@ impl Report {
         self.failures.extend(ended.failures);
     }
 
-    /// Whether everything is as it should be.
+    /// Returns true if there is no failure and every target is in its desired state.
     pub fn is_success(&self) -> bool {
         self.failures.is_empty() && self.targets.iter().all(|target| target.outcome.is_success())
     }
 
-    /// Whether trying again may help: something failed that may pass by itself, or was not reached.
+    /// Returns true if another attempt may help: a failure is transient, or a target was skipped.
     pub fn is_to_be_repeated(&self) -> bool {
         let open = |target: &Target| match target.outcome {
             Outcome::Skipped => true,
@@ -271,20 +278,20 @@ impl Report {
         !self.failures.is_empty() || self.targets.iter().any(open)
     }
 
-    /// How many targets ended in which way, in a word each.
+    /// Returns the number of targets by the word of their outcome.
     pub fn counts(&self) -> BTreeMap<&'static str, u64> {
         let mut counts = BTreeMap::new();
         self.targets.iter().for_each(|target| *counts.entry(target.outcome.word()).or_default() += 1);
         counts
     }
 
-    /// Whether anything was written, or, in a dry run, would be.
+    /// Returns true if anything was written or, in a dry run, would be.
     pub fn differs(&self) -> bool {
         self.targets.iter().any(|target| target.outcome.is_write())
     }
 }
 
-/// Every target that a revision has in a cluster, failed for one reason.
+/// Returns every target that a revision has in a cluster, failed for the same reason.
 pub(super) fn all_failed(desired: &Desired, cluster: &str, why: &str, hints: &[String]) -> Vec<Target> {
     let of = |namespace: &str| {
         let names = desired.of(cluster, namespace).into_iter().flatten().filter(|(_, wanted)| wanted.fed);
@@ -298,7 +305,7 @@ pub(super) fn all_failed(desired: &Desired, cluster: &str, why: &str, hints: &[S
     desired.namespaces(cluster).flat_map(of).collect()
 }
 
-/// Remarks on one cluster, each once.
+/// Collects notes on one cluster, without duplicates.
 #[derive(Debug)]
 pub(super) struct Notes {
     cluster: String,
@@ -306,12 +313,12 @@ pub(super) struct Notes {
 }
 
 impl Notes {
-    /// None yet, on the cluster of this name.
+    /// Starts empty.
     pub(super) fn new(cluster: &str) -> Self {
         Self { cluster: cluster.to_owned(), lines: Vec::new() }
     }
 
-    /// A remark on the cluster.
+    /// Adds a note on the cluster, unless it is there already.
     pub(super) fn add(&mut self, note: impl std::fmt::Display) {
         let note = format!("cluster {}: {note}", self.cluster);
         if !self.lines.contains(&note) {
@@ -319,12 +326,12 @@ impl Notes {
         }
     }
 
-    /// A remark on the whole run.
+    /// Adds a note that concerns the whole run.
     pub(super) fn add_to_run(&mut self, note: String) {
         self.lines.push(note);
     }
 
-    /// All of them, which are reported now.
+    /// Returns all notes and empties the collection.
     pub(super) fn take(&mut self) -> Vec<String> {
         std::mem::take(&mut self.lines)
     }

@@ -1,4 +1,5 @@
-//! A ref that goes back, or elsewhere, from what is recorded in a cluster: whether it means it, and what follows.
+//! Handles a ref whose revision does not descend from the one recorded in a cluster: waits in case a replica of the
+//! remote lags, then applies or refuses by [`OnRewind`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,27 +7,28 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::report::{Notes, Outcome};
-use super::survey::{Space, SurveyContext};
+use super::survey::{NamespaceSurvey, SurveyContext};
 use super::write::{StopReason, Writer};
 use super::{OnRewind, or_cancelled};
 use crate::revision::{Relation, Revision};
 use crate::sources::{Recorded, Source};
 
-/// How often a ref that goes back is asked whether it means it.
+/// The pause between two requests to a remote whose ref went back.
 const LAG_PAUSE: Duration = Duration::from_millis(500);
 
-/// Whether the ref went back, or elsewhere, from what is recorded, and what follows from that if not writing.
+/// Checks the new revision against those that are recorded in the namespaces. Returns the outcome and its reason if
+/// nothing may be written now; `None` if writing may go on.
 ///
-/// `doubted` is until when a ref that goes back may be a replica that lags.
-pub(super) async fn going_back<S: Source>(
+/// `lag_deadline` holds until when a ref that went back may be the answer of a lagging replica; it is set here once.
+pub(super) async fn check_rewind<S: Source>(
     writer: &Writer<'_, S>,
-    spaces: &[Space],
-    doubted: &mut Option<Instant>,
+    surveys: &[NamespaceSurvey],
+    lag_deadline: &mut Option<Instant>,
     notes: &mut Notes,
 ) -> Option<(Outcome, String)> {
     let SurveyContext { options, cancel, .. } = writer.reader;
     let named = writer.desired.revision;
-    let recorded = spaces.iter().filter_map(|space| space.recorded.clone());
+    let recorded = surveys.iter().filter_map(|survey| survey.recorded.clone());
     let recorded: BTreeMap<Revision, Recorded> =
         recorded.filter(|one| one.revision != named).map(|one| (one.revision, one)).collect();
     if !writer.source.follows() {
@@ -35,12 +37,13 @@ pub(super) async fn going_back<S: Source>(
     let holds = options.on_rewind == OnRewind::Hold;
     for recorded in recorded.into_values() {
         let from = recorded.revision.short();
-        let moved = moved(&recorded.sources, &writer.desired.sources.revisions());
+        let moved = describe_moves(&recorded.sources, &writer.desired.sources.revisions());
         let relation = match or_cancelled(cancel, writer.source.relation(recorded, named)).await {
             Ok(relation) => relation,
-            // It is asked again, rather than held for what may be known in a moment.
+            // With `Hold` an unknown relation would refuse the revision. As the remote may answer soon, it is asked
+            // again.
             Err(error) if holds || cancel.is_cancelled() => {
-                let stop = StopReason::Unasked(error);
+                let stop = StopReason::RefUnknown(error);
                 writer.stop(stop.clone());
                 return Some((Outcome::Skipped, stop.to_string()));
             }
@@ -48,8 +51,8 @@ pub(super) async fn going_back<S: Source>(
         };
         if matches!(relation, Relation::Behind | Relation::UnknownToRemote) && !options.dry_run {
             let lag = options.lag;
-            let until = *doubted.get_or_insert_with(|| Instant::now() + lag);
-            if timeout_at(until, lagging(writer)).await.is_ok() {
+            let until = *lag_deadline.get_or_insert_with(|| Instant::now() + lag);
+            if timeout_at(until, wait_for_other_revision(writer)).await.is_ok() {
                 let why = writer.stopped().map(|stop| stop.to_string()).unwrap_or_default();
                 return Some((Outcome::Skipped, why));
             }
@@ -79,8 +82,8 @@ pub(super) async fn going_back<S: Source>(
     None
 }
 
-/// Of several sources those whose commits differ: nobody else knows the set's own ids.
-fn moved(before: &BTreeMap<String, Revision>, now: &BTreeMap<String, Revision>) -> String {
+/// Lists the sources whose commits differ, as the set's own commit ids say nothing to a person. Empty with one source.
+fn describe_moves(before: &BTreeMap<String, Revision>, now: &BTreeMap<String, Revision>) -> String {
     let differs = |(name, now): (&String, &Revision)| {
         let before = before.get(name).filter(|before| *before != now)?;
         Some(format!("{name} from {} to {}", before.short(), now.short()))
@@ -89,14 +92,14 @@ fn moved(before: &BTreeMap<String, Revision>, now: &BTreeMap<String, Revision>) 
     if moved.is_empty() { String::new() } else { format!(" ({})", moved.join(", ")) }
 }
 
-/// Returns once the ref names another revision, or all is to end.
-async fn lagging<S: Source>(writer: &Writer<'_, S>) {
+/// Asks the remote again until its ref names another revision, or shutdown.
+async fn wait_for_other_revision<S: Source>(writer: &Writer<'_, S>) {
     while !writer.reader.cancel.is_cancelled() {
         tokio::time::sleep(LAG_PAUSE).await;
-        // A remote that does not answer says nothing about where its ref is.
-        if matches!(writer.ask().await, Err(StopReason::Moved(_))) {
+        // An error says nothing about the ref, so only another revision ends the wait.
+        if matches!(writer.check_ref().await, Err(StopReason::Moved(_))) {
             return;
         }
-        writer.forget();
+        writer.clear_stop();
     }
 }

@@ -1,38 +1,45 @@
-//! What is recorded of a namespace after its writes: the marker, for consumers and for the next run, and the ledger.
+//! Computes what is recorded in a namespace: the inventory (marker), which consumers and the next run read, and the
+//! ledger of last attempts. Pure; `record` writes them.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
 use super::report::{Outcome, Target};
-use super::survey::{Item, Space};
+use super::survey::{Item, NamespaceSurvey};
 use super::write::Written;
 use crate::configmap::apply::{Action, DecisionReason, Desired, Entry, LastAttempt, Ledger, Marker};
 
-/// The marker after a batch: for each target what it is known to hold, and what it lacks.
-pub(super) fn marker(space: &Space, desired: &Desired, written: &BTreeMap<String, Written>) -> Marker {
+/// Computes the inventory after a batch of writes: for each target the content that it is known to hold, or that it is
+/// still to be written.
+pub(super) fn marker(
+    survey: &NamespaceSurvey,
+    desired: &Desired,
+    written: &BTreeMap<String, Written>,
+) -> Marker {
     let mut entries = BTreeMap::new();
-    for item in &space.items {
-        let old = space.marker.entries.get(&item.name);
+    for item in &survey.items {
+        let old = survey.marker.entries.get(&item.name);
         let entry = match (&item.wanted, written.get(&item.name)) {
             (Some(wanted), written) if wanted.fed || item.meta.is_some() || written.is_some() => {
                 entry(item, &wanted.digest, old, written)
             }
             (Some(_), _) => None,
             (None, Some(written)) if written.target.outcome == Outcome::Deleted => None,
-            // It stays in the inventory as long as it is there and ours, whether or not it was to be deleted.
+            // An object that exists and is ours stays in the inventory, whether or not it was to be deleted.
             (None, _) if item.meta.is_some() && item.decision.why != DecisionReason::NotOurs => old.cloned(),
             (None, _) => None,
         };
         entries.extend(entry.map(|entry| (item.name.clone(), entry)));
     }
-    let mut marker = Marker { entries, ..space.marker.clone() };
-    // What is held stays as other rules or options may have made it, and those are still to be looked at.
-    if !space.items.iter().any(|item| matches!(item.decision.action, Action::Hold(_))) {
+    let mut marker = Marker { entries, ..survey.marker.clone() };
+    // A held target keeps what other rules or options may have written: until it is written, the inventory must not say
+    // that everything was made by the current rules.
+    if !survey.items.iter().any(|item| matches!(item.decision.action, Action::Hold(_))) {
         marker.turn_to(&desired.rules);
     }
     marker.damaged.retain(|name, _| !marker.entries.contains_key(name));
-    if marker != space.marker {
+    if marker != survey.marker {
         marker.revision = desired.revision.to_string();
     }
     marker
@@ -40,7 +47,7 @@ pub(super) fn marker(space: &Space, desired: &Desired, written: &BTreeMap<String
 
 fn entry(item: &Item, digest: &str, old: Option<&Entry>, written: Option<&Written>) -> Option<Entry> {
     let decision = &item.decision;
-    // What it is to be is not known for sure, and a peer may know better.
+    // The desired content of a held target is not known for sure, and a peer may have recorded it.
     if matches!(decision.action, Action::Hold(_)) {
         return old.cloned();
     }
@@ -64,27 +71,27 @@ fn entry(item: &Item, digest: &str, old: Option<&Entry>, written: Option<&Writte
             wanted: None,
         },
         (None, Some(old)) => Entry { wanted: Some(digest.to_owned()), ..old.clone() },
-        // We own nothing there; the set is not complete without it all the same.
+        // We own no such object yet, but readers must see that the set is incomplete without it.
         (None, None) => Entry::wanted(digest),
     })
 }
 
-/// Whether what was found differs from what is recorded, so that recording writes although nothing else does.
-pub(super) fn is_unrecorded(space: &Space, desired: &Desired) -> bool {
-    let marker = marker(space, desired, &BTreeMap::new());
-    marker != space.marker || is_empty_of_ours(space, &marker)
+/// Returns true if the records have to be written even if no ConfigMap is.
+pub(super) fn needs_recording(survey: &NamespaceSurvey, desired: &Desired) -> bool {
+    let marker = marker(survey, desired, &BTreeMap::new());
+    marker != survey.marker || owns_nothing(survey, &marker)
 }
 
-/// Whether a namespace that no rule names any more holds nothing that we own.
-pub(super) fn is_empty_of_ours(space: &Space, marker: &Marker) -> bool {
-    space.forgotten && marker.entries.is_empty() && marker.damaged.is_empty()
+/// Returns true if no rule names the namespace any more and we own nothing in it.
+pub(super) fn owns_nothing(survey: &NamespaceSurvey, marker: &Marker) -> bool {
+    survey.forgotten && marker.entries.is_empty() && marker.damaged.is_empty()
 }
 
-/// The marker before a batch that writes what it does not name: a prune after a crash has to know of it. `None`:
-/// it names everything.
-pub(super) fn announced(space: &Space) -> Option<Marker> {
-    let mut marker = space.marker.clone();
-    for item in space.items.iter().filter(|item| item.decision.writes()) {
+/// Returns the inventory with the objects added that are about to be written, so that a prune after a crash finds
+/// them. `None` if it lists all of them already.
+pub(super) fn marker_before_writes(survey: &NamespaceSurvey) -> Option<Marker> {
+    let mut marker = survey.marker.clone();
+    for item in survey.items.iter().filter(|item| item.decision.writes()) {
         if let Some(wanted) = &item.wanted
             && !marker.entries.contains_key(&item.name)
         {
@@ -92,10 +99,10 @@ pub(super) fn announced(space: &Space) -> Option<Marker> {
             marker.entries.insert(item.name.clone(), Entry::wanted(&wanted.digest));
         }
     }
-    (marker != space.marker).then_some(marker)
+    (marker != survey.marker).then_some(marker)
 }
 
-/// The ledger after a batch.
+/// Returns the ledger after a batch of writes.
 pub(super) fn ledger<'t>(
     before: &Ledger,
     revision: &str,
@@ -106,7 +113,7 @@ pub(super) fn ledger<'t>(
     for target in targets {
         let quiet = matches!(target.outcome, Outcome::Right | Outcome::Left) && target.attempts == 0;
         let failing = before.records.get(&target.name).is_some_and(|record| record.error.is_some());
-        // What is right needs no record, unless the last one is of a failure.
+        // A target that is right needs no new record, unless the last record is a failure.
         if quiet && !failing {
             continue;
         }
@@ -116,7 +123,7 @@ pub(super) fn ledger<'t>(
     ledger
 }
 
-/// What is recorded of one target.
+/// Returns the ledger's record of one target.
 pub(super) fn record(target: &Target, revision: &str, now: Timestamp) -> LastAttempt {
     LastAttempt {
         revision: revision.to_owned(),

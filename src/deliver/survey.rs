@@ -1,5 +1,6 @@
-//! What is there: the marker and the ledger of each namespace, the metadata of what is desired or recorded, and the
-//! content of just those ConfigMaps that were written since they were verified. Then the decision on each.
+//! Reads the live state of a namespace and decides on each of its ConfigMaps: reads the inventory (marker) and the
+//! ledger, the metadata of all ConfigMaps that are desired or listed, and the content of only those whose
+//! resourceVersion is not the one last verified.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +8,7 @@ use futures_util::{StreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 
 use super::pauses::retried;
-use super::{Options, parsed};
+use super::{Options, parse_revision};
 use crate::cluster::{Cluster, ConfigMap, Error, Meta};
 use crate::configmap::apply::{
     Action, Claim, Decision, DecisionReason, Desired, DesiredConfigMap, Ledger, LiveConfigMap, Marker,
@@ -15,58 +16,65 @@ use crate::configmap::apply::{
 };
 use crate::sources::Recorded;
 
-/// One namespace as it was found.
+/// The live state of one namespace, and the decision on each ConfigMap.
 #[derive(Debug)]
-pub(super) struct Space {
+pub(super) struct NamespaceSurvey {
     pub(super) namespace: String,
-    /// Nothing is for it any more: it is here for its inventory alone.
+    /// True if no rule names the namespace any more, and it was found by its inventory.
     pub(super) forgotten: bool,
-    /// The marker's ConfigMap, if there is one.
+    /// The inventory's ConfigMap, if there is one.
     pub(super) marker_meta: Option<Meta>,
     pub(super) marker: Marker,
-    /// The revision that the marker is of.
+    /// The revision that the inventory records; `None` if there is none.
     pub(super) recorded: Option<Recorded>,
     /// The ledger's ConfigMap, if there is one.
     pub(super) ledger_meta: Option<Meta>,
     pub(super) ledger: Ledger,
-    /// In the order of names.
+    /// Sorted by name.
     pub(super) items: Vec<Item>,
 }
 
-/// One ConfigMap as it was found.
+impl NamespaceSurvey {
+    /// Returns true if any of its ConfigMaps is to be written.
+    pub(super) fn has_writes(&self) -> bool {
+        self.items.iter().any(|item| item.decision.writes())
+    }
+}
+
+/// One ConfigMap: its desired state, its live metadata, and the decision.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) name: String,
-    /// What it should be; `None` where only the inventory names it.
+    /// The desired state; `None` if only the inventory lists it.
     pub(super) wanted: Option<DesiredConfigMap>,
-    /// What was read of it.
+    /// The live metadata; `None` if there is no such object.
     pub(super) meta: Option<Meta>,
     pub(super) decision: Decision,
 }
 
 impl Item {
-    /// Whether it is reported: what is neither desired nor there is not.
+    /// Returns true if the ConfigMap appears in the report: it exists, is to be written, or is desired.
     pub(super) fn is_reported(&self) -> bool {
         self.meta.is_some() || self.decision.writes() || self.wanted.as_ref().is_some_and(|wanted| wanted.fed)
     }
 }
 
-/// A namespace that could not be read.
+/// Why a namespace could not be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Blind {
+pub(super) struct UnreadableNamespace {
     pub(super) why: String,
     pub(super) hints: Vec<String>,
     pub(super) transient: bool,
 }
 
-impl Blind {
+impl UnreadableNamespace {
     fn of(error: &Error) -> Self {
         let why = crate::human::one_line(error);
         Self { why, hints: error.hints(), transient: error.is_transient() }
     }
 }
 
-/// What a survey reads with.
+/// What all reads of one pass share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SurveyContext<'a> {
     pub(super) cluster: &'a Cluster,
@@ -76,8 +84,13 @@ pub(super) struct SurveyContext<'a> {
 }
 
 impl SurveyContext<'_> {
-    /// One namespace.
-    pub(super) async fn space(&self, desired: &Desired, name: &str, namespace: &str) -> Result<Space, Blind> {
+    /// Reads one namespace of the cluster that rules call `name`.
+    pub(super) async fn survey_namespace(
+        &self,
+        desired: &Desired,
+        name: &str,
+        namespace: &str,
+    ) -> Result<NamespaceSurvey, UnreadableNamespace> {
         let none = BTreeMap::new();
         let config_maps = desired.of(name, namespace).unwrap_or(&none);
         let owner = &self.policy.owner;
@@ -97,7 +110,7 @@ impl SurveyContext<'_> {
         let names: BTreeSet<&String> = config_maps.keys().chain(marker.entries.keys()).collect();
         let all: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
         let metas = retried(self.options, self.cancel, || self.cluster.survey(namespace, &all)).await;
-        let metas = metas.map_err(|error| Blind::of(&error))?;
+        let metas = metas.map_err(|error| UnreadableNamespace::of(&error))?;
         let same_rules = desired.rules.is(&marker.rules);
         let mut reads = Vec::new();
         for name in names {
@@ -111,22 +124,35 @@ impl SurveyContext<'_> {
             .await
             .into_iter()
             .collect::<Result<_, _>>()
-            .map_err(|error| Blind::of(&error))?;
+            .map_err(|error| UnreadableNamespace::of(&error))?;
         items.sort_by(|a, b| a.name.cmp(&b.name));
         if !marker.damaged.is_empty() {
             items.iter_mut().for_each(never_delete);
         }
-        let (namespace, forgotten) = (namespace.to_owned(), desired.of(name, namespace).is_none());
-        Ok(Space { namespace, forgotten, marker_meta, marker, recorded, ledger_meta, ledger, items })
+        Ok(NamespaceSurvey {
+            namespace: namespace.to_owned(),
+            forgotten: desired.of(name, namespace).is_none(),
+            marker_meta,
+            marker,
+            recorded,
+            ledger_meta,
+            ledger,
+            items,
+        })
     }
 
-    /// A ConfigMap that holds what we record. One of another owner is not overwritten.
-    async fn owned_record(&self, namespace: &str, name: String) -> Result<Option<ConfigMap>, Blind> {
+    /// Reads a ConfigMap that holds our records; `None` if there is none. One of another owner is an error, so that it
+    /// is not overwritten.
+    async fn owned_record(
+        &self,
+        namespace: &str,
+        name: String,
+    ) -> Result<Option<ConfigMap>, UnreadableNamespace> {
         let found = retried(self.options, self.cancel, || self.cluster.get(namespace, &name)).await;
-        let Some(object) = found.map_err(|error| Blind::of(&error))? else { return Ok(None) };
+        let Some(object) = found.map_err(|error| UnreadableNamespace::of(&error))? else { return Ok(None) };
         match self.policy.owner.claim(&object.meta.labels, &object.meta.annotations) {
             Claim::Ours => Ok(Some(object)),
-            _ => Err(Blind {
+            _ => Err(UnreadableNamespace {
                 why: format!(
                     "the ConfigMap {namespace}/{name} is not ours, and what we write would be recorded in it"
                 ),
@@ -136,6 +162,7 @@ impl SurveyContext<'_> {
         }
     }
 
+    /// Decides on one ConfigMap. Its content is read only if the inventory does not prove that it is right.
     #[expect(clippy::too_many_arguments, reason = "what was read for the namespace, and one name in it")]
     async fn item(
         &self,
@@ -149,7 +176,7 @@ impl SurveyContext<'_> {
     ) -> Result<Item, Error> {
         let entry = marker.entries.get(name);
         let record = ledger.records.get(name);
-        // One that is to be deleted has to be looked at, however right it is.
+        // With pruning, one that no file feeds is to be deleted, even if its content is proven.
         if let (Some(wanted), Some(meta)) = (wanted.filter(|wanted| wanted.fed || !self.policy.prune), meta)
             && is_proven_by_record(wanted, &meta.uid, &meta.resource_version, entry, same_rules)
             && entry.is_some_and(|entry| !self.policy.needs_new_stamp(&entry.revision))
@@ -177,31 +204,31 @@ impl SurveyContext<'_> {
         })
     }
 
-    /// One ConfigMap, read and judged again.
-    pub(super) async fn reread(&self, space: &Space, item: &Item) -> Result<Item, Error> {
-        let namespace = &space.namespace;
+    /// Reads one ConfigMap again and decides again.
+    pub(super) async fn reread(&self, survey: &NamespaceSurvey, item: &Item) -> Result<Item, Error> {
+        let namespace = &survey.namespace;
         let name = &item.name;
         let object = retried(self.options, self.cancel, || self.cluster.get(namespace, name)).await?;
-        let entry = space.marker.entries.get(name);
-        let record = space.ledger.records.get(name);
+        let entry = survey.marker.entries.get(name);
+        let record = survey.ledger.records.get(name);
         let seen = object.as_ref().map(seen);
         let mut again = item.clone();
         again.decision = self.policy.decide(item.wanted.as_ref(), seen.as_ref(), entry, record);
         again.meta = object.map(|object| object.meta);
-        if !space.marker.damaged.is_empty() {
+        if !survey.marker.damaged.is_empty() {
             never_delete(&mut again);
         }
         Ok(again)
     }
 }
 
-/// The revision of a marker, with the sources that it is composed of, if there are several.
+/// Returns the revision that an inventory records and, with several sources, the commit of each.
 fn recorded(marker: &Marker, meta: &Meta) -> Option<Recorded> {
     let sources = meta.annotations.get(names::SOURCES).and_then(|text| serde_json::from_str(text).ok());
-    Some(Recorded { revision: parsed(&marker.revision)?, sources: sources.unwrap_or_default() })
+    Some(Recorded { revision: parse_revision(&marker.revision)?, sources: sources.unwrap_or_default() })
 }
 
-/// While the inventory is damaged nothing is deleted: what else it named is unknown.
+/// Turns a deletion into no action. While the inventory is damaged, it is not known which objects it listed.
 fn never_delete(item: &mut Item) {
     if item.decision.action == Action::Delete {
         item.decision.action = Action::Nothing;

@@ -1,12 +1,12 @@
-//! Instances that share a cluster stay out of each other's way: a Lease for each namespace and owner.
+//! Takes turns between instances that write the same namespaces, with a Lease per namespace and owner.
 //!
-//! It is asked for only where the survey found something to write, and released right after. The order is: survey, read
-//! the Lease, wait until it is free, survey again, take it under the version that was read. So an instance that waited
-//! mostly finds nothing left to do and writes nothing, not even the Lease; and one that takes it knows that no other
-//! holder wrote since the survey. The ref is asked after that, as always.
+//! A Lease is acquired only where the survey found something to write, and released right after. The order is: survey,
+//! read the Lease, wait until it is free, survey again, acquire it under the resourceVersion that was read. So an
+//! instance that waited usually finds nothing left to do and writes nothing, not even the Lease; and one that acquires
+//! it knows that no other holder wrote since the survey. The remote is asked after that, as always.
 //!
-//! Nothing rests on it. Whatever goes wrong with a Lease (no right, no such API, no answer, a wait that is too long),
-//! the work goes on without; more writes may then meet those of others and be tried again.
+//! Correctness does not depend on Leases. Whatever goes wrong with one (forbidden, no such API, no answer, too long a
+//! wait), the work goes on without it; more writes may then conflict with those of peers and be tried again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,44 +19,45 @@ use tracing::{debug, info};
 
 use super::lease::Leases;
 use super::pool::Pool;
-use super::renewal::{Named, ObservedLease, RenewedLease, Taker};
+use super::renewal::{LeaseAcquirer, LeaseRef, ObservedLease, RenewedLease};
 use super::report::Notes;
 use crate::cluster::Cluster;
 use crate::configmap::apply::{Owner, Standing, names};
 
-/// The turns of one worker in its cluster.
+/// The Leases of one worker, which delivers to one cluster.
 #[derive(Debug)]
 pub(super) struct Turns {
-    /// What rules call the cluster.
+    /// The cluster's name in the rules.
     cluster_name: String,
     cluster: Cluster,
     leases: Option<Leases>,
-    /// Where only so many of a fleet work at once.
+    /// Limits how many instances of a fleet write at once.
     pool: Option<Arc<Pool>>,
-    /// We have a place in it.
-    pooled: bool,
+    /// True if this worker has entered the pool.
+    in_pool: bool,
     cancel: CancellationToken,
-    /// What each of them is called.
+    /// The name of the Lease, the same in every namespace.
     name: String,
-    taker: Taker,
-    /// When we first had to wait.
-    waiting: Option<Instant>,
-    spaces: BTreeMap<String, LeaseState>,
+    acquirer: LeaseAcquirer,
+    /// When this worker first had to wait for another holder.
+    waiting_since: Option<Instant>,
+    /// By namespace.
+    states: BTreeMap<String, LeaseState>,
 }
 
-/// A namespace of it.
+/// The state of the Lease of one namespace.
 #[derive(Debug)]
 enum LeaseState {
-    /// As it was last looked at, before the survey that is judged now.
-    Seen(ObservedLease),
-    /// Ours.
-    Kept(RenewedLease),
-    /// It is written without.
+    /// As it was last read, which was before the current survey.
+    Observed(ObservedLease),
+    /// We hold it.
+    Held(RenewedLease),
+    /// The namespace is written without a Lease.
     Without,
 }
 
 impl Turns {
-    /// None is taken yet.
+    /// Holds no Lease yet.
     pub(super) fn new(
         cluster_name: String,
         cluster: Cluster,
@@ -67,108 +68,111 @@ impl Turns {
         let labels = owner.labels().map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         let annotations = [(names::OWNER_NAME.to_owned(), owner.name().to_owned())].into();
         let duration = leases.as_ref().map_or(Duration::ZERO, Leases::duration);
-        let taker = Taker::new(duration, labels, annotations, cancel.clone());
+        let acquirer = LeaseAcquirer::new(duration, labels, annotations, cancel.clone());
         Self {
             cluster_name,
             cluster,
             leases,
             pool,
-            pooled: false,
+            in_pool: false,
             cancel,
             name: owner.lease(),
-            taker,
-            waiting: None,
-            spaces: BTreeMap::new(),
+            acquirer,
+            waiting_since: None,
+            states: BTreeMap::new(),
         }
     }
 
-    fn named<'a>(&'a self, namespace: &'a str) -> Named<'a> {
-        Named { cluster: &self.cluster, namespace, name: &self.name }
+    fn lease_ref<'a>(&'a self, namespace: &'a str) -> LeaseRef<'a> {
+        LeaseRef { cluster: &self.cluster, namespace, name: &self.name }
     }
 
-    /// Looks at the Lease of a namespace, again if it was looked at before.
+    /// Reads the Lease of a namespace. An earlier observation tells how long its holder has been silent.
     async fn observe(&self, namespace: &str) -> Result<ObservedLease, String> {
-        let before = match self.spaces.get(namespace) {
-            Some(LeaseState::Seen(look)) => Some(look),
+        let before = match self.states.get(namespace) {
+            Some(LeaseState::Observed(observed)) => Some(observed),
             _ => None,
         };
-        self.taker.observe(self.named(namespace), before).await
+        self.acquirer.observe(self.lease_ref(namespace), before).await
     }
 
-    /// Whether we have one whose namespace comes after this one. Who has one waits for none before it: another may have
-    /// that one and wait for ours.
+    /// Returns true if we hold the Lease of a namespace that sorts after this one. Lock ordering: waiting for an
+    /// earlier one then could deadlock, as its holder may wait for ours.
     fn has_later(&self, namespace: &str) -> bool {
-        self.spaces
+        self.states
             .iter()
-            .any(|(name, turn)| matches!(turn, LeaseState::Kept(_)) && name.as_str() > namespace)
+            .any(|(name, turn)| matches!(turn, LeaseState::Held(_)) && name.as_str() > namespace)
     }
 
     fn is_decided(&self, namespace: &str) -> bool {
-        matches!(self.spaces.get(namespace), Some(LeaseState::Kept(_) | LeaseState::Without))
+        matches!(self.states.get(namespace), Some(LeaseState::Held(_) | LeaseState::Without))
     }
 
-    /// Releases everything, soon.
+    /// Releases all Leases and leaves the pool. Takes a bounded time.
     pub(super) async fn release(&mut self) {
-        let spaces = std::mem::take(&mut self.spaces).into_values();
-        let kept = spaces.filter_map(|turn| match turn {
-            LeaseState::Kept(kept) => Some(kept.release()),
+        let states = std::mem::take(&mut self.states).into_values();
+        let releases = states.filter_map(|turn| match turn {
+            LeaseState::Held(lease) => Some(lease.release()),
             _ => None,
         });
-        let pool = self.pool.as_ref().filter(|_| std::mem::take(&mut self.pooled));
+        let pool = self.pool.as_ref().filter(|_| std::mem::take(&mut self.in_pool));
         let left = async {
             if let Some(pool) = pool {
                 pool.leave().await;
             }
         };
-        future::join(future::join_all(kept), left).await;
+        future::join(future::join_all(releases), left).await;
     }
 
-    /// Whether what the survey found to do in these namespaces may be done now: they are ours for the moment, or
-    /// nothing else can be done. If not, there may have been writes since the survey, and it has to be made again.
+    /// Returns true if the writes that the survey found in these namespaces may be made now: we hold their Leases, or
+    /// go on without. Returns false after waiting: peers may have written since the survey, so it has to be
+    /// repeated.
     pub(super) async fn may_write(&mut self, busy: &[&str], notes: &mut Notes) -> bool {
-        // After the end was asked for nothing is written, with or without a Lease.
+        // During shutdown nothing is written, with or without a Lease.
         let Some(leases) = self.leases.clone().filter(|_| !self.cancel.is_cancelled()) else {
             return true;
         };
-        // First a place, then the namespaces: an instance that waits for a place holds no Lease.
+        // The pool comes first, so that an instance that waits for a place in it holds no Lease.
         self.enter_pool(notes).await;
         let mut busy = busy.to_vec();
         busy.sort_unstable();
-        let open: Vec<&str> = busy.iter().copied().filter(|name| !self.is_decided(name)).collect();
-        // An instance that gets the first of them gets all of them, as a rule: only then are the others asked for, at
-        // once.
-        let (first, others) = open.split_at(usize::from(!open.is_empty()));
+        let undecided: Vec<&str> = busy.iter().copied().filter(|name| !self.is_decided(name)).collect();
+        // An instance that gets the first Lease usually gets all of them, so the others are acquired only then,
+        // concurrently.
+        let (first, others) = undecided.split_at(usize::from(!undecided.is_empty()));
         for namespaces in [first, others] {
-            if !self.take(namespaces, &leases, notes).await {
+            if !self.acquire(namespaces, &leases, notes).await {
                 return self.wait(&busy, &leases, notes).await;
             }
         }
         true
     }
 
-    /// Takes these Leases as they were looked at. Whether all are settled now.
-    async fn take(&mut self, namespaces: &[&str], leases: &Leases, notes: &mut Notes) -> bool {
-        let mut looks = Vec::new();
+    /// Acquires these Leases under the versions that were read. Returns true if each is held or given up on.
+    async fn acquire(&mut self, namespaces: &[&str], leases: &Leases, notes: &mut Notes) -> bool {
+        let mut observations = Vec::new();
         for namespace in namespaces {
-            match self.spaces.get(*namespace) {
-                Some(LeaseState::Seen(look)) if look.standing.is_open() => {
-                    looks.push((*namespace, look.clone()));
+            match self.states.get(*namespace) {
+                Some(LeaseState::Observed(observed)) if observed.standing.is_open() => {
+                    observations.push((*namespace, observed.clone()));
                 }
                 _ => return false,
             }
         }
-        let takes = looks.iter().map(|(namespace, look)| self.taker.take(self.named(namespace), look));
-        let taken = future::join_all(takes).await;
+        let acquisitions = observations
+            .iter()
+            .map(|(namespace, observed)| self.acquirer.acquire(self.lease_ref(namespace), observed));
+        let acquired = future::join_all(acquisitions).await;
         let mut all = true;
-        for ((namespace, look), taken) in looks.into_iter().zip(taken) {
-            match taken {
-                Ok(Some(kept)) => {
-                    if let Standing::Silent(holder) = look.standing {
+        for ((namespace, observed), acquired) in observations.into_iter().zip(acquired) {
+            match acquired {
+                Ok(Some(lease)) => {
+                    if let Standing::Silent(holder) = observed.standing {
                         notes.add(format!(
                             "{holder} was writing {namespace} and is silent: it is waited for no longer"
                         ));
                     }
-                    self.spaces.insert(namespace.to_owned(), LeaseState::Kept(kept));
+                    self.states.insert(namespace.to_owned(), LeaseState::Held(lease));
                 }
                 Ok(None) => all = false,
                 Err(why) => self.unusable(namespace, leases, &why, notes),
@@ -177,12 +181,13 @@ impl Turns {
         all
     }
 
-    /// Waits until no instance is known to write these namespaces. Always false: the survey is old by then.
+    /// Waits until no other holder is known to write these namespaces. Always returns false: the survey is outdated
+    /// then.
     async fn wait(&mut self, busy: &[&str], leases: &Leases, notes: &mut Notes) -> bool {
         for pause in 1.. {
             let holders = self.observe_all(busy, leases, notes).await;
-            let waiting = *self.waiting.get_or_insert_with(Instant::now);
-            if leases.is_over(waiting) {
+            let waiting_since = *self.waiting_since.get_or_insert_with(Instant::now);
+            if leases.has_waited_enough(waiting_since) {
                 busy.iter().for_each(|namespace| self.stop_waiting(namespace));
                 return false;
             }
@@ -208,26 +213,26 @@ impl Turns {
         false
     }
 
-    /// Looks at all that are not settled: at once, so that the silence of several counts from the same moment. The
-    /// holders of those that are taken.
+    /// Reads the Leases that are neither held nor given up on, and returns the holders of those that are taken.
+    /// Concurrently, so that the silence of several holders is measured from the same moment.
     async fn observe_all<'n>(
         &mut self,
         busy: &[&'n str],
         leases: &Leases,
         notes: &mut Notes,
     ) -> Vec<(&'n str, String)> {
-        let open = busy.iter().copied().filter(|namespace| !self.is_decided(namespace));
-        let open: Vec<&str> = open.collect();
-        let looks = open.iter().map(|namespace| self.observe(namespace));
-        let seen = future::join_all(looks).await;
+        let undecided = busy.iter().copied().filter(|namespace| !self.is_decided(namespace));
+        let undecided: Vec<&str> = undecided.collect();
+        let observations = undecided.iter().map(|namespace| self.observe(namespace));
+        let seen = future::join_all(observations).await;
         let mut holders = Vec::new();
-        for (namespace, seen) in open.into_iter().zip(seen) {
+        for (namespace, seen) in undecided.into_iter().zip(seen) {
             match seen {
-                Ok(look) => {
-                    if let Standing::Taken(holder) = &look.standing {
+                Ok(observed) => {
+                    if let Standing::Taken(holder) = &observed.standing {
                         holders.push((namespace, holder.clone()));
                     }
-                    self.spaces.insert(namespace.to_owned(), LeaseState::Seen(look));
+                    self.states.insert(namespace.to_owned(), LeaseState::Observed(observed));
                 }
                 Err(why) => self.unusable(namespace, leases, &why, notes),
             }
@@ -235,28 +240,29 @@ impl Turns {
         holders
     }
 
-    /// Stops waiting for the Lease of a namespace.
+    /// Gives up on the Lease of a namespace after too long a wait.
     fn stop_waiting(&mut self, namespace: &str) {
         if !self.is_decided(namespace) {
             debug!("cluster {}: {namespace} is written beside others", self.cluster_name);
-            self.spaces.insert(namespace.to_owned(), LeaseState::Without);
+            self.states.insert(namespace.to_owned(), LeaseState::Without);
         }
     }
 
-    /// A namespace whose Lease cannot be used.
+    /// Gives up on a Lease that cannot be used, and reports it once per cluster.
     fn unusable(&mut self, namespace: &str, leases: &Leases, why: &str, notes: &mut Notes) {
-        self.spaces.insert(namespace.to_owned(), LeaseState::Without);
+        self.states.insert(namespace.to_owned(), LeaseState::Without);
         if !self.cancel.is_cancelled() && leases.is_first_report(&self.cluster_name) {
             notes.add(format!(
                 "no Lease keeps other instances out of our way ({why}); writes may meet theirs and are then tried again"
             ));
         }
     }
+
     /// Waits for a place in the pool, if there is one.
     async fn enter_pool(&mut self, notes: &mut Notes) {
-        if let Some(pool) = self.pool.as_ref().filter(|_| !self.pooled) {
+        if let Some(pool) = self.pool.as_ref().filter(|_| !self.in_pool) {
             let note = pool.enter().await;
-            self.pooled = true;
+            self.in_pool = true;
             note.into_iter().for_each(|note| notes.add_to_run(note));
         }
     }

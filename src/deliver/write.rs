@@ -1,30 +1,30 @@
-//! One write after the other, each until its outcome is known.
+//! Sends the writes of a batch, and retries each until its outcome is known: written, refused, or failed for good.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::pauses::{LAST_ANSWER, after_shutdown, pause};
+use super::pauses::{LAST_ANSWER_TIMEOUT, after_shutdown, pause};
 use super::report::{Outcome, Target};
-use super::survey::{Item, Space, SurveyContext};
+use super::survey::{Item, NamespaceSurvey, SurveyContext};
 use crate::cluster::{Draft, Error, Failure, Meta, Mode};
 use crate::configmap::apply::{Action, Decision, Desired, DesiredConfigMap, names};
 use crate::human;
 use crate::sources::{Named, Source, SourceError};
 
-/// What is reported of a write whose answer nobody waited for, and what to do.
+/// The report and the hint for a write whose answer was not awaited because of a shutdown.
 pub(super) const NOT_ANSWERED: (&str, &str) = (
     "the run ended before the server had answered; it may have been written",
     "the next run looks first at what is there; `apply --timeout` gives one run more time",
 );
 
-/// Why no further write of a batch may be begun.
+/// Why no further write of a batch may be started.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum StopReason {
-    /// The ref names another revision, or other sources answer.
+    /// The ref names another revision, or the set of sources that answer has changed.
     Moved(Named),
-    /// The remote does not say which revision is newest.
-    Unasked(SourceError),
-    /// We are to end.
+    /// The remote did not say which revision its ref names.
+    RefUnknown(SourceError),
+    /// The run was cancelled, by a shutdown or its time limit.
     Cancelled,
 }
 
@@ -34,42 +34,42 @@ pub(super) struct Writer<'a, S> {
     pub(super) reader: SurveyContext<'a>,
     pub(super) desired: &'a Desired,
     pub(super) source: &'a S,
-    /// Set by the first write that learns that none may follow.
+    /// Why no further write may be started; set by whichever write learns it.
     pub(super) stop: Mutex<Option<StopReason>>,
 }
 
-/// What became of one write.
+/// The result of one write.
 #[derive(Debug)]
 pub(super) struct Written {
     pub(super) target: Target,
-    /// The object as it is known to be now; `None` if it is gone, or nothing is known.
+    /// The object's metadata as last known; `None` if it is gone, or nothing is known.
     pub(super) meta: Option<Meta>,
-    /// The revision it is stamped with.
+    /// The revision in the object's annotation.
     pub(super) revision: String,
 }
 
 impl<S: Source> Writer<'_, S> {
-    /// Why no write may be begun, if so.
+    /// Returns why no further write may be started; `None` if one may.
     pub(super) fn stopped(&self) -> Option<StopReason> {
         if self.reader.cancel.is_cancelled() {
             return Some(StopReason::Cancelled);
         }
-        // A poisoned lock holds what it held: nothing is computed under it.
+        // Poisoning is harmless: the value is only copied in and out.
         self.stop.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
-    /// No write may be begun any more.
+    /// Lets no further write start.
     pub(super) fn stop(&self, why: StopReason) {
         *self.stop.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(why);
     }
 
-    /// Writes may be begun again: what stopped them was only an answer.
-    pub(super) fn forget(&self) {
+    /// Lets writes start again, after the remote gave no usable answer.
+    pub(super) fn clear_stop(&self) {
         *self.stop.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
     }
 
-    /// Asks the remote. Whatever but "still the same" stops the batch.
-    pub(super) async fn ask(&self) -> Result<(), StopReason> {
+    /// Asks the remote which revision its ref names now. Any answer but this batch's revision stops the batch.
+    pub(super) async fn check_ref(&self) -> Result<(), StopReason> {
         let answer = tokio::select! {
             biased;
             answer = self.source.ask() => answer,
@@ -83,107 +83,110 @@ impl<S: Source> Writer<'_, S> {
                 return Ok(());
             }
             Ok(named) => StopReason::Moved(named),
-            Err(error) => StopReason::Unasked(error),
+            Err(error) => StopReason::RefUnknown(error),
         };
         self.stop(stop.clone());
         Err(stop)
     }
 
-    /// One write, until its outcome is known.
-    pub(super) async fn write(&self, cluster: &str, space: &Space, item: &Item) -> Written {
+    /// Makes one write, with retries, until its outcome is known. A conflict or an unknown outcome is followed by a
+    /// read and a new decision.
+    pub(super) async fn write(&self, cluster: &str, survey: &NamespaceSurvey, item: &Item) -> Written {
         let mut item = item.clone();
         let mut sent = 0;
         let mut failures = 0;
         let options = self.reader.options;
         loop {
-            let told = || Target { attempts: sent, ..self.target(cluster, space, &item) };
+            let target = || Target { attempts: sent, ..self.target(cluster, survey, &item) };
             if let Some(stop) = self.stopped() {
-                return ended(told().ended(Outcome::Skipped, stop.to_string(), Vec::new()), &item);
+                return written(target().ended(Outcome::Skipped, stop.to_string(), Vec::new()), &item);
             }
             if !item.decision.writes() {
-                return ended(told(), &item); // it is right by now, by a peer's hand, or no longer ours to write
+                return written(target(), &item); // a peer has written it, or it is no longer ours to write
             }
-            let before = Target { attempts: sent + 1, ..told() };
+            let before = Target { attempts: sent + 1, ..target() };
             let sending = tokio::select! {
                 biased;
-                sent = self.send(space, &item) => sent,
-                () = after_shutdown(self.reader.cancel, LAST_ANSWER) => {
+                sent = self.send(survey, &item) => sent,
+                () = after_shutdown(self.reader.cancel, LAST_ANSWER_TIMEOUT) => {
                     let (why, hint) = NOT_ANSWERED;
                     let unknown = before.ended(Outcome::Failed, why, vec![hint.to_owned()]);
-                    return ended(Target { transient: true, ..unknown }, &item);
+                    return written(Target { transient: true, ..unknown }, &item);
                 }
             };
             let error = match sending {
-                Ok(meta) => return Written { meta, ..ended(before, &item) },
+                Ok(meta) => return Written { meta, ..written(before, &item) },
                 Err(error) => error,
             };
-            (sent, failures) = (sent + 1, failures + 1);
+            sent += 1;
+            failures += 1;
             let stale = matches!(error.why, Failure::Conflict | Failure::Exists | Failure::Absent);
             let read_first = (stale || error.is_unknown()) && error.act.verb.is_write();
             let failed = |error: &Error| {
-                let failed = before.clone().ended(Outcome::Failed, line(error, &item), error.hints());
-                ended(Target { transient: error.is_transient(), ..failed }, &item)
+                let failed = before.clone().ended(Outcome::Failed, error_line(error, &item), error.hints());
+                written(Target { transient: error.is_transient(), ..failed }, &item)
             };
             if !(error.is_transient() || read_first) || (failures >= options.tries && !error.is_unknown()) {
                 return failed(&error);
             }
-            // The first conflict is answered at once; after that other writers are given time.
+            // After the first conflict it is read again at once; after later ones with backoff.
             if !stale || failures > 1 {
                 pause(options, self.reader.cancel, failures, error.pause()).await;
             }
             if !read_first && self.reader.cancel.is_cancelled() {
-                return failed(&error); // what ended it says less than what held it up
+                return failed(&error); // the error says more than that the run was cancelled
             }
             if !read_first {
-                continue; // nothing was stored, and what was read is as good as before
+                continue; // the server stored nothing, so what was read is still current
             }
             let again = tokio::select! {
                 biased;
-                again = self.reader.reread(space, &item) => again,
-                () = after_shutdown(self.reader.cancel, LAST_ANSWER) => return failed(&error),
+                again = self.reader.reread(survey, &item) => again,
+                () = after_shutdown(self.reader.cancel, LAST_ANSWER_TIMEOUT) => return failed(&error),
             };
             let again = match again {
                 Ok(again) => again,
                 Err(error) => return failed(&error),
             };
             if error.is_unknown() && again.decision.action == Action::Nothing {
-                return Written { meta: again.meta.clone(), ..ended(before, &item) }; // it took effect after all
+                return Written { meta: again.meta.clone(), ..written(before, &item) }; // it took effect after all
             }
             if failures >= options.tries {
                 return failed(&error);
             }
             item = again;
             if item.decision.writes() {
-                // The caller reports what stops it.
-                let _ = self.ask().await;
+                // A reason to stop is stored, and seen at the top of the loop.
+                let _ = self.check_ref().await;
             }
         }
     }
 
-    /// Has the server check a write that is not to be made. Where there is no right to it, it stays unchecked.
-    pub(super) async fn check(&self, cluster: &str, space: &Space, item: &Item) -> Target {
-        let target = self.target(cluster, space, item);
-        match self.send(space, item).await {
+    /// Sends a write as a dry run. Without the right to write, the target is reported as unchecked rather than failed.
+    pub(super) async fn check(&self, cluster: &str, survey: &NamespaceSurvey, item: &Item) -> Target {
+        let target = self.target(cluster, survey, item);
+        match self.send(survey, item).await {
             Ok(_) => target,
             Err(error) if matches!(error.why, Failure::Forbidden { .. }) => {
                 let why = format!("{} (not checked by the server: {})", target.why, error.why);
                 Target { why, ..target }
             }
-            Err(error) => target.ended(Outcome::Failed, line(&error, item), error.hints()),
+            Err(error) => target.ended(Outcome::Failed, error_line(&error, item), error.hints()),
         }
     }
 
-    /// What is reported of an item.
-    pub(super) fn target(&self, cluster: &str, space: &Space, item: &Item) -> Target {
+    /// Returns the result of an item as decided, before it is written.
+    pub(super) fn target(&self, cluster: &str, survey: &NamespaceSurvey, item: &Item) -> Target {
         let digest = item.wanted.as_ref().map(|wanted| wanted.digest.clone()).unwrap_or_default();
-        Target { digest, ..Target::of(cluster, &space.namespace, &item.name, &item.decision) }
+        Target { digest, ..Target::of(cluster, &survey.namespace, &item.name, &item.decision) }
     }
 
-    /// One request, or the two of a replacement of what is immutable.
-    async fn send(&self, space: &Space, item: &Item) -> Result<Option<Meta>, Error> {
+    /// Sends one write: one request, or a deletion and a creation for an immutable object. Returns the metadata that
+    /// the server stored; `None` after a deletion.
+    async fn send(&self, survey: &NamespaceSurvey, item: &Item) -> Result<Option<Meta>, Error> {
         let cluster = self.reader.cluster;
         let mode = if self.reader.options.dry_run { Mode::DryRun } else { Mode::Write };
-        let draft = || item.wanted.as_ref().map(|wanted| self.draft(space, item, wanted));
+        let draft = || item.wanted.as_ref().map(|wanted| self.draft(survey, item, wanted));
         match (&item.decision.action, draft(), &item.meta) {
             (Action::Create, Some(draft), _) => cluster.create(draft, mode).await.map(Some),
             (Action::Replace, Some(draft), Some(meta)) => cluster.replace(meta, draft, mode).await.map(Some),
@@ -191,7 +194,7 @@ impl<S: Source> Writer<'_, S> {
                 cluster.delete(meta, mode).await?;
                 match mode {
                     Mode::Write => cluster.create(draft, mode).await.map(Some),
-                    Mode::DryRun => Ok(None), // the server would say that it is still there
+                    Mode::DryRun => Ok(None), // the object still exists, so a creation would fail
                 }
             }
             (Action::Delete, _, Some(meta)) => cluster.delete(meta, mode).await.map(|_| None),
@@ -199,8 +202,8 @@ impl<S: Source> Writer<'_, S> {
         }
     }
 
-    /// The object as it is to be. Labels and annotations of others stay.
-    fn draft(&self, space: &Space, item: &Item, wanted: &DesiredConfigMap) -> Draft {
+    /// Returns the object to write. Labels and annotations that other writers set on it stay.
+    fn draft(&self, survey: &NamespaceSurvey, item: &Item, wanted: &DesiredConfigMap) -> Draft {
         let kept = item.meta.as_ref().filter(|_| item.decision.action != Action::Create);
         let mut labels = kept.map(|meta| meta.labels.clone()).unwrap_or_default();
         let mut annotations = kept.map(|meta| meta.annotations.clone()).unwrap_or_default();
@@ -210,7 +213,7 @@ impl<S: Source> Writer<'_, S> {
         annotations.extend(wanted.annotations(&policy.owner, self.desired.rules.text(), revision));
         self.name_repository(&mut annotations);
         Draft {
-            namespace: space.namespace.clone(),
+            namespace: survey.namespace.clone(),
             name: item.name.clone(),
             labels,
             annotations,
@@ -218,7 +221,7 @@ impl<S: Source> Writer<'_, S> {
         }
     }
 
-    /// Says where it is from. What an earlier writer said does not stay where that is not known.
+    /// Sets the annotation that names the repository, or removes it if the repository is not to be named.
     fn name_repository(&self, annotations: &mut BTreeMap<String, String>) {
         match &self.reader.options.repository {
             Some(repository) => annotations.insert(names::REPOSITORY.to_owned(), repository.clone()),
@@ -226,8 +229,8 @@ impl<S: Source> Writer<'_, S> {
         };
     }
 
-    /// Says which commits what is here is made of. Of a source that did not answer nothing was written, and what is on
-    /// record of it stays.
+    /// Sets the annotation with the commit of each source. A source that did not answer keeps its recorded commit, as
+    /// nothing of it was written.
     fn name_sources(&self, annotations: &mut BTreeMap<String, String>) {
         let recorded = annotations.get(names::SOURCES).and_then(|text| serde_json::from_str(text).ok());
         let sources = self.desired.sources.to_record(&recorded.unwrap_or_default());
@@ -237,7 +240,8 @@ impl<S: Source> Writer<'_, S> {
         };
     }
 
-    /// Writes what we record of a namespace, as `set` or `ledger`. `meta` is what was read of it.
+    /// Writes the ConfigMap of a record; `role` is `set` (the inventory) or `ledger`. `meta` is its metadata as read;
+    /// `None` creates it.
     pub(super) async fn record(
         &self,
         namespace: &str,
@@ -269,8 +273,8 @@ impl<S: Source> Writer<'_, S> {
     }
 }
 
-/// Why a write failed, in one line; of what is too large the largest keys, too.
-fn line(error: &Error, item: &Item) -> String {
+/// Returns the error in one line; if the object is too large, with its largest keys.
+fn error_line(error: &Error, item: &Item) -> String {
     let line = human::one_line(error);
     match (&error.why, &item.wanted) {
         (Failure::TooLarge { .. }, Some(wanted)) => {
@@ -280,7 +284,7 @@ fn line(error: &Error, item: &Item) -> String {
     }
 }
 
-fn ended(target: Target, item: &Item) -> Written {
+fn written(target: Target, item: &Item) -> Written {
     Written { target, meta: item.meta.clone(), revision: item.decision.revision.clone() }
 }
 
@@ -291,7 +295,7 @@ impl std::fmt::Display for StopReason {
                 Some(why) => f.write_str(&why),
                 None => write!(f, "the ref names {} now", named.revision.short()),
             },
-            Self::Unasked(error) => write!(f, "the remote does not say which revision is newest: {error}"),
+            Self::RefUnknown(error) => write!(f, "the remote does not say which revision is newest: {error}"),
             Self::Cancelled => f.write_str("the run ended before"),
         }
     }
@@ -304,7 +308,7 @@ mod tests {
     use crate::human::reads_well;
 
     #[test]
-    fn a_refusal_and_an_absent_answer_read_well_and_have_a_hint() {
+    fn refusals_and_missing_answers_have_a_hint() {
         for refusal in [
             Refusal::Other("team".to_owned()),
             Refusal::Prow,

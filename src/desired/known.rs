@@ -1,9 +1,9 @@
-//! Values that need not be made again: those of plans that are still kept, and those of the last plan, in a file of the
-//! mirror, for the next process.
+//! A cache of ConfigMap values by the blob they were made from. In memory it has the values of plans that still exist;
+//! a file in the mirror keeps those of the last plan for the next process.
 //!
-//! The file is written whole, under another name first, and never added to, so it has what one plan holds and no more. It
-//! is a cache: each entry has a checksum, and nothing after one that is wrong is used. Who can write it can write the
-//! mirror's packs, too, which are not hashed again when they are read either.
+//! The file is replaced as a whole by rename and never appended to, so it has the values of one plan only. Each entry
+//! has a checksum; reading stops at the first wrong one. There is no protection against a malicious writer of the file:
+//! such a writer could change the mirror's packs, too, which are not hashed again on reading either.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -19,40 +19,40 @@ use rustix::fs::OFlags;
 use crate::configmap::{Value, ValueEncoding};
 use crate::revision::ObjectId;
 
-/// What a value is made of: a blob, compressed or not.
+/// What a value is made from: a blob, and whether the value is compressed.
 pub(super) type Key = (ObjectId, bool);
 
-/// The form of the file. Another release may compress otherwise, and begins anew.
-const FORM: &str = concat!("treeswap values 1 ", env!("CARGO_PKG_VERSION"), "\n");
+/// The file's first line. Another release may compress differently, so it does not use the file.
+const FORMAT: &str = concat!("treeswap values 1 ", env!("CARGO_PKG_VERSION"), "\n");
 
-/// Bytes of values that are kept in the file: those of a plan that has more are not.
+/// Most bytes of values in the file. The values of a larger plan are not written.
 const FILE_MAX: u64 = 256 << 20;
 
-/// Bytes of one value in it: a ConfigMap holds no more.
+/// Largest value in the file, in bytes. A ConfigMap holds no more.
 const VALUE_MAX: usize = 1 << 20;
 
-/// The file is written anew when this part of what a plan holds is not in it.
+/// The file is rewritten when at least 1/64 of a plan's bytes are missing from it.
 const STALE_PART: u64 = 64;
 
-/// Id, compressed or not, form, length and digest of an entry.
+/// Length of an entry's header: object id, whether compressed, encoding, length, digest.
 const HEAD: usize = 20 + 1 + 1 + 4 + 32;
 
-/// Its checksum, after its bytes.
+/// Length of an entry's checksum, which follows its bytes.
 const SUM: usize = 32;
 
-/// Values of plans that are still kept, by the blobs that they were made of: the next plan reads what changed.
+/// The cache. It does not keep values alive in memory: a value stays known while a plan holds it.
 #[derive(Debug, Default)]
 pub struct KnownValues {
     held: Mutex<HashMap<Key, Weak<Value>>>,
     file: Option<PathBuf>,
-    /// The file was read by this process.
+    /// Whether this process has read the file.
     is_read: AtomicBool,
-    /// Bytes of values that were made since it was read or written.
+    /// Bytes of values that were made since the file was read or written.
     unwritten: AtomicU64,
 }
 
 impl KnownValues {
-    /// With a file in which values outlive the process.
+    /// A cache with a file in which values outlive the process.
     pub fn with_file(path: PathBuf) -> Self {
         Self { file: Some(path), ..Self::default() }
     }
@@ -61,24 +61,24 @@ impl KnownValues {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets what no plan has any more.
+    /// Drops the entries of values that no plan holds any more.
     pub(super) fn forget_dropped(&self) {
         self.held().retain(|_, value| value.strong_count() > 0);
     }
 
-    /// A value that is held.
+    /// The value for a key, if a plan still holds it.
     pub(super) fn get(&self, key: &Key) -> Option<Arc<Value>> {
         self.held().get(key).and_then(Weak::upgrade)
     }
 
-    /// Remembers a value that was made, as long as somebody has it.
+    /// Adds a value that was made. It stays known while anybody holds it.
     pub(super) fn made(&self, key: Key, value: &Arc<Value>) {
         self.unwritten.fetch_add(value.bytes().len() as u64, Ordering::Relaxed);
         self.held().insert(key, Arc::downgrade(value));
     }
 
-    /// Those of the wanted values that the file has, read once in a process; known as long as what is returned is held.
-    /// No more than so many bytes of them.
+    /// Reads the wanted values from the file, at most `room` bytes of them, and adds them to the cache for as long as
+    /// the caller holds the result. Reads the file only once per process; later calls return nothing.
     pub(super) fn read_file(&self, wanted: impl Iterator<Item = Key>, room: u64) -> Vec<Arc<Value>> {
         let Some(path) = self.file.as_ref().filter(|_| !self.is_read.swap(true, Ordering::Relaxed)) else {
             return Vec::new();
@@ -103,21 +103,23 @@ impl KnownValues {
         found
     }
 
-    /// Writes all that a plan holds, so many bytes of values, unless the file has most of it, or it is too much.
+    /// Replaces the file by the values of a plan, `bytes` in total. Does nothing if the file has most of them already
+    /// or if they exceed [`FILE_MAX`].
     pub(super) fn write_file<'v>(&self, bytes: u64, all: impl Iterator<Item = (Key, &'v Value)>) {
         let Some(path) = &self.file else { return };
         let unwritten = self.unwritten.load(Ordering::Relaxed);
         if unwritten == 0 || unwritten < bytes / STALE_PART || bytes > FILE_MAX {
             return;
         }
-        self.unwritten.store(0, Ordering::Relaxed); // where it cannot be written, not every plan tries
+        self.unwritten.store(0, Ordering::Relaxed); // before writing: a failure is not retried at every plan
         if let Err(error) = write(path, all) {
             tracing::debug!("{} cannot be written: {error}", path.display());
         }
     }
 }
 
-/// Reads the values that are wanted. What is not of our making, or was cut or changed, is an error, after what is whole.
+/// Passes the wanted values of the file to `take`. Fails if the file is of another release, truncated or damaged; the
+/// intact entries before the damage were passed on by then.
 fn read(
     path: &Path,
     mut room: u64,
@@ -131,15 +133,15 @@ fn read(
         return Err(damaged());
     }
     let mut file = BufReader::with_capacity(1 << 17, file);
-    let mut form = [0; FORM.len()];
-    file.read_exact(&mut form)?;
-    if form != FORM.as_bytes() {
+    let mut format = [0; FORMAT.len()];
+    file.read_exact(&mut format)?;
+    if format != FORMAT.as_bytes() {
         return Err(io::Error::other("another release wrote it"));
     }
     while !file.fill_buf()?.is_empty() {
         let mut head = [0; HEAD];
         file.read_exact(&mut head)?;
-        let entry = Entry::of(&head).ok_or_else(damaged)?;
+        let entry = Entry::parse(&head).ok_or_else(damaged)?;
         if !is_wanted(&entry.key) {
             file.seek_relative((entry.length + SUM) as i64)?;
             continue;
@@ -158,9 +160,10 @@ fn read(
     Ok(())
 }
 
-/// Writes a file of these values in the place of the one that is there.
+/// Replaces the file by one with these values.
 fn write<'v>(path: &Path, all: impl Iterator<Item = (Key, &'v Value)>) -> io::Result<()> {
-    // Swept with the mirror's other locks. One that is there is another process's, or was left by a crash.
+    // The mirror removes stale `.lock` files. An existing one belongs to another process or was left by a crash; then
+    // `create_new` fails.
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".lock");
     let temporary = PathBuf::from(temporary);
@@ -168,10 +171,10 @@ fn write<'v>(path: &Path, all: impl Iterator<Item = (Key, &'v Value)>) -> io::Re
     let mut seen = HashSet::new();
     let fill = || -> io::Result<()> {
         let mut file = BufWriter::with_capacity(1 << 17, file);
-        file.write_all(FORM.as_bytes())?;
+        file.write_all(FORMAT.as_bytes())?;
         for (key, value) in all.filter(|(key, value)| value.bytes().len() <= VALUE_MAX && seen.insert(*key)) {
-            let (length, digest) = (value.bytes().len(), *value.digest());
-            let head = Entry { key, encoding: value.form(), length, digest }.head();
+            let length = value.bytes().len();
+            let head = Entry { key, encoding: value.form(), length, digest: *value.digest() }.head();
             file.write_all(&head)?;
             file.write_all(value.bytes())?;
             file.write_all(&checksum(&head, value.bytes()))?;
@@ -182,7 +185,7 @@ fn write<'v>(path: &Path, all: impl Iterator<Item = (Key, &'v Value)>) -> io::Re
     fill().inspect_err(|_| drop(std::fs::remove_file(&temporary)))
 }
 
-/// What is before an entry's bytes.
+/// The header of an entry.
 struct Entry {
     key: Key,
     encoding: ValueEncoding,
@@ -196,12 +199,13 @@ impl Entry {
         head[..20].copy_from_slice(&self.key.0.0);
         head[20] = self.key.1.into();
         head[21] = self.encoding as u8;
-        head[22..26].copy_from_slice(&(self.length as u32).to_be_bytes()); // VALUE_MAX is less
+        head[22..26].copy_from_slice(&(self.length as u32).to_be_bytes()); // at most VALUE_MAX
         head[26..].copy_from_slice(&self.digest);
         head
     }
 
-    fn of(head: &[u8; HEAD]) -> Option<Self> {
+    /// Parses a header; `None` if it is invalid.
+    fn parse(head: &[u8; HEAD]) -> Option<Self> {
         let encodings = [ValueEncoding::Text, ValueEncoding::Binary, ValueEncoding::Gzip];
         let encoding = encodings.into_iter().find(|encoding| *encoding as u8 == head[21])?;
         let (id, rest) = head.split_first_chunk::<20>()?;
@@ -316,10 +320,10 @@ mod tests {
         let large = Arc::new(Value::new(vec![7; VALUE_MAX + 1], false));
         known.made(key, &large);
         known.write_file(7, std::iter::once((key, &*large)));
-        assert_eq!(std::fs::read(&path).unwrap(), FORM.as_bytes(), "no ConfigMap holds it");
+        assert_eq!(std::fs::read(&path).unwrap(), FORMAT.as_bytes(), "no ConfigMap holds it");
         std::fs::write(dir.path().join("values.lock"), "").unwrap();
         known.made(key, &value);
         known.write_file(7, all());
-        assert_eq!(std::fs::read(&path).unwrap(), FORM.as_bytes(), "another process writes it");
+        assert_eq!(std::fs::read(&path).unwrap(), FORMAT.as_bytes(), "another process writes it");
     }
 }

@@ -1,8 +1,9 @@
-//! Desired state: a revision's tree, and rules, to what every cluster should hold.
+//! Computes the desired state: from a revision's tree and rules to what every cluster should hold.
 //!
-//! In reading order: the [`Tree`] is listed as far as the rules reach (`tree`), the rules are read, from their own file or
-//! from the tree; `configmap` makes a plan of both; what the plan asks for is the [`Desired`] state, with a digest of all
-//! that decided it besides the tree. Nothing is written anywhere.
+//! The rules come from their own file or from the tree. The [`Tree`] is listed as far as the rules reach (`tree`).
+//! `configmap` computes a plan from both, and the plan becomes the [`Desired`] state, with a digest of everything
+//! besides the tree that determined it. The last plan is reused, so that the next one costs what changed. This module
+//! writes to no cluster.
 
 mod known;
 mod tree;
@@ -21,38 +22,38 @@ use crate::mirror::{self, Objects};
 use crate::payload::{BlobError, Limits};
 use crate::revision::{ObjectId, Revision};
 
-/// Where rules are.
+/// Where rules come from.
 #[derive(Clone, Debug)]
 pub enum Rules {
-    /// The same for every revision.
+    /// The same rules for every revision.
     Given(Arc<RuleSet>),
-    /// A file of the tree, by its path: each revision by its own rules.
+    /// A file of the tree, by its path, so that each revision has its own rules.
     InTree(String),
 }
 
 /// How rules are read and applied.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What an empty namespace means.
+    /// The namespace that an empty one stands for.
     pub default_namespace: String,
-    /// How patterns are read, unless the rules name a dialect.
+    /// The pattern dialect, unless the rules name one.
     pub dialect: Dialect,
-    /// Whether fields that Prow does not know are ignored.
+    /// Whether unknown and removed fields cause a warning instead of an error.
     pub ignore_unknown: bool,
-    /// The repository's `ORGANISATION/NAME`, for rules that ask.
+    /// The repository's `ORGANISATION/NAME`, for rules that are restricted to some repositories.
     pub repository: Option<String>,
-    /// What to do with what is ambiguous or does not fit.
+    /// What to do with ambiguous or oversized content.
     pub policies: Policies,
-    /// Bytes of memory that a plan's keys and values may take together.
+    /// Limit on the memory that a plan's keys and values take together, in bytes; `None` for no limit.
     pub most_bytes: Option<u64>,
-    /// What is written besides payloads.
+    /// The keys that are written besides payloads.
     pub shape: ExtraKeys,
-    /// Where warnings go: the log of a daemon, or standard error.
+    /// Prints a warning: to the log of a daemon, or to standard error.
     pub warn: fn(&dyn std::fmt::Display),
 }
 
 impl Options {
-    /// Reads rules, and warns of what in them is ignored. `file` names them in errors.
+    /// Reads rules and prints their warnings. `file` is their name in errors.
     pub fn read(&self, file: &str, text: &str) -> Result<RuleSet, RulesError> {
         let rules = RuleSet::read(text, &self.setting(file), &|name| std::env::var(name).ok())?;
         rules.warnings.iter().for_each(|warning| (self.warn)(warning));
@@ -69,7 +70,7 @@ impl Options {
     }
 }
 
-/// Makes plans and desired states, each from one tree.
+/// Computes plans and desired states, each from one tree.
 #[derive(Clone, Debug)]
 pub struct Planner {
     options: Options,
@@ -77,13 +78,14 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// By these rules.
+    /// A planner for these rules.
     pub fn new(options: Options, rules: Rules) -> Self {
         Self { options, rules }
     }
 
-    /// What the tree of a revision asks for, unless policies refuse it, and what the next call may be given. Blocking.
-    /// `sources` is what the tree is composed of; nothing is held where it is one repository's.
+    /// Computes the desired state of a revision; fails if the plan is refused. `sources` has the sources of a composed
+    /// tree and is empty for a single repository. `last` is the second result of the previous call, which makes this
+    /// one cheaper. Blocking.
     pub fn desired(
         &self,
         tree: &dyn Tree,
@@ -97,8 +99,8 @@ impl Planner {
             return Err(Error::RulesHeld(why));
         }
         let shape = &self.options.shape;
-        // Of any revision, so that ConfigMaps stay as they are: they are written with the text of their own, which is as
-        // long.
+        // The stamp here is a dummy of the right length, so that a new revision does not change the plan. What is
+        // written has the actual revision.
         let stamp = (shape.version_key != VersionKey::Off).then(|| Revision(ObjectId([0; 20])).to_string());
         let text = self.rules_text(tree)?;
         let last = last.filter(|last| last.rules_text == text);
@@ -114,7 +116,7 @@ impl Planner {
             matches,
             entries,
         };
-        let (plan, last) = match self.followed(tree, last)? {
+        let (plan, last) = match self.incremental(tree, last)? {
             Some((plan, matches, entries)) => (plan, next(matches, entries)),
             None => {
                 let (plan, matches, entries) = self.whole(tree, &rules, options.clone())?;
@@ -131,20 +133,21 @@ impl Planner {
         Ok((desired, last))
     }
 
-    /// The plan for a tree, stamped with a text, unless policies refuse it. Blocking.
+    /// Computes the plan for a tree, stamped with `stamp`; fails if the plan is refused. Blocking.
     pub fn plan(&self, tree: &dyn Tree, stamp: Option<String>) -> Result<Plan, Error> {
         let rules = self.rules_of(self.rules_text(tree)?.as_deref())?;
         let (plan, ..) = self.whole(tree, &rules, self.plan_options(stamp))?;
         self.accepted(plan)
     }
 
-    /// What plans of these objects have in common. Values are kept in a file for the next process, unless that would be in
-    /// the memory that plans are limited for.
+    /// The value cache for plans of these objects. It has a file, unless memory is limited and the mirror is on a file
+    /// system in memory, where the file would count against the same limit.
     pub fn known_values(&self, objects: &Objects) -> KnownValues {
         let file = objects.values_file();
-        match self.options.most_bytes.is_some() && fsx::is_in_memory(&file) {
-            true => KnownValues::default(),
-            false => KnownValues::with_file(file),
+        if self.options.most_bytes.is_some() && fsx::is_in_memory(&file) {
+            KnownValues::default()
+        } else {
+            KnownValues::with_file(file)
         }
     }
 
@@ -158,8 +161,9 @@ impl Planner {
         }
     }
 
-    /// The plan that comes of what changed since the last one, if that decides it.
-    fn followed(
+    /// The plan computed from the last one and the changes since. `None` if the whole tree has to be listed: there is
+    /// no last plan, the changes are not available or do not determine the result, or the plan would be refused.
+    fn incremental(
         &self,
         tree: &dyn Tree,
         last: Option<LastPlan>,
@@ -176,7 +180,7 @@ impl Planner {
         Ok(plan.refused.is_empty().then_some((plan, matches, entries)))
     }
 
-    /// The plan of a whole tree, with what it matched, and how many entries were listed.
+    /// The plan computed from the whole tree, with its matches and the number of entries listed.
     fn whole(
         &self,
         tree: &dyn Tree,
@@ -190,13 +194,14 @@ impl Planner {
         Ok((matches.plan(contents.as_mut())?, matches, entries))
     }
 
+    /// Prints the plan's warnings and returns it; fails if it is refused.
     fn accepted(&self, plan: Plan) -> Result<Plan, Error> {
         let plan = plan.accepted()?;
         plan.noted.iter().for_each(|finding: &Finding| (self.options.warn)(finding));
         Ok(plan)
     }
 
-    /// The rules of a tree: those given, or those of this text.
+    /// The rules: those given, or those parsed from `text`.
     fn rules_of(&self, text: Option<&str>) -> Result<Arc<RuleSet>, Error> {
         match (&self.rules, text) {
             (Rules::InTree(path), Some(text)) => Ok(Arc::new(self.options.read(path, text)?)),
@@ -205,7 +210,7 @@ impl Planner {
         }
     }
 
-    /// The text of the rules that a tree has, if they are in it.
+    /// The text of the rules in the tree; `None` if the rules are not in the tree.
     fn rules_text(&self, tree: &dyn Tree) -> Result<Option<String>, Error> {
         let Rules::InTree(path) = &self.rules else { return Ok(None) };
         let unusable = |why: String| Error::Rules { path: path.clone(), why };
@@ -219,22 +224,22 @@ impl Planner {
     }
 }
 
-/// A plan that was accepted, with what it was made of.
+/// The state of an accepted plan that the next one starts from.
 #[derive(Debug)]
 pub struct LastPlan {
     revision: Revision,
-    /// Where the rules are in the tree.
+    /// The text of the rules, if they are in the tree.
     rules_text: Option<String>,
     rules: Arc<RuleSet>,
     matches: Matches,
-    /// Files, links and others that were listed.
+    /// Number of tree entries that were listed.
     entries: usize,
 }
 
 /// Why there is no desired state.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The rules' file in the tree.
+    /// The rules' file in the tree is not usable.
     #[error("invalid value {path:?} for --rules-in-tree: {why}")]
     Rules {
         /// Its path.
@@ -242,42 +247,42 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-    /// There is no such file.
+    /// The tree has no such file.
     #[error("invalid value {path:?} for --rules-in-tree: the tree has no such file")]
     NoRules {
         /// Its path.
         path: String,
     },
-    /// The rules are a file of a source that does not say where its ref is.
+    /// The rules are in a source that did not answer where its ref is.
     #[error("the rules are in the tree, and {0}")]
     RulesHeld(String),
-    /// The rules' text.
+    /// The rules are not valid.
     #[error(transparent)]
     Text(#[from] RulesError),
-    /// A directory.
+    /// A directory cannot be read.
     #[error(transparent)]
     Directory(#[from] std::io::Error),
-    /// A mirror.
+    /// The mirror failed.
     #[error(transparent)]
     Mirror(#[from] mirror::Error),
-    /// A mirror's objects.
+    /// A blob of the mirror cannot be read.
     #[error(transparent)]
     Blob(#[from] BlobError),
-    /// A file that rules name.
+    /// A file that a rule matches cannot be read.
     #[error(transparent)]
     File(#[from] configmap::ReadFailed),
-    /// What policies refuse.
+    /// The plan is refused.
     #[error(transparent)]
     Refused(#[from] Refused),
 }
 
 impl Error {
-    /// Whether rules are wrong, and not what they are applied to.
+    /// Returns true if the rules are wrong, and not the tree they are applied to.
     pub fn is_in_rules(&self) -> bool {
         matches!(self, Self::Rules { .. } | Self::NoRules { .. } | Self::Text(_))
     }
 
-    /// Whether it may pass by itself.
+    /// Returns true if a later attempt may succeed without a change.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::RulesHeld(_) => true,
@@ -286,7 +291,7 @@ impl Error {
         }
     }
 
-    /// What an operator can do, a line each.
+    /// Hints for the operator, one line each.
     pub fn hints(&self) -> Vec<String> {
         match self {
             Self::Text(error) => error.hints(),

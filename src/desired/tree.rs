@@ -1,4 +1,4 @@
-//! Trees of files that rules read: a directory, or a revision of a mirror.
+//! Trees that rules are applied to: a directory, or a revision in a mirror. Lists their entries and reads their files.
 
 use std::ffi::OsStr;
 use std::io::Read as _;
@@ -16,27 +16,23 @@ use crate::payload::{BlobError, BlobReader, BlobSource};
 use crate::revision::{ObjectId, Revision};
 use crate::threads::on_threads;
 
-/// The most bytes that are read of one file, 64 MiB. A ConfigMap holds 1 MiB at most, compressed or not.
+/// Largest file that is read, in bytes. A ConfigMap holds at most 1 MiB, compressed or not.
 const FILE_MAX: u64 = 64 << 20;
 
-/// A tree, listed, and the contents of its files.
+/// The entries of a tree, and a reader for its files.
 pub type Listing<'t> = (configmap::Tree, Box<dyn Contents + 't>);
 
-/// What differs from another tree, and the contents of its files.
+/// The differences to another tree, and a reader for the files of this one.
 pub type Changes<'t> = (Vec<Change>, Box<dyn Contents + 't>);
 
-/// The files of one revision, wherever they are.
+/// The files of one revision.
 pub trait Tree {
-    /// Files and links. Directories are read for which `enter` says so, by their path from the top.
-    ///
-    /// # Errors
-    /// What cannot be read ends it: an absent file would look like a deletion.
+    /// Lists the entries of the top and of all directories that `enter` returns true for; it is called with the path
+    /// from the top. Fails if anything cannot be read: a missing file would look like a deletion.
     fn list(&self, enter: &dyn Fn(&[u8]) -> bool) -> Result<Listing<'_>, Error>;
 
-    /// What differs from another revision's tree, below the same directories. Nothing where this one is to be listed.
-    ///
-    /// # Errors
-    /// As those of [`Self::list`].
+    /// Lists what differs from another revision's tree, in the same directories. `None` if the differences are not
+    /// available and the tree has to be listed. Fails as [`Self::list`] does.
     fn changes(
         &self,
         _since: Revision,
@@ -46,14 +42,14 @@ pub trait Tree {
     }
 }
 
-/// Lists what patterns can match, and what links of it may lead to.
+/// Lists the directories that the patterns reach; the whole tree if there is any symbolic link in them.
 pub(super) fn reached<'t>(tree: &'t dyn Tree, patterns: &Patterns) -> Result<Listing<'t>, Error> {
     let pruned = tree.list(&|path| patterns.reach_below(path))?;
-    // A link may lead to where nothing was read.
+    // The link's target may be in a directory that was not listed.
     if pruned.0.has_links() { tree.list(&|_| true) } else { Ok(pruned) }
 }
 
-/// Lists the directories on the way to a path, or everything if it may be reached through a link, which may lead anywhere.
+/// Lists the parent directories of a path; the whole tree if the path may be reached through a link.
 pub(super) fn on_the_way_to<'t>(tree: &'t dyn Tree, path: &[u8]) -> Result<Listing<'t>, Error> {
     let on_the_way =
         |directory: &[u8]| path.strip_prefix(directory).is_some_and(|rest| rest.starts_with(b"/"));
@@ -61,12 +57,12 @@ pub(super) fn on_the_way_to<'t>(tree: &'t dyn Tree, path: &[u8]) -> Result<Listi
     if pruned.0.is_file(path) || !pruned.0.has_links() { Ok(pruned) } else { tree.list(&|_| true) }
 }
 
-/// A file that a rule names is no value of a ConfigMap, whatever is done to it.
+/// A file is too large for a ConfigMap, even if compressed.
 #[derive(Debug, thiserror::Error)]
 #[error("it has {} bytes, and no more than {FILE_MAX} of a file are read for a ConfigMap", .0)]
 struct TooLarge(u64);
 
-/// A directory. `.git` in it is no part of the tree.
+/// A directory on disk. Entries named `.git` are not part of the tree.
 #[derive(Debug)]
 pub struct Directory<'d>(pub &'d Path);
 
@@ -80,7 +76,7 @@ impl Tree for Directory<'_> {
                 let entry = entry?;
                 let name = entry.file_name();
                 if name == ".git" {
-                    continue; // git's own, and no commit can hold one: a directory, or the file that a submodule has
+                    continue; // a repository's directory or a submodule's file; no commit can contain this name
                 }
                 let mut path = parent.clone();
                 if !path.is_empty() {
@@ -107,6 +103,7 @@ impl Tree for Directory<'_> {
     }
 }
 
+/// Reads the files of a directory by their index.
 struct Files(Vec<PathBuf>);
 
 impl Contents for Files {
@@ -122,7 +119,7 @@ impl Contents for Files {
     }
 }
 
-/// A revision that a mirror holds.
+/// A revision in a mirror.
 pub struct Commit<'m> {
     objects: &'m Objects,
     revision: Revision,
@@ -131,7 +128,7 @@ pub struct Commit<'m> {
 }
 
 impl<'m> Commit<'m> {
-    /// The tree of a revision. No pack of the mirror is removed while it lives. What is known is not read again.
+    /// The tree of a revision. The mirror removes no pack while this exists. Values in `known` are not made again.
     pub fn new(objects: &'m Objects, revision: Revision, known: &'m KnownValues) -> Self {
         known.forget_dropped();
         Self { objects, revision, blobs: objects.blobs(), known }
@@ -168,13 +165,14 @@ impl Commit<'_> {
     }
 }
 
+/// Reads the files of a commit from the mirror's blobs.
 struct Blobs<'b> {
     source: &'b dyn BlobSource,
     known: &'b KnownValues,
 }
 
-/// The blob that a file is.
-fn blob(file: FileRef) -> Result<ObjectId, Failure> {
+/// The object id of a file in a mirror.
+fn blob_id(file: FileRef) -> Result<ObjectId, Failure> {
     match file {
         FileRef::Blob(id) => Ok(id),
         FileRef::Index(_) => Err("a mirror has no files by number".into()),
@@ -183,19 +181,20 @@ fn blob(file: FileRef) -> Result<ObjectId, Failure> {
 
 impl Contents for Blobs<'_> {
     fn read(&mut self, file: FileRef) -> Result<Vec<u8>, Failure> {
-        let (mut reader, id) = (self.source.reader()?, blob(file)?);
-        let size = size(&mut *reader, &id)?;
+        let mut reader = self.source.reader()?;
+        let id = blob_id(file)?;
+        let size = checked_size(&mut *reader, &id)?;
         read(&mut *reader, &id, size)
     }
 
-    /// On as many threads as there are processors: inflating and compressing is all there is to it.
+    /// Makes the values on several threads, because inflating and compressing is CPU-bound.
     fn values(&mut self, wanted: &[Source], room: u64) -> Result<Vec<Arc<Value>>, Unmade> {
-        let key = |(at, source): (usize, &Source)| match blob(source.file) {
+        let key = |(at, source): (usize, &Source)| match blob_id(source.file) {
             Ok(id) => Ok((id, source.compress)),
             Err(error) => Err(Unmade::Unread { at, error }),
         };
         let keys = wanted.iter().enumerate().map(key).collect::<Result<Vec<Key>, _>>()?;
-        let _found = self.known.read_file(keys.iter().copied(), room); // known while they are held
+        let _found = self.known.read_file(keys.iter().copied(), room); // keeps the values in `known`
         let ids: Vec<ObjectId> = keys.iter().map(|(id, _)| *id).collect();
         let order = self.source.order(&ids);
         let work = Work {
@@ -210,52 +209,56 @@ impl Contents for Blobs<'_> {
             made: wanted.iter().map(|_| OnceLock::new()).collect(),
         };
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-        on_threads(processors.clamp(1, 8).min(wanted.len() / OF_THREAD + 1), || work.run());
+        on_threads(processors.clamp(1, 8).min(wanted.len() / VALUES_PER_THREAD + 1), || work.run());
         if work.held.into_inner() > room {
             return Err(Unmade::TooMuch);
         }
         if let Some((at, error)) = work.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(Unmade::Unread { at, error });
         }
-        #[expect(clippy::expect_used, reason = "every thread went on until none was left, and none failed")]
+        #[expect(clippy::expect_used, reason = "threads stop early only after a failure or without room")]
         let made = work.made.into_iter().map(|value| value.into_inner().expect("it was made")).collect();
         Ok(made)
     }
 
     fn keep(&mut self, bytes: u64, all: &mut dyn Iterator<Item = (Source, &Value)>) {
-        let keyed = |(source, value): (Source, _)| Some(((blob(source.file).ok()?, source.compress), value));
+        let keyed =
+            |(source, value): (Source, _)| Some(((blob_id(source.file).ok()?, source.compress), value));
         self.known.write_file(bytes, all.filter_map(keyed));
     }
 }
 
-/// Values that are worth another thread.
-const OF_THREAD: usize = 16;
+/// How many values justify another thread.
+const VALUES_PER_THREAD: usize = 16;
 
-/// Values of larger files than so many bytes are made by one thread at a time: such a file is in memory more than once for a
+/// Files of more bytes than this are processed by one thread at a time: such a file is in memory more than once for a
 /// moment.
 const LARGE: u64 = 1 << 20;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Values to be made, by several threads.
+/// The values to make, shared by the threads that make them.
 struct Work<'w> {
     blobs: &'w Blobs<'w>,
     keys: &'w [Key],
-    /// Places in `keys`, as they cost the least to read.
+    /// Indices into `keys`, in the order in which the blobs are cheapest to read.
     order: &'w [u32],
-    /// Place in `order`.
+    /// The next index into `order`.
     next: AtomicUsize,
-    /// Bytes of the values that were made.
+    /// Bytes of the values made so far.
     held: AtomicU64,
+    /// Most bytes of values.
     room: u64,
-    /// Of those that cannot be read, the first one that was asked for.
+    /// The failure with the lowest index into `keys`, and that index.
     failed: Mutex<Option<(usize, Failure)>>,
+    /// Locked while a large file is processed.
     large: Mutex<()>,
+    /// The results, indexed like `keys`.
     made: Vec<OnceLock<Arc<Value>>>,
 }
 
 impl Work<'_> {
-    /// Makes values until none is left, or there is no room.
+    /// Makes values until none are left or there is no room. Goes on after a failure, to find the first one.
     fn run(&self) {
         let mut reader = None;
         while let Some(at) = self.order.get(self.next.fetch_add(1, Ordering::Relaxed)) {
@@ -286,10 +289,10 @@ impl Work<'_> {
             Some(reader) => reader,
             None => reader.insert(self.blobs.source.reader()?),
         };
-        let size = size(&mut **reader, &id)?;
-        let _alone = (size > LARGE).then(|| self.large.lock()); // until it counts as held
+        let size = checked_size(&mut **reader, &id)?;
+        let _alone = (size > LARGE).then(|| self.large.lock()); // until the value is counted in `held`
         if self.is_full() {
-            return Ok(()); // of another large one
+            return Ok(()); // another thread's large value used the room up
         }
         let value = Arc::new(Value::new(read(&mut **reader, &id, size)?, compress));
         self.blobs.known.made(key, &value);
@@ -299,19 +302,19 @@ impl Work<'_> {
 
     fn keep(&self, at: usize, value: Arc<Value>) {
         self.held.fetch_add(value.bytes().len() as u64, Ordering::Relaxed);
-        let _ = self.made[at].set(value); // each place is one thread's
+        let _ = self.made[at].set(value); // never set before: only one thread gets each index
     }
 }
 
-/// Bytes of a blob that may be read.
-fn size(reader: &mut dyn BlobReader, id: &ObjectId) -> Result<u64, Failure> {
+/// A blob's size in bytes; fails if it exceeds [`FILE_MAX`].
+fn checked_size(reader: &mut dyn BlobReader, id: &ObjectId) -> Result<u64, Failure> {
     match reader.size(id)? {
         size if size > FILE_MAX => Err(TooLarge(size).into()),
         size => Ok(size),
     }
 }
 
-/// The whole content of a blob of this size.
+/// Reads the whole content of a blob of `size` bytes.
 fn read(reader: &mut dyn BlobReader, id: &ObjectId, size: u64) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::with_capacity(size as usize);
     let copied: Result<(), BlobError> = reader.read(id, &mut |part| {

@@ -1,23 +1,24 @@
-//! Who holds an flock, as far as the kernel lets us see it: processes of our pid namespace, and of our user unless we
-//! are root.
+//! Which processes hold an flock on an inode, as far as the kernel shows it: processes in our pid namespace and, unless
+//! we are root, of our user.
 //!
-//! A lock belongs to an open file, not to a process: `flock -s 9` in a shell takes it and is gone, and the shell holds
-//! it. `/proc/locks` names who took it. So the open files of living processes are asked: `/proc/PID/fdinfo/N` has the
-//! locks of each. Where that may not be read, the process that took the lock is named if it still lives.
+//! An flock belongs to an open file description, not to a process: `flock -s 9` in a shell takes the lock and exits,
+//! and the shell still holds it. `/proc/locks` only names the process that took the lock. Therefore the open files of
+//! all live processes are inspected: `/proc/PID/fdinfo/N` lists the locks of each. If a process's files may not be
+//! read, it is reported only if it took the lock itself.
 
 use serde::{Deserialize, Serialize};
 
-/// A living process that holds a lock.
+/// A live process that holds a lock.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Holder {
-    /// Its number in our pid namespace.
+    /// Process id in our pid namespace.
     pub pid: u32,
-    /// The name it gave itself, as it gave it: escape it before it is shown.
+    /// The command name (`/proc/PID/comm`), which the process chooses itself: escape it before printing.
     pub command: Option<String>,
 }
 
-/// The living processes that hold an flock on this inode, by number.
+/// Returns the live processes that hold an flock on this inode, sorted by pid.
 pub fn lock_holders(dev: u64, ino: u64) -> Vec<Holder> {
     let wanted = format!("{:02x}:{:02x}:{ino}", rustix::fs::major(dev), rustix::fs::minor(dev));
     let locks = fs_err::read_to_string("/proc/locks").unwrap_or_default();
@@ -30,30 +31,30 @@ pub fn lock_holders(dev: u64, ino: u64) -> Vec<Holder> {
     found.into_iter().filter_map(|pid| Some(Holder { pid, command: Some(command_of(pid)?) })).collect()
 }
 
-/// Who took the flock that a line of /proc/locks is about, if it is on that inode: `1: FLOCK ADVISORY READ 4711
-/// 08:01:12345 0 EOF`, device in hexadecimal. Waiting ones (`->`) hold nothing.
+/// Returns the pid of the process that took an flock on the inode `wanted`, from a line of `/proc/locks`: `1: FLOCK
+/// ADVISORY READ 4711 08:01:12345 0 EOF`, device in hexadecimal. A waiting request (`->`) is not a holder.
 fn taker(line: &str, wanted: &str) -> Option<u32> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [_, "FLOCK", _, _, pid, inode, ..] = fields[..] else { return None };
     (inode == wanted).then(|| pid.parse().ok()).flatten().filter(|pid| *pid > 0)
 }
 
-/// Whether an open file of the process has an flock on that inode; none: that may not be read.
+/// Returns whether an open file of the process holds an flock on that inode. `None` if its files may not be read.
 fn has_locked(pid: u32, wanted: &str) -> Option<bool> {
     let files = fs_err::read_dir(format!("/proc/{pid}/fdinfo")).ok()?;
-    let mut unread = false;
+    let mut denied = false;
     for file in files {
         match file.and_then(|file| fs_err::read_to_string(file.path())) {
             Ok(text) if text.lines().any(|line| locks(line, wanted)) => return Some(true),
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => unread = true,
-            Ok(_) | Err(_) => {} // closed meanwhile
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => denied = true,
+            Ok(_) | Err(_) => {} // other locks, or the file was closed meanwhile
         }
     }
-    (!unread).then_some(false)
+    (!denied).then_some(false)
 }
 
 fn locks(line: &str, wanted: &str) -> bool {
-    // The process number there is that of the taker, and 0 where it is in another pid namespace.
+    // The pid in this line is that of the process that took the lock, or 0 if it is in another pid namespace.
     line.strip_prefix("lock:").is_some_and(|lock| {
         let fields: Vec<&str> = lock.split_whitespace().collect();
         matches!(fields[..], [_, "FLOCK", _, _, _, inode, ..] if inode == wanted)

@@ -1,9 +1,10 @@
-//! File system steps that every part of the root is made of: exclusive creation, durable small files, fsync of
-//! directories, the symlink swap, locks, free space, and (in [`walk`]) removal of a tree by handle.
+//! File system primitives: exclusive creation, atomic replacement of small files, fsync of directories, renames that
+//! refuse to overwrite, flock, free space and, in [`walk`], removal of a tree by handle.
 //!
-//! Promises: every step works below a directory handle with one-component names, so that no path is resolved twice and
-//! no link is followed on the way; nothing is opened without `O_CLOEXEC`; nothing existing is written into.
-//! Does not do: paths for messages. Callers know what they were about and say it; errors here are plain `io::Error`.
+//! Functions work below a directory handle with one-component names, so no path is resolved twice and no symlink is
+//! followed on the way ([`open_beneath`] takes a path and has the kernel enforce the same). Everything is opened with
+//! `O_CLOEXEC`, and no existing file is written into. Errors are plain `io::Error` without a path; callers add the
+//! path and what they were doing.
 
 #[cfg(feature = "program")]
 mod holders;
@@ -26,7 +27,7 @@ use rustix::path::Arg;
 #[cfg(feature = "program")]
 pub use {holders::Holder, holders::lock_holders, tmpfs::is_in_memory};
 
-/// Whether an error of the kernel's stays until an operator acts: no room, no right, a file system that cannot.
+/// Returns true if retrying cannot help until an operator acts: no space, no permission, or a limit of the file system.
 pub fn needs_operator(kind: io::ErrorKind) -> bool {
     use io::ErrorKind as Kind;
     matches!(
@@ -39,26 +40,25 @@ pub fn needs_operator(kind: io::ErrorKind) -> bool {
     )
 }
 
-/// How each of our directories is opened: for reading (so that it can be listed, locked and synced), never through a
-/// link in the last component.
+/// Flags for opening a directory: for reading (so that it can be listed, locked and synced), never through a symlink in
+/// the last component.
 pub const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Opens the directory `name` in `at`; a symbolic link there is an error (`ELOOP` or `ENOTDIR`), not a way out.
+/// Opens the directory `name` in `at`. A symlink there is an error (`ELOOP` or `ENOTDIR`) and is not followed.
 pub fn open_dir(at: impl AsFd, name: impl Arg) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(at, name, DIRECTORY, Mode::empty())?)
 }
 
-/// Opens the directory at a relative path beneath `top`, following no link on the way. Where `openat2` is missing
-/// (Linux before 5.6) or forbidden (an old seccomp profile answers EPERM), component by component, which is the same
-/// and slower.
+/// Opens the directory at a relative path beneath `top`, following no symlink. If `openat2` is missing (Linux before
+/// 5.6) or forbidden (an old seccomp profile returns EPERM), each component is opened in turn, which is slower.
 pub fn open_beneath(top: impl AsFd, path: impl AsRef<OsStr>) -> io::Result<OwnedFd> {
     let top = top.as_fd();
     let path = path.as_ref();
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     loop {
         match rustix::fs::openat2(top, path, DIRECTORY, Mode::empty(), resolve) {
-            Err(Errno::AGAIN | Errno::INTR) => {} // a rename elsewhere made the kernel unsure (openat2(2))
+            Err(Errno::AGAIN | Errno::INTR) => {} // the kernel could not rule out a race with a rename (openat2(2))
             Err(Errno::NOSYS | Errno::PERM) => break,
             opened => return Ok(opened?),
         }
@@ -71,13 +71,12 @@ pub fn open_beneath(top: impl AsFd, path: impl AsRef<OsStr>) -> io::Result<Owned
     Ok(dir)
 }
 
-/// Opens a directory by its path, links followed: for the way to the root only.
+/// Opens a directory by path, following symlinks. Only for paths that the operator gave, such as the root.
 pub fn open_dir_at_path(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty())?)
 }
 
-/// Makes the directory `name` in `at` with exactly `mode`, whatever the umask, and opens it. `EEXIST` if anything is
-/// there.
+/// Creates the directory `name` in `at` with exactly `mode`, whatever the umask, and opens it. `EEXIST` if it exists.
 pub fn make_dir(at: impl AsFd, name: impl Arg + Copy, mode: u32) -> io::Result<OwnedFd> {
     rustix::fs::mkdirat(at.as_fd(), name, Mode::from_raw_mode(mode))?;
     let dir = open_dir(at, name)?;
@@ -85,7 +84,7 @@ pub fn make_dir(at: impl AsFd, name: impl Arg + Copy, mode: u32) -> io::Result<O
     Ok(dir)
 }
 
-/// Opens the directory `name` in `at`, making it with exactly `mode` where it is absent.
+/// Opens the directory `name` in `at`, creating it with exactly `mode` if it is missing.
 pub fn ensure_dir(at: impl AsFd, name: impl Arg + Copy, mode: u32) -> io::Result<OwnedFd> {
     match make_dir(at.as_fd(), name, mode) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => open_dir(at, name),
@@ -93,8 +92,7 @@ pub fn ensure_dir(at: impl AsFd, name: impl Arg + Copy, mode: u32) -> io::Result
     }
 }
 
-/// Creates the file `name` in `at` for writing, with exactly `mode`; `EEXIST` if anything, a dangling link included, is
-/// there.
+/// Creates the file `name` in `at` for writing, with exactly `mode`. `EEXIST` if it exists, even as a dangling symlink.
 pub fn create_new(at: impl AsFd, name: impl Arg, mode: u32) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::openat(at, name, flags, Mode::from_raw_mode(mode))?);
@@ -102,8 +100,8 @@ pub fn create_new(at: impl AsFd, name: impl Arg, mode: u32) -> io::Result<File> 
     Ok(file)
 }
 
-/// Sets the permission bits where the umask (or a default ACL) left others; nothing is called where they are right.
-/// A setgid bit that a new directory inherited stays: it is how a volume's `fsGroup` reaches the files in it.
+/// Sets the permission bits if the umask (or a default ACL) changed them; makes no call if they are right already. A
+/// setgid bit that a new directory inherited is kept: it is how a volume's `fsGroup` reaches the files in it.
 pub fn set_mode(fd: impl AsFd, mode: u32) -> io::Result<()> {
     let found = rustix::fs::fstat(fd.as_fd())?.st_mode;
     if found & 0o777 != mode {
@@ -112,20 +110,20 @@ pub fn set_mode(fd: impl AsFd, mode: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// What a power cut may leave of a small file that was replaced.
+/// What a power cut may leave of a small file that is being replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flush {
-    /// The old bytes or the new ones: the file is synced before its rename. The rename itself reaches the disk with
-    /// the next sync of a directory (ext4 and xfs write their journals in order).
+    /// The old bytes or the new ones: the file is synced before the rename. The rename itself reaches the disk with the
+    /// next sync of a directory (ext4 and xfs write their journals in order).
     Content,
-    /// The old bytes, the new ones or none: nothing is synced.
+    /// The old bytes, the new ones or an empty file: nothing is synced.
     Lazy,
 }
 
-/// What the temporary names of [`replace_file`] begin with; a sweep of a directory may remove what does.
+/// Prefix of the temporary names of [`replace_file`]. Left-over names with it may be removed.
 pub const TMP_PREFIX: &str = "tmp-";
 
-/// Replaces the file `name` in `at` by one rename, so that readers see the old bytes or the new ones.
+/// Replaces the file `name` in `at` with one rename, so that readers see either the old bytes or the new ones.
 pub fn replace_file(at: impl AsFd, name: &str, bytes: &[u8], mode: u32, flush: Flush) -> io::Result<()> {
     let at = at.as_fd();
     let (tmp, mut file) = create_tmp(at, name, mode)?;
@@ -141,11 +139,11 @@ pub fn replace_file(at: impl AsFd, name: &str, bytes: &[u8], mode: u32, flush: F
     Ok(())
 }
 
-/// Numbers temporary names within this process; together with `O_EXCL` that is enough, also where every process is pid
-/// 1.
+/// Numbers temporary names within this process. `O_EXCL` covers the rest: in containers every process may be pid 1,
+/// so the pid alone does not make a name unique.
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
-/// A name that was not used in this process before.
+/// Returns a name with this prefix that this process has not used before.
 pub fn unique(prefix: &str) -> String {
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
     format!("{prefix}{}-{serial}", rustix::process::getpid().as_raw_nonzero())
@@ -155,16 +153,16 @@ fn create_tmp(at: BorrowedFd<'_>, name: &str, mode: u32) -> io::Result<(String, 
     loop {
         let tmp = unique(&format!("{TMP_PREFIX}{name}-"));
         match create_new(at, tmp.as_str(), mode) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {} // of a process that was killed
-            other => return other.map(|file| (tmp, file)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {} // left by a process that was killed
+            created => return created.map(|file| (tmp, file)),
         }
     }
 }
 
-/// Reads the regular file `name` in `at`, at most `limit` bytes of it; `None` where there is none, `InvalidData` where
-/// there is something else.
+/// Reads at most `limit` bytes of the regular file `name` in `at`. `None` if the name is missing; `InvalidData` if it
+/// is not a regular file.
 pub fn read_file(at: impl AsFd, name: impl Arg, limit: u64) -> io::Result<Option<Vec<u8>>> {
-    // NONBLOCK: a FIFO planted under the name must not stop us.
+    // O_NONBLOCK: opening a FIFO that somebody put there must not block.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(at, name, flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
@@ -183,18 +181,18 @@ fn irregular() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "not a regular file")
 }
 
-/// fsync of a directory: makes the names in it durable.
+/// Syncs a directory (fsync), which makes the names in it durable.
 pub fn sync_dir(dir: impl AsFd) -> io::Result<()> {
     Ok(retry_on_intr(|| rustix::fs::fsync(dir.as_fd()))?)
 }
 
-/// syncfs: writes back the whole file system that `fd` is on. Since Linux 5.8 it reports write-back errors that
-/// happened after `fd` was opened, once: what was written in between must be treated as lost, not synced again.
+/// Writes back the whole file system that `fd` is on (syncfs). Since Linux 5.8 it reports a write-back error that
+/// happened after `fd` was opened, once: after an error the data must be treated as lost, not synced again.
 pub fn sync_fs(fd: impl AsFd) -> io::Result<()> {
     Ok(retry_on_intr(|| rustix::fs::syncfs(fd.as_fd()))?)
 }
 
-/// What is under a name, the link itself where it is one; `None` where nothing is.
+/// Returns the metadata of a name, not following a symlink. `None` if it does not exist.
 pub fn stat(at: impl AsFd, name: impl Arg) -> io::Result<Option<Stat>> {
     match rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => Ok(None),
@@ -202,29 +200,29 @@ pub fn stat(at: impl AsFd, name: impl Arg) -> io::Result<Option<Stat>> {
     }
 }
 
-/// The type in a stat's mode.
+/// The file type in a stat result.
 pub fn file_type(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// Device and inode: the same for two handles of one directory, and for nothing else that lives at the same time.
+/// Returns device and inode number, which identify an open file or directory as long as it exists.
 pub fn identity(fd: impl AsFd) -> io::Result<(u64, u64)> {
     let stat = rustix::fs::fstat(fd)?;
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// What stands under a name when a link is looked for.
+/// The result of [`read_link`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Link {
-    /// Nothing.
+    /// The name does not exist.
     Absent,
-    /// A symbolic link, and its target.
+    /// A symlink with this target.
     To(OsString),
-    /// Something that is not a link.
+    /// Something else, of this type.
     Other(FileType),
 }
 
-/// Looks for a symbolic link.
+/// Reads a symlink.
 pub fn read_link(at: impl AsFd, name: impl Arg + Copy) -> io::Result<Link> {
     match rustix::fs::readlinkat(at.as_fd(), name, Vec::new()) {
         Ok(target) => Ok(Link::To(OsString::from_vec(target.into_bytes()))),
@@ -234,7 +232,7 @@ pub fn read_link(at: impl AsFd, name: impl Arg + Copy) -> io::Result<Link> {
     }
 }
 
-/// Removes a name that is not a directory; one that is gone already is as good.
+/// Removes a name that is not a directory. A missing name is a success.
 pub fn unlink(at: impl AsFd, name: impl Arg) -> io::Result<()> {
     match rustix::fs::unlinkat(at, name, AtFlags::empty()) {
         Err(Errno::NOENT) => Ok(()),
@@ -242,8 +240,8 @@ pub fn unlink(at: impl AsFd, name: impl Arg) -> io::Result<()> {
     }
 }
 
-/// Renames, refusing to replace anything. Where the file system knows no `RENAME_NOREPLACE` (`EINVAL`), a look before
-/// the rename stands in for it: the store's lock keeps our own writers away.
+/// Renames, refusing to replace anything. If the file system does not support `RENAME_NOREPLACE` (`EINVAL`), it
+/// checks the name before the rename instead; the store's lock excludes a race with another treeswap.
 pub fn rename_new(
     from: impl AsFd,
     old: impl Arg + Copy,
@@ -261,7 +259,7 @@ pub fn rename_new(
     }
 }
 
-/// Exchanges two names in one step. False where the file system cannot (`EINVAL`, NFS among them): nothing was done.
+/// Exchanges two names atomically. Returns false, having done nothing, if the file system cannot (`EINVAL`, e.g. NFS).
 pub fn exchange(
     from: impl AsFd,
     old: impl Arg + Copy,
@@ -274,23 +272,24 @@ pub fn exchange(
     }
 }
 
-/// One name in a directory.
+/// A directory entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listed {
     /// The name.
     pub name: CString,
-    /// Its type; `Unknown` on file systems that do not record it.
+    /// Its type. `Unknown` on file systems that do not store types in directories.
     pub kind: FileType,
 }
 
 impl Listed {
-    /// The name as the standard library wants it.
+    /// The name as an `OsStr`.
     pub fn os(&self) -> &OsStr {
         OsStr::from_bytes(self.name.to_bytes())
     }
 }
 
-/// Everything in a directory but `.` and `..`, in no order. For directories whose size is ours: all names are held.
+/// Lists a directory, without `.` and `..`, in no particular order. All names are in memory at once; [`each`] is for
+/// directories that may be huge.
 pub fn list(dir: impl AsFd) -> io::Result<Vec<Listed>> {
     let mut all = Vec::new();
     each(dir, |name, kind| {
@@ -300,12 +299,12 @@ pub fn list(dir: impl AsFd) -> io::Result<Vec<Listed>> {
     Ok(all)
 }
 
-/// Shows every name in a directory but `.` and `..`, with its type, in no order. None is held.
-pub fn each(dir: impl AsFd, mut see: impl FnMut(&CStr, FileType) -> io::Result<()>) -> io::Result<()> {
+/// Calls `visit` for every name in a directory except `.` and `..`, with its type, unsorted. Uses constant memory.
+pub fn each(dir: impl AsFd, mut visit: impl FnMut(&CStr, FileType) -> io::Result<()>) -> io::Result<()> {
     for entry in Dir::read_from(dir)? {
         let entry = entry?;
         if !is_dots(entry.file_name()) {
-            see(entry.file_name(), entry.file_type())?;
+            visit(entry.file_name(), entry.file_type())?;
         }
     }
     Ok(())
@@ -315,30 +314,30 @@ pub(crate) fn is_dots(name: &CStr) -> bool {
     matches!(name.to_bytes(), b"." | b"..")
 }
 
-/// What a try for a lock found.
+/// The result of trying to take a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lock {
-    /// It is ours until the handle (and every copy of it) is closed.
+    /// The lock was taken. It lasts until the handle and every duplicate of it is closed.
     Taken,
-    /// Another holder's lock excludes it.
+    /// A conflicting lock is held on another open file.
     Held,
-    /// Locks do not work here.
+    /// The file system does not support flock.
     Unsupported,
 }
 
-/// Tries for the exclusive flock on what `fd` is open on. It ends with [`unlock`], or when the last copy of the handle
-/// is closed.
+/// Tries to take the exclusive flock, without waiting. It is released by [`unlock`], or when the last duplicate of the
+/// handle is closed.
 pub fn try_lock(fd: impl AsFd) -> io::Result<Lock> {
     flock(fd, FlockOperation::NonBlockingLockExclusive)
 }
 
-/// Tries for a shared flock.
+/// Tries to take a shared flock, without waiting.
 pub fn try_lock_shared(fd: impl AsFd) -> io::Result<Lock> {
     flock(fd, FlockOperation::NonBlockingLockShared)
 }
 
-/// Lets go of a flock at once, for every copy of the handle. Closing does as well, but only with the last copy: a child
-/// that another thread is about to start has one between its fork and its exec.
+/// Releases an flock at once, for every duplicate of the handle. Closing releases it only with the last duplicate,
+/// and a child process that another thread starts has one between its fork and its exec.
 pub fn unlock(fd: impl AsFd) -> io::Result<()> {
     flock(fd, FlockOperation::Unlock).map(drop)
 }
@@ -352,32 +351,32 @@ fn flock(fd: impl AsFd, operation: FlockOperation) -> io::Result<Lock> {
     }
 }
 
-/// What a file system has left for us.
+/// Free space on a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Space {
-    /// Bytes that an unprivileged process may still write.
+    /// Bytes that an unprivileged process may still write. `u64::MAX` if the file system reports no size.
     pub bytes: u64,
-    /// Files that may still be made; `None` where the file system has no such number.
+    /// Number of inodes that may still be created. `None` if the file system reports no such number.
     pub inodes: Option<u64>,
-    /// Bytes that the smallest file with content takes.
+    /// Block size in bytes: what the smallest non-empty file takes.
     pub block: u64,
 }
 
-/// Larger than any block of a local file system. A larger one is what a network file system moves at a time (NFS and
-/// CephFS say a megabyte and more), which has nothing to do with what a small file takes.
+/// The largest block size that a local file system has. Network file systems report their transfer size instead (NFS
+/// and CephFS a megabyte and more), which says nothing about the space a small file takes.
 const LARGEST_BLOCK: u64 = 64 << 10;
-/// What is assumed there.
+/// The block size assumed for such a network file system.
 const USUAL_BLOCK: u64 = 4 << 10;
 
 fn block(fragment: u64) -> u64 {
     if fragment > LARGEST_BLOCK { USUAL_BLOCK } else { fragment.max(1) }
 }
 
-/// Asks for the space left on the file system that `fd` is on.
+/// Returns the free space on the file system that `fd` is on.
 pub fn space(fd: impl AsFd) -> io::Result<Space> {
     let found = rustix::fs::fstatvfs(fd)?;
     Ok(Space {
-        // ramfs and some FUSE file systems have no such numbers.
+        // ramfs and some FUSE file systems report zero blocks in total.
         bytes: if found.f_blocks > 0 { found.f_bavail.saturating_mul(found.f_frsize) } else { u64::MAX },
         inodes: (found.f_files > 0).then_some(found.f_favail),
         block: block(found.f_frsize),

@@ -1,4 +1,4 @@
-//! Whether files are memory.
+//! Detects tmpfs, where file content occupies memory.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use rustix::fs::{FsWord, statfs};
 /// TMPFS_MAGIC of Linux's `linux/magic.h`.
 const TMPFS: FsWord = 0x0102_1994;
 
-/// Whether the file system of this path, or of where it is going to be, is one in memory.
+/// Returns true if the path is on tmpfs. If it does not exist yet, its nearest existing ancestor decides.
 pub fn is_in_memory(path: &Path) -> bool {
-    let known = path.ancestors().find_map(|place| statfs(place).ok());
-    known.is_some_and(|known| known.f_type == TMPFS)
+    let found = path.ancestors().find_map(|ancestor| statfs(ancestor).ok());
+    found.is_some_and(|found| found.f_type == TMPFS)
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Walks a tree of any depth with two descriptors, removing or measuring it.
+//! Removes or measures a directory tree of any depth with two open descriptors.
 //!
-//! Promises: no link is followed and no mount point entered; a directory that was moved away under the walk ends
-//! it instead of leading elsewhere; depth costs memory, never descriptors or stack (the standard
-//! library's `remove_dir_all` holds one descriptor a level and recurses). What cannot be removed is named, and the rest
-//! is removed nevertheless.
+//! No symlink is followed and a removal enters no mount point. If a directory is moved away during the walk, the walk
+//! ends instead of continuing in another tree. Depth costs memory, not descriptors or stack (the standard library's
+//! `remove_dir_all` holds one descriptor per level and recurses). A name that cannot be removed is reported, and the
+//! rest is removed nevertheless.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -15,73 +15,74 @@ use std::path::PathBuf;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-/// How a removal ended.
+/// The result of a removal.
 #[derive(Debug, Default)]
 pub struct Removal {
-    /// Names that were removed.
+    /// Number of names removed.
     pub removed: u64,
-    /// It was asked to stop; the rest is still there.
+    /// True if the caller stopped the removal early; the rest is still there.
     pub stopped: bool,
-    /// The first name that could not be removed, relative to what was to be removed, and why.
+    /// The first path that could not be removed, starting at the name that was to be removed, and the error.
     pub failed: Option<(PathBuf, io::Error)>,
 }
 
 impl Removal {
-    /// Whether nothing is left.
+    /// Returns true if nothing is left.
     pub fn is_complete(&self) -> bool {
         !self.stopped && self.failed.is_none()
     }
 }
 
-/// A directory that is being worked on: its handle is only kept for the deepest one.
+/// A directory on the path from the top to the current one. Only the deepest one is open.
 struct Level {
     name: CString,
-    /// Device and inode, to recognise it on the way back up.
+    /// Device and inode number, to verify that `..` of the child still is this directory.
     identity: (u64, u64),
-    /// Directories in it that are still to be visited.
-    dirs: Names,
-    /// A name in it stays, so it stays.
-    stays: bool,
-    /// How often it was listed: names may appear behind us, but not for ever.
-    rounds: u32,
+    /// Subdirectories still to be visited.
+    dirs: NameStack,
+    /// True if an entry could not be removed, so the directory cannot be either.
+    has_leftovers: bool,
+    /// How often it was listed. Limited by [`LISTINGS_MAX`].
+    listings: u32,
 }
 
-/// Names that wait, one behind the other: a directory may hold a million.
+/// A stack of names in one buffer, NUL-terminated: a directory may hold a million.
 #[derive(Default)]
-struct Names(Vec<u8>);
+struct NameStack(Vec<u8>);
 
-impl Names {
+impl NameStack {
     fn push(&mut self, name: &CStr) {
         self.0.extend_from_slice(name.to_bytes_with_nul());
     }
 
-    /// The last one.
+    /// Removes and returns the last name.
     fn pop(&mut self) -> Option<CString> {
         let end = self.0.len().checked_sub(1)?;
         let start = self.0[..end].iter().rposition(|byte| *byte == 0).map_or(0, |nul| nul + 1);
         let name = CString::from_vec_with_nul(self.0.split_off(start)).ok();
         if self.0.capacity() > 4 * self.0.len() + 4096 {
-            self.0.shrink_to(2 * self.0.len()); // what was read is not held for ever
+            self.0.shrink_to(2 * self.0.len()); // give memory back as the stack empties
         }
         name
     }
 }
 
-/// A directory is listed at most so often: another process may keep filling it.
-const ROUNDS: u32 = 8;
+/// How often a directory is listed at most: another process may keep filling it.
+const LISTINGS_MAX: u32 = 8;
 
-/// Names that are listed before those among them that are no directories are removed.
-const LISTED: usize = 4_096;
+/// How many names are listed before the non-directories among them are removed.
+const BATCH: usize = 4_096;
 
-/// Names between two questions whether to go on.
-const SLICE: u64 = 64;
+/// How many names are removed between two checks for cancellation.
+const CHECK_INTERVAL: u64 = 64;
 
-/// Removes `name` in `at` and everything below it. `go_on` is asked every few dozen names.
+/// Removes `name` in `at` and everything below it. `go_on` is called every few dozen names; `Break` stops the removal.
 pub fn remove(at: impl AsFd, name: impl AsRef<OsStr>, go_on: &mut dyn FnMut() -> ControlFlow<()>) -> Removal {
     remove_by(at, name, go_on, &mut |dir, name| unlink(dir, name))
 }
 
-/// The same; each name that may be no directory's is removed by `unlink`, which ends in [`unlink`].
+/// Like [`remove`], but calls the hook `unlink` for each name that may be a non-directory. The hook must end in
+/// [`unlink`].
 pub fn remove_by(
     at: impl AsFd,
     name: impl AsRef<OsStr>,
@@ -97,7 +98,7 @@ pub fn remove_by(
     remover.done
 }
 
-/// Removes a name in a directory.
+/// A hook that unlinks a name in a directory.
 pub type Unlink<'a> = &'a mut dyn FnMut(BorrowedFd<'_>, &CStr) -> Result<Unlinked, Errno>;
 
 struct Remover<'a> {
@@ -133,14 +134,14 @@ impl Remover<'_> {
                     Ok(dir) => here = dir,
                     Err(error) => {
                         if let Some(level) = levels.last_mut() {
-                            level.stays = true;
+                            level.has_leftovers = true;
                         }
                         self.fail(&levels, &next, error);
                     }
                 }
                 continue;
             }
-            // Empty, as far as we saw: back up and remove it from there.
+            // All known entries are removed: go up to the parent and remove the directory from there.
             let Some(level) = levels.pop() else { return };
             let above = match levels.last() {
                 None => None,
@@ -155,12 +156,12 @@ impl Remover<'_> {
                     let Some(above) = above else { return };
                     here = above;
                 }
-                ControlFlow::Break(()) => {} // listed again: names appeared in it
+                ControlFlow::Break(()) => {} // new names appeared in it, and it was listed again
             }
         }
     }
 
-    /// Opens a directory, removes what is no directory in it and notes the directories.
+    /// Opens a directory, pushes it onto `levels`, removes its non-directories and collects its subdirectories.
     fn enter(
         &mut self,
         at: BorrowedFd<'_>,
@@ -171,29 +172,30 @@ impl Remover<'_> {
         let dir = open_for_removal(at, &name)?;
         let stat = rustix::fs::fstat(&dir)?;
         if stat.st_dev != device {
-            return Err(Errno::XDEV); // a mount point: what is mounted there is not ours
+            return Err(Errno::XDEV); // a mount point: the mounted file system is not ours to delete
         }
         levels.push(Level {
             name,
             identity: (stat.st_dev, stat.st_ino),
-            dirs: Names::default(),
-            stays: false,
-            rounds: 0,
+            dirs: NameStack::default(),
+            has_leftovers: false,
+            listings: 0,
         });
         self.sweep(dir.as_fd(), levels);
         Ok(dir)
     }
 
-    /// Unlinks every name of the deepest level that is no directory.
+    /// Unlinks every non-directory in the deepest level and collects its subdirectories.
     fn sweep(&mut self, dir: BorrowedFd<'_>, levels: &mut [Level]) {
-        let mut dirs = Names::default();
-        let mut files = Names::default();
-        // A slice of names at a time: what is listed and what is removed do not get into each other's way there.
+        let mut dirs = NameStack::default();
+        let mut files = NameStack::default();
+        // Listing and unlinking alternate in slices, so that unlink does not disturb readdir within a slice and not all
+        // names are held in memory.
         let listed = Dir::read_from(dir).and_then(|mut listed| {
             loop {
-                let slice = listed.by_ref().take(LISTED);
+                let batch = listed.by_ref().take(BATCH);
                 let mut ended = true;
-                for entry in slice {
+                for entry in batch {
                     let entry = entry?;
                     ended = false;
                     match entry.file_type() {
@@ -222,11 +224,11 @@ impl Remover<'_> {
         }
         if let Some(level) = levels.last_mut() {
             level.dirs = dirs;
-            level.rounds += 1;
+            level.listings += 1;
         }
     }
 
-    /// Removes a directory that was emptied; `Break` if it turned out not to be empty and is back on the stack.
+    /// Removes a directory that was emptied. `Break` if it was not empty after all and is back on `levels`.
     fn leave(
         &mut self,
         parent: BorrowedFd<'_>,
@@ -234,22 +236,22 @@ impl Remover<'_> {
         level: Level,
         levels: &mut Vec<Level>,
     ) -> ControlFlow<()> {
-        if level.stays {
+        if level.has_leftovers {
             if let Some(parent) = levels.last_mut() {
-                parent.stays = true;
+                parent.has_leftovers = true;
             }
             return ControlFlow::Continue(());
         }
-        match writable(parent, || rustix::fs::unlinkat(parent, &level.name, AtFlags::REMOVEDIR)) {
+        match with_write_access(parent, || rustix::fs::unlinkat(parent, &level.name, AtFlags::REMOVEDIR)) {
             Ok(()) | Err(Errno::NOENT) => self.done.removed += 1,
-            Err(Errno::NOTEMPTY | Errno::EXIST) if level.rounds < ROUNDS => {
+            Err(Errno::NOTEMPTY | Errno::EXIST) if level.listings < LISTINGS_MAX => {
                 levels.push(level);
                 self.sweep(dir, levels);
                 return ControlFlow::Break(());
             }
             Err(error) => {
                 if let Some(parent) = levels.last_mut() {
-                    parent.stays = true;
+                    parent.has_leftovers = true;
                 }
                 self.fail(levels, &level.name, error);
             }
@@ -257,9 +259,9 @@ impl Remover<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Asks every few names whether to go on; true when it is to stop.
+    /// Returns true if the removal must stop. Calls `go_on` once every [`CHECK_INTERVAL`] names.
     fn is_cancelled(&mut self) -> bool {
-        if self.done.removed.is_multiple_of(SLICE) && (self.go_on)().is_break() {
+        if self.done.removed.is_multiple_of(CHECK_INTERVAL) && (self.go_on)().is_break() {
             self.done.stopped = true;
         }
         self.done.stopped
@@ -267,7 +269,7 @@ impl Remover<'_> {
 
     fn keep_entry(&mut self, levels: &mut [Level], name: &CString, error: Errno) {
         if let Some(level) = levels.last_mut() {
-            level.stays = true;
+            level.has_leftovers = true;
         }
         self.fail(levels, name, error);
     }
@@ -281,20 +283,20 @@ impl Remover<'_> {
     }
 }
 
-/// What became of a name.
+/// The result of [`unlink`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unlinked {
-    /// It is not there any more.
+    /// The name is gone.
     Gone,
-    /// It is a directory's, and still there.
+    /// The name is a directory and was left alone.
     Directory,
 }
 
-/// Unlinks a name unless it is a directory's.
+/// Unlinks a name unless it is a directory. A missing name is a success.
 pub fn unlink(at: BorrowedFd<'_>, name: &CStr) -> Result<Unlinked, Errno> {
-    match writable(at, || rustix::fs::unlinkat(at, name, AtFlags::empty())) {
+    match with_write_access(at, || rustix::fs::unlinkat(at, name, AtFlags::empty())) {
         Ok(()) | Err(Errno::NOENT) => Ok(Unlinked::Gone),
-        // EISDIR on Linux; POSIX, and some network file systems, say EPERM.
+        // Linux returns EISDIR for a directory; POSIX and some network file systems return EPERM.
         Err(Errno::ISDIR) => Ok(Unlinked::Directory),
         Err(Errno::PERM) if is_dir(at, name) => Ok(Unlinked::Directory),
         Err(error) => Err(error),
@@ -305,16 +307,17 @@ fn is_dir(at: BorrowedFd<'_>, name: &CStr) -> bool {
     matches!(super::stat(at, name), Ok(Some(stat)) if super::file_type(&stat) == FileType::Directory)
 }
 
-/// Does something that needs to write in `dir`; where its mode forbids that and it is ours, the mode is widened once.
-fn writable<T>(dir: BorrowedFd<'_>, act: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+/// Runs `act`, which needs write access to `dir`. If the directory's mode forbids that and we own it, widens the mode
+/// and tries once more.
+fn with_write_access<T>(dir: BorrowedFd<'_>, act: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
     match act() {
         Err(Errno::ACCESS) if rustix::fs::fchmod(dir, Mode::RWXU).is_ok() => act(),
         done => done,
     }
 }
 
-/// Opens a directory on the same mount. Where `openat2` is missing (Linux before 5.6) or forbidden (an old seccomp
-/// profile answers EPERM), the caller's look at the device remains, which does not show bind mounts.
+/// Opens a directory on the same mount. If `openat2` is missing (Linux before 5.6) or forbidden (an old seccomp profile
+/// returns EPERM), only the caller's comparison of device numbers remains, which does not detect bind mounts.
 fn open_same_mount(at: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
     match rustix::fs::openat2(at, name, super::DIRECTORY, Mode::empty(), resolve) {
@@ -323,11 +326,11 @@ fn open_same_mount(at: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd, Errno>
     }
 }
 
-/// Opens a directory that is to be emptied, also one whose mode keeps even its owner out.
+/// Opens a directory that is to be emptied, even if its mode denies access to its owner.
 fn open_for_removal(at: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd, Errno> {
     match open_same_mount(at, name) {
         Err(Errno::ACCESS) => {
-            // Linux has no fchmodat that refuses links before 6.6, and fchmod refuses O_PATH handles: through /proc.
+            // Before Linux 6.6 fchmodat cannot refuse symlinks, and fchmod refuses O_PATH handles: chmod through /proc.
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let handle = rustix::fs::openat(at, name, flags, Mode::empty())?;
             let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&handle));
@@ -338,25 +341,26 @@ fn open_for_removal(at: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd, Errno
     }
 }
 
-/// The directory above `dir`, if it is still the one we came from.
+/// Opens the parent of `dir`. `ESTALE` if it is no longer the directory with this identity.
 fn open_parent(dir: BorrowedFd<'_>, identity: (u64, u64)) -> Result<OwnedFd, Errno> {
     let above = rustix::fs::openat(dir, "..", super::DIRECTORY, Mode::empty())?;
     let stat = rustix::fs::fstat(&above)?;
     if (stat.st_dev, stat.st_ino) == identity { Ok(above) } else { Err(Errno::STALE) }
 }
 
-/// What a tree holds.
+/// The size of a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Measured {
-    /// Files, links and directories, the top not counted.
+    /// Number of files, symlinks and directories, without the top directory.
     pub entries: u64,
-    /// Sum of the regular files' sizes.
+    /// Sum of the regular files' sizes, in bytes.
     pub bytes: u64,
-    /// What its removal gives back at least: the blocks, in bytes, and the inodes of what has no name elsewhere.
+    /// The least that removing the tree frees: bytes in blocks, and inodes. Files with other hard links are not
+    /// counted.
     pub frees: (u64, u64),
 }
 
-/// Counts what is below `dir`. What cannot be read is not counted.
+/// Measures the tree below `dir`. Subdirectories that cannot be opened are not counted.
 pub fn measure(dir: impl AsFd) -> io::Result<Measured> {
     let top = super::open_dir(dir, ".")?;
     let mut sum = Measured::default();
@@ -377,14 +381,14 @@ pub fn measure(dir: impl AsFd) -> io::Result<Measured> {
     Ok(sum)
 }
 
-fn subdirs(dir: BorrowedFd<'_>, sum: &mut Measured) -> io::Result<Names> {
-    let mut dirs = Names::default();
+fn subdirs(dir: BorrowedFd<'_>, sum: &mut Measured) -> io::Result<NameStack> {
+    let mut dirs = NameStack::default();
     super::each(dir, |name, _| {
         let Some(stat) = super::stat(dir, name)? else { return Ok(()) };
         sum.entries += 1;
         let kind = super::file_type(&stat);
         if stat.st_nlink == 1 || kind == FileType::Directory {
-            const BLOCK: u64 = 512; // of st_blocks, whatever the file system's own blocks are (stat(3type))
+            const BLOCK: u64 = 512; // unit of st_blocks, regardless of the file system's block size (stat(3type))
             sum.frees.0 += stat.st_blocks.unsigned_abs() * BLOCK;
             sum.frees.1 += 1;
         }

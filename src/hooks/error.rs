@@ -1,4 +1,4 @@
-//! Why a hook failed.
+//! Errors of hooks, with hints for the operator.
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -15,81 +15,81 @@ pub struct Error {
     pub kind: Kind,
     /// The revision.
     pub revision: Revision,
-    /// Why.
+    /// The cause.
     #[source]
     pub why: Failure,
 }
 
-/// Why.
+/// Why a hook failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// No process.
+    /// The program could not be started.
     #[error("cannot run {} in {}", program.display(), dir.display())]
     Start {
         /// The program.
         program: PathBuf,
-        /// The generation's directory.
+        /// The generation's directory, in which it was to run.
         dir: PathBuf,
-        /// The kernel's answer.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// It ended otherwise than with exit code 0.
+    /// The program ended with another exit status than 0.
     #[error("{} ended with {status}{}", program.display(), said(output))]
     Ended {
         /// The program.
         program: PathBuf,
-        /// How.
+        /// The exit status.
         status: ExitStatus,
-        /// The end of what it said.
+        /// The end of its output.
         output: String,
     },
-    /// It took too long and was killed.
+    /// The program took too long and was killed.
     #[error("{} was killed after {after:?}{}", program.display(), said(output))]
     Timeout {
         /// The program.
         program: PathBuf,
-        /// Its limit.
+        /// Its timeout.
         after: Duration,
-        /// The end of what it said.
+        /// The end of its output.
         output: String,
     },
-    /// No answer.
+    /// The receiver did not answer in time.
     #[error("no answer from {url} within {after:?}")]
     Silent {
-        /// The receiver, without what may be secret.
+        /// The receiver's URL, redacted.
         url: String,
-        /// The limit.
+        /// The timeout.
         after: Duration,
     },
-    /// No connection, or a broken one.
+    /// There was no connection, or it broke.
     #[error("cannot send to {url}: {why}")]
     Send {
-        /// The receiver, without what may be secret.
+        /// The receiver's URL, redacted.
         url: String,
-        /// Why.
+        /// The cause.
         why: String,
     },
-    /// Another status than the one that counts as success.
+    /// The receiver answered with another status than the one that counts as success.
     #[error("{url} answered {status}, not {wanted}")]
     Status {
-        /// The receiver, without what may be secret.
+        /// The receiver's URL, redacted.
         url: String,
-        /// What it answered.
+        /// The HTTP status.
         status: u16,
-        /// What was wanted.
+        /// The status that counts as success.
         wanted: u16,
     },
-    /// The process was asked to end.
+    /// The hook was stopped because the process shuts down.
     #[error("it was ended, because the process was asked to end")]
     Drained,
-    /// The system gave us no pipe, or lost a process.
+    /// A system call failed: no pipe could be made, or the process not be waited for.
     #[error("cannot {act}")]
     System {
         /// What was tried.
         act: &'static str,
-        /// The kernel's answer.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },

@@ -1,4 +1,5 @@
-//! Programs: no shell, no arguments, in the generation's directory, killed with all that they started.
+//! Runs a program as a hook: without a shell or arguments, in the generation's directory, with a timeout after which it
+//! is killed with all its descendants.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,56 +18,61 @@ use super::{Failure, Notice};
 use crate::descendants::Descendants;
 use crate::{detached_io, secret};
 
-/// How long a program may go on once the process is asked to end: then it is asked to end itself, by SIGTERM.
+/// How long a hook may go on after shutdown began. Then a program gets SIGTERM, and a request is dropped.
 pub const PATIENCE: Duration = Duration::from_millis(1_500);
 
-/// Between that SIGTERM and SIGKILL.
+/// The time between that SIGTERM and SIGKILL.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// How much of what a program says is kept: the end of it.
+/// How many bytes of a program's output are kept, from its end.
 const KEPT: usize = 4 << 10;
 
-/// How long it may take to look for a program.
-const LOOK: Duration = Duration::from_secs(2);
+/// How long the search for a program may take; `PATH` may name a file system that hangs.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a pipe holds (pipe(7)).
+/// The capacity of a pipe in bytes (pipe(7)).
 const PIPE: usize = 64 << 10;
 
-/// A program.
+/// A program to run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Exec {
-    /// Its path, or a name that is looked for in `PATH`. With a slash and relative, it is below the generation.
+    /// Its path, or a name to search in `PATH`. A relative path with a slash is relative to the generation.
     pub command: PathBuf,
-    /// How long it may take.
+    /// How long it may run.
     pub timeout: Duration,
-    /// Pause after a failure.
+    /// The wait after a failure.
     pub backoff: Duration,
 }
 
 impl Exec {
-    /// Why it cannot be run here and now, if that can be said before there is a generation. Blocking, within seconds.
+    /// Returns why the program cannot be run. `None` if it can, or if that is not known, as for a program inside the
+    /// generation. Blocks for at most two seconds.
     pub fn missing(&self) -> Option<String> {
         let program = &self.command;
         if program.is_relative() && program.components().count() > 1 {
-            return None; // below the generation
+            return None; // inside the generation
         }
         let path = std::env::var_os("PATH").filter(|_| program.is_relative()).unwrap_or_else(|| "".into());
-        let places: Vec<PathBuf> = std::env::split_paths(&path).map(|dir| dir.join(program)).collect();
-        let look = move || {
-            let may_run = |place: &PathBuf| rustix::fs::access(place, rustix::fs::Access::EXEC_OK).is_ok();
-            let files: Vec<_> = places.iter().filter(|place| place.is_file()).collect();
-            (files.is_empty(), files.into_iter().any(may_run))
+        let candidates: Vec<PathBuf> = std::env::split_paths(&path).map(|dir| dir.join(program)).collect();
+        let search = move || {
+            let is_executable =
+                |path: &PathBuf| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
+            let files: Vec<_> = candidates.iter().filter(|path| path.is_file()).collect();
+            (!files.is_empty(), files.into_iter().any(is_executable))
         };
-        let (none, runs) = detached_io::wait(program, LOOK, look)?;
-        match (none, runs) {
-            (_, true) => None,
-            (false, false) => Some(format!("{} is not executable for this user", program.display())),
-            (true, _) if program.is_relative() => Some(format!("there is no {} in $PATH", program.display())),
-            (true, _) => Some(format!("there is no program {}", program.display())),
+        let (exists, runs) = detached_io::wait(program, LOOKUP_TIMEOUT, search)?;
+        if runs {
+            None
+        } else if exists {
+            Some(format!("{} is not executable for this user", program.display()))
+        } else if program.is_relative() {
+            Some(format!("there is no {} in $PATH", program.display()))
+        } else {
+            Some(format!("there is no program {}", program.display()))
         }
     }
 
-    /// Runs it to its end; what it said last.
+    /// Runs the program to its end and returns the end of its output, on one line.
     pub(super) async fn run(&self, notice: &Notice, stop: &CancellationToken) -> Result<String, Failure> {
         let (mut child, all, said) = self.spawn(notice)?;
         let ended = tokio::select! {
@@ -98,6 +104,7 @@ impl Exec {
         }
     }
 
+    /// Starts the program in a process group of its own. stdout and stderr are one pipe, which a task reads.
     fn spawn(&self, notice: &Notice) -> Result<(Child, Descendants, CapturedOutput), Failure> {
         let (read, write) = io::pipe().map_err(system("make a pipe for the hook's output"))?;
         let also = write.try_clone().map_err(system("make a pipe for the hook's output"))?;
@@ -111,7 +118,7 @@ impl Exec {
         }
         let revision = notice.revision.to_string();
         command
-            .env("PWD", &notice.dir) // for shells, which otherwise show the directory they were started from
+            .env("PWD", &notice.dir) // shells take their logical working directory from it
             .env("GITSYNC_HASH", &revision)
             .env("TREESWAP_REVISION", &revision)
             .env("TREESWAP_DIR", &notice.dir)
@@ -128,12 +135,12 @@ impl Exec {
             dir: notice.dir.clone(),
             source,
         })?;
-        // Our ends of the pipe for writing went with `command`.
+        // Our copies of the pipe's write end were closed with `command`, so a read ends when the program's are closed.
         Ok((child, all, said))
     }
 
     fn program(&self, dir: &Path) -> PathBuf {
-        // A bare name is for PATH.
+        // A bare name is searched in PATH.
         if self.command.components().count() > 1 { dir.join(&self.command) } else { self.command.clone() }
     }
 }
@@ -146,7 +153,7 @@ async fn ended_within(limit: Duration, child: &mut Child) -> Option<io::Result<E
     tokio::time::timeout(limit, child.wait()).await.ok()
 }
 
-/// What a program says: read to its end, so that the program never waits for us, and kept in part.
+/// A program's output. A task reads all of it, so that the program never blocks on a full pipe; only the end is kept.
 struct CapturedOutput {
     pipe: Arc<pipe::Receiver>,
     kept: Arc<Mutex<VecDeque<u8>>>,
@@ -158,7 +165,7 @@ impl CapturedOutput {
         let reader = Self { pipe: Arc::clone(&this.pipe), kept: Arc::clone(&this.kept) };
         tokio::spawn(async move {
             let mut piece = vec![0; 8 << 10];
-            // Goes on after the program's end: to whom it left running, a closed pipe would be a SIGPIPE.
+            // Goes on after the program's end: a descendant that it left running would get SIGPIPE from a closed pipe.
             while reader.pipe.readable().await.is_ok() {
                 let mut kept = reader.output();
                 match reader.pipe.try_read(&mut piece) {
@@ -175,12 +182,12 @@ impl CapturedOutput {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The end of what the program said until it ended, on one line. All of that is in the pipe; what the program left
-    /// running may hold it for ever, so that its end is not waited for.
+    /// Returns the end of the output on one line. It reads what the pipe holds, which includes everything that the
+    /// ended program wrote, but does not wait for end of file: a descendant may hold the pipe open for ever.
     fn end(self) -> String {
         let mut kept = self.output();
         let mut piece = vec![0; 8 << 10];
-        // At most what a pipe holds: a process that still writes may be faster than we are.
+        // Bounded by the pipe's capacity, as a descendant may write faster than this reads.
         for _ in 0..1 + PIPE / piece.len() {
             match rustix::io::read(&*self.pipe, &mut piece) {
                 Ok(length @ 1..) => keep(&mut kept, &piece[..length]),

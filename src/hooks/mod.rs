@@ -1,22 +1,22 @@
-//! Hooks: a program run, or a request sent, when another revision is published. The rules are git-sync's.
+//! Hooks: run a program or send a request when another revision is published. The rules are git-sync's.
 //!
-//! Each hook has a runner of its own with a slot for the newest generation, so that hooks delay neither publications
-//! nor each other, and skip what was replaced while they ran:
+//! Each hook has its own task with a slot for the newest generation, so hooks delay neither publications nor each
+//! other, and skip generations that were replaced while they ran:
 //!
-//! * What is sent replaces what waits in the slot. The same revision, under the same selection, as the last one that
-//!   the hook succeeded for runs nothing.
-//! * A failure is logged, counted, and tried again after the backoff, without limit, for what is newest by then.
-//! * Nothing is kept on disk: the first success of each process reports what is current, changed or not.
-//! * One-time, a hook is tried exactly once, and its failure is the process's.
+//! * A new generation replaces the one that waits in the slot. A hook does not run again for the revision and selection
+//!   of its last success.
+//! * A failure is logged, counted, and retried after the backoff, without limit, for the newest generation by then.
+//! * Nothing is kept on disk: each process runs its hooks for the current generation once, whether or not it changed.
+//! * With one-time, a hook is tried exactly once, and its failure is the exit status of the process.
 //!
-//! The pre-publish hook runs just before the swap. By default it is not waited for and its failure stops nothing; as a
-//! gate ([`Gate`]), the publication waits for it, in the staged generation, and fails with it.
+//! The pre-publish hook runs just before the swap. By default the publication does not wait for it and ignores its
+//! failure; as a gate ([`Gate`]), it runs in the staged generation, and the publication waits for it and fails with it.
 //!
-//! A generation is pinned from the moment it enters a slot until its hook has ended: it is there while the hook reads
-//! it, within the ceilings on pins. A program is a process group of its own and killed as one. The process does not
-//! end before its hooks have, and they have at most [`exec::PATIENCE`] for that.
+//! A generation is pinned from the moment it enters a slot until its hook has ended, so it exists while the hook reads
+//! it, within the ceilings on pins. A program runs in a process group of its own and is killed with its descendants.
+//! The process waits for its hooks to end before it does, for [`exec::PATIENCE`] and the second until SIGKILL.
 //!
-//! Files: `runner` the slot and its loop; `exec` programs; `web` requests; `error`.
+//! Files: `runner` has the slot and the task; `exec` runs programs; `web` sends requests; `error` has the failures.
 
 mod error;
 mod exec;
@@ -43,16 +43,16 @@ use runner::{Job, Runner};
 /// Which hook. The labels are git-sync's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// A program, after the publication.
+    /// A program that runs after a publication.
     Exec,
-    /// A program, before it.
+    /// A program that runs before a publication.
     PrePublish,
-    /// A request, after it.
+    /// A request that is sent after a publication.
     Web,
 }
 
 impl Kind {
-    /// Its name in logs, metrics and messages.
+    /// Returns its name in logs, metrics and messages.
     pub fn label(self) -> &'static str {
         match self {
             Self::Exec => "exechook",
@@ -62,25 +62,25 @@ impl Kind {
     }
 }
 
-/// Which hooks there are.
+/// Which hooks are configured.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Run after a publication.
+    /// The program that runs after a publication.
     pub exec: Option<Exec>,
-    /// Run before it.
+    /// The program that runs before a publication.
     pub pre_publish: Option<Exec>,
-    /// Whether the publication waits for the one before it.
+    /// Whether the publication waits for `pre_publish`, and fails with it.
     pub gate: bool,
-    /// Whether a revision that it refused is asked about again.
+    /// Whether the gate runs again for a revision that it has refused.
     pub gate_retry: bool,
-    /// Sent after it.
+    /// The request that is sent after a publication.
     pub web: Option<Web>,
-    /// Try each hook once, and say how that ended.
+    /// Run each hook once, without retries, and return its result from [`Hooks::completed`].
     pub once: bool,
 }
 
 impl Options {
-    /// Which there are.
+    /// Returns the hooks that are configured.
     pub fn kinds(&self) -> impl Iterator<Item = Kind> + use<> {
         let has = [
             (Kind::Exec, self.exec.is_some()),
@@ -91,16 +91,16 @@ impl Options {
     }
 }
 
-/// What a hook is run for.
+/// The generation that a hook runs for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Notice {
     /// The revision.
     pub revision: Revision,
-    /// The sources that it is composed of, as JSON; none where there is one repository.
+    /// The sources that the revision is composed of, as JSON; `None` with a single repository.
     pub sources: Option<String>,
-    /// What was chosen of its tree: another choice is news, too.
+    /// Which part of the tree is published. Hooks also run when only this changes.
     pub selection: String,
-    /// The generation's name; none while it is staged.
+    /// The generation's name; `None` while it is staged.
     pub generation: Option<Name>,
     /// The generation's directory.
     pub dir: PathBuf,
@@ -109,19 +109,19 @@ pub struct Notice {
 /// A run that ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Ran<'a> {
-    /// Which hook.
+    /// The hook.
     pub kind: Kind,
-    /// What it was run for.
+    /// The revision that it ran for.
     pub revision: Revision,
     /// How long it took.
     pub took: Duration,
-    /// Why it failed, and its cause, on one line; none: it succeeded.
+    /// The error and its cause, on one line; `None` after a success.
     pub error: Option<&'a str>,
-    /// What to do about it.
+    /// What an operator can do.
     pub hints: &'a [String],
 }
 
-/// Hears how each run ended.
+/// Is called with the result of each run.
 pub type Observer = Arc<dyn Fn(&Ran<'_>) + Send + Sync>;
 
 /// The hooks of a process.
@@ -133,8 +133,8 @@ pub struct Hooks {
 }
 
 impl Hooks {
-    /// Starts a runner for each. Needs a tokio runtime. When `draining` is cancelled nothing new is run, and what runs
-    /// is ended.
+    /// Starts a task for each hook. Needs a tokio runtime. When `draining` is cancelled no new run starts, and those
+    /// under way are ended.
     pub fn start(options: Options, draining: &CancellationToken, observer: &Observer) -> Self {
         let stop = draining.child_token();
         let Options { exec, pre_publish, gate, gate_retry, web, once } = options;
@@ -150,28 +150,28 @@ impl Hooks {
         Self { after: exec.into_iter().chain(web).collect(), before, gate, stop }
     }
 
-    /// This is current. Returns at once.
+    /// Runs the hooks for the generation that is current now. Returns at once.
     pub fn published(&self, notice: &Notice) {
         let held = Arc::new(PinnedGeneration::new(notice.clone()));
         self.after.iter().for_each(|runner| runner.send(&held));
     }
 
-    /// This is about to be. Returns at once.
+    /// Runs the pre-publish hook, if it is no gate, for the generation that is about to be published. Returns at once.
     pub fn publishing(&self, notice: &Notice) {
         if let Some(runner) = &self.before {
             runner.send(&Arc::new(PinnedGeneration::new(notice.clone())));
         }
     }
 
-    /// What a publication has to wait for.
+    /// Returns the gate that a publication has to pass, if there is one.
     pub fn gate(&self) -> Option<&Gate> {
         self.gate.as_ref()
     }
 
-    /// One-time: waits until each hook that has something to run for has been tried.
+    /// Waits until each hook has run for the generations that it was given. With `once` returns the first failure.
     ///
     /// # Errors
-    /// The first that failed.
+    /// The first hook that failed.
     pub async fn completed(&self) -> Result<(), Error> {
         let mut first = Ok(());
         for runner in self.after.iter().chain(&self.before) {
@@ -180,14 +180,14 @@ impl Hooks {
         first
     }
 
-    /// Ends them: runs nothing new, and waits for what runs.
+    /// Stops the hooks: starts no new runs, and waits for those under way.
     pub async fn stop(&self) {
         self.stop.cancel();
         let _ = self.completed().await; // each failure has been logged
     }
 }
 
-/// The pre-publish hook where it decides.
+/// The pre-publish hook as a gate: a publication needs its success.
 pub struct Gate {
     exec: Exec,
     again: bool,
@@ -195,15 +195,15 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Whether a revision that was refused is asked about again.
+    /// Returns true if the gate is to run again for a revision that it has refused.
     pub fn again(&self) -> bool {
         self.again
     }
 
-    /// Runs it in the staged generation. Cancelling `stop`, or dropping the future, ends the program.
+    /// Runs the hook in the staged generation. Cancelling `stop`, or dropping the future, ends the program.
     ///
     /// # Errors
-    /// Why there must be no publication.
+    /// If the hook fails: the generation must not be published.
     pub async fn pass(&self, notice: &Notice, stop: &CancellationToken) -> Result<(), Error> {
         let job = Job::Exec(self.exec.clone());
         let mut failing = Repeats::default();
@@ -211,11 +211,12 @@ impl Gate {
     }
 }
 
-/// A generation on its way through a slot, pinned.
+/// A generation in a slot, pinned until it is dropped.
 #[derive(Debug)]
 struct PinnedGeneration {
     notice: Notice,
-    /// Holds the lock that the reaper respects. Where locks do not work the grace period has to do.
+    /// The directory with the shared `flock` that is the pin. `None` where `flock` does not work; then only the grace
+    /// period keeps the generation.
     _pin: Option<std::os::fd::OwnedFd>,
 }
 

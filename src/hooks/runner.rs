@@ -1,4 +1,5 @@
-//! A slot for the newest generation, and the loop that works on it.
+//! Runs one hook: a slot for the newest generation, and a task that runs the hook for what is in the slot, with
+//! retries.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,8 +31,8 @@ impl Job {
         }
     }
 
-    /// For those who ran git-sync.
-    fn begins(&self, kind: Kind, notice: &Notice) {
+    /// Logs the start of a run in git-sync's words (target `git-sync`).
+    fn log_start(&self, kind: Kind, notice: &Notice) {
         let hook = kind.label();
         let revision = notice.revision;
         match self {
@@ -46,8 +47,8 @@ impl Job {
         }
     }
 
-    /// The same of its end.
-    fn done(&self, kind: Kind, notice: &Notice, said: &str) {
+    /// Logs the success of a run in git-sync's words.
+    fn log_success(&self, kind: Kind, notice: &Notice, said: &str) {
         let hook = kind.label();
         let revision = notice.revision;
         let nothing = "";
@@ -62,7 +63,7 @@ impl Job {
         }
     }
 
-    /// What was said, for the log.
+    /// Does the job. Returns the program's output or the response's status, for the log.
     async fn run(&self, notice: &Notice, stop: &CancellationToken) -> Result<String, Failure> {
         match self {
             Self::Exec(exec) => exec.run(notice, stop).await,
@@ -71,25 +72,26 @@ impl Job {
     }
 }
 
-/// What waits for the hook, and whether more may come.
+/// The slot between [`Runner`] and [`RunnerTask`].
 #[derive(Default)]
-struct HookQueue {
+struct Slot {
+    /// The generation that waits, and whether the slot is closed, so that no other will come.
     newest: Mutex<(Option<Arc<PinnedGeneration>>, bool)>,
     bell: Notify,
 }
 
-impl HookQueue {
+impl Slot {
     fn with<T>(&self, act: impl FnOnce(&mut Option<Arc<PinnedGeneration>>, &mut bool) -> T) -> T {
-        // No panic leaves this half written.
+        // Poisoning is harmless: no panic can leave the pair half written.
         let mut slot = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         let (newest, closed) = &mut *slot;
         act(newest, closed)
     }
 }
 
-/// The near end of a hook.
+/// The handle of a hook's task.
 pub(super) struct Runner {
-    slot: Arc<HookQueue>,
+    slot: Arc<Slot>,
     task: tokio::sync::Mutex<Option<JoinHandle<Result<(), Error>>>>,
 }
 
@@ -101,9 +103,9 @@ impl Runner {
         stop: CancellationToken,
         observer: Observer,
     ) -> Self {
-        let slot = Arc::<HookQueue>::default();
-        let far = Far { kind, job, once, stop, observer, slot: Arc::clone(&slot) };
-        Self { slot, task: tokio::sync::Mutex::new(Some(tokio::spawn(far.run()))) }
+        let slot = Arc::<Slot>::default();
+        let task = RunnerTask { kind, job, once, stop, observer, slot: Arc::clone(&slot) };
+        Self { slot, task: tokio::sync::Mutex::new(Some(tokio::spawn(task.run()))) }
     }
 
     pub(super) fn send(&self, held: &Arc<PinnedGeneration>) {
@@ -111,37 +113,38 @@ impl Runner {
         self.slot.bell.notify_one();
     }
 
-    /// Sends nothing more, and waits until the loop has ended: one-time after its one run, else when it is stopped.
+    /// Closes the slot and waits until the task ends: with `once` after its one run, else when the slot is empty or the
+    /// task is stopped.
     pub(super) async fn ended(&self) -> Result<(), Error> {
         self.slot.with(|_, closed| *closed = true);
         self.slot.bell.notify_one();
         match self.task.lock().await.take() {
-            // A panic was reported already, and a runtime that ends is no failure.
+            // A panic was reported already, and the end of the runtime is no failure.
             Some(task) => task.await.unwrap_or(Ok(())),
             None => Ok(()),
         }
     }
 }
 
-/// The far end.
-struct Far {
+/// The task of a hook.
+struct RunnerTask {
     kind: Kind,
     job: Job,
     once: bool,
     stop: CancellationToken,
     observer: Observer,
-    slot: Arc<HookQueue>,
+    slot: Arc<Slot>,
 }
 
-impl Far {
+impl RunnerTask {
     async fn run(self) -> Result<(), Error> {
         let mut reported: Option<Notice> = None;
         let mut failed: Option<Arc<PinnedGeneration>> = None;
         let mut failing = Repeats::default();
         loop {
-            // Taken out: nothing stays pinned for a hook that has nothing to do.
+            // Taken out of the slot, so that nothing stays pinned while the hook has nothing to do.
             let (newest, closed) = self.slot.with(|newest, closed| (newest.take(), *closed));
-            let older = failed.take(); // whatever failed before the newest came is never run again
+            let older = failed.take(); // dropped if there is a newer one
             let next = newest.or(older);
             if self.stop.is_cancelled() {
                 return self.cancelled(next);
@@ -178,7 +181,7 @@ impl Far {
         }
     }
 
-    /// The end came before the run.
+    /// The result of a task that is stopped before it ran for `next`.
     fn cancelled(&self, next: Option<Arc<PinnedGeneration>>) -> Result<(), Error> {
         match next {
             Some(held) if self.once => {
@@ -193,7 +196,7 @@ fn same(last: &Notice, now: &Notice) -> bool {
     last.revision == now.revision && last.selection == now.selection
 }
 
-/// One run, counted and logged.
+/// Runs a hook once, reports the result to the observer, and logs it.
 pub(super) async fn attempt(
     kind: Kind,
     job: &Job,
@@ -202,7 +205,7 @@ pub(super) async fn attempt(
     observer: &Observer,
     failing: &mut Repeats,
 ) -> Result<(), Error> {
-    job.begins(kind, notice);
+    job.log_start(kind, notice);
     let began = Instant::now();
     let result = job.run(notice, stop).await;
     let took = began.elapsed();
@@ -213,7 +216,7 @@ pub(super) async fn attempt(
         Ok(output) => {
             observer(&Ran { kind, revision, took, error: None, hints: &[] });
             failing.forget();
-            job.done(kind, notice, &output);
+            job.log_success(kind, notice, &output);
             info!(hook, %revision, duration_ms, "{hook} done for {}", revision.short());
             if !output.is_empty() {
                 debug!(hook, %revision, output, "{hook} said");
@@ -238,7 +241,7 @@ pub(super) async fn attempt(
     }
 }
 
-/// The cause with its own cause; the line says the rest.
+/// Returns the failure and its cause, without the hook's name and revision, which the log line has.
 fn chain(error: &Error) -> String {
     let source = std::error::Error::source(&error.why).map(|source| format!(": {source}"));
     format!("{}{}", error.why, source.unwrap_or_default())

@@ -1,4 +1,4 @@
-//! Requests: no body, the revision in a header.
+//! Sends a request as a hook: without a body, with the revision in a header.
 
 use std::error::Error as _;
 use std::path::PathBuf;
@@ -16,34 +16,34 @@ use crate::tls;
 /// The header that holds the revision.
 const HEADER: &str = "Gitsync-Hash";
 
-/// How much of an answer is read. Nothing is done with it: but a receiver may fail if it is not read.
+/// How many bytes of a response are read. They are discarded, but a receiver may fail if nobody reads its response.
 const ANSWER: usize = 1 << 20;
 
 const USER_AGENT: &str = concat!("treeswap/", env!("CARGO_PKG_VERSION"));
 
-/// A request.
+/// A request to send.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Web {
-    /// Where to. It may hold a secret, so that only its origin is ever shown.
+    /// The receiver's URL. It may hold a secret, so only its origin is ever shown.
     pub url: Url,
     /// The method.
     pub method: Method,
-    /// The status that counts as success; none: any.
+    /// The status that counts as success; `None`: any.
     pub success: Option<u16>,
-    /// How long it may take, from the connection to the end of the answer.
+    /// How long it may take, from the connection to the end of the response.
     pub timeout: Duration,
-    /// Pause after a failure.
+    /// The wait after a failure.
     pub backoff: Duration,
-    /// Authorities to trust besides the system's.
+    /// A PEM file of certificate authorities to trust besides the system's.
     pub ca_file: Option<PathBuf>,
 }
 
 impl Web {
-    /// Sends it, following redirects as git-sync does: up to ten.
+    /// Sends the request and returns the status. Follows up to ten redirects, as git-sync does.
     pub(super) async fn send(&self, notice: &Notice, stop: &CancellationToken) -> Result<String, Failure> {
         let exchange = async {
             let tls = tls::config(self.ca_file.clone()).map_err(|error| self.failed(error.to_string()))?;
-            // A new one each time: there is no connection worth keeping for hours.
+            // A new client each time: a connection would be idle for hours between two publications.
             let client = reqwest::Client::builder()
                 .tls_backend_preconfigured(tls)
                 .user_agent(USER_AGENT)
@@ -52,7 +52,7 @@ impl Web {
                 .build()
                 .map_err(|error| self.broken(error))?;
             let request = client.request(self.method.clone(), self.url.clone());
-            // Said explicitly: some receivers refuse a POST without a length.
+            // Explicit, as some receivers refuse a POST without a Content-Length.
             let request = request.header(HEADER, notice.revision.to_string()).header(CONTENT_LENGTH, "0");
             let mut answer = request.send().await.map_err(|error| self.broken(error))?;
             let mut read = 0;
@@ -65,7 +65,7 @@ impl Web {
             Ok(answer.status().as_u16())
         };
         let status = tokio::select! {
-            () = out_of_patience(stop) => return Err(Failure::Drained),
+            () = after_patience(stop) => return Err(Failure::Drained),
             answered = tokio::time::timeout(self.timeout, exchange) => answered.unwrap_or_else(|_| {
                 Err(Failure::Silent { url: self.shown(), after: self.timeout })
             })?,
@@ -76,7 +76,7 @@ impl Web {
         }
     }
 
-    /// The URL as people may see it.
+    /// Returns the URL with everything but its origin redacted.
     pub(super) fn shown(&self) -> String {
         redact_path(self.url.as_str())
     }
@@ -85,7 +85,7 @@ impl Web {
         Failure::Send { url: self.shown(), why }
     }
 
-    /// The last cause says what happened; those above it repeat the URL.
+    /// Converts an error with the message of its innermost cause, as the outer ones repeat the URL.
     fn broken(&self, error: reqwest::Error) -> Failure {
         let error = error.without_url();
         if let Some(problem) = tls::problem(&error) {
@@ -99,7 +99,8 @@ impl Web {
     }
 }
 
-async fn out_of_patience(stop: &CancellationToken) {
+/// Completes [`PATIENCE`] after `stop`.
+async fn after_patience(stop: &CancellationToken) {
     stop.cancelled().await;
     tokio::time::sleep(PATIENCE).await;
 }

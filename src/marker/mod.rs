@@ -1,5 +1,6 @@
-//! The inventory of a namespace: what we wrote there. It is the data of a ConfigMap, written after everything else, so
-//! a consumer that mounts it can tell a complete set: each map's stamp is the digest that is here.
+//! The inventory (marker) of a namespace: what treeswap wrote there. It is stored as the data of a ConfigMap, which is
+//! written after all others. A consumer that mounts it can recognize a complete set: the stamp of each ConfigMap equals
+//! the digest in the inventory ([`set`]).
 
 pub mod set;
 
@@ -7,28 +8,28 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The key of the set's revision. Keys with `_` are no names of ConfigMaps.
+/// The key of the set's revision. No ConfigMap has this name, because `_` is not allowed in names.
 const REVISION: &str = "_revision";
-/// The key of the rules' digest, and of those before it, newest first.
+/// The key of the rules digest, followed by earlier ones, newest first.
 const RULES: &str = "_rules";
-/// So many of those before are kept.
-const MOST_BEFORE: usize = 16;
-/// What the marker may hold: a ConfigMap's limit, less something for the keys.
-const MOST: usize = 1_000_000;
+/// How many earlier rules digests are kept.
+const EARLIER_MAX: usize = 16;
+/// Largest inventory, in bytes: the limit on a ConfigMap less some room for the keys.
+const BYTES_MAX: usize = 1_000_000;
 
-/// What is known of one ConfigMap.
+/// The entry of one ConfigMap.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Entry {
-    /// The digest of what it was verified to hold.
+    /// The digest of the payload that it was verified to hold.
     pub digest: String,
-    /// The object that was verified; empty while none was.
+    /// The uid of the verified object; empty if none was verified yet.
     pub uid: String,
-    /// The state of it that was verified.
+    /// The resourceVersion that was verified.
     #[serde(rename = "resourceVersion")]
     pub version: String,
     /// The revision that last changed its payload.
     pub revision: String,
-    /// The digest that it should have had and could not be given. The set is not complete while there is one.
+    /// The digest of a desired payload that could not be written yet. While any entry has one, the set is not complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wanted: Option<String>,
 }
@@ -36,19 +37,21 @@ pub struct Entry {
 /// The inventory of one namespace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Marker {
-    /// The revision that the set is of.
+    /// The revision of the set.
     pub revision: String,
-    /// Digest of the rules and the shape it was written by.
+    /// The digest of the rules and extra keys that the set was written under; empty if the set was never completed.
     pub rules: String,
-    /// Those before, newest first.
+    /// Earlier rules digests, newest first.
     pub before: Vec<String>,
-    /// By the names of the ConfigMaps.
+    /// The entries, by ConfigMap name.
     pub entries: BTreeMap<String, Entry>,
-    /// What could not be read, as it stands there. It is kept as it is, and while there is any, nothing is deleted.
+    /// Keys that could not be parsed, with their values. They are written back unchanged, and nothing is deleted while
+    /// there are any.
     pub damaged: BTreeMap<String, String>,
 }
 
-/// By which rules and options something is written: two of them are one where everything that decides it is the same.
+/// The digest of rules and options. It is the same for two rule sets if everything that determines the result is the
+/// same.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RulesDigest {
     now: String,
@@ -56,28 +59,28 @@ pub struct RulesDigest {
 }
 
 impl RulesDigest {
-    /// As it is stored from now on, and as releases before stored it for the same rules.
+    /// The digest in the present form, and in the form that earlier releases stored for the same rules.
     pub fn new(now: String, former: String) -> Self {
         Self { now, former }
     }
 
-    /// As it is stored from now on.
+    /// The digest in the present form, which is what is stored.
     pub fn text(&self) -> &str {
         &self.now
     }
 
-    /// As releases before stored it.
+    /// The digest in the form of earlier releases.
     pub fn former(&self) -> &str {
         &self.former
     }
 
-    /// Whether what is stored, by whichever release, stands for these rules.
+    /// Returns true if a stored digest, in either form, is of these rules.
     pub fn is(&self, stored: &str) -> bool {
         stored == self.now || stored == self.former
     }
 }
 
-/// Some rules under a name.
+/// For tests: the digest of some rules, identified by a name.
 #[cfg(test)]
 impl From<&str> for RulesDigest {
     fn from(name: &str) -> Self {
@@ -85,18 +88,19 @@ impl From<&str> for RulesDigest {
     }
 }
 
-/// An inventory that has grown too large for one ConfigMap.
+/// An inventory would be too large for one ConfigMap.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the inventory of namespace {namespace} would have {bytes} bytes, more than one ConfigMap takes")]
 pub struct TooLong {
     /// The namespace.
     pub namespace: String,
-    /// How large it would be.
+    /// Its size.
     pub bytes: usize,
 }
 
 impl Entry {
-    /// Of what is about to be written, or could not be.
+    /// The entry of a ConfigMap that is about to be written or could not be written: no verified state, only the
+    /// desired digest.
     pub fn wanted(digest: &str) -> Self {
         Self {
             digest: String::new(),
@@ -109,7 +113,8 @@ impl Entry {
 }
 
 impl Marker {
-    /// From the data of its ConfigMap. Whatever it holds, the rest of it counts.
+    /// Parses the data of the marker's ConfigMap. Keys that cannot be parsed go to [`Self::damaged`]; the others still
+    /// count.
     pub fn read(data: &BTreeMap<String, String>) -> Self {
         let mut marker = Self::default();
         for (key, text) in data {
@@ -129,10 +134,10 @@ impl Marker {
         marker
     }
 
-    /// As the data of its ConfigMap.
+    /// The data of the marker's ConfigMap.
     pub fn data(&self) -> BTreeMap<String, String> {
         let entry = |(name, entry): (&String, &Entry)| {
-            let text = serde_json::to_string(entry).unwrap_or_default(); // strings in a struct always become JSON
+            let text = serde_json::to_string(entry).unwrap_or_default(); // serializing strings does not fail
             (name.clone(), text)
         };
         let mut data: BTreeMap<String, String> = self.damaged.clone();
@@ -143,8 +148,9 @@ impl Marker {
         data
     }
 
-    /// From now on it is written by these rules. Where another release stored them in its own form, that stays: while
-    /// two releases run side by side, neither writes anything for the form alone.
+    /// Records that the set is written under `rules` from now on. If the stored digest is of the same rules in the form
+    /// of another release, it stays: two releases that run side by side then do not rewrite the marker because of the
+    /// form.
     pub fn turn_to(&mut self, rules: &RulesDigest) {
         if rules.is(&self.rules) {
             return;
@@ -154,22 +160,23 @@ impl Marker {
         if !last.is_empty() {
             self.before.insert(0, last);
         }
-        self.before.truncate(MOST_BEFORE);
+        self.before.truncate(EARLIER_MAX);
     }
 
-    /// Whether it was written by these rules or by some that they came from, as far as the markers of the namespaces
-    /// say that these rules are for. One that was never completed cannot be another instance's.
+    /// Returns true if this set was written under `rules` or under predecessors of them. The predecessors are the
+    /// digests in `served`, the markers of the namespaces that the rules are for. A set that was never completed counts
+    /// as our own.
     pub fn is_kin<'m>(&self, rules: &RulesDigest, served: impl IntoIterator<Item = &'m Self>) -> bool {
-        let of = |marker: &Self| marker.rules == self.rules || marker.before.contains(&self.rules);
-        self.rules.is_empty() || rules.is(&self.rules) || served.into_iter().any(of)
+        let has_digest = |marker: &Self| marker.rules == self.rules || marker.before.contains(&self.rules);
+        self.rules.is_empty() || rules.is(&self.rules) || served.into_iter().any(has_digest)
     }
 
-    /// Whether every ConfigMap of the set is what it should be.
+    /// Returns true if every ConfigMap of the set holds its desired content.
     pub fn is_complete(&self) -> bool {
         self.damaged.is_empty() && self.entries.values().all(|entry| entry.wanted.is_none())
     }
 
-    /// Whether an inventory of these names fits into one ConfigMap, before anything is written.
+    /// Checks that an inventory of these names fits into one ConfigMap; to be called before anything is written.
     pub fn check<'n>(namespace: &str, names: impl Iterator<Item = &'n String>) -> Result<(), TooLong> {
         let entry = Entry {
             digest: "0".repeat(64),
@@ -180,7 +187,7 @@ impl Marker {
         };
         let each = serde_json::to_string(&entry).map_or(0, |text| text.len());
         let bytes: usize = names.map(|name| name.len() + each).sum();
-        if bytes > MOST { Err(TooLong { namespace: namespace.to_owned(), bytes }) } else { Ok(()) }
+        if bytes > BYTES_MAX { Err(TooLong { namespace: namespace.to_owned(), bytes }) } else { Ok(()) }
     }
 }
 
@@ -224,7 +231,7 @@ mod tests {
     fn what_does_not_fit_is_known_before_it_is_written() {
         let names: Vec<String> = (0..5_000).map(|at| format!("a-name-of-a-usual-length-{at}")).collect();
         assert!(Marker::check("ci", names[..2_000].iter()).is_ok());
-        assert!(Marker::check("ci", names.iter()).unwrap_err().bytes > MOST);
+        assert!(Marker::check("ci", names.iter()).unwrap_err().bytes > BYTES_MAX);
     }
 
     #[test]
@@ -240,7 +247,7 @@ mod tests {
         }
         assert!(!by("a").is_kin(&"new".into(), []), "a rule set that has nothing there yet");
         (0..100).for_each(|number| ours.turn_to(&number.to_string().as_str().into()));
-        assert_eq!(ours.before.len(), MOST_BEFORE);
+        assert_eq!(ours.before.len(), EARLIER_MAX);
     }
 
     #[test]

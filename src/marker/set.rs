@@ -1,42 +1,42 @@
-//! Whether what a consumer sees of several ConfigMaps belongs together.
+//! Checks whether the ConfigMaps that a consumer sees in a volume belong to one complete set.
 //!
 //! A kubelet reads the ConfigMaps of a projected volume one after the other, so one swap of the volume may show one of
-//! them newer than another, and stay so for minutes; the order in which they were written proves nothing. What proves
-//! it: each map carries its own digest (its stamp, a key of its data), and the marker, written after all of them, says
-//! which digest each has when the set is complete.
+//! them newer than another, and stay so for minutes; the order in which they were written proves nothing. Instead, each
+//! ConfigMap carries its own digest (its stamp, a key of its data), and the marker, written after all of them, has the
+//! digest of each ConfigMap in the complete set.
 //!
 //! # The convention
 //!
-//! - The marker's keys stand in the volume's directory [`MARKER`], and they name the set: each map of it has to be
-//!   there.
-//! - A map's stamp is where [`Stamps`] says: `.{name}.stamp` by default, so that the maps need no
-//!   directories of their own. `--stamp-key` of their writer says the same.
+//! - The marker's keys are files in the volume's directory [`MARKER`]. They name the members of the set; each has to be
+//!   in the volume.
+//! - A ConfigMap's stamp is the file that [`Stamps`] names: `.{name}.stamp` by default, so that the ConfigMaps need no
+//!   directories of their own. The writer's `--stamp-key` has to be the same.
 //!
-//! What a stamp cannot show is a change by another writer that leaves the stamp as it was: the next resync of the
-//! writer puts that right.
+//! A stamp does not show a change by another writer that leaves the stamp as it was. The writer's next resync repairs
+//! that.
 
 use std::collections::BTreeMap;
 
 use super::Marker;
 
-/// Where in the volume the marker is.
+/// The volume's directory that has the marker's keys.
 pub const MARKER: &str = ".treeswap";
 
-/// What stands for a ConfigMap's name.
+/// The placeholder for a ConfigMap's name.
 const NAME: &str = "{name}";
 
-/// Where each map's stamp is, relative to the volume: a path with `{name}` for the ConfigMap's name.
+/// The path of each ConfigMap's stamp, relative to the volume, with `{name}` for the ConfigMap's name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stamps(String);
 
-/// The text does not say where stamps are.
+/// Why a text is not a path of stamps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadStamps {
-    /// All maps would have one stamp.
+    /// The placeholder is missing, so that all ConfigMaps would share one stamp.
     #[error("{{name}}, which stands for the ConfigMap's name, is not in it")]
     Nameless,
-    /// It leads out of the volume.
+    /// The path is absolute, or has an empty component, `.` or `..`.
     #[error("it must be a path within the volume, without `..`")]
     Outside,
 }
@@ -59,13 +59,13 @@ impl std::str::FromStr for Stamps {
 }
 
 impl Stamps {
-    /// Where one map's stamp is.
+    /// The path of one ConfigMap's stamp.
     pub fn of(&self, name: &str) -> String {
         stamp_of(&self.0, name)
     }
 }
 
-/// A pattern filled with a ConfigMap's name.
+/// Replaces the placeholder in a pattern by a ConfigMap's name.
 pub fn stamp_of(pattern: &str, name: &str) -> String {
     pattern.replace(NAME, name)
 }
@@ -77,34 +77,34 @@ pub enum Gap {
     /// The volume has no marker, or none of its keys.
     #[error("no marker is in {MARKER}")]
     NoMarker,
-    /// A key of the marker is not what treeswap wrote.
+    /// A key of the marker cannot be parsed.
     #[error("the marker's entry for {0} cannot be read")]
     Damaged(String),
-    /// The writer could not give a map what it should have.
+    /// The writer has not been able to write this ConfigMap's desired content.
     #[error("{0} could not be written yet")]
     Unwritten(String),
-    /// A map is not in the volume, or has no stamp there.
+    /// A ConfigMap is not in the volume, or has no stamp there.
     #[error("{name} has no stamp: there is no {path}")]
     Unstamped {
-        /// The map.
+        /// The ConfigMap.
         name: String,
-        /// Where its stamp should be.
+        /// The path where its stamp should be.
         path: String,
     },
-    /// A map is newer or older than the marker.
+    /// A ConfigMap is newer or older than the marker.
     #[error("{name} is {is}, and the marker has {has}", is = short(.stamp), has = short(.marked))]
     Unlike {
-        /// The map.
+        /// The ConfigMap.
         name: String,
-        /// What its stamp says.
+        /// The digest in its stamp.
         stamp: String,
-        /// What the marker says.
+        /// The digest in the marker.
         marked: String,
     },
 }
 
-/// What is missing before the maps belong together; nothing: the set is complete. `marker` is the text of its keys,
-/// `stamp` what stands at a path of the volume.
+/// The reasons why the set is not complete; empty if it is. `marker` has the marker's keys and values; `stamp` returns
+/// the content of a path in the volume, or `None` if there is no such file.
 pub fn gaps(
     marker: &BTreeMap<String, String>,
     stamps: &Stamps,
@@ -127,7 +127,7 @@ pub fn gaps(
     gaps
 }
 
-/// As much of a digest as is unique.
+/// The first twelve characters of a digest, for messages.
 fn short(digest: &str) -> &str {
     let digest = digest.trim();
     digest.char_indices().nth(12).map_or(digest, |(end, _)| &digest[..end])

@@ -1,20 +1,22 @@
-//! A mirror that is new takes over what another one has of the same repository, so that nothing is fetched twice: where
-//! one repository becomes one of several sources, or a source gets other credentials, and back.
+//! A new mirror adopts the packs of an existing mirror with the same remote, so that nothing is fetched twice. That
+//! happens when a single repository becomes one of several sources, when a source gets other credentials, and vice
+//! versa.
 //!
-//! The packs are linked, and the other mirror stays as it is, with all that is read from it. A crash leaves packs that no
-//! ref names, as that of a fetch does. What was taken over counts once its tip was found complete.
+//! The packs are hard-linked, and the other mirror and its readers are not affected. A crash leaves packs that no ref
+//! names, like that of a fetch. The adopted tip becomes the mirror's tip once it was found complete.
 
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 
 use super::error::Error;
-use super::files::{TIP, local, names, sync_dir};
+use super::files::{TIP, fsync, local, names};
 use super::layout::{Layout, boundary_of, tip_of};
 use crate::revision::ObjectId;
 
-/// Takes over from that of these mirrors, or of those in these directories, which is of the same remote and has fetched last.
-/// The tip that is to be looked at.
+/// Links the packs of one of the mirrors in `others`, or directly below them: of those with the same remote, the one
+/// that wrote its tip last. Returns its tip, which the caller must check. `None` if the mirror already has a tip or
+/// nothing could be adopted.
 pub(super) fn adopt(layout: &Layout, others: &[PathBuf], remote: &str) -> Option<ObjectId> {
     if layout.tip().is_some() {
         return None;
@@ -35,24 +37,25 @@ pub(super) fn adopt(layout: &Layout, others: &[PathBuf], remote: &str) -> Option
     }
 }
 
+/// The paths of a directory's entries; empty if it cannot be listed.
 fn below(dir: &Path) -> Vec<PathBuf> {
     names(dir).unwrap_or_default().into_iter().map(|name| dir.join(name)).collect()
 }
 
-/// The remote of a mirror.
+/// The remote's URL in a mirror's configuration.
 fn origin(dir: &Path) -> Option<String> {
     let config = git2::Config::open(&dir.join("config")).ok()?;
     config.get_string("remote.origin.url").ok()
 }
 
-/// The packs, each before its index, which is what makes it seen; then the commits whose parents are in none of them.
+/// Links all packs, each before its index, because git only uses packs with an index. Then copies the shallow boundary.
 fn link(layout: &Layout, other: &Path) -> Result<(), Error> {
     let [from, to] = [other, layout.dir()].map(|dir| dir.join("objects/pack"));
     for pack in names(&from)?.iter().filter_map(|name| name.strip_suffix(".pack")) {
         for suffix in ["pack", "idx"] {
             let name = format!("{pack}.{suffix}");
             match fs::hard_link(from.join(&name), to.join(&name)) {
-                // Of the same name is the same content: it is a checksum.
+                // A pack is named by its checksum, so an existing file of the same name has the same content.
                 Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
                     return Err(local("link", &to.join(&name))(error));
                 }
@@ -61,7 +64,7 @@ fn link(layout: &Layout, other: &Path) -> Result<(), Error> {
         }
     }
     if layout.is_durable() {
-        sync_dir(&to)?;
+        fsync(&to)?;
     }
     layout.set_shallow(&boundary_of(other))
 }

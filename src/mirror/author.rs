@@ -1,4 +1,4 @@
-//! Makes commits in a small local repository, for the demonstration. Nothing here is used by a sync.
+//! Creates a small local repository and commits for `treeswap demo`. Nothing here is used by a sync.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::Error;
 use super::error::Libgit2;
 use crate::revision::{ObjectId, Revision};
 
-/// What a committed path holds.
+/// The content of a committed path.
 #[derive(Clone, Copy, Debug)]
 pub enum Content<'a> {
     /// A regular file.
@@ -19,24 +19,19 @@ pub enum Content<'a> {
     Symlink(&'a str),
 }
 
-/// A bare repository with one branch, `main`, that commits are added to.
+/// A bare repository with one branch, `main`, to which commits are added.
 pub struct Author(git2::Repository);
 
 impl Author {
-    /// Makes an empty bare repository at `path`.
-    ///
-    /// # Errors
-    /// When the directory cannot be made or written to.
+    /// Creates an empty bare repository at `path`.
     pub fn init(path: &Path) -> Result<Self, Error> {
         let mut options = git2::RepositoryInitOptions::new();
         options.bare(true).external_template(false).initial_head("main");
         git2::Repository::init_opts(path, &options).map(Self).map_err(failed)
     }
 
-    /// Commits exactly these paths to `main`, on top of what is there.
-    ///
-    /// # Errors
-    /// When an object or the branch cannot be written, or a path is not one that git accepts.
+    /// Commits a tree of exactly these paths to `main`. Fails if an object or the branch cannot be written, or git does
+    /// not accept a path.
     pub fn commit(&self, paths: &[(&str, Content<'_>)], message: &str) -> Result<Revision, Error> {
         let mut index = git2::Index::new().map_err(failed)?;
         for (path, content) in paths {

@@ -1,4 +1,4 @@
-//! Contents of blobs, for the threads that write a generation.
+//! Reads blob contents for the threads that write a generation.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use super::shared::{ReadGuard, Shared};
 use crate::payload::{BlobError, BlobReader, BlobSource};
 use crate::revision::ObjectId;
 
-/// Hands out readers; each opens the database for itself, because libgit2 serialises the users of one handle.
+/// A source of readers. Each reader opens the database itself, because libgit2 serialises the users of one handle.
+/// Holds a lease, so that no pack is removed.
 pub(super) struct Blobs {
     shared: Arc<Shared>,
     _lease: ReadGuard,
@@ -39,16 +40,16 @@ impl BlobSource for Blobs {
         Ok(Box::new(BlobSourceReader { store, shared: &self.shared }))
     }
 
-    /// Packs first, each from its beginning: git puts what is stored as a difference next to what it differs from, and
-    /// libgit2 remembers only a few megabytes of what it put together. What cannot be found out changes the order alone.
+    /// Orders blobs by their offset in their pack; those in no pack come last. git stores a delta near its base, and
+    /// libgit2 caches only a few megabytes of inflated bases. A pack index that cannot be read only affects the order.
     fn order(&self, ids: &[ObjectId]) -> Vec<u32> {
         let mut order: Vec<u32> = (0..).take(ids.len()).collect();
         order.sort_unstable_by_key(|at| ids[*at as usize]);
         let mut places = vec![u64::MAX; ids.len()];
         for (pack, index) in (0..).zip(self.shared.pack_indexes()) {
             let mut rest = order.iter().map(|at| *at as usize).peekable();
-            // Both are sorted by id.
-            let _advice = pack_index::each_place(&index, |id, offset| {
+            // `rest` and the index are both sorted by id.
+            let _unreadable = pack_index::each_place(&index, |id, offset| {
                 while rest.next_if(|at| ids[*at] < id).is_some() {}
                 while let Some(at) = rest.next_if(|at| ids[*at] == id) {
                     places[at] = pack << 48 | offset;

@@ -1,8 +1,8 @@
-//! Work that blocks, off the runtime's threads.
+//! Runs blocking work outside of the runtime's worker threads.
 
 use super::error::Error;
 
-/// Runs what blocks on a thread of its own.
+/// Runs blocking work on a thread of the blocking pool. A panic in it is propagated.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {

@@ -1,9 +1,9 @@
-//! Is everything there? A tip is complete when its commit, all its trees and all its blobs are in the mirror, and its
-//! history reaches as deep as asked.
+//! Checks that a tip is complete: its commit, all its trees and all its blobs are in the mirror, and its history is as
+//! deep as configured.
 //!
-//! Checked by headers and index look-ups: no blob is decoded but loose ones, which may have been cut short. Trees are
-//! compared with the tree of a revision that is known to be complete, and what is the same in both is skipped, so that
-//! the check costs what changed. Trees of older commits are not walked: no generation is made from them.
+//! Blobs are checked by headers and index look-ups only; just loose ones are decoded, because they may be truncated.
+//! Trees are compared with the tree of a revision that is known to be complete, and identical sub-trees are skipped, so
+//! the cost is proportional to what changed. Trees of older commits are not checked: no generation is made from them.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -14,9 +14,9 @@ use super::tree::{self, Sorted};
 use crate::payload::escaped;
 use crate::revision::ObjectId;
 
-/// Walks `tree` and finds the first object below it that is not there. `base` is a tree that is complete. Of a `partial`
-/// clone objects may be absent; those that are there, in what the reader knew of when it was opened, must be what they
-/// should be.
+/// Walks `tree` and fails with the first object below it that is missing or unreadable. `base` is a tree that is known
+/// to be complete. In a `partial` clone objects may be absent; those that the reader knew of when it was opened must be
+/// intact and of the expected type.
 pub(super) fn tree_closure(
     reader: &ObjectReader<'_>,
     tree: ObjectId,
@@ -26,8 +26,8 @@ pub(super) fn tree_closure(
     closure_beside(reader, tree, base, partial, |_| false)
 }
 
-/// As [`tree_closure`], where it is known already of some objects that they are blobs: to ask for the header of one costs
-/// as much as to inflate the beginning of what it is stored as.
+/// Like [`tree_closure`], but skips objects for which `is_blob` returns true: reading the header of a packed object
+/// means inflating the beginning of its pack entry.
 pub(super) fn closure_beside(
     reader: &ObjectReader<'_>,
     tree: ObjectId,
@@ -35,15 +35,15 @@ pub(super) fn closure_beside(
     partial: bool,
     is_blob: impl Fn(&ObjectId) -> bool,
 ) -> Result<(), Lack> {
-    // Asked before it is read: a read that finds nothing lists all packs again.
+    // Checked before reading, because libgit2 lists all packs again after a read that finds nothing.
     let may_lack = |id: &ObjectId| partial && !reader.has(id);
     if base == Some(tree) {
         return Ok(());
     }
-    // An explicit stack: a tree may nest deeper than a thread's stack allows. Every tree is put there once, whatever
-    // the number of paths that lead to it, so a bomb of nested trees costs only the trees that were really sent. It
-    // does not matter which path's base it is compared with: each is complete.
-    // Blobs are asked for as often as they are named: to remember them all would cost more than the question.
+    // An explicit stack, because trees may nest deeper than a thread's stack allows. Every tree is pushed once, however
+    // many paths lead to it, so a bomb of nested trees costs no more than the trees that were really sent. It does not
+    // matter with which path's base a tree is compared: each base is complete.
+    // A blob is checked each time it is named: remembering all of them would cost more than the checks.
     let mut seen = HashSet::from([tree]);
     let mut stack = vec![(tree, base)];
     while let Some((at, base)) = stack.pop() {
@@ -73,7 +73,7 @@ pub(super) fn closure_beside(
                 {
                     reader.check_blob(&entry.id)?;
                 }
-                // Commits of submodules live elsewhere; odd modes are refused, by path, when the payload is made.
+                // Commits of submodules are in other mirrors. Unknown modes are refused when the payload is built.
                 _ => {}
             }
         }
@@ -81,18 +81,18 @@ pub(super) fn closure_beside(
     Ok(())
 }
 
-/// A tree, without listing packs again where it is not there.
+/// Reads a tree if it is present, so that a missing one does not make libgit2 list all packs again.
 fn tree_if_here<'r>(reader: &'r ObjectReader<'_>, id: &ObjectId) -> Option<Object<'r>> {
     if reader.has(id) { reader.tree(id).ok() } else { None }
 }
 
-/// No more entries than these are looked at to find a path.
-const LOOKED_AT: usize = 100_000;
+/// The most directories that are visited to find the path of an object.
+const DIRS_MAX: usize = 100_000;
 
-/// Where an object that cannot be had is named below `tree`: the first path that leads to it, as an error shows it.
-/// `None`: it is not below the tree, or too far.
+/// Finds a path below `tree` that leads to the object `wanted`, escaped for an error message. `None` if there is none
+/// within the first [`DIRS_MAX`] directories.
 pub(super) fn path_to(reader: &ObjectReader<'_>, tree: ObjectId, wanted: ObjectId) -> Option<String> {
-    // Each directory with the number of its parent: together they are all paths, at the price of their names.
+    // Each directory with the index of its parent: this represents all paths in the memory of their last components.
     let mut dirs: Vec<(usize, Vec<u8>)> = vec![(0, Vec::new())];
     let mut stack = vec![(tree, 0)];
     let mut seen = HashSet::from([tree]);
@@ -103,7 +103,7 @@ pub(super) fn path_to(reader: &ObjectReader<'_>, tree: ObjectId, wanted: ObjectI
                 dirs.push((here, entry.name.to_vec()));
                 return Some(path(&dirs));
             }
-            if entry.is_dir() && dirs.len() < LOOKED_AT && seen.insert(entry.id) {
+            if entry.is_dir() && dirs.len() < DIRS_MAX && seen.insert(entry.id) {
                 stack.push((entry.id, dirs.len()));
                 dirs.push((here, entry.name.to_vec()));
             }
@@ -112,7 +112,7 @@ pub(super) fn path_to(reader: &ObjectReader<'_>, tree: ObjectId, wanted: ObjectI
     None
 }
 
-/// The path of the last one.
+/// The full path of the last element, escaped.
 fn path(dirs: &[(usize, Vec<u8>)]) -> String {
     let mut names = Vec::new();
     let mut at = dirs.len() - 1;
@@ -124,16 +124,16 @@ fn path(dirs: &[(usize, Vec<u8>)]) -> String {
     escaped(&names.join(&b'/'))
 }
 
-/// What is there of a tip's history.
+/// The part of a tip's history that is in the mirror.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct History {
-    /// Commits whose parents are not kept: what belongs into the `shallow` file.
+    /// The shallow boundary: commits whose parents are not kept.
     pub(super) boundary: Vec<ObjectId>,
-    /// Whether it reaches as deep as asked.
+    /// True if the history is as deep as configured.
     pub(super) complete: bool,
 }
 
-/// Looks at the history of `tip`. `ends` are commits whose parents the remote itself does not have.
+/// Walks the history of `tip` down to `depth`. `ends` are commits whose parents the remote itself does not have.
 pub(super) fn history(
     reader: &ObjectReader<'_>,
     tip: ObjectId,
@@ -147,7 +147,7 @@ pub(super) fn history(
     let mut found = History { boundary: Vec::new(), complete: true };
     let mut seen = HashSet::from([tip]);
     let mut queue = VecDeque::from([(tip, 1)]);
-    // Breadth first: like the server's, a commit's distance is its shortest one.
+    // Breadth first, so that a commit's distance is that of its shortest path, as on the server.
     while let Some((at, distance)) = queue.pop_front() {
         let commit = reader.commit(&at)?;
         if commit.parents.is_empty() {

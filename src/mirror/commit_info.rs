@@ -1,4 +1,5 @@
-//! What a commit says of itself, for people. Its author chose every byte of it.
+//! Reads a commit's subject, author and date for display. The commit's author chose every byte, so all of it is
+//! sanitized and shortened.
 
 use git2::ObjectType;
 use jiff::Timestamp;
@@ -11,15 +12,16 @@ use crate::phase::{Commit, SourceRevision};
 use crate::revision::{ObjectId, Revision};
 use crate::secret::quoted;
 
-/// A longer commit is not read for its first line.
-const LONGEST: usize = 1 << 20;
+/// The largest commit object in bytes that is read.
+const COMMIT_MAX: usize = 1 << 20;
 
-/// Characters of a subject and of a name that are shown; git's own advice for a subject is 50.
+/// The most characters of a subject that are shown (git recommends 50), and of an author's name.
 const SUBJECT: usize = 120;
 const AUTHOR: usize = 60;
 
 impl Objects {
-    /// What a commit that is here says of itself: first line, author, date. Blocking.
+    /// The subject, author and date of a commit, and the sources of a composed one. `None` if the commit is not in the
+    /// mirror. Blocking.
     pub fn describe(&self, revision: Revision) -> Option<Commit> {
         let _lease = self.shared.lease();
         let store = self.shared.all().ok()?;
@@ -29,7 +31,7 @@ impl Objects {
 }
 
 fn describe(reader: &ObjectReader<'_>, shared: &Shared, id: &ObjectId) -> Option<Commit> {
-    let object = reader.structure(id, ObjectType::Commit, LONGEST).ok()?;
+    let object = reader.structure(id, ObjectType::Commit, COMMIT_MAX).ok()?;
     let sources = composed::read_parts(reader, shared, id).into_iter().map(|part| SourceRevision {
         name: part.name,
         repo: part.repo,
@@ -41,7 +43,7 @@ fn describe(reader: &ObjectReader<'_>, shared: &Shared, id: &ObjectId) -> Option
     Some(Commit { sources: sources.collect(), ..read(object.data()) })
 }
 
-/// Text in another encoding than UTF-8 shows with marks in place of what is not ASCII.
+/// Parses a commit. Text that is not UTF-8 is shown with replacement characters.
 fn read(data: &[u8]) -> Commit {
     let text = String::from_utf8_lossy(data);
     let (head, message) = text.split_once("\n\n").unwrap_or((&text, ""));

@@ -1,15 +1,15 @@
-//! Revisions that are composed of several repositories' trees (`--sources`).
+//! Composes one revision of several repositories' trees (`--sources`).
 //!
-//! A set of sources becomes a commit of our own, in a repository of our own: its trees name the sources' trees where
-//! they are placed, and its message says which source is at which commit. So everything that holds for a revision
-//! (payloads, deltas, generations, what is held for them) holds for a set, and what did not change is shared. The
-//! sources' objects stay in their mirrors, and are read together with ours.
+//! A set of sources becomes a synthetic commit in a separate repository. Its trees refer to the sources' trees at the
+//! paths where they are placed, and its message records the commit of each source. So everything that works with a
+//! revision (payloads, deltas, generations, garbage collection) works with a set, and unchanged trees are shared. The
+//! sources' objects stay in their mirrors and are read together with this repository's.
 //!
-//! The same set is always the same commit. What a crash leaves are loose objects that nothing names, which the next
-//! garbage collection removes; the repository is a cache, and can be made anew from the mirrors.
+//! The same set always yields the same commit id. A crash leaves loose objects that nothing refers to, which the next
+//! garbage collection removes. The repository is a cache and can be recreated from the mirrors.
 //!
-//! Files: `overlay` puts trees over each other; `base_names` looks for files that must not share one; here they are
-//! written, found again and collected.
+//! Files: `overlay` merges the trees; `base_names` checks for files that must not share a base name; this file writes,
+//! reads and garbage-collects composed commits.
 
 mod base_names;
 mod overlay;
@@ -41,82 +41,81 @@ use crate::revision::{ObjectId, Revision};
 pub use base_names::UniqueBaseNames;
 use overlay::Overlay;
 
-/// Begins the message of a composed commit, before the version of what follows.
+/// The line of a composed commit's message after which the parts are listed, with the version of their format.
 const HEADING: &str = "treeswap-sources 1";
 
-/// A longer message is none of ours: the file that lists the sources is shorter, with all its patterns.
+/// The largest composed commit in bytes. Ours are never larger, because the file that lists the sources, with all its
+/// patterns, is smaller.
 const MESSAGE_MAX: usize = 4 << 20;
 
-/// One source's part of a composed tree, as the commit's message has it.
+/// One source's part of a composed tree, as recorded in the commit's message.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Part {
-    /// What the source is called.
+    /// The name of the source.
     pub name: String,
-    /// Its repository, without userinfo.
+    /// The URL of its repository, without userinfo.
     pub repo: String,
-    /// What is followed there.
+    /// The ref that is followed.
     #[serde(rename = "ref")]
     pub asked: String,
     /// The commit.
     pub revision: Revision,
-    /// The directory or file of the repository that is placed; empty for all of it.
+    /// The directory or file of the repository that is placed; empty for the whole tree.
     pub path: String,
-    /// Where it is placed; empty for the top.
+    /// The path at which it is placed; empty for the top.
     pub to: String,
-    /// git's sparse patterns, a line each, from `path` on; none: everything.
+    /// Sparse patterns, one line each, relative to `path`; empty selects everything.
     pub sparse: Vec<String>,
-    /// The mirror that holds the commit, by the name of its directory.
+    /// The directory name of the mirror that holds the commit.
     pub mirror: String,
 }
 
-/// Makes composed revisions.
+/// Creates composed revisions, in a repository of its own.
 #[derive(Debug)]
 pub struct Composer {
     shared: Arc<Shared>,
-    /// No other process removes what we have just written.
+    /// Keeps other processes from removing objects that were just written.
     _lock: Layout,
     limits: Limits,
-    /// The tree that was found right last, and by which globs.
-    right: Mutex<Option<(ObjectId, UniqueBaseNames)>>,
+    /// The last tree that passed the check of base names, and the globs that it was checked with.
+    checked: Mutex<Option<(ObjectId, UniqueBaseNames)>>,
     turns: Arc<Turns>,
 }
 
 impl Composer {
-    /// Opens or makes the repository for composed revisions in `dir`. Blocking. Like a mirror it has a lock of its own:
-    /// a second one on the same directory is refused.
+    /// Opens or creates the repository for composed revisions in `dir`. Blocking. Takes an advisory lock: opening the
+    /// same directory twice fails.
     pub fn open(dir: &Path, durable: bool, limits: Limits) -> Result<Self, Error> {
         Settings { verify: false, durable, max_objects: None }.apply()?;
         let layout = Layout::open(dir, RepoKind::Bare, durable)?;
         let dir = layout.dir().to_owned();
         let shared = Arc::new(Shared::new(dir, Submodules::Off, durable, false).composed());
-        Ok(Self { shared, _lock: layout, limits, turns: Arc::new(Turns::new()), right: Mutex::default() })
+        Ok(Self { shared, _lock: layout, limits, turns: Arc::new(Turns::new()), checked: Mutex::default() })
     }
 
-    /// Opens the mirror of a source, whose objects are then read together with ours. Blocking; no network.
+    /// Opens the mirror of a source. Blocking, without network.
     pub fn mirror(&self, options: Options) -> Result<Mirror, Error> {
-        Mirror::open_beside(options, &self.shared, Arc::clone(&self.turns))
+        Mirror::open_source(options, &self.shared, Arc::clone(&self.turns))
     }
 
-    /// From now on, these mirrors' objects are read.
+    /// Sets the directories of the mirrors whose objects are read from now on.
     pub fn read_from(&self, mirrors: &[PathBuf]) {
         self.shared.compose_of(mirrors);
     }
 
-    /// A handle to the objects, of all mirrors, for blocking threads.
+    /// Returns a handle for reading the objects of all mirrors, for blocking threads.
     pub fn objects(&self) -> Objects {
         Objects { shared: Arc::clone(&self.shared), cancel: CancellationToken::new() }
     }
 
-    /// Whether something could not be read since the last call: a mirror may have lost it.
+    /// Returns true if an object could not be read since the last call: a mirror may have lost it.
     pub fn take_damage(&self) -> bool {
         self.shared.take_damage()
     }
 
-    /// The revision that is composed of these parts, whose commits the mirrors hold. Blocking.
-    ///
-    /// # Errors
-    /// [`Error::OfSource`] for what is wrong with one part alone; [`Error::Collision`], [`Error::Trespass`] and
-    /// [`Error::SameBaseName`] for two that cannot lie beside each other.
+    /// Composes a revision of these parts, whose commits must be in the mirrors. Blocking. Fails with
+    /// [`Error::OfSource`] if something is wrong with a single part, and with [`Error::Collision`], [`Error::Trespass`]
+    /// or [`Error::SameBaseName`] if two parts conflict.
     pub fn compose(
         &self,
         parts: &[Part],
@@ -139,7 +138,8 @@ impl Composer {
     ) -> Result<Revision, Error> {
         let store = self.shared.all()?;
         let reader = store.reader().map_err(failed("open the mirrors' objects"))?;
-        // Without the mirrors: an object is written although one of them has it, for how long is not ours to say.
+        // Opened without the mirrors, so that every object is written here even if a mirror has it: the mirror may
+        // remove it at any time.
         let own = self.shared.store()?;
         let own = own.reader().map_err(failed("open the composed objects"))?;
         let mut overlay = Overlay::new((&reader, &own, self.dir()), parts, &self.limits, cancel);
@@ -148,23 +148,23 @@ impl Composer {
         let id = own.write(ObjectType::Commit, &commit);
         let id = id.map_err(|source| Error::unwritten("write a commit in", &self.shared.dir, source))?;
         let revision = Revision(id);
-        if !unique.globs().is_empty() && !self.is_right(tree, unique) {
+        if !unique.globs().is_empty() && !self.is_checked(tree, unique) {
             unique.check(&mut overlay, (revision, tree))?;
-            *self.right.lock().unwrap_or_else(PoisonError::into_inner) = Some((tree, unique.clone()));
+            *self.checked.lock().unwrap_or_else(PoisonError::into_inner) = Some((tree, unique.clone()));
         }
         Ok(revision)
     }
 
-    /// Whether a tree was looked through before.
-    fn is_right(&self, tree: ObjectId, unique: &UniqueBaseNames) -> bool {
-        let right = self.right.lock().unwrap_or_else(PoisonError::into_inner);
-        right.as_ref().is_some_and(|(of, by)| *of == tree && by == unique)
+    /// Returns true if the tree was the last one that passed the check with these globs.
+    fn is_checked(&self, tree: ObjectId, unique: &UniqueBaseNames) -> bool {
+        let checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        checked.as_ref().is_some_and(|(of, by)| *of == tree && by == unique)
     }
 
-    /// Removes what none of these revisions needs. Blocking. While there are readers, nothing is removed.
+    /// Removes objects that none of the `held` revisions needs. Blocking. Does nothing while there are readers.
     pub fn collect_garbage(&self, held: &[Revision]) -> Result<(), Error> {
-        let Some(_door) = self.shared.alone() else { return Ok(()) };
-        let store = self.shared.store()?; // without the mirrors': only what lies here
+        let Some(_exclusive) = self.shared.exclusive() else { return Ok(()) };
+        let store = self.shared.store()?; // without the mirrors: only objects in this repository count
         let needed = needed(&store, held)?;
         let objects = self.shared.dir.join("objects");
         for (id, path) in loose(&objects)? {
@@ -172,29 +172,29 @@ impl Composer {
                 ignore_absent(fs::remove_file(&path)).map_err(local("remove", &path))?;
             }
         }
-        // What a kill left half written. Nobody writes now: a lease would be held.
+        // Temporary files that a killed process left. Nothing is being written now: a writer holds a lease.
         remove_matching(&objects, |name| name.starts_with("tmp_"))?;
         remove_matching(&self.shared.dir, |name| name.ends_with(".lock"))
     }
 
-    /// Where it lies.
+    /// The repository's directory.
     pub fn dir(&self) -> &Path {
         &self.shared.dir
     }
 
-    /// Bytes of everything below a directory.
+    /// The disk usage in bytes of everything below a directory.
     pub fn disk_bytes(dir: &Path) -> u64 {
         super::files::disk_bytes(dir)
     }
 }
 
 impl Objects {
-    /// Where the parts of a composed revision are placed.
+    /// The paths at which the parts of a composed revision are placed.
     pub fn places(&self, revision: Revision) -> Parts {
         Parts::new(self.parts(revision).into_iter().map(|part| part.to.into_bytes()))
     }
 
-    /// The parts that a composed revision consists of; none for a repository's own commit, or one that is not here.
+    /// The parts of a composed revision; empty for an ordinary commit, or one that is not in the repository.
     pub fn parts(&self, revision: Revision) -> Vec<Part> {
         let _lease = self.shared.lease();
         let Ok(store) = self.shared.store() else { return Vec::new() };
@@ -203,20 +203,21 @@ impl Objects {
     }
 }
 
-/// Whose a path of a composed tree is.
+/// The paths at which the parts of a composed revision are placed.
 pub(super) fn places(reader: &ObjectReader<'_>, shared: &Shared, revision: Revision) -> Parts {
     Parts::new(read_parts(reader, shared, &revision.0).into_iter().map(|part| part.to.into_bytes()))
 }
 
-/// The parts of a composed revision; none of any other.
+/// Parses the parts of a composed revision; empty for any other commit.
 pub(super) fn read_parts(reader: &ObjectReader<'_>, shared: &Shared, id: &ObjectId) -> Vec<Part> {
     if !shared.composed {
-        return Vec::new(); // a commit of anybody's, whose message means nothing here
+        return Vec::new(); // an ordinary commit; its author may write anything into the message
     }
     let Ok(object) = reader.structure(id, ObjectType::Commit, MESSAGE_MAX) else { return Vec::new() };
     let text = String::from_utf8_lossy(object.data());
     let Some((head, message)) = text.split_once("\n\n") else { return Vec::new() };
-    // Commits of the sources are among these objects, too, and their authors may write what we write.
+    // The sources' commits can be read here, too, and their authors may imitate our message. The author line tells them
+    // apart.
     if !head.contains(&format!("\nauthor {AUTHOR} ")) {
         return Vec::new();
     }
@@ -224,9 +225,11 @@ pub(super) fn read_parts(reader: &ObjectReader<'_>, shared: &Shared, id: &Object
     listed.lines().map_while(|line| serde_json::from_str(line).ok()).collect()
 }
 
+/// The author and committer of composed commits.
 const AUTHOR: &str = "treeswap <>";
 
-/// The commit's raw content: its date is that of the newest part, so that the same set is the same commit.
+/// The raw content of a composed commit. Its date is that of the newest part, so that the same set yields the same
+/// commit.
 fn commit(reader: &ObjectReader<'_>, tree: ObjectId, parts: &[Part]) -> Result<Vec<u8>, Error> {
     let date = |part: &Part| -> Result<i64, Error> {
         let read = reader.structure(&part.revision.0, ObjectType::Commit, super::odb::COMMIT_MAX);
@@ -252,7 +255,8 @@ fn commit(reader: &ObjectReader<'_>, tree: ObjectId, parts: &[Part]) -> Result<V
     Ok(text.into_bytes())
 }
 
-/// Our objects that these revisions need. What a tree names and is not here is a source's.
+/// The objects of this repository that the `held` revisions need. Objects that a tree names and that are absent here
+/// are in a source's mirror.
 fn needed(store: &Store, held: &[Revision]) -> Result<HashSet<ObjectId>, Error> {
     let reader = store.reader().map_err(failed("open the composed objects"))?;
     let mut needed = HashSet::new();

@@ -1,8 +1,8 @@
-//! What one tree changes against another, as a checked [`Delta`].
+//! Compares two trees and produces a checked [`Delta`].
 //!
-//! The two trees are walked side by side and what is the same in both is skipped, so that the cost is what changed.
-//! A directory exists where something wanted is in it, on each side; a sub-tree that did not change is only looked into
-//! when the existence of the directory above depends on it.
+//! Both trees are walked side by side and identical sub-trees are skipped, so the cost is proportional to what changed.
+//! A payload only has directories that contain something selected, so an unchanged sub-tree is read when, and only
+//! when, the existence of its parent directory depends on it.
 
 use tokio_util::sync::CancellationToken;
 
@@ -16,7 +16,7 @@ use super::{Base, Error, Selection};
 use crate::payload::{Delta, DeltaBuilder, Kind, Node, Parts, join};
 use crate::revision::{ObjectId, Revision};
 
-/// Whether a directory has something wanted in it, before and after.
+/// Records whether a directory contains something selected in the old tree and in the new tree.
 #[derive(Clone, Copy, Default)]
 struct Presence {
     old: bool,
@@ -30,19 +30,19 @@ impl Presence {
     }
 }
 
-/// The two versions of one name.
+/// The old and the new entry of one name.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Pair<'a> {
     pub(super) old: Option<Line<'a>>,
     pub(super) new: Option<Line<'a>>,
-    /// The old tree has the name twice: patterns may have left out either, and which one was published is not seen.
-    pub(super) is_unclear: bool,
+    /// The old tree has the name twice. Patterns may have left out either entry, so it is unknown which was published.
+    pub(super) old_is_duplicate: bool,
     /// The new tree has the name twice.
-    pub(super) is_twice: bool,
+    pub(super) new_is_duplicate: bool,
 }
 
 impl Pair<'_> {
-    /// What both versions are, if that is the same.
+    /// The entry, if both trees have it with the same object and kind.
     pub(super) fn unchanged(&self) -> Option<Line<'_>> {
         let old = self.old?;
         let new = self.new?;
@@ -50,7 +50,8 @@ impl Pair<'_> {
     }
 }
 
-/// All names of two trees, each with its two versions. Of a name that one tree has twice the last counts.
+/// Iterates over all names of two trees in order, with the entries of each. If a tree has a name twice, the last entry
+/// counts.
 pub(super) fn pairs<'t>(old: &Sorted<'t>, new: &Sorted<'t>) -> impl Iterator<Item = (&'t [u8], Pair<'t>)> {
     let mut old = old.iter().peekable();
     let mut new = new.iter().peekable();
@@ -61,52 +62,54 @@ pub(super) fn pairs<'t>(old: &Sorted<'t>, new: &Sorted<'t>) -> impl Iterator<Ite
         };
         let mut pair = Pair::default();
         while let Some(line) = old.next_if(|line| line.name == name) {
-            pair.is_unclear |= pair.old.is_some();
+            pair.old_is_duplicate |= pair.old.is_some();
             pair.old = Some(line);
         }
         while let Some(line) = new.next_if(|line| line.name == name) {
-            pair.is_twice |= pair.new.is_some();
+            pair.new_is_duplicate |= pair.new.is_some();
             pair.new = Some(line);
         }
         Some((name, pair))
     })
 }
 
-/// Two versions of one directory are compared up to so many bytes together: they are in memory at once, and one of them
-/// twice while it is put together from a difference.
+/// The most bytes that the two versions of one directory may have together. Both are in memory at the same time, and
+/// one of them twice while its delta is applied.
 pub(super) const TREES_MAX: usize = 80 << 20;
 
-/// Sub-trees that wait for their turn take up to so many bytes.
-const WAITING_MAX: usize = 16 << 20;
+/// The most bytes of memory that sub-trees that are queued for comparison may take.
+const QUEUED_MAX: usize = 16 << 20;
 
-/// What each takes besides its path.
-const BELOW: usize = 96;
+/// Bytes that a queued sub-tree takes besides its path.
+const QUEUED_OVERHEAD: usize = 96;
 
 struct Comparison<'a> {
     reader: &'a ObjectReader<'a>,
     builder: DeltaBuilder,
     budget: Budget,
     patterns: Option<&'a Patterns>,
-    /// Submodules, before and after.
+    /// The submodules of the old and of the new tree.
     modules: (&'a Modules, &'a Modules),
     revision: Revision,
     max_depth: u32,
-    /// No comparison is possible, and that is no error: something of the base could not be read, or too much changed.
-    undecided: bool,
-    /// Sub-trees that are still to be compared, in bytes of memory.
-    waiting: usize,
+    /// Set when no delta can be computed, which is not an error: part of the base could not be read, or too much
+    /// changed. The error that is returned along with it has no meaning.
+    needs_payload: bool,
+    /// Bytes of memory that queued sub-trees take.
+    queued: usize,
 }
 
-/// A sub-tree that differs, or is new, or goes.
-struct Below {
+/// A sub-tree that was changed, added or removed.
+struct Subtree {
     path: Vec<u8>,
     old: Option<ObjectId>,
     new: Option<ObjectId>,
     wanted: bool,
 }
 
-/// Compares the base's tree with the revision's. `None` where that is not possible or would not decide: the mirror no
-/// longer has all of the base, a name is refused that a selection may leave out, or more changes than a delta holds.
+/// Compares the base's tree with the revision's. `None` means that the whole payload is needed instead: the mirror no
+/// longer has all of the base, the rules refuse an entry while sparse patterns are in use, or there are more changes
+/// than a delta may hold.
 pub(super) fn delta(
     reader: &ObjectReader<'_>,
     base: Base,
@@ -127,12 +130,12 @@ pub(super) fn delta(
         modules: (before, after),
         revision,
         max_depth: rules.limits.depth,
-        undecided: false,
-        waiting: 0,
+        needs_payload: false,
+        queued: 0,
     };
     if base.tree != to.tree {
         match comparison.dir(b"", Some(base.tree), Some(to.tree), patterns.is_none()) {
-            Err(_) if comparison.undecided => return Ok(None),
+            Err(_) if comparison.needs_payload => return Ok(None),
             Err(Error::Refused(_)) if patterns.is_some() => return Ok(None),
             other => other?,
         };
@@ -141,8 +144,8 @@ pub(super) fn delta(
 }
 
 impl Comparison<'_> {
-    /// Compares two versions of one directory, either of which may be absent. Both trees are released before those in
-    /// them are compared, so that depth costs what changed on the way and not whole directories.
+    /// Compares two versions of one directory, either of which may be absent. Both trees are dropped before their
+    /// sub-trees are compared, so that a deep path does not hold whole directories in memory.
     fn dir(
         &mut self,
         path: &[u8],
@@ -151,11 +154,11 @@ impl Comparison<'_> {
         inherited: bool,
     ) -> Result<Presence, Error> {
         if self.is_too_deep(path) {
-            return Err(self.too_much());
+            return Err(self.give_up());
         }
-        let (mut presence, below) = self.level(path, old, new, inherited)?;
-        for Below { path, old, new, wanted } in below {
-            self.waiting -= path.len() + BELOW;
+        let (mut presence, subtrees) = self.level(path, old, new, inherited)?;
+        for Subtree { path, old, new, wanted } in subtrees {
+            self.queued -= path.len() + QUEUED_OVERHEAD;
             presence.merge(self.dir(&path, old, new, wanted)?);
         }
         if path.is_empty() {
@@ -178,25 +181,26 @@ impl Comparison<'_> {
         Ok(presence)
     }
 
-    /// One level of it: what is no directory is compared, and directories that differ are returned.
+    /// Compares the entries of one directory that are not directories themselves, and returns the sub-trees that
+    /// differ.
     fn level(
         &mut self,
         path: &[u8],
         old: Option<ObjectId>,
         new: Option<ObjectId>,
         inherited: bool,
-    ) -> Result<(Presence, Vec<Below>), Error> {
+    ) -> Result<(Presence, Vec<Subtree>), Error> {
         let reader = self.reader;
         let mut size = 0;
         for (id, is_old) in [(old, true), (new, false)] {
             let found = id.map_or(Ok(0), |id| reader.tree_size(&id));
-            size += found.map_err(|lack| if is_old { self.lost(lack) } else { self.damaged(lack) })?;
+            size += found.map_err(|lack| if is_old { self.base_lost(lack) } else { self.damaged(lack) })?;
         }
         if size > TREES_MAX {
-            return Err(self.too_much());
+            return Err(self.give_up());
         }
         let old_tree = match old {
-            Some(id) => Some((id, reader.sized_tree(&id).map_err(|lack| self.lost(lack))?)),
+            Some(id) => Some((id, reader.sized_tree(&id).map_err(|lack| self.base_lost(lack))?)),
             None => None,
         };
         let new_tree = match new {
@@ -206,52 +210,57 @@ impl Comparison<'_> {
         let mut before = Lines::default();
         let mut after = Lines::default();
         if let Some((id, tree)) = &old_tree {
-            before = lines(id, tree.data()).map_err(|lack| self.lost(lack))?;
+            before = lines(id, tree.data()).map_err(|lack| self.base_lost(lack))?;
         }
         if let Some((id, tree)) = &new_tree {
             after = lines(id, tree.data()).map_err(|lack| self.damaged(lack))?;
             let modules = self.modules.1;
-            let seen = |line: Line<'_>| modules.seen(&join(path, line.name), line).mode;
-            self.builder.listing(path, || after.clone().map(|line| (line.name, seen(line))))?;
+            let mode = |line: Line<'_>| modules.checked_out(&join(path, line.name), line).mode;
+            self.builder.listing(path, || after.clone().map(|line| (line.name, mode(line))))?;
         }
         if let Some(id) = new.or(old) {
             self.budget.enter(reader, &id, path, before.len().max(after.len()))?;
         }
         let mut presence = Presence::default();
-        let mut below = Vec::new();
+        let mut subtrees = Vec::new();
         for (name, pair) in pairs(&Sorted::by_name(before), &Sorted::by_name(after)) {
             let full = join(path, name);
-            let pair = Pair {
-                old: pair.old.map(|line| self.modules.0.seen(&full, line)),
-                new: pair.new.map(|line| self.modules.1.seen(&full, line)),
-                ..pair
-            };
-            if pair.is_unclear {
-                return Err(self.too_much());
+            let pair = self.checked_out(&full, pair);
+            if pair.old_is_duplicate {
+                return Err(self.give_up());
             }
             match pair.unchanged() {
-                Some(line) if line.is_dir() => {} // looked into only if the existence of this one depends on it
+                Some(line) if line.is_dir() => {} // read by `any_unchanged`, if at all
                 Some(line) => {
                     let wanted = self.wants(&full, &line, inherited);
                     presence.merge(Presence { old: wanted, new: wanted });
                 }
-                None => presence.merge(self.changed(path, full, pair, inherited, &mut below)?),
+                None => presence.merge(self.changed(path, full, pair, inherited, &mut subtrees)?),
             }
-            if self.builder.is_large() || self.waiting > WAITING_MAX {
-                return Err(self.too_much());
+            if self.builder.is_large() || self.queued > QUEUED_MAX {
+                return Err(self.give_up());
             }
         }
-        Ok((presence, below))
+        Ok((presence, subtrees))
     }
 
-    /// One name whose two versions differ.
+    /// A pair of entries, with published submodules as directories.
+    fn checked_out<'t>(&self, full: &[u8], pair: Pair<'t>) -> Pair<'t> {
+        Pair {
+            old: pair.old.map(|line| self.modules.0.checked_out(full, line)),
+            new: pair.new.map(|line| self.modules.1.checked_out(full, line)),
+            ..pair
+        }
+    }
+
+    /// Records the change of one name, and queues its sub-trees.
     fn changed(
         &mut self,
         dir: &[u8],
         full: Vec<u8>,
         pair: Pair<'_>,
         inherited: bool,
-        below: &mut Vec<Below>,
+        subtrees: &mut Vec<Subtree>,
     ) -> Result<Presence, Error> {
         let mut presence = Presence::default();
         if let Some(line) = pair.old.filter(|line| !line.is_dir())
@@ -271,13 +280,15 @@ impl Comparison<'_> {
         let new = tree(pair.new);
         if old.is_some() || new.is_some() {
             let wanted = self.patterns.is_none_or(|patterns| patterns.wants(&full, true, inherited));
-            self.waiting += full.len() + BELOW;
-            below.push(Below { path: full, old, new, wanted });
+            if self.may_want_below(&full, wanted) {
+                self.queued += full.len() + QUEUED_OVERHEAD;
+                subtrees.push(Subtree { path: full, old, new, wanted });
+            }
         }
         Ok(presence)
     }
 
-    /// Whether one of the sub-trees that both versions of a directory have has anything wanted in it.
+    /// Returns true if an unchanged sub-tree of a directory contains something selected.
     fn any_unchanged(
         &mut self,
         path: &[u8],
@@ -285,34 +296,32 @@ impl Comparison<'_> {
         new: ObjectId,
         inherited: bool,
     ) -> Result<bool, Error> {
-        let below = {
+        let subtrees = {
             let reader = self.reader;
             let Some(old) = old else { return Ok(false) };
-            let old_tree = reader.tree(&old).map_err(|lack| self.lost(lack))?;
+            let old_tree = reader.tree(&old).map_err(|lack| self.base_lost(lack))?;
             let new_tree = reader.tree(&new).map_err(|lack| self.damaged(lack))?;
-            let before = lines(&old, old_tree.data()).map_err(|lack| self.lost(lack))?;
+            let before = lines(&old, old_tree.data()).map_err(|lack| self.base_lost(lack))?;
             let after = lines(&new, new_tree.data()).map_err(|lack| self.damaged(lack))?;
-            let mut below = Vec::new();
+            let mut subtrees = Vec::new();
             for (name, pair) in pairs(&Sorted::by_name(before), &Sorted::by_name(after)) {
                 let full = join(path, name);
-                let pair = Pair {
-                    old: pair.old.map(|line| self.modules.0.seen(&full, line)),
-                    new: pair.new.map(|line| self.modules.1.seen(&full, line)),
-                    ..pair
-                };
-                if let Some(line) = pair.unchanged().filter(Line::is_dir) {
+                if let Some(line) = self.checked_out(&full, pair).unchanged().filter(Line::is_dir) {
                     let wanted = self.wants(&full, &line, inherited);
-                    self.waiting += full.len() + BELOW;
-                    below.push((full, line.id, wanted));
-                    if self.waiting > WAITING_MAX {
-                        return Err(self.too_much());
+                    if !self.may_want_below(&full, wanted) {
+                        continue;
+                    }
+                    self.queued += full.len() + QUEUED_OVERHEAD;
+                    subtrees.push((full, line.id, wanted));
+                    if self.queued > QUEUED_MAX {
+                        return Err(self.give_up());
                     }
                 }
             }
-            below
+            subtrees
         };
-        for (full, id, wanted) in below {
-            self.waiting -= full.len() + BELOW;
+        for (full, id, wanted) in subtrees {
+            self.queued -= full.len() + QUEUED_OVERHEAD;
             if self.any_wanted(&full, id, wanted)? {
                 return Ok(true);
             }
@@ -323,7 +332,7 @@ impl Comparison<'_> {
     fn removed(&mut self, dir: &[u8], line: &Line<'_>) -> Result<(), Error> {
         let size = match Node::of(line.mode) {
             Some(Node::Entry(Kind::Submodule)) => 0,
-            _ => self.reader.blob_size(&line.id).map_err(|lack| self.lost(lack))?,
+            _ => self.reader.blob_size(&line.id).map_err(|lack| self.base_lost(lack))?,
         };
         self.builder.remove(dir, line.name, size);
         Ok(())
@@ -333,7 +342,7 @@ impl Comparison<'_> {
         let reader = self.reader;
         match self.builder.node(dir, line.name, line.mode)? {
             Node::Dir => {} // compared as a directory
-            Node::Entry(Kind::Submodule) => match self.modules.1.why_absent(&join(dir, line.name)) {
+            Node::Entry(Kind::Submodule) => match self.modules.1.undeclared(&join(dir, line.name)) {
                 Some(rule) => return Err(self.builder.refuse(dir, line.name, rule).into()),
                 None => self.builder.submodule(dir, line.name, line.id)?,
             },
@@ -351,10 +360,10 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// Whether anything below an unchanged tree is wanted.
+    /// Returns true if anything below an unchanged tree is selected.
     fn any_wanted(&mut self, path: &[u8], id: ObjectId, inherited: bool) -> Result<bool, Error> {
         if self.is_too_deep(path) {
-            return Err(self.too_much());
+            return Err(self.give_up());
         }
         let reader = self.reader;
         let (tree, held) = self.budget.hold(reader, &id, path)?;
@@ -363,7 +372,12 @@ impl Comparison<'_> {
         for line in lines {
             let full = join(path, line.name);
             let wanted = self.wants(&full, &line, inherited);
-            if line.is_dir() && self.any_wanted(&full, line.id, wanted)? || !line.is_dir() && wanted {
+            let has_wanted = if line.is_dir() {
+                self.may_want_below(&full, wanted) && self.any_wanted(&full, line.id, wanted)?
+            } else {
+                wanted
+            };
+            if has_wanted {
                 self.budget.release(held);
                 return Ok(true);
             }
@@ -372,14 +386,15 @@ impl Comparison<'_> {
         Ok(false)
     }
 
-    /// No payload has such a path; an old one, of other limits, may have.
+    /// Returns true if a path exceeds the depth limit. The base may have such a path if it was published with a higher
+    /// limit.
     fn is_too_deep(&self, path: &[u8]) -> bool {
         path.iter().filter(|byte| **byte == b'/').count() > self.max_depth as usize
     }
 
-    /// The whole payload is the better way.
-    fn too_much(&mut self) -> Error {
-        self.undecided = true;
+    /// Ends the comparison: the whole payload is needed.
+    fn give_up(&mut self) -> Error {
+        self.needs_payload = true;
         Error::Cancelled
     }
 
@@ -387,17 +402,23 @@ impl Comparison<'_> {
         self.patterns.is_none_or(|patterns| patterns.wants(full, line.matches_as_dir(), inherited))
     }
 
+    /// Whether anything below the directory `full` can be wanted.
+    fn may_want_below(&self, full: &[u8], wanted: bool) -> bool {
+        self.patterns.is_none_or(|patterns| patterns.may_want_below(full, wanted))
+    }
+
     fn damaged(&self, lack: Lack) -> Error {
         Error::damaged(self.revision, lack)
     }
 
-    fn lost(&mut self, lack: Lack) -> Error {
-        self.undecided = true;
+    /// Ends the comparison because an object of the base cannot be read, which is no damage: the base may be garbage.
+    fn base_lost(&mut self, lack: Lack) -> Error {
+        self.needs_payload = true;
         self.damaged(lack)
     }
 }
 
-/// A path's directory and last component.
+/// Splits a path into its directory and its last component.
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|byte| *byte == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),

@@ -1,4 +1,4 @@
-//! What can go wrong in the mirror, whether trying again helps, and what an operator can do.
+//! The mirror's errors, whether a retry can help, and hints for the operator.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,96 +11,96 @@ use crate::payload::{Refusal, Rule};
 use crate::revision::{ObjectId, Revision};
 use crate::sandbox;
 
-/// libgit2's error, shown by its message alone: class and code are numbers of the library's.
+/// An error of libgit2, shown by its message alone, without libgit2's numeric class and code.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.message())]
 pub struct Libgit2(pub(super) git2::Error);
 
-/// What went wrong in the mirror or on the way to the remote.
+/// An error in the mirror or in the communication with the remote.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file or directory of the mirror could not be read or written.
     #[error("{act} {}", path.display())]
     Local {
-        /// What was tried.
+        /// The action that failed.
         act: &'static str,
-        /// On what.
+        /// The path that it failed for.
         path: PathBuf,
-        /// The system's answer.
+        /// The error of the system call.
         #[source]
         source: io::Error,
     },
-    /// The directory given for the mirror holds something else.
+    /// The directory given for the mirror has other content.
     #[error("{} is not empty and is no mirror of ours", path.display())]
     Foreign {
         /// The directory.
         path: PathBuf,
     },
-    /// Another process works on this mirror.
+    /// Another process holds the mirror's lock.
     #[error("another process uses the mirror {}", path.display())]
     Locked {
         /// The mirror.
         path: PathBuf,
     },
-    /// libgit2 failed where it should not.
+    /// An operation of libgit2 failed.
     #[error("{act}")]
     Git {
-        /// What was tried.
+        /// The action that failed.
         act: String,
-        /// libgit2's own words.
+        /// libgit2's error.
         #[source]
         source: Libgit2,
     },
-    /// An object that should be in the mirror is not there or not readable. The next fetch makes the mirror anew.
+    /// An object that should be in the mirror is missing or unreadable. The next fetch recreates the mirror.
     #[error("the mirror lacks an object of {revision}")]
     Damaged {
-        /// The revision it was needed for.
+        /// The revision that needs it.
         revision: Revision,
-        /// Which object, and how.
+        /// The object, and why it could not be read.
         #[source]
         lack: Lack,
     },
-    /// The remote could not be asked.
+    /// The communication with the remote failed.
     #[error(transparent)]
     Wire(#[from] wire::Error),
-    /// The remote was asked for a pack and sent none, or not all of it.
+    /// The remote sent no pack, or only a part of it.
     #[error("the remote does not send {wanted}")]
     Unsent {
         /// The tip that was asked for.
         wanted: ObjectId,
-        /// The remote, and its own words if it said any.
+        /// The remote's message, or how the transfer failed.
         #[source]
         source: Box<wire::Error>,
     },
-    /// The remote sent a pack, but what was asked for is not all in it.
+    /// The remote sent a pack that does not contain everything that was asked for.
     #[error("the remote's answer for {asked} is incomplete{}", because_of(at.as_deref()))]
     Incomplete {
         /// The tip that was asked for.
         asked: ObjectId,
-        /// The path that leads to what is missing, if one does.
+        /// A path that leads to the missing object, if there is one.
         at: Option<Box<str>>,
-        /// The first object that is missing.
+        /// The first missing object.
         #[source]
         lack: Lack,
     },
-    /// What the ref names is no commit.
+    /// The ref does not name a commit.
     #[error("{asked} names a {kind}, not a commit")]
     NotACommit {
         /// The ref or id.
         asked: String,
-        /// What it is.
+        /// The type of the object.
         kind: String,
     },
-    /// The pack does not parse or its hashes are wrong.
+    /// The pack is malformed or has wrong hashes.
     #[error("the remote sent a pack that cannot be indexed: {why}")]
     BadPack {
-        /// libgit2's own words.
+        /// What is wrong with it.
         why: String,
     },
-    /// The child process needed more memory than it may have.
+    /// The child process reached its memory limit.
     #[error("{task} needs more than the {} of memory it may use (--index-memory)", human::bytes(*limit))]
     IndexMemory {
-        /// What it was to do.
+        /// The task of the child process.
         task: &'static str,
         /// The limit, in bytes.
         limit: u64,
@@ -112,105 +112,105 @@ pub enum Error {
         human::bytes(*limit)
     )]
     IndexKilled {
-        /// What it was to do.
+        /// The task of the child process.
         task: &'static str,
-        /// Its own limit, in bytes.
+        /// Its own memory limit, in bytes.
         limit: u64,
     },
-    /// The pack is larger than it may be.
+    /// The pack exceeds the size limit.
     #[error("the remote sent more than {} (--max-fetch-bytes)", human::bytes(*limit))]
     FetchBytes {
         /// The limit, in bytes.
         limit: u64,
     },
-    /// The indexing child could not be started or died.
+    /// The indexing child process could not be started, or died.
     #[error("the indexing process {}: {why}", program.display())]
     Indexer {
         /// The program.
         program: PathBuf,
-        /// What happened to it.
+        /// What happened.
         why: String,
     },
-    /// A pattern is not one of git's.
+    /// A sparse pattern is malformed.
     #[error("sparse pattern {line:?}: {why}")]
     Sparse {
         /// The pattern as written.
         line: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// The revision's tree may not be published.
+    /// The rules refuse to publish the revision's tree.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// A submodule could not be fetched.
     #[error("submodule {path} ({url})")]
     Module {
-        /// Where it lies.
+        /// The path of the submodule.
         path: String,
-        /// From where, without secrets.
+        /// The URL, without secrets.
         url: String,
-        /// Why not.
+        /// Why it could not be fetched.
         #[source]
         source: Box<Self>,
     },
-    /// One source of several.
+    /// One of several sources failed.
     #[error("source {name}")]
     OfSource {
-        /// What it is called.
+        /// The name of the source.
         name: String,
-        /// What is wrong with it.
+        /// Why it failed.
         #[source]
         source: Box<Self>,
     },
-    /// Two sources that are placed over each other have something there that is not a directory in both.
+    /// Two sources have the same path, and it is not a directory in both.
     #[error("sources {one} and {other} both have `{path}`")]
     Collision {
-        /// Where, escaped.
+        /// The path, escaped.
         path: String,
-        /// The one.
+        /// The name of the first source.
         one: String,
-        /// The other one.
+        /// The name of the second source.
         other: String,
     },
-    /// A source has something where another one is placed.
+    /// A source has an entry at the path at which another source is placed.
     #[error("source {other} has `{path}`, where source {owner} is placed")]
     Trespass {
-        /// Where, escaped.
+        /// The path, escaped.
         path: String,
-        /// Whose place it is.
+        /// The name of the source that is placed there.
         owner: String,
-        /// Who has something there.
+        /// The name of the source that has an entry there.
         other: String,
     },
-    /// Two files share a base name that must not.
+    /// Two files share a base name, which `unique-base-names` forbids.
     #[error(
         "`{path}` of source {one} and `{other_path}` of source {other} have one base name, which `unique-base-names` forbids"
     )]
     SameBaseName {
-        /// Where the one is, escaped.
+        /// The path of the first file, escaped.
         path: String,
-        /// Whose it is.
+        /// The name of its source.
         one: String,
-        /// Where the other one is, escaped.
+        /// The path of the second file, escaped.
         other_path: String,
-        /// Whose that is.
+        /// The name of its source.
         other: String,
     },
-    /// A submodule's commit is not in its mirror. The next fetch brings it.
+    /// A submodule's commit is not in its mirror. The next attempt fetches it.
     #[error("commit {commit} of submodule {path} is not in the mirror")]
     NoModule {
-        /// Where it lies.
+        /// The path of the submodule.
         path: String,
-        /// Which commit.
+        /// The commit.
         commit: ObjectId,
     },
-    /// The caller cancelled it.
+    /// The caller cancelled the operation.
     #[error("cancelled")]
     Cancelled,
 }
 
-/// What hints say of flags, and what they say instead where the repository is one of several. A flag that counts for all
-/// sources is named beside the key.
+/// Replacements in hints for one of several sources: each text that mentions a flag, and the text that mentions the key
+/// of the `--sources` file instead. A flag that applies to all sources is mentioned beside the key.
 const FLAGS_AS_KEYS: &[(&str, &str)] = &[
     (
         "name the private key with --ssh-key-file; it may be given several times",
@@ -236,13 +236,13 @@ fn because_of(path: Option<&str>) -> String {
     path.map(|path| format!(" because of `{path}`")).unwrap_or_default()
 }
 
-/// Why an object cannot be had; shown as the source of other errors.
+/// Why an object could not be read. It is the source of other errors.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct Lack(#[from] pub(super) super::lack::Lack);
 
 impl Error {
-    /// Whether the same attempt may succeed later without an operator.
+    /// Returns true if the same attempt may succeed later without an operator.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Wire(error) => error.is_transient(),
@@ -270,7 +270,7 @@ impl Error {
         }
     }
 
-    /// Whether the mirror's volume, or the quota on it, is used up.
+    /// Returns true if the mirror's volume is full, or the quota on it is used up.
     pub fn is_full(&self) -> bool {
         match self {
             Self::Local { source, .. } => {
@@ -281,7 +281,7 @@ impl Error {
         }
     }
 
-    /// What an operator can do, a line each.
+    /// Hints for the operator, one line each.
     pub fn hints(&self) -> Vec<String> {
         let one = |text: &str| vec![text.to_owned()];
         match self {
@@ -306,7 +306,7 @@ impl Error {
             Self::Local { .. } if self.is_full() => one(
                 "the volume is full: the mirror needs about the size of the repository's pack, twice while it is renewed",
             ),
-            // Where nothing limits the indexing process, the volume is not what is wrong.
+            // If the indexing process could not enter its sandbox, the volume is not the cause.
             Self::Local { source, .. } => {
                 sandbox::hints_about(&source.to_string()).unwrap_or_else(|| one(about_volume(source.kind())))
             }
@@ -344,7 +344,7 @@ impl Error {
         }
     }
 
-    /// libgit2 could not write in a repository of ours.
+    /// The error for a failed write of libgit2 in the repository `dir`. An error of the system becomes [`Self::Local`].
     pub(super) fn unwritten(act: &'static str, dir: &Path, source: git2::Error) -> Self {
         if source.class() != git2::ErrorClass::Os {
             return Self::Git { act: format!("{act} {}", dir.display()), source: Libgit2(source) };
@@ -353,14 +353,14 @@ impl Error {
         Self::Local { act, path: dir.to_owned(), source: io::Error::new(kind_of(why), why) }
     }
 
-    /// The same of one source of several: what flags are for one repository, keys of its entry in the file are for it.
+    /// Hints for one of several sources: they mention keys of the `--sources` file instead of flags.
     pub fn hints_of_source(&self) -> Vec<String> {
         let in_file =
             |hint: String| FLAGS_AS_KEYS.iter().fold(hint, |hint, (flag, key)| hint.replace(flag, key));
         self.hints().into_iter().map(in_file).collect()
     }
 
-    /// An object that `revision` needs cannot be had.
+    /// The error for an object that `revision` needs and that could not be read.
     pub(super) fn damaged(revision: Revision, lack: super::lack::Lack) -> Self {
         if let super::lack::Lack::TooLarge { id, expected, bytes, limit } = lack {
             return Self::too_large(revision, format!("{expected} {id}"), bytes, limit);
@@ -368,16 +368,17 @@ impl Error {
         Self::Damaged { revision, lack: Lack(lack) }
     }
 
-    /// An object that is larger than anything of its kind is read. To fetch it again would not help.
+    /// The error for an object that exceeds the size limit of its type. It is a refusal, because fetching the object
+    /// again would not help.
     pub(super) fn too_large(revision: Revision, path: String, bytes: u64, limit: u64) -> Self {
         Refusal { revision, path, rule: Rule::ObjectBytes { bytes, limit } }.into()
     }
 
-    /// Whether it is the commit that is refused, so that only another one helps.
+    /// Returns true if the commit itself is refused, so that only another commit can succeed.
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::Refused(_) | Self::NotACommit { .. } => true,
-            // The same pack would be fetched and thrown away again.
+            // A retry would fetch and discard the same pack again.
             Self::IndexMemory { .. } | Self::FetchBytes { .. } => true,
             Self::Wire(wire::Error::TooMuch { budget: wire::Budget::Pack, .. }) => true,
             Self::Module { source, .. } | Self::OfSource { source, .. } => source.is_refusal(),
@@ -386,18 +387,18 @@ impl Error {
         }
     }
 
-    /// Whether it is the way to the remote that failed, not what the remote has.
+    /// Returns true if the connection to the remote failed, as opposed to an error that the remote reported.
     pub fn is_cut(&self) -> bool {
-        let of_way =
+        let is_connection =
             |error: &wire::Error| error.is_transient() && !matches!(error, wire::Error::Remote { .. });
         match self {
-            Self::Wire(error) => of_way(error),
-            Self::Unsent { source, .. } => of_way(source),
+            Self::Wire(error) => is_connection(error),
+            Self::Unsent { source, .. } => is_connection(source),
             _ => false,
         }
     }
 
-    /// How long the remote wants to be left alone.
+    /// How long the remote asked us to wait before the next request.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Wire(error) => error.retry_after(),
@@ -407,7 +408,7 @@ impl Error {
         }
     }
 
-    /// Whether the error says that the mirror's content is not what it should be.
+    /// Returns true if the error shows that the mirror's content is damaged.
     pub fn is_damage(&self) -> bool {
         match self {
             Self::Damaged { .. } => true,
@@ -417,7 +418,7 @@ impl Error {
     }
 }
 
-/// What an operator can do where the mirror's files cannot be used.
+/// The hint for the operator if the mirror's files cannot be used.
 fn about_volume(kind: io::ErrorKind) -> &'static str {
     match kind {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
@@ -429,7 +430,7 @@ fn about_volume(kind: io::ErrorKind) -> &'static str {
     }
 }
 
-/// What a system's answer means, of which libgit2 hands on the text alone.
+/// The error kind of a system's error message: libgit2 passes on only the text.
 pub(super) fn kind_of(why: &str) -> io::ErrorKind {
     let means = [
         ("No space left on device", io::ErrorKind::StorageFull),

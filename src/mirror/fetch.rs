@@ -1,8 +1,9 @@
-//! Asking the remote, taking the answer in, and making it count.
+//! Fetches a tip: sends a request, indexes the pack, and records the tip.
 //!
-//! What is there already needs no network. Otherwise the plan's request goes out, the pack goes through the indexing
-//! child, and when the tip turns out complete the boundary and the ref are written (see [`super::layout`] for what a
-//! crash leaves). An answer that is incomplete or odd is followed, once, by a request that claims nothing.
+//! A tip that is already complete needs no network. Otherwise the request of [`super::plan`] is sent, the indexing
+//! child process takes the pack, and once the tip is complete the shallow boundary and the ref are written (see
+//! [`super::layout`] for what a crash leaves). If the answer is incomplete or unexpected, one more request is sent that
+//! claims no commits as present.
 
 mod local_state;
 
@@ -14,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::blocking::blocking;
 use super::closure::closure_beside;
-use super::error::{Error, Libgit2};
+use super::error::Error;
 use super::indexer::{Indexer, Job, Report, Task};
 use super::layout::Layout;
 use super::modules::Allowance;
@@ -28,30 +29,30 @@ use super::{Mirror, Tip};
 use crate::revision::{ObjectId, Revision};
 use local_state::{CompleteTip, LocalState, inspect};
 
-/// What goes from the connection to the child at once.
-const PIECE: usize = 64 << 10;
+/// Buffer size in bytes between the connection and the child process.
+const CHUNK: usize = 64 << 10;
 
-/// Objects of a usual commit: itself, the changed files, the directories above them.
-const USUAL: u64 = 100;
+/// Expected number of objects of one new commit: the commit, the changed files, and the directories above them.
+const OBJECTS_PER_COMMIT: u64 = 100;
 
-/// What the remote's history has looked like since the mirror was opened. See [`super::plan`] for what it decides.
+/// The shape of the remote's history since the mirror was opened. It selects the kind of request, see [`super::plan`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum HistoryShape {
-    /// Nothing was seen yet.
+    /// No commit was fetched yet.
     Unknown,
-    /// The last commit had one parent.
+    /// All fetched commits had at most one parent.
     Linear,
-    /// There are merges, or rewinds, or a server that works too long for them.
+    /// A commit was a merge, or a request that assumed linear history failed (for example after a rewind).
     NonLinear,
 }
 
-/// Sets a mirror aside whose last tip is not complete: the network will bring it again. A repository that git-sync
-/// made has no tip in our refs; what it published last becomes that, if it is complete, and so does the tip of a mirror
-/// that was taken over.
+/// Checks at opening that the last tip is complete. If it is not, the mirror is set aside and the next fetch fills a
+/// new one. A repository made by git-sync has no tip in our refs: the revision that it published last becomes the tip
+/// if it is complete. So does `adopted`, the tip of a mirror whose packs were linked.
 pub(super) fn repair(layout: &Layout, shared: &Shared, adopted: Option<ObjectId>) -> Result<(), Error> {
     let tips = match layout.tip() {
         Some(tip) => vec![tip],
-        None if layout.form() == RepoKind::Worktrees => repo_kind::published(layout.dir())?,
+        None if layout.kind() == RepoKind::Worktrees => repo_kind::published(layout.dir())?,
         None => adopted.into_iter().collect(),
     };
     if tips.is_empty() {
@@ -79,26 +80,26 @@ pub(super) fn repair(layout: &Layout, shared: &Shared, adopted: Option<ObjectId>
     }
 }
 
-/// Starts with an empty mirror.
+/// Sets the repository aside and starts with an empty one.
 fn start_empty(layout: &Layout, why: &str) -> Result<(), Error> {
     let aside = layout.set_aside()?;
     tracing::warn!(mirror = %layout.dir().display(), why, "the mirror is broken and is made anew");
-    // What fails here is swept at the next opening, that there is no thread to be had included.
+    // Whatever is not removed here, be it because no thread can be started, is removed at the next opening.
     let _ = std::thread::Builder::new().name("mirror".into()).spawn(move || fs_err::remove_dir_all(aside));
     Ok(())
 }
 
 impl Mirror {
-    /// Makes sure the mirror holds the tip's commit with its whole tree (and history as deep as asked), and returns the
-    /// commit; the same for the submodules that are asked for. `held` are the published revisions, newest first, that
-    /// must stay readable.
+    /// Ensures that the mirror holds the tip's commit with its whole tree and history of the configured depth, and the
+    /// same for the configured submodules. Returns the commit. `held` are the published revisions, newest first, which
+    /// stay readable.
     pub async fn fetch(&mut self, tip: &Tip, held: &[Revision]) -> Result<Revision, Error> {
         let revision = self.fetch_own(tip, held).await?;
         let mut allowance = Allowance::of(&self.options);
         match self.fetch_modules(revision, held, &mut allowance).await {
             Ok(()) => Ok(revision),
             Err(error) => {
-                // It will not be published: nothing of what only it has stays.
+                // The revision will not be published, so submodule mirrors that only it uses are removed.
                 if matches!(error, Error::Refused(_)) {
                     self.forget_modules(held).await;
                 }
@@ -107,6 +108,7 @@ impl Mirror {
         }
     }
 
+    /// Like [`Self::fetch`], without submodules.
     pub(super) async fn fetch_own(&mut self, tip: &Tip, held: &[Revision]) -> Result<Revision, Error> {
         self.recreate_if_removed().await?;
         if self.shared.take_damage() {
@@ -133,12 +135,12 @@ impl Mirror {
             match self.request(&request, reason, held).await {
                 Ok(revision) => return Ok(revision),
                 Err(error) => {
-                    self.course = HistoryShape::NonLinear;
+                    self.history_shape = HistoryShape::NonLinear;
                     if !fresh_request_may_help(&error) {
                         return Err(error);
                     }
                     tracing::debug!(%error, "history is not straight");
-                    (request, reason) = plan(&Situation { straight: false, ..now });
+                    (request, reason) = plan(&Situation { assume_linear: false, ..now });
                 }
             }
         }
@@ -151,8 +153,8 @@ impl Mirror {
         }
     }
 
-    /// Bytes of the pack that [`Self::fetch`] would bring for the tip itself: all of it comes over the network, and
-    /// nothing is kept. No protocol says it beforehand.
+    /// Measures, in bytes, the pack that [`Self::fetch`] would receive for the tip, without submodules. The pack is
+    /// received completely and discarded: git's protocol does not announce a pack's size.
     pub async fn pack_bytes(&mut self, tip: &Tip, held: &[Revision]) -> Result<u64, Error> {
         let known = self.inspect(tip.object, held, None).await?;
         if known.complete.is_some() {
@@ -166,35 +168,37 @@ impl Mirror {
     fn situation<'k>(&self, tip: &Tip, known: &'k LocalState) -> Situation<'k> {
         Situation {
             want: tip.object,
-            // A program does not let us say what becomes our boundary.
+            // With an external git program (`--git`) we cannot choose the shallow boundary ourselves.
             commit: tip.peeled.or(Some(tip.object)).filter(|_| self.options.wire.program.is_none()),
             depth: self.options.depth,
             haves: &known.haves,
             shallow: &known.shallow,
-            straight: self.course == HistoryShape::Linear,
+            assume_linear: self.history_shape == HistoryShape::Linear,
         }
     }
 
-    /// With what is to be left out.
+    /// The request with the configured object filter.
     fn filtered(&self, request: &Request) -> Request {
         let filter = self.options.filter.clone();
-        // A large file may be sent as a difference to one that was left out before, so only where no file is sent.
+        // In a thin pack, a large file may be a delta against a file that an earlier fetch filtered out. So thin packs
+        // are only requested when no blob is sent at all.
         let thin = request.thin && filter.as_ref().is_none_or(|filter| filter == "blob:none");
         Request { filter, thin, ..request.clone() }
     }
 
-    /// Begins again where the mirror was removed below us: it is a cache.
+    /// Recreates the mirror if it was deleted while it was open: it is a cache, and deleting it is allowed.
     async fn recreate_if_removed(&mut self) -> Result<(), Error> {
         let layout = Arc::clone(&self.layout);
-        let anew = move || layout.recreate_if_removed();
-        if let Some(layout) = blocking(anew).await? {
+        if let Some(layout) = blocking(move || layout.recreate_if_removed()).await? {
             tracing::warn!(mirror = %layout.dir().display(), "the mirror was removed, and is made again");
-            (self.layout, self.renew, self.renewed) = (Arc::new(layout), false, None);
+            self.layout = Arc::new(layout);
+            self.renew = false;
+            self.renewal_pack = None;
         }
         Ok(())
     }
 
-    /// One request, from asking to settling.
+    /// Sends one request, indexes the answer, and records the tip.
     async fn request(
         &mut self,
         request: &Request,
@@ -204,7 +208,7 @@ impl Mirror {
         let want = request.wants[0];
         let base = request.haves.first().copied();
         let partial = self.options.filter.is_some();
-        let expected = (reason == RequestReason::AssumeParent).then_some(USUAL);
+        let expected = (reason == RequestReason::AssumeParent).then_some(OBJECTS_PER_COMMIT);
         let task = Task::Index { tip: want, base, expected, partial };
         let request = self.filtered(request);
         let (answer, pack) = self.receive(&request, task).await?;
@@ -217,7 +221,7 @@ impl Mirror {
         let known = self.inspect(want, held, Some(ends)).await?;
         match known.complete {
             Some(found) => {
-                self.course = match (self.course, found.parents) {
+                self.history_shape = match (self.history_shape, found.parents) {
                     (HistoryShape::NonLinear, _) | (_, 2..) => HistoryShape::NonLinear,
                     _ => HistoryShape::Linear,
                 };
@@ -226,8 +230,11 @@ impl Mirror {
                     RequestReason::First if self.layout.packs()?.len() == 1 => {
                         self.layout.set_size_without_garbage(&[revision])?;
                     }
-                    RequestReason::Renewal => (self.renew, self.renewed) = (false, Some(pack)),
-                    // The first one beside packs of git-sync's says nothing about those.
+                    RequestReason::Renewal => {
+                        self.renew = false;
+                        self.renewal_pack = Some(pack);
+                    }
+                    // A first fetch into a repository with packs of git-sync says nothing about garbage in those packs.
                     RequestReason::First
                     | RequestReason::DeclareShallow
                     | RequestReason::AssumeParent
@@ -237,14 +244,13 @@ impl Mirror {
                 Ok(revision)
             }
             None => {
-                let id = want;
-                let lack = super::lack::Lack::Missing { id, expected: "all of the history of".into() };
+                let lack = super::lack::Lack::Missing { id: want, expected: "all of the history of".into() };
                 Err(Error::Incomplete { asked: want, at: None, lack: lack.into() })
             }
         }
     }
 
-    /// One pack, from the remote through the child; what came with it, and its name.
+    /// Receives one pack into the mirror. Returns the remote's answer and the pack's name.
     pub(super) async fn receive(
         &mut self,
         request: &Request,
@@ -254,7 +260,8 @@ impl Mirror {
         self.receive_into(layout.dir(), self.options.wire.max_fetch_bytes, request, task).await
     }
 
-    /// The same into any repository.
+    /// Receives one pack of at most `max_bytes` into the repository `dir`. Returns the remote's answer and the pack's
+    /// name.
     pub(super) async fn receive_into(
         &mut self,
         dir: &Path,
@@ -281,37 +288,40 @@ impl Mirror {
             tokio::select! {
                 answer = &mut fetch => {
                     drop(fetch);
-                    drop(stdin); // the child sees the end
+                    drop(stdin); // signals end of file to the child
                     (Some(answer), report.await?)
                 }
                 report = &mut report => (None, report?),
             }
         };
-        outcome(&indexer, request, answer, report)
+        received_pack(&indexer, request, answer, report)
     }
 
-    /// The same beside other mirrors: the child is not started before it is its turn.
+    /// Receives one pack while other mirrors may be fetching: the child process is started only when [`Turns`] admits
+    /// it.
     async fn receive_in_turn(
         &mut self,
         turns: &Turns,
         request: &Request,
         job: Job,
     ) -> Result<(PackResponse, String), Error> {
-        // All of a repository is likely to be much, and a server does not like to wait.
+        // A request without haves asks for the whole repository, which is likely a large pack. Its turn is taken before
+        // the request is sent, because otherwise the server would have to wait in the middle of the pack.
         let is_whole = request.haves.is_empty();
-        let early = if is_whole { Some(turns.large().await) } else { None };
-        let (pack, mut coming) = tokio::io::duplex(PIECE);
+        let early_turn = if is_whole { Some(turns.large().await) } else { None };
+        let (pack, mut incoming) = tokio::io::duplex(CHUNK);
         let mut pack = self.options.received.counting(pack);
         let client = &mut self.client;
-        let mut fetch = Box::pin(async move { client.fetch(request, &mut pack).await }); // its end closes the pack
+        // Dropping `pack` at the end of the fetch signals end of file to the reader.
+        let mut fetch = Box::pin(async move { client.fetch(request, &mut pack).await });
         let mut beginning = Vec::new();
-        let mut free = (&mut coming).take(Turns::FREE as u64);
-        let (answer, _) = at_once(&mut fetch, free.read_to_end(&mut beginning)).await;
-        let _turn = match (early, &answer) {
+        let mut buffered = (&mut incoming).take(Turns::BUFFERED as u64);
+        let (answer, _) = run_alongside(&mut fetch, buffered.read_to_end(&mut beginning)).await;
+        let _turn = match (early_turn, &answer) {
             (_, Some(Err(_))) => None,
             (None, Some(Ok(_))) => Some(turns.small().await),
             (None, None) => Some(turns.large().await),
-            (early, _) => early,
+            (early_turn, _) => early_turn,
         };
         let answer = match answer {
             Some(Err(error)) => return Err(with_wanted(request.wants[0], error)),
@@ -322,7 +332,8 @@ impl Mirror {
         let (answer, report) = {
             let mut report = Box::pin(indexer.report());
             let feed = async move {
-                let _ = pass_on(&beginning, &mut coming, &mut stdin).await; // a child that reads no more has said why
+                // If the child stops reading, its report says why.
+                let _ = forward(&beginning, &mut incoming, &mut stdin).await;
             };
             let rest = async {
                 match answer {
@@ -335,7 +346,7 @@ impl Mirror {
                 report = &mut report => (None, report?),
             }
         };
-        outcome(&indexer, request, answer, report)
+        received_pack(&indexer, request, answer, report)
     }
 
     async fn inspect(
@@ -350,12 +361,7 @@ impl Mirror {
         let depth = self.options.depth;
         blocking(move || {
             let store = shared.store()?;
-            let reader = store.reader();
-            let reader = reader.map_err(|source| Error::Git {
-                act: "open the mirror's objects".into(),
-                source: Libgit2(source),
-            })?;
-            inspect(&reader, &layout, want, &held, (depth, shared.partial), received)
+            inspect(&store.objects()?, &layout, want, &held, (depth, shared.partial), received)
         })
         .await
     }
@@ -369,8 +375,8 @@ impl Mirror {
     }
 }
 
-/// What became of a pack: what the remote said, if it came to an end, and the child.
-fn outcome(
+/// Combines the results of the stream and of the child process. `answer` is `None` if the child ended first.
+fn received_pack(
     indexer: &Indexer,
     request: &Request,
     answer: Option<Result<PackResponse, wire::Error>>,
@@ -378,33 +384,33 @@ fn outcome(
 ) -> Result<(PackResponse, String), Error> {
     match (answer, report) {
         (Some(Ok(answer)), Report::Complete { pack, .. }) => Ok((answer, pack)),
-        // The stream failed, and the child only saw that it ended.
+        // The stream failed, and the child only saw the end of its input.
         (Some(Err(error)), Report::Cut | Report::Complete { .. }) => {
             Err(with_wanted(request.wants[0], error))
         }
-        // The child failed first, and the stream found its pipe closed.
+        // The child failed first, so the stream's pipe was closed.
         (_, report) => Err(indexer.failure(report)),
     }
 }
 
-/// Passes a pack on, its beginning first. Not `tokio::io::copy`, which flushes whenever it has to wait.
-async fn pass_on(
+/// Writes `beginning`, then everything from `from`. Not `tokio::io::copy`, which flushes whenever it has to wait.
+async fn forward(
     beginning: &[u8],
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
 ) -> std::io::Result<()> {
     to.write_all(beginning).await?;
-    let mut piece = vec![0; PIECE];
+    let mut chunk = vec![0; CHUNK];
     loop {
-        match from.read(&mut piece).await? {
+        match from.read(&mut chunk).await? {
             0 => return to.flush().await,
-            bytes => to.write_all(&piece[..bytes]).await?,
+            bytes => to.write_all(&chunk[..bytes]).await?,
         }
     }
 }
 
-/// Waits for the second; the first goes on meanwhile, and is what it gave if it ended.
-async fn at_once<A, B>(
+/// Waits for `second` while also polling `first`. Returns the output of `first` if it completed before `second`.
+async fn run_alongside<A, B>(
     first: impl Future<Output = A> + Unpin,
     second: impl Future<Output = B>,
 ) -> (Option<A>, B) {
@@ -416,18 +422,18 @@ async fn at_once<A, B>(
     }
 }
 
-/// Whether a request that claims nothing may do better.
+/// Returns true if a request that claims no commits as present may succeed where this error occurred.
 fn fresh_request_may_help(error: &Error) -> bool {
     match error {
         Error::Incomplete { .. } | Error::BadPack { .. } => true,
-        // The remote did not like the question.
+        // The remote rejected this particular request.
         Error::Unsent { source, .. } => matches!(**source, wire::Error::Remote { .. }),
         Error::Wire(wire::Error::Unsupported { .. }) => true,
         _ => false,
     }
 }
 
-/// An error of the remote's own is reported with what was asked for: no entry of it was seen here.
+/// Adds the wanted object to an error of the remote: no object of the answer was received that could identify it.
 fn with_wanted(wanted: ObjectId, error: wire::Error) -> Error {
     match error {
         wire::Error::Remote { .. } | wire::Error::Cut { .. } | wire::Error::Local { .. } => {

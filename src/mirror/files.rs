@@ -1,4 +1,4 @@
-//! Names in a mirror, and what is done with its files, whatever they are.
+//! File names within a mirror, and helpers for file operations with the mirror's errors.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -7,19 +7,19 @@ use fs_err as fs;
 
 use super::error::Error;
 
-/// Our mark and lock.
+/// The file that marks the directory as ours and is locked by the writer.
 pub(super) const MARK: &str = "treeswap";
-/// Our only ref.
+/// Our only ref: the last complete tip.
 pub(super) const TIP: &str = "refs/treeswap/tip";
-/// Values that plans made of blobs.
+/// The cache of values that ConfigMap plans computed from blobs.
 pub(super) const VALUES: &str = "treeswap-values";
-/// What a mirror that was set aside is called, with a number behind it.
+/// The prefix of directories with repositories that were set aside; a number follows.
 pub(super) const BROKEN: &str = "broken-";
-/// Where commits are looked at, below the mirror's directory.
+/// The scratch repository for comparing two revisions' history.
 pub(super) const HISTORY: &str = "history";
 
-/// Replaces a file's content at once. The temporary name is git's own for a lock on the file, and one that
-/// [`Layout::sweep`] knows.
+/// Replaces a file's content atomically, by rename; does nothing if the content is the same. The temporary name is
+/// git's lock file for the path, which is also removed at the next opening (`Layout::sweep`).
 pub(super) fn replace(path: &Path, content: &[u8], durable: bool) -> Result<(), Error> {
     if fs::read(path).is_ok_and(|now| now == content) {
         return Ok(());
@@ -27,7 +27,7 @@ pub(super) fn replace(path: &Path, content: &[u8], durable: bool) -> Result<(), 
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".lock");
     let write = || -> io::Result<()> {
-        // What lies there is a left-over, or a link that somebody planted: neither is written through.
+        // An existing file is a left-over of a crash or a planted symbolic link; neither may be written to.
         ignore_absent(fs::remove_file(&temporary))?;
         let mut file = fs::File::create_new(Path::new(&temporary))?;
         file.write_all(content)?;
@@ -38,12 +38,13 @@ pub(super) fn replace(path: &Path, content: &[u8], durable: bool) -> Result<(), 
     };
     write().map_err(local("write", path))?;
     match path.parent() {
-        Some(parent) if durable => sync_dir(parent),
+        Some(parent) if durable => fsync(parent),
         _ => Ok(()),
     }
 }
 
-/// Names in a directory that are text; none where there is no directory. Our names are never anything else.
+/// Lists the names in a directory, but for those that are not UTF-8, which ours always are. An absent directory has
+/// none.
 pub(super) fn names(dir: &Path) -> Result<Vec<String>, Error> {
     match fs::read_dir(dir) {
         Ok(entries) => Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()),
@@ -52,6 +53,7 @@ pub(super) fn names(dir: &Path) -> Result<Vec<String>, Error> {
     }
 }
 
+/// Removes the files and directories in `dir` whose names match `stale`.
 pub(super) fn remove_matching(dir: &Path, stale: impl Fn(&str) -> bool) -> Result<(), Error> {
     for name in names(dir)?.into_iter().filter(|name| stale(name)) {
         let path = dir.join(name);
@@ -67,42 +69,37 @@ pub(super) fn remove_matching(dir: &Path, stale: impl Fn(&str) -> bool) -> Resul
     Ok(())
 }
 
-/// What is not there need not be removed.
+/// Treats `NotFound` as success.
 pub(super) fn ignore_absent(removed: io::Result<()>) -> io::Result<()> {
     removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
-/// Makes names in a directory durable.
-pub(super) fn sync_dir(dir: &Path) -> Result<(), Error> {
-    fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(local("sync", dir))
+/// Makes a file's content, or the names in a directory, durable.
+pub(super) fn fsync(path: &Path) -> Result<(), Error> {
+    fs::File::open(path).and_then(|file| file.sync_all()).map_err(local("sync", path))
 }
 
-/// Names the act and the path of a failure.
+/// Converts an I/O error to [`Error::Local`] with the failed action and the path.
 pub(super) fn local(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::Local { act, path, source }
 }
 
-/// Bytes of everything below one of our directories, as its file system counts them.
+/// The disk usage in bytes of everything below a directory, by allocated blocks.
 pub(super) fn disk_bytes(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let Ok(entries) = fs::read_dir(dir) else { return 0 };
     let taken = |entry: fs::DirEntry| match entry.metadata() {
         Ok(found) if found.is_dir() => disk_bytes(&entry.path()),
-        Ok(found) => found.blocks().saturating_mul(512), // whatever the block size is: stat(2)
+        Ok(found) => found.blocks().saturating_mul(512), // st_blocks counts 512-byte units on any file system: stat(2)
         Err(_) => 0,
     };
     entries.filter_map(Result::ok).map(taken).sum()
 }
 
-/// Removes the scratch directory for history, and what an interrupted run left there.
+/// Removes the scratch repository [`HISTORY`], if it exists.
 pub(super) fn remove_scratch(dir: &Path) -> Result<(), Error> {
-    match fs_err::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(local("remove the fetched history", dir)(error))
-        }
-        _ => Ok(()),
-    }
+    ignore_absent(fs::remove_dir_all(dir)).map_err(local("remove the fetched history", dir))
 }
 
 #[cfg(test)]

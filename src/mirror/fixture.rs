@@ -1,4 +1,4 @@
-//! A mirror filled with objects by hand, for the tests beside the code.
+//! A mirror whose objects are written by hand, for unit tests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Fixture {
         self.write(ObjectType::Blob, data)
     }
 
-    /// A tree with exactly these lines, in this order, however odd.
+    /// Writes a tree with exactly these entries in this order, even if git would not accept it.
     pub(super) fn tree(&self, lines: &[(&str, &[u8], ObjectId)]) -> ObjectId {
         let mut raw = Vec::new();
         for (mode, name, id) in lines {
@@ -69,13 +69,13 @@ impl Fixture {
         self.write(ObjectType::Tag, text.as_bytes())
     }
 
-    /// Loses an object that was written by hand.
+    /// Deletes the file of an object.
     pub(super) fn lose(&self, id: ObjectId) {
         let hex = oid(&id).to_string();
         std::fs::remove_file(self.layout.dir().join("objects").join(&hex[..2]).join(&hex[2..])).unwrap();
     }
 
-    /// A tree from paths; nested directories are made as git makes them. `None` is an empty directory.
+    /// Writes the tree of a model, with nested directories as git writes them. `None` is an empty directory.
     pub(super) fn tree_of(&self, model: &Model) -> ObjectId {
         let mut top = Dir::default();
         for (path, node) in model {
@@ -89,7 +89,7 @@ impl Fixture {
     }
 }
 
-/// What lies at a path: kind and content, or an empty directory.
+/// The kind and content of the file at each path; `None` is an empty directory.
 pub(crate) type Model = BTreeMap<String, Option<(Kind, Vec<u8>)>>;
 
 #[derive(Default)]
@@ -135,7 +135,7 @@ impl Dir {
     }
 }
 
-/// A payload as plain data: directories, and entries by path.
+/// A payload as plain data for comparison: directories, and entries by path.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Plain {
     pub(super) dirs: Vec<Vec<u8>>,
@@ -154,7 +154,7 @@ impl Plain {
         Self { dirs, entries }
     }
 
-    /// Does what the writer does with a delta, as strictly as the file system.
+    /// Applies a delta as the writer does, and panics where the file system would fail.
     pub(super) fn apply(&mut self, delta: &Delta) {
         for path in &delta.removed {
             assert!(self.entries.remove(&**path).is_some(), "{} was not there", path.escape_ascii());
@@ -184,7 +184,7 @@ impl Plain {
     }
 }
 
-/// Everything, under rules that refuse little.
+/// A selection of everything, with symbolic links kept.
 pub(super) fn everything() -> Selection {
     let mut selection = Selection::default();
     selection.rules.symlinks = crate::payload::Symlinks::Keep;

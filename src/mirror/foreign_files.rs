@@ -1,5 +1,6 @@
-//! Foreign files in a mirror, taken out before anything in it is opened: to open a named pipe may last for
-//! ever, and a link leads elsewhere. A mirror is a cache: what is missing afterwards is made or fetched again.
+//! Removes foreign files from a mirror before anything in it is opened: opening a named pipe may block forever, and a
+//! symbolic link may point outside the mirror. A mirror is a cache, so whatever is missing afterwards is created or
+//! fetched again.
 
 use std::fs::FileType;
 use std::os::unix::fs::FileTypeExt as _;
@@ -12,21 +13,21 @@ use super::files::{HISTORY, MARK, TIP, VALUES, local};
 use super::modules;
 use super::repo_kind::RepoKind;
 
-/// Names of files.
+/// Paths that must be regular files.
 const FILES: [&str; 7] = [MARK, "HEAD", "config", "shallow", "packed-refs", TIP, VALUES];
 
-/// Names of directories.
+/// Paths that must be directories.
 const DIRECTORIES: [&str; 7] =
     ["objects", "objects/info", "objects/pack", "refs", "refs/treeswap", HISTORY, modules::DIR];
 
-/// Takes them out. git-sync's `ROOT/.git` may hold what its operator wants there, links among it: only what we open in
-/// it by name and would wait for goes.
-pub(super) fn remove(dir: &Path, form: RepoKind) -> Result<(), Error> {
+/// Removes foreign files from the mirror in `dir`. git-sync's `ROOT/.git` may contain an operator's files, symbolic
+/// links included; there only pipes, sockets and devices are removed, at the paths that we open.
+pub(super) fn remove(dir: &Path, repo: RepoKind) -> Result<(), Error> {
     for name in FILES {
-        let wrong = |kind: FileType| is_special(kind) || form == RepoKind::Bare && !kind.is_file();
+        let wrong = |kind: FileType| is_special(kind) || repo == RepoKind::Bare && !kind.is_file();
         remove_if(&dir.join(name), wrong)?;
     }
-    if form == RepoKind::Worktrees {
+    if repo == RepoKind::Worktrees {
         return Ok(());
     }
     for name in DIRECTORIES {
@@ -53,8 +54,8 @@ fn is_special(kind: FileType) -> bool {
 }
 
 fn remove_if(path: &Path, wrong: impl Fn(FileType) -> bool) -> Result<(), Error> {
-    let Ok(there) = path.symlink_metadata() else { return Ok(()) }; // nothing, or nothing that could be reached
-    let kind = there.file_type();
+    let Ok(found) = path.symlink_metadata() else { return Ok(()) }; // absent, or not reachable for us either
+    let kind = found.file_type();
     if !wrong(kind) {
         return Ok(());
     }

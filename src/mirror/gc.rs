@@ -1,32 +1,31 @@
-//! Bounded growth, without a git program.
+//! Garbage collection: bounds the mirror's size and number of packs, without a git program.
 //!
-//! Every update leaves a small pack, and what an update replaced stays behind as garbage. Three things are done about
-//! it, all after a publication and none in its way; [`super::Gc`] says which:
+//! Every update leaves a small pack, and the objects that it replaced stay behind as garbage. After a publication, and
+//! without delaying it, one of three things is done, depending on [`super::Gc`]:
 //!
-//! - **Merge**: when there are more than [`super::Options::max_packs`] packs, the small ones become one. A child under
-//!   the
-//!   same limits as the indexer's copies their objects, so a hostile object can not take the service down. No object is
-//!   lost, so readers cannot notice.
-//! - **Renewal**: when garbage outweighs what is needed, the next fetch asks for everything and claims nothing; the
-//!   pack it gets stands for itself, and after the publication that follows all the others are removed. The revisions
-//!   before it can then no longer be read; a delta against one of them is made from the whole tree instead. Not in
-//!   git-sync's layout, where other people's commits are in the packs, too.
-//! - **Garbage collection**: after a revision went that is not part of another's history, a child finds what is needed
-//!   still (by whom: `indexer/repack`) and writes it out of the packs that hold much garbage. No network. What stays of
-//!   garbage is less than a quarter of each large pack.
+//! - **Merge**: when there are more than [`super::Options::max_packs`] packs, the small ones are copied into one. A
+//!   child process with the limits of the indexer does it, so that a hostile object cannot take the service down. No
+//!   object is lost, so readers are not affected.
+//! - **Renewal**: when garbage outweighs the objects that are needed, the next fetch asks for everything and claims no
+//!   commits as present. Its pack needs no other pack, and after the next publication all others are removed. Earlier
+//!   revisions can then no longer be read, so instead of a delta against one of them the whole payload is used. Not in
+//!   git-sync's layout, where packs also hold foreign commits.
+//! - **Garbage collection**: after a revision is gone that is not in the history of another one, a child process finds
+//!   the objects that are still needed (see `indexer/repack`), and copies them out of packs with much garbage. It needs
+//!   no network. Less than a quarter of each large pack remains as garbage.
 //!
-//! And one in its way, where the volume is full: what was fetched and never published is given back; whole packs first,
-//! because nothing need be written for that.
+//! When the volume is full, a fourth thing is done before a publication: objects that were fetched and never published
+//! are removed. Packs that hold nothing else go first, because removing them needs no space.
 //!
 //! A crash leaves, after each step:
 //!
-//! 1. while the child writes: temporary files, swept at the next opening;
+//! 1. while the child writes: temporary files, removed at the next opening;
 //! 2. with the merged pack in place: every object twice; the next merge takes both;
-//! 3. while old packs are removed, index first: a pack without an index is not seen by libgit2, and is swept; its
-//!    objects are in the merged pack, or garbage;
-//! 4. after a renewing fetch: as after any fetch, and the old packs as garbage until the next renewal.
+//! 3. while old packs are removed, index first: a pack without an index, which libgit2 ignores and the next opening
+//!    removes; its objects are in the merged pack, or garbage;
+//! 4. after a renewing fetch: as after any fetch, with the old packs as garbage until the next renewal.
 //!
-//! Packs are only removed while there are no readers (see [`super::shared`]); otherwise the next call does it.
+//! Packs are only removed while there are no readers (see [`super::shared`]); otherwise a later call removes them.
 
 use std::collections::{HashSet, VecDeque};
 use std::path::PathBuf;
@@ -34,8 +33,8 @@ use std::path::PathBuf;
 use fs_err as fs;
 
 use super::closure::tree_closure;
-use super::error::{Error, Libgit2};
-use super::files::{local, sync_dir};
+use super::error::Error;
+use super::files::{fsync, local};
 use super::gc_plan::{GcPlan, plan_gc, too_many};
 use super::indexer::{self, Job, Needs, Report, Task};
 use super::layout::Pack;
@@ -45,9 +44,10 @@ use super::{Gc, Mirror, pack_index, worktrees};
 use crate::revision::{ObjectId, Revision};
 
 impl Mirror {
+    /// Does what [`super::Gc`] asks for after a publication. `held` are the published revisions, newest first.
     pub(super) fn collect_garbage(&mut self, held: &[Revision]) -> Result<(), Error> {
-        if self.layout.form() == RepoKind::Worktrees || self.inner {
-            for gone in worktrees::prune(self.layout.dir(), held, self.inner)? {
+        if self.layout.kind() == RepoKind::Worktrees || self.is_submodule {
+            for gone in worktrees::prune(self.layout.dir(), held, self.is_submodule)? {
                 tracing::debug!(worktree = gone, "removed the worktree of a generation that is gone");
             }
         }
@@ -55,55 +55,53 @@ impl Mirror {
             Gc::Off => Ok(()),
             Gc::Auto => self.limit_packs(held),
             Gc::Always | Gc::Aggressive => {
-                let due = self.is_garbage_likely(held)?;
-                self.held = Some(held.to_vec());
-                match due {
-                    true => self.repack(held, false),
-                    // Each fetch of new history leaves a pack, and none of it is garbage.
-                    false => too_many(&self.own_packs()?, self.options.max_packs)
-                        .map_or(Ok(()), |names| self.merge(&names)),
+                let garbage = self.is_garbage_likely(held)?;
+                self.last_held = Some(held.to_vec());
+                if garbage {
+                    return self.repack(held, false);
                 }
+                // Each fetch of new history leaves a pack without garbage, so packs may need to be merged.
+                too_many(&self.own_packs()?, self.options.max_packs)
+                    .map_or(Ok(()), |names| self.merge(&names))
             }
         }
     }
 
+    /// Removes objects that none of the revisions in `keep` needs, on a full volume. Returns true if space was freed.
     pub(super) fn free_space(&mut self, keep: &[Revision]) -> Result<bool, Error> {
         if self.options.gc == Gc::Off {
             return Ok(false);
         }
-        let given_back = self.free_modules(keep)?;
+        let freed_modules = self.free_modules(keep)?;
         let before = self.layout.bytes()?;
-        if self.layout.form() == RepoKind::Worktrees {
-            worktrees::prune(self.layout.dir(), keep, self.inner)?;
+        if self.layout.kind() == RepoKind::Worktrees {
+            worktrees::prune(self.layout.dir(), keep, self.is_submodule)?;
         }
-        let here: Vec<_> = {
+        let present: Vec<_> = {
             let store = self.shared.store()?;
-            let reader = store.reader();
-            let reader = reader.map_err(|source| Error::Git {
-                act: "open the mirror's objects".into(),
-                source: Libgit2(source),
-            })?;
+            let reader = store.objects()?;
             keep.iter().copied().filter(|id| reader.commit(&id.0).is_ok()).collect()
         };
-        if self.layout.tip().is_some_and(|tip| !here.contains(&Revision(tip))) {
-            // First: what it names may go from here on.
-            self.layout.set_tip(here.first().map(|id| id.0))?;
-            (self.settled, self.renewed) = (None, None);
+        if self.layout.tip().is_some_and(|tip| !present.contains(&Revision(tip))) {
+            // The ref is changed first, because from here on the objects of its tip may be removed.
+            self.layout.set_tip(present.first().map(|id| id.0))?;
+            self.settled = None;
+            self.renewal_pack = None;
         }
-        self.repack(&here, true)?;
-        match self.repack(&here, false) {
+        self.repack(&present, true)?;
+        match self.repack(&present, false) {
             Err(error) if error.is_full() => {
                 tracing::debug!(%error, "no room for what is needed of other packs");
             }
             ended => ended?,
         }
-        Ok(given_back || self.layout.bytes()? < before)
+        Ok(freed_modules || self.layout.bytes()? < before)
     }
 
-    /// Whether something may have become garbage since the mirror was last known to have none: a revision went, and
-    /// is not part of another's history.
+    /// Returns true if there may be garbage since the mirror was last known to have none: a held revision is gone, and
+    /// is not in the history of those that are held now.
     fn is_garbage_likely(&self, held: &[Revision]) -> Result<bool, Error> {
-        let before = match &self.held {
+        let before = match &self.last_held {
             Some(before) => before.clone(),
             None => match self.layout.size_without_garbage() {
                 Some((bytes, held)) if bytes == self.layout.bytes()? => held,
@@ -116,17 +114,14 @@ impl Mirror {
         }
         let ends: HashSet<_> = self.layout.shallow().into_iter().collect();
         let store = self.shared.store()?;
-        let reader = store.reader().map_err(|source| Error::Git {
-            act: "open the mirror's objects".into(),
-            source: Libgit2(source),
-        })?;
-        Ok(!is_history(&reader, held, &gone, &ends))
+        Ok(!is_history(&store.objects()?, held, &gone, &ends))
     }
 
-    /// Removes what nothing needs; where there is no room to write what is needed anew, whole packs only.
+    /// Removes objects that none of the `held` revisions needs. With `no_room` nothing is rewritten, and only packs
+    /// that consist of garbage are removed.
     fn repack(&mut self, held: &[Revision], no_room: bool) -> Result<(), Error> {
-        // Again the next time, whatever goes wrong.
-        self.held = None;
+        // If anything below fails, the next call must collect garbage again.
+        self.last_held = None;
         self.layout.forget_size_without_garbage()?;
         let needs = Needs {
             held: held.iter().map(|held| held.0).collect(),
@@ -140,41 +135,38 @@ impl Mirror {
             other => return Err(indexer::failure(&self.options.indexer, &job, other)),
         };
         tracing::debug!(pack, gone = gone.join(" "), "garbage collection");
-        let Some(_alone) = self.shared.alone() else { return Ok(()) };
+        let Some(_exclusive) = self.shared.exclusive() else { return Ok(()) };
         self.layout.remove_derived()?;
         self.remove(&gone)?;
         let store = self.shared.store()?;
-        let reader = store.reader().map_err(|source| Error::Git {
-            act: "open the mirror's objects".into(),
-            source: Libgit2(source),
-        })?;
+        let reader = store.objects()?;
         let boundary: Vec<_> = self.layout.shallow().into_iter().filter(|id| reader.has(id)).collect();
         self.layout.set_shallow(&boundary)?;
         if !no_room {
             self.layout.set_size_without_garbage(held)?;
-            self.held = Some(held.to_vec());
+            self.last_held = Some(held.to_vec());
         }
         Ok(())
     }
 
-    /// Keeps packs few, and garbage below what is needed.
+    /// [`super::Gc::Auto`]: limits the number of packs and the amount of garbage.
     fn limit_packs(&mut self, held: &[Revision]) -> Result<(), Error> {
-        if let Some(pack) = self.renewed.clone() {
-            // Until the renewing revision is published, the next delta starts from the one before.
+        if let Some(pack) = self.renewal_pack.clone() {
+            // Until the revision of the renewal is published, the next delta is based on an earlier one.
             let published = held.first().map(|held| held.0) == self.layout.tip();
             if !published || !self.remove_other_packs(&pack)? {
                 return Ok(());
             }
-            self.renewed = None;
+            self.renewal_pack = None;
         }
         let packs = self.own_packs()?;
         let fresh = self.layout.size_without_garbage().map(|(bytes, _)| bytes);
         match plan_gc(&packs, fresh, self.options.max_packs, self.options.max_bytes) {
             GcPlan::Nothing => Ok(()),
-            // Commits and refs of others are in there, too: the remote could not bring them again.
-            // And of a partial clone, or of several refs, one fetch does not bring all that is published.
+            // In git-sync's layout the packs also hold foreign commits, which the remote may not have. And for a
+            // partial clone or a source with several refs, a single fetch does not bring everything that is published.
             GcPlan::Renew { .. }
-                if self.layout.form() == RepoKind::Worktrees || self.shared.partial || self.of_source =>
+                if self.layout.kind() == RepoKind::Worktrees || self.shared.partial || self.is_source =>
             {
                 self.repack(held, false)
             }
@@ -191,29 +183,29 @@ impl Mirror {
         }
     }
 
-    /// The packs that no other git has just reused an object of.
+    /// The packs, but for those from which another git process has just reused an object.
     fn own_packs(&self) -> Result<Vec<Pack>, Error> {
         let mut packs = self.layout.packs()?;
         packs.retain(|pack| !indexer::is_reused(self.layout.dir(), &pack.name));
         Ok(packs)
     }
 
-    /// Makes some packs one.
+    /// Copies some packs into one, and removes those whose objects it all has.
     fn merge(&self, names: &[String]) -> Result<(), Error> {
         let job = self.job(Task::Merge(names.to_vec()))?;
         let merged = match indexer::run(&self.options.indexer, &job)? {
             Report::Merged(name) => name,
             other => return Err(indexer::failure(&self.options.indexer, &job, other)),
         };
-        let held: HashSet<ObjectId> = self.ids(&merged)?.into_iter().collect();
+        let copied: HashSet<ObjectId> = self.ids(&merged)?.into_iter().collect();
         let mut old = Vec::new();
         for name in names.iter().filter(|name| **name != merged) {
-            if self.ids(name)?.iter().all(|id| held.contains(id)) {
+            if self.ids(name)?.iter().all(|id| copied.contains(id)) {
                 old.push(name.clone());
             }
         }
-        tracing::debug!(packs = names.len(), objects = held.len(), "merged small packs");
-        if let Some(_alone) = self.shared.alone() {
+        tracing::debug!(packs = names.len(), objects = copied.len(), "merged small packs");
+        if let Some(_exclusive) = self.shared.exclusive() {
             self.remove(&old)?;
         }
         Ok(())
@@ -225,36 +217,35 @@ impl Mirror {
             dir: self.layout.dir().to_owned(),
             task,
             memory: self.options.index_memory,
-            // Nothing is received: what is written is what is here already, which may be the sum of many fetches.
+            // The limit is for received packs. Here existing packs are copied, which may be the sum of many fetches.
             max_bytes: self.options.wire.max_fetch_bytes.max(bytes),
             durable: self.options.durable,
             sandbox: self.options.sandbox,
         })
     }
 
-    /// Removes every pack but one, if there are no readers and that one is enough. `false`: not now.
+    /// Removes all packs but `pack`. If the tip is not complete then, damage is recorded. Returns false if nothing was
+    /// removed because there are readers.
     fn remove_other_packs(&self, pack: &str) -> Result<bool, Error> {
-        let Some(_alone) = self.shared.alone() else { return Ok(false) };
+        let Some(_exclusive) = self.shared.exclusive() else { return Ok(false) };
         let others = self.layout.packs()?.into_iter().map(|other| other.name).filter(|name| name != pack);
         self.remove(&others.collect::<Vec<_>>())?;
         let store = self.shared.store()?;
-        let reader = store.reader().map_err(|source| Error::Git {
-            act: "open the mirror's objects".into(),
-            source: Libgit2(source),
-        })?;
+        let reader = store.objects()?;
         let whole = self.layout.tip().is_some_and(|tip| {
             reader.commit(&tip).is_ok_and(|commit| tree_closure(&reader, commit.tree, None, false).is_ok())
         });
         if whole {
             self.layout.set_size_without_garbage(&[])?;
         } else {
-            // The server left out what it does not know of. The next fetch starts with an empty mirror.
+            // The server did not send everything. The next fetch starts with an empty mirror.
             self.shared.note_damage();
         }
         Ok(true)
     }
 
-    /// Removes packs, but for one of which another git has reused an object since it was found to be garbage.
+    /// Removes packs, but for those from which another git process has reused an object since they were found to be
+    /// garbage.
     fn remove(&self, names: &[String]) -> Result<(), Error> {
         for name in names.iter().filter(|name| !indexer::is_reused(self.layout.dir(), name)) {
             for suffix in ["idx", "pack"] {
@@ -262,10 +253,10 @@ impl Mirror {
                 fs::remove_file(&path).map_err(local("remove the merged", &path))?;
             }
             for suffix in ["rev", "bitmap", "promisor", "mtimes"] {
-                let _ = fs::remove_file(self.pack(name, suffix)); // git's own; most packs have none
+                let _ = fs::remove_file(self.pack(name, suffix)); // written by git only; most packs have none
             }
         }
-        if self.options.durable { sync_dir(&self.layout.dir().join("objects/pack")) } else { Ok(()) }
+        if self.options.durable { fsync(&self.layout.dir().join("objects/pack")) } else { Ok(()) }
     }
 
     fn ids(&self, name: &str) -> Result<Vec<ObjectId>, Error> {
@@ -278,10 +269,10 @@ impl Mirror {
     }
 }
 
-/// Commits that are looked at before history is given up.
-const LOOK: usize = 10_000;
+/// The most commits that [`is_history`] visits.
+const COMMITS_MAX: usize = 10_000;
 
-/// Whether all of `gone` are in the history of what is held.
+/// Returns true if all of `gone` are found in the history of the held revisions. `ends` is the shallow boundary.
 fn is_history(
     reader: &ObjectReader<'_>,
     held: &[Revision],
@@ -291,7 +282,7 @@ fn is_history(
     let mut sought: HashSet<_> = gone.iter().copied().collect();
     let mut seen: HashSet<_> = held.iter().map(|held| held.0).collect();
     let mut queue: VecDeque<_> = seen.iter().copied().collect();
-    while let Some(at) = queue.pop_front().filter(|_| seen.len() < LOOK && !sought.is_empty()) {
+    while let Some(at) = queue.pop_front().filter(|_| seen.len() < COMMITS_MAX && !sought.is_empty()) {
         sought.remove(&at);
         if let Some(commit) = reader.commit(&at).ok().filter(|_| !ends.contains(&at)) {
             queue.extend(commit.parents.into_iter().filter(|id| seen.insert(*id)));

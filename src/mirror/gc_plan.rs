@@ -1,39 +1,40 @@
-//! What garbage collection does: rules over the sizes of packs. Pure.
+//! Plans garbage collection from the sizes of packs. Pure.
 
 use super::layout::Pack;
 
-/// Below this, garbage is not worth a fetch.
-const FLOOR: u64 = 64 << 20;
+/// A mirror of up to this many bytes is not renewed because of garbage: it would not be worth a fetch.
+const RENEWAL_MIN: u64 = 64 << 20;
 
-/// A pack at least this large a part of all is not copied again.
-const LARGE: u64 = 16;
+/// A pack is large if it has at least this fraction (1/16) of all bytes. Large packs are not merged.
+const LARGE_FRACTION: u64 = 16;
 
-/// Nor does any pack below this size count as large.
+/// A pack below this many bytes is always small.
 const SMALL: u64 = 1 << 20;
 
-/// What is to be done. Pure.
+/// What is to be done about the packs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum GcPlan {
     /// Nothing.
     Nothing,
-    /// Make these packs one.
+    /// Merge these packs into one.
     Merge(Vec<String>),
-    /// Let the next fetch bring everything.
+    /// Let the next fetch bring everything, and remove all older packs.
     Renew {
-        /// Bytes now.
+        /// The bytes of all packs.
         bytes: u64,
     },
 }
 
-/// Decides. `fresh` is what the mirror weighed when it was last complete and without garbage, if that is known.
+/// Plans what to do. `fresh` is the size in bytes of the mirror when it was last complete and without garbage, if
+/// known.
 pub(super) fn plan_gc(packs: &[Pack], fresh: Option<u64>, max_packs: u32, max_bytes: u64) -> GcPlan {
     let bytes: u64 = packs.iter().map(|pack| pack.bytes).sum();
     let least = fresh.unwrap_or_else(|| packs.iter().map(|pack| pack.bytes).max().unwrap_or(0));
-    let grown = bytes > least.saturating_mul(3).max(FLOOR);
-    // A repository that alone is near the ceiling must not be fetched again and again. Where nothing is known it may be
-    // one pack of garbage: once it was looked through, it is known.
+    let grown = bytes > least.saturating_mul(3).max(RENEWAL_MIN);
+    // A repository whose own size is near the limit must not be fetched repeatedly, so there must be some garbage. If
+    // `fresh` is unknown, even a single pack may be garbage; after one collection it is known.
     let over = bytes > max_bytes && fresh.is_none_or(|fresh| bytes > fresh.saturating_add(fresh / 2));
-    // Merging failed again and again, or readers never left.
+    // Merging failed repeatedly, or there were always readers.
     let crowded = packs.len() as u64 > u64::from(max_packs) * 4;
     if grown || over || crowded {
         return GcPlan::Renew { bytes };
@@ -41,50 +42,53 @@ pub(super) fn plan_gc(packs: &[Pack], fresh: Option<u64>, max_packs: u32, max_by
     too_many(packs, max_packs).map_or(GcPlan::Nothing, GcPlan::Merge)
 }
 
-/// The small packs, if there are more packs than there may be. Pure.
+/// Returns the small packs, which should be merged, if there are more than `max_packs` packs.
 pub(super) fn too_many(packs: &[Pack], max_packs: u32) -> Option<Vec<String>> {
     let bytes: u64 = packs.iter().map(|pack| pack.bytes).sum();
-    let small = packs.iter().filter(|pack| pack.bytes < SMALL.max(bytes / LARGE));
+    let small = packs.iter().filter(|pack| pack.bytes < SMALL.max(bytes / LARGE_FRACTION));
     let small: Vec<_> = small.map(|pack| pack.name.clone()).collect();
     (packs.len() > max_packs as usize && small.len() > 1).then_some(small)
 }
 
-/// What is in a pack.
+/// How much of a pack is needed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct PackUsage {
     pub(super) name: String,
-    /// Bytes of its objects.
+    /// The bytes of its objects.
     pub(super) bytes: u64,
-    /// Bytes of those that are needed.
+    /// The bytes of its needed objects.
     pub(super) needed: u64,
-    /// It has to stay as it is (`.keep`).
+    /// The pack must not be removed or rewritten, because it has a `.keep` file.
     pub(super) pinned: bool,
 }
 
-/// What becomes of packs.
+/// Which packs to remove and to rewrite.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct RepackPlan {
-    /// Nothing in them is needed.
+    /// Packs without needed objects, to be removed.
     pub(super) gone: Vec<String>,
-    /// What is needed in them is written anew.
+    /// Packs to be removed after their needed objects are copied into a new pack.
     pub(super) rewrite: Vec<String>,
 }
 
-/// Decides which packs are worth rewriting. Pure. A large pack stays while three quarters of it are needed: copying it
-/// for every commit would cost more than it gives back.
+/// Plans which packs to rewrite. A large pack is kept as long as three quarters of it are needed: copying it for every
+/// commit would cost more than it frees.
 pub(super) fn plan_repack(packs: &[PackUsage], one_pack: bool, max_packs: u32) -> RepackPlan {
     let total: u64 = packs.iter().map(|pack| pack.bytes).sum();
     let mut plan = RepackPlan::default();
     let (gone, rest): (Vec<_>, Vec<_>) =
         packs.iter().filter(|pack| !pack.pinned).partition(|pack| pack.needed == 0);
     plan.gone = gone.into_iter().map(|pack| pack.name.clone()).collect();
-    let is_small = |pack: &PackUsage| pack.bytes < SMALL.max(total / LARGE);
+    let is_small = |pack: &PackUsage| pack.bytes < SMALL.max(total / LARGE_FRACTION);
     let crowded = rest.len() > max_packs as usize;
     let garbage = |pack: &PackUsage| pack.bytes - pack.needed;
-    let is_poor = |pack: &PackUsage| garbage(pack) > 0 && (is_small(pack) || garbage(pack) > pack.bytes / 4);
-    let rewrite: Vec<_> =
-        rest.into_iter().filter(|pack| one_pack || is_poor(pack) || crowded && is_small(pack)).collect();
-    // One pack without garbage would only be copied.
+    let is_worthwhile =
+        |pack: &PackUsage| garbage(pack) > 0 && (is_small(pack) || garbage(pack) > pack.bytes / 4);
+    let rewrite: Vec<_> = rest
+        .into_iter()
+        .filter(|pack| one_pack || is_worthwhile(pack) || crowded && is_small(pack))
+        .collect();
+    // A single pack without garbage is left alone: rewriting it would change nothing.
     if rewrite.len() > 1 || rewrite.iter().any(|pack| garbage(pack) > 0) {
         plan.rewrite = rewrite.into_iter().map(|pack| pack.name.clone()).collect();
     }

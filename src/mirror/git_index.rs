@@ -1,12 +1,14 @@
-//! git's index of a generation, with the stat data of its files (gitformat-index(5), versions 2 and 3).
+//! Writes the git index of a generation, with the stat data of its files (gitformat-index(5), versions 2 and 3), and
+//! reads the object ids of any index.
 //!
-//! With it `git status` in a generation compares 90,000 stats and no content. It has every path of the revision's tree,
-//! those that patterns leave out marked `skip-worktree`, and the tree cache (extension `TREE`), so that git compares it
-//! with the commit without reading trees. It takes 62 bytes and the path for each file, rounded up to eight, and some
-//! 40 for each directory: 10.0 MB for 90,000 files with paths of 36 bytes on average, in 22,000 directories.
+//! With the index, `git status` in a generation compares 90,000 stats and no content. It lists every path of the
+//! revision's tree; those that sparse patterns leave out are marked `skip-worktree`. It also has the tree cache
+//! (extension `TREE`), so that git compares it with the commit without reading trees. It takes 62 bytes and the path
+//! for each file, rounded up to a multiple of eight, and some 40 bytes for each directory: 10.0 MB for 90,000 files
+//! with paths of 36 bytes on average, in 22,000 directories.
 //!
-//! It is written as the trees are walked, and never in memory: it spells whole paths, so a small tree can ask for
-//! gigabytes of it. Nor is one read whole: [`each_id`].
+//! The index is written while the trees are walked and never held in memory: it spells out whole paths, so a small tree
+//! can expand to gigabytes. Reading ([`each_id`]) is streamed, too.
 
 use std::ffi::CString;
 use std::io::{self, BufRead, BufWriter, Read, Write};
@@ -29,25 +31,27 @@ use crate::fsx;
 use crate::payload::{Kind, Node, Refusal, Rule, Rules, escaped};
 use crate::revision::{ObjectId, Revision};
 
-/// No index is larger, on the volume and in the memory of a git that reads it: two million paths of usual length.
+/// The largest index in bytes, which bounds its space on the volume and the memory of a git that reads it. It is enough
+/// for two million paths of usual length.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// A larger tree cache is left out: it is made in memory, twice at its end. git then reads the trees themselves.
+/// The largest tree cache in bytes. It is built in memory, at its end with a second copy. A larger one is left out, and
+/// git then reads the trees.
 const CACHE_MAX: usize = 16 << 20;
 
-/// Signature, version, number of entries; the last two are known at the end.
+/// Signature, version, number of entries. Version and number are overwritten at the end.
 const HEADER: &[u8; 12] = b"DIRC\0\0\0\x02\0\0\0\0";
 
-/// The entry has the second field of flags.
+/// Flag of an entry: a second field of flags follows.
 const EXTENDED: u16 = 0x4000;
-/// In the second field: the file is not there, and is not missed.
+/// Flag in the second field: the file is deliberately absent from the worktree.
 const SKIP_WORKTREE: u16 = 0x4000;
-/// What is read at once.
-const PIECE: usize = 64 << 10;
-/// Longer paths have no length in the flags.
+/// Buffer size in bytes for reading.
+const BUFFER: usize = 64 << 10;
+/// The largest path length that fits into the flags; a longer path is recorded as this.
 const LENGTH_MAX: usize = 0xfff;
 
-/// Writes the index of a revision whose selected files lie in `staged` to a file that is not there yet.
+/// Writes the index of a revision to the new file `to`. The selected files of the revision are in `staged`.
 pub(super) fn write(
     to: &Path,
     reader: &ObjectReader<'_>,
@@ -92,19 +96,21 @@ struct Walk<'a> {
     staged: &'a Path,
     to: &'a Path,
     out: BufWriter<std::fs::File>,
-    /// What was written so far, the header included.
+    /// Bytes written so far, header included.
     bytes: u64,
+    /// Entries written so far.
     count: u32,
+    /// Some entry has the second field of flags, which requires version 3.
     extended: bool,
-    /// The tree cache: of the trees that were left, each in its place. `None`: it would be too large, or untrue,
-    /// because some tree is not as git itself would write it.
+    /// The tree cache of the trees that were walked completely. `None` if it would be too large, or wrong because some
+    /// tree is not as git would write it.
     cache: Option<Vec<u8>>,
     path: Vec<u8>,
-    /// The staged directories on the way down, opened when a file in one is looked at.
+    /// The staged directories on the path of the walk, each opened when a file in it is first inspected.
     levels: Vec<Option<OwnedFd>>,
 }
 
-/// Where in the tree cache the lines of a tree are, and how many bytes of them are its name.
+/// The part of the tree cache that belongs to a sub-tree, and the length of the sub-tree's name at its start.
 struct Cached {
     start: usize,
     end: usize,
@@ -112,13 +118,13 @@ struct Cached {
 }
 
 impl Walk<'_> {
-    /// Writes what is below a tree, which has this name.
+    /// Writes the entries below a tree whose last path component is `name`.
     fn tree(&mut self, id: ObjectId, inherited: bool, name: &[u8]) -> Result<(), Error> {
         let reader = self.reader;
         let (object, held) = self.budget.hold(reader, &id, &self.path)?;
         let lines = lines(&id, object.data()).map_err(|lack| self.damaged(lack))?;
         self.budget.enter(reader, &id, &self.path, lines.len())?;
-        // The index is sorted by whole paths, which is git's order of a tree.
+        // The index is sorted by whole paths, which is the order of trees that git writes.
         let order = |one: &Line<'_>, other: &Line<'_>| sort_key(one).cmp(sort_key(other));
         let mut pairs = lines.clone().zip(lines.clone().skip(1));
         if lines.len() == 0 || !pairs.all(|(one, other)| order(&one, &other).is_lt()) {
@@ -150,31 +156,41 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// The current length of the tree cache.
     fn cached(&self) -> usize {
         self.cache.as_ref().map_or(0, Vec::len)
     }
 
-    /// Puts a tree's own line before those of its sub-trees, and these into git's order.
-    fn cache_tree(&mut self, name: &[u8], id: ObjectId, entries: u32, start: usize, mut of: Vec<Cached>) {
+    /// Inserts a tree's own cache line before those of its sub-trees, and sorts the sub-trees as git does: by length of
+    /// the name, then by name.
+    fn cache_tree(
+        &mut self,
+        name: &[u8],
+        id: ObjectId,
+        entries: u32,
+        start: usize,
+        mut subtrees: Vec<Cached>,
+    ) {
         let Some(mut cache) = self.cache.take() else { return };
         let below = &cache[start..];
-        let own = |cached: &Cached| &below[cached.start - start..][..cached.name];
-        of.sort_unstable_by_key(|cached| (cached.name, own(cached)));
+        let name_of = |cached: &Cached| &below[cached.start - start..][..cached.name];
+        subtrees.sort_unstable_by_key(|cached| (cached.name, name_of(cached)));
         let mut lines = Vec::with_capacity(below.len() + name.len() + 48);
         lines.extend_from_slice(name);
-        lines.extend_from_slice(format!("\0{entries} {}\n", of.len()).as_bytes());
+        lines.extend_from_slice(format!("\0{entries} {}\n", subtrees.len()).as_bytes());
         lines.extend_from_slice(&id.0);
-        of.iter()
-            .for_each(|cached| lines.extend_from_slice(&below[cached.start - start..cached.end - start]));
+        for cached in &subtrees {
+            lines.extend_from_slice(&below[cached.start - start..cached.end - start]);
+        }
         cache.truncate(start);
         cache.append(&mut lines);
         self.cache = Some(cache).filter(|cache| cache.len() <= CACHE_MAX);
     }
 
-    /// Appends a name to the path. Names that the selection leaves out were not looked at before, and git would make
-    /// files of them the day they are selected.
+    /// Checks a name and appends it to the path. Building the payload checked only selected names, but git would also
+    /// create files for the others once a consumer selects them.
     fn name(&mut self, line: &Line<'_>) -> Result<(), Error> {
-        let depth = (self.levels.len() - 1) as u32; // a path's components: below the limit of the rules
+        let depth = (self.levels.len() - 1) as u32; // fits: the rules limit the depth
         let checked = self.rules.name(line.name, depth, self.path.len());
         if !self.path.is_empty() {
             self.path.push(b'/');
@@ -192,7 +208,7 @@ impl Walk<'_> {
         }
         let stat = match kind {
             _ if !wanted => None,
-            // Of a submodule git only looks at the repository in it.
+            // For a submodule git compares the HEAD of its repository, not stat data.
             Kind::Submodule => None,
             Kind::File | Kind::Executable | Kind::Symlink => Some(self.stat(line.name)?),
         };
@@ -205,7 +221,7 @@ impl Walk<'_> {
         self.entry(mode, line.id, stat.as_ref(), !wanted)
     }
 
-    /// What git compares with a file, cut to 32 bits as git does.
+    /// Writes one entry. The fields that git compares with stat(2) are truncated to 32 bits, as git does.
     fn entry(&mut self, mode: u32, id: ObjectId, stat: Option<&Stat>, skip: bool) -> Result<(), Error> {
         let field = |of: fn(&Stat) -> u64| stat.map_or(0, |stat| of(stat) as u32);
         let fields = [
@@ -232,7 +248,7 @@ impl Walk<'_> {
             entry.extend(length.to_be_bytes());
         }
         entry.extend_from_slice(&self.path);
-        let padding = 8 - entry.len() % 8; // one at least
+        let padding = 8 - entry.len() % 8; // 1 to 8 NUL bytes
         entry.extend(std::iter::repeat_n(0, padding));
         self.put(&entry)?;
         self.count += 1;
@@ -252,7 +268,7 @@ impl Walk<'_> {
         found.map_err(local("look at", &here))
     }
 
-    /// The staged directory that the walk is in.
+    /// The staged directory that the walk is in, opened if necessary.
     fn here(&mut self) -> std::io::Result<BorrowedFd<'_>> {
         let mut names = self.path.split(|byte| *byte == b'/');
         for at in 1..self.levels.len() {
@@ -271,7 +287,7 @@ impl Walk<'_> {
         self.staged.join(std::ffi::OsStr::from_bytes(&self.path))
     }
 
-    /// The tree cache, the header as it is to be, and the checksum of all.
+    /// Writes the tree cache, the final header, and the checksum of the whole file.
     fn finish(mut self) -> io::Result<()> {
         if let Some(cache) = &self.cache {
             self.out.write_all(b"TREE")?;
@@ -283,16 +299,16 @@ impl Walk<'_> {
         file.write_all_at(&self.count.to_be_bytes(), 8)?;
         let mut sum = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
         let mut at = 0;
-        let mut piece = vec![0; PIECE];
+        let mut buffer = vec![0; BUFFER];
         loop {
-            let read = file.read_at(&mut piece, at)?;
+            let read = file.read_at(&mut buffer, at)?;
             if read == 0 {
                 break;
             }
-            sum.update(&piece[..read]);
+            sum.update(&buffer[..read]);
             at += read as u64;
         }
-        file.write_all(sum.finish().as_ref()) // its cursor is at the end: nothing above moved it
+        file.write_all(sum.finish().as_ref()) // the cursor is still at the end: read_at and write_at do not move it
     }
 
     fn refused(&self, rule: Rule) -> Error {
@@ -304,10 +320,10 @@ impl Walk<'_> {
     }
 }
 
-/// Shows the objects that an index names, of any version and by any writer. Read piece by piece. An error of the kind
-/// `InvalidData`: malformed, or newer than known.
+/// Calls `see` with each object id in an index of version 2, 3 or 4. Streams the input. An error of kind `InvalidData`
+/// means that the index is malformed or of an unknown version.
 pub(super) fn each_id(index: impl Read, mut see: impl FnMut(ObjectId)) -> io::Result<()> {
-    let mut index = io::BufReader::with_capacity(PIECE, index);
+    let mut index = io::BufReader::with_capacity(BUFFER, index);
     let wrong = || io::Error::new(io::ErrorKind::InvalidData, "no index of a version that is known");
     let mut fixed = [0; 62];
     let exact = |index: &mut io::BufReader<_>, bytes: &mut [u8]| {
@@ -333,7 +349,7 @@ pub(super) fn each_id(index: impl Read, mut see: impl FnMut(ObjectId)) -> io::Re
             length += 2;
         }
         if version == 4 {
-            // How much of the path before stays, in bytes with the highest bit set but for the last.
+            // A variable-length number (how much of the previous path is kept): the last byte has a clear top bit.
             skip_past(&mut index, |byte| byte & 0x80 == 0)?;
             skip_past(&mut index, |byte| byte == 0)?;
         } else {
@@ -345,7 +361,7 @@ pub(super) fn each_id(index: impl Read, mut see: impl FnMut(ObjectId)) -> io::Re
     Ok(())
 }
 
-/// Skips up to the first such byte and that one; says how many.
+/// Skips bytes up to and including the first for which `is_last` is true. Returns the number of skipped bytes.
 fn skip_past(from: &mut impl BufRead, is_last: impl Fn(u8) -> bool) -> io::Result<usize> {
     let mut skipped = 0;
     loop {
@@ -363,7 +379,7 @@ fn skip_past(from: &mut impl BufRead, is_last: impl Fn(u8) -> bool) -> io::Resul
     }
 }
 
-/// How git sorts a tree: directories as if their names ended with a slash.
+/// The key by which git sorts trees: a directory's name ends with a slash.
 fn sort_key<'a>(line: &Line<'a>) -> impl Iterator<Item = u8> + use<'a> {
     let slash = (line.mode & FORMAT == DIRECTORY).then_some(b'/');
     line.name.iter().copied().chain(slash)

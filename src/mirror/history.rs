@@ -1,12 +1,12 @@
-//! How two revisions stand to each other. The mirror's own objects know it where the one is a parent of the other; else
-//! the remote is asked for commits alone (`filter=tree:0`), up to a cap.
+//! Determines the ancestry relation of two revisions: whether one is ahead of the other, or they diverged. If the
+//! mirror's own objects do not tell, the remote is asked for commits without trees (`filter=tree:0`), up to a limit.
 //!
-//! What comes goes into a repository of its own, `DIR/history`, which is removed when it was read: commits without
-//! their trees must never make the mirror look complete. Without a filter such a question would bring whole trees, so
-//! it is not put.
+//! Those commits go into a scratch repository, `DIR/history`, which is removed after it was read: commits without their
+//! trees must never make the mirror look complete. A remote without support for filters is not asked, because it would
+//! send whole trees.
 //!
-//! A commit names its parents whether or not they are here, so a boundary is seen as what it is: an end of what is
-//! known. (git takes a boundary for the end of history, and answers "not an ancestor" for true ancestors below it.)
+//! A commit names its parents whether or not they are present, so a shallow boundary counts as unknown history. (git
+//! treats a boundary as the end of history, and answers "not an ancestor" for true ancestors below it.)
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -22,26 +22,26 @@ use super::repo_kind::RepoKind;
 use super::wire::{self, Deepen, Request};
 use crate::revision::{ObjectId, Relation, Revision};
 
-/// How deep the remote's history is asked for: first a little, which is enough for most, then up to the cap. A thousand
-/// commits are some 200 KiB.
+/// The depths of history that the remote is asked for, one after the other; the first is usually enough. A thousand
+/// commits have some 200 KiB.
 const DEPTHS: [u32; 2] = [50, 1_000];
 
-/// What commits without their trees may weigh.
-const MOST_BYTES: u64 = 16 << 20;
+/// The most bytes that the pack of commits may have.
+const BYTES_MAX: u64 = 16 << 20;
 
-/// Commits of the mirror that are looked at.
-const MOST_COMMITS: usize = 20_000;
+/// The most commits of a repository that are visited.
+const COMMITS_MAX: usize = 20_000;
 
-/// Parents of them, counted as often as they are named: some 4 MiB of ids. Merges of the same thousands of commits name
-/// few commits many times.
-const MOST_PARENTS: usize = 200_000;
+/// The most parents of visited commits, some 4 MiB of ids. A parent counts as often as it is named: merges of the same
+/// thousands of commits name few distinct commits many times.
+const PARENTS_MAX: usize = 200_000;
 
-/// Commits and their parents, as far as they are known.
+/// The known commits, each with its parents.
 #[derive(Debug, Default)]
 struct Graph(HashMap<ObjectId, Vec<ObjectId>>);
 
 impl Graph {
-    /// How `named` stands to `recorded`.
+    /// The relation of `named` to `recorded`.
     fn relation(&self, recorded: ObjectId, named: ObjectId) -> Relation {
         match (self.contains(named, recorded), self.contains(recorded, named)) {
             (Some(true), _) => Relation::Ahead,
@@ -51,11 +51,11 @@ impl Graph {
         }
     }
 
-    /// Whether the history of `tip` contains `wanted`; `None` where it is not known far enough to say.
+    /// Returns whether the history of `tip` contains `wanted`; `None` if too little of it is known.
     fn contains(&self, tip: ObjectId, wanted: ObjectId) -> Option<bool> {
-        // Nothing is an ancestor of its own ancestors, so those below need no look.
+        // `wanted` is not reachable from its own ancestors, so the search need not continue below them.
         let below = self.ancestors(wanted);
-        let mut open = false;
+        let mut is_incomplete = false;
         let mut seen = HashSet::from([tip]);
         let mut stack = vec![tip];
         while let Some(at) = stack.pop() {
@@ -67,10 +67,10 @@ impl Graph {
             }
             match self.0.get(&at) {
                 Some(parents) => stack.extend(parents.iter().copied().filter(|id| seen.insert(*id))),
-                None => open = true,
+                None => is_incomplete = true,
             }
         }
-        (!open).then_some(false)
+        (!is_incomplete).then_some(false)
     }
 
     /// The known ancestors of a commit.
@@ -84,21 +84,21 @@ impl Graph {
         found
     }
 
-    /// Takes in what a repository knows of a commit's history, nearest first, until it comes to `until` or to more
-    /// than is looked at: how the two stand to each other may then stay unknown.
+    /// Adds a commit's history from a repository, breadth first. Stops at `until`, and at the limits on commits and
+    /// parents, after which the relation may stay unknown.
     fn read(&mut self, reader: &ObjectReader<'_>, from: ObjectId, until: ObjectId) {
         let mut seen = HashSet::from([from]);
         let mut queue = VecDeque::from([from]);
         let mut parents: usize = self.0.values().map(Vec::len).sum();
         while let Some(at) = queue.pop_front() {
-            if at == until || seen.len() > MOST_COMMITS {
+            if at == until || seen.len() > COMMITS_MAX {
                 return;
             }
-            let Ok(commit) = reader.commit(&at) else { continue }; // it is not here
+            let Ok(commit) = reader.commit(&at) else { continue }; // absent
             if !self.0.contains_key(&at) {
                 parents += commit.parents.len();
             }
-            if parents > MOST_PARENTS {
+            if parents > PARENTS_MAX {
                 return;
             }
             queue.extend(commit.parents.iter().copied().filter(|id| seen.insert(*id)));
@@ -108,21 +108,18 @@ impl Graph {
 }
 
 impl Mirror {
-    /// How a revision that the ref names stands to one that was recorded. The remote is asked for commits where the
-    /// mirror does not know it; nothing of that stays.
-    ///
-    /// # Errors
-    /// When it could not be asked, and a later attempt may succeed. What a remote does not answer is
-    /// [`Relation::Unknown`].
+    /// The relation of `named`, a revision that the ref names, to `recorded`, an earlier one. If the mirror's objects
+    /// do not tell, the remote is asked for commits, which are not kept. Fails if the remote could not be asked and a
+    /// later attempt may succeed; if the remote does not answer, the result is [`Relation::Unknown`].
     pub async fn relation(&mut self, recorded: Revision, named: Revision) -> Result<Relation, Error> {
         let recorded = recorded.0;
         let named = named.0;
         let shared = Arc::clone(&self.shared);
-        let own = move || {
+        let local = move || {
             let _lease = shared.lease();
             known_history(Graph::default(), &shared.store()?, recorded, named)
         };
-        let mut graph = blocking(own).await?;
+        let mut graph = blocking(local).await?;
         for depth in DEPTHS {
             for (from, to) in [(named, recorded), (recorded, named)] {
                 if graph.relation(recorded, named) != Relation::Unknown || graph.contains(from, to).is_some()
@@ -141,7 +138,7 @@ impl Mirror {
         Ok(graph.relation(recorded, named))
     }
 
-    /// Asks the remote for so many commits of a history.
+    /// Fetches the history of `from`, `depth` commits deep, and adds it to the graph.
     async fn deepen(
         &mut self,
         graph: Graph,
@@ -162,7 +159,7 @@ impl Mirror {
             only_filtered: true,
             ..Request::default()
         };
-        let received = self.receive_into(scratch.dir(), MOST_BYTES, &request, Task::Fill(1)).await;
+        let received = self.receive_into(scratch.dir(), BYTES_MAX, &request, Task::Fill(1)).await;
         let read = move || {
             let graph = received.and_then(|_| {
                 let failed =
@@ -176,22 +173,20 @@ impl Mirror {
     }
 }
 
-/// What a repository knows of both histories, besides what was known.
+/// Adds what a repository has of both histories to the graph.
 fn known_history(
     mut graph: Graph,
     store: &Store,
     recorded: ObjectId,
     named: ObjectId,
 ) -> Result<Graph, Error> {
-    let reader = store
-        .reader()
-        .map_err(|source| Error::Git { act: "open the mirror's objects".into(), source: Libgit2(source) })?;
+    let reader = store.objects()?;
     graph.read(&reader, named, recorded);
     graph.read(&reader, recorded, named);
     Ok(graph)
 }
 
-/// The remote's own words.
+/// The message that the remote sent, if the error carries one.
 fn remote_message(error: &Error) -> Option<&str> {
     match error {
         Error::Wire(wire::Error::Remote { said, .. }) => Some(said),
@@ -203,7 +198,7 @@ fn remote_message(error: &Error) -> Option<&str> {
     }
 }
 
-/// Whether a remote that was asked for a commit says that it has none such. All servers name it then: git's "not our
+/// Returns true if the remote answered that it does not have the commit. All servers name the id then: git's "not our
 /// ref ID", JGit's "want ID not valid".
 fn says_unknown(error: &Error, commit: ObjectId) -> bool {
     let names = |text: &str| text.contains(&commit.to_string());
@@ -218,8 +213,8 @@ fn says_unknown(error: &Error, commit: ObjectId) -> bool {
     }
 }
 
-/// What becomes of a question that was not answered. A remote that knows no filter, refuses, or sends what is of no use
-/// does so the next time, too.
+/// Converts an error of the request for commits. A remote that does not support filters, refuses the request, or sends
+/// an unusable pack would do so again, so the relation is unknown; other transient errors are returned.
 fn relation_or_error(error: Error) -> Result<Relation, Error> {
     let useless =
         matches!(error, Error::BadPack { .. } | Error::Incomplete { .. }) || remote_message(&error).is_some();
@@ -248,7 +243,7 @@ mod tests {
 
     #[test]
     fn an_end_of_what_is_known_is_no_end_of_history() {
-        // 5 - 4 - 3 - (2 is not here)
+        // 5 - 4 - 3 - (2 is absent)
         let known = graph(&[(5, &[4]), (4, &[3]), (3, &[2])]);
         assert_eq!(known.relation(id(3), id(5)), Relation::Ahead);
         assert_eq!(known.relation(id(2), id(5)), Relation::Ahead, "a parent is known before it is here");
@@ -277,7 +272,7 @@ mod tests {
         let store = fixture.shared.store().unwrap();
         let known = known_history(Graph::default(), &store, root.0, tip.0).unwrap();
         let parents: usize = known.0.values().map(Vec::len).sum();
-        assert!(parents <= MOST_PARENTS, "{parents} ids of parents are held");
+        assert!(parents <= PARENTS_MAX, "{parents} ids of parents are held");
         assert_eq!(known.relation(root.0, tip.0), Relation::Unknown);
         let below = fixture.commit(tree, &[root]);
         let known = known_history(known, &store, root.0, below.0).unwrap();
@@ -286,16 +281,16 @@ mod tests {
 
     #[test]
     fn what_two_tips_have_in_common_need_not_be_known_further() {
-        // Both come from 2, below which nothing is known; 5 is a merge of a side branch that is known to its root.
+        // Both descend from 2, whose parent is absent; 5 merges a side branch that is known down to its root.
         let known = graph(&[(5, &[3, 7]), (7, &[]), (3, &[2]), (6, &[2]), (2, &[1])]);
         assert_eq!(known.relation(id(6), id(5)), Relation::Diverged);
-        // The side branch's history is not known, and 6 may be in it.
+        // The side branch's history is not known completely, and may contain 6.
         let open = graph(&[(5, &[3, 7]), (7, &[8]), (3, &[2]), (6, &[2]), (2, &[1])]);
         assert_eq!(open.relation(id(6), id(5)), Relation::Unknown);
     }
 
     proptest! {
-        /// Whatever part of a history is known: an answer is the truth, or none is given.
+        /// Whichever part of a history is known, the answer is correct or unknown.
         #[test]
         fn what_is_answered_is_true(
             parents in proptest::collection::vec(proptest::collection::vec(0usize..40, 0..3), 2..40),

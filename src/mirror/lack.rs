@@ -1,48 +1,48 @@
-//! Objects that are not there, or not as they should be.
+//! Why an object could not be read: missing, of the wrong type, too large, or damaged.
 
 use crate::revision::ObjectId;
 
-/// Why an object that was asked for cannot be had.
+/// Why an object could not be read.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, thiserror::Error)]
 pub(super) enum Lack {
     /// The database does not have it.
     #[error("{expected} {id} is missing")]
     Missing {
-        /// Which.
+        /// The object.
         id: ObjectId,
-        /// What it should have been.
+        /// The expected type.
         expected: String,
     },
-    /// It is something else.
+    /// It is of another type.
     #[error("{id} is a {found} where a {expected} was expected")]
     OtherKind {
-        /// Which.
+        /// The object.
         id: ObjectId,
-        /// What it should have been.
+        /// The expected type.
         expected: String,
-        /// What it is.
+        /// The type found.
         found: String,
     },
-    /// It is larger than anything of its kind may be. It was not read.
+    /// It exceeds the size limit for its type. It was not read.
     #[error("{expected} {id} has {bytes} bytes, more than {limit}")]
     TooLarge {
-        /// Which.
+        /// The object.
         id: ObjectId,
-        /// What it is.
+        /// Its type.
         expected: String,
-        /// How large it is.
+        /// Its size in bytes.
         bytes: u64,
-        /// How large it may be.
+        /// The limit in bytes.
         limit: u64,
     },
-    /// It is there but cannot be decoded or understood.
+    /// It is present but cannot be decoded or parsed.
     #[error("{expected} {id} cannot be read: {why}")]
     Unreadable {
-        /// Which.
+        /// The object.
         id: ObjectId,
-        /// What it should have been.
+        /// The expected type.
         expected: String,
-        /// What the database or the parser said.
+        /// The message of the database or the parser.
         why: String,
     },
 }

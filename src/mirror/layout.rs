@@ -1,27 +1,28 @@
-//! The mirror as files: made, locked, swept, set aside. What is different where it is git-sync's `ROOT/.git` is in
-//! [`super::form`].
+//! The mirror's files on disk: creating, locking, cleaning up, and setting aside. What differs for git-sync's
+//! `ROOT/.git` is in [`super::repo_kind`].
 //!
 //! ```text
-//! DIR/treeswap          our mark, the lock of the mirror's writer, and the mirror's size without garbage
-//! DIR/treeswap-values   what plans of ConfigMaps made of blobs, a cache that `desired` reads and writes
-//! DIR/config            git's, with the remote's URL, by which another mirror may take over what is here
+//! DIR/treeswap          marks the directory as ours; the writer's lock; the mirror's size without garbage
+//! DIR/treeswap-values   values that ConfigMap plans computed from blobs; a cache that `desired` reads and writes
+//! DIR/config            git's configuration with the remote's URL, by which a new mirror finds one to adopt from
 //! DIR/objects/pack/     everything that was fetched
-//! DIR/shallow           commits whose parents are not kept
-//! DIR/history/          commits alone, while they are looked at
-//! DIR/refs/treeswap/tip what was last fetched and found complete; written last
+//! DIR/shallow           the shallow boundary: commits whose parents are not kept
+//! DIR/history/          scratch repository with commits only, while two revisions are compared
+//! DIR/refs/treeswap/tip the last commit that was fetched and found complete; written last
 //! ```
 //!
 //! A crash leaves, after each step of a fetch:
 //!
-//! 1. while a pack is received or indexed: `objects/pack/tmp_pack_*` (`pack_git2_*` and `*.lock` where packs are written
-//!    anew), swept at the next opening;
-//! 2. with one of pack and index in place, but not the other: libgit2 passes over it, and it is swept, too;
+//! 1. while a pack is received or indexed: `objects/pack/tmp_pack_*` (`pack_git2_*` and `*.lock` if packs are
+//!    rewritten), removed at the next opening;
+//! 2. with only one of pack and index in place: libgit2 ignores it, and it is removed, too;
 //! 3. with the pack in place: objects that no ref names; the next fetch finds them and needs no network;
-//! 4. with `shallow` written: a commit named as boundary that nothing names yet, which is harmless;
+//! 4. with `shallow` written: a boundary commit that no ref names yet, which is harmless;
 //! 5. with the ref written: the new state.
 //!
-//! Each step is durable before the next begins, where durability is asked for. Without it a power cut may leave a ref
-//! whose objects are gone: opening checks the tip's closure, sets the mirror aside and starts anew.
+//! If durability is enabled, each step is durable before the next begins. Without it a power cut may leave a ref whose
+//! objects are lost: opening the mirror checks the tip's closure, and if it is incomplete sets the repository aside and
+//! starts with an empty one.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -32,8 +33,7 @@ use fs_err as fs;
 
 use super::error::{Error, Libgit2};
 use super::files::{
-    BROKEN, HISTORY, MARK, TIP, ignore_absent, local, names, remove_matching, remove_scratch, replace,
-    sync_dir,
+    BROKEN, HISTORY, MARK, TIP, fsync, ignore_absent, local, names, remove_matching, remove_scratch, replace,
 };
 use super::foreign_files;
 use super::repo_kind::{self, RepoKind};
@@ -42,59 +42,61 @@ use crate::revision::{ObjectId, Revision};
 /// A pack of the mirror.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Pack {
-    /// `pack-` and its checksum.
+    /// The file name without suffix: `pack-` and the checksum.
     pub(super) name: String,
-    /// Its bytes, those of its index included.
+    /// The size of pack and index in bytes.
     pub(super) bytes: u64,
 }
 
-/// The mirror's directory, locked.
+/// The mirror's directory. The lock is held as long as this exists.
 #[derive(Debug)]
 pub(super) struct Layout {
     dir: PathBuf,
-    form: RepoKind,
+    kind: RepoKind,
     durable: bool,
+    /// The open and locked mark file.
     lock: File,
 }
 
 impl Drop for Layout {
     fn drop(&mut self) {
-        // Closing alone is not enough: a child that is just being started has the descriptor, too, until it runs its
-        // program, and flock(2) counts all of them.
+        // Closing is not enough: a child process that is just being started has a copy of the descriptor until it calls
+        // exec, and flock(2) holds the lock until all copies are closed.
         let _ = self.lock.unlock();
     }
 }
 
 impl Layout {
-    /// Locks the mirror at `dir`, makes it if there is none, sweeps what an interrupted run left.
-    pub(super) fn open(dir: &Path, form: RepoKind, durable: bool) -> Result<Self, Error> {
+    /// Locks the mirror at `dir`, creates it if it does not exist, and removes what an interrupted run left.
+    pub(super) fn open(dir: &Path, kind: RepoKind, durable: bool) -> Result<Self, Error> {
         let dir = std::path::absolute(dir).map_err(local("find", dir))?;
         if dir.is_file() {
             return Err(Error::Foreign { path: dir }); // a submodule's or a linked worktree's `.git`
         }
         fs::create_dir_all(&dir).map_err(local("make the mirror", &dir))?;
         let marked = is_marked(&dir)?;
-        let known = marked || form == RepoKind::Worktrees && repo_kind::looks_like_git(&dir);
-        if !known && !is_vacant(&dir)? {
+        let known = marked || kind == RepoKind::Worktrees && repo_kind::looks_like_git(&dir);
+        if !known && !is_empty(&dir)? {
             let Some(aside) = quarantine_name(&dir) else { return Err(Error::Foreign { path: dir }) };
             tracing::warn!("moved {}, which is no mirror of ours, to {}", dir.display(), aside.display());
             fs::rename(&dir, &aside).map_err(local("move aside", &dir))?;
             fs::create_dir(&dir).map_err(local("make the mirror", &dir))?;
         }
-        foreign_files::remove(&dir, form)?;
-        Self::make(dir, form, durable)
+        foreign_files::remove(&dir, kind)?;
+        Self::lock_and_init(dir, kind, durable)
     }
 
-    fn make(dir: PathBuf, form: RepoKind, durable: bool) -> Result<Self, Error> {
+    fn lock_and_init(dir: PathBuf, kind: RepoKind, durable: bool) -> Result<Self, Error> {
         let lock = lock(&dir, &dir.join(MARK))?;
-        let layout = Self { dir, form, durable, lock };
-        // First: a start that was interrupted may have left a lock in the way of making what is missing.
+        let layout = Self { dir, kind, durable, lock };
+        // Before `init`, which a lock file of an interrupted run would make fail.
         layout.sweep()?;
         layout.init()?;
         Ok(layout)
     }
 
-    /// Makes again what was removed below us. `Some`: the lock itself was gone, and this one has another.
+    /// Recreates files that were deleted while the mirror was open. Returns a new layout if the mark file, and with it
+    /// the lock, was deleted.
     pub(super) fn recreate_if_removed(&self) -> Result<Option<Self>, Error> {
         use std::os::unix::fs::MetadataExt as _;
         let mark = self.dir.join(MARK);
@@ -104,12 +106,12 @@ impl Layout {
             return self.init().map(|()| None);
         }
         fs::create_dir_all(&self.dir).map_err(local("make the mirror", &self.dir))?;
-        Self::make(self.dir.clone(), self.form, self.durable).map(Some)
+        Self::lock_and_init(self.dir.clone(), self.kind, self.durable).map(Some)
     }
 
-    /// What the mirror is in git's eyes.
-    pub(super) fn form(&self) -> RepoKind {
-        self.form
+    /// The kind of the git repository.
+    pub(super) fn kind(&self) -> RepoKind {
+        self.kind
     }
 
     /// The repository's directory.
@@ -117,10 +119,10 @@ impl Layout {
         &self.dir
     }
 
-    /// Makes the repository, unless there is one that opens. Where a start was interrupted, or a power cut took the
-    /// content of files whose names survived, what is there is a piece of a cache, and in the way: it goes.
+    /// Creates the repository unless there is one that can be opened. An unusable one is deleted: it is an incomplete
+    /// cache, left by an interrupted start or by a power cut that lost the content of files.
     fn init(&self) -> Result<(), Error> {
-        if self.form == RepoKind::Worktrees {
+        if self.kind == RepoKind::Worktrees {
             return repo_kind::init(&self.dir, self.durable);
         }
         let is_whole = self.dir.join("HEAD").exists()
@@ -143,7 +145,7 @@ impl Layout {
             gone.map_err(local("remove the unfinished", &path))?;
         }
         let mut options = git2::RepositoryInitOptions::new();
-        // No template: no hooks, no exclude file, nothing from the host.
+        // No template, so that no hooks and no exclude file are copied from the host.
         options.bare(true).external_template(false).initial_head("main");
         git2::Repository::init_opts(&self.dir, &options).map_err(|source| Error::Git {
             act: format!("make the mirror {}", self.dir.display()),
@@ -151,19 +153,19 @@ impl Layout {
         })?;
         if self.durable {
             for name in ["config", "HEAD", "objects", "refs", "."] {
-                sync_dir(&self.dir.join(name))?; // fsync(2) is the same for a file
+                fsync(&self.dir.join(name))?;
             }
         }
         Ok(())
     }
 
-    /// Removes what an interrupted run left: locks, temporary packs, halves of packs. The lock is held, so no other
-    /// writer is in the middle of anything.
+    /// Removes what an interrupted run left: lock files, temporary packs, packs without index, and vice versa. The lock
+    /// is held, so no other writer is using them.
     fn sweep(&self) -> Result<(), Error> {
         repo_kind::remove_unfinished(&self.dir)?;
         remove_matching(&self.dir, |name| name.ends_with(".lock") || name.starts_with("tmp_"))?;
         remove_matching(&self.dir.join("refs/treeswap"), |name| name.ends_with(".lock"))?;
-        if self.form == RepoKind::Worktrees {
+        if self.kind == RepoKind::Worktrees {
             repo_kind::sweep(&self.dir)?;
         }
         let packs = self.dir.join("objects/pack");
@@ -177,31 +179,27 @@ impl Layout {
                 || (name.ends_with(".idx") && !twin("pack"))
                 || (name.ends_with(".pack") && !twin("idx"))
         })?;
-        if self.form == RepoKind::Bare {
+        if self.kind == RepoKind::Bare {
             remove_scratch(&self.dir.join(HISTORY))?;
         }
-        for stale in self.malformed_parts()? {
+        for name in names(&self.dir)?.iter().filter(|name| name.starts_with(BROKEN)) {
+            let stale = self.dir.join(name);
             fs::remove_dir_all(&stale).map_err(local("remove the broken mirror", &stale))?;
         }
         Ok(())
     }
 
-    fn malformed_parts(&self) -> Result<Vec<PathBuf>, Error> {
-        let found = names(&self.dir)?.into_iter().filter(|name| name.starts_with(BROKEN));
-        Ok(found.map(|name| self.dir.join(name)).collect())
-    }
-
-    /// Sets what is there aside and starts with an empty repository. The lock stays.
+    /// Sets the repository aside, starts with an empty one, and returns the path of the old one. The lock stays held.
     ///
-    /// The content moves into a directory of its own inside the mirror's, not the mirror beside itself: its directory
-    /// may be a mount point, which cannot be renamed, and the lock lives in it.
+    /// The old repository is moved into a subdirectory of the mirror. The mirror's own directory is not renamed,
+    /// because it may be a mount point and it holds the lock file.
     pub(super) fn set_aside(&self) -> Result<PathBuf, Error> {
         let aside = (0..)
             .map(|number: u32| self.dir.join(format!("{BROKEN}{number}")))
             .find(|path| !path.exists())
             .unwrap_or_else(|| self.dir.join(BROKEN));
         fs::create_dir(&aside).map_err(local("make", &aside))?;
-        if self.form == RepoKind::Worktrees {
+        if self.kind == RepoKind::Worktrees {
             repo_kind::set_aside(&self.dir, &aside)?;
             self.init()?;
             return Ok(aside);
@@ -216,22 +214,22 @@ impl Layout {
         Ok(aside)
     }
 
-    /// What was last fetched and found complete. Malformed or absent is none.
+    /// The last commit that was fetched and found complete. `None` if the ref is absent or malformed.
     pub(super) fn tip(&self) -> Option<ObjectId> {
         tip_of(&self.dir)
     }
 
-    /// Commits whose parents are not kept.
+    /// The shallow boundary: commits whose parents are not kept.
     pub(super) fn shallow(&self) -> Vec<ObjectId> {
         boundary_of(&self.dir)
     }
 
-    /// Whether each step is to be durable before the next begins.
+    /// Returns true if each step of a write must be durable before the next begins.
     pub(super) fn is_durable(&self) -> bool {
         self.durable
     }
 
-    /// The packs, with their sizes, index included.
+    /// Lists the packs with their sizes.
     pub(super) fn packs(&self) -> Result<Vec<Pack>, Error> {
         let dir = self.dir.join("objects/pack");
         let size = |name: &str, suffix: &str| {
@@ -244,30 +242,31 @@ impl Layout {
             .collect())
     }
 
-    /// Bytes of all packs.
+    /// The size of all packs and their indexes in bytes.
     pub(super) fn bytes(&self) -> Result<u64, Error> {
         Ok(self.packs()?.iter().map(|pack| pack.bytes).sum())
     }
 
-    /// What the mirror weighed when it was last without garbage, and the revisions that were held then.
+    /// The size of the packs in bytes when the mirror was last without garbage, and the revisions that were held then.
+    /// `None` if unknown.
     pub(super) fn size_without_garbage(&self) -> Option<(u64, Vec<Revision>)> {
         let text = fs::read_to_string(self.dir.join(MARK)).ok()?;
         let (bytes, held) = text.split_once('\n')?;
         Some((bytes.parse().ok()?, held.lines().filter_map(ObjectId::from_hex).map(Revision).collect()))
     }
 
-    /// Notes that the mirror is without garbage now. A mere hint: it may be lost.
+    /// Records that the mirror is without garbage now. It is only a hint: a crash may lose it.
     pub(super) fn set_size_without_garbage(&self, held: &[Revision]) -> Result<(), Error> {
         let held: String = held.iter().map(|held| format!("{held}\n")).collect();
         self.write_mark(&format!("{}\n{held}", self.bytes()?))
     }
 
-    /// Notes that this is not known any more.
+    /// Erases that record.
     pub(super) fn forget_size_without_garbage(&self) -> Result<(), Error> {
         self.write_mark("")
     }
 
-    /// Written in place: the file is the lock, and another one would not be.
+    /// Writes in place instead of by rename, because the lock is held on this inode.
     fn write_mark(&self, text: &str) -> Result<(), Error> {
         let path = self.dir.join(MARK);
         (&self.lock)
@@ -277,8 +276,8 @@ impl Layout {
             .map_err(local("write", &path))
     }
 
-    /// Removes what git derives from packs and would miss their objects by: the index over several packs, and the
-    /// graph of commits. We write neither; git-sync's `git gc` does.
+    /// Removes files that git derives from packs and that would name objects of removed packs: the multi-pack-index and
+    /// the commit-graph. treeswap writes neither, but git-sync's `git gc` does.
     pub(super) fn remove_derived(&self) -> Result<(), Error> {
         let packs = self.dir.join("objects/pack");
         let info = self.dir.join("objects/info");
@@ -290,33 +289,33 @@ impl Layout {
         ignore_absent(fs::remove_dir_all(&graphs)).map_err(local("remove", &graphs))
     }
 
-    /// Writes the commits whose parents are not kept.
+    /// Writes the shallow boundary.
     pub(super) fn set_shallow(&self, boundary: &[ObjectId]) -> Result<(), Error> {
         let lines: String = boundary.iter().map(|id| format!("{id}\n")).collect();
         let shallow = self.dir.join("shallow");
         if !lines.is_empty() {
             self.replace(&shallow, lines.as_bytes())?;
         } else if shallow.exists() {
-            // An empty file would still say that history is cut (git_repository_is_shallow looks at its presence).
+            // An empty file would still mark the repository as shallow: git_repository_is_shallow checks its presence.
             fs::remove_file(&shallow).map_err(local("remove", &shallow))?;
         }
         Ok(())
     }
 
-    /// Writes the boundary, then the ref: in this order, each durable before the next.
+    /// Writes the shallow boundary, then the ref, in this order.
     pub(super) fn commit_tip(&self, boundary: &[ObjectId], tip: ObjectId) -> Result<(), Error> {
         self.set_shallow(boundary)?;
         let path = self.dir.join(TIP);
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(local("make", parent))?;
             if self.durable {
-                sync_dir(&self.dir.join("refs"))?;
+                fsync(&self.dir.join("refs"))?;
             }
         }
         self.replace(&path, format!("{tip}\n").as_bytes())
     }
 
-    /// Names another complete tip, or none, before the last one goes.
+    /// Changes the ref to another complete tip, or removes it, before objects of the old tip are removed.
     pub(super) fn set_tip(&self, to: Option<ObjectId>) -> Result<(), Error> {
         let path = self.dir.join(TIP);
         if let Some(tip) = to {
@@ -324,7 +323,7 @@ impl Layout {
         }
         ignore_absent(fs::remove_file(&path)).map_err(local("remove", &path))?;
         match path.parent() {
-            Some(parent) if self.durable => sync_dir(parent),
+            Some(parent) if self.durable => fsync(parent),
             _ => Ok(()),
         }
     }
@@ -334,25 +333,25 @@ impl Layout {
     }
 }
 
-/// What a mirror found complete last.
+/// The last complete tip of the mirror in `dir`.
 pub(super) fn tip_of(dir: &Path) -> Option<ObjectId> {
     ObjectId::from_hex(fs::read_to_string(dir.join(TIP)).ok()?.trim())
 }
 
-/// The commits of a mirror whose parents are not kept.
+/// The shallow boundary of the mirror in `dir`.
 pub(super) fn boundary_of(dir: &Path) -> Vec<ObjectId> {
     let text = fs::read_to_string(dir.join("shallow")).unwrap_or_default();
     text.lines().filter_map(ObjectId::from_hex).collect()
 }
 
-/// Opens and locks the mark.
+/// Opens, or creates, and locks the mark file.
 fn lock(dir: &Path, mark: &Path) -> Result<File, Error> {
     let file = File::options()
         .create(true)
         .truncate(false)
         .read(true)
         .write(true)
-        .mode(0o600) // a consumer that could open it could take the lock
+        .mode(0o600) // so that a reader of the root cannot open it and take the lock
         .open(mark)
         .map_err(local("make", mark))?;
     match file.try_lock() {
@@ -364,16 +363,16 @@ fn lock(dir: &Path, mark: &Path) -> Result<File, Error> {
     }
 }
 
-/// In the root's own directory nothing foreign has to be kept where the mirror belongs: the name beside it for what
-/// is there. None elsewhere.
+/// The name to which a foreign directory in the mirror's place is moved, if the mirror is inside the root's own
+/// `..treeswap` directory. `None` elsewhere, where foreign directories are left alone.
 fn quarantine_name(dir: &Path) -> Option<PathBuf> {
     let ours = dir.parent()?.file_name()? == "..treeswap";
     let beside = |number: u32| dir.with_file_name(format!("quarantine-mirror-{number}"));
     ours.then(|| (0..).map(beside).find(|path| path.symlink_metadata().is_err())).flatten()
 }
 
-/// Whether there is a mark that we may have written: digits, hexadecimal ones and line ends, or what a power cut leaves
-/// of them, a part or zeros. Another file may have our name, a copy of the program for one.
+/// Returns true if the mark file is one that we may have written: hexadecimal digits and line ends, or what a power cut
+/// leaves of them (a prefix, or zeros). A foreign file may have the same name, for example a copy of the program.
 fn is_marked(dir: &Path) -> Result<bool, Error> {
     let path = dir.join(MARK);
     if !path.symlink_metadata().is_ok_and(|mark| mark.is_file()) {
@@ -383,8 +382,8 @@ fn is_marked(dir: &Path) -> Result<bool, Error> {
     Ok(content.iter().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b'\n' | 0)))
 }
 
-/// Whether a directory has nothing in it (a fresh ext4 volume has `lost+found`).
-fn is_vacant(dir: &Path) -> Result<bool, Error> {
+/// Returns true if a directory is empty but for `lost+found`, which a fresh ext4 volume has.
+fn is_empty(dir: &Path) -> Result<bool, Error> {
     Ok(names(dir)?.iter().all(|name| name == "lost+found"))
 }
 

@@ -1,6 +1,6 @@
-//! The files of a revision below some directories, for rules: paths, ids and links, all of them or those that differ from
-//! another revision's. Nothing of it becomes a file, so no rule of publication is asked, and no blob is looked at but
-//! those of links.
+//! Lists the files of a revision as the input of ConfigMap rules: paths, blob ids and link targets, either all of them
+//! or only those that differ from another revision. Nothing that is listed is written to disk, so the rules of
+//! publication do not apply, and the only blobs that are read are those of links.
 
 use tokio_util::sync::CancellationToken;
 
@@ -8,26 +8,26 @@ use super::delta::{TREES_MAX, pairs};
 use super::lack::Lack;
 use super::modules::Modules;
 use super::odb::{ObjectReader, Peeled};
-use super::tree::{Budget, FORMAT, LINK, Line, Lines, REGULAR, Sorted, lines};
+use super::tree::{Budget, FORMAT, LINK, Line, Lines, REGULAR, Sorted, lines, push_name};
 use super::tree_to_payload::target;
 use super::{Error, Objects};
 use crate::payload::{Limits, Refusal, Rule, escaped, join};
 use crate::revision::{ObjectId, Revision};
 
-/// What lies at a path.
+/// The kind and content of a path that is not a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Listed {
     /// A regular file.
     File(ObjectId),
-    /// A symbolic link and its target.
+    /// A symbolic link, with its target.
     Link(Vec<u8>),
-    /// A submodule that is not published, or what is no kind of file.
+    /// A submodule that is not published, a link whose target is too long, or an entry with an unknown mode.
     Other,
 }
 
 impl Objects {
-    /// The files and links of a revision, its submodules' among them, without any check of their names and sizes.
-    /// Directories are read for which `enter` says so, by their path.
+    /// Lists the files and links of a revision, those of its submodules included, without checking names and sizes. A
+    /// directory is read if `enter` returns true for its path.
     pub fn list(
         &self,
         revision: Revision,
@@ -35,13 +35,14 @@ impl Objects {
     ) -> Result<Vec<(Vec<u8>, Listed)>, Error> {
         self.read(revision, |reader, at| {
             let modules = Modules::of(reader, at.tree, self.shared.asked);
-            let modules = modules.map_err(|trouble| trouble.of(revision))?;
+            let modules = modules.map_err(|error| error.into_error(revision))?;
             list(reader, at, &modules, enter, &self.cancel)
         })
     }
 
-    /// The paths at which `newer` differs from `older`, below the directories that [`Self::list`] would read of it.
-    /// `None` where it is to be listed as a whole: the older one is gone, either has submodules, or too much differs.
+    /// Lists the paths at which `newer` differs from `older`, in the directories for which `enter` returns true. `None`
+    /// means that `newer` must be listed as a whole: `older` is no longer in the mirror, either has submodules, or too
+    /// much differs.
     pub fn differing(
         &self,
         older: Revision,
@@ -72,7 +73,7 @@ struct Walk<'a> {
     found: Vec<(Vec<u8>, Listed)>,
 }
 
-/// Lists a revision, in the order of its trees. A directory is read if `enter` says so of its path.
+/// Lists a revision, in the order of its tree entries.
 fn list(
     reader: &ObjectReader<'_>,
     at: Peeled,
@@ -98,12 +99,8 @@ impl Walk<'_> {
         let lines = lines(&id, object.data()).map_err(damaged)?;
         self.budget.enter(reader, &id, &self.path, lines.len())?;
         for line in lines {
-            let end = self.path.len();
-            if end > 0 {
-                self.path.push(b'/');
-            }
-            self.path.extend_from_slice(line.name);
-            let line = self.modules.seen(&self.path, line);
+            let end = push_name(&mut self.path, line.name);
+            let line = self.modules.checked_out(&self.path, line);
             self.line(&line)?;
             self.path.truncate(end);
         }
@@ -137,7 +134,7 @@ impl Walk<'_> {
     }
 }
 
-/// What an entry of a tree is, if it is no directory.
+/// Converts a tree entry that is not a directory.
 fn listed(reader: &ObjectReader<'_>, line: &Line<'_>) -> Result<Listed, Lack> {
     Ok(match line.mode & FORMAT {
         REGULAR => Listed::File(line.id),
@@ -149,29 +146,30 @@ fn listed(reader: &ObjectReader<'_>, line: &Line<'_>) -> Result<Listed, Lack> {
     })
 }
 
-/// A path at which two revisions differ. A directory counts as absent.
+/// A path at which two revisions differ. Directories count as absent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Differing {
-    /// The path.
+    /// The path from the top of the repository.
     pub path: Vec<u8>,
-    /// Whether the older one has something there.
+    /// True if the older revision has an entry there.
     pub before: bool,
-    /// What the newer one has there.
+    /// The newer revision's entry there.
     pub now: Option<Listed>,
 }
 
-/// Bytes that the paths of what differs may take: some 20,000 of them. Of more the newer revision is listed.
+/// The most bytes of memory that differing paths may take: some 20,000 paths. Beyond it the newer revision is listed as
+/// a whole.
 const PATHS_MAX: usize = 4 << 20;
 
-/// What each takes besides its text.
-const OF_PATH: usize = 96;
+/// Bytes that a differing path takes besides its text.
+const PATH_OVERHEAD: usize = 96;
 
-/// Lines of trees that are compared. Trees that name each other again and again have more without end.
+/// The most tree entries that are compared. Trees that name each other repeatedly may have arbitrarily many.
 const LINES_MAX: usize = 1_000_000;
 
-/// Why there is no list of what differs.
+/// Why two revisions were not compared.
 enum Undecided {
-    /// It would be too long, or the older revision cannot be read: list the newer one as a whole.
+    /// The list would be too long, or the older revision cannot be read: the newer one must be listed as a whole.
     ListAll,
     Failed(Error),
 }
@@ -182,15 +180,15 @@ struct Differ<'a> {
     revision: Revision,
     cancel: &'a CancellationToken,
     depth_max: u32,
-    /// Lines that may still be compared.
+    /// Tree entries that may still be compared.
     lines: usize,
-    /// Bytes that there is still room for.
+    /// Bytes of memory that further differing paths may take.
     room: usize,
     found: Vec<Differing>,
 }
 
-/// The paths at which two trees without submodules differ, below the directories that [`list`] would read. Nothing where the
-/// newer one is to be listed as a whole instead.
+/// Lists the paths at which two trees without submodules differ, in the directories for which `enter` returns true.
+/// `None` means that the newer one must be listed as a whole.
 fn differing(
     reader: &ObjectReader<'_>,
     old: ObjectId,
@@ -198,13 +196,12 @@ fn differing(
     enter: &dyn Fn(&[u8]) -> bool,
     cancel: &CancellationToken,
 ) -> Result<Option<Vec<Differing>>, Error> {
-    let (revision, depth_max) = (Revision(new.commit), Limits::default().depth);
     let mut differ = Differ {
         reader,
         enter,
-        revision,
+        revision: Revision(new.commit),
         cancel,
-        depth_max,
+        depth_max: Limits::default().depth,
         lines: LINES_MAX,
         room: PATHS_MAX,
         found: Vec::new(),
@@ -219,11 +216,11 @@ fn differing(
     }
 }
 
-/// A directory that differs, or is new, or goes.
-type Below = (Vec<u8>, Option<ObjectId>, Option<ObjectId>);
+/// A directory that was changed, added or removed: its path, and its old and new tree.
+type Subtree = (Vec<u8>, Option<ObjectId>, Option<ObjectId>);
 
 impl Differ<'_> {
-    /// Both versions are released before the directories in them are compared.
+    /// Compares two versions of a directory. Both trees are dropped before their sub-trees are compared.
     fn dir(
         &mut self,
         path: &[u8],
@@ -243,12 +240,14 @@ impl Differ<'_> {
         Ok(())
     }
 
+    /// Compares the entries of one directory that are not directories themselves, and returns the sub-trees that
+    /// differ.
     fn level(
         &mut self,
         path: &[u8],
         old: Option<ObjectId>,
         new: Option<ObjectId>,
-    ) -> Result<Vec<Below>, Undecided> {
+    ) -> Result<Vec<Subtree>, Undecided> {
         let reader = self.reader;
         let lost = |_: Lack| Undecided::ListAll;
         let damaged = |lack| Undecided::Failed(Error::damaged(self.revision, lack));
@@ -268,29 +267,30 @@ impl Differ<'_> {
             _ => Lines::default(),
         };
         self.lines = self.lines.checked_sub(before.len() + after.len()).ok_or(Undecided::ListAll)?;
-        let mut below = Vec::new();
+        let mut subtrees = Vec::new();
         for (name, pair) in pairs(&Sorted::by_name(before), &Sorted::by_name(after)) {
-            // Then one path may lead to two things, and which of them was listed is not seen here.
-            if pair.is_unclear || pair.is_twice || name.is_empty() || name.contains(&b'/') {
+            // With such names one path may have two entries, and it is unknown here which of them was listed.
+            if pair.old_is_duplicate || pair.new_is_duplicate || name.is_empty() || name.contains(&b'/') {
                 return Err(Undecided::ListAll);
             }
             if pair.unchanged().is_some() {
                 continue;
             }
             let path = join(path, name);
-            self.room = self.room.checked_sub(path.len() + OF_PATH).ok_or(Undecided::ListAll)?;
+            self.room = self.room.checked_sub(path.len() + PATH_OVERHEAD).ok_or(Undecided::ListAll)?;
             let dir = |line: Option<Line<'_>>| line.filter(Line::is_dir).map(|line| line.id);
-            let (old, new) = (dir(pair.old), dir(pair.new));
+            let old = dir(pair.old);
+            let new = dir(pair.new);
             let before = pair.old.is_some_and(|line| !line.is_dir());
             let now = pair.new.filter(|line| !line.is_dir()).map(|line| listed(reader, &line));
             let now = now.transpose().map_err(damaged)?;
             if (old.is_some() || new.is_some()) && (self.enter)(&path) {
-                below.push((path.clone(), old, new));
+                subtrees.push((path.clone(), old, new));
             }
             if before || now.is_some() {
                 self.found.push(Differing { path, before, now });
             }
         }
-        Ok(below)
+        Ok(subtrees)
     }
 }

@@ -1,12 +1,12 @@
-//! Loose objects: those that git keeps in a file each, deflated behind a header with kind and size.
+//! Reads loose objects: files with one deflated object each, behind a header with type and size.
 //!
-//! They are read here and not by libgit2: of one that was cut short, as a power cut does it, libgit2 1.9 waits for the
-//! rest for ever; one that holds less than its header says it fills up with zeros; and a pipe in its place it waits
-//! for. Here the content has to have the size and the hash that it should have.
+//! libgit2 is not used for that: libgit2 1.9 waits forever for the rest of a file that was truncated (as by a power
+//! cut), pads content that is shorter than its header says with zeros, and blocks on a named pipe in the file's place.
+//! Here the content must have the size of its header and the hash of its name.
 //!
-//! A mirror of ours has packs alone. That costs one look at the object directory when it is opened: an id whose first
-//! byte has no directory is looked for in no file. An object that another program adds to such a directory afterwards
-//! is found all the same, by libgit2; git gives one its name when it is whole.
+//! Our own mirrors consist of packs. For them this costs one listing of the object directory when the store is opened:
+//! an object is only looked up as a file if there is a directory for the first byte of its id. If another program
+//! creates such a directory later, libgit2 finds the object; git only renames complete files into place.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read};
@@ -21,19 +21,19 @@ use rustix::fs::OFlags;
 use super::pack_index;
 use crate::revision::ObjectId;
 
-/// Alternates of alternates are followed this far, as by git and libgit2.
+/// How many levels of alternates of alternates are followed, as by git and libgit2.
 const ALTERNATES_DEPTH: usize = 5;
 
-/// More than a file that lists alternates has.
+/// The most bytes of an alternates file that are read.
 const ALTERNATES_MAX: u64 = 1 << 20;
 
-/// No header is longer: kind, space, twenty digits, NUL.
+/// The longest header in bytes: type, space, twenty digits, NUL.
 const HEADER_MAX: u64 = 32;
 
-/// What is read, and what is inflated, at once.
-const PIECE: usize = 8 << 10;
+/// Buffer size in bytes for reading and for inflating.
+const BUFFER: usize = 8 << 10;
 
-/// The object directories of a store, and where in them loose objects may be.
+/// The object directories of a store.
 #[derive(Debug)]
 pub(super) struct Loose {
     dirs: Vec<ObjectDir>,
@@ -42,26 +42,26 @@ pub(super) struct Loose {
 #[derive(Debug)]
 struct ObjectDir {
     path: PathBuf,
-    /// The first bytes of ids that have a directory; none where no loose object is.
-    fronts: Option<Box<[bool; 256]>>,
+    /// Which first bytes of ids have a subdirectory; `None` if none has.
+    fan_out: Option<Box<[bool; 256]>>,
 }
 
-/// An object whose file is not what it should be.
+/// A loose object whose file is damaged.
 #[derive(Debug)]
 pub(super) enum Damaged {
-    /// A pack has it, too, and is to be read, as git does.
+    /// A pack has the object, too, and must be read instead, as git does.
     Packed,
-    /// Nothing else has it.
+    /// No pack has the object.
     Alone(io::Error),
 }
 
 impl Loose {
-    /// Of no directory.
+    /// Without any directory.
     pub(super) const fn none() -> Self {
         Self { dirs: Vec::new() }
     }
 
-    /// Looks into an object directory, too, and into its alternates. What cannot be listed has none.
+    /// Adds an object directory and its alternates. One that cannot be listed counts as one without loose objects.
     pub(super) fn add(&mut self, objects: &Path) {
         self.add_at(objects, 0);
     }
@@ -70,15 +70,16 @@ impl Loose {
         if depth > ALTERNATES_DEPTH || self.dirs.iter().any(|dir| dir.path == objects) {
             return;
         }
-        self.dirs.push(ObjectDir { path: objects.to_owned(), fronts: fronts(objects) });
+        self.dirs.push(ObjectDir { path: objects.to_owned(), fan_out: fan_out(objects) });
         for line in alternates(objects).lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-            // As libgit2 has it, which opens the same ones.
+            // libgit2's rule for relative paths: it must open the same directories.
             let path = if line.starts_with('.') { objects.join(line) } else { PathBuf::from(line) };
             self.add_at(&path, depth + 1);
         }
     }
 
-    /// What `take` makes of the object's file; of the first one that it can use, where several directories have one.
+    /// Applies `take` to the object's file; if several directories have one, to the first that is intact. `None` if
+    /// there is no file.
     pub(super) fn read<T>(
         &self,
         id: &ObjectId,
@@ -96,15 +97,15 @@ impl Loose {
         Some(Err(if self.is_packed(id) { Damaged::Packed } else { Damaged::Alone(damage) }))
     }
 
-    /// Where the object may be.
+    /// The paths at which the object's file may be.
     fn files(&self, id: &ObjectId) -> impl Iterator<Item = PathBuf> {
-        let front = usize::from(id.0[0]);
+        let first = usize::from(id.0[0]);
         let dirs =
-            self.dirs.iter().filter(move |dir| dir.fronts.as_ref().is_some_and(|fronts| fronts[front]));
+            self.dirs.iter().filter(move |dir| dir.fan_out.as_ref().is_some_and(|fan_out| fan_out[first]));
         dirs.map(|dir| file(&dir.path, id))
     }
 
-    /// The files that are called by an object and are not what they should be, or cannot be read.
+    /// The object's files that are damaged or cannot be read.
     pub(super) fn damaged(&self, id: &ObjectId) -> Vec<PathBuf> {
         let is_bad = |path: &PathBuf| match LooseObject::open(path.clone(), id) {
             Ok(object) => object.is_some_and(|object| object.check().is_err()),
@@ -113,8 +114,8 @@ impl Loose {
         self.files(id).filter(is_bad).collect()
     }
 
-    /// Whether a pack has the object, and is one that libgit2 takes. Whole indexes are read for that: it is asked for
-    /// what a damaged file should be, and for nothing else.
+    /// Returns true if a pack that libgit2 accepts has the object. Reads whole pack indexes, which is fine because it
+    /// is only used for damaged loose files.
     fn is_packed(&self, id: &ObjectId) -> bool {
         let listed = self.dirs.iter().filter_map(|dir| fs_err::read_dir(dir.path.join("pack")).ok());
         let paths = listed.flatten().flatten().map(|entry| entry.path());
@@ -124,51 +125,55 @@ impl Loose {
     }
 }
 
+/// The path of a loose object.
 fn file(objects: &Path, id: &ObjectId) -> PathBuf {
     let hex = id.to_string();
-    let (front, rest) = hex.split_at(2);
-    objects.join(front).join(rest)
+    let (first, rest) = hex.split_at(2);
+    objects.join(first).join(rest)
 }
 
-fn fronts(objects: &Path) -> Option<Box<[bool; 256]>> {
+fn fan_out(objects: &Path) -> Option<Box<[bool; 256]>> {
     let mut found: Option<Box<[bool; 256]>> = None;
     for entry in fs_err::read_dir(objects).ok()?.flatten() {
         let name = entry.file_name();
         let digits = name.to_str().filter(|name| name.len() == 2 && !name.starts_with('+'));
-        if let Some(front) = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            found.get_or_insert_with(|| Box::new([false; 256]))[usize::from(front)] = true;
+        if let Some(first) = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            found.get_or_insert_with(|| Box::new([false; 256]))[usize::from(first)] = true;
         }
     }
     found
 }
 
+/// The content of the alternates file; empty if there is none.
 fn alternates(objects: &Path) -> String {
     let mut text = String::new();
     let open = open_file(&objects.join("info/alternates"));
-    // Absent nearly always; what cannot be read libgit2 reports.
+    // The file is nearly always absent. If it cannot be read, libgit2 reports that.
     let _ = open.and_then(|file| file.take(ALTERNATES_MAX).read_to_string(&mut text));
     text
 }
 
-/// Opens a file and nothing else: a pipe is not waited for.
+/// Opens a regular file, and fails for anything else. `O_NONBLOCK`, because opening a named pipe would block.
 fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = File::options().read(true).custom_flags(flags).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no file")) }
 }
 
-/// A loose object, whose content can be read. The end is an error where the content is not what it should be.
+/// An open loose object. Reading it to its end fails if size or hash of the content are wrong.
 #[derive(Debug)]
 pub(super) struct LooseObject {
     kind: ObjectType,
     size: u64,
     id: ObjectId,
     path: PathBuf,
+    /// Bytes of the content that are still to be read, by the header.
     left: u64,
     content: BufReader<ZlibDecoder<File>>,
     sum: Sum,
 }
 
+/// The hash of header and content so far.
 struct Sum(Context);
 
 impl std::fmt::Debug for Sum {
@@ -178,6 +183,7 @@ impl std::fmt::Debug for Sum {
 }
 
 impl LooseObject {
+    /// Opens the file and reads its header. `None` if there is no file.
     fn open(path: PathBuf, id: &ObjectId) -> io::Result<Option<Self>> {
         let file = match open_file(&path) {
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -187,8 +193,8 @@ impl LooseObject {
                 file.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?
             }
         };
-        let inflating = ZlibDecoder::new_with_buf(file, vec![0; PIECE]);
-        let mut content = BufReader::with_capacity(PIECE, inflating);
+        let inflating = ZlibDecoder::new_with_buf(file, vec![0; BUFFER]);
+        let mut content = BufReader::with_capacity(BUFFER, inflating);
         let mut header = Vec::new();
         let read = (&mut content).take(HEADER_MAX).read_until(0, &mut header);
         read.map_err(|error| unread(&path, &error))?;
@@ -200,25 +206,25 @@ impl LooseObject {
         Ok(Some(Self { kind, size, id: *id, path, left: size, content, sum: Sum(sum) }))
     }
 
-    /// What it is, by its header.
+    /// The object's type, by its header.
     pub(super) fn kind(&self) -> ObjectType {
         self.kind
     }
 
-    /// How many bytes it has, by its header.
+    /// The size of the content in bytes, by its header.
     pub(super) fn size(&self) -> u64 {
         self.size
     }
 
-    /// All of it.
+    /// Reads and verifies the whole content.
     pub(super) fn whole(mut self) -> io::Result<Vec<u8>> {
-        // No more at once than a claim is worth.
+        // The capacity is capped because the header's size is not verified yet.
         let mut content = Vec::with_capacity(self.size.min(1 << 20) as usize);
         self.read_to_end(&mut content)?;
         Ok(content)
     }
 
-    /// Reads all of it, and keeps nothing.
+    /// Verifies the whole content without keeping it.
     pub(super) fn check(mut self) -> io::Result<()> {
         io::copy(&mut self, &mut io::sink()).map(drop)
     }
@@ -258,7 +264,7 @@ fn unread(path: &Path, error: &io::Error) -> io::Error {
     }
 }
 
-/// Kind and size.
+/// Parses a header into type and size.
 fn parse(header: &[u8]) -> Option<(ObjectType, u64)> {
     let text = std::str::from_utf8(header.strip_suffix(b"\0")?).ok()?;
     let (kind, size) = text.split_once(' ')?;
@@ -360,7 +366,7 @@ mod tests {
         builder.insert_object(super::super::odb::oid(&id), None).unwrap();
         builder.write(&dir.path().join("objects/pack"), 0o644).unwrap();
         assert_eq!(read(dir.path(), &id).unwrap(), b"content");
-        // libgit2 would go on to the file if it could not use the pack.
+        // If libgit2 could not use the pack, it would read the loose file.
         let packs = std::fs::read_dir(dir.path().join("objects/pack")).unwrap();
         let pack = packs
             .map(|entry| entry.unwrap().path())

@@ -1,20 +1,32 @@
-//! Our own copy of the remote's objects, and the way to the remote. The only module that names `git2`. It is a bare
-//! repository, or, in git-sync's layout, `ROOT/.git`, whose linked worktrees the generations are.
+//! The local copy of a remote's objects, and the client that talks to the remote. This is the only module that names
+//! `git2`. A mirror is a bare repository or, in git-sync's layout, `ROOT/.git`, whose linked worktrees are the
+//! generations.
 //!
-//! It promises that what [`Mirror::fetch`] returns is complete: the commit, every tree and every blob below it, and
-//! history as deep as asked. It is a cache: whatever happens to it, it can be made anew, and nothing that is published
-//! is touched for that. It writes nothing outside its directory, and nothing of a commit's author is ever run. What
-//! others keep in `ROOT/.git` (refs, worktrees, commits made in a generation) is theirs and stays.
+//! Promises:
 //!
-//! Files: `wire/` git's smart protocol (streams, framing, the commands we speak); `plan` what to ask it for; `fetch`
-//! asking and settling; `indexer/` the child process that takes a fetched pack in, and separates garbage from what is
-//! needed, under limits; `closure` whether all is there; `partial` what a filter left out; `modules/` submodules;
-//! `composed` revisions of several repositories' trees; `layout` the mirror's files, `files` names and helpers, `foreign_files` what is taken out, `repo_kind` what is
-//! different in git-sync's layout, `worktrees` generations as linked worktrees, `git_index` their index; `odb` reading
-//! objects; `tree`, `tree_to_payload`, `delta`, `sparse` trees to payloads and deltas; `listing` trees to paths;
-//! `blobs` contents for writers; `history` how two revisions stand to each other; `gc` bounded growth, by the rules of
-//! `gc_plan`; `error` and `lack`; `commit_info` what a commit says of itself; `received` how much has come; `turns` whose
-//! pack is taken in; `author` makes the repository of the demonstration.
+//! - A revision that [`Mirror::fetch`] returns is complete: the commit, every tree and every blob below it, and history
+//!   as deep as configured.
+//! - A mirror is a cache. It can be deleted and fetched again at any time, and that never touches what is published.
+//! - It writes nothing outside its directory and never runs anything that a commit's author wrote.
+//! - In `ROOT/.git`, foreign refs, worktrees and commits made in a generation are kept.
+//!
+//! | files | contents |
+//! | --- | --- |
+//! | `wire/` | git's smart protocol: streams, framing, and the commands we use |
+//! | `plan`, `fetch`, `closure` | which request to send; sending it and recording the result; the completeness check |
+//! | `indexer/` | the resource-limited child process that indexes packs and collects garbage |
+//! | `partial` | partial clones (`--filter`): fetching objects that a filter left out |
+//! | `modules/` | submodules |
+//! | `composed` | revisions composed of several repositories' trees (`--sources`) |
+//! | `layout`, `files`, `foreign_files`, `adopt` | the mirror's files on disk |
+//! | `repo_kind`, `worktrees`, `git_index` | git-sync's layout: generations as linked worktrees |
+//! | `odb`, `loose`, `pack_index`, `packed_blobs`, `blobs` | reading objects |
+//! | `tree`, `tree_to_payload`, `delta`, `sparse`, `listing` | turning trees into payloads, deltas and path lists |
+//! | `history` | the ancestry relation of two revisions |
+//! | `gc`, `gc_plan` | garbage collection: the work, and the rules that plan it |
+//! | `error`, `lack` | errors |
+//! | `commit_info`, `received`, `turns` | commit metadata; bytes received; taking turns at indexing packs |
+//! | `author` | creates the repository of `treeswap demo` |
 
 mod adopt;
 pub mod author;
@@ -86,77 +98,78 @@ use crate::payload::{BlobSource, Delta, Payload, Rules};
 use crate::revision::{ObjectId, Ref, Revision};
 use crate::sandbox::Sandbox;
 use layout::Layout;
-use modules::{Modules, Trouble};
+use modules::{Modules, ModulesError};
 use odb::{ObjectReader, Peeled, Settings};
 use repo_kind::RepoKind;
 use shared::Shared;
 use sparse::Patterns;
 use turns::Turns;
 
-/// How much history to keep.
+/// How much history to fetch and keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Depth {
-    /// All of it (`--depth=0`).
+    /// The full history (`--depth=0`).
     Full,
-    /// So many commits; 1 by default.
+    /// This many commits, counted from the tip; 1 by default.
     Commits(u32),
 }
 
-/// What becomes of objects that nothing needs any more (`--git-gc`).
+/// When unneeded objects are garbage collected (`--git-gc`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gc {
-    /// Nothing: the mirror only grows.
+    /// Never: the mirror only grows.
     Off,
-    /// They go once they outweigh the rest.
+    /// Once garbage outweighs the objects that are needed.
     Auto,
-    /// They go when the last revision that needs them went.
+    /// As soon as the last revision that needs an object is gone.
     Always,
-    /// The same, and what stays becomes one pack.
+    /// Like [`Gc::Always`], and the remaining objects are repacked into one pack.
     Aggressive,
 }
 
-/// What makes a mirror.
+/// The configuration of a mirror.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the mirror lives (a bare repository; made when absent).
+    /// The mirror's directory: a bare repository, created if absent.
     pub dir: PathBuf,
-    /// Mirrors, and directories of mirrors, of which one may be of the same remote: what it has need not be fetched.
+    /// Other mirrors, and directories of mirrors. A new mirror adopts the packs of one with the same remote instead of
+    /// fetching them again.
     pub others: Vec<PathBuf>,
-    /// git-sync's layout: `dir` is `ROOT/.git` of a repository that is not bare, a repository that is there is taken
-    /// over, and generations may become linked worktrees of it ([`Objects::add_worktree`]).
+    /// git-sync's layout: `dir` is the non-bare repository `ROOT/.git`. An existing repository is taken over, and
+    /// generations may become linked worktrees of it ([`Objects::add_worktree`]).
     pub worktrees: bool,
-    /// What becomes of objects that nothing needs any more.
+    /// When unneeded objects are garbage collected.
     pub gc: Gc,
-    /// What to follow.
+    /// The ref to follow.
     pub asked: Ref,
-    /// How much history.
+    /// How much history to fetch and keep.
     pub depth: Depth,
-    /// The remote and everything about reaching it.
+    /// The remote, credentials, and transport settings.
     pub wire: wire::Options,
-    /// RLIMIT_DATA of the indexing child, bytes (`--index-memory`).
+    /// RLIMIT_DATA of the indexing child process, in bytes (`--index-memory`).
     pub index_memory: u64,
-    /// Bytes that the mirror may occupy before it is made smaller (`--max-mirror-bytes`).
+    /// Size in bytes above which the mirror is shrunk (`--max-mirror-bytes`).
     pub max_bytes: u64,
-    /// Packs that the mirror may consist of before they become one.
+    /// Number of packs above which small packs are merged.
     pub max_packs: u32,
-    /// fsync what is fetched before it counts.
+    /// Fsync fetched objects before the ref that names them is written.
     pub durable: bool,
     /// Hash every object again when it is read (`--verify`). Process-wide.
     pub verify: bool,
-    /// Submodules: which, and from where.
+    /// Which submodules are fetched, and from which hosts.
     pub modules: Access,
-    /// What need not be fetched before it is needed (`--filter`, git's words: `blob:none`, `blob:limit=1m`).
+    /// A partial clone's object filter in git's syntax: `blob:none`, `blob:limit=1m` (`--filter`).
     pub filter: Option<String>,
-    /// Counts what comes.
+    /// Counts received bytes.
     pub received: Received,
-    /// What limits that program besides (`--sandbox`).
+    /// Additional restrictions on the indexing child process (`--sandbox`).
     pub sandbox: Sandbox,
-    /// The program that indexes packs: one whose `main` begins with [`child_main`].
+    /// The program that indexes packs. Its `main` must begin with [`child_main`].
     pub indexer: PathBuf,
 }
 
 impl Options {
-    /// The defaults: depth 1, durable, this program as its own indexer.
+    /// The defaults: depth 1, durable, and the running program as the indexer.
     pub fn new(dir: impl Into<PathBuf>, asked: Ref, wire: wire::Options) -> Self {
         Self {
             dir: dir.into(),
@@ -175,70 +188,71 @@ impl Options {
             filter: None,
             received: Received::default(),
             sandbox: Sandbox::default(),
-            // Not current_exe(): its path is gone when the binary was replaced by a newer one.
+            // Not current_exe(): its path no longer exists once the binary was replaced by a newer one.
             indexer: "/proc/self/exe".into(),
         }
     }
 }
 
-/// What shapes a payload besides the tree.
+/// Which part of a tree becomes the payload, and which rules it must satisfy.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    /// What may be in it.
+    /// What the payload may contain.
     pub rules: Rules,
-    /// The directory of the repository that is the payload's top, or the repository's own. Patterns and limits count
-    /// from there.
+    /// The directory that becomes the top of the payload (`--path`); `None` is the top of the repository. Patterns and
+    /// limits are relative to it.
     pub path: Option<Subdirectory>,
-    /// git's sparse patterns (the file's content), or everything.
+    /// The content of a sparse-checkout file; `None` selects everything.
     pub sparse: Option<String>,
 }
 
-/// What a delta starts from: a generation that was published.
+/// The published generation that a delta starts from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Base {
-    /// Its tree.
+    /// Its git tree.
     pub tree: ObjectId,
-    /// Files, links and directories in it.
+    /// The number of its files, links and directories.
     pub entries: u64,
-    /// Sum of its files' sizes.
+    /// The sum of its files' sizes.
     pub bytes: u64,
 }
 
-/// The mirror, and a kept connection to the remote.
+/// The mirror of one remote, with a persistent connection to it.
 ///
-/// The async functions are cancelled by dropping their future: streams close, the indexing child is killed, and what
-/// they left behind is swept by the next opening.
+/// Dropping the future of an async method cancels it: streams are closed, the indexing child is killed, and leftover
+/// files are removed when the mirror is opened next.
 #[derive(Debug)]
 pub struct Mirror {
     options: Options,
     layout: Arc<Layout>,
     shared: Arc<Shared>,
     client: wire::Client,
-    /// What the remote's history has looked like so far.
-    course: fetch::HistoryShape,
-    /// The last tip that a fetch of this process left complete, with a boundary of the depth asked for.
+    /// The shape of the remote's history, as observed so far.
+    history_shape: fetch::HistoryShape,
+    /// The last tip that a fetch of this process found complete, with history of the configured depth.
     settled: Option<ObjectId>,
-    /// The revisions held when housekeeping was last done.
-    held: Option<Vec<Revision>>,
-    /// The next fetch brings everything.
+    /// The held revisions at the last garbage collection that left no garbage; `None` if unknown.
+    last_held: Option<Vec<Revision>>,
+    /// The next fetch must bring everything, so that all older packs can be removed.
     renew: bool,
-    /// The pack that it brought, which stands for itself.
-    renewed: Option<String>,
-    /// Bytes of all packs that came whole, those of submodules included.
+    /// The pack of such a fetch. It needs no other pack.
+    renewal_pack: Option<String>,
+    /// Bytes of all packs that were received completely, those of submodules included.
     received: u64,
-    /// It is a submodule's.
-    inner: bool,
-    /// It is a source's: several revisions of it may be current at once, and no one fetch brings all of them.
-    of_source: bool,
-    /// Packs are taken in by turns with these.
+    /// This is the mirror of a submodule.
+    is_submodule: bool,
+    /// This is the mirror of one of several sources: several of its revisions may be current at once, and no single
+    /// fetch brings all of them.
+    is_source: bool,
+    /// Limits how many mirrors index packs at the same time; `None` without other mirrors.
     turns: Option<Arc<Turns>>,
     /// The mirrors of submodules.
     children: modules::Children,
 }
 
 impl Mirror {
-    /// Opens or makes the mirror, sweeping stale locks and temporary packs; a broken one is set aside. Blocking; no
-    /// network. The mirror has a lock of its own: a second one on the same directory is refused.
+    /// Opens or creates the mirror. Removes stale locks and temporary packs, and sets a broken repository aside.
+    /// Blocking, without network. Takes an advisory lock: opening the same directory twice fails.
     pub fn open(options: Options) -> Result<Self, Error> {
         Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
         Self::begin(options, false, |dir, options| {
@@ -247,119 +261,120 @@ impl Mirror {
         })
     }
 
-    /// The same for a source of composed revisions: readers of those may read its objects, too.
-    fn open_beside(options: Options, composed: &Shared, turns: Arc<Turns>) -> Result<Self, Error> {
+    /// Opens the mirror of one source of composed revisions. It shares its read lock with `composed`, whose readers
+    /// read this mirror's objects, too.
+    fn open_source(options: Options, composed: &Shared, turns: Arc<Turns>) -> Result<Self, Error> {
         Settings { verify: options.verify, durable: options.durable, max_objects: None }.apply()?;
         let mirror = Self::begin(options, false, |dir, options| composed.below(dir, options.modules.asked))?;
-        Ok(Self { of_source: true, turns: Some(turns), ..mirror })
+        Ok(Self { is_source: true, turns: Some(turns), ..mirror })
     }
 
-    /// The next fetch makes the mirror anew: something of it could not be read.
+    /// Makes the next fetch recreate the mirror, because an object could not be read.
     pub fn distrust(&self) {
         self.shared.note_damage();
     }
 
-    /// The same for a submodule: readers of the objects of the mirror above may read its objects, too.
-    fn open_below(options: Options, above: &Shared) -> Result<Self, Error> {
-        Self::begin(options, true, |dir, options| above.below(dir, options.modules.asked))
+    /// Opens the mirror of a submodule. It shares its read lock with the mirror of the enclosing repository, whose
+    /// readers read this mirror's objects, too.
+    fn open_submodule(options: Options, parent: &Shared) -> Result<Self, Error> {
+        Self::begin(options, true, |dir, options| parent.below(dir, options.modules.asked))
     }
 
     fn begin(
         mut options: Options,
-        inner: bool,
+        is_submodule: bool,
         share: impl FnOnce(PathBuf, &Options) -> Shared,
     ) -> Result<Self, Error> {
-        let form = if options.worktrees { RepoKind::Worktrees } else { RepoKind::Bare };
+        let kind = if options.worktrees { RepoKind::Worktrees } else { RepoKind::Bare };
         if let Some(program) = &mut options.wire.program {
             program.mirror = std::path::absolute(&options.dir).unwrap_or_else(|_| options.dir.clone());
         }
         let client = wire::Client::new(options.wire.clone())?;
-        let layout = Arc::new(Layout::open(&options.dir, form, options.durable)?);
+        let layout = Arc::new(Layout::open(&options.dir, kind, options.durable)?);
         let shared = Arc::new(share(layout.dir().to_owned(), &options));
-        let may_adopt = form == RepoKind::Bare && !inner;
+        let may_adopt = kind == RepoKind::Bare && !is_submodule;
         let adopted = may_adopt.then(|| adopt::adopt(&layout, &options.others, client.remote())).flatten();
         fetch::repair(&layout, &shared, adopted)?;
         repo_kind::name_origin(layout.dir(), client.remote())?;
         if let Some(filter) = options.filter.as_ref().filter(|_| options.worktrees) {
             partial::name_promisor(layout.dir(), filter)?;
         }
-        let course = fetch::HistoryShape::Unknown;
-        let children = modules::Children::new();
         Ok(Self {
             options,
             layout,
             shared,
             client,
-            course,
+            history_shape: fetch::HistoryShape::Unknown,
             settled: None,
-            held: None,
+            last_held: None,
             renew: false,
-            renewed: None,
+            renewal_pack: None,
             received: 0,
-            inner,
-            of_source: false,
+            is_submodule,
+            is_source: false,
             turns: None,
-            children,
+            children: modules::Children::new(),
         })
     }
 
-    /// Whether a fetch of this process has seen to it that the revision is there with history as deep as asked. Not so
-    /// right after opening: the depth may have been another one before, with nothing new to publish.
+    /// Returns true if a fetch of this process ensured that the revision is present with history of the configured
+    /// depth. False right after opening: an earlier process may have used another depth, with nothing new to publish.
     pub fn is_settled(&self, revision: Revision) -> bool {
         self.settled == Some(revision.0)
     }
 
-    /// Asks the remote what the ref names now: one round trip on a kept connection, no process, no disk.
+    /// Asks the remote what the followed ref names now: one round trip on a persistent connection, without a process
+    /// and without disk access.
     pub async fn resolve(&mut self) -> Result<Tip, Error> {
         let asked = &self.options.asked;
         Ok(self.client.resolve(std::slice::from_ref(asked)).await?.tip(asked)?)
     }
 
-    /// The same for any refs: still one round trip.
+    /// Asks the remote what several refs name now, in one round trip.
     pub async fn resolve_refs(&mut self, asked: &[Ref]) -> Result<wire::FoundRefs, Error> {
         Ok(self.client.resolve(asked).await?)
     }
 
-    /// A handle to the objects, for blocking threads.
+    /// Returns a handle for reading objects, for blocking threads.
     pub fn objects(&self) -> Objects {
         Objects { shared: Arc::clone(&self.shared), cancel: CancellationToken::new() }
     }
 
-    /// Keeps the mirror's growth bounded; called after a publication. `held` are the published revisions, newest
-    /// first. Blocking. What it can't do because of readers, it does the next time.
+    /// Collects garbage so that the mirror's growth stays bounded; called after a publication. `held` are the published
+    /// revisions, newest first. Blocking. Packs that readers still use are removed by a later call.
     pub fn housekeep(&mut self, held: &[Revision]) -> Result<(), Error> {
         self.collect_garbage(held)?;
         self.keep_modules(held)
     }
 
-    /// On a full volume: gives back what was fetched and is of none of these revisions, of which the published ones
-    /// are some, unless nothing is ever to go ([`Gc::Off`]). Blocking. `true`: there is more room now.
+    /// Frees space on a full volume by removing objects that none of the revisions in `keep` needs; `keep` includes the
+    /// published ones. Does nothing with [`Gc::Off`]. Blocking. Returns true if space was freed.
     pub fn make_room(&mut self, keep: &[Revision]) -> Result<bool, Error> {
         self.free_space(keep)
     }
 
-    /// Which submodules a payload holds.
+    /// Which submodules are part of a payload.
     pub fn submodules(&self) -> Submodules {
         self.options.modules.asked
     }
 
-    /// Bytes of packs that came whole since the mirror was opened.
+    /// Bytes of packs that were received completely since the mirror was opened.
     pub fn received_bytes(&self) -> u64 {
         self.received
     }
 
-    /// What comes, while it comes.
+    /// The live counter of received bytes, those of unfinished packs included.
     pub fn received(&self) -> Received {
         self.options.received.clone()
     }
 
-    /// Bytes that the mirror takes on its disk, those of submodules included. Blocking. What vanishes meanwhile counts
-    /// or does not.
+    /// The mirror's disk usage in bytes, submodules included. Blocking. A file that is removed meanwhile may or may not
+    /// be counted.
     pub fn disk_bytes(&self) -> u64 {
         files::disk_bytes(self.layout.dir())
     }
 
-    /// Where it lies.
+    /// The mirror's directory.
     pub fn dir(&self) -> &Path {
         self.layout.dir()
     }
@@ -370,7 +385,7 @@ impl Mirror {
     }
 }
 
-/// The mirror's objects. Everything here blocks and needs no network.
+/// A handle for reading the mirror's objects. All methods block, and none uses the network.
 #[derive(Clone, Debug)]
 pub struct Objects {
     shared: Arc<Shared>,
@@ -378,35 +393,36 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// The same, but payloads and deltas end with [`Error::Cancelled`] once `cancel` says so: a large revision has
-    /// tens of thousands of trees to read.
+    /// Makes payloads and deltas fail with [`Error::Cancelled`] once `cancel` is cancelled: a large revision has tens
+    /// of thousands of trees to read.
     pub fn until(self, cancel: &CancellationToken) -> Self {
         Self { cancel: cancel.clone(), ..self }
     }
 
-    /// The checked content of a revision.
+    /// Reads a revision's tree into a checked payload.
     pub fn payload(&self, revision: Revision, selection: &Selection) -> Result<Payload, Error> {
         let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
         let cancel = &self.cancel;
         let asked = self.shared.asked;
         self.read_top(revision, selection.path.as_ref(), |reader, at| {
-            let modules = Modules::of(reader, at.tree, asked).map_err(|trouble| trouble.of(revision))?;
+            let modules = Modules::of(reader, at.tree, asked).map_err(|error| error.into_error(revision))?;
             let parts = composed::places(reader, &self.shared, revision);
             tree_to_payload::payload(reader, at, selection, patterns.as_ref(), (&modules, parts), cancel)
         })
     }
 
-    /// What `to` changes against `base`, with the same checks; `None` where only a whole payload will do.
+    /// Computes what `to` changes relative to `base`, with the same checks as [`Self::payload`]. `None` means that no
+    /// delta can be computed and the whole payload is needed.
     pub fn delta(&self, base: Base, to: Revision, selection: &Selection) -> Result<Option<Delta>, Error> {
         let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
         let cancel = &self.cancel;
         let asked = self.shared.asked;
         self.read_top(to, selection.path.as_ref(), |reader, at| {
             let Ok(old) = Modules::of(reader, base.tree, asked) else { return Ok(None) };
-            let new = Modules::of(reader, at.tree, asked).map_err(|trouble| trouble.of(to))?;
-            // Patterns choose files of the repository itself and whole submodules: what was one and is the other
-            // has no decision of its own to compare.
-            // And where git works in submodules, each has a `.git` that belongs to its generation.
+            let new = Modules::of(reader, at.tree, asked).map_err(|error| error.into_error(to))?;
+            // Patterns select files of the repository itself, but submodules only as a whole, so an entry that changed
+            // between a file and a submodule has no comparable selection. In git-sync's layout (`linked`), each
+            // submodule has a `.git` file that belongs to its own generation.
             if (patterns.is_some() || self.shared.linked) && !(old.is_empty() && new.is_empty()) {
                 return Ok(None);
             }
@@ -415,7 +431,8 @@ impl Objects {
         })
     }
 
-    /// Whether the mirror holds a revision, with its submodules. That it does not is no damage.
+    /// Returns true if the mirror holds a revision with its submodules. A revision that is absent is not recorded as
+    /// damage.
     pub fn holds(&self, revision: Revision) -> bool {
         let _lease = self.shared.lease();
         let Ok(store) = self.shared.all() else { return false };
@@ -423,26 +440,26 @@ impl Objects {
         let asked = self.shared.asked;
         reader.commit(&revision.0).is_ok_and(|commit| {
             reader.has(&commit.tree)
-                && !matches!(Modules::of(&reader, commit.tree, asked), Err(Trouble::Absent { .. }))
+                && !matches!(Modules::of(&reader, commit.tree, asked), Err(ModulesError::Absent { .. }))
         })
     }
 
-    /// The tree of a revision that the mirror holds, or of a directory in it.
+    /// The tree id of a revision that the mirror holds, or of a directory in it.
     pub fn tree_of(&self, revision: Revision, path: Option<&Subdirectory>) -> Result<ObjectId, Error> {
         self.read_top(revision, path, |_, at| Ok(at.tree))
     }
 
-    /// Where what was made of blobs may be kept.
+    /// The path of the cache file for values that ConfigMap plans computed from blobs.
     pub fn values_file(&self) -> PathBuf {
         self.shared.dir.join(files::VALUES)
     }
 
-    /// Contents of blobs, for any number of threads. No pack is removed while it lives.
+    /// A source of blob contents, for any number of threads. No pack is removed while it exists.
     pub fn blobs(&self) -> Box<dyn BlobSource + Send> {
         Box::new(blobs::Blobs::new(Arc::clone(&self.shared)))
     }
 
-    /// The same, where the tree is that of a directory.
+    /// Like [`Self::read`], with the tree of the directory `path` in place of the revision's own.
     fn read_top<T>(
         &self,
         revision: Revision,
@@ -455,7 +472,8 @@ impl Objects {
         })
     }
 
-    /// Reads with a handle of its own; an object that is not there is remembered, so that the next fetch mends it.
+    /// Calls `act` with a reader and the revision's commit and tree. A missing or unreadable object is recorded, so
+    /// that the next fetch recreates the mirror.
     fn read<T>(
         &self,
         revision: Revision,
@@ -463,10 +481,7 @@ impl Objects {
     ) -> Result<T, Error> {
         let _lease = self.shared.lease();
         let store = self.shared.all()?;
-        let reader = store.reader().map_err(|source| Error::Git {
-            act: "open the mirror's objects".into(),
-            source: Libgit2(source),
-        })?;
+        let reader = store.objects()?;
         let result = match reader.commit(&revision.0) {
             Ok(commit) => act(&reader, Peeled { commit: revision.0, tree: commit.tree }),
             Err(lack) => Err(Error::damaged(revision, lack)),

@@ -1,9 +1,8 @@
-//! One handle to the object database, the process-wide settings it is read under, and git's three structured objects
-//! read from their raw bytes.
+//! Reads the object database, and applies libgit2's process-wide settings.
 //!
-//! Commits, tags and trees are parsed here and not by libgit2: its commits hide the parents that the `shallow` file
-//! names, its trees refuse or repair odd entries that we want to name in an error. Every object's size is asked for
-//! before its content, so that nothing larger than [`TREE_MAX`], or [`COMMIT_MAX`], is ever decoded as one.
+//! Commits, tags and trees are parsed here and not by libgit2: libgit2 hides the parents of commits that the `shallow`
+//! file names, and refuses or repairs malformed tree entries that we want to name in an error. An object's size is read
+//! before its content, so that no commit, tag or tree larger than [`COMMIT_MAX`] or [`TREE_MAX`] is ever decoded.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,36 +14,35 @@ use super::lack::Lack;
 use super::loose::{Damaged, Loose, LooseObject};
 use crate::revision::ObjectId;
 
-/// No tree larger than this is read, nor more than this of trees in one another. A tree of a million entries with names
-/// of forty bytes is 67 MB; a directory with so many files is over every default limit of a payload.
+/// The largest tree that is read, in bytes; also the limit for all trees that a walk holds at the same time. A tree of
+/// a million entries with names of forty bytes has 67 MB; a directory of that many files exceeds every default limit of
+/// a payload.
 pub(super) const TREE_MAX: usize = 64 << 20;
 
-/// No commit or tag larger than this is read: a merge of 80,000 branches, or a message as long as a book.
+/// The largest commit or tag that is read, in bytes. That is enough for a merge of 80,000 branches.
 pub(super) const COMMIT_MAX: usize = 4 << 20;
 
-/// Tags of tags are followed this far.
+/// The longest chain of tags that is followed to a commit.
 const PEEL_MAX: usize = 16;
 
-/// What a peeled object is.
+/// A commit and its tree, after following tags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Peeled {
-    /// The commit.
     pub(super) commit: ObjectId,
-    /// Its tree.
+    /// The commit's tree, or that of a directory in it.
     pub(super) tree: ObjectId,
 }
 
-/// A commit, as far as we care.
+/// The fields of a commit that the mirror uses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Commit {
-    /// Its tree.
     pub(super) tree: ObjectId,
-    /// Its real parents, whatever the `shallow` file says.
+    /// The parents recorded in the commit, regardless of the `shallow` file.
     pub(super) parents: Vec<ObjectId>,
 }
 
 impl Lack {
-    /// The object.
+    /// The id of the object.
     pub(super) fn id(&self) -> ObjectId {
         match self {
             Self::Missing { id, .. }
@@ -55,7 +53,7 @@ impl Lack {
     }
 }
 
-/// An open repository. Cheap to open; one per thread.
+/// An open repository. It is cheap to open; each thread opens its own.
 pub(super) struct Store {
     repository: git2::Repository,
     loose: Loose,
@@ -67,14 +65,14 @@ impl Store {
         git2::Repository::open_bare(dir).map(Self::of)
     }
 
-    /// Reads the objects of a repository.
+    /// Wraps an open repository.
     pub(super) fn of(repository: git2::Repository) -> Self {
         let mut loose = Loose::none();
         loose.add(&repository.commondir().join("objects"));
         Self { repository, loose }
     }
 
-    /// Reads these object directories, too.
+    /// Adds object directories that are read, too, as alternates.
     pub(super) fn with(mut self, more: &[PathBuf]) -> Result<Self, Error> {
         let failed = |act: String, source| Error::Git { act, source: Libgit2(source) };
         let odb =
@@ -82,7 +80,7 @@ impl Store {
         for dir in more {
             let act = || format!("read the objects of a submodule in {}", dir.display());
             let path = dir.to_str().ok_or_else(|| git2::Error::from_str("its path is not UTF-8"));
-            // The repository keeps one database: what is added to it stays.
+            // The repository caches one database object, so alternates added to it stay for all readers of this store.
             path.and_then(|path| odb.add_disk_alternate(path)).map_err(|source| failed(act(), source))?;
             self.loose.add(dir);
         }
@@ -90,24 +88,30 @@ impl Store {
         Ok(self)
     }
 
-    /// Writes packs.
+    /// Returns a builder for writing packs.
     pub(super) fn builder(&self) -> Result<git2::PackBuilder<'_>, git2::Error> {
         self.repository.packbuilder()
     }
 
-    /// The repository itself, for its refs and its directories.
+    /// The repository, for access to its refs and directories.
     pub(super) fn repository(&self) -> &git2::Repository {
         &self.repository
     }
 
-    /// Reads objects.
+    /// Returns a reader for objects, with libgit2's error.
     pub(super) fn reader(&self) -> Result<ObjectReader<'_>, git2::Error> {
         Ok(ObjectReader { odb: self.repository.odb()?, loose: &self.loose })
     }
+
+    /// Returns a reader for the mirror's objects.
+    pub(super) fn objects(&self) -> Result<ObjectReader<'_>, Error> {
+        let failed = |source| Error::Git { act: "open the mirror's objects".into(), source: Libgit2(source) };
+        self.reader().map_err(failed)
+    }
 }
 
-/// Reads objects through one database handle: those in packs by libgit2, loose ones by ourselves ([`super::loose`]).
-/// libgit2 is never asked for the content of an object whose file is damaged.
+/// Reads objects through one database handle. libgit2 reads packed objects; loose objects are read by
+/// [`super::loose`]. libgit2 is never asked for the content of an object whose loose file is damaged.
 pub(super) struct ObjectReader<'a> {
     odb: git2::Odb<'a>,
     loose: &'a Loose,
@@ -125,12 +129,12 @@ enum Content<'a> {
 }
 
 impl Object<'_> {
-    /// What it is.
+    /// The object's type.
     pub(super) fn kind(&self) -> ObjectType {
         self.kind
     }
 
-    /// Its bytes.
+    /// The object's content.
     pub(super) fn data(&self) -> &[u8] {
         match &self.content {
             Content::OfLibgit2(object) => object.data(),
@@ -141,7 +145,7 @@ impl Object<'_> {
 
 #[cfg(any(test, fuzzing))]
 impl<'a> ObjectReader<'a> {
-    /// Of a database that has no files.
+    /// A reader for a database without files.
     pub(super) fn in_memory(odb: git2::Odb<'a>) -> Self {
         static NONE: Loose = Loose::none();
         Self { odb, loose: &NONE }
@@ -149,13 +153,13 @@ impl<'a> ObjectReader<'a> {
 }
 
 impl ObjectReader<'_> {
-    /// Whether the object is there, without decoding it.
+    /// Returns true if the database has the object. Decodes nothing.
     pub(super) fn has(&self, id: &ObjectId) -> bool {
-        // Not `exists`: after a miss it lists the pack directory again, at every miss.
+        // Not `exists`, which lists the pack directory again after every miss.
         self.odb.exists_ext(oid(id), git2::OdbLookupFlags::NO_REFRESH)
     }
 
-    /// Any object, whole.
+    /// Reads a whole object of any type and size.
     pub(super) fn read(&self, id: &ObjectId) -> Result<Object<'_>, git2::Error> {
         let ours = |loose: LooseObject| {
             let kind = loose.kind();
@@ -168,38 +172,39 @@ impl ObjectReader<'_> {
         Ok(Object { kind: object.kind(), content: Content::OfLibgit2(object) })
     }
 
-    /// Size and kind of any object, from its header: a delta is not applied for it.
+    /// The size and type of an object, from its header. Deltas are not applied.
     pub(super) fn read_header(&self, id: &ObjectId) -> Result<(usize, ObjectType), git2::Error> {
-        let said =
+        let header =
             |loose: LooseObject| Ok((usize::try_from(loose.size()).map_err(io::Error::other)?, loose.kind()));
-        match self.read_loose(id, said)? {
+        match self.read_loose(id, header)? {
             Some(header) => Ok(header),
             None => self.odb.read_header(oid(id)),
         }
     }
 
-    /// What `take` makes of a loose object; none where libgit2 is to read.
+    /// Applies `take` to a loose object. `None` means that there is no usable loose file and libgit2 has to read the
+    /// object.
     pub(super) fn read_loose<T>(
         &self,
         id: &ObjectId,
         take: impl Fn(LooseObject) -> io::Result<T>,
     ) -> Result<Option<T>, git2::Error> {
-        let damaged =
-            |error: io::Error| git2::Error::new(ErrorCode::GenericError, ErrorClass::Odb, error.to_string());
         match self.loose.read(id, take) {
             None => Ok(None),
             Some(Ok(taken)) => Ok(Some(taken)),
             Some(Err(Damaged::Packed)) => {
-                // The pack may have come after libgit2 listed them.
+                // The pack may have been added after libgit2 listed the packs.
                 self.odb.refresh()?;
                 Ok(None)
             }
-            Some(Err(Damaged::Alone(error))) => Err(damaged(error)),
+            Some(Err(Damaged::Alone(error))) => {
+                Err(git2::Error::new(ErrorCode::GenericError, ErrorClass::Odb, error.to_string()))
+            }
         }
     }
 
-    /// Reads an object that is loose to its end: its header says nothing about what a power cut took. What a pack has
-    /// was looked at when the pack came.
+    /// Verifies the content of an object if it is loose: a power cut may leave a valid header with truncated content.
+    /// Packed objects were verified when their pack was indexed.
     pub(super) fn check_loose(&self, id: &ObjectId) -> Result<(), git2::Error> {
         self.read_loose(id, LooseObject::check).map(drop)
     }
@@ -207,7 +212,7 @@ impl ObjectReader<'_> {
     /// Writes an object.
     pub(super) fn write(&self, kind: ObjectType, content: &[u8]) -> Result<ObjectId, git2::Error> {
         let id = to_object_id(Oid::hash_object(kind, content)?);
-        // libgit2 leaves a file as it is that has the object's name.
+        // libgit2 does not overwrite an existing file of the object's name, so a damaged one is removed first.
         for path in self.loose.damaged(&id) {
             let removed = fs_err::remove_file(&path);
             removed.map_err(|error| {
@@ -217,23 +222,24 @@ impl ObjectReader<'_> {
         self.odb.write(kind, content).map(to_object_id)
     }
 
-    /// The size of a blob, from its header: a delta is not applied for it.
+    /// The size of a blob in bytes, from its header. Deltas are not applied.
     pub(super) fn blob_size(&self, id: &ObjectId) -> Result<u64, Lack> {
         Ok(self.header(id, ObjectType::Blob)? as u64)
     }
 
-    /// That a blob is there, as far as that can be said without applying deltas.
+    /// Checks that a blob is present and intact, as far as that is possible without applying deltas.
     pub(super) fn check_blob(&self, id: &ObjectId) -> Result<(), Lack> {
         self.check_loose(id).map_err(|error| lack(id, ObjectType::Blob, &error))?;
         self.blob_size(id).map(drop)
     }
 
-    /// A whole blob whose size was looked at before.
+    /// Reads a whole blob. The caller has checked its size.
     pub(super) fn small_blob(&self, id: &ObjectId) -> Result<Vec<u8>, Lack> {
         let object = self.read(id).map_err(|error| lack(id, ObjectType::Blob, &error))?;
         Ok(object.data().to_vec())
     }
 
+    /// The size of an object of type `expected`, from its header.
     fn header(&self, id: &ObjectId, expected: ObjectType) -> Result<usize, Lack> {
         let (size, found) = self.read_header(id).map_err(|error| lack(id, expected, &error))?;
         if found != expected {
@@ -243,7 +249,7 @@ impl ObjectReader<'_> {
         Ok(size)
     }
 
-    /// The raw content of a tree, commit or tag that has no more than `limit` bytes.
+    /// The raw content of a tree, commit or tag of at most `limit` bytes.
     pub(super) fn structure(
         &self,
         id: &ObjectId,
@@ -259,17 +265,17 @@ impl ObjectReader<'_> {
         self.read(id).map_err(|error| lack(id, kind, &error))
     }
 
-    /// The raw content of a tree.
+    /// The raw content of a tree of at most [`TREE_MAX`] bytes.
     pub(super) fn tree(&self, id: &ObjectId) -> Result<Object<'_>, Lack> {
         self.structure(id, ObjectType::Tree, TREE_MAX)
     }
 
-    /// The raw content of a tree whose size was looked at before.
+    /// The raw content of a tree. The caller has checked its size.
     pub(super) fn sized_tree(&self, id: &ObjectId) -> Result<Object<'_>, Lack> {
         self.read(id).map_err(|error| lack(id, ObjectType::Tree, &error))
     }
 
-    /// The size of a tree, from its header.
+    /// The size of a tree in bytes, from its header.
     pub(super) fn tree_size(&self, id: &ObjectId) -> Result<usize, Lack> {
         self.header(id, ObjectType::Tree)
     }
@@ -281,19 +287,19 @@ impl ObjectReader<'_> {
             .ok_or_else(|| unreadable(id, ObjectType::Commit, "its header is malformed".into()))
     }
 
-    /// What an object is.
+    /// The type of an object.
     pub(super) fn kind(&self, id: &ObjectId) -> Result<ObjectType, Lack> {
         Ok(self.read_header(id).map_err(|error| lack(id, ObjectType::Any, &error))?.1)
     }
 
-    /// What a tag points at.
+    /// The object that a tag names.
     pub(super) fn target(&self, id: &ObjectId) -> Result<ObjectId, Lack> {
         let object = self.structure(id, ObjectType::Tag, COMMIT_MAX)?;
         parse_tag(object.data())
             .ok_or_else(|| unreadable(id, ObjectType::Tag, "its header is malformed".into()))
     }
 
-    /// Follows tags to a commit. `Ok(Err(kind))` where they end at something else.
+    /// Follows tags to a commit. Returns `Ok(Err(kind))` if they end at an object of another kind.
     pub(super) fn peel(&self, id: &ObjectId) -> Result<Result<Peeled, &'static str>, Lack> {
         let mut at = *id;
         for _ in 0..PEEL_MAX {
@@ -323,7 +329,8 @@ fn lack(id: &ObjectId, expected: ObjectType, error: &git2::Error) -> Lack {
     }
 }
 
-/// Reads `tree` and `parent` lines; they come first, in this order, in every commit (git-hash-object(1) checks it).
+/// Parses the `tree` and `parent` lines. They come first, in this order, in every commit (git-hash-object(1) checks
+/// it).
 fn parse_commit(data: &[u8]) -> Option<Commit> {
     let mut lines = data.split(|byte| *byte == b'\n');
     let tree = hex(lines.next()?.strip_prefix(b"tree ")?)?;
@@ -331,7 +338,7 @@ fn parse_commit(data: &[u8]) -> Option<Commit> {
     Some(Commit { tree, parents })
 }
 
-/// What a tag points at.
+/// Parses the `object` line, which comes first in every tag.
 fn parse_tag(data: &[u8]) -> Option<ObjectId> {
     hex(data.split(|byte| *byte == b'\n').next()?.strip_prefix(b"object ")?)
 }
@@ -340,35 +347,35 @@ fn hex(digits: &[u8]) -> Option<ObjectId> {
     ObjectId::from_hex(std::str::from_utf8(digits).ok()?)
 }
 
-/// Our id as libgit2's.
+/// Converts our object id to libgit2's.
 pub(super) fn oid(id: &ObjectId) -> Oid {
     #[expect(clippy::expect_used, reason = "from_bytes refuses only slices that are not 20 bytes long")]
     Oid::from_bytes(&id.0).expect("an id has 20 bytes")
 }
 
-/// libgit2's id as ours.
+/// Converts libgit2's object id to ours.
 pub(super) fn to_object_id(id: git2::Oid) -> ObjectId {
     let mut bytes = [0; 20];
     bytes.copy_from_slice(id.as_bytes());
     ObjectId(bytes)
 }
 
-/// How libgit2 behaves in this process. All of it is process-wide, so every mirror of a process shares it; it is set
-/// before the first repository is opened.
+/// libgit2's settings. They are process-wide, so all mirrors of a process share them, and must be applied before the
+/// first repository is opened.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
-    /// Hash every object again when it is read (costs half of the reading time).
+    /// Hash every object again when it is read, which costs half of the reading time.
     pub(super) verify: bool,
-    /// fsync packs and their directory.
+    /// Fsync packs and their directory.
     pub(super) durable: bool,
-    /// The most objects a pack may announce.
+    /// The most objects that a pack may announce; `None` keeps libgit2's limit.
     pub(super) max_objects: Option<usize>,
 }
 
-/// One mapped window of a pack, and all of them together. libgit2's defaults, 1 GiB and 8 GiB, count whole packs as
-/// resident memory. (Windows are file-backed: the kernel can drop them.)
-const WINDOW: usize = 1 << 20;
-const WINDOWS: usize = 16 << 20;
+/// Bytes of one mapped window of a pack, and of all windows together. With libgit2's defaults, 1 GiB and 8 GiB, whole
+/// packs count as resident memory. (Windows are file-backed: the kernel can drop them.)
+const WINDOW_BYTES: usize = 1 << 20;
+const WINDOWS_BYTES: usize = 16 << 20;
 
 impl Settings {
     /// Applies the settings.
@@ -379,11 +386,11 @@ impl Settings {
         FIRST.call_once(|| {
             // SAFETY: called once, before this process opens a repository through this module; these setters write
             // plain globals that libgit2 reads when it opens repositories and maps packs.
-            result = unsafe { once() };
+            result = unsafe { apply_once() };
         });
         result.map_err(|source| Error::Git { act: "set up libgit2".into(), source: Libgit2(source) })?;
-        // Off by default: a fetched pack was hashed object by object when the indexing child took it in, and git
-        // itself does not hash again on reading either. Plain integer stores; any value is valid at any time.
+        // Off by default: the indexing child hashed each object of a fetched pack, and git itself does not hash again
+        // on reading either. Plain integer stores; any value is valid at any time.
         git2::opts::strict_hash_verification(self.verify);
         // SAFETY: plain integer stores behind a variadic call with the argument types that libgit2's common.h gives.
         unsafe {
@@ -400,21 +407,22 @@ impl Settings {
 }
 
 #[expect(unsafe_code, reason = "libgit2's process-wide options; the caller runs it once, first")]
-unsafe fn once() -> Result<(), git2::Error> {
+unsafe fn apply_once() -> Result<(), git2::Error> {
     use git2::ConfigLevel::{Global, ProgramData, System, XDG};
     // SAFETY: the caller's promise.
     unsafe {
-        // No ~/.gitconfig or /etc/gitconfig shapes what we write.
+        // Ignore ~/.gitconfig and /etc/gitconfig: they must not influence what we write.
         for level in [System, Global, XDG, ProgramData] {
             git2::opts::set_search_path(level, "")?;
         }
-        // Only our own mirror is ever opened, and a volume with an fsGroup belongs to another uid (safe.directory).
+        // The check of safe.directory: we only open our own mirror, and a volume with an fsGroup is owned by another
+        // uid.
         git2::opts::set_verify_owner_validation(false)?;
-        git2::opts::set_mwindow_size(WINDOW)?;
-        git2::opts::set_mwindow_mapped_limit(WINDOWS)?;
+        git2::opts::set_mwindow_size(WINDOW_BYTES)?;
+        git2::opts::set_mwindow_mapped_limit(WINDOWS_BYTES)?;
     }
     git2::opts::strict_object_creation(true);
-    // Trees are read once each; a cache of them would only be resident memory (up to 256 MiB by default).
+    // Each tree is read once, so a cache would only use memory (up to 256 MiB by default).
     git2::opts::enable_caching(false);
     Ok(())
 }

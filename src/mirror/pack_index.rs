@@ -1,4 +1,4 @@
-//! Which objects a pack holds: its index (gitformat-pack(5), version 2), read and written.
+//! Reads and writes pack indexes (gitformat-pack(5), version 2), which list the objects of a pack.
 
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt as _;
@@ -6,33 +6,33 @@ use std::path::Path;
 
 use crate::revision::ObjectId;
 
-/// Bytes of a pack that are not its objects': the header, and the checksum at the end.
+/// Bytes of a pack before and after its objects: the header, and the checksum at the end.
 const AROUND: (u64, u64) = (12, 20);
 
-/// An object in a pack.
+/// An object in a pack, and its size there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Entry {
     pub(super) id: ObjectId,
-    /// Its bytes in the pack.
+    /// The bytes that its entry takes in the pack.
     pub(super) bytes: u64,
 }
 
-/// What an index says of an object.
+/// An entry of an index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Line {
-    /// Where in the pack its entry begins.
+    /// The offset of the object's entry in the pack.
     pub(super) offset: u64,
     pub(super) id: ObjectId,
-    /// The CRC-32 of the entry.
+    /// The CRC-32 of the object's entry in the pack.
     pub(super) crc: u32,
 }
 
 const SIGNATURE: &[u8; 8] = b"\xfftOc\0\0\0\x02";
 
-/// An offset from here on stands in a table of its own.
+/// The flag of an offset that does not fit into 31 bits and is stored in the table of 64-bit offsets.
 const FAR: u32 = 0x8000_0000;
 
-/// Writes the index of a pack whose checksum is `pack`. The lines are in the order of their ids.
+/// Writes the index of a pack whose checksum is `pack`. `lines` must be sorted by id.
 pub(super) fn write<'l>(
     to: impl Write,
     lines: impl Iterator<Item = &'l Line> + Clone,
@@ -71,7 +71,7 @@ pub(super) fn write<'l>(
     to.write_all(sum.as_ref())
 }
 
-/// Hashes what is written.
+/// A writer that hashes what is written.
 struct Summed<W> {
     to: W,
     sum: sha1dc::Hasher,
@@ -89,22 +89,22 @@ impl<W: Write> Write for Summed<W> {
     }
 }
 
-/// Signature, version, 256 running counts.
+/// The bytes of an index before its tables: signature, version, 256 cumulative counts.
 const HEADER: usize = 8 + 256 * 4;
 
-/// The ids in an index, in their order.
+/// Reads the ids in an index, in sorted order.
 pub(super) fn ids(path: &Path) -> io::Result<Vec<ObjectId>> {
     let mut found = Vec::new();
     each_place(path, |id, _| found.push(id))?;
     Ok(found)
 }
 
-/// The objects that an index names, with the room that they take in its pack. Nothing but them is held for it.
+/// Reads the objects in an index, in the order of the pack, with the bytes that each takes in the pack.
 pub(super) fn entries(path: &Path) -> io::Result<Vec<Entry>> {
     let end = fs_err::metadata(path.with_extension("pack"))?.len().saturating_sub(AROUND.1);
     let mut found = Vec::new();
     each_place(path, |id, offset| found.push(Entry { id, bytes: offset }))?;
-    // Each reaches to where the next one begins.
+    // `bytes` holds the offset so far. Each entry reaches to the offset of the next one.
     found.sort_unstable_by_key(|entry| entry.bytes);
     let mut next = end.max(AROUND.0);
     for entry in found.iter_mut().rev() {
@@ -114,7 +114,7 @@ pub(super) fn entries(path: &Path) -> io::Result<Vec<Entry>> {
     Ok(found)
 }
 
-/// Whether an index names an object, and belongs to the pack beside it, as far as both say so themselves.
+/// Returns true if an index names an object and the pack beside it has the checksum that the index records.
 pub(super) fn holds(path: &Path, wanted: &ObjectId) -> io::Result<bool> {
     let mut found = false;
     each_place(path, |id, _| found |= id == *wanted)?;
@@ -128,8 +128,8 @@ pub(super) fn holds(path: &Path, wanted: &ObjectId) -> io::Result<bool> {
     Ok(found && last(path, 40)? == last(&path.with_extension("pack"), 20)?)
 }
 
-/// Shows where in its pack each object lies that an index names, in the order of their ids. Read piece by piece: an
-/// index of a million objects has 32 MB.
+/// Calls `see` with each object in an index and its offset in the pack, in the order of ids. Reads in pieces: the index
+/// of a million objects has 32 MB.
 pub(super) fn each_place(path: &Path, mut see: impl FnMut(ObjectId, u64)) -> io::Result<()> {
     let file = fs_err::File::open(path)?;
     let mut header = [0; HEADER];
@@ -157,10 +157,12 @@ pub(super) fn each_place(path: &Path, mut see: impl FnMut(ObjectId, u64)) -> io:
 /// One of the tables in an index, read in pieces.
 struct Table<'f> {
     file: &'f std::fs::File,
-    /// Where the next piece begins.
+    /// The offset of the next piece in the file.
     from: u64,
+    /// The bytes of one entry.
     width: u64,
     piece: Vec<u8>,
+    /// The position of the next entry in `piece`.
     at: usize,
 }
 
@@ -189,14 +191,14 @@ impl<'f> Table<'f> {
     }
 }
 
-/// Entries of a table that are read at once.
+/// The number of table entries that are read at once.
 const PIECE: usize = 4_096;
 
 fn malformed(path: &Path) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{} is no index of a pack", path.display()))
 }
 
-/// How many objects the header speaks of.
+/// The number of objects, by the header; `None` if the header is malformed.
 fn count(raw: &[u8]) -> Option<u64> {
     let counts = raw.strip_prefix(SIGNATURE)?.get(..256 * 4)?;
     Some(u32::from_be_bytes(*counts.last_chunk()?).into())

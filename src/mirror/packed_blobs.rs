@@ -1,5 +1,5 @@
-//! Which objects of packs are blobs, by what their entries say (gitformat-pack(5)): one look at each entry's first bytes,
-//! where libgit2 would follow and inflate every difference for the same answer.
+//! Finds out which objects of packs are blobs from the first bytes of their pack entries (gitformat-pack(5)). For the
+//! same answer libgit2 would follow and inflate every delta.
 
 use std::fs::File;
 use std::io;
@@ -9,27 +9,30 @@ use std::path::Path;
 use super::pack_index;
 use crate::revision::ObjectId;
 
-/// Of more objects than so many nothing is said: each takes some 50 bytes of memory.
+/// The most objects that are examined: each takes some 50 bytes of memory. A pack that would exceed it is skipped.
 const OBJECTS_MAX: usize = 500_000;
 
-/// Bytes of a pack that are read at once. Between entries that are farther apart nothing is read.
+/// Bytes of a pack that are read at once. Gaps between entries that are farther apart are not read.
 const PIECE: u64 = 1 << 14;
 
-/// No entry's head is longer: type and size, and the distance to what it differs from.
+/// The longest entry header in bytes: type and size, and the distance to the delta base.
 const HEAD_MAX: usize = 32;
 
+/// The entry type of a blob.
 const BLOB: u8 = 3;
-const WHOLE: std::ops::RangeInclusive<u8> = 1..=4;
-const DIFFERS_FROM_OFFSET: u8 = 6;
-/// What is stored as a difference to an object named by its id, or as nothing that packs have.
+/// The entry types of objects that are not deltas.
+const UNDELTIFIED: std::ops::RangeInclusive<u8> = 1..=4;
+/// The entry type of a delta whose base is given by its distance in the pack.
+const OFS_DELTA: u8 = 6;
+/// The type of an object is unknown: its base is given by its id, or the entry type is invalid.
 const UNKNOWN: u8 = 0;
 
-/// Objects that are blobs. Others may be, too.
+/// The objects that are known to be blobs, sorted. Other objects may be blobs, too.
 #[derive(Debug, Default)]
 pub(super) struct PackedBlobs(Vec<ObjectId>);
 
 impl PackedBlobs {
-    /// Of packs, by their indexes. Of one that cannot be read nothing is said.
+    /// Examines packs, given by their indexes. A pack that cannot be read is skipped.
     pub(super) fn of(indexes: &[impl AsRef<Path>]) -> Self {
         let mut all = Vec::new();
         for index in indexes {
@@ -42,12 +45,13 @@ impl PackedBlobs {
         Self(all)
     }
 
-    /// Whether an object is known to be a blob.
+    /// Returns true if an object is known to be a blob.
     pub(super) fn has(&self, id: &ObjectId) -> bool {
         self.0.binary_search(id).is_ok()
     }
 }
 
+/// Finds the blobs of one pack, which may have at most `most` objects.
 fn blobs(index: &Path, most: usize) -> io::Result<Vec<ObjectId>> {
     let mut entries = Vec::new();
     pack_index::each_place(index, |id, offset| {
@@ -64,11 +68,11 @@ fn blobs(index: &Path, most: usize) -> io::Result<Vec<ObjectId>> {
     for (at, (offset, _)) in entries.iter().enumerate() {
         let last = |piece: u64| {
             let near = entries[at..].partition_point(|(next, _)| next - offset < piece);
-            entries[at + near - 1].0 // this one is near
+            entries[at + near - 1].0 // `near` is at least 1: it counts the entry itself
         };
         let kind = match head(pack.at(*offset, last)?) {
-            Some((kind, _)) if WHOLE.contains(&kind) => kind,
-            Some((DIFFERS_FROM_OFFSET, distance)) => {
+            Some((kind, _)) if UNDELTIFIED.contains(&kind) => kind,
+            Some((OFS_DELTA, distance)) => {
                 let base = offset.checked_sub(distance).unwrap_or_default();
                 entries[..types.len()]
                     .binary_search_by_key(&base, |(at, _)| *at)
@@ -82,16 +86,16 @@ fn blobs(index: &Path, most: usize) -> io::Result<Vec<ObjectId>> {
     Ok(entries.into_iter().zip(types).filter_map(is_blob).collect())
 }
 
-/// An entry's type, and how far before it what it differs from begins.
+/// Parses an entry's header: its type, and for an `OFS_DELTA` the distance in bytes back to its base.
 fn head(bytes: &[u8]) -> Option<(u8, u64)> {
     let mut bytes = bytes.iter().copied();
     let first = bytes.next()?;
     let mut more = first;
     while more & 0x80 != 0 {
-        more = bytes.next()?; // its size
+        more = bytes.next()?; // skip the size
     }
     let kind = first >> 4 & 7;
-    if kind != DIFFERS_FROM_OFFSET {
+    if kind != OFS_DELTA {
         return Some((kind, 0));
     }
     let mut byte = bytes.next()?;
@@ -103,16 +107,18 @@ fn head(bytes: &[u8]) -> Option<(u8, u64)> {
     Some((kind, distance))
 }
 
-/// A file, read in pieces.
+/// A pack file, read in pieces.
 struct Pieces {
     file: File,
+    /// The offset of `piece` in the file.
     from: u64,
     piece: Vec<u8>,
 }
 
 impl Pieces {
-    /// What is at an offset: as long as an entry's head may be, or up to the file's end. `last` says which is the last
-    /// entry that begins within so many bytes; up to its head is read at once.
+    /// Returns the bytes at an offset: at least [`HEAD_MAX`], or up to the end of the file. If they must be read from
+    /// the file, `last` is called with a number of bytes and returns the offset of the last entry that begins within
+    /// that many bytes; everything up to the header of that entry is read at once.
     fn at(&mut self, offset: u64, last: impl FnOnce(u64) -> u64) -> io::Result<&[u8]> {
         let start = offset.checked_sub(self.from).and_then(|start| usize::try_from(start).ok());
         let start = match start.filter(|start| start + HEAD_MAX <= self.piece.len()) {
@@ -152,7 +158,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let repository = dir.path();
         git(repository, "init -q");
-        // Long and alike, so that most are differences to others, and many in a row.
+        // Long and similar files, so that git stores most of them as deltas, in long chains.
         let text: String = (0..2_000).map(|line| format!("line {}\n", line * 7919 % 10_007)).collect();
         for number in 0..60 {
             let file = repository.join(format!("d{}", number % 5)).join(number.to_string());
@@ -176,7 +182,7 @@ mod tests {
         }
         assert_eq!((blobs, found.0.len()), (60, 60));
 
-        // Of a pack that was cut or overwritten nothing is said that it does not say.
+        // A truncated or overwritten pack yields no wrong blobs.
         let pack = indexes[0].with_extension("pack");
         let whole = std::fs::read(&pack).unwrap();
         std::fs::remove_file(&pack).unwrap();

@@ -1,13 +1,12 @@
-//! Partial clones (`--filter`): what was left out of a fetch is fetched once it is needed.
+//! Partial clones (`--filter`): fetches objects that the filter left out, once they are needed.
 //!
-//! A generation needs the files that its selection names, so after a fetch those that are absent are asked for by their
-//! ids, in bounded requests. Such a request claims nothing: a server that learns of a commit that we have takes all of
-//! its files for ours, and its answer is empty, without an error. That everything asked for has come is checked by the
-//! child that takes the pack in.
+//! A generation needs the files that its selection names. So after a fetch, absent ones are requested by their ids, in
+//! requests of bounded size. Such a request must not claim any commit as present: the server would conclude that we
+//! have all of its files, and send an empty pack without an error. The indexing child checks that all wanted objects
+//! arrived.
 //!
-//! Packs get a file `.promisor` beside them, and `ROOT/.git` an entry of its configuration, so that git, too, knows
-//! that what is absent below their objects can be had from `origin` (gitrepository-layout(5), partial-clone in git's
-//! manual).
+//! Packs get a `.promisor` file, and the configuration of `ROOT/.git` an entry, so that git also knows that absent
+//! objects can be fetched from `origin` (gitrepository-layout(5), and partial-clone in git's manual).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,42 +14,42 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::blocking::blocking;
-use super::error::{Error, Libgit2};
+use super::error::Error;
 use super::indexer::Task;
 use super::lack::Lack;
 use super::modules;
 use super::odb::ObjectReader;
 use super::repo_kind;
 use super::sparse::Patterns;
-use super::tree::{Budget, DIRECTORY, FORMAT, LINK, REGULAR, lines};
+use super::tree::{Budget, DIRECTORY, FORMAT, LINK, REGULAR, lines, push_name};
 use super::wire::Request;
 use super::{Mirror, Selection};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Revision};
 
-/// Objects that one request asks for: each request costs a server half a second, however few they are. So many lines of
-/// fifty bytes stay below a megabyte, which is what proxies take as a request's body (nginx, where it is not told more).
-const WANTED: usize = 20_000;
+/// The most objects per request. Each request costs a server half a second, regardless of their number. This many lines
+/// of fifty bytes stay below one megabyte, the default limit of a proxy (nginx) for the body of a request.
+const WANTS_MAX: usize = 20_000;
 
-/// The same where a program (`--git`) gets them as arguments, of which a system takes some 128 KiB in any case.
-const WANTED_OF_PROGRAM: usize = 2_000;
+/// The most objects per request with an external git program (`--git`), which gets them as arguments: every system
+/// accepts some 128 KiB of those.
+const WANTS_OF_PROGRAM_MAX: usize = 2_000;
 
-/// What is absent is looked for again, so often: a directory that came may name files that did not.
-const ROUNDS: usize = 8;
-
-/// Objects that are fetched one by one for the list of a revision's submodules.
-const LISTS: usize = 100;
+/// The most objects that are fetched, one by one, to list a revision's submodules.
+const LIST_OBJECTS_MAX: usize = 100;
 
 impl Mirror {
-    /// Makes sure that the files that a selection names are held, where `--filter` left some out.
+    /// Fetches those files of a selection that `--filter` left out. Does nothing without a filter.
     pub async fn fill(&mut self, revision: Revision, selection: &Selection) -> Result<(), Error> {
         if self.options.filter.is_none() {
             return Ok(());
         }
         let limit = self.options.wire.max_fetch_bytes;
         let mut left = limit;
-        let at_once = if self.options.wire.program.is_some() { WANTED_OF_PROGRAM } else { WANTED };
-        for _ in 0..ROUNDS {
+        let per_request = if self.options.wire.program.is_some() { WANTS_OF_PROGRAM_MAX } else { WANTS_MAX };
+        // A fetched tree may name further absent trees and files: one round per level of directories, and a last one that
+        // finds nothing absent.
+        for _ in 0..=u64::from(selection.rules.limits.depth) + 2 {
             let absent = self.absent(revision, selection).await?;
             if absent.is_empty() {
                 return Ok(());
@@ -59,8 +58,11 @@ impl Mirror {
                 objects = absent.len(),
                 "fetching what the filter left out and the selection names"
             );
-            for wants in absent.chunks(at_once) {
-                let request = Request { wants: wants.to_vec(), ..Request::default() };
+            for wants in absent.chunks(per_request) {
+                // A server sends the objects that are wanted by id whatever the filter says, but with each tree also what
+                // that names, unless the filter leaves trees out.
+                let filter = self.options.filter.clone().filter(|filter| filter.starts_with("tree:"));
+                let request = Request { wants: wants.to_vec(), filter, ..Request::default() };
                 let bytes = self.receive_wanted(&request, left).await.map_err(|error| match error {
                     Error::FetchBytes { .. } => Error::FetchBytes { limit },
                     error => error,
@@ -74,23 +76,23 @@ impl Mirror {
         Err(Error::Incomplete { asked: id, at: None, lack: lack.into() })
     }
 
-    /// Fetches what lists the submodules of a revision, where `--filter` left it out: `.gitmodules`, and the trees on the
-    /// way to them.
+    /// Fetches the objects that list a revision's submodules, if `--filter` left them out: `.gitmodules`, and the trees
+    /// on the paths of the submodules.
     pub(super) async fn fill_lists(&mut self, revision: Revision) -> Result<(), Error> {
         if self.options.filter.is_none() {
             return Ok(());
         }
-        for _ in 0..LISTS {
+        for _ in 0..LIST_OBJECTS_MAX {
             let shared = Arc::clone(&self.shared);
             let absent = blocking(move || modules::absent_of_links(&shared.store()?, revision)).await?;
             let Some(id) = absent else { return Ok(()) };
             let request = Request { wants: vec![id], ..Request::default() };
             self.received += self.receive_wanted(&request, self.options.wire.max_fetch_bytes).await?;
         }
-        Ok(()) // the next one who reads names what is still absent
+        Ok(()) // reading the list will fail with the object that is still absent
     }
 
-    /// One request's pack, of so many bytes at most. How many it had.
+    /// Receives the pack of one request, of at most `most` bytes. Returns its size in bytes.
     async fn receive_wanted(&mut self, request: &Request, most: u64) -> Result<u64, Error> {
         let layout = Arc::clone(&self.layout);
         let task = Task::Fill(request.wants.len());
@@ -101,37 +103,35 @@ impl Mirror {
     async fn absent(&self, revision: Revision, selection: &Selection) -> Result<Vec<ObjectId>, Error> {
         let shared = Arc::clone(&self.shared);
         let selection = selection.clone();
+        let needs_all_trees = self.shared.linked; // a worktree's index lists the files that patterns leave out, too
         blocking(move || {
             let patterns = selection.sparse.as_deref().map(Patterns::parse).transpose()?;
             let store = shared.store()?;
-            let reader = store.reader();
-            let reader = reader.map_err(|source| Error::Git {
-                act: "open the mirror's objects".into(),
-                source: Libgit2(source),
-            })?;
-            absent(&reader, revision, &selection, patterns.as_ref())
+            absent(&store.objects()?, revision, &selection, patterns.as_ref(), needs_all_trees)
         })
         .await
     }
 }
 
-/// Files of a revision that are selected and not here, and directories that are not.
+/// Lists the selected files of a revision that are absent, and absent trees.
 fn absent(
     reader: &ObjectReader<'_>,
     revision: Revision,
     selection: &Selection,
     patterns: Option<&Patterns>,
+    needs_all_trees: bool,
 ) -> Result<Vec<ObjectId>, Error> {
     let limits = selection.rules.limits;
     let top = reader.commit(&revision.0).map_err(|lack| Error::damaged(revision, lack))?.tree;
     let top = match selection.path.as_ref().map_or(Ok(Ok(top)), |path| path.find(reader, revision, top))? {
         Ok(top) => top,
-        Err(lack) => return Ok(vec![lack]), // what is below it shows once it came
+        Err(tree) => return Ok(vec![tree]), // what is absent below it is found in the next round
     };
     let budget = Budget::new(revision, top, limits.entries, patterns.is_some(), &CancellationToken::new());
     let found = Vec::new();
     let path = Vec::new();
-    let mut walk = Walk { reader, patterns, budget, revision, limits, found, path, depth: 0 };
+    let mut walk =
+        Walk { reader, patterns, needs_all_trees, budget, revision, limits, found, path, depth: 0 };
     walk.tree(top, patterns.is_none())?;
     walk.found.sort_unstable();
     walk.found.dedup();
@@ -141,12 +141,13 @@ fn absent(
 struct Walk<'a> {
     reader: &'a ObjectReader<'a>,
     patterns: Option<&'a Patterns>,
+    needs_all_trees: bool,
     budget: Budget,
     revision: Revision,
     limits: Limits,
     found: Vec<ObjectId>,
     path: Vec<u8>,
-    /// Components of the path.
+    /// The number of path components of the directory that the walk is in.
     depth: u32,
 }
 
@@ -156,29 +157,31 @@ impl Walk<'_> {
         let revision = self.revision;
         let damaged = |lack| Error::damaged(revision, lack);
         if !reader.has(&id) {
-            return self.lacks(id);
+            return self.add_absent(id);
         }
         let (tree, held) = self.budget.hold(reader, &id, &self.path)?;
         let lines = lines(&id, tree.data()).map_err(damaged)?;
         self.budget.enter(reader, &id, &self.path, lines.len())?;
         for line in lines {
-            let end = self.path.len();
-            if end > 0 {
-                self.path.push(b'/');
-            }
-            self.path.extend_from_slice(line.name);
+            let end = push_name(&mut self.path, line.name);
             let wanted = self
                 .patterns
                 .is_none_or(|patterns| patterns.wants(&self.path, line.matches_as_dir(), inherited));
             match line.mode & FORMAT {
-                DIRECTORY => self.below(line.id, wanted)?,
-                REGULAR | LINK if wanted && !reader.has(&line.id) => self.lacks(line.id)?,
+                DIRECTORY if self.needs_below(wanted) => self.below(line.id, wanted)?,
+                REGULAR | LINK if wanted && !reader.has(&line.id) => self.add_absent(line.id)?,
                 _ => {}
             }
             self.path.truncate(end);
         }
         self.budget.release(held);
         Ok(())
+    }
+
+    /// Whether the tree of the directory at the walk's path is needed.
+    fn needs_below(&self, wanted: bool) -> bool {
+        self.needs_all_trees
+            || self.patterns.is_none_or(|patterns| patterns.may_want_below(&self.path, wanted))
     }
 
     fn below(&mut self, id: ObjectId, inherited: bool) -> Result<(), Error> {
@@ -195,8 +198,8 @@ impl Walk<'_> {
         Refusal { revision: self.revision, path: escaped(&self.path), rule }.into()
     }
 
-    /// Notes an object that is not here. One that many entries name is noted once, sooner or later.
-    fn lacks(&mut self, id: ObjectId) -> Result<(), Error> {
+    /// Records an absent object. Duplicates are removed whenever the list has grown to twice the limit.
+    fn add_absent(&mut self, id: ObjectId) -> Result<(), Error> {
         self.found.push(id);
         let limit = self.limits.entries;
         if self.found.len() as u64 <= limit.saturating_mul(2) {
@@ -208,7 +211,7 @@ impl Walk<'_> {
     }
 }
 
-/// Says in git's own words that the repository is a partial clone of `origin`.
+/// Configures the repository for git as a partial clone of `origin`.
 pub(super) fn name_promisor(dir: &Path, filter: &str) -> Result<(), Error> {
     repo_kind::configure(dir, "remote.origin.promisor", "true")?;
     repo_kind::configure(dir, "remote.origin.partialclonefilter", filter)

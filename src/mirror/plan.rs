@@ -1,60 +1,61 @@
-//! What to ask the remote for, and why. Pure.
+//! Plans the fetch request for a tip. Pure.
 //!
-//! What a server works and sends depends on what it knows of us. After the first fetch, at depth 1, the boundary is
-//! moved by us, in one of two ways (figures: git 2.39's `upload-pack` on a repository of 90,000 files in 19,000
-//! directories, CPU time of one update):
+//! The server's work and the size of its answer depend on the `have` and `shallow` lines of the request. After the
+//! first fetch at depth 1 the client moves the shallow boundary itself, in one of two ways (figures: CPU time of one
+//! update with git 2.39's `upload-pack`, on a repository of 90,000 files in 19,000 directories):
 //!
-//! - **Beside**: every boundary that we hold AND the new commit are declared `shallow`. The new commit is then compared
-//!   with the old one as a tree without history: 67 ms, because `pack-objects` marks the whole old tree
-//!   (`--objects-edge-aggressive`), whatever the history. Without `thin-pack` it would send the whole tree.
-//! - **Ahead**: only the boundaries that we hold. The new commit's parent is then found to be ours, and only what
-//!   differs
-//!   is looked at: 6 ms. But a merge of an old branch, or a rewind, brings the history below our boundary: 19,960
-//!   objects in place of 4, and a server that counts them all first.
+//! - **Beside** ([`RequestReason::DeclareShallow`]): the boundary that we hold and the new commit are declared
+//!   `shallow`. The server then compares the new commit's tree with the old one, without history: 67 ms, because
+//!   `pack-objects` marks the whole old tree (`--objects-edge-aggressive`). Without `thin-pack` it would send the whole
+//!   tree.
+//! - **Ahead** ([`RequestReason::AssumeParent`]): only the boundary that we hold is declared. The server finds that we
+//!   have the new commit's parent, and looks only at what differs: 6 ms. But after a merge of an old branch, or a
+//!   rewind, it also sends the history below our boundary: 19,960 objects instead of 4, all counted before it answers.
 //!
-//! So a repository that has only shown commits with one parent is asked the second way, with a bound on the objects
-//! that the pack may announce; the first time it is exceeded the fetch begins again the first way, and stays there.
+//! So as long as a repository has only shown commits with one parent, requests are of the second kind, with a limit on
+//! the number of objects that the pack may announce. The first time the limit is exceeded, the fetch starts again with
+//! the first kind, which is then used for all later fetches.
 
 use super::Depth;
 use super::wire::{Deepen, Request};
 use crate::revision::ObjectId;
 
-/// What is known before asking.
+/// The inputs of the plan.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Situation<'a> {
     /// The object that the ref names.
     pub(super) want: ObjectId,
-    /// The commit behind it, where it is known.
+    /// The commit that it peels to, if known.
     pub(super) commit: Option<ObjectId>,
-    /// How much history is asked for.
+    /// The configured depth of history.
     pub(super) depth: Depth,
-    /// Commits that we hold with their whole tree, best first.
+    /// Commits that are present with their whole tree, in order of preference.
     pub(super) haves: &'a [ObjectId],
-    /// Our boundary.
+    /// The shallow boundary of the mirror.
     pub(super) shallow: &'a [ObjectId],
-    /// Whether the next commit is expected to have ours as its parent.
-    pub(super) straight: bool,
+    /// True if the new commit's parent is expected to be one of `haves`.
+    pub(super) assume_linear: bool,
 }
 
-/// Why a request looks as it does.
+/// The kind of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestReason {
-    /// Nothing is held.
+    /// The mirror holds no commit.
     First,
-    /// One commit beside those that are held.
+    /// One commit, declared as a shallow boundary beside the commits that are held.
     DeclareShallow,
-    /// A commit whose parent is held, presumably.
+    /// One commit whose parent is assumed to be held.
     AssumeParent,
     /// More than one commit of history: the server moves the boundary.
     History,
-    /// The answer before was incomplete or odd: ask for everything, claiming nothing.
+    /// The previous answer was incomplete or unexpected: ask for everything and claim no commits as present.
     WithoutHaves,
-    /// The mirror is to be without garbage.
+    /// Ask for everything in order to replace all packs, which hold too much garbage.
     Renewal,
 }
 
 impl RequestReason {
-    /// Its name in the log.
+    /// The name in the log.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::First => "first",
@@ -67,9 +68,9 @@ impl RequestReason {
     }
 }
 
-/// The first request for a tip.
+/// Plans the first request for a tip.
 pub(super) fn plan(now: &Situation<'_>) -> (Request, RequestReason) {
-    let beside = match (now.depth, now.commit) {
+    let single_commit = match (now.depth, now.commit) {
         (Depth::Commits(0 | 1), Some(commit)) => Some(commit),
         _ => None,
     };
@@ -80,9 +81,9 @@ pub(super) fn plan(now: &Situation<'_>) -> (Request, RequestReason) {
         thin: true,
         ..Request::default()
     };
-    match beside {
+    match single_commit {
         _ if now.haves.is_empty() => (without_haves(now), RequestReason::First),
-        Some(commit) if now.straight => {
+        Some(commit) if now.assume_linear => {
             request.shallow.retain(|id| *id != commit);
             (request, RequestReason::AssumeParent)
         }
@@ -95,7 +96,7 @@ pub(super) fn plan(now: &Situation<'_>) -> (Request, RequestReason) {
         None => {
             request.depth = match now.depth {
                 Depth::Commits(n) => Deepen::To(n.max(1)),
-                // Our boundary is lifted; without one this is a plain fetch.
+                // Unshallow; without a boundary this is a plain fetch.
                 Depth::Full if now.shallow.is_empty() => Deepen::No,
                 Depth::Full => Deepen::Full,
             };
@@ -104,7 +105,7 @@ pub(super) fn plan(now: &Situation<'_>) -> (Request, RequestReason) {
     }
 }
 
-/// The request that depends on nothing we hold.
+/// The request that claims no commits as present, so that the answer depends on nothing in the mirror.
 pub(super) fn without_haves(now: &Situation<'_>) -> Request {
     let depth = match now.depth {
         Depth::Commits(n) => Deepen::To(n.max(1)),
@@ -127,7 +128,7 @@ mod tests {
         haves: &'static [ObjectId],
         shallow: &'static [ObjectId],
     ) -> Situation<'static> {
-        Situation { want: NEW, commit: Some(NEW), depth, haves, shallow, straight: false }
+        Situation { want: NEW, commit: Some(NEW), depth, haves, shallow, assume_linear: false }
     }
 
     #[test]
@@ -151,7 +152,7 @@ mod tests {
 
     #[test]
     fn where_history_is_straight_the_new_commit_is_not_named() {
-        let now = Situation { straight: true, ..situation(Depth::Commits(1), &[OLD], &[OLD]) };
+        let now = Situation { assume_linear: true, ..situation(Depth::Commits(1), &[OLD], &[OLD]) };
         let (request, reason) = plan(&now);
         assert_eq!(
             (request.depth, request.shallow, reason),

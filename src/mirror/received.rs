@@ -1,4 +1,4 @@
-//! How much of a fetch has been received so far.
+//! Counts the bytes of packs while they are received.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,23 +7,23 @@ use std::task::{Context, Poll};
 
 use tokio::io::AsyncWrite;
 
-/// Bytes of packs received, those that were not received to their end included. Clones share the count.
+/// A counter of received bytes of packs, unfinished packs included. Clones share the counter.
 #[derive(Clone, Debug, Default)]
 pub struct Received(Arc<AtomicU64>);
 
 impl Received {
-    /// Since the count began.
+    /// Bytes received since the counter was created.
     pub fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Counts what is written.
+    /// Wraps a writer so that the bytes written to it are counted.
     pub(super) fn counting<W>(&self, to: W) -> Counting<W> {
         Counting { to, count: self.clone() }
     }
 }
 
-/// See [`Received::counting`].
+/// A writer that counts the bytes written to it.
 pub(super) struct Counting<W> {
     to: W,
     count: Received,

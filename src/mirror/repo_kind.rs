@@ -1,14 +1,15 @@
-//! What the mirror is in git's eyes: a bare repository of our own, or git-sync's `ROOT/.git`, a repository that is not
+//! The two kinds of git repository that a mirror can be: a bare one of our own, or git-sync's `ROOT/.git`, which is not
 //! bare and has linked worktrees.
 //!
-//! The second one is shared: consumers run git in their worktrees, git-sync may have made it, and may have it back. So
-//! what is not ours stays there (hooks, logs, `FETCH_HEAD`, entries of the config, other refs and what they need), and
-//! what is ours is what git-sync has, too: `HEAD` names the branch `git-sync`, `origin` names the remote.
+//! The second kind is shared: consumers run git in their worktrees, git-sync may have created the repository, and may
+//! use it again later. So foreign content is kept (hooks, logs, `FETCH_HEAD`, configuration entries, other refs and the
+//! objects that they need), and ours is the same as git-sync's: `HEAD` names the branch `git-sync`, and `origin` is the
+//! remote.
 //!
-//! Locks and temporary files that a crash left are swept when the mirror is opened, because git would refuse to work
-//! for ever: `*.lock` in the repository's top, in every worktree of a generation, beside our refs; and what git leaves in
-//! `objects/pack`. Whether a living process holds one cannot be known. A consumer that commits in the instant in which
-//! the writer starts may therefore have to do it again.
+//! Lock files and temporary files that a crash left are removed when the mirror is opened, because they would block git
+//! forever: `*.lock` in the top of the repository, in every worktree of a generation and beside our refs, and git's
+//! temporary files in `objects/pack`. It is impossible to tell whether a running process holds one. So a consumer that
+//! commits at the instant at which the writer starts may have to retry.
 
 use std::io::{self, Read as _};
 use std::path::Path;
@@ -18,21 +19,21 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
 use super::error::{Error, Libgit2};
-use super::files::{BROKEN, MARK, ignore_absent, local, names, remove_matching, replace, sync_dir};
+use super::files::{BROKEN, MARK, fsync, ignore_absent, local, names, remove_matching, replace};
 use crate::revision::ObjectId;
 
-/// The branch that git-sync keeps at what is published.
+/// The branch that git-sync keeps at the published revision.
 pub(super) const BRANCH: &str = "refs/heads/git-sync";
 
-/// Directories that are not finished, or no longer wanted.
+/// The prefix of worktree directories that are unfinished or being removed.
 pub(super) const UNFINISHED: &str = "tmp_worktree-";
 
-/// What stays where it is when a broken repository is set aside: the worktrees, the submodules' own mirrors, and what
-/// people put there.
+/// Names that are not moved when a broken repository is set aside: the worktrees, the submodules' own mirrors, and
+/// files that people edit.
 const STAYS: [&str; 8] =
     ["HEAD", "config", "description", "hooks", "info", "modules", "worktrees", "FETCH_HEAD"];
 
-/// What a mirror is in git's eyes.
+/// The kind of a mirror's git repository.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RepoKind {
     /// A bare repository of our own.
@@ -41,12 +42,12 @@ pub(super) enum RepoKind {
     Worktrees,
 }
 
-/// Whether a directory is, or was, a repository's.
+/// Returns true if a directory has at least one of the names that every git repository has.
 pub(super) fn looks_like_git(dir: &Path) -> bool {
     ["HEAD", "objects", "refs", "config"].iter().any(|name| dir.join(name).exists())
 }
 
-/// Makes the repository, or what is missing of it.
+/// Creates git-sync's repository, or what is missing of it.
 pub(super) fn init(dir: &Path, durable: bool) -> Result<(), Error> {
     if !is_whole(dir) {
         for name in ["objects", "refs"] {
@@ -63,19 +64,19 @@ pub(super) fn init(dir: &Path, durable: bool) -> Result<(), Error> {
         }
         let fresh = !config.exists();
         let mut options = git2::RepositoryInitOptions::new();
-        // No template: no hooks, nothing from the host.
+        // No template, so that no hooks are copied from the host.
         options.bare(false).external_template(false).initial_head("git-sync");
         git2::Repository::init_opts(dir, &options).map_err(|source| Error::Git {
             act: format!("make the repository {}", dir.display()),
             source: Libgit2(source),
         })?;
         if fresh {
-            // A consumer's `git commit` must not repack below us; the mirror's growth is bounded by ourselves.
+            // A consumer's `git commit` must not repack concurrently; treeswap bounds the mirror's growth itself.
             configure(dir, "gc.auto", "0")?;
         }
         if durable {
             for name in ["config", "HEAD", "objects", "refs", "."] {
-                sync_dir(&dir.join(name))?; // fsync(2) is the same for a file
+                fsync(&dir.join(name))?;
             }
         }
     }
@@ -93,8 +94,8 @@ fn is_whole(dir: &Path) -> bool {
         && git2::Repository::open_bare(dir).is_ok()
 }
 
-/// Whether a file can be read as a repository's configuration. libgit2 takes zeros for an empty one until it is to write
-/// there, and a version without digits for a reason to make none.
+/// Returns true if a file is a valid git configuration. libgit2 alone does not detect that: it reads a file of zeros as
+/// empty and fails only when writing it, and refuses to initialise a repository whose format version is not a number.
 pub(super) fn is_config(path: &Path) -> bool {
     let mut content = Vec::new();
     let read = open_no_link(path).and_then(|file| file.take(CONFIG_MAX).read_to_end(&mut content));
@@ -106,7 +107,7 @@ pub(super) fn is_config(path: &Path) -> bool {
     version.map_or_else(|error| error.code() == git2::ErrorCode::NotFound, |_| true)
 }
 
-/// Whether `HEAD` names our branch, or something that is there. One that names nothing is what a crash left.
+/// Returns true if `HEAD` names our branch, another existing ref, or a commit id. Otherwise a crash left it.
 fn head_is_known(dir: &Path) -> bool {
     let Ok(text) = fs::read_to_string(dir.join("HEAD")) else { return false };
     match text.trim_end().strip_prefix("ref: ") {
@@ -116,7 +117,8 @@ fn head_is_known(dir: &Path) -> bool {
     }
 }
 
-/// What git-sync published, likeliest first: its branch, `HEAD`, and the worktrees that are called by a commit.
+/// Revisions that git-sync may have published, the likeliest first: its branch, `HEAD`, and the worktrees that are
+/// named by a commit id.
 pub(super) fn published(dir: &Path) -> Result<Vec<ObjectId>, Error> {
     let mut found = Vec::new();
     if let Ok(git) = git2::Repository::open_bare(dir) {
@@ -127,22 +129,25 @@ pub(super) fn published(dir: &Path) -> Result<Vec<ObjectId>, Error> {
     Ok(found)
 }
 
-/// Names the remote as git knows it, for people, and for submodules with relative URLs. No secret is in `url`.
+/// Records the remote's URL as `origin`, for people, and for git to resolve relative URLs of submodules. `url` must not
+/// contain secrets.
 pub(super) fn name_origin(dir: &Path, url: &str) -> Result<(), Error> {
     configure(dir, "remote.origin.url", url)
 }
 
-/// More than a configuration has.
+/// The largest configuration file in bytes that is read.
 const CONFIG_MAX: u64 = 1 << 20;
 
+/// Opens a file for reading, and fails if it is a symbolic link.
 fn open_no_link(path: &Path) -> io::Result<std::fs::File> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let no_link = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
     std::fs::OpenOptions::new().read(true).custom_flags(no_link).open(path)
 }
 
-/// Sets one value in the repository's configuration, if it is another. A power cut leaves the old file or the new one:
-/// libgit2 syncs none, and one that is empty or torn would keep the repository from being opened.
+/// Sets a value in the repository's configuration, unless it is already set. Works on a copy that is fsynced and
+/// renamed, because libgit2 does not fsync the file: after a power cut it might be empty or truncated, and the
+/// repository could not be opened.
 pub(super) fn configure(dir: &Path, key: &str, value: &str) -> Result<(), Error> {
     let path = dir.join("config");
     let temporary = dir.join("config.lock");
@@ -152,12 +157,12 @@ pub(super) fn configure(dir: &Path, key: &str, value: &str) -> Result<(), Error>
     if found.is_ok_and(|found| found == value) {
         return Ok(());
     }
-    // Neither a left-over nor a link that somebody planted is read or written through.
+    // The lock file may be a left-over of a crash or a planted symbolic link: it must not be written to.
     let copy = || -> io::Result<()> {
         ignore_absent(fs::remove_file(&temporary))?;
         let mut to = fs::File::create_new(temporary.as_path())?;
         let from = match open_no_link(&path) {
-            // What was no file was removed when the mirror was opened: it is made anew.
+            // If it was not a regular file, it was removed when the mirror was opened.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             from => from?,
         };
@@ -168,12 +173,12 @@ pub(super) fn configure(dir: &Path, key: &str, value: &str) -> Result<(), Error>
     };
     copy().map_err(local("copy", &path))?;
     git2::Config::open(&temporary).and_then(|mut config| config.set_str(key, value)).map_err(failed)?;
-    sync_dir(&temporary)?; // fsync(2) is the same for a file
+    fsync(&temporary)?;
     fs::rename(&temporary, &path).map_err(local("replace", &path))?;
-    sync_dir(dir)
+    fsync(dir)
 }
 
-/// Removes locks that an interrupted git or git-sync left.
+/// Removes lock files that an interrupted git or git-sync left.
 pub(super) fn sweep(dir: &Path) -> Result<(), Error> {
     remove_matching(&dir.join("refs/heads"), |name| name == "git-sync.lock")?;
     let worktrees = dir.join("worktrees");
@@ -183,7 +188,7 @@ pub(super) fn sweep(dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes directories that were not finished.
+/// Removes worktree directories that are unfinished or were being removed.
 pub(super) fn remove_unfinished(dir: &Path) -> Result<(), Error> {
     for name in names(dir)?.iter().filter(|name| name.starts_with(UNFINISHED)) {
         let path = dir.join(name);
@@ -192,8 +197,8 @@ pub(super) fn remove_unfinished(dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Moves a broken repository's objects, and everything that names some, into `aside`. There is a repository at `dir` at
-/// every moment, and its worktrees stay where they are.
+/// Moves a broken repository's objects, and everything that refers to objects, into `aside`. There is always a
+/// repository at `dir`, and its worktrees stay where they are.
 pub(super) fn set_aside(dir: &Path, aside: &Path) -> Result<(), Error> {
     for name in ["objects/info", "objects/pack", "refs/heads", "refs/tags"] {
         let path = aside.join(name);
@@ -214,8 +219,9 @@ pub(super) fn set_aside(dir: &Path, aside: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Swaps two names, or puts `new` where nothing is. Where the file system cannot swap (`EINVAL`, e.g. on some network
-/// volumes), the name is absent for an instant: three renames stand in for it.
+/// Exchanges two paths atomically, or renames `new` to `old` if `old` does not exist. On file systems without
+/// `RENAME_EXCHANGE` (`EINVAL`, for example on some network volumes) it uses three renames, and `old` is absent for an
+/// instant.
 pub(super) fn exchange(new: &Path, old: &Path) -> io::Result<()> {
     match rustix::fs::renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE) {
         Err(Errno::NOENT) => fs::rename(new, old),

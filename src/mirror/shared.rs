@@ -1,4 +1,5 @@
-//! What the mirror, its handles and their readers have in common within this process.
+//! The state that a mirror shares with its object handles and their readers within this process: where the objects are,
+//! whether one was found damaged, and a lock that keeps packs from being removed while they are read.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,40 +9,40 @@ use super::error::{Error, Libgit2};
 use super::modules::{self, Submodules};
 use super::odb::Store;
 
-/// Shared by one [`super::Mirror`] and everything made from it.
+/// Shared by one [`super::Mirror`] and all handles made from it.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// The repository.
+    /// The repository's directory.
     pub(super) dir: PathBuf,
-    /// What counts is made durable first.
+    /// Writes are made durable.
     pub(super) durable: bool,
-    /// Generations are linked worktrees.
+    /// Generations are linked worktrees (git-sync's layout).
     pub(super) linked: bool,
-    /// It is a partial clone: objects may be absent.
+    /// The mirror is a partial clone: objects may be absent.
     pub(super) partial: bool,
-    /// Set when something that should be there could not be read: the next fetch starts with a new mirror.
+    /// Set when an object that should be present could not be read. The next fetch then recreates the mirror.
     damaged: AtomicBool,
     /// Which submodules' mirrors are read together with this one.
     pub(super) asked: Submodules,
-    /// Its revisions are composed.
+    /// The repository holds composed revisions.
     pub(super) composed: bool,
-    /// The object directories of the mirrors whose trees those here are composed of.
+    /// The object directories of the mirrors whose trees the composed revisions refer to.
     parts: Mutex<Vec<PathBuf>>,
-    /// One for a mirror and those of its submodules, because readers read them together.
-    door: Arc<ReadLock>,
+    /// Shared with the mirrors of submodules or sources, because readers read them together.
+    read_lock: Arc<ReadLock>,
 }
 
-/// Who reads.
+/// Counts readers, and excludes them while packs are removed.
 #[derive(Debug, Default)]
 struct ReadLock {
-    /// Guards handing out leases.
+    /// Held while a lease is handed out, and while packs are removed.
     lock: Mutex<()>,
-    /// Its strong count, less this one, is the number of readers.
+    /// The number of readers is its strong count less one.
     readers: Arc<()>,
 }
 
-/// Held while objects are read. libgit2 opens a pack when it first needs it, which may be long after the handle was
-/// made, so no pack is removed while a reader holds one.
+/// A lease that is held while objects are read. libgit2 opens a pack when it first needs it, which may be long after
+/// the handle was created, so no pack is removed while a lease exists.
 #[derive(Debug)]
 pub(super) struct ReadGuard(#[expect(dead_code, reason = "only its count matters")] Arc<()>);
 
@@ -56,28 +57,27 @@ impl Shared {
             asked,
             composed: false,
             parts: Mutex::default(),
-            door: Arc::default(),
+            read_lock: Arc::default(),
         }
     }
 
-    /// The same, of a partial clone.
+    /// Marks the mirror as a partial clone.
     pub(super) fn partial(self, partial: bool) -> Self {
         Self { partial, ..self }
     }
 
-    /// The same, of composed revisions.
+    /// Marks the repository as one of composed revisions.
     pub(super) fn composed(self) -> Self {
         Self { composed: true, ..self }
     }
 
-    /// For the mirror of a submodule, or of a part.
+    /// The shared state of a submodule's or source's mirror. It has the same read lock.
     pub(super) fn below(&self, dir: PathBuf, asked: Submodules) -> Self {
-        let door = Arc::clone(&self.door);
-        let (durable, linked) = (self.durable, self.linked);
-        Self { door, ..Self::new(dir, asked, durable, linked) }
+        let read_lock = Arc::clone(&self.read_lock);
+        Self { read_lock, ..Self::new(dir, asked, self.durable, self.linked) }
     }
 
-    /// Reads these mirrors' objects, too.
+    /// Sets the mirrors whose objects are read together with this repository's.
     pub(super) fn compose_of(&self, mirrors: &[PathBuf]) {
         *self.parts() = mirrors.iter().map(|dir| dir.join("objects")).collect();
     }
@@ -86,7 +86,7 @@ impl Shared {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens the repository, as the remote has it.
+    /// Opens the repository alone.
     pub(super) fn store(&self) -> Result<Store, Error> {
         Store::open(&self.dir).map_err(|source| Error::Git {
             act: format!("open the mirror {}", self.dir.display()),
@@ -94,7 +94,7 @@ impl Shared {
         })
     }
 
-    /// Opens the repository together with those of its submodules, or of its parts.
+    /// Opens the repository together with the mirrors of its submodules or sources.
     pub(super) fn all(&self) -> Result<Store, Error> {
         let more = match self.asked {
             Submodules::Off => Vec::new(),
@@ -103,7 +103,7 @@ impl Shared {
         self.store()?.with(&more)?.with(&self.parts())
     }
 
-    /// The indexes of the packs that [`Self::all`] reads, as far as they can be listed.
+    /// The index files of the packs that [`Self::all`] reads. Directories that cannot be listed are skipped.
     pub(super) fn pack_indexes(&self) -> Vec<PathBuf> {
         let mut dirs = vec![self.dir.join("objects")];
         dirs.extend_from_slice(&self.parts());
@@ -116,29 +116,29 @@ impl Shared {
         paths.filter(|path| path.extension().is_some_and(|suffix| suffix == "idx")).collect()
     }
 
-    /// Takes part in reading.
+    /// Registers a reader. Waits while packs are being removed.
     pub(super) fn lease(&self) -> ReadGuard {
-        let _door = self.door();
-        ReadGuard(Arc::clone(&self.door.readers))
+        let _lock = self.lock();
+        ReadGuard(Arc::clone(&self.read_lock.readers))
     }
 
-    /// Keeps readers out while the guard lives; `None` when there are readers.
-    pub(super) fn alone(&self) -> Option<MutexGuard<'_, ()>> {
-        let door = self.door();
-        (Arc::strong_count(&self.door.readers) == 1).then_some(door)
+    /// Keeps new readers out while the returned guard exists. `None` if there are readers.
+    pub(super) fn exclusive(&self) -> Option<MutexGuard<'_, ()>> {
+        let lock = self.lock();
+        (Arc::strong_count(&self.read_lock.readers) == 1).then_some(lock)
     }
 
-    fn door(&self) -> MutexGuard<'_, ()> {
-        // Nothing is protected by it that a panic could leave half done.
-        self.door.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        // A poisoned lock is fine: it protects no data that a panic could leave inconsistent.
+        self.read_lock.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers that the mirror is not what it should be.
+    /// Records that an object that should be present could not be read.
     pub(super) fn note_damage(&self) {
         self.damaged.store(true, Ordering::Release);
     }
 
-    /// Whether damage was noted since the last call.
+    /// Returns true if damage was recorded since the last call.
     pub(super) fn take_damage(&self) -> bool {
         self.damaged.swap(false, Ordering::AcqRel)
     }

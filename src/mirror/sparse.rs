@@ -1,9 +1,10 @@
-//! git's sparse patterns, deciding which files of a tree are wanted.
+//! git's sparse-checkout patterns, which select files of a tree.
 //!
-//! The syntax is gitignore's with the meaning turned round: the last pattern that matches decides, `!` drops. A path that
-//! no pattern matches takes the decision of its directory, and the top is dropped (git-sparse-checkout(1), "INTERNALS";
-//! `clear_ce_flags` in git's unpack-trees.c). Files written by cone mode are the same syntax and mean the same.
-//! Directories exist only where something below them is wanted.
+//! The syntax is gitignore's with inverted meaning: the last pattern that matches a path decides; it selects the path,
+//! or with `!` deselects it. A path that no pattern matches inherits the decision of its directory, and the top
+//! directory is not selected (git-sparse-checkout(1), "INTERNALS"; `clear_ce_flags` in git's unpack-trees.c). Files
+//! written in cone mode have the same syntax and meaning. A payload only has directories that contain something
+//! selected.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -14,10 +15,7 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use super::Error;
 
-/// Reads patterns and forgets them.
-///
-/// # Errors
-/// The first bad one.
+/// Checks the syntax of patterns. The error names the first malformed one.
 pub fn check_sparse(patterns: &[String]) -> Result<(), Error> {
     match patterns {
         [] => Ok(()),
@@ -27,10 +25,15 @@ pub fn check_sparse(patterns: &[String]) -> Result<(), Error> {
 
 /// Parsed patterns.
 #[derive(Clone, Debug)]
-pub(super) struct Patterns(Gitignore);
+pub(super) struct Patterns {
+    rules: Gitignore,
+    /// Matches the directories that lead to what an anchored pattern can match. `None` if a pattern can match in any
+    /// directory.
+    ancestors: Option<Gitignore>,
+}
 
 impl Patterns {
-    /// Reads the content of a sparse-checkout file.
+    /// Parses the content of a sparse-checkout file.
     pub(super) fn parse(text: &str) -> Result<Self, Error> {
         let bad = |line: &str, error: &ignore::Error| Error::Sparse {
             line: line.to_owned(),
@@ -40,17 +43,51 @@ impl Patterns {
         for line in text.lines() {
             builder.add_line(None, line).map_err(|error| bad(line, &error))?;
         }
-        builder.build().map(Self).map_err(|error| bad(text, &error))
+        let rules = builder.build().map_err(|error| bad(text, &error))?;
+        Ok(Self { rules, ancestors: ancestors(text) })
     }
 
-    /// Whether `path` is wanted, where its directory's answer is `inherited`.
+    /// Returns true if `path` is selected. `inherited` is the decision for its directory.
     pub(super) fn wants(&self, path: &[u8], is_dir: bool, inherited: bool) -> bool {
-        match self.0.matched(Path::new(OsStr::from_bytes(path)), is_dir) {
+        match self.rules.matched(Path::new(OsStr::from_bytes(path)), is_dir) {
             Match::None => inherited,
             Match::Ignore(_) => true,
             Match::Whitelist(_) => false,
         }
     }
+
+    /// Whether anything below the directory `path` can be wanted, where [`Self::wants`] answered `wanted` for it. `false`
+    /// saves reading its tree, and with `--filter=tree:0` fetching it.
+    pub(super) fn may_want_below(&self, path: &[u8], wanted: bool) -> bool {
+        let leads_to_a_match =
+            |ancestors: &Gitignore| ancestors.matched(Path::new(OsStr::from_bytes(path)), true).is_ignore();
+        wanted || self.ancestors.as_ref().is_none_or(leads_to_a_match)
+    }
+}
+
+/// Patterns for the directories above what the lines can match: of `/a/*/c/` these are `/a/` and `/a/*/`. `None` if that
+/// cannot be said: a line without a slash before its end matches at any depth, as does `**`.
+fn ancestors(text: &str) -> Option<Gitignore> {
+    let mut builder = GitignoreBuilder::new("");
+    for line in text.lines().filter(|line| !line.starts_with(['#', '!']) && !line.trim().is_empty()) {
+        let path = line.strip_prefix('/').unwrap_or(line);
+        let (above, last) = path.trim_end().trim_end_matches('/').rsplit_once('/').unwrap_or(("", path));
+        let is_anchored = line.starts_with('/') || !above.is_empty();
+        if !is_anchored || last.contains("**") {
+            return None;
+        }
+        let mut ancestor = String::new();
+        for component in above.split('/').filter(|_| !above.is_empty()) {
+            let is_cut = component.ends_with('\\') || component.rfind('[') > component.rfind(']');
+            if component.is_empty() || component.contains("**") || is_cut {
+                return None;
+            }
+            ancestor.push('/');
+            ancestor.push_str(component);
+            builder.add_line(None, &format!("{ancestor}/")).ok()?; // a slash within braces
+        }
+    }
+    builder.build().ok()
 }
 
 #[cfg(test)]
@@ -83,7 +120,11 @@ mod tests {
         let wanted = |path: &&&str| {
             let mut inherited = false;
             for (at, _) in path.match_indices('/') {
-                inherited = patterns.wants(&path.as_bytes()[..at], true, inherited);
+                let dir = &path.as_bytes()[..at];
+                inherited = patterns.wants(dir, true, inherited);
+                if !patterns.may_want_below(dir, inherited) {
+                    return false; // a walk does not enter it
+                }
             }
             patterns.wants(path.as_bytes(), false, inherited)
         };
@@ -186,6 +227,35 @@ mod tests {
                 Ok(())
             })
             .unwrap();
+    }
+
+    #[test]
+    fn directories_that_no_pattern_reaches_need_no_tree() {
+        let enters = |patterns: &str, dir: &str| {
+            let patterns = Patterns::parse(patterns).unwrap();
+            patterns.may_want_below(dir.as_bytes(), false)
+        };
+        for (patterns, dir, expected) in [
+            ("/a/b/c/\n", "a", true),
+            ("/a/b/c/\n", "a/b", true),
+            ("/a/b/c/\n", "a/x", false),
+            ("/a/b/c/\n", "b", false),
+            ("a/b/c\n", "b", false),
+            ("/a/*[02]/c\n", "a/10", true),
+            ("/a/*[02]/c\n", "a/11", false),
+            ("/*\n!/*/\n", "a", false),
+            ("/x\n!/a/b/\n", "a", false),
+            ("/x\n!/x/\n/x/a/b\n", "x", true),
+            // Any of these may match at any depth.
+            ("/x\nc\n", "a", true),
+            ("/x\nc/\n", "a", true),
+            ("/x/**/c\n", "a", true),
+            ("/x/**\n", "a", true),
+            ("/a[b/c]d/e\n", "a", true),
+            ("/{a/b,c}/d\n", "a", true),
+        ] {
+            assert_eq!(enters(patterns, dir), expected, "{patterns:?} {dir}");
+        }
     }
 
     #[test]

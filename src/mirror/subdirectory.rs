@@ -10,11 +10,11 @@ use super::tree::lines;
 use crate::payload::{Node, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Revision};
 
-/// A directory below the top of a repository. Its components are names as a commit has them, without `.` and `..`.
+/// A path of a directory below the top of a repository, without empty components, `.` and `..`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Subdirectory(String);
 
-/// What is wrong with a path that is to name a directory of a repository.
+/// The error for a string that is not such a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "write a path below the top of the repository, as in `services/gateway`: no `/` in front, no `.` or `..`"
@@ -24,7 +24,7 @@ pub struct NotBelow;
 impl FromStr for Subdirectory {
     type Err = NotBelow;
 
-    /// A `/` at the end is allowed, as a shell's completion leaves it.
+    /// Accepts a trailing `/`, which shell completion appends.
     fn from_str(text: &str) -> Result<Self, NotBelow> {
         let path = text.strip_suffix('/').unwrap_or(text);
         let is_name = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
@@ -39,10 +39,8 @@ impl fmt::Display for Subdirectory {
 }
 
 impl Subdirectory {
-    /// The id of its tree, below the tree `top` of a revision. Links on the way are not followed.
-    ///
-    /// # Errors
-    /// A revision that has no such directory is refused.
+    /// The directory's tree below `top`, the tree of a revision. Symbolic links are not followed. A revision without
+    /// the directory is refused.
     pub(super) fn tree(
         &self,
         reader: &ObjectReader<'_>,
@@ -53,7 +51,8 @@ impl Subdirectory {
         self.find(reader, revision, top)?.map_err(absent)
     }
 
-    /// The same; or the first tree on the way that the mirror does not hold, which a filter may have left out.
+    /// Like [`Self::tree`], but returns `Ok(Err(id))` for the first tree on the path that is absent from the mirror,
+    /// which `--filter` may have left out.
     pub(super) fn find(
         &self,
         reader: &ObjectReader<'_>,
@@ -83,7 +82,7 @@ impl Subdirectory {
         Ok(Ok(tree))
     }
 
-    /// Each name, with where it ends in the path.
+    /// The path's components, each with the offset of its end in the path.
     fn components(&self) -> impl Iterator<Item = (usize, &str)> {
         let mut end = 0;
         self.0.split('/').map(move |name| {

@@ -1,4 +1,4 @@
-//! Trees to payloads and deltas, over objects made by hand.
+//! Tests of payloads and deltas, on trees that are written by hand.
 
 use std::collections::BTreeMap;
 
@@ -83,7 +83,7 @@ fn a_bomb_of_nested_trees_is_refused_by_counting() {
     let revision = fixture.commit(tree, &[]);
     let (_, rule) = refused(fixture.objects().payload(revision, &everything()));
     assert_eq!(rule, Rule::Entries { limit: 1_000_000 });
-    // The same with nothing in it at all, and against a base, and with patterns that want none of it.
+    // Also with an empty tree, against a base, and with patterns that select nothing.
     let mut empty = fixture.tree(&[]);
     for _ in 0..12 {
         let lines: Vec<_> = (b'a'..=b'j').map(|name| [name]).collect();
@@ -96,8 +96,10 @@ fn a_bomb_of_nested_trees_is_refused_by_counting() {
     for revision in [revision, empty] {
         let delta = fixture.objects().delta(base(&small), revision, &everything());
         assert!(matches!(delta, Err(Error::Refused(_))), "{delta:?}");
-        let none = Selection { sparse: Some("/nothing\n".into()), ..everything() };
+        let none = Selection { sparse: Some("nothing\n".into()), ..everything() };
         assert!(matches!(fixture.objects().payload(revision, &none), Err(Error::Refused(_))));
+        let none = Selection { sparse: Some("/nothing\n".into()), ..everything() };
+        assert!(fixture.objects().payload(revision, &none).unwrap().entries.is_empty(), "no tree is entered");
     }
 }
 
@@ -111,7 +113,7 @@ fn trees_may_nest_deeper_than_a_stack_and_are_refused_by_their_depth() {
     let revision = fixture.commit(tree, &[]);
     let (_, rule) = refused(fixture.objects().payload(revision, &everything()));
     assert_eq!(rule, Rule::Depth { limit: 128 });
-    let sparse = Selection { sparse: Some("/nothing\n".into()), ..everything() };
+    let sparse = Selection { sparse: Some("nothing\n".into()), ..everything() };
     let (_, rule) = refused(fixture.objects().payload(revision, &sparse));
     assert_eq!(rule, Rule::Depth { limit: 128 });
 }
@@ -221,7 +223,7 @@ fn the_cost_of_a_delta_is_what_changed() {
     let mut new = wide.clone();
     new.insert("d7/f3".into(), file("changed"));
     let old = fixture.objects().payload(fixture.commit_of(&wide), &everything()).unwrap();
-    // Trees that did not change are not looked at: they may be gone.
+    // Unchanged trees are not read, so they may be absent.
     let to = fixture.commit_of(&new);
     let same = fixture.tree_of(&model(&[("f0", "x")]));
     assert_ne!(to.0, same);
@@ -231,7 +233,7 @@ fn the_cost_of_a_delta_is_what_changed() {
     assert_eq!((delta.entries, delta.bytes), (old.count(), old.bytes + 6));
 }
 
-/// Paths that collide as file and directory now and then.
+/// Paths some of which collide as file and directory.
 fn arb_path() -> impl Strategy<Value = String> {
     prop::collection::vec(prop::sample::select(vec!["a", "b", "c.txt", "d"]), 1..4)
         .prop_map(|parts| parts.join("/"))
@@ -249,7 +251,7 @@ fn arb_node() -> impl Strategy<Value = Option<(Kind, Vec<u8>)>> {
 
 fn arb_model() -> impl Strategy<Value = Model> {
     prop::collection::btree_map(arb_path(), arb_node(), 0..12).prop_map(|all| {
-        // A path that lies below a leaf goes.
+        // Drop paths below a path that is a file.
         let leaf = |path: &str| all.get(path).is_some_and(Option::is_some);
         let below_leaf = |path: &str| path.match_indices('/').any(|(at, _)| leaf(&path[..at]));
         all.iter().filter(|(path, _)| !below_leaf(path)).map(|(p, n)| (p.clone(), n.clone())).collect()
@@ -264,7 +266,7 @@ fn arb_sparse() -> impl Strategy<Value = Option<String>> {
 }
 
 thread_local! {
-    /// One for all cases: objects are only added.
+    /// Shared by all cases, because objects are only added.
     static FIXTURE: Fixture = Fixture::new();
 }
 
@@ -292,7 +294,8 @@ proptest! {
             FIXTURE.with(|fixture| (fixture.objects(), fixture.commit_of(&old), fixture.commit_of(&new)));
         let enter = |path: &[u8]| all || path != b"a";
         let listed = |revision| objects.list(revision, &enter).unwrap().into_iter().collect::<BTreeMap<_, _>>();
-        let (mut followed, after) = (listed(from), listed(to));
+        let mut followed = listed(from);
+        let after = listed(to);
         for Differing { path, before, now } in objects.differing(from, to, &enter).unwrap().unwrap() {
             let was = match now {
                 Some(now) => followed.insert(path, now),
@@ -307,7 +310,8 @@ proptest! {
 #[test]
 fn what_differs_is_not_told_where_a_path_leads_to_two_things() {
     let fixture = Fixture::new();
-    let (blob, other) = (fixture.blob(b"1"), fixture.blob(b"2"));
+    let blob = fixture.blob(b"1");
+    let other = fixture.blob(b"2");
     let below = fixture.tree(&[("100644", b"x", blob)]);
     let once = fixture.commit(fixture.tree(&[("100644", b"a", blob)]), &[]);
     let twice = fixture.commit(fixture.tree(&[("100644", b"a", other), ("40000", b"a", below)]), &[]);
@@ -330,7 +334,7 @@ fn what_differs_is_not_told_where_a_path_leads_to_two_things() {
 fn what_differs_is_not_told_of_trees_that_name_each_other_again_and_again_or_of_too_many_paths() {
     let fixture = Fixture::new();
     let names: Vec<String> = (0..10).map(|name| name.to_string()).collect();
-    // Ten thousand million directories, all of which differ, and not one file.
+    // Ten thousand million directories, all of which differ, without a single file.
     let chain = |mut tree| {
         for _ in 0..10 {
             let lines: Vec<_> = names.iter().map(|name| ("40000", name.as_bytes(), tree)).collect();
@@ -432,7 +436,8 @@ fn a_closure_is_checked_down_to_the_last_blob() {
 fn what_a_partial_clone_lacks_is_not_looked_for_in_packs_that_came_since() {
     use super::closure::tree_closure;
     let fixture = Fixture::new();
-    let (file, dir) = (fixture.tree(&[]), fixture.blob(b"no tree"));
+    let file = fixture.tree(&[]);
+    let dir = fixture.blob(b"no tree");
     let tree = fixture.tree(&[("40000", b"dir", dir), ("100644", b"file", file)]);
     let check = |reader: &super::odb::ObjectReader<'_>| tree_closure(reader, tree, None, true);
     let store = fixture.shared.store().unwrap();

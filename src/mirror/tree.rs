@@ -1,4 +1,7 @@
-//! git's trees: their raw form, and a bound on how much a walk may cost.
+//! Parses raw git trees, and bounds the cost of walking them.
+//!
+//! A commit's author chooses every byte of a tree, so entries are parsed without judging modes or names, and every walk
+//! runs under a [`Budget`].
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -11,46 +14,48 @@ use super::odb::{Object, ObjectReader, TREE_MAX};
 use crate::payload::{Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Revision};
 
-/// The part of a mode that says what an entry is (inode(7)).
+/// The bits of a mode that hold an entry's type (inode(7)).
 pub(super) const FORMAT: u32 = 0o170_000;
-/// A sub-tree.
+/// The type of a sub-tree.
 pub(super) const DIRECTORY: u32 = 0o040_000;
-/// A file.
+/// The type of a file.
 pub(super) const REGULAR: u32 = 0o100_000;
-/// A symbolic link.
+/// The type of a symbolic link.
 pub(super) const LINK: u32 = 0o120_000;
-/// A submodule: the id is a commit of another repository.
+/// The type of a submodule: the id is a commit of another repository.
 pub(super) const SUBMODULE: u32 = 0o160_000;
 
-/// One line of a tree, as it was written.
+/// One entry of a tree, as it was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Line<'a> {
-    /// The raw mode.
+    /// The raw mode, which may be one that git never writes.
     pub(super) mode: u32,
-    /// Any bytes but NUL.
+    /// The name: any bytes but NUL.
     pub(super) name: &'a [u8],
-    /// What it names.
+    /// The object of the entry.
     pub(super) id: ObjectId,
 }
 
 impl Line<'_> {
-    /// Whether it is a sub-tree.
+    /// Returns true if the entry is a sub-tree.
     pub(super) fn is_dir(&self) -> bool {
         self.mode & FORMAT == DIRECTORY
     }
 
-    /// Whether patterns take it for a directory: git takes submodules for one, too (`ce_to_dtype`).
+    /// Returns true if sparse patterns treat the entry as a directory. git treats submodules as directories, too
+    /// (`ce_to_dtype`).
     pub(super) fn matches_as_dir(&self) -> bool {
         matches!(self.mode & FORMAT, DIRECTORY | SUBMODULE)
     }
 }
 
-/// A tree's bytes end or go wrong inside an entry.
+/// The bytes of a tree end or are malformed within an entry.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("its entry {index}{} is malformed", name.as_ref().map(|name| format!(" (`{name}`)")).unwrap_or_default())]
 pub(super) struct Malformed {
+    /// The entry's number, counted from 0.
     index: usize,
-    /// Its name, escaped, where it has one.
+    /// The entry's name, escaped, if it can be parsed.
     name: Option<String>,
 }
 
@@ -58,16 +63,16 @@ impl Malformed {
     fn at(index: usize, raw: &[u8]) -> Self {
         let name = raw.iter().take(32).position(|byte| *byte == b' ').and_then(|space| {
             let rest = &raw[space + 1..];
-            rest.iter().take(NAME).position(|byte| *byte == 0).map(|nul| escaped(&rest[..nul]))
+            rest.iter().take(SHOWN_NAME_MAX).position(|byte| *byte == 0).map(|nul| escaped(&rest[..nul]))
         });
         Self { index, name }
     }
 }
 
-/// The most bytes of a name that are shown.
-const NAME: usize = 256;
+/// A malformed entry's name is shown in the error up to this many bytes.
+const SHOWN_NAME_MAX: usize = 256;
 
-/// Reads a tree's lines: octal mode, space, name, NUL, 20 bytes of id. Nothing about the content is judged here.
+/// Parses the entries of a tree: octal mode, space, name, NUL, 20 bytes of id. Modes and names are not checked.
 pub(super) fn entries(mut raw: &[u8]) -> impl Iterator<Item = Result<Line<'_>, Malformed>> {
     let mut index = 0;
     std::iter::from_fn(move || {
@@ -81,6 +86,7 @@ pub(super) fn entries(mut raw: &[u8]) -> impl Iterator<Item = Result<Line<'_>, M
     })
 }
 
+/// Parses the first entry; also returns the rest. `None` if it is malformed.
 fn split(raw: &[u8]) -> Option<(Line<'_>, &[u8])> {
     let space = raw.iter().take(12).position(|byte| *byte == b' ')?;
     let mode = std::str::from_utf8(&raw[..space]).ok()?;
@@ -93,8 +99,18 @@ fn split(raw: &[u8]) -> Option<(Line<'_>, &[u8])> {
     Some((Line { mode, name, id: ObjectId(*id) }, rest))
 }
 
-/// All lines of a tree, which were seen to be well-formed. They are read from the tree's own bytes again and again: a
-/// tree may have a million.
+/// Appends a name to the path of a walk. Returns the path's previous length, to which the walk truncates it afterwards.
+pub(super) fn push_name(path: &mut Vec<u8>, name: &[u8]) -> usize {
+    let end = path.len();
+    if end > 0 {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
+    end
+}
+
+/// Checks that all entries of a tree are well-formed and returns an iterator over them. It parses the raw bytes each
+/// time instead of keeping parsed entries, because a tree may have a million of them.
 pub(super) fn lines<'a>(id: &ObjectId, raw: &'a [u8]) -> Result<Lines<'a>, Lack> {
     let count = entries(raw).try_fold(0, |count, line| line.map(|_| count + 1));
     let left =
@@ -102,7 +118,7 @@ pub(super) fn lines<'a>(id: &ObjectId, raw: &'a [u8]) -> Result<Lines<'a>, Lack>
     Ok(Lines { rest: raw, left })
 }
 
-/// The lines of a tree.
+/// An iterator over the entries of a well-formed tree.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lines<'a> {
     rest: &'a [u8],
@@ -126,7 +142,7 @@ impl<'a> Iterator for Lines<'a> {
 
 impl ExactSizeIterator for Lines<'_> {}
 
-/// A tree's lines, sorted by some order of their names. Four bytes a line: its place in the tree's own bytes.
+/// The entries of a tree, sorted. Holds only four bytes per entry: its offset in the tree's raw bytes.
 #[derive(Debug, Default)]
 pub(super) struct Sorted<'a> {
     raw: &'a [u8],
@@ -134,7 +150,7 @@ pub(super) struct Sorted<'a> {
 }
 
 impl<'a> Sorted<'a> {
-    /// A tree is usually sorted already, or nearly.
+    /// Sorts by `order`. A tree is usually sorted already, or nearly so.
     pub(super) fn by(lines: Lines<'a>, order: impl Fn(&Line<'a>, &Line<'a>) -> Ordering) -> Self {
         let raw = lines.rest;
         let mut starts = Vec::with_capacity(lines.len());
@@ -142,20 +158,20 @@ impl<'a> Sorted<'a> {
         loop {
             let start = raw.len() - left.rest.len();
             match left.next() {
-                Some(_) => starts.push(start as u32), // no tree is read that is larger
+                Some(_) => starts.push(start as u32), // fits: TREE_MAX is below 4 GiB
                 None => break,
             }
         }
         let mut sorted = Self { raw, starts: Vec::new() };
         starts.sort_by(|one, other| match (sorted.at(*one), sorted.at(*other)) {
             (Some(one), Some(other)) => order(&one, &other),
-            (one, other) => one.is_some().cmp(&other.is_some()), // each was read a moment ago
+            (one, other) => one.is_some().cmp(&other.is_some()), // unreachable: each was parsed above
         });
         sorted.starts = starts;
         sorted
     }
 
-    /// By plain name; git sorts directories as if theirs ended with a slash.
+    /// Sorts by plain name. (git sorts directories as if their names ended with a slash.)
     pub(super) fn by_name(lines: Lines<'a>) -> Self {
         Self::by(lines, |one, other| one.name.cmp(other.name))
     }
@@ -164,42 +180,48 @@ impl<'a> Sorted<'a> {
         split(&self.raw[start as usize..]).map(|(line, _)| line)
     }
 
-    /// The lines in that order.
+    /// The entries in sorted order.
     pub(super) fn iter(&self) -> impl Iterator<Item = Line<'a>> {
         self.starts.iter().filter_map(|start| self.at(*start))
     }
 }
 
-/// After so many sub-trees that were walked before, the whole tree is counted.
+/// After the walk has entered this many sub-trees that it had entered before, the entries of the whole tree are
+/// counted.
 const REPEATS: u32 = 1_000;
 
-/// So many sub-trees are remembered: a tree that repeats itself has few.
+/// The number of sub-trees that are remembered. A tree that is large because it repeats sub-trees has few distinct
+/// ones.
 const SEEN_MAX: usize = 1 << 16;
 
-/// A tree of more sub-trees than this was sent for the most part, and is not counted.
+/// A tree with more distinct sub-trees than this is not counted: most of its size was really sent.
 const COUNTED_MAX: usize = 1 << 18;
 
-/// Bounds a walk. A tree can only be larger than what was sent for it by naming the same sub-trees again and again:
-/// ten trees of ten entries, each naming the next, spell ten thousand million files. So repeated sub-trees are
-/// counted, and when there are many, the size of the whole is computed, each tree once, before the walk goes on.
+/// Bounds the cost of a walk. A tree can only be much larger than the bytes sent for it by naming the same sub-trees
+/// repeatedly: ten trees of ten entries, each naming the next, spell ten thousand million files. So the walk counts
+/// repeated sub-trees; when there are many, the number of entries of the whole tree is computed, reading each tree
+/// once, before the walk continues.
 #[derive(Debug)]
 pub(super) struct Budget {
     revision: Revision,
     top: ObjectId,
-    /// Entries that a payload may have.
+    /// The most entries that a payload may have; reported in the error.
     limit: u64,
-    /// Lines that the walk may still look at.
+    /// Entries that the walk may still look at.
     lines: u64,
+    /// Sub-trees that the walk has entered, up to [`SEEN_MAX`].
     seen: HashSet<ObjectId>,
+    /// How often a sub-tree was entered again.
     repeats: u32,
-    /// Bytes of the trees that the walk is in.
+    /// Bytes of the trees on the path that the walk is in.
     held: usize,
-    /// The walk may be given up between two sub-trees.
+    /// Checked at each sub-tree.
     cancel: CancellationToken,
 }
 
 impl Budget {
-    /// A budget for a walk of `revision`, whose tree is `top`. A `selective` walk may drop most of what it looks at.
+    /// A budget for walking `top`, the tree of `revision`. A `selective` walk may drop most of the entries that it
+    /// looks at, so it may look at 8 instead of 2 times `limit` entries.
     pub(super) fn new(
         revision: Revision,
         top: ObjectId,
@@ -220,7 +242,8 @@ impl Budget {
         }
     }
 
-    /// Called with every sub-tree that the walk enters.
+    /// To be called with every tree that the walk enters, and its number of entries. Fails when the budget is used up
+    /// or the walk is cancelled.
     pub(super) fn enter(
         &mut self,
         reader: &ObjectReader<'_>,
@@ -243,7 +266,8 @@ impl Budget {
         Ok(())
     }
 
-    /// Reads a tree that is held while those in it are walked; also returns what to [`Budget::release`].
+    /// Reads a tree that stays in memory while its sub-trees are walked. Also returns its size, which the caller passes
+    /// to [`Budget::release`].
     pub(super) fn hold<'r>(
         &mut self,
         reader: &'r ObjectReader<'_>,
@@ -262,7 +286,7 @@ impl Budget {
         Ok((object, size))
     }
 
-    /// Called when such a tree was left.
+    /// To be called when the walk leaves a tree that [`Budget::hold`] returned.
     pub(super) fn release(&mut self, bytes: usize) {
         self.held -= bytes;
     }
@@ -277,7 +301,8 @@ impl Budget {
     }
 }
 
-/// Entries below a tree, directories included, each tree read once. Stops at `u64::MAX`. `None`: it has too many trees.
+/// Counts the entries below a tree, directories included, reading each tree once. Saturates at `u64::MAX`. `None` means
+/// that there are too many distinct trees to count.
 pub(super) fn count(reader: &ObjectReader<'_>, top: &ObjectId) -> Result<Option<u64>, Lack> {
     let mut known: HashMap<ObjectId, u64> = HashMap::new();
     let mut stack = vec![*top];

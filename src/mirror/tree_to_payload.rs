@@ -1,4 +1,4 @@
-//! A revision's trees to a checked [`Payload`].
+//! Reads a revision's trees into a checked [`Payload`].
 
 use tokio_util::sync::CancellationToken;
 
@@ -6,15 +6,17 @@ use super::lack::Lack;
 use super::modules::Modules;
 use super::odb::{ObjectReader, Peeled};
 use super::sparse::Patterns;
-use super::tree::{Budget, Line, lines};
+use super::tree::{Budget, Line, lines, push_name};
 use super::{Error, Selection};
 use crate::payload::{Builder, DirIndex, Kind, Node, Parts, Payload, Rule};
 use crate::revision::{ObjectId, Revision};
 
-/// Links longer than this are refused by their size alone: the kernel takes no longer target (PATH_MAX less the NUL).
+/// The longest symbolic link target in bytes that the kernel accepts (PATH_MAX less the NUL). A longer one is refused
+/// by its size, without reading it.
 pub(super) const LINK_MAX: u64 = 4_095;
 
-/// A directory on the way down. With sparse patterns the builder only gets it once something in it is wanted.
+/// A directory on the path of the walk. With sparse patterns it is added to the builder once something in it is
+/// selected.
 struct Level {
     name: Vec<u8>,
     index: Option<DirIndex>,
@@ -32,7 +34,7 @@ struct Walk<'a> {
     revision: Revision,
 }
 
-/// Walks all trees of a revision once.
+/// Walks the trees of a revision and builds its payload.
 pub(super) fn payload(
     reader: &ObjectReader<'_>,
     at: Peeled,
@@ -64,19 +66,17 @@ impl Walk<'_> {
         let lines = lines(&id, object.data()).map_err(|lack| self.damaged(lack))?;
         self.budget.enter(reader, &id, &self.path, lines.len())?;
         for line in lines {
-            let end = self.path.len();
-            if end > 0 {
-                self.path.push(b'/');
-            }
-            self.path.extend_from_slice(line.name);
-            let line = self.modules.seen(&self.path, line);
+            let end = push_name(&mut self.path, line.name);
+            let line = self.modules.checked_out(&self.path, line);
             let wanted = self
                 .patterns
                 .is_none_or(|patterns| patterns.wants(&self.path, line.matches_as_dir(), inherited));
-            if line.is_dir() && self.modules.begins(&self.path) {
+            if line.is_dir() && self.modules.has_root(&self.path) {
                 self.module(&line, wanted)?;
             } else if line.is_dir() {
-                self.enter(&line, wanted)?;
+                if self.patterns.is_none_or(|patterns| patterns.may_want_below(&self.path, wanted)) {
+                    self.enter(&line, wanted)?;
+                }
             } else if wanted {
                 self.leaf(&line)?;
             }
@@ -91,7 +91,7 @@ impl Walk<'_> {
         if self.patterns.is_none() {
             self.here()?;
         } else if self.levels.len() > self.max_depth as usize {
-            // The builder only sees directories with something wanted in them; the recursion needs an end in others.
+            // The builder checks the depth of selected directories only; the recursion must end in others, too.
             let rule = Rule::Depth { limit: self.max_depth };
             return Err(self.builder.refuse(DirIndex::TOP, &self.path, rule).into());
         }
@@ -100,7 +100,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A submodule is wanted as a whole or not at all, whatever its files are called.
+    /// Walks a submodule. Patterns select it as a whole or not at all; they are not matched against the files in it.
     fn module(&mut self, line: &Line<'_>, wanted: bool) -> Result<(), Error> {
         if !wanted {
             return Ok(());
@@ -111,7 +111,7 @@ impl Walk<'_> {
         entered
     }
 
-    /// The builder's index of the directory that the walk is in.
+    /// The builder's index of the directory that the walk is in, which is added to the builder if necessary.
     fn here(&mut self) -> Result<DirIndex, Error> {
         let mut at = DirIndex::TOP;
         for level in &mut self.levels {
@@ -126,14 +126,13 @@ impl Walk<'_> {
     fn leaf(&mut self, line: &Line<'_>) -> Result<(), Error> {
         let dir = self.here()?;
         match self.builder.node(dir, line.name, line.mode)? {
-            Node::Dir => {} // `enter` took it
-            Node::Entry(Kind::Submodule) => match self.modules.why_absent(&self.path) {
+            Node::Dir => {} // handled by `enter`
+            Node::Entry(Kind::Submodule) => match self.modules.undeclared(&self.path) {
                 Some(rule) => return Err(self.builder.refuse(dir, line.name, rule).into()),
                 None => self.builder.submodule(dir, line.name, line.id)?,
             },
             Node::Entry(Kind::Symlink) => {
-                let target = self.target(line)?;
-                match target {
+                match target(self.reader, &line.id).map_err(|lack| self.damaged(lack))? {
                     Ok(target) => self.builder.symlink(dir, line.name, line.id, &target)?,
                     Err(rule) => return Err(self.builder.refuse(dir, line.name, rule).into()),
                 }
@@ -146,16 +145,12 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn target(&self, line: &Line<'_>) -> Result<Result<Vec<u8>, Rule>, Error> {
-        target(self.reader, &line.id).map_err(|lack| self.damaged(lack))
-    }
-
     fn damaged(&self, lack: Lack) -> Error {
         Error::damaged(self.revision, lack)
     }
 }
 
-/// A symbolic link's target, unless it is too long to be one.
+/// Reads a symbolic link's target. The inner error is the rule that refuses a target that is too long.
 pub(super) fn target(reader: &ObjectReader<'_>, id: &ObjectId) -> Result<Result<Vec<u8>, Rule>, Lack> {
     let bytes = reader.blob_size(id)?;
     if bytes > LINK_MAX {

@@ -1,38 +1,40 @@
-//! Several mirrors take packs in, one large one and one small one at a time: each child that indexes may take
-//! `--index-memory`.
+//! Limits how many mirrors index packs at the same time: one large pack and one small pack, because each indexing child
+//! process may use `--index-memory`.
 //!
-//! A remote is slow for as long as it likes, so the beginning of a pack comes without a turn; where that is all of it, as
-//! with a usual commit, the turn is over in milliseconds. The first pack of a repository is likely to be large, and has its
-//! turn before it is asked for: a server would have to wait in the middle of it. A remote that hangs there delays the
-//! other first packs until its own deadline.
+//! A remote may be arbitrarily slow, so the beginning of a pack is received without a turn. If that is the whole pack,
+//! as with a usual commit, its turn lasts milliseconds. The first pack of a repository is likely to be large, so its
+//! turn is taken before the request is sent: otherwise the server would have to wait in the middle of the pack. A
+//! remote that hangs during its turn delays other first packs until its own deadline.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// The turns of mirrors that are used side by side.
+/// The semaphores for a set of mirrors.
 #[derive(Debug)]
 pub(super) struct Turns {
     small: Semaphore,
     large: Semaphore,
 }
 
-/// The turn lasts until this is dropped.
+/// A permit to index a pack, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Turn<'a>(#[expect(dead_code, reason = "it is given back")] Option<SemaphorePermit<'a>>);
+pub(super) struct Turn<'a>(
+    #[expect(dead_code, reason = "released when dropped")] Option<SemaphorePermit<'a>>,
+);
 
 impl Turns {
-    /// So many bytes of a pack come without a turn, and stay in memory until there is one.
-    pub(super) const FREE: usize = 256 << 10;
+    /// Bytes of a pack that are received before its turn, and kept in memory until then.
+    pub(super) const BUFFERED: usize = 256 << 10;
 
     pub(super) fn new() -> Self {
         Self { small: Semaphore::new(1), large: Semaphore::new(1) }
     }
 
-    /// For a pack that is here.
+    /// Waits for the turn of a pack that was received completely.
     pub(super) async fn small(&self) -> Turn<'_> {
-        Turn(self.small.acquire().await.ok()) // it is never closed
+        Turn(self.small.acquire().await.ok()) // an error means that the semaphore was closed, which never happens
     }
 
-    /// For one that is still to come.
+    /// Waits for the turn of a pack of which more is to be received.
     pub(super) async fn large(&self) -> Turn<'_> {
         Turn(self.large.acquire().await.ok())
     }

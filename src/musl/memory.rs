@@ -1,22 +1,22 @@
-//! `memcpy`, `memmove`, `memcmp` for x86-64, as C has them. musl's copy with `rep movsq`, whose start takes longer than
-//! most copies, and compare byte by byte; both are called for each name, path and id that is handled.
+//! C's `memcpy`, `memmove` and `memcmp` for x86-64. musl copies with `rep movsq`, whose start-up takes longer than most
+//! copies, and compares byte by byte; both functions are called for every name, path and object id.
 //!
-//! Up to 128 bytes are loaded whole before any is stored, in pieces that overlap in the middle, so that one way serves
-//! every length of a range and ranges that overlap. SSE2 is in every x86-64 processor.
+//! Up to 128 bytes are loaded completely before any is stored, in pieces that overlap in the middle: the same code
+//! serves every length of a size class, and source and destination that overlap. Every x86-64 processor has SSE2.
 #![expect(unsafe_code, reason = "functions of C, which take pointers")]
 
 use core::arch::asm;
 use core::arch::x86_64::{__m128i, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_storeu_si128};
 use core::cmp::Ordering;
 
-/// The bytes of a vector.
+/// Size of an SSE2 vector in bytes.
 const VECTOR: usize = 16;
 
-/// What a turn of a loop copies.
-const TURN: usize = 64;
+/// Bytes copied by one iteration of a copy loop.
+const BLOCK: usize = 64;
 
-/// Up to so many bytes are copied without a loop.
-const STRAIGHT: usize = 128;
+/// Copies of up to this many bytes use no loop.
+const SHORT: usize = 128;
 
 /// Copies between ranges that do not overlap.
 ///
@@ -26,7 +26,7 @@ const STRAIGHT: usize = 128;
 #[cfg_attr(not(test), unsafe(export_name = "memcpy"))]
 pub(super) unsafe extern "C" fn copy(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
     // SAFETY: as promised by the caller.
-    unsafe { if bytes <= STRAIGHT { straight(to, from, bytes) } else { forwards(to, from, bytes) } }
+    unsafe { if bytes <= SHORT { copy_short(to, from, bytes) } else { copy_forwards(to, from, bytes) } }
     to
 }
 
@@ -39,25 +39,25 @@ pub(super) unsafe extern "C" fn copy(to: *mut u8, from: *const u8, bytes: usize)
 pub(super) unsafe extern "C" fn copy_overlapping(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
     // SAFETY: as promised by the caller.
     unsafe {
-        if bytes <= STRAIGHT {
-            straight(to, from, bytes);
+        if bytes <= SHORT {
+            copy_short(to, from, bytes);
         } else if (to as usize).wrapping_sub(from as usize) >= bytes {
-            forwards(to, from, bytes); // it begins before the other, or behind its end
+            copy_forwards(to, from, bytes); // the destination begins before the source, or at or after its end
         } else {
-            backwards(to, from, bytes);
+            copy_backwards(to, from, bytes);
         }
     }
     to
 }
 
-/// Compares as unsigned bytes: less than 0, 0 or more than 0.
+/// Compares two ranges as unsigned bytes. Returns a number less than, equal to or greater than 0.
 ///
 /// # Safety
 ///
-/// Both are valid for reads of `bytes`.
+/// Both pointers are valid for reads of `bytes`.
 #[cfg_attr(not(test), unsafe(export_name = "memcmp"))]
 pub(super) unsafe extern "C" fn compare(left: *const u8, right: *const u8, bytes: usize) -> i32 {
-    // SAFETY: each piece that is read is within `bytes` of both.
+    // SAFETY: each read is within `bytes` of both ranges.
     let order = unsafe {
         match bytes {
             0 => Ordering::Equal,
@@ -85,14 +85,16 @@ pub(super) unsafe extern "C" fn compare(left: *const u8, right: *const u8, bytes
     order as i32
 }
 
+/// Compares 16 bytes at a time; the last vector may overlap the one before it.
+///
 /// # Safety
 ///
-/// As [`compare`]'s, with at least the bytes of a vector.
+/// As [`compare`]'s; `bytes` is at least [`VECTOR`].
 unsafe fn compare_vectors(left: *const u8, right: *const u8, bytes: usize) -> Ordering {
     let last = bytes - VECTOR;
     let mut at = 0;
     loop {
-        // SAFETY: `at` is at most `last`, from where a vector is left; the byte that differs is in it.
+        // SAFETY: `at` is at most `last`, so a whole vector can be read; the first byte that differs is inside it.
         unsafe {
             let equal = _mm_cmpeq_epi8(load(left.add(at)), load(right.add(at)));
             let differs = !_mm_movemask_epi8(equal) & 0xffff;
@@ -108,32 +110,36 @@ unsafe fn compare_vectors(left: *const u8, right: *const u8, bytes: usize) -> Or
     }
 }
 
+/// Loads a vector from an unaligned address.
+///
 /// # Safety
 ///
-/// A vector can be read there.
+/// `from` is valid for reads of [`VECTOR`] bytes.
 #[inline(always)]
 unsafe fn load(from: *const u8) -> __m128i {
     // SAFETY: as promised by the caller.
     unsafe { _mm_loadu_si128(from.cast()) }
 }
 
+/// Stores a vector to an unaligned address.
+///
 /// # Safety
 ///
-/// A vector can be written there.
+/// `to` is valid for writes of [`VECTOR`] bytes.
 #[inline(always)]
 unsafe fn store(to: *mut u8, vector: __m128i) {
     // SAFETY: as promised by the caller.
     unsafe { _mm_storeu_si128(to.cast(), vector) }
 }
 
-/// Copies at most [`STRAIGHT`] bytes; everything is loaded before anything is stored.
+/// Copies at most [`SHORT`] bytes; everything is loaded before anything is stored.
 ///
 /// # Safety
 ///
 /// As [`copy`]'s; the ranges may overlap.
 #[inline(always)]
-unsafe fn straight(to: *mut u8, from: *const u8, bytes: usize) {
-    /// The first and the last number of this type, which overlap where it is less than two.
+unsafe fn copy_short(to: *mut u8, from: *const u8, bytes: usize) {
+    /// Copies the first and the last integer of this type; they overlap if `bytes` is less than twice its size.
     macro_rules! ends {
         ($number:ty) => {{
             let last = bytes - size_of::<$number>();
@@ -143,7 +149,7 @@ unsafe fn straight(to: *mut u8, from: *const u8, bytes: usize) {
             to.add(last).cast::<$number>().write_unaligned(last_one);
         }};
     }
-    // SAFETY: each arm stays within its range of lengths.
+    // SAFETY: each arm accesses at most the smallest length of its range from either end.
     unsafe {
         match bytes {
             0 => {}
@@ -152,7 +158,8 @@ unsafe fn straight(to: *mut u8, from: *const u8, bytes: usize) {
             4..8 => ends!(u32),
             8..VECTOR => ends!(u64),
             VECTOR..=32 => {
-                let (first, last) = (load(from), load(from.add(bytes - VECTOR)));
+                let first = load(from);
+                let last = load(from.add(bytes - VECTOR));
                 store(to, first);
                 store(to.add(bytes - VECTOR), last);
             }
@@ -166,75 +173,77 @@ unsafe fn straight(to: *mut u8, from: *const u8, bytes: usize) {
                 store(to.add(rest + VECTOR), last.1);
             }
             _ => {
-                let (first, last) = (turn(from), turn(from.add(bytes - TURN)));
-                store_turn(to, first);
-                store_turn(to.add(bytes - TURN), last);
+                let first = load_block(from);
+                let last = load_block(from.add(bytes - BLOCK));
+                store_block(to, first);
+                store_block(to.add(bytes - BLOCK), last);
             }
         }
     }
 }
 
-/// Copies from the first byte on.
+/// Copies in ascending order.
 ///
 /// # Safety
 ///
-/// As [`copy`]'s, with more bytes than a turn; where the ranges overlap, `to` is the lower.
-unsafe fn forwards(to: *mut u8, from: *const u8, bytes: usize) {
-    // SAFETY: turns are begun where a whole one is left. What is behind them is less than one, and was loaded before they
+/// As [`copy`]'s; `bytes` is greater than [`BLOCK`], and if the ranges overlap, `to` is the lower address.
+unsafe fn copy_forwards(to: *mut u8, from: *const u8, bytes: usize) {
+    // SAFETY: an iteration begins only where a whole block is left. The last block was loaded before the iterations
     // could have overwritten it.
     unsafe {
-        let rest = bytes - TURN;
-        let last = turn(from.add(rest));
+        let rest = bytes - BLOCK;
+        let last = load_block(from.add(rest));
         let mut at = 0;
         while at < rest {
-            let vectors = turn(from.add(at));
-            // Or the compiler would make of the loop what it knows by name: a call of memmove.
+            let vectors = load_block(from.add(at));
+            // Keeps the compiler from recognising the loop and replacing it by a call of memmove, which is this
+            // function.
             asm!("", options(nostack, preserves_flags));
-            store_turn(to.add(at), vectors);
-            at += TURN;
+            store_block(to.add(at), vectors);
+            at += BLOCK;
         }
-        store_turn(to.add(rest), last);
+        store_block(to.add(rest), last);
     }
 }
 
-/// Copies from the last byte on.
+/// Copies in descending order.
 ///
 /// # Safety
 ///
-/// As [`copy`]'s, with more bytes than a turn.
-unsafe fn backwards(to: *mut u8, from: *const u8, bytes: usize) {
-    // SAFETY: as in `forwards`, the other way round.
+/// As [`copy`]'s; `bytes` is greater than [`BLOCK`], and if the ranges overlap, `to` is the higher address.
+unsafe fn copy_backwards(to: *mut u8, from: *const u8, bytes: usize) {
+    // SAFETY: as in `copy_forwards`, in descending order.
     unsafe {
-        let first = turn(from);
+        let first = load_block(from);
         let mut left = bytes;
-        while left > TURN {
-            left -= TURN;
-            let vectors = turn(from.add(left));
+        while left > BLOCK {
+            left -= BLOCK;
+            let vectors = load_block(from.add(left));
             asm!("", options(nostack, preserves_flags)); // as above
-            store_turn(to.add(left), vectors);
+            store_block(to.add(left), vectors);
         }
-        store_turn(to, first);
+        store_block(to, first);
     }
 }
 
-/// Loads what a turn of a loop copies.
+/// Loads a block of [`BLOCK`] bytes.
 ///
 /// # Safety
 ///
-/// So much can be read there.
+/// `from` is valid for reads of [`BLOCK`] bytes.
 #[inline(always)]
-unsafe fn turn(from: *const u8) -> [__m128i; TURN / VECTOR] {
+unsafe fn load_block(from: *const u8) -> [__m128i; BLOCK / VECTOR] {
     // SAFETY: as promised by the caller.
     unsafe { [load(from), load(from.add(16)), load(from.add(32)), load(from.add(48))] }
 }
 
-/// Stores it.
+/// Stores a block of [`BLOCK`] bytes.
 ///
 /// # Safety
 ///
-/// So much can be written there.
+/// `to` is valid for writes of [`BLOCK`] bytes.
 #[inline(always)]
-unsafe fn store_turn(to: *mut u8, vectors: [__m128i; TURN / VECTOR]) {
+unsafe fn store_block(to: *mut u8, vectors: [__m128i; BLOCK / VECTOR]) {
     // SAFETY: as promised by the caller.
     unsafe {
         store(to, vectors[0]);
@@ -248,7 +257,7 @@ unsafe fn store_turn(to: *mut u8, vectors: [__m128i; TURN / VECTOR]) {
 mod tests {
     use super::*;
 
-    /// More than enough for each way to copy, and for several turns with every rest.
+    /// Covers every size class, and several iterations of the loops with every remainder.
     const MOST: usize = 300;
 
     fn bytes(count: usize) -> Vec<u8> {
@@ -271,7 +280,7 @@ mod tests {
         }
     }
 
-    /// Memory with a page before it and one behind it that end the process which reads or writes there.
+    /// A page of memory between two inaccessible pages: an access outside of it ends the process.
     struct Guarded {
         pages: *mut u8,
     }
@@ -342,14 +351,14 @@ mod tests {
 
     #[test]
     fn compares_as_the_standard_library_does() {
-        // SAFETY: as many as both have.
+        // SAFETY: both slices have `left.len()` bytes.
         let order = |left: &[u8], right: &[u8]| unsafe { compare(left.as_ptr(), right.as_ptr(), left.len()) };
         for length in 0..MOST {
             let left = bytes(length);
             assert_eq!(order(&left, &left.clone()), 0, "{length} equal bytes");
             for at in 0..length {
                 let mut right = left.clone();
-                // What follows the first byte that differs does not count, and bytes have no sign.
+                // Bytes after the first difference do not count, and bytes are compared as unsigned.
                 right[at] = right[at].wrapping_add(128);
                 right.iter_mut().skip(at + 1).for_each(|byte| *byte = !*byte);
                 let wanted = left.cmp(&right) as i32;

@@ -1,10 +1,10 @@
-//! Collects a whole tree into a [`Payload`].
+//! Builds a [`Payload`] from a walk over a whole tree.
 
-use super::rules::{Twice, twice};
+use super::rules::{Duplicate, find_duplicate};
 use super::{Dir, Entry, Kind, Names, Node, Parts, Payload, Refusal, Rule, Rules, Symlinks, escaped, join};
 use crate::revision::{ObjectId, Revision};
 
-/// A directory that the builder knows.
+/// The number of a directory that was entered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DirIndex(u32);
 
@@ -13,54 +13,54 @@ impl DirIndex {
     pub const TOP: Self = Self(0);
 }
 
-/// Makes a [`Payload`] from a walk over a revision's trees, in any order that enters a directory before its contents.
-/// Every function checks what it is given and refuses the revision by name.
+/// Builds a [`Payload`] from a walk over a revision's trees. The walk may have any order that enters a directory before
+/// its contents. Every method checks its arguments and returns a [`Refusal`] of the revision if a rule is broken.
 ///
-/// Directories that end up without a file, link or submodule below them are left out, as git leaves them out of a
-/// worktree: the walk may enter what a selection then empties.
+/// Directories without any file, link or submodule below them are left out, as in a git worktree. They occur if sparse
+/// patterns exclude everything in a directory.
 #[derive(Debug)]
 pub struct Builder {
     rules: Rules,
     parts: Parts,
     payload: Payload,
-    /// For each directory: how many components its path has, and how many bytes.
-    places: Vec<(u32, u32)>,
+    /// For each directory, the number of components and bytes of its path.
+    path_sizes: Vec<(u32, u32)>,
 }
 
 impl Builder {
-    /// Starts with the top directory.
+    /// Starts a payload with only the top directory.
     pub fn new(revision: Revision, tree: ObjectId, rules: Rules) -> Self {
         let dirs = vec![Dir::default()];
         let names = Names::default();
         let payload = Payload { revision, tree, dirs, names, entries: Vec::new(), bytes: 0 };
-        Self { rules, parts: Parts::default(), payload, places: vec![(0, 0)] }
+        Self { rules, parts: Parts::default(), payload, path_sizes: vec![(0, 0)] }
     }
 
-    /// The same for a tree that is composed of several sources'.
+    /// Sets the parts of a tree that is composed of several sources.
     #[must_use]
     pub fn of_parts(self, parts: Parts) -> Self {
         Self { parts, ..self }
     }
 
-    /// What the tree's raw mode says the entry is.
+    /// Decodes the raw mode of a tree entry.
     pub fn node(&self, dir: DirIndex, name: &[u8], raw_mode: u32) -> Result<Node, Refusal> {
         Node::of(raw_mode).ok_or_else(|| self.refuse(dir, name, Rule::Mode { mode: raw_mode }))
     }
 
-    /// Enters a sub-tree.
+    /// Adds a directory.
     pub fn dir(&mut self, parent: DirIndex, name: &[u8]) -> Result<DirIndex, Refusal> {
-        self.admit(parent, name, 0)?;
+        self.check_and_count(parent, name, 0)?;
         let index = u32::try_from(self.payload.dirs.len())
             .map_err(|_| self.refuse(parent, name, Rule::Entries { limit: u64::from(u32::MAX) }))?;
-        let (depth, len) = self.places[parent.0 as usize];
+        let (depth, len) = self.path_sizes[parent.0 as usize];
         let len = if len == 0 { name.len() } else { len as usize + 1 + name.len() };
-        let placed = self.name(parent, name)?;
+        let placed = self.store_name(parent, name)?;
         self.payload.dirs.push(Dir { parent: parent.0, name: placed });
-        self.places.push((depth + 1, len as u32)); // no longer than the limit, which is one
+        self.path_sizes.push((depth + 1, len as u32)); // checked against the limit, which is a u32
         Ok(DirIndex(index))
     }
 
-    /// Adds a file. `size` is the blob's.
+    /// Adds a file. `size` is the blob's size in bytes.
     pub fn file(
         &mut self,
         dir: DirIndex,
@@ -82,7 +82,7 @@ impl Builder {
         id: ObjectId,
         target: &[u8],
     ) -> Result<(), Refusal> {
-        let (depth, _) = self.places[dir.0 as usize];
+        let (depth, _) = self.path_sizes[dir.0 as usize];
         self.rules.link(name, depth, target).map_err(|rule| self.refuse(dir, name, rule))?;
         if self.rules.symlinks == Symlinks::Safe
             && self.parts.is_left_by(&self.payload.dir_path(dir.0), name, target)
@@ -92,22 +92,22 @@ impl Builder {
         self.push(dir, name, Kind::Symlink, id, target.len() as u64)
     }
 
-    /// Adds a submodule that is not asked for. `id` is its commit.
+    /// Adds a submodule that is not included, as an empty directory. `id` is its commit.
     pub fn submodule(&mut self, dir: DirIndex, name: &[u8], id: ObjectId) -> Result<(), Refusal> {
         self.push(dir, name, Kind::Submodule, id, 0)
     }
 
-    /// A refusal of an entry that the walk itself finds wrong.
+    /// A refusal because of an entry; also for rules that the walk itself checks.
     pub fn refuse(&self, dir: DirIndex, name: &[u8], rule: Rule) -> Refusal {
         let path = escaped(&join(&self.payload.dir_path(dir.0), name));
         Refusal { revision: self.payload.revision, path, rule }
     }
 
-    /// Checks what only the whole shows, and hands the payload out.
+    /// Checks for duplicate names, drops empty directories, and returns the payload.
     pub fn finish(mut self) -> Result<Payload, Refusal> {
         let Payload { entries, names, .. } = &mut self.payload;
         entries.sort_unstable_by(|a, b| (a.dir, names.get(a.name)).cmp(&(b.dir, names.get(b.name))));
-        self.no_name_twice()?;
+        self.check_duplicates()?;
         self.drop_empty_dirs();
         Ok(self.payload)
     }
@@ -120,15 +120,15 @@ impl Builder {
         id: ObjectId,
         size: u64,
     ) -> Result<(), Refusal> {
-        self.admit(dir, name, size)?;
-        let placed = self.name(dir, name)?;
+        self.check_and_count(dir, name, size)?;
+        let placed = self.store_name(dir, name)?;
         self.payload.entries.push(Entry { dir: dir.0, name: placed, kind, id, size });
         Ok(())
     }
 
-    /// The checks that every entry passes, and the sums.
-    fn admit(&mut self, dir: DirIndex, name: &[u8], size: u64) -> Result<(), Refusal> {
-        let (depth, dir_len) = self.places[dir.0 as usize];
+    /// Applies the rules that hold for every entry, and adds it to the totals.
+    fn check_and_count(&mut self, dir: DirIndex, name: &[u8], size: u64) -> Result<(), Refusal> {
+        let (depth, dir_len) = self.path_sizes[dir.0 as usize];
         let bytes = self.payload.bytes.saturating_add(size);
         self.rules
             .name(name, depth, dir_len as usize)
@@ -138,27 +138,28 @@ impl Builder {
         Ok(())
     }
 
-    /// Keeps a name.
-    fn name(&mut self, dir: DirIndex, name: &[u8]) -> Result<super::Name, Refusal> {
+    /// Stores a name.
+    fn store_name(&mut self, dir: DirIndex, name: &[u8]) -> Result<super::Name, Refusal> {
         let limit = self.rules.limits.name_bytes();
         let fits = (self.payload.names.0.len() + name.len()) as u64 <= limit;
         let placed = fits.then(|| self.payload.names.add(name)).flatten();
         placed.ok_or_else(|| self.refuse(dir, name, Rule::Names { limit }))
     }
 
-    fn no_name_twice(&self) -> Result<(), Refusal> {
+    /// Refuses two entries of a directory with the same name, or with names that the file system takes for the same.
+    fn check_duplicates(&self) -> Result<(), Refusal> {
         let payload = &self.payload;
         let dirs =
             || (1..).take(payload.dirs.len() - 1).map(|dir| (payload.dir_parent(dir), payload.dir_name(dir)));
         let all = || dirs().chain(payload.entries.iter().map(|entry| (entry.dir, payload.name(entry))));
-        match twice(all, self.rules.folds) {
+        match find_duplicate(all, self.rules.folds) {
             None => Ok(()),
-            Some(Twice { dir, name, rule }) => Err(self.refuse(DirIndex(dir), name, rule)),
+            Some(Duplicate { dir, name, rule }) => Err(self.refuse(DirIndex(dir), name, rule)),
         }
     }
 
     fn drop_empty_dirs(&mut self) {
-        let mut used = vec![false; self.places.len()];
+        let mut used = vec![false; self.path_sizes.len()];
         used[0] = true;
         for entry in &self.payload.entries {
             used[entry.dir as usize] = true;
@@ -171,21 +172,21 @@ impl Builder {
             return;
         }
         let mut next = 0;
-        let moved: Vec<u32> = used
+        let new_indices: Vec<u32> = used
             .iter()
             .map(|&used| {
-                let at = next;
+                let index = next;
                 next += u32::from(used);
-                at
+                index
             })
             .collect();
         let mut keep = used.iter();
         self.payload.dirs.retain(|_| keep.next() == Some(&true));
         for dir in &mut self.payload.dirs {
-            dir.parent = moved[dir.parent as usize];
+            dir.parent = new_indices[dir.parent as usize];
         }
         for entry in &mut self.payload.entries {
-            entry.dir = moved[entry.dir as usize];
+            entry.dir = new_indices[entry.dir as usize];
         }
     }
 }

@@ -1,13 +1,14 @@
-//! Which source of a composed tree a path belongs to.
+//! Maps a path of a composed tree to the source that owns it.
 
 use std::sync::Arc;
 
-/// Where the sources of a tree are placed: each owns what lies below its own place and below no longer one.
+/// The directories (places) of the sources of a tree. A source owns the paths below its place that are not below a
+/// deeper place of another source.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Parts(Arc<[Vec<u8>]>);
 
 impl Parts {
-    /// Of these places, the top of the tree being the empty path. None: the tree is one source's.
+    /// The given places; the top of the tree is the empty path. Without any, the whole tree belongs to one source.
     pub fn new(places: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let mut places: Vec<_> = places.into_iter().collect();
         places.sort_unstable_by(|one, other| (other.len(), other).cmp(&(one.len(), one)));
@@ -15,7 +16,7 @@ impl Parts {
         Self(places.into())
     }
 
-    /// The place that a path belongs to; the top where it is below none.
+    /// The place that a path belongs to: the longest that contains it, else the top.
     pub fn owner(&self, path: &[u8]) -> &[u8] {
         let found = self.0.iter().find(|place| {
             place.is_empty()
@@ -24,8 +25,8 @@ impl Parts {
         found.map_or(b"", Vec::as_slice)
     }
 
-    /// Whether a link called `name` in the directory `dir` leads out of what its source placed. The target was found to
-    /// stay inside the tree, with `..` at its beginning only.
+    /// Returns true if the target of the link `dir/name` is outside the link's own source, or passes through another
+    /// one. The target must already be checked to stay inside the tree and to have `..` only at its beginning.
     pub(super) fn is_left_by(&self, dir: &[u8], name: &[u8], target: &[u8]) -> bool {
         if self.0.is_empty() {
             return false;
@@ -38,8 +39,7 @@ impl Parts {
                 b".." => _ = at.pop(),
                 part => at.push(part),
             }
-            // On the way up it may pass the top of its own place, and nothing above.
-            leaves |= self.owner(&at.join(&b'/')) != own && !(own.is_empty() && at.is_empty());
+            leaves |= self.owner(&at.join(&b'/')) != own;
         }
         leaves
     }

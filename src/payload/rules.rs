@@ -1,4 +1,4 @@
-//! What may be in a payload: names, modes, links, sizes. Every refusal names the entry and the rule it breaks.
+//! The rules on names, modes, links and sizes of a payload. Every refusal names the entry and the rule it breaks.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,36 +8,36 @@ use super::{Kind, Limits, Symlinks};
 use crate::human;
 use crate::revision::Revision;
 
-/// Linux refuses longer link targets (PATH_MAX less the NUL); git stores any.
+/// Longest symbolic link target that Linux accepts: PATH_MAX less the NUL. Git stores targets of any length.
 const MAX_LINK: u64 = 4_095;
 
-/// The choices that the rules depend on.
+/// The settings that the rules depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Ceilings.
+    /// Limits on sizes and counts.
     pub limits: Limits,
-    /// Links that leave the tree.
+    /// What to do with links that leave the tree.
     pub symlinks: Symlinks,
-    /// Whether top-level names that begin with `..` are refused (the kubelet layout reserves them).
+    /// Whether top-level names that begin with `..` are refused, because the kubelet layout reserves them.
     pub reserve_dotdot: bool,
-    /// Whether the root's file system takes `A` and `a` for one name. Then such a pair is refused before anything is
-    /// written. Pairs that only a file system's own tables know (accents composed or not) are found by the writer,
-    /// which never opens what exists.
+    /// Whether the root's file system is case-insensitive. If so, names that differ only in case are refused before
+    /// anything is written. Names that only the file system's own tables treat as equal (for example composed and
+    /// decomposed accents) are found by the writer, which only creates files exclusively.
     pub folds: bool,
 }
 
-/// What an entry of a git tree is.
+/// The type of a git tree entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Node {
-    /// A sub-tree.
+    /// A directory (another tree).
     Dir,
-    /// Something that has a place in [`super::Payload::entries`].
+    /// A file, link or submodule: an element of [`super::Payload::entries`].
     Entry(Kind),
 }
 
 impl Node {
-    /// Reads a tree entry's raw mode as git's `canon_mode` does, permission bits dropped but for the owner's execute
-    /// bit. Where git takes everything it does not know for a submodule, this is `None`.
+    /// Decodes a tree entry's raw mode as git's `canon_mode` does: of the permission bits only the owner's execute bit
+    /// counts. Returns `None` for an unknown type, which git takes for a submodule.
     pub fn of(raw_mode: u32) -> Option<Self> {
         match raw_mode & !0o7777 {
             0o100_000 if raw_mode & 0o100 != 0 => Some(Self::Entry(Kind::Executable)),
@@ -50,167 +50,167 @@ impl Node {
     }
 }
 
-/// Why an entry is refused, in words that follow its path.
+/// The rule that an entry breaks. Its message follows the entry's path.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Rule {
-    /// No name at all.
+    /// The name is empty.
     #[error("an entry without a name")]
     NameEmpty,
-    /// `.` or `..`.
+    /// The name is `.` or `..`.
     #[error("`.` and `..` cannot be names")]
     NameDots,
-    /// A `/` or NUL inside one name.
+    /// The name contains `/` or NUL.
     #[error("a name cannot hold `/` or NUL")]
     NameSeparator,
-    /// `.git`, however spelt.
+    /// The name is `.git` or equivalent to it on some file system.
     #[error("git takes this name for `.git`, on some file system")]
     NameDotGit,
-    /// `.gitmodules` as a link.
+    /// `.gitmodules` is a symbolic link.
     #[error("`.gitmodules` must not be a symbolic link (git refuses it, too)")]
     LinkGitModules,
-    /// A top-level name that the layout reserves.
+    /// The kubelet layout reserves the top-level name.
     #[error("top-level names that begin with `..` are reserved for the root's own entries")]
     NameReserved,
-    /// A component that no file system takes.
+    /// The name is longer than file systems allow.
     #[error("its name is {bytes} bytes long, file systems take {limit}")]
     NameLong {
-        /// How long it is.
+        /// Its length.
         bytes: usize,
-        /// How long it may be.
+        /// The limit.
         limit: u32,
     },
-    /// A path that would not fit below the root.
+    /// The path would not fit below the root.
     #[error("its path is {bytes} bytes long, the limit is {limit}")]
     PathLong {
-        /// How long it is.
+        /// Its length.
         bytes: usize,
-        /// How long it may be.
+        /// The limit.
         limit: u32,
     },
-    /// Too many levels.
+    /// The path has too many components.
     #[error("it lies more than {limit} levels deep")]
     Depth {
-        /// How many there may be.
+        /// The limit.
         limit: u32,
     },
-    /// Twice the same name in a directory, whatever the two are.
+    /// Two entries of a directory have the same name.
     #[error("its directory holds the name twice")]
     Duplicate,
-    /// Two names that the file system takes for one.
+    /// Two names of a directory are equal to the file system.
     #[error("this file system takes it and `{other}` for one name")]
     Folds {
         /// The other one's path, escaped.
         other: String,
     },
-    /// A mode that is no file, link, directory or submodule.
+    /// The mode has an unknown type.
     #[error("mode {mode:06o} is neither file, link, directory nor submodule")]
     Mode {
-        /// As the tree has it.
+        /// The raw mode in the tree.
         mode: u32,
     },
-    /// A link to nothing.
+    /// The link's target is empty.
     #[error("a symbolic link without a target")]
     LinkEmpty,
-    /// A link that the kernel would cut.
+    /// The link's target contains a NUL, where the kernel would cut it.
     #[error("its target holds a NUL")]
     LinkNul,
-    /// A link that the kernel would not take.
+    /// The link's target is longer than the kernel accepts.
     #[error("its target is {bytes} bytes long, the kernel takes {MAX_LINK}")]
     LinkLong {
-        /// How long it is.
+        /// Its length.
         bytes: u64,
     },
-    /// A link out of the tree.
+    /// The link's target is outside the tree.
     #[error("it is a symbolic link to `{target}`, which is not inside the tree")]
     LinkLeaves {
-        /// Where it points, escaped.
+        /// The target, escaped.
         target: String,
     },
-    /// A link out of what its own source placed.
+    /// The link's target is outside the part of a composed tree that its own source placed.
     #[error("it is a symbolic link to `{target}`, which is not inside what its own source has placed")]
     LinkLeavesSource {
-        /// Where it points, escaped.
+        /// The target, escaped.
         target: String,
     },
-    /// A link that goes up after it went down.
+    /// The link's target has `..` after a name.
     #[error("it is a symbolic link to `{target}`; `..` after a name can leave the tree through another link")]
     LinkTurns {
-        /// Where it points, escaped.
+        /// The target, escaped.
         target: String,
     },
-    /// `--path` names what is not there.
+    /// The revision has no directory that `--path` names.
     #[error("--path={path} needs this directory, and the revision does not have it")]
     NoDirectory {
-        /// The whole path, escaped.
+        /// The value of `--path`, escaped.
         path: String,
     },
-    /// `--path` names something else than a directory.
+    /// `--path` names an entry that is not a directory.
     #[error("--path={path} needs a directory here, and the revision has a file, symbolic link or submodule")]
     NotADirectory {
-        /// The whole path, escaped.
+        /// The value of `--path`, escaped.
         path: String,
     },
-    /// A source's `path` names what is not there.
+    /// The revision has no entry that a source's `path` names.
     #[error("it is the `path` of the source, and the revision does not have it")]
     NoPath,
-    /// A source's `path` names a file, and it has no place.
+    /// A source's `path` names a file, and the source has no `to`.
     #[error("it is the `path` of the source and no directory, so that it needs a `to`")]
     PathIsNoDirectory,
-    /// A submodule that cannot be had.
+    /// A submodule's content is not available.
     #[error("as a submodule it cannot be published: {why}")]
     Submodule {
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// A blob that is too large.
+    /// A blob is too large.
     #[error("it has {}, the limit for one file is {}", human::bytes_beside(*bytes, *limit), human::bytes(*limit))]
     FileBytes {
-        /// How large it is.
+        /// Its size.
         bytes: u64,
-        /// How large it may be.
+        /// The limit.
         limit: u64,
     },
-    /// Everything together is too large.
+    /// The blobs together are too large.
     #[error("the tree has more than {}", human::bytes(*limit))]
     Bytes {
-        /// How many there may be.
+        /// The limit.
         limit: u64,
     },
-    /// Too many entries.
+    /// The tree has too many entries and directories.
     #[error("the tree has more than {limit} files and directories")]
     Entries {
-        /// How many there may be.
+        /// The limit.
         limit: u64,
     },
-    /// A tree or commit object that is too large to be read, or trees in one another that are so together.
+    /// A tree or commit object is too large to be read, alone or together with the trees that contain it.
     #[error("it is a git object of {bytes} bytes, with those it lies in; no more than {limit} are read")]
     ObjectBytes {
-        /// How large it is.
+        /// Its size.
         bytes: u64,
-        /// How large it may be.
+        /// The limit.
         limit: u64,
     },
-    /// Too many bytes of whole paths, of which git's index is made.
+    /// Full paths, which git's index stores, are too large together.
     #[error("with it git's index of the tree takes more than {}, for it spells every path in full", human::bytes(*limit))]
     IndexBytes {
-        /// How many there may be.
+        /// The limit.
         limit: u64,
     },
-    /// Too many bytes of names: a small tree that repeats itself can spell gigabytes of paths.
+    /// Names are too large together. A small repository can produce gigabytes of names by reusing tree objects.
     #[error("the tree's names take more than {}", human::bytes(*limit))]
     Names {
-        /// How many there may be.
+        /// The limit.
         limit: u64,
     },
 }
 
 impl Rule {
-    /// Whether it is about all entries together, so that the last one read is no more to blame than any other.
+    /// Returns true if the rule is about the tree as a whole, so that no single entry is at fault.
     fn is_of_the_tree(&self) -> bool {
         matches!(self, Self::Bytes { .. } | Self::Entries { .. } | Self::Names { .. })
     }
 
-    /// The flag that changes the rule, if one does.
+    /// The flag that changes the rule; `None` if there is none.
     pub fn flag(&self) -> Option<&'static str> {
         match self {
             Self::Depth { .. } => Some("--max-path-depth"),
@@ -226,14 +226,14 @@ impl Rule {
     }
 }
 
-/// A revision that must not be published, and why. It stays so: only another revision, or another flag, can help.
+/// A revision must not be published. This is permanent: only another revision or another flag can help.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
     /// The revision.
     pub revision: Revision,
-    /// The entry's full path, escaped for a terminal; where it is the whole tree that is refused, how far it was read.
+    /// The entry's full path, escaped. If the whole tree is refused, the entry that was read last.
     pub path: String,
-    /// What it breaks.
+    /// The rule that is broken.
     pub rule: Rule,
 }
 
@@ -251,12 +251,12 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 impl Refusal {
-    /// Whether the entry that it names is to blame, and not all of the tree together.
+    /// Returns true if the entry in [`Self::path`] is at fault, and not the tree as a whole.
     pub fn is_of_one_path(&self) -> bool {
         !self.rule.is_of_the_tree()
     }
 
-    /// What an operator can do, a line each.
+    /// Hints for the operator, one line each.
     pub fn hints(&self) -> Vec<String> {
         let commit = match self.rule {
             Rule::NoDirectory { .. } | Rule::NotADirectory { .. } => {
@@ -283,7 +283,8 @@ impl Refusal {
 }
 
 impl Rules {
-    /// Checks one component: `depth` is the number of components above it, `dir_len` the bytes of their path.
+    /// Checks one path component. `depth` is the number of components above it, `dir_len` the length of their path in
+    /// bytes.
     pub fn name(&self, name: &[u8], depth: u32, dir_len: usize) -> Result<(), Rule> {
         if name.is_empty() {
             return Err(Rule::NameEmpty);
@@ -319,7 +320,7 @@ impl Rules {
         if bytes > limit { Err(Rule::FileBytes { bytes, limit }) } else { Ok(()) }
     }
 
-    /// Checks how much it has become, all together.
+    /// Checks the totals of a tree.
     pub(super) fn totals(&self, entries: u64, bytes: u64) -> Result<(), Rule> {
         if entries > self.limits.entries {
             return Err(Rule::Entries { limit: self.limits.entries });
@@ -330,11 +331,11 @@ impl Rules {
         Ok(())
     }
 
-    /// Checks a link called `name` in a directory that is `depth` components deep.
+    /// Checks a symbolic link called `name` in a directory that is `depth` components deep.
     ///
-    /// A safe target is relative, begins with at most `depth` times `..`, and has no `..` after a name. The last part
-    /// makes the check hold for chains: in `a/l -> up/../x`, where `a/up -> ..`, no part looks wrong, and yet it
-    /// leaves the tree.
+    /// A safe target is relative, begins with at most `depth` times `..`, and has no `..` after a name. The last
+    /// condition is for chains of links: the target of `a/l -> up/../x` looks safe, but with `a/up -> ..` it leaves the
+    /// tree.
     pub(super) fn link(&self, name: &[u8], depth: u32, target: &[u8]) -> Result<(), Rule> {
         if hfs_folded(name) == b".gitmodules" {
             return Err(Rule::LinkGitModules);
@@ -369,9 +370,9 @@ impl Rules {
     }
 }
 
-/// Whether git takes the name for `.git` on any system it knows (`verify_path` with `core.protectHFS` and
-/// `core.protectNTFS`): an upper-case letter, the 8.3 name `git~1`, trailing dots and spaces, an NTFS stream, a part
-/// after a backslash, code points that HFS+ ignores.
+/// Returns true if the name is equivalent to `.git` on any system that git knows (`verify_path` with `core.protectHFS`
+/// and `core.protectNTFS`): other case, the 8.3 name `git~1`, trailing dots and spaces, an NTFS stream, a part after a
+/// backslash, code points that HFS+ ignores.
 fn is_dot_git(name: &[u8]) -> bool {
     hfs_folded(name) == b".git" || name.split(|&byte| byte == b'\\').any(is_ntfs_dot_git)
 }
@@ -389,8 +390,8 @@ fn is_ntfs_dot_git(part: &[u8]) -> bool {
     })
 }
 
-/// The name as HFS+ compares it, as far as ASCII goes: ignorable code points dropped, lower case. Malformed UTF-8 ends
-/// it, as in git.
+/// The name as HFS+ compares it, as far as ASCII is concerned: without ignorable code points, in lower case. Cut at
+/// malformed UTF-8, as in git.
 fn hfs_folded(name: &[u8]) -> Vec<u8> {
     let valid = name.utf8_chunks().next().map_or("", |chunk| chunk.valid());
     let folded: String = valid
@@ -402,24 +403,22 @@ fn hfs_folded(name: &[u8]) -> Vec<u8> {
     folded.to_ascii_lowercase().into_bytes()
 }
 
-/// A name that its directory holds twice.
+/// A name that occurs twice in a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Twice<'n, D> {
-    /// The directory.
+pub(super) struct Duplicate<'n, D> {
     pub(super) dir: D,
-    /// The name.
     pub(super) name: &'n [u8],
-    /// What that breaks.
+    /// [`Rule::Duplicate`] or [`Rule::Folds`].
     pub(super) rule: Rule,
 }
 
-/// Finds a name that its directory holds twice, or two that a file system which `folds` takes for one. `names` lists
-/// all, directory and name, in any order, the same at every call. Eight bytes a name: what a hash says of two is looked
-/// at again.
-pub(super) fn twice<'n, D: Copy + Eq + Hash, I: Iterator<Item = (D, &'n [u8])>>(
+/// Finds two equal names in a directory; with `folds` also names that differ only in case. `names` lists directory and
+/// name of every entry in any order; every call has to return the same. Takes eight bytes of memory per name: only
+/// names with equal hashes are compared.
+pub(super) fn find_duplicate<'n, D: Copy + Eq + Hash, I: Iterator<Item = (D, &'n [u8])>>(
     names: impl Fn() -> I,
     folds: bool,
-) -> Option<Twice<'n, D>> {
+) -> Option<Duplicate<'n, D>> {
     let key = |name: &'n [u8]| if folds { Cow::Owned(case_folded(name)) } else { Cow::Borrowed(name) };
     let state = RandomState::new();
     let hash = |dir: D, name| state.hash_one((dir, &*key(name)));
@@ -434,12 +433,12 @@ pub(super) fn twice<'n, D: Copy + Eq + Hash, I: Iterator<Item = (D, &'n [u8])>>(
                 if *other == name { Rule::Duplicate } else { Rule::Folds { other: escaped(other) } }
             });
             seen.push((dir, name));
-            rule.map(|rule| Twice { dir, name, rule })
+            rule.map(|rule| Duplicate { dir, name, rule })
         })
     })
 }
 
-/// What a folding file system compares: lower case, as far as Unicode's simple rules go.
+/// The name as a case-insensitive file system compares it: in lower case, by Unicode's simple rules.
 fn case_folded(name: &[u8]) -> Vec<u8> {
     match std::str::from_utf8(name) {
         Ok(text) => text.to_lowercase().into_bytes(),
@@ -447,8 +446,8 @@ fn case_folded(name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Bytes that a commit holds, for a terminal, without any part of a secret: what could move the cursor, hide or reorder
-/// text is escaped, and what is very long is cut.
+/// Untrusted bytes, for example from a commit, as text that is safe in a terminal: secrets are redacted, characters
+/// that could move the cursor or hide or reorder text are escaped, and long text is cut after 512 bytes.
 pub fn escaped(bytes: &[u8]) -> String {
     const SHOWN: usize = 512;
     let bytes = crate::secret::quoted_bytes(bytes);

@@ -1,4 +1,5 @@
-//! For tests: trees and blobs in memory, payloads and deltas made from them by the real builders, and trees read back.
+//! Test helpers: trees and blobs in memory, payloads and deltas built from them by the real builders, and directories
+//! read back.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -13,10 +14,10 @@ use super::{
 };
 use crate::revision::{ObjectId, Revision};
 
-/// A tree: path, kind, content (a link's target; nothing for a submodule).
+/// A tree: kind and content by path. A link's content is its target; a submodule's is empty.
 pub(crate) type Tree = BTreeMap<Vec<u8>, (Kind, Vec<u8>)>;
 
-/// A tree from text; directories come from the paths.
+/// Makes a tree from text. Directories follow from the paths.
 pub(crate) fn tree(entries: &[(&str, Kind, &str)]) -> Tree {
     entries
         .iter()
@@ -24,14 +25,14 @@ pub(crate) fn tree(entries: &[(&str, Kind, &str)]) -> Tree {
         .collect()
 }
 
-/// The id that git gives a blob with these bytes.
+/// The object id of a blob with these bytes.
 pub(crate) fn id_of(bytes: &[u8]) -> ObjectId {
     let blob = [format!("blob {}\0", bytes.len()).as_bytes(), bytes].concat();
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY, &blob);
     ObjectId(digest.as_ref().try_into().unwrap())
 }
 
-/// An id that stands for the whole tree.
+/// A made-up object id for a whole tree.
 pub(crate) fn tree_id(tree: &Tree) -> ObjectId {
     id_of(format!("{tree:?}").as_bytes())
 }
@@ -41,7 +42,7 @@ pub(crate) fn tree_id(tree: &Tree) -> ObjectId {
 pub(crate) struct Blobs(pub(crate) HashMap<ObjectId, Vec<u8>>);
 
 impl Blobs {
-    /// The blobs of some trees.
+    /// All blobs of some trees.
     pub(crate) fn of(trees: &[&Tree]) -> Self {
         let contents = trees.iter().flat_map(|tree| tree.values());
         Self(contents.map(|(_, content)| (id_of(content), content.clone())).collect())
@@ -81,7 +82,7 @@ fn parent_and_name(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Every directory of a tree, parents first, the top left out.
+/// All directories of a tree except the top, parents before children.
 fn dirs_of(tree: &Tree) -> BTreeSet<Vec<u8>> {
     let slashes = |path: &[u8]| {
         path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| at).collect::<Vec<_>>()
@@ -114,7 +115,7 @@ pub(crate) fn payload(tree: &Tree, rules: Rules) -> Result<Payload, Refusal> {
     builder.finish()
 }
 
-/// What leads from one tree to another.
+/// The delta from one tree to another.
 pub(crate) fn delta(from: &Tree, to: &Tree, rules: Rules) -> Result<Delta, Refusal> {
     let base = payload(from, rules)?;
     let mut delta =
@@ -143,7 +144,7 @@ pub(crate) fn delta(from: &Tree, to: &Tree, rules: Rules) -> Result<Delta, Refus
     Ok(delta.finish()?.expect("a small delta"))
 }
 
-/// Everything below a directory: path, then type with mode, then content or target.
+/// Everything below a directory: by path the type with its mode, and the content or link target.
 pub(crate) fn read_back(dir: &Path) -> BTreeMap<Vec<u8>, (String, Vec<u8>)> {
     let mut found = BTreeMap::new();
     let mut todo = vec![dir.to_path_buf()];
@@ -166,7 +167,7 @@ pub(crate) fn read_back(dir: &Path) -> BTreeMap<Vec<u8>, (String, Vec<u8>)> {
     found
 }
 
-/// What [`read_back`] must find after a tree was written.
+/// What [`read_back`] must return after a tree was written.
 pub(crate) fn expected(tree: &Tree) -> BTreeMap<Vec<u8>, (String, Vec<u8>)> {
     let entries = tree.iter().map(|(path, (kind, content))| {
         let shown = match kind {
@@ -180,7 +181,7 @@ pub(crate) fn expected(tree: &Tree) -> BTreeMap<Vec<u8>, (String, Vec<u8>)> {
     entries.chain(dirs_of(tree).into_iter().map(|dir| (dir, ("dir 755".to_owned(), Vec::new())))).collect()
 }
 
-/// Few names, so that files become directories and links become files all the time.
+/// Random trees with few names, so that paths often change between file, directory and link.
 pub(crate) fn trees() -> impl Strategy<Value = Tree> {
     let name = prop::sample::select(vec!["a", "b", "c", "..d", "\u{e9}", "with space"]);
     let path = prop::collection::vec(name, 1..4).prop_map(|parts| parts.join("/").into_bytes());

@@ -1,107 +1,109 @@
-//! The states of a sync and every legal step between them. Time is an argument (a duration since the process began to
-//! count), and so are the random; nothing here waits or reads a clock.
+//! The states of a sync and every legal transition between them: when the next attempt is due, how long to back off
+//! after failures, and when to give up. Times (durations since an origin the caller chose) and random numbers are
+//! arguments; nothing here waits or reads a clock.
 //!
-//! `testdata/phase.dot` draws it, with the names of the methods on its arrows; a test walks every arrow and compares.
+//! `testdata/phase.dot` draws the machine, its arrows labelled with methods; a test walks every arrow and compares.
 
 use std::time::Duration;
 
 use super::Trigger;
 use crate::retry::{self, Backoff};
 
-/// How fast. All of it is jittered but for the minimum interval, which is a promise to consumers.
+/// The pace of attempts. Every wait is jittered except the minimum interval, which is a promise to readers.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Timing {
-    /// Between attempts.
+    /// Time between attempts.
     pub period: Duration,
-    /// The same until the first success of this process.
+    /// The period until the first success of this process.
     pub init_period: Duration,
-    /// Two publications are at least so far apart; the newest tip wins.
+    /// The least time between two publications; of the revisions in between, the newest is published.
     pub min_interval: Duration,
-    /// After failures.
+    /// Backoff after failures.
     pub backoff: Backoff,
-    /// The same until the first success of this process.
+    /// The backoff until the first success of this process.
     pub init_backoff: Backoff,
-    /// Every wait is moved by up to this fraction of itself.
+    /// The fraction of itself by which a wait is moved at most.
     pub jitter: f64,
 }
 
-/// How many failures in a row end the process; none: never.
+/// How many consecutive failures end the process; `None`: no number does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Patience {
-    /// After the first success.
+    /// The limit after the first success.
     pub failures: Option<u32>,
-    /// Before it.
+    /// The limit before the first success.
     pub init_failures: Option<u32>,
 }
 
-/// A remote that says "try again after" is listened to, but no longer than this: it may be wrong.
+/// The longest Retry-After that is respected: a remote may send a wrong one.
 pub const RETRY_AFTER_CEILING: Duration = Duration::from_secs(15 * 60);
 
-/// The least time between a failure and the next attempt, for every trigger: webhooks may come in by the hundred.
+/// The least time between a failure and the next attempt, whatever the trigger: webhooks may come in by the hundred.
 pub const BREATH: Duration = Duration::from_secs(1);
 
-/// Where a sync stands.
+/// The state of a sync.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Phase {
-    /// The last attempt went well; the next one is due by the timer.
+    /// The last attempt succeeded; the next one is due by the timer.
     Waiting {
-        /// When.
+        /// When the next attempt is due.
         due: Duration,
     },
-    /// A new tip was seen too soon after the last publication; whatever is newest then is published.
+    /// A new revision was seen within the minimum interval after the last publication. The next attempt publishes
+    /// whichever is newest then.
     Holding {
-        /// When.
+        /// When the minimum interval is over.
         due: Duration,
     },
     /// The last attempt failed.
     BackingOff {
-        /// When the next one is due by the timer.
+        /// When the next attempt is due by the timer.
         due: Duration,
-        /// When it is due after a trigger.
+        /// When the next attempt is due if a trigger asks for one.
         earliest: Duration,
     },
-    /// An attempt runs.
+    /// An attempt is running.
     Syncing {
-        /// Since when.
+        /// When it began.
         since: Duration,
     },
-    /// What is followed cannot change: no attempt starts any more, whatever the trigger.
+    /// What is followed cannot change (a commit id): no further attempt starts, whatever the trigger.
     Parked,
-    /// No attempt starts any more, and the process ends.
+    /// The process is shutting down: no further attempt starts.
     Draining,
-    /// Too many failures in a row.
+    /// There were too many consecutive failures.
     GivenUp,
 }
 
-/// Why an attempt failed, as far as the pace depends on it.
+/// Why an attempt failed, as far as the time of the next one depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
-    /// The remote or this machine: wait longer each time.
+    /// The remote or this machine has a problem: back off.
     Trouble {
-        /// What the remote asked for.
+        /// The remote's Retry-After.
         retry_after: Option<Duration>,
     },
-    /// The revision itself is refused. The remote is well and the next look is cheap: the usual period.
+    /// The revision itself was refused. The remote is healthy and polling it is cheap, so the usual period applies.
     Refused,
 }
 
-/// The machine.
+/// The state machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
     pace: Timing,
     patience: Patience,
     phase: Phase,
-    /// What asked for the next attempt; at most one is pending, however many ask.
+    /// The trigger of the next attempt. At most one is pending, however many were received.
     pending: Option<Trigger>,
     failures: u32,
     succeeded: bool,
-    /// Until when the minimum interval after the last publication runs.
+    /// When the minimum interval after the last publication ends.
     hold: Option<Duration>,
 }
 
 impl Machine {
-    /// Starts with an attempt that is due at once. `hold` is until when the minimum interval after the publication that
-    /// was found at start still runs.
+    /// Starts with an attempt that is due at once. `hold` is when the minimum interval ends after the publication that
+    /// was found at start.
     pub fn new(pace: Timing, patience: Patience, now: Duration, hold: Option<Duration>) -> Self {
         Self {
             pace,
@@ -114,22 +116,22 @@ impl Machine {
         }
     }
 
-    /// Where it stands.
+    /// The current state.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Failures in a row.
+    /// The number of consecutive failures.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// How many failures in a row are too many for now; none: no number is.
+    /// The number of consecutive failures at which the machine gives up at present; `None`: it never does.
     pub fn limit(&self) -> Option<u32> {
         if self.succeeded { self.patience.failures } else { self.patience.init_failures }
     }
 
-    /// When the next attempt is due; none while one runs or when none will.
+    /// When the next attempt is due; `None` while one is running or if none will follow.
     pub fn due(&self) -> Option<Duration> {
         match self.phase {
             Phase::Waiting { .. } if self.pending.is_some() => Some(Duration::ZERO),
@@ -139,12 +141,12 @@ impl Machine {
         }
     }
 
-    /// Until when a new tip has to be held back, if it has to.
+    /// When a new revision may be published, if the minimum interval holds it back at `now`.
     pub fn held_until(&self, now: Duration) -> Option<Duration> {
         self.hold.filter(|&until| until > now)
     }
 
-    /// A trigger asks for an attempt. Whether that changed anything: false if one is pending already.
+    /// Requests an attempt. Returns false if one is pending already or no further attempt starts.
     pub fn trigger(&mut self, trigger: Trigger) -> bool {
         match self.phase {
             Phase::Parked | Phase::Draining | Phase::GivenUp => false,
@@ -156,7 +158,7 @@ impl Machine {
         }
     }
 
-    /// An attempt begins. Only where one is due.
+    /// Begins an attempt, which must be due. Returns its trigger.
     pub fn start(&mut self, now: Duration) -> Trigger {
         debug_assert!(
             self.due().is_some_and(|due| due <= now),
@@ -167,19 +169,19 @@ impl Machine {
         self.pending.take().unwrap_or(Trigger::Timer)
     }
 
-    /// The attempt published a generation.
+    /// Ends the attempt: it published a generation.
     pub fn publish(&mut self, now: Duration, random: f64) {
         self.hold = Some(now + self.pace.min_interval);
         self.unchanged(now, random);
     }
 
-    /// The attempt found nothing to do.
+    /// Ends the attempt: there was nothing to publish.
     pub fn unchanged(&mut self, now: Duration, random: f64) {
-        self.end();
+        self.debug_assert_syncing();
         let wait = if self.succeeded || self.pace.jitter == 0.0 {
             retry::jittered(self.pace.period, self.pace.jitter, random)
         } else {
-            // Many instances that were started together are spread over the whole period from the second attempt on.
+            // The second attempts of instances that were started together are spread over the whole period.
             self.pace.period.mul_f64(random)
         };
         self.failures = 0;
@@ -187,18 +189,19 @@ impl Machine {
         self.phase = Phase::Waiting { due: now + wait };
     }
 
-    /// The attempt found a new tip that has to wait. What was pending is answered by the attempt that follows.
+    /// Ends the attempt: it found a new revision that has to wait for the minimum interval. The attempt at `until`
+    /// serves a pending trigger as well.
     pub fn tip_held(&mut self, until: Duration) {
-        self.end();
+        self.debug_assert_syncing();
         self.failures = 0;
         self.succeeded = true;
         self.pending = None;
         self.phase = Phase::Holding { due: until };
     }
 
-    /// The attempt failed. The caller looks at [`Machine::phase`] to see whether it was one too many.
+    /// Ends the attempt: it failed. If that was one failure too many, [`Machine::phase`] is [`Phase::GivenUp`].
     pub fn fail(&mut self, now: Duration, failure: Failure, random: f64) {
-        self.end();
+        self.debug_assert_syncing();
         self.failures = self.failures.saturating_add(1);
         let (backoff, period) = if self.succeeded {
             (self.pace.backoff, self.pace.period)
@@ -219,20 +222,20 @@ impl Machine {
         self.phase = Phase::BackingOff { due, earliest: (now + asked.max(BREATH)).min(due) };
     }
 
-    /// What is followed is there and cannot change.
+    /// Parks the machine: what is followed is published and cannot change.
     pub fn stop_polling(&mut self) {
         debug_assert!(matches!(self.phase, Phase::Waiting { .. }), "not at rest: {:?}", self.phase);
         self.pending = None;
         self.phase = Phase::Parked;
     }
 
-    /// The process is asked to end.
+    /// Shuts the machine down: the process was asked to end.
     pub fn drain(&mut self) {
         self.pending = None;
         self.phase = Phase::Draining;
     }
 
-    fn end(&self) {
+    fn debug_assert_syncing(&self) {
         debug_assert!(matches!(self.phase, Phase::Syncing { .. }), "no attempt runs: {:?}", self.phase);
     }
 }
@@ -286,7 +289,7 @@ mod tests {
         }
     }
 
-    /// A machine in every phase that an attempt can start from, and in one where it runs.
+    /// A machine in each phase that an attempt can start from, one that is syncing, and one that is parked.
     fn everywhere() -> Vec<Machine> {
         let waiting = Machine::new(pace(), FOREVER, S(0), None);
         let mut syncing = waiting.clone();

@@ -1,8 +1,8 @@
-//! Pins: a generation lives while it is read.
+//! Pins: a reader keeps a generation for as long as it reads it.
 //!
-//! This is the consumer's side. It needs no treeswap process, no write access and no particular uid: a pin is a shared
-//! flock(2) on the generation's directory, which the reaper respects, through read-only mounts and from other
-//! containers of the node alike. A shell can take one, too:
+//! This is the reader's side. It needs no treeswap process, no write access and no particular uid: a pin is a shared
+//! flock(2) on the generation's directory. The writer does not reap a locked generation. This also works through
+//! read-only mounts and from other containers on the node. A shell can take a pin, too:
 //!
 //! ```sh
 //! until exec 9</config/..data && flock -s 9 || exit; [ /config/..data -ef /proc/self/fd/9 ]; do :; done
@@ -11,27 +11,30 @@
 //!
 //! # The protocol
 //!
-//! 1. Open the link; the descriptor lands in the generation's directory. Where there is none yet, wait.
-//! 2. Take the shared lock without waiting. If it is held exclusively, it is being reaped (or misused): close,
-//!    pause, from 1 again; after [`LOCK_TRIES`] go on without. Where locks are not supported go on without as well:
-//!    the grace period still protects.
-//! 3. Check that the link still names the directory that was opened. A lock alone proves nothing: it is granted on a
-//!    deleted directory, too. The reaper never takes the current generation, and cannot take this one later because
-//!    of the lock. If it was swapped in between: from 1 again; after [`ROUNDS`] rounds be content with a generation
-//!    that is locked and still stands in the root.
+//! 1. Open the link; the descriptor refers to the generation's directory. If the link does not exist yet, wait.
+//! 2. Take the shared lock without waiting. If the lock is held exclusively, the generation is being reaped (or
+//!    somebody misuses the lock): close, pause, start again at 1; after [`LOCK_TRIES`] tries go on without a lock.
+//!    Also go on without a lock if locks are not supported: the grace period still protects.
+//! 3. Check that the link still names the directory that was opened. The lock alone proves nothing, because the kernel
+//!    grants it on a deleted directory, too. The writer never reaps the current generation, and cannot reap this one
+//!    later because of the lock. If the link was swapped in between, start again at 1; after [`ROUNDS`] rounds accept a
+//!    generation that is locked and still in the root.
 //! 4. Read through the descriptor, [`Pin::path`], or [`Pin::location`]; never through the link again, which may name a
 //!    newer generation by now.
-//! 5. Closing the descriptor releases it. For a newer generation take the new pin first ([`Pin::renew`]). An explicit
-//!    unlock would release the lock of every copy of the descriptor, children's included; so there is none.
+//! 5. Closing the descriptor releases the pin. To move to a newer generation, take the new pin first ([`Pin::renew`]).
+//!    There is no explicit unlock: it would release the lock of every duplicate of the descriptor, including those that
+//!    child processes inherited.
 //!
-//! In git-sync's layout the link has another name ([`Pin::take_link`]), and a directory that of its commit. A commit
-//! that is published a second time takes over the name: the generation that was pinned stays, whole, under another one,
-//! and what was opened still leads to it; [`Pin::location`] then leads to the newer generation of the same commit.
+//! In git-sync's layout the link has another name ([`Pin::take_link`]), and a generation's directory is named by its
+//! commit. A commit that is published a second time takes over the name. The pinned generation then stays, complete,
+//! under another name, and open descriptors still refer to it; but [`Pin::location`] then names the newer generation of
+//! the same commit.
 //!
-//! # What it doesn't do
+//! # What a pin does not do
 //!
-//! Hold a generation for ever: the writer's operator sets ceilings (`--max-pin`, `--max-generations`,
-//! `--max-bytes`), and beyond them a pinned generation is evicted. Hold pins for a load, not for a process' life.
+//! A pin does not hold a generation for ever: the operator of the writer sets ceilings (`--max-pin`,
+//! `--max-generations`, `--max-bytes`), and beyond them a pinned generation is evicted. Hold a pin for one load, not
+//! for a process's lifetime.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -46,40 +49,40 @@ use crate::clock;
 use crate::fsx::{self, Link};
 use crate::generation::{LINK, Name, WORKTREES};
 
-/// Tries for the lock while it is held exclusively; with the pauses between them about a quarter of a second.
+/// How often the lock is tried while it is held exclusively. With the pauses, about a quarter of a second in total.
 pub const LOCK_TRIES: u32 = 50;
 
-/// Rounds in which the link may have moved on.
+/// How many rounds may fail because the link was swapped meanwhile.
 pub const ROUNDS: u32 = 10;
 
-/// Pause between two tries for the lock: the reaper holds it for as long as a rename takes.
+/// Pause between two tries for the lock: the writer holds it only for as long as a rename takes.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// Pause between two looks for the first generation.
+/// Pause between two checks for the first generation.
 const WAIT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The lowest descriptor that a child inherits a pin as: shells use those below it for their own redirections.
+/// The lowest descriptor number for a pin that a child inherits: shells use lower ones for their own redirections.
 const INHERITED_FROM: i32 = 10;
 
 /// How a pin is taken.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// How long to wait for the first generation; zero: not at all.
+    /// How long to wait for the first generation. Zero: do not wait.
     pub wait: Duration,
 }
 
-/// What protects a pinned generation.
+/// What keeps a pinned generation from being reaped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protection {
-    /// The lock: it stays, within the writer's ceilings.
+    /// The lock: the generation stays, within the writer's ceilings.
     Locked,
-    /// Only the grace period: the lock is held exclusively all the time.
+    /// Only the grace period: another process held the lock exclusively during all tries.
     Contended,
-    /// Only the grace period: this file system, or what lies between it and us, knows no locks.
+    /// Only the grace period: the file system, or a layer between it and us, does not support locks.
     Unsupported,
 }
 
-/// A generation, held. Dropping it releases it.
+/// A pinned generation. Dropping it releases the pin.
 ///
 /// ```
 /// use treeswap::pin::{Options, Pin};
@@ -111,33 +114,33 @@ pub struct Pin {
 }
 
 impl Pin {
-    /// Pins what the root's `..data` names.
+    /// Pins the generation that the root's `..data` names.
     ///
     /// # Errors
-    /// When nothing is published within the time, or it cannot be opened.
+    /// If nothing is published within the time to wait, or the generation cannot be opened.
     pub fn take(root: impl AsRef<Path>, options: &Options) -> Result<Self, Error> {
         Self::take_link(root.as_ref().join(LINK), options)
     }
 
-    /// Pins what a link of any name names: `--link`, or git-sync's layout.
+    /// Pins the generation that a link of any name names: `--link` in git-sync's layout.
     ///
     /// # Errors
-    /// As [`Pin::take`]; and when the link names something that is no generation, whose lock would protect nothing.
+    /// As [`Pin::take`]; and if the link's target is not a generation, because a lock on it would protect nothing.
     pub fn take_link(link: impl AsRef<Path>, options: &Options) -> Result<Self, Error> {
         let link = link.as_ref();
-        let until = clock::now().boottime.saturating_add(options.wait);
+        let deadline = clock::now().boottime.saturating_add(options.wait);
         loop {
             match settle(link) {
-                Err(error) if error.is_absence() && clock::now().boottime < until => {
+                Err(error) if error.is_absence() && clock::now().boottime < deadline => {
                     std::thread::sleep(WAIT_PAUSE.min(options.wait));
                 }
-                settled => return settled,
+                result => return result,
             }
         }
     }
 
-    /// Pins the newest generation instead, if it is another one, and says whether it is. The new pin is taken before
-    /// the old one goes; if it cannot be taken, the old one stays.
+    /// Moves the pin to the current generation. Returns true if it is another one than before. The new pin is taken
+    /// before the old one is released; if it cannot be taken, the old one stays.
     ///
     /// # Errors
     /// As [`Pin::take`].
@@ -147,14 +150,14 @@ impl Pin {
             _ => {}
         }
         let newer = settle(&self.link)?;
-        let another = !newer.same_generation(self);
-        if another {
+        let is_other = !newer.same_generation(self);
+        if is_other {
             *self = newer;
         }
-        Ok(another)
+        Ok(is_other)
     }
 
-    /// Whether two pins hold one generation: the same directory under the same name.
+    /// Returns true if both pins hold the same generation: the same directory under the same name.
     pub fn same_generation(&self, other: &Self) -> bool {
         self.identity == other.identity && self.generation == other.generation
     }
@@ -164,12 +167,12 @@ impl Pin {
         self.dir.as_fd()
     }
 
-    /// The generation as a path that only this process can use: `/proc/self/fd/N`.
+    /// The generation's path through this process's descriptor, for this process only: `/proc/self/fd/N`.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.dir.as_raw_fd()))
     }
 
-    /// The generation as a path that other processes can use: its own directory, not the link.
+    /// The path of the generation's directory, which other processes can use. It does not go through the link.
     pub fn location(&self) -> &Path {
         &self.location
     }
@@ -179,16 +182,16 @@ impl Pin {
         &self.generation
     }
 
-    /// What protects it.
+    /// What keeps the generation from being reaped.
     pub fn protection(&self) -> Protection {
         self.protection
     }
 
-    /// A copy of the pin that a child process inherits: the generation stays until the child, and every process that
-    /// inherits it from the child, has ended. Drop it once the child was started.
+    /// Duplicates the pin for a child process to inherit: the generation stays until the child, and every process that
+    /// inherits the descriptor from it, has ended. Drop it after the child was started.
     ///
     /// # Errors
-    /// When the process has no descriptor left.
+    /// If the process has reached its limit of descriptors.
     pub fn inheritable(&self) -> io::Result<OwnedFd> {
         let copy = rustix::io::fcntl_dupfd_cloexec(&self.dir, INHERITED_FROM)?;
         rustix::io::fcntl_setfd(&copy, rustix::io::FdFlags::empty())?;
@@ -196,45 +199,46 @@ impl Pin {
     }
 }
 
-/// What one round came to.
+/// The result of one round of the protocol.
 enum TryResult {
     /// Pinned, and current.
     Pinned(Pin),
     /// Locked and still in the root, but no longer current.
-    Passed(Pin),
-    /// Swapped while we looked; nothing to keep.
-    Moved,
+    Retired(Pin),
+    /// The link was swapped during the round; there is nothing to keep.
+    Swapped,
     /// The lock is held exclusively.
     Held,
 }
 
-/// Steps 1 to 3, until they hold together.
+/// Repeats steps 1 to 3 until they succeed within one round.
 fn settle(link: &Path) -> Result<Pin, Error> {
     let home = home_of(link)?;
     let mut rounds = 0;
     let mut tries = 0;
-    let mut passed = None;
+    let mut retired = None;
     while rounds < ROUNDS {
         match round(link, &home, tries < LOCK_TRIES)? {
             TryResult::Pinned(pin) => return Ok(pin),
-            TryResult::Passed(pin) => {
-                passed = Some(pin);
+            TryResult::Retired(pin) => {
+                retired = Some(pin);
                 rounds += 1;
             }
-            TryResult::Moved => rounds += 1,
+            TryResult::Swapped => rounds += 1,
             TryResult::Held => {
                 tries += 1;
                 std::thread::sleep(LOCK_PAUSE);
             }
         }
     }
-    passed.ok_or_else(|| match identity_at(link) {
+    retired.ok_or_else(|| match identity_at(link) {
         Ok(None) => Error::NoGeneration { link: link.to_owned() }, // the link dangles
         _ => Error::Restless { link: link.to_owned() },
     })
 }
 
-fn round(link: &Path, home: &Path, insist: bool) -> Result<TryResult, Error> {
+/// Runs steps 1 to 3 once. `needs_lock`: return [`TryResult::Held`] instead of a pin without a lock.
+fn round(link: &Path, home: &Path, needs_lock: bool) -> Result<TryResult, Error> {
     let failed = |act, path: &Path| {
         let path = path.to_owned();
         move |error: Errno| Error::Io { act, path, source: error.into() }
@@ -251,7 +255,7 @@ fn round(link: &Path, home: &Path, insist: bool) -> Result<TryResult, Error> {
         return Err(Error::NotAGeneration { link: link.to_owned(), target });
     };
     let dir = match opened {
-        Err(Errno::NOENT) => return Ok(TryResult::Moved), // reaped between reading the link and opening its target
+        Err(Errno::NOENT) => return Ok(TryResult::Swapped), // reaped before it was opened
         opened => opened.map_err(failed("open the generation behind", link))?,
     };
     // 2
@@ -263,7 +267,7 @@ fn round(link: &Path, home: &Path, insist: bool) -> Result<TryResult, Error> {
     let protection = match lock {
         fsx::Lock::Taken => Protection::Locked,
         fsx::Lock::Unsupported => Protection::Unsupported,
-        fsx::Lock::Held if insist => return Ok(TryResult::Held),
+        fsx::Lock::Held if needs_lock => return Ok(TryResult::Held),
         fsx::Lock::Held => Protection::Contended,
     };
     // 3
@@ -276,13 +280,13 @@ fn round(link: &Path, home: &Path, insist: bool) -> Result<TryResult, Error> {
     let named = identity_at(&location).map_err(failed("look at", &location))?;
     let current = identity_at(link).map_err(failed("look at", link))?;
     if named != Some(identity) {
-        return Ok(TryResult::Moved); // the name was read after, or before, a swap: it is not that of what is open
+        return Ok(TryResult::Swapped); // a swap came between open and readlink: the name is another generation's
     }
     let pin = Pin { dir, identity, generation, location, protection, link: link.to_owned() };
-    Ok(if current == Some(identity) { TryResult::Pinned(pin) } else { TryResult::Passed(pin) })
+    Ok(if current == Some(identity) { TryResult::Pinned(pin) } else { TryResult::Retired(pin) })
 }
 
-/// Device and inode of what a path leads to, links followed.
+/// Device and inode number at a path, following symlinks. `None` if there is nothing.
 fn identity_at(path: &Path) -> Result<Option<(u64, u64)>, Errno> {
     match rustix::fs::statat(CWD, path, AtFlags::empty()) {
         Ok(stat) => Ok(Some((stat.st_dev, stat.st_ino))),
@@ -291,20 +295,20 @@ fn identity_at(path: &Path) -> Result<Option<(u64, u64)>, Errno> {
     }
 }
 
-/// The directory that holds the link, resolved.
+/// The directory that contains the link, resolved.
 fn home_of(link: &Path) -> Result<PathBuf, Error> {
     let home = match link.parent() {
         Some(home) if !home.as_os_str().is_empty() => home,
         _ => Path::new("."),
     };
     fs_err::canonicalize(home).map_err(|source| match source.kind() {
-        // A consumer may well start before the writer has made its root.
+        // A reader may start before the writer has created its root.
         io::ErrorKind::NotFound => Error::NoGeneration { link: link.to_owned() },
         _ => Error::Io { act: "resolve", path: home.to_owned(), source },
     })
 }
 
-/// The base name of a link's target, if it is a generation's: a timestamp, or a commit id in git-sync's layout.
+/// The base name of a link's target, if it is a generation's name: a timestamp, or a commit id in git-sync's layout.
 fn generation_named(target: &Path) -> Option<OsString> {
     let name = target.file_name()?;
     let text = name.to_str()?;
@@ -312,29 +316,29 @@ fn generation_named(target: &Path) -> Option<OsString> {
     (is_commit || Name::parse(text).is_some()).then(|| name.to_owned())
 }
 
-/// Why there is no pin.
+/// Why a generation could not be pinned.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Nothing is published there (yet).
+    /// Nothing is published there, or not yet.
     #[error("no generation is published at {}", link.display())]
     NoGeneration {
-        /// The link that would name it.
+        /// The link that does not exist, or whose target does not.
         link: PathBuf,
     },
-    /// The root is there, and nothing in it will ever have the link's name.
+    /// The root has git-sync's layout, in which no link is called `..data`.
     #[error("{} is a root in git-sync's layout, which has no {LINK}", root.display())]
     OtherLayout {
         /// The root.
         root: PathBuf,
     },
-    /// What stands there is no link.
+    /// The path exists and is not a symlink.
     #[error("{} is not a symbolic link", link.display())]
     NotALink {
-        /// What was taken for one.
+        /// The path.
         link: PathBuf,
     },
-    /// The link names something whose lock the reaper would not look at.
+    /// The link's target is not a generation, so the writer would not check a lock on it.
     #[error("{} names {}, which is not a generation", link.display(), target.display())]
     NotAGeneration {
         /// The link.
@@ -342,27 +346,27 @@ pub enum Error {
         /// Its target.
         target: PathBuf,
     },
-    /// It was swapped in every round.
+    /// The link was swapped in every round.
     #[error("{} is swapped faster than it can be pinned", link.display())]
     Restless {
         /// The link.
         link: PathBuf,
     },
-    /// The kernel refused.
+    /// A system call failed.
     #[error("cannot {act} {}", path.display())]
     Io {
-        /// What was tried, in words that follow "cannot".
+        /// The operation, in words that follow "cannot".
         act: &'static str,
-        /// On what.
+        /// The path it was done on.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The error of the system call.
         #[source]
         source: io::Error,
     },
 }
 
 impl Error {
-    /// Nothing has the link's name, in this directory.
+    /// The error for a link that does not exist in the directory `home`.
     fn absent(link: &Path, home: &Path) -> Self {
         if link.file_name() == Some(LINK.as_ref()) && home.join(WORKTREES).is_dir() {
             return Self::OtherLayout { root: home.to_owned() };
@@ -370,15 +374,15 @@ impl Error {
         Self::NoGeneration { link: link.to_owned() }
     }
 
-    /// Whether trying again may help without an operator.
+    /// Returns true if trying again may help without an operator.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::NoGeneration { .. } | Self::Restless { .. })
     }
 
-    /// What an operator can do, a line each.
+    /// What an operator can do, one hint per line.
     pub fn hints(&self) -> Vec<String> {
         let hint = match self {
-            Self::NoGeneration { link } => return vec![why_nothing(link)],
+            Self::NoGeneration { link } => return vec![hint_for_absence(link)],
             Self::OtherLayout { .. } => "name its link instead: ROOT/LINK",
             Self::NotALink { .. } => "name the root, or the link that names its current generation",
             Self::NotAGeneration { .. } => "pin the root itself, not a link or a directory in it",
@@ -393,7 +397,7 @@ impl Error {
         vec![hint.to_owned()]
     }
 
-    /// Nothing is there yet: the only error that is worth waiting for.
+    /// Returns true if nothing is published yet: the only error that is worth waiting for.
     pub(crate) fn is_absence(&self) -> bool {
         match self {
             Self::NoGeneration { .. } => true,
@@ -403,15 +407,15 @@ impl Error {
     }
 }
 
-/// What to do where nothing is published (yet).
-fn why_nothing(link: &Path) -> String {
+/// The hint for a link that does not exist.
+fn hint_for_absence(link: &Path) -> String {
     let root = link.parent().unwrap_or(link).display();
-    let is_there = |name: &str| link.with_file_name(name).symlink_metadata().is_ok();
+    let exists = |name: &str| link.with_file_name(name).symlink_metadata().is_ok();
     if !link.with_file_name(".").is_dir() {
         format!("there is no directory {root}: name the --root of `treeswap sync`, or the link it keeps")
     } else if link.file_name() != Some(LINK.as_ref()) {
         "has the first sync ended, and is this its link? `treeswap pin --wait 1m` waits for the first generation".to_owned()
-    } else if is_there("..treeswap") {
+    } else if exists("..treeswap") {
         format!(
             "`treeswap status {root}` says what the sync does; `treeswap pin --wait 1m` waits for the first generation"
         )

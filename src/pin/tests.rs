@@ -50,7 +50,7 @@ fn reapable(root: &Path, n: u32) -> bool {
     fsx::try_lock(dir).unwrap() == fsx::Lock::Taken
 }
 
-/// Waits: a child that another test starts has copies of our descriptors until its exec.
+/// Waits, because a child that another test starts has duplicates of our descriptors until its exec.
 fn becomes_reapable(root: &Path, n: u32) -> bool {
     (0..2000).any(|_| {
         std::thread::sleep(Duration::from_millis(1));

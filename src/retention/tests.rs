@@ -111,7 +111,7 @@ fn ceilings_end_grace_periods_before_they_evict_readers() {
     assert_eq!(kept(1, 1), [false, false, false, true], "the current one stays over any ceiling");
 }
 
-/// What goes of generations that give back 10 bytes and an inode each, the last one current, the first one pinned.
+/// The generations that are reaped if each frees 10 bytes and an inode, the last is current and the first pinned.
 fn goes_for_room(generations: usize, lack: Extent, options: &Options) -> Vec<(usize, String)> {
     let last = generations - 1;
     let retire = |n| (n < last).then(|| retired(1000));
@@ -164,7 +164,7 @@ fn sizes_that_no_disk_has_are_over_a_ceiling() {
     assert_eq!(plan.reaped().count(), 2);
 }
 
-/// The rules once more, written as sets: what must hold of any plan.
+/// The rules written again as sets: what must hold for any plan.
 fn check(records: &[(GenerationRecord, bool, bool)], options: &Options, reserved: Reserved, now: &Now) {
     let candidates: Vec<_> = (records.iter())
         .map(|(record, current, pinned)| Candidate { record, current: *current, pinned: *pinned })

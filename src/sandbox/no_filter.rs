@@ -1,13 +1,13 @@
-//! Where the numbers of the system calls are not known: no filter.
+//! No seccomp filter: used on processors whose system call numbers `system_calls` does not list.
 
 use std::io;
 
-/// Whether the kernel takes filters.
+/// Returns false: there is no filter for this processor.
 pub(super) fn can_be_filtered() -> bool {
     false
 }
 
-/// Refuses nothing.
+/// Always fails.
 pub(super) fn refuse() -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }

@@ -1,9 +1,9 @@
-//! The system calls that are refused, and the filter that refuses them (seccomp(2)).
+//! The seccomp(2) filter: which system calls are refused, and the BPF program that refuses them.
 //!
-//! Not a list of what is allowed: which calls a C library makes differs between libraries, versions and processors, and
-//! one that is missing from such a list breaks a user. Refused is whatever reaches beyond the process's own memory and
-//! its open files, and what Landlock does not see of files: modes, owners, attributes. A call that is newer than the
-//! list is answered as by a kernel that does not have it.
+//! The list denies instead of allowing: which calls a C library makes differs between libraries, versions and
+//! processors, and a call that is missing from an allow list breaks a user. It refuses calls that reach beyond the
+//! process's own memory and its open files, and changes to files that Landlock does not control: modes, owners,
+//! attributes. A call that is newer than the list fails with `ENOSYS`, as on a kernel that does not have it.
 
 use std::io;
 
@@ -12,11 +12,11 @@ use libc::{
     sock_filter, sock_fprog,
 };
 
-/// Every call of this number and beyond is unknown here. (Linux 6.17; numbers have been the same on all processors since
-/// 424.) Calls of the 32-bit form that x86_64 has beside its own are beyond it, too.
+/// System calls from this number on are unknown to this list, which is that of Linux 6.17. Numbers have been the same
+/// on all processors since 424. The calls of x86_64's x32 ABI have numbers beyond it, too.
 const UNKNOWN: u32 = 470;
 
-/// `AUDIT_ARCH_*` of Linux's `linux/audit.h`: which calls the numbers are of.
+/// `AUDIT_ARCH_*` of Linux's `linux/audit.h`: the architecture whose system call numbers are listed.
 #[cfg(target_arch = "x86_64")]
 const ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
@@ -24,10 +24,10 @@ const ARCH: u32 = 0xc000_00b7;
 
 /// Refused on every processor.
 const REFUSED: &[i64] = &[
-    // Other programs.
+    // Executing programs.
     libc::SYS_execve,
     libc::SYS_execveat,
-    // The network, and sockets of this machine.
+    // The network, and local sockets.
     libc::SYS_socket,
     libc::SYS_socketpair,
     libc::SYS_connect,
@@ -58,7 +58,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_sched_setscheduler,
     libc::SYS_migrate_pages,
     libc::SYS_move_pages,
-    // Memory and queues that processes share.
+    // Memory, semaphores and queues shared between processes.
     libc::SYS_shmget,
     libc::SYS_shmat,
     libc::SYS_shmctl,
@@ -87,7 +87,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_fsconfig,
     libc::SYS_fsmount,
     libc::SYS_fspick,
-    // The kernel's own machinery.
+    // Kernel subsystems and administration.
     libc::SYS_bpf,
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
@@ -118,7 +118,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_clock_settime,
     libc::SYS_clock_adjtime,
     libc::SYS_adjtimex,
-    // Being somebody else.
+    // Changing the user, the group or capabilities.
     libc::SYS_setuid,
     libc::SYS_setgid,
     libc::SYS_setreuid,
@@ -129,7 +129,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_setfsgid,
     libc::SYS_setgroups,
     libc::SYS_capset,
-    // Of files, what Landlock does not see, or not in its first versions.
+    // Changes to files that Landlock does not control, or not in its first versions.
     libc::SYS_fchmodat,
     FCHMODAT2,
     libc::SYS_fchown,
@@ -151,7 +151,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_open_by_handle_at,
 ];
 
-/// Calls that not every C library's list has.
+/// Numbers that `libc` does not define for every C library.
 const FCHMODAT2: i64 = 452;
 const SETXATTRAT: i64 = 463;
 const REMOVEXATTRAT: i64 = 466;
@@ -162,7 +162,7 @@ const KEXEC_FILE_LOAD: i64 = 320;
 #[cfg(target_arch = "aarch64")]
 const KEXEC_FILE_LOAD: i64 = 294;
 
-/// Older forms, which x86_64 still has.
+/// Older forms of refused calls, which only x86_64 still has.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[i64] = &[
     libc::SYS_fork,
@@ -183,7 +183,7 @@ const OLD: &[i64] = &[
 #[cfg(target_arch = "aarch64")]
 const OLD: &[i64] = &[];
 
-/// Places in what the kernel gives the filter (`struct seccomp_data`), on a little-endian processor.
+/// Offsets into the filter's input (`struct seccomp_data`), on a little-endian processor.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const FIRST_ARGUMENT: u32 = 16;
@@ -193,29 +193,33 @@ const THIRD_ARGUMENT: u32 = 32;
 
 const ALLOW: sock_filter = answer(libc::SECCOMP_RET_ALLOW);
 const REFUSE: sock_filter = answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
-/// As a kernel without the call. For `clone3`, whose flags a filter cannot see: C libraries then use `clone`.
+/// Answers as a kernel without the call does. Used for `clone3`, whose flags are in memory that a filter cannot read: C
+/// libraries then fall back to `clone`.
 const ABSENT: sock_filter = answer(libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32);
 
+/// Ends the filter with this action.
 const fn answer(value: u32) -> sock_filter {
     sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: value }
 }
 
+/// Loads the 32-bit word at an offset of the input.
 const fn load(place: u32) -> sock_filter {
     sock_filter { code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, jt: 0, jf: 0, k: place }
 }
 
-/// Compares what was loaded, and skips so many instructions then, or else so many.
+/// Tests the loaded word against `value`, and skips `jt` instructions if the test holds and `jf` if it does not.
 const fn skip_if(test: u32, value: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code: (libc::BPF_JMP | test | libc::BPF_K) as u16, jt, jf, k: value }
 }
 
-/// What a call of this number meets: a body that ends in answers.
+/// Runs `body` for the system call of this number and skips it for any other. `body` must end with an answer.
 fn on(number: i64, body: &[sock_filter]) -> impl Iterator<Item = sock_filter> {
     let first = skip_if(libc::BPF_JEQ, number as u32, 0, body.len() as u8);
     std::iter::once(first).chain(body.iter().copied())
 }
 
-/// Opening for something else than writing must not empty a file: before Linux 6.2 Landlock does not ask for a right then.
+/// Refuses `O_TRUNC` without write access. Linux truncates even then, and Landlock does not control truncation before
+/// Linux 6.2. `flags` is the offset of the call's flags argument.
 fn no_truncation(flags: u32) -> [sock_filter; 7] {
     let access_mode = sock_filter {
         code: (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16,
@@ -234,9 +238,10 @@ fn no_truncation(flags: u32) -> [sock_filter; 7] {
     ]
 }
 
-/// The filter for the process of this id.
+/// Builds the filter for the process with the id `own`.
 fn filter(own: u32) -> Vec<sock_filter> {
-    /// Namespaces that `clone` would make: CLONE_NEWTIME, CLONE_NEWNS, and from CLONE_NEWCGROUP to CLONE_NEWNET.
+    /// The flags with which `clone` makes namespaces: CLONE_NEWTIME, CLONE_NEWNS, and from CLONE_NEWCGROUP to
+    /// CLONE_NEWNET.
     const NAMESPACES: u32 = 0x7e02_0080;
     let only_own = |also| {
         let first = load(FIRST_ARGUMENT);
@@ -260,7 +265,8 @@ fn filter(own: u32) -> Vec<sock_filter> {
     for number in REFUSED.iter().chain(OLD) {
         filter.extend(on(*number, &[REFUSE]));
     }
-    // A process may end itself, as abort(3) does on its first thread; 0 is oneself to prlimit(2), and one's whole group to kill(2).
+    // A process may signal itself, as abort(3) does. The process id 0 means the caller to prlimit(2), but the caller's
+    // whole process group to kill(2), so it is allowed only to the former.
     for number in [SYS_kill, SYS_tkill, SYS_tgkill] {
         filter.extend(on(number, &only_own(own)));
     }
@@ -268,30 +274,30 @@ fn filter(own: u32) -> Vec<sock_filter> {
     filter.extend(on(SYS_openat, &no_truncation(THIRD_ARGUMENT)));
     #[cfg(target_arch = "x86_64")]
     filter.extend(on(libc::SYS_open, &no_truncation(SECOND_ARGUMENT)));
-    filter.extend(on(SYS_openat2, &[ABSENT])); // a filter cannot see its flags
+    filter.extend(on(SYS_openat2, &[ABSENT])); // its flags are in memory that a filter cannot read
     filter.extend(on(SYS_clone, &thread));
     filter.extend(on(SYS_clone3, &[ABSENT]));
     filter.push(ALLOW);
     filter
 }
 
-/// Whether the kernel takes filters.
+/// Whether the kernel has seccomp filters.
 #[expect(unsafe_code, reason = "prctl(PR_SET_SECCOMP) has no safe form")]
 pub(super) fn can_be_filtered() -> bool {
     let none = std::ptr::null::<sock_fprog>();
-    // SAFETY: the kernel reads through the pointer and writes nothing; a null pointer is what is asked with: a kernel
-    // that takes filters says EFAULT, any other one EINVAL, and nothing changes.
+    // SAFETY: the kernel only reads through the pointer. The null pointer is the probe: a kernel with filters fails
+    // with EFAULT, any other with EINVAL, and neither changes anything.
     let _ = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, none) };
     io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT)
 }
 
-/// Refuses them from now on, to this thread and all that it starts, for good.
+/// Installs the filter for this thread and all threads that it starts from now on. It cannot be removed.
 #[expect(unsafe_code, reason = "prctl(PR_SET_SECCOMP) has no safe form")]
 pub(super) fn refuse() -> io::Result<()> {
-    rustix::thread::set_no_new_privs(true)?; // the unprivileged may set a filter only then
+    rustix::thread::set_no_new_privs(true)?; // required of unprivileged processes
     let mut filter = filter(std::process::id());
     let program = sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the kernel copies the program, which lives until after the call, and checks it.
+    // SAFETY: the program lives until after the call; the kernel validates and copies it.
     let done = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

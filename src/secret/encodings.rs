@@ -1,7 +1,8 @@
-// How servers, proxies, libraries and people write a text. Tests only: the unit tests of this module and
-// `tests/canary` include this file, so that what is served, looked for and found does not depend on what undoes it.
+// The encodings in which servers, proxies, libraries and people write a text. For tests only: the unit tests of this
+// module and `tests/canary` include this file. It shares no code with the decoders in `readings`, so that a mistake
+// there does not hide itself.
 
-/// A name, and how it is done.
+/// A name and the function that encodes.
 pub type Encoding = (&'static str, fn(&[u8]) -> String);
 
 fn each(text: &[u8], write: impl Fn(u8) -> String) -> String {
@@ -151,8 +152,9 @@ pub const ENCODINGS: &[Encoding] = &[
     ("signs between characters", |text| spread(text, "-")),
 ];
 
-/// What is in a text if six characters of a secret are, in any encoding; of many backslashes there is one, see
-/// [`collapsed`]. In a base it takes more of them, as a digit at either end holds something of what is beside it.
+/// The texts that reveal a part of a secret: all encodings of every six characters of it, with repeated backslashes
+/// [`collapsed`]. In a base (base64 and the like) ten characters are needed, because the digits at either end also
+/// depend on the neighbouring bytes.
 pub fn traces(secret: &[u8]) -> Vec<String> {
     let all = ENCODINGS.iter();
     let all =
@@ -160,7 +162,7 @@ pub fn traces(secret: &[u8]) -> Vec<String> {
     let found = all.flat_map(|(name, encode)| {
         let is_base = name.contains("base");
         let parts = secret.windows(if is_base { 10 } else { 6 });
-        // What `trace` trims must be none of the six.
+        // `trace` must not trim any of the six characters.
         let is_whole = |part: &[u8]| {
             [part.first(), part.last()].iter().all(|end| end.is_some_and(|end| !is_trimmed(char::from(*end))))
         };
@@ -175,12 +177,12 @@ fn trace(part: &[u8], encode: fn(&[u8]) -> String) -> String {
     written.trim_matches(is_trimmed).to_owned()
 }
 
-/// What encoders put around or between digits.
+/// Characters that encoders put around or between digits.
 fn is_trimmed(c: char) -> bool {
     " []:,;".contains(c) || c.is_control()
 }
 
-/// The digits that are the same whatever is beside a part, behind any number of bytes.
+/// The digits of a part in a base that do not depend on the neighbouring bytes, after any number of preceding bytes.
 fn in_base(part: &[u8], encode: fn(&[u8]) -> String) -> Vec<String> {
     let beside =
         |shift: usize, other: &[u8]| encode(&[&other.repeat(shift), part, &other.repeat(9)].concat());
@@ -194,7 +196,7 @@ fn in_base(part: &[u8], encode: fn(&[u8]) -> String) -> Vec<String> {
     (0..8).map(middle).collect()
 }
 
-/// A text with one backslash where there are many: each place where it is shown adds its own.
+/// A text with repeated backslashes collapsed to one, because each layer of quoting adds some.
 pub fn collapsed(text: &str) -> String {
     let mut text = text.to_owned();
     while text.contains("\\\\") {
@@ -203,10 +205,10 @@ pub fn collapsed(text: &str) -> String {
     text
 }
 
-/// So many letters and digits in a row are a trace, too, whatever is between them.
+/// This many consecutive letters and digits of a secret count as a trace, too, whatever is between them.
 pub const LETTERS: usize = 8;
 
-/// The letters and digits of a text.
+/// The letters and digits of a text, in lower case.
 pub fn letters_of(text: &str) -> String {
     text.chars().filter(|c| c.is_ascii_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect()
 }

@@ -1,38 +1,41 @@
-//! The ways to read a text, so that a secret is found however it was written.
+//! Decodes a text in every supported way (each result is a *reading*), so that a secret is found in any encoding.
 //!
-//! A text is a list of bytes, each with the place where it stands. Reading it gives another such list: [`unescaped`]
-//! undoes one layer of `%41`, `\u0041`, `\x41`, `\101`, `\"`, `&#65;` and `&lt;`, and leaves out control characters and
-//! others that are invisible; [`Base::read`] reads base64, base32, hexadecimal and decimal bytes, from every place
-//! where a group of digits may begin, as anything may be in front of it, or cut off; [`letters`] leaves only letters
-//! and digits, whatever was put between them. [`each`] visits what they give: the text as it is, up to [`LAYERS`] layers
-//! of escapes below it (one kind in itself, as `%252541`, is one layer; each is read as one that holds escapes itself,
-//! too), and what is in a base below that, up to [`BASES`] deep. Where a secret is found in any of them, its
-//! places say what to take out of the text.
+//! A reading is a list of bytes, each with its range in the original text:
 //!
-//! Out of reach: a secret that holds several backslashes in a row, or a backslash beside `%` or `&`, where something wrote
-//! it with escapes, and one that holds an escape itself where escapes were written into each other; there it is not always
-//! known which of them are the secret's own. It is found where it stands as it is, and in a base.
+//! * [`unescaped`] undoes one layer of escapes (`%41`, `\u0041`, `\x41`, `\101`, `\"`, `&#65;`, `&lt;`) and drops
+//!   control characters and other invisible ones.
+//! * [`Base::read`] decodes base64, base32 and hexadecimal, at every bit offset, because anything may precede the
+//!   encoded secret or its beginning may be cut off. [`decimal`] decodes lists of decimal bytes.
+//! * [`letters`] keeps only letters and digits, whatever is between them.
+//!
+//! [`each`] visits the text itself, up to [`LAYERS`] layers of escapes below it, and bases below these, up to [`BASES`]
+//! deep. A repeated escape of one kind, like `%252541`, is one layer. Each layer is also read as if the original text
+//! contained escapes itself. If a secret is found in a reading, the ranges of its bytes say what to remove.
+//!
+//! Not found: an escaped secret that has several backslashes in a row, or a backslash beside `%` or `&`; and a secret
+//! that contains an escape itself, where several layers of escapes were applied. In these cases it is ambiguous which
+//! characters belong to the secret. Such secrets are still found unescaped and in a base.
 //!
 //! Time and memory are linear in the text: it is read in pieces of [`PIECE`] bytes, each a bounded number of times.
 
 use std::borrow::Cow;
 
-/// How many layers of escapes are undone, each of another kind than the one outside of it.
+/// How many layers of escapes are undone. Each is of another kind than the layer around it.
 const LAYERS: usize = 4;
 
-/// How many bases are read, one inside the other.
+/// How many nested bases are decoded.
 const BASES: usize = 2;
 
-/// A text is read so many bytes at a time.
+/// How many bytes of a text are read at a time.
 const PIECE: usize = 16 << 10;
 
-/// The next piece begins so many bytes before the end of the last one: a part of a secret may lie across.
+/// How many bytes consecutive pieces overlap, so that a secret across the boundary is found.
 const OVERLAP: usize = 2 << 10;
 
-/// A shorter part of a secret says nothing, and stands in too many words.
+/// Shortest part of a secret that is looked for. Shorter ones reveal nothing and occur in too many words.
 pub(super) const SHORTEST: usize = 6;
 
-/// A byte as it was read, and where in the text it is written.
+/// A decoded byte and the range of the text that it was decoded from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Byte {
     pub(super) value: u8,
@@ -40,8 +43,7 @@ pub(super) struct Byte {
     pub(super) to: usize,
 }
 
-/// Visits a text in every way in which it can be read; what may be `spread` is read without what is between letters,
-/// too.
+/// Visits every reading of a text. With `spread`, also the readings with only letters and digits.
 pub(super) fn each(text: &[u8], spread: bool, visit: &mut dyn FnMut(&[Byte])) {
     let mut start = 0;
     loop {
@@ -56,6 +58,7 @@ pub(super) fn each(text: &[u8], spread: bool, visit: &mut dyn FnMut(&[Byte])) {
     }
 }
 
+/// Visits every reading of one piece, with up to `bases` nested bases.
 fn read(mut text: Vec<Byte>, spread: bool, bases: usize, visit: &mut dyn FnMut(&[Byte])) {
     let mut visit_layer = |layer: &[Byte]| {
         visit(layer);
@@ -71,7 +74,7 @@ fn read(mut text: Vec<Byte>, spread: bool, bases: usize, visit: &mut dyn FnMut(&
     for _ in 0..LAYERS {
         let below = unescaped(&text, escape);
         if below.len() == text.len() {
-            break; // an escape is longer than what it stands for
+            break; // nothing was undone: an escape is longer than what it stands for
         }
         text = below;
         visit_layer(&text);
@@ -80,7 +83,7 @@ fn read(mut text: Vec<Byte>, spread: bool, bases: usize, visit: &mut dyn FnMut(&
         for base in Base::ALL {
             let text = if base.bits == 4 { unprefixed(&text) } else { Cow::Borrowed(&text[..]) };
             let runs = base.runs(&text);
-            // At which bit of a run its first whole byte may begin.
+            // The bits to skip: the first whole byte may begin at any bit of a run.
             for skipped in (0..if runs.is_empty() { 0 } else { 8 }).step_by(base.step) {
                 let inside = runs.iter().flat_map(|run| base.read(run, skipped)).collect();
                 read(inside, false, bases - 1, visit);
@@ -93,7 +96,7 @@ fn read(mut text: Vec<Byte>, spread: bool, bases: usize, visit: &mut dyn FnMut(&
     }
 }
 
-/// Every layer of escapes of a text, from the text itself to what is below all of them.
+/// The text itself and all layers of escapes below it.
 pub(super) fn layers(text: &[u8]) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     let plain = text.iter().map(|value| Byte { value: *value, from: 0, to: 0 }).collect();
@@ -101,7 +104,7 @@ pub(super) fn layers(text: &[u8]) -> Vec<Vec<u8>> {
     all
 }
 
-/// Letters and digits only, the letters in lower case.
+/// The letters and digits of a text, in lower case.
 pub(super) fn letters(text: &[Byte]) -> Vec<Byte> {
     let bytes: Vec<u8> = text.iter().map(|byte| byte.value).collect();
     let mut kept = Vec::with_capacity(text.len());
@@ -120,17 +123,17 @@ pub(super) fn letters(text: &[Byte]) -> Vec<Byte> {
     kept
 }
 
-/// A text without invisible characters, and with its escapes undone.
+/// Undoes the escapes that `escape` recognizes, and drops invisible characters.
 fn unescaped(text: &[Byte], escape: fn(&[Byte]) -> Option<Escape>) -> Vec<Byte> {
     let mut plain = Vec::with_capacity(text.len());
     let mut at = 0;
     while let Some(first) = text.get(at) {
         let Some((length, stands_for)) = escape(&text[at..]) else {
-            let unseen = unseen(&text[at..]);
-            if unseen == 0 {
+            let length = invisible(&text[at..]);
+            if length == 0 {
                 plain.push(*first);
             }
-            at += unseen.max(1);
+            at += length.max(1);
             continue;
         };
         let to = text[at + length - 1].to;
@@ -144,8 +147,8 @@ fn unescaped(text: &[Byte], escape: fn(&[Byte]) -> Option<Escape>) -> Vec<Byte> 
     plain
 }
 
-/// How many bytes at the beginning of a text are a control character, or another that has no width of its own.
-fn unseen(text: &[Byte]) -> usize {
+/// The length in bytes of the control character or zero-width character that a text begins with; 0 if there is none.
+fn invisible(text: &[Byte]) -> usize {
     match (text[0].value, value(text, 1), value(text, 2)) {
         (0..0x20 | 0x7f, ..) => 1,
         // U+0080 to U+009F, and the soft hyphen
@@ -160,20 +163,23 @@ fn unseen(text: &[Byte]) -> usize {
     }
 }
 
+/// Appends a character in UTF-8.
 fn push(text: &mut Vec<Byte>, code: u32, from: usize, to: usize) {
     let c = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
     text.extend(c.encode_utf8(&mut [0; 4]).bytes().map(|value| Byte { value, from, to }));
 }
 
+/// What an escape stands for.
 enum Unit {
     Byte(u8),
     Char(u32),
 }
 
-/// The length of the escape that a text begins with, and what it stands for: nothing, for a control character, and for
-/// what only stands before something else.
+/// The length of an escape and what it stands for; `None` for a control character, and for backslashes that only
+/// precede another character.
 type Escape = (usize, Option<Unit>);
 
+/// The escape that a text begins with.
 fn escape(text: &[Byte]) -> Option<Escape> {
     match text.first()?.value {
         b'%' => percent(text),
@@ -183,8 +189,8 @@ fn escape(text: &[Byte]) -> Option<Escape> {
     }
 }
 
-/// The same where what was quoted holds backslashes itself: several stand for one, and one before a letter that no
-/// quoting adds for itself is a part of the text.
+/// The same for a quoted text that contains backslashes itself: several backslashes stand for one, and a single one
+/// before a letter of a control escape (`\n` and the like) belongs to the text.
 fn quoted_escape(text: &[Byte]) -> Option<Escape> {
     match (backslashes(text), value(text, 1)) {
         (1, Some(b'a' | b'b' | b'e' | b'f' | b'n' | b'r' | b't' | b'v')) => None,
@@ -193,7 +199,7 @@ fn quoted_escape(text: &[Byte]) -> Option<Escape> {
     }
 }
 
-/// The same where the text holds escapes itself: those of a URL or of HTML are undone once, and backslashes stay.
+/// The same for a text that contains escapes itself: one layer of URL or HTML escapes is undone, and backslashes stay.
 fn single_escape(text: &[Byte]) -> Option<Escape> {
     match text.first()?.value {
         b'%' => Some((3, Some(Unit::Byte(u8::try_from(number(text, 1, 16, 2)?).ok()?)))),
@@ -220,14 +226,14 @@ fn percent(text: &[Byte]) -> Option<Escape> {
     }
 }
 
-/// Backslashes, and what they escape. What is an escape itself goes first.
+/// Backslashes and what they escape. Not recognized before another escape, which is undone first.
 fn backslash(text: &[Byte]) -> Option<Escape> {
     let at = backslashes(text);
     let next = &text[at..];
     if next.is_empty() {
         return Some((at, None));
     }
-    if unseen(next) > 0 || (matches!(next[0].value, b'%' | b'&') && escape(next).is_some()) {
+    if invisible(next) > 0 || (matches!(next[0].value, b'%' | b'&') && escape(next).is_some()) {
         return None;
     }
     let unicode = |digits: usize| Some((at + 1 + digits, number(text, at + 1, 16, digits)?));
@@ -257,12 +263,13 @@ fn backslash(text: &[Byte]) -> Option<Escape> {
     Some(code.map_or((at, None), |(length, code)| (length, Some(Unit::Char(code)))))
 }
 
-/// How many there are; after so many others the next ones are an escape of their own.
+/// The number of backslashes that a text begins with, at most 64; further ones count as another escape.
 fn backslashes(text: &[Byte]) -> usize {
     text.iter().take(64).take_while(|byte| byte.value == b'\\').count()
 }
 
-/// Half of a pair stands at the end of `length` bytes; the other half may follow.
+/// Combines a high surrogate, whose escape has `length` bytes, with the low one if that follows. Returns the length of
+/// both escapes and the code point.
 fn surrogates(text: &[Byte], length: usize, high: u32) -> (usize, u32) {
     let rest = text.get(length..).unwrap_or_default();
     let at = backslashes(rest);
@@ -298,7 +305,7 @@ fn entity(text: &[Byte]) -> Option<Escape> {
     named.map(|(name, byte)| (at + name.len() + 1, Some(Unit::Byte(*byte)))).or(ampersand)
 }
 
-/// HTML's names for what is printable and no letter or digit; `amp` goes by itself.
+/// HTML's entity names of ASCII punctuation; `amp` is handled separately.
 const ENTITIES: [(&str, u8); 37] = [
     ("lt", b'<'),
     ("gt", b'>'),
@@ -339,16 +346,18 @@ const ENTITIES: [(&str, u8); 37] = [
     ("rbrace", b'}'),
 ];
 
+/// The byte at an index.
 fn value(text: &[Byte], at: usize) -> Option<u8> {
     text.get(at).map(|byte| byte.value)
 }
 
+/// Returns true if `with` is at an index of the text, compared without case.
 fn starts(text: &[Byte], at: usize, with: &[u8]) -> bool {
     text.get(at..at + with.len())
         .is_some_and(|part| part.iter().zip(with).all(|(byte, with)| byte.value.eq_ignore_ascii_case(with)))
 }
 
-/// A number of so many digits.
+/// Parses a number of exactly `digits` digits; `None` for zero digits.
 fn number(text: &[Byte], at: usize, radix: u32, digits: usize) -> Option<u32> {
     let digits = text.get(at..at + digits).filter(|digits| !digits.is_empty())?;
     digits.iter().try_fold(0u32, |sum, digit| {
@@ -356,7 +365,7 @@ fn number(text: &[Byte], at: usize, radix: u32, digits: usize) -> Option<u32> {
     })
 }
 
-/// Without the `0x` before hexadecimal digits.
+/// The text without any `0x` before two hexadecimal digits.
 fn unprefixed(text: &[Byte]) -> Cow<'_, [Byte]> {
     let is_prefix = |at: usize| starts(text, at, b"0x") && number(text, at + 2, 16, 2).is_some();
     if !(0..text.len()).any(is_prefix) {
@@ -366,13 +375,15 @@ fn unprefixed(text: &[Byte]) -> Cow<'_, [Byte]> {
     kept.map(|at| text[at]).collect()
 }
 
-/// A base whose digits are a whole number of bits.
+/// A base whose digits have a whole number of bits.
 struct Base {
+    /// Bits per digit.
     bits: u32,
-    /// The greatest common divisor of those and the bits of a byte.
+    /// The greatest common divisor of `bits` and 8.
     step: usize,
+    /// The value of a digit.
     digit: fn(u8) -> Option<u32>,
-    /// What may stand between two digits.
+    /// Characters that may be between two digits.
     between: &'static [u8],
 }
 
@@ -383,7 +394,7 @@ impl Base {
         Self { bits: 6, step: 2, digit: digit64, between: b"" },
     ];
 
-    /// Where there are enough digits in a row for bytes that count.
+    /// The runs of consecutive digits that are long enough for [`SHORTEST`] bytes.
     fn runs<'t>(&self, text: &'t [Byte]) -> Vec<&'t [Byte]> {
         let mut runs = Vec::new();
         let mut start = 0;
@@ -404,7 +415,7 @@ impl Base {
         runs
     }
 
-    /// The bytes of a run of digits, but for so many bits at its beginning.
+    /// Decodes a run of digits after skipping `skipped` bits at its beginning.
     fn read(&self, run: &[Byte], mut skipped: u32) -> Vec<Byte> {
         let mut bytes = Vec::with_capacity(run.len());
         let mut held = 0;
@@ -442,7 +453,7 @@ fn digit32(byte: u8) -> Option<u32> {
     }
 }
 
-/// The digits of either alphabet.
+/// Accepts the standard and the URL-safe alphabet.
 fn digit64(byte: u8) -> Option<u32> {
     match byte {
         b'A'..=b'Z' => Some(u32::from(byte - b'A')),
@@ -454,7 +465,7 @@ fn digit64(byte: u8) -> Option<u32> {
     }
 }
 
-/// Bytes as decimal numbers, as `[65, 66]` or `[65 66]`.
+/// Decodes lists of at least [`SHORTEST`] bytes as decimal numbers, for example `[65, 66]` or `[65 66]`.
 fn decimal(text: &[Byte]) -> Vec<Byte> {
     let mut bytes = Vec::new();
     let mut at = 0;

@@ -1,14 +1,14 @@
-//! Every secret that this process has, and texts without them.
+//! The registry of all secrets that this process has, and the redaction of text.
 //!
-//! A text is read in every way in which a secret may have been written into it: see [`readings`], which also say
-//! what is out of reach. Two kinds of text are cleaned:
+//! A secret is found in any encoding that [`readings`] decodes; that module also says which ones it cannot. There are
+//! two levels:
 //!
-//! * What leaves the process ([`redacted`]): no whole secret, and nothing of a long one that is [`LONG`] bytes or more.
-//! * What others said and we quote ([`quoted`]): a server, a proxy or a program may have cut a secret anywhere, and put
-//!   anything between its letters, so nothing of one that is [`SHORTEST`] bytes or more.
+//! * [`redacted`], for all output of the process: removes whole secrets, and parts of [`LONG`] bytes or more of long
+//!   ones.
+//! * [`quoted`], for text of others that we quote: a server, a proxy or a program may have cut a secret anywhere and
+//!   put anything between its letters, so this removes all parts of [`SHORTEST`] bytes or more.
 //!
-//! The first is not as strict as the second because it goes over our own words, too, and a password has words in it as
-//! often as not.
+//! The first is less strict because it also processes our own messages, and passwords often contain ordinary words.
 
 use std::borrow::Cow;
 use std::collections::hash_map::RandomState;
@@ -25,21 +25,21 @@ use super::readings::{self, Byte, SHORTEST};
 #[path = "../../tests/fuzz/targets/redaction.rs"]
 pub(crate) mod fuzz;
 
-/// What stands in a secret's place.
+/// The placeholder for a secret.
 pub const REDACTED: &str = "[redacted]";
 
-/// Of a secret as long as this or longer, parts of this length are as good as the whole.
+/// Parts of this many bytes of a longer secret are as confidential as the whole.
 const LONG: usize = 12;
 
-/// A secret shorter than [`SHORTEST`] is still taken out of what others said, down to this length.
+/// Shortest secret that is redacted. One shorter than [`SHORTEST`] is only removed from quoted text.
 const TINY: usize = 4;
 
-/// Secrets that are not held any more, but that a server may still repeat: so many are remembered at least, and twice
-/// as many at most. A credential that is issued anew for every attempt makes one or two each time.
+/// How many secrets are remembered after they were dropped, because a server may still repeat them: at least this many,
+/// and with the others at most twice as many. A credential that is issued for every attempt adds one or two each time.
 const REMEMBERED: usize = 256;
 
-/// What stands in secrets and is none: user names that services ask for beside a token, and the beginnings by which
-/// tokens are distinguished.
+/// Parts of secrets that are not confidential: user names that services require beside a token, and well-known prefixes
+/// of tokens.
 const PUBLIC: &[&str] = &[
     "git",
     "github",
@@ -64,26 +64,27 @@ const PUBLIC: &[&str] = &[
     "Basic",
 ];
 
-/// Whether a user name is one of those that stand for no person and are no token. Any other may be a token.
+/// Returns true if a text is one of the well-known user names or prefixes that are not confidential. Any other user
+/// name may be a token.
 pub fn is_public(name: &str) -> bool {
     PUBLIC.iter().any(|public| name.eq_ignore_ascii_case(public))
 }
 
 static KNOWN: LazyLock<RwLock<SecretRegistry>> = LazyLock::new(RwLock::default);
 
-/// Makes a text known for as long as the process runs.
+/// Registers a text until the process ends.
 pub(super) fn add_for_process(text: &str) {
     let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
     known.add(text, true);
 }
 
-/// Makes a text known for as long as the guard is held, and for some time after.
+/// Registers a text for as long as the result is held, and for some time after.
 pub(super) fn held(text: &str) -> Arc<SecretString> {
     let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
     known.add(text, false)
 }
 
-/// Our own text that leaves the process, without secrets.
+/// Redacts text that leaves the process.
 pub fn redacted(text: &str) -> Cow<'_, str> {
     match clean(text.as_bytes(), Cut::No) {
         None => Cow::Borrowed(text),
@@ -96,7 +97,7 @@ pub fn redacted_bytes(bytes: &[u8]) -> Cow<'_, [u8]> {
     clean(bytes, Cut::No).map_or(Cow::Borrowed(bytes), Cow::Owned)
 }
 
-/// Foreign text, without any part of a secret.
+/// Redacts text of others, removing any part of a secret.
 pub fn quoted(text: &str) -> Cow<'_, str> {
     match clean(text.as_bytes(), Cut::Anywhere) {
         None => Cow::Borrowed(text),
@@ -109,12 +110,13 @@ pub fn quoted_bytes(bytes: &[u8]) -> Cow<'_, [u8]> {
     clean(bytes, Cut::Anywhere).map_or(Cow::Borrowed(bytes), Cow::Owned)
 }
 
-/// Whether a whole secret stands in a value.
+/// Returns true if a value contains a whole secret.
 pub(super) fn is_within(value: &[u8]) -> bool {
     !KNOWN.read().unwrap_or_else(PoisonError::into_inner).parts.find(value, Cut::No).is_empty()
 }
 
-/// What goes through it loses every secret. Each write is a text of its own: a line, as tracing writes them.
+/// A writer that redacts. Each write is redacted by itself, so it has to be a whole text, like the lines that tracing
+/// writes.
 #[derive(Debug)]
 pub struct Redacting<W>(pub W);
 
@@ -129,6 +131,7 @@ impl<W: std::io::Write> std::io::Write for Redacting<W> {
     }
 }
 
+/// The text without secrets; `None` if it has none.
 fn clean(text: &[u8], cut: Cut) -> Option<Vec<u8>> {
     let found = KNOWN.read().unwrap_or_else(PoisonError::into_inner).parts.find(text, cut);
     (!found.is_empty()).then(|| without(text, &found))
@@ -138,32 +141,34 @@ fn clean(text: &[u8], cut: Cut) -> Option<Vec<u8>> {
 struct SecretRegistry {
     /// By a hash of the text.
     secrets: HashMap<u64, Entry>,
-    hashed: RandomState,
+    hash_state: RandomState,
+    /// Number of additions so far.
     added: u64,
     parts: Parts,
 }
 
 struct Entry {
     text: Arc<SecretString>,
-    for_good: bool,
-    /// When it was added last, counted in additions.
+    /// Whether it is registered until the process ends.
+    for_process: bool,
+    /// The value of [`SecretRegistry::added`] when it was added last.
     added: u64,
 }
 
 impl SecretRegistry {
-    fn add(&mut self, text: &str, for_good: bool) -> Arc<SecretString> {
+    fn add(&mut self, text: &str, for_process: bool) -> Arc<SecretString> {
         self.added += 1;
-        if let Some(known) = self.secrets.get_mut(&self.hashed.hash_one(text)) {
+        if let Some(known) = self.secrets.get_mut(&self.hash_state.hash_one(text)) {
             known.added = self.added;
-            known.for_good |= for_good;
+            known.for_process |= for_process;
             return Arc::clone(&known.text);
         }
         let secret = Arc::new(SecretString::from(text.to_owned()));
         if !is_long_enough(text) {
             return secret;
         }
-        let entry = Entry { text: Arc::clone(&secret), for_good, added: self.added };
-        self.secrets.insert(self.hashed.hash_one(text), entry);
+        let entry = Entry { text: Arc::clone(&secret), for_process, added: self.added };
+        self.secrets.insert(self.hash_state.hash_one(text), entry);
         self.parts.add(text);
         if self.secrets.len() > 2 * REMEMBERED {
             self.forget();
@@ -171,9 +176,9 @@ impl SecretRegistry {
         secret
     }
 
-    /// Forgets the oldest of those that are not held.
+    /// Forgets the oldest secrets that are not held any more, if there are more than [`REMEMBERED`] of them.
     fn forget(&mut self) {
-        let unheld = |entry: &Entry| !entry.for_good && Arc::strong_count(&entry.text) == 1;
+        let unheld = |entry: &Entry| !entry.for_process && Arc::strong_count(&entry.text) == 1;
         let mut ages: Vec<u64> =
             self.secrets.values().filter(|entry| unheld(entry)).map(|entry| entry.added).collect();
         if ages.len() <= REMEMBERED {
@@ -193,36 +198,39 @@ fn is_long_enough(text: &str) -> bool {
     text.len() >= TINY && !is_public(text)
 }
 
-/// Whether a text was whole when it came.
+/// Whether secrets in a text may be cut.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cut {
+    /// They are whole, or long parts of them are.
     No,
+    /// They may be cut anywhere, with other characters between their letters.
     Anywhere,
 }
 
-/// Hashes of parts of secrets, and not the parts themselves: what is forgotten is gone.
+/// Hashes of parts of secrets. The parts themselves are not stored, so that a forgotten secret leaves nothing in
+/// memory.
 struct Parts {
-    key: RandomState,
-    /// What [`Parts::mixed`] hashes with.
+    hash_state: RandomState,
+    /// The random keys of [`Parts::window_hash`].
     keys: (u64, u64),
-    /// A bit for each hash in `short`, and maybe for others: most of a text is seen to be harmless by this alone.
+    /// A bloom filter for `short`: rules out most positions of a text without a lookup.
     filter: Box<[u64; 1024]>,
-    /// Every part of [`SHORTEST`] bytes.
-    short: HashSet<u64, BuildHasherDefault<Same>>,
-    /// Every part of [`LONG`] bytes, and whole secrets that are shorter.
-    long: HashSet<u64, BuildHasherDefault<Same>>,
-    /// The lengths of those.
+    /// All parts of [`SHORTEST`] bytes.
+    short: HashSet<u64, BuildHasherDefault<IdentityHasher>>,
+    /// All parts of [`LONG`] bytes, and whole secrets that are shorter.
+    long: HashSet<u64, BuildHasherDefault<IdentityHasher>>,
+    /// The lengths of the parts in `long`.
     lengths: BTreeSet<usize>,
-    /// Whole secrets of less than [`SHORTEST`] bytes, and their lengths.
-    tiny: HashSet<u64, BuildHasherDefault<Same>>,
+    /// Whole secrets of less than [`SHORTEST`] bytes.
+    tiny: HashSet<u64, BuildHasherDefault<IdentityHasher>>,
 }
 
 impl Default for Parts {
     fn default() -> Self {
-        let key = RandomState::new();
+        let hash_state = RandomState::new();
         Self {
-            keys: (key.hash_one(0), key.hash_one(1) | 1),
-            key,
+            keys: (hash_state.hash_one(0), hash_state.hash_one(1) | 1),
+            hash_state,
             filter: Box::new([0; 1024]),
             short: HashSet::default(),
             long: HashSet::default(),
@@ -233,6 +241,7 @@ impl Default for Parts {
 }
 
 impl Parts {
+    /// Adds all parts of a secret, in the forms in which a text is compared.
     fn add(&mut self, text: &str) {
         for part in pieces(text) {
             for layer in readings::layers(part.as_bytes()).into_iter().chain([part.trim().into()]) {
@@ -248,31 +257,32 @@ impl Parts {
     fn add_form(&mut self, form: &[u8]) {
         if form.len() < SHORTEST {
             if form.len() >= TINY {
-                self.tiny.insert(self.key.hash_one(form));
+                self.tiny.insert(self.hash_state.hash_one(form));
             }
             return;
         }
         let length = form.len().min(LONG);
         self.lengths.insert(length);
         self.add_short(form);
-        self.long.extend(form.windows(length).map(|part| self.key.hash_one(part)));
+        self.long.extend(form.windows(length).map(|part| self.hash_state.hash_one(part)));
     }
 
     fn add_short(&mut self, form: &[u8]) {
         for part in form.windows(SHORTEST) {
-            let hash = self.mixed(part.iter().fold(0, |window, byte| window << 8 | u64::from(*byte)));
+            let hash = self.window_hash(part.iter().fold(0, |window, byte| window << 8 | u64::from(*byte)));
             self.short.insert(hash);
-            self.filter[filtered(hash).0] |= filtered(hash).1;
+            let (word, bit) = filter_bit(hash);
+            self.filter[word] |= bit;
         }
     }
 
-    /// The hash of [`SHORTEST`] bytes; made for every byte of every reading of a text, and so cheap.
-    fn mixed(&self, window: u64) -> u64 {
+    /// The hash of [`SHORTEST`] bytes. It is computed at every byte of every reading of a text, so it has to be cheap.
+    fn window_hash(&self, window: u64) -> u64 {
         let hash = (window ^ self.keys.0).wrapping_mul(self.keys.1);
         (hash ^ hash >> 32).wrapping_mul(self.keys.1)
     }
 
-    /// Where there is something of a secret, in order, none touching the next.
+    /// The ranges of a text that have parts of secrets, sorted and disjoint.
     fn find(&self, text: &[u8], cut: Cut) -> Vec<Range<usize>> {
         let mut found: Vec<Range<usize>> = Vec::new();
         if self.short.is_empty() && self.tiny.is_empty() {
@@ -282,6 +292,7 @@ impl Parts {
         joined(found)
     }
 
+    /// Adds the ranges of the original text that have parts of secrets in one reading of it.
     fn find_in(&self, reading: &[Byte], cut: Cut, found: &mut Vec<Range<usize>>) {
         let text = folded(reading.iter().map(|byte| byte.value));
         let mut add = |at: usize, length: usize| {
@@ -295,10 +306,11 @@ impl Parts {
         let mut window = 0;
         for (end, byte) in text.iter().enumerate() {
             window = (window << 8 | u64::from(*byte)) & WINDOW;
-            let hash = self.mixed(window);
-            if self.filter[filtered(hash).0] & filtered(hash).1 != 0 && end + 1 >= SHORTEST {
+            let hash = self.window_hash(window);
+            let (word, bit) = filter_bit(hash);
+            if self.filter[word] & bit != 0 && end + 1 >= SHORTEST {
                 let at = end + 1 - SHORTEST;
-                if let Some(length) = self.part(&text[at..], hash, cut) {
+                if let Some(length) = self.part_length(&text[at..], hash, cut) {
                     add(at, length);
                 }
             }
@@ -306,14 +318,15 @@ impl Parts {
         if cut == Cut::Anywhere && !self.tiny.is_empty() {
             for length in TINY..SHORTEST {
                 let parts = text.windows(length).enumerate();
-                let tiny = parts.filter(|(_, part)| self.tiny.contains(&self.key.hash_one(part)));
+                let tiny = parts.filter(|(_, part)| self.tiny.contains(&self.hash_state.hash_one(part)));
                 tiny.for_each(|(at, _)| add(at, length));
             }
         }
     }
 
-    /// The length of the longest part of a secret that a text begins with, whose first bytes have this hash.
-    fn part(&self, text: &[u8], hash: u64, cut: Cut) -> Option<usize> {
+    /// The length of the part of a secret that a text begins with; `None` if there is none. `hash` is the hash of the
+    /// text's first [`SHORTEST`] bytes.
+    fn part_length(&self, text: &[u8], hash: u64, cut: Cut) -> Option<usize> {
         if !self.short.contains(&hash) {
             return None;
         }
@@ -321,25 +334,26 @@ impl Parts {
             return Some(SHORTEST);
         }
         let is_long = |length: &&usize| {
-            text.get(..**length).is_some_and(|part| self.long.contains(&self.key.hash_one(part)))
+            text.get(..**length).is_some_and(|part| self.long.contains(&self.hash_state.hash_one(part)))
         };
         self.lengths.iter().rev().find(is_long).copied()
     }
 }
 
-/// Of the last eight bytes, those of a part of [`SHORTEST`].
+/// Masks the last [`SHORTEST`] of eight bytes.
 const WINDOW: u64 = (1 << (8 * SHORTEST)) - 1;
 
-/// The word of [`Parts::filter`] and the bit in it.
-fn filtered(hash: u64) -> (usize, u64) {
+/// The index of a word in [`Parts::filter`] and the bit of it that stands for a hash.
+fn filter_bit(hash: u64) -> (usize, u64) {
     ((hash >> 54) as usize, 1 << (hash >> 48 & 63))
 }
 
-/// What is compared: lower case, and a blank as a query string writes it.
+/// The form in which texts are compared: in lower case, with `+` as a blank, because query strings write blanks as `+`.
 fn folded(text: impl Iterator<Item = u8>) -> Vec<u8> {
     text.map(|byte| if byte == b'+' { b' ' } else { byte.to_ascii_lowercase() }).collect()
 }
 
+/// Sorts ranges and merges those that overlap or touch.
 fn joined(mut found: Vec<Range<usize>>) -> Vec<Range<usize>> {
     found.sort_unstable_by_key(|range| range.start);
     found.dedup_by(|next, last| {
@@ -352,6 +366,7 @@ fn joined(mut found: Vec<Range<usize>>) -> Vec<Range<usize>> {
     found
 }
 
+/// Returns true if [`SHORTEST`] bytes are a part of a text that is not confidential.
 fn is_in_public_text(part: &[u8]) -> bool {
     static PARTS: LazyLock<HashSet<Vec<u8>>> = LazyLock::new(|| {
         let letters = |text: &str| text.chars().filter(|c| c.is_alphanumeric()).collect();
@@ -364,11 +379,11 @@ fn is_in_public_text(part: &[u8]) -> bool {
     PARTS.contains(part)
 }
 
-/// The hash of a hash.
+/// Hashes a hash to itself.
 #[derive(Default)]
-struct Same(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for Same {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -382,7 +397,8 @@ impl Hasher for Same {
     }
 }
 
-/// The text itself, or its lines: of a key those between `-----BEGIN` and `-----END`.
+/// The lines of a secret, and the whole text if it is short. Lines like `-----BEGIN` and `-----END` of a PEM key are
+/// left out.
 fn pieces(text: &str) -> impl Iterator<Item = &str> {
     let lines = text.split(['\n', '\r']).map(str::trim);
     lines
@@ -390,7 +406,7 @@ fn pieces(text: &str) -> impl Iterator<Item = &str> {
         .filter(|line| !line.starts_with("-----"))
 }
 
-/// What is not a valid escape stays as it is.
+/// Decodes `%41` and the like. Invalid escapes stay unchanged.
 pub(super) fn percent_decoded(text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -411,18 +427,18 @@ pub(super) fn percent_decoded(text: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// The text with a placeholder for each of the ranges; no character is cut in two.
+/// The text with the placeholder in place of each range. Ranges are extended to whole UTF-8 characters.
 fn without(text: &[u8], found: &[Range<usize>]) -> Vec<u8> {
-    let inside = |at: usize| text.get(at).is_some_and(|byte| byte & 0b1100_0000 == 0b1000_0000);
+    let is_continuation = |at: usize| text.get(at).is_some_and(|byte| byte & 0b1100_0000 == 0b1000_0000);
     let mut clean = Vec::with_capacity(text.len());
     let mut kept = 0;
     for range in found {
         let mut start = range.start;
         let mut end = range.end;
-        while start > kept && inside(start) {
+        while start > kept && is_continuation(start) {
             start -= 1;
         }
-        while inside(end) {
+        while is_continuation(end) {
             end += 1;
         }
         clean.extend_from_slice(&text[kept.min(start)..start]);

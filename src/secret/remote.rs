@@ -1,4 +1,4 @@
-//! Remotes and other URLs: what people may see of them, and what of them is secret.
+//! Remotes and other URLs: redacts them for display, and registers the secrets in them.
 
 use std::ffi::OsString;
 
@@ -7,14 +7,14 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::readings::SHORTEST;
 use super::registry::{REDACTED, is_public, percent_decoded};
-use super::{in_variable, know, know_user};
+use super::{PREFIXES, in_variable, know, know_user};
 
-/// A remote as people may see it, if it is certain which part of it is a credential; else a placeholder.
+/// Redacts a remote for display. Returns only a placeholder if it is uncertain which part is a credential.
 ///
-/// Of http and https all userinfo goes, for a user name is often a token. Elsewhere a password goes, and a user name
-/// that may be a token: without the one in `ssh://git@host` it would be another remote. What follows the path goes,
-/// too: parameters, a query string, a fragment. Text without an `@` that is no URL (a path, the scp form) comes back as
-/// it is.
+/// From http and https URLs all userinfo is removed, because a user name is often a token. From others the password is
+/// removed, and the user name if it may be a token; `git` in `ssh://git@host` stays, because without it the remote
+/// would be another one. Parameters, query string and fragment are removed, too. Text without an `@` that is not a URL
+/// (a path, the scp form) is returned unchanged.
 pub fn redact(text: &str) -> String {
     match text.split_once("://") {
         Some((scheme, rest)) if is_scheme(scheme) => format!("{scheme}://{}", redact_rest(scheme, rest)),
@@ -27,17 +27,17 @@ fn is_scheme(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
 }
 
-/// What begins what follows the path of a URL.
-const BEHIND: [char; 3] = [';', '?', '#'];
+/// Characters that end the path of a URL: parameters, query string or fragment follow.
+const AFTER_PATH: [char; 3] = [';', '?', '#'];
 
-/// What follows `scheme://`.
+/// Redacts the part of a URL after `scheme://`.
 fn redact_rest(scheme: &str, rest: &str) -> String {
     let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    // A password with an unescaped `/`, `?` or `#` in it ends the authority early, and its `@` comes later.
+    // A password with an unescaped `/`, `?` or `#` ends the authority too early; then its `@` is in the rest.
     if path.contains('@') {
         return REDACTED.to_owned();
     }
-    // The last `@` ends the userinfo: a password with an unescaped `@` must not spill into the host.
+    // Split at the last `@`, so that no part of a password with an unescaped `@` is taken for the host.
     let authority = match authority.rsplit_once('@') {
         None => authority.to_owned(),
         Some((_, host)) if scheme.to_ascii_lowercase().starts_with("http") => host.to_owned(),
@@ -45,12 +45,12 @@ fn redact_rest(scheme: &str, rest: &str) -> String {
             format!("{}@{host}", shown_user(userinfo.split(':').next().unwrap_or_default()))
         }
     };
-    let (path, more) = path.split_at(path.find(BEHIND).unwrap_or(path.len()));
+    let (path, more) = path.split_at(path.find(AFTER_PATH).unwrap_or(path.len()));
     let more = more.get(..1).map(|sign| format!("{sign}{REDACTED}")).unwrap_or_default();
     format!("{authority}{path}{more}")
 }
 
-/// A path, `[user@]host:path`, or a mistyped URL.
+/// Redacts a text without a scheme: a path, `[user@]host:path`, or a mistyped URL.
 fn redact_plain(text: &str) -> String {
     let Some((before, after)) = text.split_once('@') else { return text.to_owned() };
     let is_path = text.starts_with(['/', '.']) && !text.starts_with("//");
@@ -62,12 +62,12 @@ fn redact_plain(text: &str) -> String {
     }
 }
 
-/// A user name as people may see it: it may be a token.
+/// A user name for display; redacted if it may be a token.
 pub fn shown_user(name: &str) -> &str {
     if name.len() < SHORTEST || is_public(name) { name } else { REDACTED }
 }
 
-/// A URL as people may see it whose path may be a secret, too, as those of chat services' webhooks are.
+/// Redacts a URL whose path may be secret as well, like the webhook URLs of chat services.
 pub fn redact_path(url: &str) -> String {
     let shown = redact(url);
     let Some((scheme, rest)) = shown.split_once("://") else { return REDACTED.to_owned() };
@@ -77,16 +77,16 @@ pub fn redact_path(url: &str) -> String {
     }
 }
 
-/// Makes known whatever may be a credential in the URLs of a text: wherever an `@` stands, what is before it may be a
-/// user name and a password.
+/// Registers everything in the URLs of a text that may be a credential. Whatever is before any `@` may be user name and
+/// password.
 pub fn know_urls(text: &str) {
     for (start, end) in urls(text) {
         let url = &text[start..end];
         for (at, _) in url.match_indices('@') {
             know_pair(&url[..at]);
         }
-        // None of it is shown, but a server may repeat it.
-        let more = url.find(BEHIND).map_or("", |at| &url[at..]);
+        // We never show the query and the like, but a server may repeat them.
+        let more = url.find(AFTER_PATH).map_or("", |at| &url[at..]);
         let is_query = url.contains('?');
         for pair in more.split(['&', ';', '#', '?']) {
             match pair.split_once('=') {
@@ -98,21 +98,21 @@ pub fn know_urls(text: &str) {
     }
 }
 
-/// The same for a text that is a remote.
+/// Registers the secrets of a remote, which may be mistyped.
 pub fn know_remote(text: &str) {
     know_urls(text);
     know_mistyped(text);
 }
 
-/// The same for a text that is a remote, or was meant to be one, where it is uncertain which part is a credential:
-/// wherever an `@` stands, all that is before it may be one.
+/// Registers the credentials of a mistyped remote, in which it is uncertain which part is a credential: everything
+/// before any `@` may be one.
 fn know_mistyped(text: &str) {
     if redact(text) == REDACTED {
         text.match_indices('@').for_each(|(at, _)| know_pair(&text[..at]));
     }
 }
 
-/// `user:password`, as written.
+/// Registers the user name, the password and the HTTP Basic credentials of a userinfo `user:password`.
 fn know_pair(userinfo: &str) {
     let (username, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
     know_user(username);
@@ -121,7 +121,7 @@ fn know_pair(userinfo: &str) {
     know(&STANDARD.encode(format!("{}:{}", plain(username), plain(password))));
 }
 
-/// Where there are URLs in a text: from behind `scheme://` to a blank, a quote, or the end.
+/// The byte ranges of URLs in a text, from behind `://` to a blank, a quote or the end.
 fn urls(text: &str) -> impl Iterator<Item = (usize, usize)> {
     let starts = text.match_indices("://").map(|(at, found)| at + found.len());
     starts.map(|start| {
@@ -130,7 +130,7 @@ fn urls(text: &str) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// Makes a URL known that is secret as a whole: userinfo, path and query.
+/// Registers a URL that is secret as a whole: userinfo, path and query.
 pub fn know_url(url: &str) {
     know_urls(url);
     know_mistyped(url);
@@ -143,18 +143,18 @@ pub fn know_url(url: &str) {
     }
 }
 
-/// Whether a piece of a path is a word, and no secret: `http://localhost:9090/-/reload` is a hook as often as not, and
-/// what the hook says of reloading is to be read.
+/// Returns true if a component of a path is an ordinary word and no secret. A hook's URL is often like
+/// `http://localhost:9090/-/reload`, and messages about reloading must stay readable.
 fn is_word(piece: &str) -> bool {
     piece.len() < SHORTEST
         || (piece.len() <= 16
             && piece.bytes().all(|byte| byte.is_ascii_lowercase() || b"-_.".contains(&byte)))
 }
 
-/// Where a proxy is named.
+/// Environment variables that name a proxy.
 const PROXIES: [&str; 4] = ["http_proxy", "https_proxy", "all_proxy", "ftp_proxy"];
 
-/// Learns what the command line and the environment hold: before anything of them can be in a message.
+/// Registers the secrets in the command line and the environment. To be called before any of these can be in a message.
 pub fn learn(
     arguments: impl IntoIterator<Item = OsString>,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
@@ -167,25 +167,25 @@ pub fn learn(
             None => (before, argument.as_str()),
         };
         know_urls(value);
-        // These hold more than one thing, and are read by who knows how.
+        // These have several parts; the code that parses them registers their secrets.
         if !flag.contains("config") && !flag.contains("credential") {
             know_mistyped(value);
         }
         before = argument;
     }
     for (name, value) in variables {
-        let hidden = in_variable(&name, &value);
+        let is_secret = in_variable(&name, &value);
         let text = value.to_string_lossy();
         let name = name.to_string_lossy();
-        let flag = ["TREESWAP_", "GITSYNC_", "GIT_SYNC_"].iter().find_map(|prefix| name.strip_prefix(prefix));
+        let flag = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
         match flag {
             Some("PASSWORD" | "GITHUB_APP_PRIVATE_KEY") => know(&text),
             Some("WEBHOOK_URL" | "ASKPASS_URL") => know_url(&text),
             Some("REPO") => know_mistyped(&text),
             _ => {}
         }
-        let may_hold = hidden || flag.is_some() || name.starts_with("GIT_");
-        if may_hold || PROXIES.iter().any(|proxy| name.eq_ignore_ascii_case(proxy)) {
+        let may_hold_urls = is_secret || flag.is_some() || name.starts_with("GIT_");
+        if may_hold_urls || PROXIES.iter().any(|proxy| name.eq_ignore_ascii_case(proxy)) {
             know_urls(&text);
         }
     }

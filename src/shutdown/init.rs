@@ -1,9 +1,10 @@
-//! What PID 1 of a container has to do: pass signals on, reap orphans, and end as its child ends.
+//! The init process of a container (PID 1): forwards signals to its one child, reaps orphans, and exits as the child
+//! does.
 //!
-//! The kernel gives every orphan of a PID namespace to PID 1, and a process that is never waited for stays as a zombie
-//! and takes a process id until the container ends (a killed `git upload-pack` leaves its `git pack-objects`).
-//! Waiting for any child inside the real process would take the exit codes of its own children away from the code that
-//! waits for them, so the real process runs as a child, as git-sync does it.
+//! The kernel makes PID 1 the parent of every orphan of the PID namespace, and a process that nobody waits for stays a
+//! zombie that takes up a process id until the container ends (a killed `git upload-pack` leaves `git pack-objects`).
+//! A wait(2) for any child in the real process would steal exit codes from the code that waits for its own children, so
+//! the real process runs as a child of the init process. git-sync does the same.
 
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -12,7 +13,7 @@ use std::process::{Child, Command};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Signals that are passed on to the child.
+/// Signals that are forwarded to the child.
 const PASSED_ON: [SignalKind; 7] = [
     SignalKind::terminate(),
     SignalKind::interrupt(),
@@ -23,13 +24,13 @@ const PASSED_ON: [SignalKind; 7] = [
     SignalKind::window_change(),
 ];
 
-/// Where this process is PID 1: runs the same command line again as its child and returns the code to exit with.
-/// Anywhere else: `None`, at once.
+/// If this process is PID 1, runs the same command line again as a child and returns the code to exit with. Otherwise
+/// returns `None` at once.
 pub fn supervise() -> io::Result<Option<u8>> {
     if rustix::process::getpid() != Pid::INIT {
         return Ok(None);
     }
-    // The listeners stand before the child does: a signal that comes in between is passed on, not lost.
+    // Handlers are installed before the child is started, so that a signal in between is forwarded and not lost.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     runtime.block_on(async {
         let mut reaper = signal(SignalKind::child())?;
@@ -44,7 +45,7 @@ pub fn supervise() -> io::Result<Option<u8>> {
         }
         let mut arguments = std::env::args_os();
         let name = arguments.next().unwrap_or_default();
-        // By its path, so that `ps` shows the program's name and not `exe`.
+        // Executed by its path, so that `ps` shows the program's name and not `exe`.
         let program = std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into());
         let child = Command::new(program).arg0(name).args(arguments).spawn()?;
         let child = pid(&child)?;
@@ -57,9 +58,9 @@ pub fn supervise() -> io::Result<Option<u8>> {
     })
 }
 
-/// Where this process is PID 1: ends it at the first signal that would end any other process. To PID 1 the kernel
-/// delivers none that it has no handler for, so that a wait could not be ended but by SIGKILL. What the process becomes
-/// by exec(2) starts without these handlers.
+/// If this process is PID 1, installs handlers that exit at the first signal that would end any other process. The
+/// kernel does not deliver a signal to PID 1 that has no handler, so that otherwise only SIGKILL could end a process
+/// that waits. exec(2) resets the handlers.
 pub fn heed_signals() -> io::Result<()> {
     if rustix::process::getpid() != Pid::INIT {
         return Ok(());
@@ -67,7 +68,7 @@ pub fn heed_signals() -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let ending = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()];
     let inside = runtime.enter();
-    // The listeners stand before this returns: a signal that comes at once is not lost.
+    // Handlers are installed before this returns, so that a signal right after it is not lost.
     let listeners: Vec<_> =
         ending.into_iter().map(|kind| Ok((kind, signal(kind)?))).collect::<io::Result<_>>()?;
     drop(inside);
@@ -95,15 +96,15 @@ fn pid(child: &Child) -> io::Result<Pid> {
 
 fn forward(child: Pid, kind: SignalKind) {
     if let Some(signal) = Signal::from_named_raw(kind.as_raw_value()) {
-        let _ = rustix::process::kill_process(child, signal); // it may have ended; the reaper will say so
+        let _ = rustix::process::kill_process(child, signal); // the child may have ended; `reap` finds that out
     }
 }
 
-/// Waits for everybody who has ended; the exit code once the child is among them. One SIGCHLD may stand for many.
+/// Reaps all children that have ended, as one SIGCHLD may stand for many. Returns the exit code once `child` has ended.
 fn reap(child: Pid) -> io::Result<Option<u8>> {
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {
-            Ok(Some((pid, status))) if pid == child => return Ok(Some(code(status))),
+            Ok(Some((pid, status))) if pid == child => return Ok(Some(exit_code(status))),
             Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
             Ok(None) | Err(rustix::io::Errno::CHILD) => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -111,13 +112,9 @@ fn reap(child: Pid) -> io::Result<Option<u8>> {
     }
 }
 
-/// As a shell would say it: the exit code, or 128 and the signal.
-fn code(status: WaitStatus) -> u8 {
-    let status = process_status(status);
+/// A shell's exit code for a child: its own, or 128 plus the number of the signal that ended it.
+fn exit_code(status: WaitStatus) -> u8 {
+    let status = std::process::ExitStatus::from_raw(status.as_raw());
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     u8::try_from(code).unwrap_or(1)
-}
-
-fn process_status(status: WaitStatus) -> std::process::ExitStatus {
-    std::process::ExitStatus::from_raw(status.as_raw())
 }

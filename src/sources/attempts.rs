@@ -1,8 +1,8 @@
-//! What the ref names, once a root has it: for a delivery beside the root, which needs an answer from the remote that
-//! is newer than its question.
+//! Lets deliveries next to a root ask which revision the ref names. A delivery needs an answer that the remote gave
+//! after the question was asked.
 //!
-//! A question is an attempt: one that begins after the question was put, and ends well. So there is one conversation
-//! with the remote, under one set of deadlines and pauses, and no revision is delivered before it is published.
+//! The answer is the result of an attempt of the root's sync that began after the question. So only the sync talks to
+//! the remote, with one set of deadlines and backoffs, and no revision is delivered before it is published.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,52 +15,57 @@ use crate::revision::{Relation, Revision};
 
 type Answer = Result<Named, SourceError>;
 
-/// What is known of the attempts so far.
+/// The attempts so far.
 #[derive(Clone, Debug, Default)]
 struct AttemptHistory {
-    /// How many have begun.
+    /// The number of attempts that have begun.
     begun: u64,
-    /// The last one that gave an answer, and that.
+    /// The number of the last attempt that gave an answer, and the answer.
     answered: Option<(u64, Answer)>,
-    /// None will follow: what is asked for cannot change.
+    /// True if no attempt will follow, because the ref is a commit id.
     parked: bool,
 }
 
-/// The loop's side.
+/// The sync's side: it reports the attempts.
 #[derive(Debug, Default)]
-pub struct AttemptResults(watch::Sender<AttemptHistory>, Arc<AtomicUsize>);
+pub struct AttemptResults {
+    attempts: watch::Sender<AttemptHistory>,
+    /// The number of questions without an answer.
+    askers: Arc<AtomicUsize>,
+}
 
 impl AttemptResults {
-    /// An attempt begins.
+    /// Reports that an attempt begins.
     pub fn begun(&self) {
-        self.0.send_modify(|attempts| attempts.begun += 1);
+        self.attempts.send_modify(|attempts| attempts.begun += 1);
     }
 
-    /// It ended: with what the ref names, if the root has it. `None`: a newer revision waits for the minimum interval.
+    /// Reports the end of the attempt: with the revision the ref names, if the root has it. `None`: that revision waits
+    /// for the minimum interval, so there is no answer yet.
     pub fn ended(&self, result: Result<Option<Named>, SourceError>) {
         if let Some(answer) = result.transpose() {
-            self.0.send_modify(|attempts| attempts.answered = Some((attempts.begun, answer)));
+            self.attempts.send_modify(|attempts| attempts.answered = Some((attempts.begun, answer)));
         }
     }
 
-    /// No attempt follows.
+    /// Reports that no attempt follows.
     pub fn parked(&self) {
-        self.0.send_modify(|attempts| attempts.parked = true);
+        self.attempts.send_modify(|attempts| attempts.parked = true);
     }
 
-    /// A handle to ask with; `trigger` makes the loop begin an attempt.
+    /// Returns a handle for questions. `trigger` requests an attempt.
     pub fn newest(&self, trigger: impl Fn() + Send + Sync + 'static) -> Newest {
-        let (trigger, attempts, askers) = (Arc::new(trigger), self.0.subscribe(), self.askers());
-        Newest { trigger, attempts, askers, last: None }
+        let attempts = self.attempts.subscribe();
+        Newest { trigger: Arc::new(trigger), attempts, askers: self.askers(), last: None }
     }
 
-    /// How many wait for an answer.
+    /// The number of questions that wait for an answer.
     pub fn askers(&self) -> Arc<AtomicUsize> {
-        Arc::clone(&self.1)
+        Arc::clone(&self.askers)
     }
 }
 
-/// Asks the loop that keeps a root.
+/// The delivery's side: it asks the root's sync.
 #[derive(Clone)]
 pub struct Newest {
     trigger: Arc<dyn Fn() + Send + Sync>,
@@ -70,32 +75,32 @@ pub struct Newest {
 }
 
 impl Newest {
-    /// Which revision the ref names, asked after the call. It comes once the root has that revision: within the minimum
-    /// interval, if there is one.
+    /// Returns the revision that the ref names, as asked of the remote after this call. Returns once the root has the
+    /// revision, which may take up to the minimum interval.
     ///
     /// # Errors
-    /// When the attempt fails, whatever the reason; or the sync has ended.
+    /// When the attempt fails for any reason, or the sync has ended.
     pub async fn ask(&self) -> Answer {
         let mut attempts = self.attempts.clone();
         let begun = attempts.borrow().begun;
-        let _asks = Asks::begin(&self.askers);
+        let _pending = PendingQuestion::begin(&self.askers);
         (self.trigger)();
-        let newer = |attempts: &AttemptHistory| {
-            let newer = |(number, _): &&(u64, Answer)| attempts.parked || *number > begun;
-            attempts.answered.as_ref().filter(newer).map(|(_, answer)| answer.clone())
+        let answer_in = |attempts: &AttemptHistory| {
+            let is_newer = |(number, _): &&(u64, Answer)| attempts.parked || *number > begun;
+            attempts.answered.as_ref().filter(is_newer).map(|(_, answer)| answer.clone())
         };
         let answer = attempts
-            .wait_for(|attempts| newer(attempts).is_some())
+            .wait_for(|attempts| answer_in(attempts).is_some())
             .await
             .ok()
-            .and_then(|found| newer(&found));
+            .and_then(|found| answer_in(&found));
         answer.unwrap_or_else(|| {
             let what = "the sync of the root has ended".to_owned();
             Err(SourceError { what, hints: Vec::new(), transient: true })
         })
     }
 
-    /// Waits until the root has another revision than the last time. `None`: the sync has ended.
+    /// Waits until the root has another revision than at the last call, and returns it. `None`: the sync has ended.
     pub async fn changed(&mut self) -> Option<Revision> {
         let last = self.last;
         let named = |attempts: &AttemptHistory| match &attempts.answered {
@@ -109,39 +114,39 @@ impl Newest {
     }
 }
 
-/// One that waits for an answer, until it is dropped.
-struct Asks(Arc<AtomicUsize>);
+/// Counts a question as waiting for an answer until it is dropped.
+struct PendingQuestion(Arc<AtomicUsize>);
 
-impl Asks {
+impl PendingQuestion {
     fn begin(askers: &Arc<AtomicUsize>) -> Self {
         askers.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(askers))
     }
 }
 
-impl Drop for Asks {
+impl Drop for PendingQuestion {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Tells an advance of the ref from a rewind. It locks the mirror while it asks, at most as long as an attempt may take;
-/// attempts wait meanwhile. That it waits for the lock itself is not counted.
+/// Compares revisions of the ref, to tell an advance from a rewind. It holds the mirror's lock while it asks, at most
+/// for the time limit of an attempt; attempts wait meanwhile. The time to get the lock is not limited.
 pub struct History {
     mirror: Arc<Mutex<Upstream>>,
     limit: Duration,
 }
 
 impl History {
-    /// Of a mirror, within the limit of an attempt.
+    /// Uses the given mirror, with the time limit of an attempt.
     pub fn new(mirror: Arc<Mutex<Upstream>>, limit: Duration) -> Self {
         Self { mirror, limit }
     }
 
-    /// The relation of a revision that the ref names to another one, from the mirror or the remote.
+    /// Returns the relation of the revision that the ref names to a recorded one, from the mirror or the remote.
     ///
     /// # Errors
-    /// When the remote does not answer, or not in the time of an attempt.
+    /// When the remote does not answer, or not within the time limit.
     pub(super) async fn relation(
         &self,
         recorded: Recorded,
@@ -151,7 +156,7 @@ impl History {
         let limit = self.limit;
         let runtime = tokio::runtime::Handle::current();
         let mut mirror = Arc::clone(&self.mirror).lock_owned().await;
-        // On a thread of its own: a connection stays on the thread that speaks through it.
+        // On a blocking thread, because a connection must stay on the thread that uses it.
         let asked = tokio::task::spawn_blocking(move || {
             runtime.block_on(async { tokio::time::timeout(limit, mirror.relation(&recorded, named)).await })
         });
@@ -191,7 +196,7 @@ mod tests {
         (results, newest, asked)
     }
 
-    /// Whether a question has its answer by now.
+    /// Returns the answer to a question if there is one by now.
     async fn answer(question: impl Future<Output = Answer>) -> Option<Answer> {
         tokio::time::timeout(Duration::from_secs(1), question).await.ok()
     }

@@ -1,4 +1,4 @@
-//! The file that lists the sources of a root (`--sources`).
+//! The file that lists the sources of a root (`--sources`): reading, syntax and limits. Nothing is asked of a remote.
 
 mod keys;
 
@@ -14,119 +14,120 @@ use crate::mirror::{self, UniqueBaseNames};
 use crate::revision::Ref;
 use crate::secret;
 
-/// No more sources than these make one root.
+/// The maximum number of sources of a root.
 const MOST: usize = 64;
 
-/// More than any real file. It is read at every attempt.
+/// The maximum size of the file, more than any real one has. It is read at every attempt.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Bytes of one part of a place: file systems take no more.
+/// The maximum bytes of one path component, as in file systems (`NAME_MAX`).
 const MAX_NAME: usize = 255;
 
-/// Parts of a path; a place is that deep at most.
+/// The maximum number of components of `path` and `to`.
 const MAX_DEPTH: usize = 64;
 
-/// Bytes of one source's patterns. What a set is made of is written down with it.
+/// The maximum bytes of one source's sparse patterns: they are stored with every set.
 const MAX_PATTERNS: usize = 8 << 10;
 
-/// What becomes of a set when one of its sources fails.
+/// What happens to the set when one of its sources fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnFailure {
-    /// That source stays at its last published revision, and the others go on.
+    /// The source stays at its last published revision, and the others are updated.
     #[default]
     Keep,
-    /// Nothing moves.
+    /// No source is updated.
     Hold,
 }
 
-/// The file's content, checked.
+/// The checked content of the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct List {
-    /// What becomes of the others when one fails.
+    /// What happens to the set when a source fails.
     pub on_failure: OnFailure,
-    /// Which files of the root must not share a base name.
+    /// The files of the root that must not share a base name.
     pub unique: UniqueBaseNames,
-    /// In the file's order.
+    /// The sources, in the file's order.
     pub sources: Vec<Listed>,
 }
 
-/// One source.
+/// One source, as listed.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Listed {
-    /// What it is called in status, metrics and errors.
+    /// Its name in status, metrics and errors.
     pub name: String,
-    /// Its repository, as `--repo` takes it. It may hold a secret.
+    /// Its repository, as in `--repo`. It may contain a secret.
     pub repo: String,
-    /// What is followed there.
+    /// The ref that is followed.
     pub asked: String,
-    /// The directory or file that is placed; empty for all of the repository.
+    /// The directory or file of the repository that is placed; empty for the whole tree.
     pub path: String,
     /// Where it is placed; empty for the top of the root.
     pub to: String,
-    /// git's sparse patterns, from `path` on; none: everything.
+    /// git's sparse patterns, relative to `path`; empty for everything.
     pub sparse: Vec<String>,
-    /// Whether the first publication does without it.
+    /// True if the first publication does not need it.
     pub optional: bool,
-    /// What is used for its repository instead of the flags' values.
+    /// Credentials for its repository, which replace those of the flags.
     pub credentials: Credentials,
 }
 
 impl Listed {
-    /// What is followed.
+    /// The parsed ref.
     pub fn wanted(&self) -> Ref {
-        self.asked.parse().unwrap_or(Ref::Head) // it was read before
+        self.asked.parse().unwrap_or(Ref::Head) // it was checked when the file was parsed
     }
 }
 
-/// Credentials of one source.
+/// Credentials of one source. Empty values are not set.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Credentials {
-    /// As `--username`.
+    /// As in `--username`.
     pub username: String,
-    /// As `--password-file`.
+    /// As in `--password-file`.
     pub password_file: PathBuf,
-    /// As `--ssh-key-file`.
+    /// As in `--ssh-key-file`.
     pub ssh_key_file: PathBuf,
-    /// As `--ssh-known-hosts-file`.
+    /// As in `--ssh-known-hosts-file`.
     pub ssh_known_hosts_file: PathBuf,
 }
 
-/// The file cannot be used.
+/// The file cannot be read, or its content is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {why}", path.display())]
 pub struct BadFile {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// What is wrong, in one line.
     pub why: String,
 }
 
 impl BadFile {
-    /// What an operator can do, wherever it was read.
+    /// What an operator can do.
     pub fn hints(&self) -> Vec<String> {
         let check =
             format!("`treeswap check --sources={} --root=DIR` says whether it is right", self.path.display());
         vec!["mend the file, or how it is named".to_owned(), check]
     }
 
-    /// It could not be looked at.
+    /// The error for a file that could not be read.
     pub(super) fn unread(path: &std::path::Path, why: &str) -> Self {
         Self { path: path.to_owned(), why: format!("cannot read it: {why}") }
     }
 }
 
-/// What the file and its parts may say.
+/// The valid keys of the file.
 const KEYS: &[&str] = &["version", "on-failure", "unique-base-names", "sources", "end"];
 const OF_SOURCE: &[&str] = &["name", "repo", "ref", "path", "to", "sparse", "optional", "credentials"];
 const OF_CREDENTIALS: &[&str] = &["username", "password-file", "ssh-key-file", "ssh-known-hosts-file"];
 
 impl List {
-    /// Reads the file. It is read twice: who writes it in place may be in the middle of that. Blocking.
+    /// Reads and checks the file. Blocking. The file is read twice, and it is an error if the two reads differ:
+    /// somebody may be writing it in place.
     pub fn read(path: &std::path::Path) -> Result<Self, BadFile> {
         let bad = |why: String| BadFile { path: path.to_owned(), why };
         let read = || -> std::io::Result<String> {
             let mut text = String::new();
-            // A pipe that nobody writes to would keep the thread, and every later look at the file, for good.
+            // Without O_NONBLOCK, opening a FIFO without a writer would block this thread, and with it all later reads.
             let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
             let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
             if !file.metadata()?.is_file() {
@@ -145,14 +146,15 @@ impl List {
         }
     }
 
-    /// Reads the text; else says in words what is wrong.
+    /// Parses and checks the text. An error says in one line what is wrong.
     pub fn parse(text: &str) -> Result<Self, String> {
         const END: &str = "its last line must be `end: true`, with a line break and nothing else: a file that was cut \
                            short would mean something else";
-        secret::know_urls(text); // before a word of it is in a message
-        // Where a file is cut below its last line, it means what the whole one does.
-        let is_empty = |line: &&str| matches!(line.trim(), "" | "...") || line.trim_start().starts_with('#');
-        let last = text.lines().rev().find(|line| !is_empty(line));
+        secret::know_urls(text); // so that no message shows a secret of the file
+        // Lines without content may follow `end: true`: a file that is truncated within them still has the same
+        // meaning.
+        let is_blank = |line: &&str| matches!(line.trim(), "" | "...") || line.trim_start().starts_with('#');
+        let last = text.lines().rev().find(|line| !is_blank(line));
         if last.map(str::trim_end) != Some("end: true") || !text.ends_with('\n') {
             return Err(END.to_owned());
         }
@@ -210,7 +212,7 @@ fn on_failure(raw: &Keys<'_>) -> Result<OnFailure, String> {
     }
 }
 
-/// One, or a list of them.
+/// The globs of `unique-base-names`: one, or a list.
 fn globs(raw: &Keys<'_>) -> Result<Vec<String>, String> {
     const KEY: &str = "unique-base-names";
     match raw.get(KEY) {
@@ -236,7 +238,7 @@ impl Credentials {
         Ok(credentials)
     }
 
-    /// The files, each with its key.
+    /// The credential files that are set, each with its key.
     pub fn files(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
         let files = [
             ("password-file", &self.password_file),
@@ -280,7 +282,8 @@ impl Listed {
         }
         let credentials = keys.get("credentials").map(Credentials::read).transpose();
         let credentials = credentials.map_err(|why| format!("credentials: {why}"))?.unwrap_or_default();
-        let (sparse, optional) = (sparse(&keys)?, keys.flag("optional")?);
+        let sparse = sparse(&keys)?;
+        let optional = keys.flag("optional")?;
         Ok(Self { name, repo, asked, path, to, sparse, optional, credentials })
     }
 }
@@ -297,7 +300,8 @@ fn sparse(keys: &Keys<'_>) -> Result<Vec<String>, String> {
     Ok(sparse)
 }
 
-/// A relative path without detours, which may end in a slash; empty for the top.
+/// Checks a relative path without `.`, `..` or empty components, and removes a slash at its end. An empty path is the
+/// top.
 fn below(key: &str, text: &str) -> Result<String, String> {
     let path = text.strip_suffix('/').unwrap_or(text);
     let is_name = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');

@@ -1,14 +1,16 @@
-//! Where revisions come from: what a delivery asks before and after it writes.
+//! Where revisions come from: what a root follows, and what a delivery asks before and after it writes.
 //!
-//! A [`Source`] says which revision its ref names *now*, what that revision asks for, and how two revisions are related.
-//! [`Remote`] asks a repository through a mirror of its own; [`Published`] asks the loop that keeps a root, so that
-//! there is one conversation with the remote and no revision is delivered before it is published; [`TreeSource`] is a
-//! directory.
+//! An [`Upstream`] is what a root follows: one repository, or a `set` of sources.
 //!
-//! Files: `remote` the thread that owns a mirror; `attempts` answers out of a root's attempts; `published` those with
-//! plans; `plans` what revisions ask for; `relations` what is known of their order. What a root follows is an
-//! [`Upstream`]: one repository, or a `set` of sources, which a `file` lists and which are `poll`ed side by side;
-//! `requests` which of them before their time.
+//! A [`Source`] is the input of a delivery. It says which revision its ref names *now*, the desired state of that
+//! revision, and how two revisions are related. [`Remote`] asks an upstream that it owns. [`Published`] asks the sync
+//! of a root, so that only that talks to the remote and no revision is delivered before it is published. [`TreeSource`]
+//! is a local directory.
+//!
+//! Files: `file` the list of sources; `set` their repositories and the composed revision; `poll` one poll of a
+//! repository; `requests` which sources were requested before their time; `remote` the thread that owns the mirrors of
+//! a delivery without a root; `attempts` answers from a root's attempts, and `published` the source made of them;
+//! `plans` the desired state of revisions; `relations` a cache of the relations of revisions.
 
 mod attempts;
 mod file;
@@ -39,12 +41,12 @@ use crate::human::one_line;
 use crate::mirror::{self, Part};
 use crate::revision::{Relation, Revision};
 
-/// What the ref names; of several sources, the set of what their refs name.
+/// The revision that a ref names, or, with several sources, the set composed of the revisions their refs name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Named {
     /// The revision.
     pub revision: Revision,
-    /// The sources that it is composed of, if there are several, and those that did not answer.
+    /// Where each source is placed, and which of them did not answer; empty for a single repository.
     pub sources: Placement,
 }
 
@@ -54,58 +56,58 @@ impl From<Revision> for Named {
     }
 }
 
-/// A revision that a cluster has on record.
+/// A revision recorded in a cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Recorded {
     /// The revision.
     pub revision: Revision,
-    /// Of several sources the commit of each, by its name.
+    /// With several sources, the commit of each by the source's name; otherwise empty.
     pub sources: BTreeMap<String, Revision>,
 }
 
-/// One input of deliveries.
+/// The input of a delivery.
 pub trait Source: Send + Sync + 'static {
-    /// Which revision the ref names, asked after the call. It is answered from memory only where it cannot change: a
-    /// commit's id, a directory.
+    /// Returns the revision that the ref names, as asked of the remote after this call. It is answered from memory only
+    /// if it cannot change (a commit id, a directory).
     fn ask(&self) -> impl Future<Output = Result<Named, SourceError>> + Send;
 
-    /// What a revision asks for.
+    /// Returns the desired state of a revision.
     fn desired(&self, named: Named) -> impl Future<Output = Result<Arc<Desired>, SourceError>> + Send;
 
-    /// The relation of a revision that the ref names to another one, which a cluster has on record. An error is for a
-    /// question that may be answered later.
+    /// Returns the relation of the revision that the ref names to one recorded in a cluster. It is an error if that
+    /// cannot be answered at present.
     fn relation(
         &self,
         recorded: Recorded,
         named: Revision,
     ) -> impl Future<Output = Result<Relation, SourceError>> + Send;
 
-    /// Whether there is a ref at all. Where there is none, it is unknown which of two revisions is newer.
+    /// Returns false if there is no ref, so that it is unknown which of two revisions is newer.
     fn follows(&self) -> bool {
         true
     }
 }
 
-/// The remote did not answer, or what it names cannot be planned.
+/// The remote did not answer, or the desired state of the revision cannot be computed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{what}")]
 pub struct SourceError {
-    /// One line.
+    /// The message, one line.
     pub what: String,
-    /// What an operator can do.
+    /// What an operator can do, one line each.
     pub hints: Vec<String>,
-    /// Whether it may pass by itself.
+    /// True if it may succeed later without an operator.
     pub transient: bool,
 }
 
 impl SourceError {
-    /// Of one source of several.
+    /// An error of one of several sources.
     fn of_mirror(error: &mirror::Error) -> Self {
         let hints = error.hints_of_source();
         Self { what: one_line(error), hints, transient: error.is_transient() }
     }
 
-    /// Of a set or a repository.
+    /// An error of a single repository or of the set as a whole.
     pub fn of_set(error: &SetError) -> Self {
         Self { what: one_line(error), hints: error.hints(), transient: error.is_transient() }
     }
@@ -115,7 +117,7 @@ impl SourceError {
         Self { what, hints: error.hints(), transient: error.is_transient() }
     }
 
-    /// Planning a revision panicked, which is in the log.
+    /// Computing a desired state panicked. The panic itself is in the log.
     fn of_defect(revision: Revision) -> Self {
         let what = format!("revision {}: it cannot be planned, by a defect of treeswap", revision.short());
         Self { what, hints: vec!["please report it with the lines before".to_owned()], transient: false }
@@ -133,7 +135,7 @@ impl SourceError {
         Self { what, hints: vec!["the last failure says why".to_owned()], transient: true }
     }
 
-    /// The process ends, or the run's time is over.
+    /// The process was asked to end, or the run's time limit was reached.
     pub fn interrupted() -> Self {
         Self {
             what: "the run ended before the remote had answered".to_owned(),
@@ -143,12 +145,12 @@ impl SourceError {
     }
 }
 
-/// A local tree, of the revision that the command line names.
+/// The desired state of a local directory, under the revision that the command line names.
 #[derive(Debug)]
 pub struct TreeSource(Arc<Desired>);
 
 impl TreeSource {
-    /// Of what the tree asks for.
+    /// Wraps the directory's desired state.
     pub fn new(desired: Desired) -> Self {
         Self(Arc::new(desired))
     }

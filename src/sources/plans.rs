@@ -1,4 +1,4 @@
-//! What revisions that a mirror holds ask for.
+//! Computes the desired state of revisions in a mirror, and keeps the last one.
 
 use std::sync::Arc;
 
@@ -9,32 +9,32 @@ use crate::configmap::apply::Desired;
 use crate::desired::{Commit, KnownValues, LastPlan, Planner};
 use crate::mirror::Objects;
 
-/// Plans revisions; what the last one asks for is kept, with what it was made of.
+/// Computes desired states. The last one is kept, together with the plan that the next one is computed from.
 pub(super) struct Plans {
     objects: Objects,
     planner: Planner,
     planned: Mutex<(Option<Arc<Desired>>, Option<LastPlan>)>,
-    /// Of what is kept, and of what the last process had.
+    /// Values by blob, of the kept plan and of the previous process.
     known: Arc<KnownValues>,
 }
 
 impl Plans {
-    /// Of a mirror's objects.
+    /// Reads revisions from `objects`.
     pub(super) fn new(objects: Objects, planner: Planner) -> Self {
         let known = Arc::new(planner.known_values(&objects));
         Self { objects, planner, planned: Mutex::default(), known }
     }
 
-    /// What a revision asks for.
+    /// Returns the desired state of a revision.
     ///
     /// # Errors
-    /// When the mirror does not hold it, or it cannot be planned.
+    /// When the mirror does not hold the revision, or its rules or files are invalid.
     pub(super) async fn of(&self, named: Named) -> Result<Arc<Desired>, SourceError> {
         let Named { revision, sources } = named;
         let mut planned = self.planned.lock().await;
-        let is_it =
+        let is_same =
             |desired: &&Arc<Desired>| desired.revision == revision && desired.sources.answers_like(&sources);
-        if let Some(desired) = planned.0.as_ref().filter(is_it) {
+        if let Some(desired) = planned.0.as_ref().filter(is_same) {
             return Ok(Arc::clone(desired));
         }
         let objects = self.objects.clone();
@@ -45,7 +45,7 @@ impl Plans {
             let tree = Commit::new(&objects, revision, &known);
             planner.desired(&tree, revision, &sources, last)
         };
-        // What an author of commits wrote must not end deliveries for good, whatever a library makes of it.
+        // If a commit's content makes a library panic, this revision fails, but deliveries go on.
         let made = tokio::task::spawn_blocking(plan).await.map_err(|_| SourceError::of_defect(revision));
         let (desired, last) = made?.map_err(|error| SourceError::of_plan(revision, &error))?;
         let desired = Arc::new(desired);

@@ -1,4 +1,4 @@
-//! One question to one repository: what its refs name, with the objects.
+//! One poll of one repository of a set: asks what its refs name, and fetches what is new.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,30 +10,31 @@ use super::SourceError;
 use crate::mirror::{self, Mirror, Tip};
 use crate::revision::{ObjectId, Ref, Revision};
 
-/// One look asks for all refs at once, but the server reads them one after the other, and a ref transaction may come in
-/// between: where something changed, it looks again until two looks agree, at most so often.
-const LOOKS: usize = 6;
+/// The maximum number of ref advertisements that are requested until two agree. One request asks for all refs, but the
+/// server reads them one after the other and a ref transaction may come in between. So if a ref has changed, the
+/// request is repeated until two successive answers are equal.
+const MAX_REQUESTS: usize = 6;
 
-/// Between two looks: git writes the refs of a transaction one after the other, within milliseconds.
+/// The time between two of them: git writes the refs of a transaction one after the other, within milliseconds.
 const TRANSACTION: Duration = Duration::from_millis(25);
 
-/// A question.
+/// The input of a poll.
 pub(super) struct Question {
     pub(super) mirror: Arc<Mutex<Mirror>>,
-    /// As the file has them, each once.
+    /// The refs as the file has them, each once.
     pub(super) refs: Vec<String>,
-    /// What they named before: nothing is fetched for the same object.
+    /// By ref, the object it named before and that object's commit. The same object is not fetched again.
     pub(super) known: BTreeMap<String, (ObjectId, Revision)>,
-    /// What they named before and cannot be had: the same would be fetched and thrown away again.
+    /// By ref, an object that was refused before: fetching it again would have the same result.
     pub(super) refused: BTreeMap<String, (ObjectId, SourceError)>,
-    /// Revisions that must stay readable.
+    /// Revisions that the mirror must keep.
     pub(super) held: Vec<Revision>,
     pub(super) timeout: Duration,
 }
 
 impl Question {
-    /// The answer, where the ref still names what it did.
-    fn as_before(&self, asked: &str, object: ObjectId) -> Option<Answer> {
+    /// Returns the previous answer if the ref still names the same object.
+    fn previous_answer(&self, asked: &str, object: ObjectId) -> Option<Answer> {
         let known = self.known.get(asked).filter(|(named, _)| *named == object);
         let refused = self.refused.get(asked).filter(|(named, _)| *named == object);
         let known = known.map(|(_, revision)| Answer::Named(object, *revision));
@@ -41,36 +42,36 @@ impl Question {
     }
 }
 
-/// What became of one ref.
+/// The answer for one ref.
 pub(super) enum Answer {
-    /// The object that it names, and the commit, which the mirror holds.
+    /// The object the ref names, and its commit, which the mirror holds.
     Named(ObjectId, Revision),
-    /// The object that it names, and why its commit cannot be had.
+    /// The object the ref names, and why its commit is refused.
     Refused(ObjectId, SourceError),
-    /// Why that is not known.
+    /// Why it is not known what the ref names, or why the fetch failed.
     Failed(SourceError),
 }
 
 /// The answers of one repository.
 pub(super) struct Answers {
     pub(super) of_refs: Vec<(String, Answer)>,
-    /// There was no room for what was fetched.
+    /// Set if the volume was too full for a fetch.
     pub(super) full: Option<mirror::Error>,
-    /// The remote wants to be left alone so long.
+    /// The remote's Retry-After.
     pub(super) retry_after: Option<Duration>,
-    /// Something was named that was not before.
+    /// True if a ref names another commit than before.
     pub(super) is_new: bool,
-    /// It said what its refs name, and the way to it did not fail then.
+    /// True if the remote advertised its refs and no connection failed after that.
     pub(super) heard: bool,
 }
 
 impl Answers {
-    /// Whether something of what was asked for is not there.
+    /// Returns true if a ref has no commit.
     pub(super) fn has_failed(&self) -> bool {
         self.of_refs.iter().any(|(_, answer)| !matches!(answer, Answer::Named(..)))
     }
 
-    /// A commit could not be had.
+    /// Records a failed fetch and returns the answer for its ref.
     fn failed(&mut self, tip: &Tip, error: mirror::Error) -> Answer {
         let why = SourceError::of_mirror(&error);
         self.retry_after = self.retry_after.max(error.retry_after());
@@ -82,7 +83,7 @@ impl Answers {
     }
 }
 
-/// Asks, and fetches what is new.
+/// Polls the repository within the question's timeout.
 pub(super) async fn poll(question: Question) -> Answers {
     let refs = question.refs.clone();
     let timeout = question.timeout;
@@ -105,7 +106,7 @@ fn failed(refs: &[String], why: &SourceError) -> Answers {
 
 async fn ask(question: Question) -> Answers {
     let mut mirror = question.mirror.lock().await;
-    let tips = match agreed(&mut mirror, &question).await {
+    let tips = match consistent_tips(&mut mirror, &question).await {
         Ok(tips) => tips,
         Err(error) => {
             let retry_after = error.retry_after();
@@ -114,15 +115,17 @@ async fn ask(question: Question) -> Answers {
     };
     let mut answers =
         Answers { of_refs: Vec::new(), full: None, retry_after: None, is_new: false, heard: true };
-    let mut cut = None;
+    let mut connection_error = None;
     for (asked, tip) in question.refs.iter().zip(tips) {
         let answer = match tip {
-            Ok(tip) => match question.as_before(asked, tip.object) {
+            Ok(tip) => match question.previous_answer(asked, tip.object) {
                 Some(answer) => answer,
                 None => match mirror.fetch(&tip, &question.held).await {
                     Ok(revision) => Answer::Named(tip.object, revision),
                     Err(error) => {
-                        cut = cut.or_else(|| error.is_cut().then(|| SourceError::of_mirror(&error)));
+                        if connection_error.is_none() && error.is_cut() {
+                            connection_error = Some(SourceError::of_mirror(&error));
+                        }
                         answers.failed(&tip, error)
                     }
                 },
@@ -131,12 +134,12 @@ async fn ask(question: Question) -> Answers {
         };
         answers.of_refs.push((asked.clone(), answer));
     }
-    answers.heard = cut.is_none();
+    answers.heard = connection_error.is_none();
     for (asked, answer) in &mut answers.of_refs {
         let is_new =
-            matches!(answer, Answer::Named(object, _) if question.as_before(asked, *object).is_none());
-        match &cut {
-            // What the refs name belongs together: none moves before the rest has come.
+            matches!(answer, Answer::Named(object, _) if question.previous_answer(asked, *object).is_none());
+        match &connection_error {
+            // The refs of a repository move together: none does if a fetch of another one was cut off.
             Some(why) if is_new => *answer = Answer::Failed(why.clone()),
             _ => answers.is_new |= is_new,
         }
@@ -144,14 +147,14 @@ async fn ask(question: Question) -> Answers {
     answers
 }
 
-/// What each ref names, at one moment as far as that can be known. An error is about the repository; one ref's own is
-/// among the tips.
-async fn agreed(
+/// Returns what each ref names, all at one moment as far as the protocol allows. The outer error is about the
+/// repository, an inner one about a single ref.
+async fn consistent_tips(
     mirror: &mut Mirror,
     question: &Question,
 ) -> Result<Vec<Result<Tip, SourceError>>, mirror::Error> {
     let refs = &question.refs;
-    let mut before = look(mirror, refs).await?;
+    let mut before = request_tips(mirror, refs).await?;
     let is_known = |(asked, tip): (&String, &Result<Tip, SourceError>)| {
         let known = question.known.get(asked);
         matches!((tip, known), (Ok(tip), Some((object, _))) if tip.object == *object)
@@ -159,9 +162,9 @@ async fn agreed(
     if refs.len() < 2 || refs.iter().zip(&before).all(is_known) {
         return Ok(before);
     }
-    for _ in 1..LOOKS {
+    for _ in 1..MAX_REQUESTS {
         tokio::time::sleep(TRANSACTION).await;
-        let again = look(mirror, refs).await?;
+        let again = request_tips(mirror, refs).await?;
         if again == before {
             return Ok(again);
         }
@@ -173,9 +176,13 @@ async fn agreed(
     Ok(refs.iter().map(|_| Err(why.clone())).collect())
 }
 
-/// One look at all of the refs, with one request.
-async fn look(mirror: &mut Mirror, refs: &[String]) -> Result<Vec<Result<Tip, SourceError>>, mirror::Error> {
-    let asked: Vec<Ref> = refs.iter().map(|asked| asked.parse().unwrap_or(Ref::Head)).collect(); // they were read before
+/// Asks for all refs with one request.
+async fn request_tips(
+    mirror: &mut Mirror,
+    refs: &[String],
+) -> Result<Vec<Result<Tip, SourceError>>, mirror::Error> {
+    // The refs were checked when the file was parsed.
+    let asked: Vec<Ref> = refs.iter().map(|asked| asked.parse().unwrap_or(Ref::Head)).collect();
     let found = mirror.resolve_refs(&asked).await?;
     let tip = |asked| found.tip(asked).map_err(|error| SourceError::of_mirror(&error.into()));
     Ok(asked.iter().map(tip).collect())

@@ -1,4 +1,4 @@
-//! What a root has published, as a source: the loop that keeps the root asks the remote, and nobody else.
+//! The revisions of a root as the source of deliveries. Only the root's sync talks to the remote.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::desired::Planner;
 use crate::mirror::Objects;
 use crate::revision::{Relation, Revision};
 
-/// The revisions of a root: deliveries ask the loop that keeps it instead of the remote.
+/// The revisions of a root: deliveries ask the root's sync instead of the remote.
 pub struct Published {
     newest: Newest,
     history: History,
@@ -21,7 +21,7 @@ pub struct Published {
 }
 
 impl Published {
-    /// Of a root whose loop answers through these, with the objects of its mirror.
+    /// Uses the root's sync through its two handles, and the objects of its mirror.
     pub fn new(newest: Newest, history: History, objects: Objects, planner: Planner) -> Self {
         Self { newest, history, plans: Plans::new(objects, planner), relations: Mutex::default() }
     }
@@ -37,7 +37,7 @@ impl Source for Published {
     }
 
     async fn relation(&self, recorded: Recorded, named: Revision) -> Result<Relation, SourceError> {
-        // Another delivery that asks meanwhile waits for this answer, which is often its own, too.
+        // Deliveries to other clusters that ask meanwhile wait for this answer, which is often theirs as well.
         let mut relations = self.relations.lock().await;
         relations.of(&recorded.clone(), named, self.history.relation(recorded, named)).await
     }

@@ -1,23 +1,23 @@
-//! The order of revisions, as far as it was asked for.
+//! A cache of the relations of revisions.
 
 use std::collections::HashMap;
 
 use super::{Recorded, SourceError};
 use crate::revision::{Relation, Revision};
 
-/// Pairs of revisions whose relation is remembered.
+/// The maximum number of cached pairs. A full cache is cleared.
 const MOST: usize = 1_000;
 
-/// Relations of revisions that are known: each cluster asks the same.
+/// Known relations of pairs of revisions. All clusters tend to ask for the same ones.
 #[derive(Default, Debug)]
 pub(super) struct Relations(HashMap<(Revision, Revision), Relation>);
 
 impl Relations {
-    /// The relation of the second one to the first: remembered, or what `answer` says now. Of sets it depends on the
-    /// sources that answer, and is not remembered.
+    /// Returns the relation of `named` to `recorded`: the cached one, or the result of `answer`. The relation of two
+    /// sets depends on which sources answer, and is not cached.
     ///
     /// # Errors
-    /// Those of the answer.
+    /// Those of `answer`.
     pub(super) async fn of(
         &mut self,
         recorded: &Recorded,
@@ -32,7 +32,7 @@ impl Relations {
             return Ok(*relation);
         }
         let relation = answer.await?;
-        // What a replica lacks now it may have in a moment.
+        // A replica of the remote may get the revision later.
         if relation != Relation::UnknownToRemote {
             if self.0.len() >= MOST {
                 self.0.clear();

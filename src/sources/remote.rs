@@ -1,4 +1,5 @@
-//! A remote repository, or several, asked through mirrors that a thread of its own holds.
+//! A remote repository, or several, as the source of deliveries without a root. A dedicated thread owns the mirrors and
+//! answers questions one after the other.
 
 use std::io;
 use std::sync::Arc;
@@ -19,17 +20,17 @@ type Reply<T> = oneshot::Sender<Result<T, SourceError>>;
 
 /// A question to the thread that owns the mirror.
 enum Question {
-    /// Which revision the ref names.
+    /// Asks which revision the ref names.
     Tip(Reply<Named>),
-    /// The relation of the second one, which the ref names, to the first.
+    /// Asks for the relation of the second revision, which the ref names, to the first.
     Relation(Recorded, Revision, Reply<Relation>),
 }
 
-/// What is followed; a handle to the thread that owns its mirrors.
+/// A handle to the thread that owns the mirrors. The thread ends with the handle.
 pub struct Remote {
     asks: mpsc::UnboundedSender<Question>,
     plans: Plans,
-    /// How each of several sources is.
+    /// The status of each source if there are several.
     rows: watch::Receiver<Vec<SourceStatus>>,
 }
 
@@ -40,27 +41,27 @@ impl std::fmt::Debug for Remote {
 }
 
 impl Remote {
-    /// Starts the thread that owns the mirror, which has no other user.
+    /// Starts the thread, which becomes the only user of the upstream.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// When no thread can be created.
     pub fn new(upstream: Upstream, planner: Planner) -> io::Result<Self> {
         let objects = upstream.objects();
         let (send, rows) = watch::channel(Vec::new());
         let (asks, asked) = mpsc::unbounded_channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let serve = move || runtime.block_on(Owner::new(upstream, send).serve(asked));
-        // It ends with the last handle, or with the process: it holds nothing that a kill could harm.
+        // The thread is not joined: it holds nothing that would be damaged if the process ended first.
         std::thread::Builder::new().name("remote".into()).spawn(serve)?;
         Ok(Self { asks, plans: Plans::new(objects, planner), rows })
     }
 
-    /// How each of several sources was found at the last question.
+    /// The status of each of several sources after the last poll.
     pub fn rows(&self) -> Vec<SourceStatus> {
         self.rows.borrow().clone()
     }
 
-    /// Puts a question to the remote.
+    /// Sends a question to the thread and waits for the answer.
     async fn put<T>(&self, question: impl FnOnce(Reply<T>) -> Question) -> Result<T, SourceError> {
         let (asker, answer) = oneshot::channel();
         self.asks.send(question(asker)).map_err(|_| thread_ended())?;
@@ -68,15 +69,15 @@ impl Remote {
     }
 }
 
-/// Revisions that the mirror keeps readable.
+/// The number of revisions that the mirror keeps.
 const HELD: usize = 3;
 
-/// The thread that owns the mirrors.
+/// The state of the thread.
 struct Owner {
     upstream: Upstream,
     rows: watch::Sender<Vec<SourceStatus>>,
     relations: Relations,
-    /// What may still be read, newest first.
+    /// The revisions that the mirror keeps, newest first.
     held: Vec<Revision>,
 }
 
@@ -87,7 +88,7 @@ impl Owner {
 
     async fn serve(mut self, mut asked: mpsc::UnboundedReceiver<Question>) {
         while let Some(first) = asked.recv().await {
-            // Questions that came before this one goes out share its answer.
+            // Questions that are queued by now share one request to the remote.
             let mut askers = Vec::new();
             let mut pairs = Vec::new();
             for question in std::iter::once(first).chain(std::iter::from_fn(|| asked.try_recv().ok())) {
@@ -101,7 +102,7 @@ impl Owner {
                 let serves = answer.as_ref().map(|named| named.revision).ok().or(self.held.first().copied());
                 self.rows.send_replace(self.upstream.rows(serves, answer.is_err()));
                 for asker in askers {
-                    let _ = asker.send(answer.clone()); // it may have been cancelled
+                    let _ = asker.send(answer.clone()); // the asker may have been cancelled
                 }
                 if let Ok(named) = answer {
                     self.housekeep(named.revision);
@@ -113,15 +114,15 @@ impl Owner {
         }
     }
 
-    /// The tip's commit, fetched unless the mirror holds it.
+    /// Asks what the ref names, and fetches it unless the mirror holds it.
     async fn tip(&mut self) -> Result<Named, SetError> {
         let tip = self.upstream.resolve(self.held.first().copied(), &self.held).await?;
         let revision = self.upstream.fetch(&tip, &[], &Selection::default()).await?;
         Ok(Named { revision, sources: self.upstream.placement() })
     }
 
-    /// Keeps the mirror from growing with every revision, once a new one came. Clusters may still be at the ones
-    /// before.
+    /// After a new revision, collects the mirror's garbage. The last [`HELD`] revisions are kept, as clusters may still
+    /// have the earlier ones.
     fn housekeep(&mut self, newest: Revision) {
         if self.held.first() == Some(&newest) {
             return;

@@ -1,27 +1,27 @@
-//! Which of several sources somebody asked for since the last attempt: a webhook, a signal, or a repository whose pause is
-//! over. Attempts that begin for another reason ask all of them.
+//! The sources that were requested since the last attempt: by a webhook, a signal, or the end of a repository's pause.
+//! Attempts that begin for another reason poll all sources.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What is asked for, until an attempt takes it; any number of clones.
+/// The pending requests, until an attempt takes them. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Requests(Arc<Mutex<Requested>>);
 
-/// What the next attempt asks.
+/// What the next attempt polls.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) enum Requested {
-    /// Nobody asked: all of them, when their time has come.
+    /// No request: all sources that are due.
     #[default]
     Nothing,
-    /// These sources now, and others whose time has come.
+    /// These sources at once, and others that are due.
     Sources(BTreeSet<String>),
-    /// All of them now.
+    /// All sources at once.
     All,
 }
 
 impl Requests {
-    /// Asks for these sources; for all of them where none is named.
+    /// Requests these sources, or all if the list is empty.
     pub fn ask(&self, sources: &[String]) {
         let mut requested = self.lock();
         *requested = match (std::mem::take(&mut *requested), sources) {
@@ -33,7 +33,7 @@ impl Requests {
         };
     }
 
-    /// The time of one has come.
+    /// Records that a source is due, so that the next attempt polls only those that are, unless more is requested.
     pub(super) fn note_due(&self) {
         let mut requested = self.lock();
         if *requested == Requested::Nothing {
@@ -41,12 +41,13 @@ impl Requests {
         }
     }
 
+    /// Takes the pending requests.
     pub(super) fn take(&self) -> Requested {
         std::mem::take(&mut self.lock())
     }
 
     fn lock(&self) -> MutexGuard<'_, Requested> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner) // whole after every step
+        self.0.lock().unwrap_or_else(PoisonError::into_inner) // consistent after every step, so a panic does no harm
     }
 }
 

@@ -1,11 +1,12 @@
-//! Several sources of one root: what each of their refs names, and the revision that is composed of all.
+//! Several sources of one root: polls what each of their refs names, and composes one revision of all.
 //!
-//! Each repository has a mirror, a connection and a pause after failures of its own, and is polled by a task of its own;
-//! an attempt waits for those that answer soon. One that hangs or fails is not waited for: its sources stay at what was
-//! last published of them, and it asks for another attempt when it has something new.
+//! Each repository has its own mirror, connection and backoff, and is polled by its own task. An attempt waits for the
+//! repositories that answer soon. It does not wait for one that hangs or fails: the sources of that repository stay at
+//! their last published commits, and its answer requests another attempt if it brings something new.
 //!
-//! Files: `options` what makes a set; `repository` one of its repositories; `choice` the commit of each source, and what
-//! is kept where it was; `answer` replies to deliveries, and rows of the status; `upkeep` the mirrors' growth.
+//! Files: `options` settings and errors; `repository` one repository and its backoff; `choice` the commit of each
+//! source, and which sources are held back; `answer` questions of deliveries, and the sources' status; `upkeep` garbage
+//! collection.
 
 mod answer;
 mod choice;
@@ -24,7 +25,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 pub use options::{SetError, SetOptions, WireOf};
-use repository::{Repository, key};
+use repository::{Repository, mirror_name};
 
 use super::SourceError;
 use super::file::{BadFile, List, Listed, OnFailure};
@@ -36,77 +37,77 @@ use crate::phase::LastAnswer;
 use crate::repeats::{Repeats, suppressed};
 use crate::revision::Revision;
 
-/// An attempt waits so long for repositories that are asked, once something is published. Those that need longer ask
-/// for another attempt when they are done.
+/// How long an attempt waits for answers once something is published. A later answer requests another attempt.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The same where ConfigMaps are made of the set: what depends on a source without an answer is not written.
+/// The least time that an attempt waits if a delivery needs the answers.
 const PATIENCE_FOR_RULES: Duration = Duration::from_secs(10);
 
-/// Where composed revisions are, in the directory of the mirrors.
+/// The name, in the directory of the mirrors, of the repository of composed revisions.
 const COMPOSED: &str = "composed";
 
-/// A source, and its repository.
+/// A listed source and its repository.
 struct Followed {
     listed: Listed,
-    /// The repository's mirror, by the name of its directory.
+    /// The name of its repository's mirror.
     mirror: String,
-    /// The repository without userinfo.
+    /// The repository's URL without userinfo.
     repo: String,
-    /// Its mirror cannot be opened.
+    /// Why the mirror cannot be opened.
     unopened: Option<SourceError>,
 }
 
-/// How a poll ends.
+/// What a poll does with its answers: it passes them to the set, and requests an attempt if none is waiting for them.
 #[derive(Clone)]
-struct Answering {
+struct AnswerSender {
     send: mpsc::UnboundedSender<(String, Answers)>,
-    /// Whether an attempt waits for answers; else what is new asks for one. Held while an answer is sent, so that each is
-    /// either taken by the attempt that waits or asks for another.
+    /// True while an attempt waits for answers. The lock is held while an answer is sent, so that each answer is either
+    /// taken by the waiting attempt or requests another one.
     awaited: Arc<std::sync::Mutex<bool>>,
     trigger: Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>,
     requests: Requests,
 }
 
-impl Answering {
+impl AnswerSender {
     fn lock(&self) -> MutexGuard<'_, bool> {
         self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers are waited for until what is returned is dropped.
-    fn await_answers(&self) -> Awaiting {
+    /// Marks answers as awaited until the guard is dropped.
+    fn begin_waiting(&self) -> WaitingGuard {
         *self.lock() = true;
-        Awaiting(self.clone())
+        WaitingGuard(self.clone())
     }
 
-    /// `was_failing` is how its repository was before, `again` whether somebody asked for it meanwhile.
-    fn end(&self, name: String, answers: Answers, (was_failing, again): (bool, bool)) {
+    /// Passes on the answers of the repository `name`. `was_failing` says whether its previous poll failed,
+    /// `requested_again` whether it was requested since this poll began.
+    fn deliver(&self, name: String, answers: Answers, was_failing: bool, requested_again: bool) {
         let is_new = answers.is_new || answers.has_failed() || was_failing;
         let awaited = self.lock();
-        let _ = self.send.send((name, answers)); // the set is gone: the process ends
-        if again || is_new && !*awaited {
+        let _ = self.send.send((name, answers)); // fails only if the set was dropped, at shutdown
+        if requested_again || is_new && !*awaited {
             self.trigger();
         }
     }
 
-    /// Asks for an attempt, in which a source's time has come.
+    /// Requests an attempt for the sources that are due.
     fn trigger(&self) {
         self.requests.note_due();
         self.trigger.get().into_iter().for_each(|trigger| trigger());
     }
 }
 
-/// Two sources that could not lie beside each other.
-struct Collided {
-    names: [String; 2],
+/// Two sources that could not be placed side by side.
+struct Collision {
+    sources: [String; 2],
     why: SourceError,
-    /// The set that they were in, and what was asked of it.
-    of: (Vec<Part>, UniqueBaseNames),
+    /// The set that was to be composed, and the base names that had to be unique in it.
+    of_set: (Vec<Part>, UniqueBaseNames),
 }
 
-struct Awaiting(Answering);
+struct WaitingGuard(AnswerSender);
 
-impl Drop for Awaiting {
+impl Drop for WaitingGuard {
     fn drop(&mut self) {
         *self.0.lock() = false;
     }
@@ -118,33 +119,34 @@ pub struct SourceSet {
     composer: Arc<Composer>,
     on_failure: OnFailure,
     unique: UniqueBaseNames,
-    /// In the file's order.
+    /// The sources, in the file's order.
     sources: Vec<Followed>,
+    /// The repositories, by the name of their mirror.
     repositories: BTreeMap<String, Repository>,
     polls: JoinSet<()>,
     answers: mpsc::UnboundedReceiver<(String, Answers)>,
-    answering: Answering,
-    /// What was logged of each source.
+    answer_sender: AnswerSender,
+    /// Limits repeated log lines of each source's failures.
     logged: BTreeMap<String, Repeats>,
-    /// Revisions that a source may not be published at, and why.
+    /// By source, a commit that must not be part of a set, and why.
     refused: BTreeMap<String, (Revision, SourceError)>,
-    collided: Option<Collided>,
-    /// What was last published of each source.
+    collision: Option<Collision>,
+    /// The parts of the published set.
     published: Vec<Part>,
-    /// What the next revision is composed of.
+    /// The parts that the next revision is composed of.
     parts: Vec<Part>,
-    /// When the last question began.
+    /// When polls were last started.
     asked: Option<Instant>,
-    /// Those that are kept where they were because of a refusal that names none.
+    /// Sources that are held back because of a refusal that names no source.
     suspects: Vec<String>,
-    /// How many deliveries wait for an answer.
+    /// The number of deliveries that wait for an answer.
     askers: Arc<AtomicUsize>,
-    /// What is known of a remote whose mirror cannot be opened.
-    opened: LastAnswer,
+    /// The last answer of remotes whose mirror cannot be opened: there was none since the set was opened.
+    never_heard: LastAnswer,
 }
 
 impl SourceSet {
-    /// Opens what is there of the mirrors. Blocking; no network.
+    /// Opens the set with the mirrors that exist. Blocking; no network.
     pub fn open(options: SetOptions) -> Result<Self, mirror::Error> {
         let composed = options.dir.join(COMPOSED);
         let limits = options.mirror.modules.limits;
@@ -159,7 +161,7 @@ impl SourceSet {
             repositories: BTreeMap::new(),
             polls: JoinSet::new(),
             answers,
-            answering: Answering {
+            answer_sender: AnswerSender {
                 send,
                 awaited: Arc::default(),
                 trigger: Arc::default(),
@@ -167,39 +169,40 @@ impl SourceSet {
             },
             logged: BTreeMap::new(),
             refused: BTreeMap::new(),
-            collided: None,
+            collision: None,
             published: Vec::new(),
             parts: Vec::new(),
             asked: None,
             suspects: Vec::new(),
             askers: Arc::default(),
-            opened: LastAnswer::not_yet(),
+            never_heard: LastAnswer::not_yet(),
         };
-        set.read_from_all();
+        set.update_read_dirs();
         Ok(set)
     }
 
-    /// Asks before their time for what is requested here.
+    /// Sets where requests to poll sources before they are due come from.
     pub fn obeys(&mut self, requests: Requests) {
-        self.answering.requests = requests;
+        self.answer_sender.requests = requests;
     }
 
-    /// Counts deliveries that wait for an answer, of which a root's set has none by itself.
-    pub fn is_asked_by(&mut self, askers: Arc<AtomicUsize>) {
+    /// Sets the counter of deliveries that wait for an answer. Without it, none do.
+    pub fn set_askers(&mut self, askers: Arc<AtomicUsize>) {
         self.askers = askers;
     }
 
-    /// Whether a slow repository is waited for: what is made of it is not written without its answer.
-    fn is_patient(&self) -> bool {
+    /// Returns true if a delivery needs the answers, so that slow repositories are waited for: targets that depend on a
+    /// source without an answer are not written.
+    fn delivery_waits(&self) -> bool {
         self.options.rules && (!self.options.root || self.askers.load(Ordering::Relaxed) > 0)
     }
 
-    /// What asks for an attempt when a repository has an answer that nobody waits for.
+    /// Sets the function that requests an attempt when a repository answers and no attempt is waiting for it.
     pub fn on_answer(&self, trigger: impl Fn() + Send + Sync + 'static) {
-        let _ = self.answering.trigger.set(Box::new(trigger));
+        let _ = self.answer_sender.trigger.set(Box::new(trigger));
     }
 
-    /// The objects of all mirrors.
+    /// A handle to the objects of all mirrors.
     pub fn objects(&self) -> Objects {
         self.composer.objects()
     }
@@ -209,18 +212,18 @@ impl SourceSet {
         &self.options.dir
     }
 
-    /// What counts the bytes that come.
+    /// The counter of received bytes.
     pub fn received(&self) -> mirror::Received {
         self.options.mirror.received.clone()
     }
 
-    /// The file, for people.
+    /// The path of the sources file, for messages.
     pub fn remote(&self) -> String {
         self.options.file.display().to_string()
     }
 
-    /// Asks every repository, and says which set of revisions is to be published. `current` is what is; `held` must
-    /// stay readable.
+    /// Reads the file, polls the repositories, and chooses the set to be published. `current` is the published set; the
+    /// mirrors keep the revisions in `held`. The tip's object id is a digest of the chosen set.
     pub async fn resolve(&mut self, current: Option<Revision>, held: &[Revision]) -> Result<Tip, SetError> {
         let file = self.options.file.clone();
         let own = file.clone();
@@ -232,28 +235,28 @@ impl SourceSet {
             Err(_) => return Err(unread(&detached_io::late().to_string()).into()),
         };
         self.published = current.map(|current| self.composer.objects().parts(current)).unwrap_or_default();
-        self.follow(list).await?;
+        self.apply_list(list).await?;
         if self.repositories.values().all(|repository| !repository.busy) && self.composer.take_damage() {
             for repository in self.repositories.values_mut() {
                 repository.mirror.lock().await.distrust();
                 repository.known.clear();
             }
         }
-        self.take_answers();
-        let late = self.late();
-        let awaiting = self.answering.await_answers();
-        let requested = self.answering.requests.take();
-        self.ask(&requested, held);
-        self.wait(&late).await;
-        drop(awaiting);
-        self.take_answers();
-        self.log();
+        self.accept_answers();
+        let not_awaited = self.not_awaited();
+        let waiting = self.answer_sender.begin_waiting();
+        let requested = self.answer_sender.requests.take();
+        self.start_polls(&requested, held);
+        self.wait_for_answers(&not_awaited).await;
+        drop(waiting);
+        self.accept_answers();
+        self.log_failures();
         self.choose()?;
         Ok(self.tip())
     }
 
-    /// Says which sources fail, and ever less often that they still do.
-    fn log(&mut self) {
+    /// Logs which sources fail, and ever less often that they still do.
+    fn log_failures(&mut self) {
         for source in &self.sources {
             let name = &source.listed.name;
             let (_, why) = self.state_of(source);
@@ -276,23 +279,24 @@ impl SourceSet {
         }
     }
 
-    /// The mirrors of the repositories that the file names; those that it names no more are forgotten.
-    async fn follow(&mut self, list: List) -> Result<(), SetError> {
-        // First what may be wrong with the file: nothing is changed then.
-        let ways = list.sources.into_iter().map(|listed| self.way_to(listed));
-        let ways = ways.collect::<Result<Vec<_>, _>>()?;
+    /// Follows the listed sources: opens the mirrors of new repositories, and closes those that are no longer listed.
+    async fn apply_list(&mut self, list: List) -> Result<(), SetError> {
+        // All checks of the file come first, so that an error changes nothing.
+        let checked = list.sources.into_iter().map(|listed| self.wire_options(listed));
+        let checked = checked.collect::<Result<Vec<_>, _>>()?;
         let mut followed = Vec::new();
-        for (listed, wire, repo) in ways {
-            let mirror = key(&repo, &listed);
-            // A secret in the URL may be another one now. Of several sources of one repository the first one's counts.
+        for (listed, wire, repo) in checked {
+            let mirror = mirror_name(&repo, &listed);
+            // Reopen the mirror if the secret in the URL has changed. If sources share a repository, the first one's
+            // URL is used.
             if followed.iter().all(|other: &Followed| other.mirror != mirror) {
                 self.repositories
                     .retain(|name, open| *name != mirror || open.busy || open.url == listed.repo);
             }
-            let unopened = match self.repositories.contains_key(&mirror) {
-                true => None,
-                false => self.open_mirror(&mirror, wire, &listed).await.err(),
-            };
+            let mut unopened = None;
+            if !self.repositories.contains_key(&mirror) {
+                unopened = self.open_mirror(&mirror, wire, &listed).await.err();
+            }
             followed.push(Followed { listed, mirror, repo, unopened });
         }
         let is_followed = |name: &String| followed.iter().any(|source| source.mirror == *name);
@@ -300,15 +304,17 @@ impl SourceSet {
         let listed =
             |sources: &[Followed]| sources.iter().map(|source| source.listed.clone()).collect::<Vec<_>>();
         if listed(&followed) != listed(&self.sources) {
-            self.refused.clear(); // what was wrong may have been what the file said
+            self.refused.clear(); // the refusals may have been due to the old content of the file
         }
-        (self.sources, self.on_failure, self.unique) = (followed, list.on_failure, list.unique);
-        self.read_from_all();
+        self.sources = followed;
+        self.on_failure = list.on_failure;
+        self.unique = list.unique;
+        self.update_read_dirs();
         Ok(())
     }
 
-    /// The way to a source's repository, and what that is called without userinfo.
-    fn way_to(&self, listed: Listed) -> Result<(Listed, wire::Options, String), SetError> {
+    /// Returns the connection options of a source's repository, and its URL without userinfo.
+    fn wire_options(&self, listed: Listed) -> Result<(Listed, wire::Options, String), SetError> {
         let bad = |what: String| SetError::Source {
             name: listed.name.clone(),
             source: SourceError { what, hints: Vec::new(), transient: false },
@@ -319,15 +325,15 @@ impl SourceSet {
         Ok((listed, wire, repo))
     }
 
+    /// Opens the mirror `name`, and adds its repository.
     async fn open_mirror(
         &mut self,
         name: &str,
         wire: wire::Options,
         listed: &Listed,
     ) -> Result<(), SourceError> {
-        let common = &self.options.mirror.wire;
-        let issued = common.issued.clone();
-        let wire = wire::Options { max_fetch_bytes: common.max_fetch_bytes, issued, ..wire };
+        let wire::Options { max_fetch_bytes, ref issued, .. } = self.options.mirror.wire;
+        let wire = wire::Options { max_fetch_bytes, issued: issued.clone(), ..wire };
         let options = mirror::Options {
             dir: self.options.dir.join(name),
             wire,
@@ -341,8 +347,9 @@ impl SourceSet {
         Ok(())
     }
 
-    /// Notes which repositories somebody asked for. They stay so until they are asked.
-    fn note(&mut self, requested: &Requested) {
+    /// Marks the repositories of requested sources. The mark stays until the repository is polled. If it is paused, an
+    /// attempt is requested for when the pause may end.
+    fn mark_requested(&mut self, requested: &Requested) {
         let now = Instant::now();
         for (name, repository) in &mut self.repositories {
             let mut sources = self.sources.iter().filter(|source| source.mirror == *name);
@@ -353,87 +360,94 @@ impl SourceSet {
             };
             if is_requested
                 && !repository.requested.swap(true, Ordering::Relaxed)
-                && let Some(until) = repository.pauses(now)
+                && let Some(until) = repository.paused_until(now)
             {
-                wake_at(until, &self.answering, &mut self.polls);
+                wake_at(until, &self.answer_sender, &mut self.polls);
             }
         }
     }
 
-    /// Begins to ask those that are not being asked and have no pause: all of them, or those that are requested.
-    fn ask(&mut self, requested: &Requested, held: &[Revision]) {
-        self.note(requested);
-        // What is made of the set needs the answers of all.
-        let asks_all = !matches!(requested, Requested::Sources(_)) || self.is_patient();
+    /// Starts polls of the repositories that are neither being polled nor paused: of all, or of those that are
+    /// requested or due.
+    fn start_polls(&mut self, requested: &Requested, held: &[Revision]) {
+        self.mark_requested(requested);
+        // A delivery needs the answers of all sources.
+        let polls_all = !matches!(requested, Requested::Sources(_)) || self.delivery_waits();
         let objects = self.composer.objects();
         let held: Vec<Part> = held.iter().flat_map(|revision| objects.parts(*revision)).collect();
         let now = Instant::now();
         self.asked = Some(now);
         let may_pause = !self.options.root || !self.options.one_time;
         for (name, repository) in &mut self.repositories {
-            let pauses = may_pause && repository.pauses(now).is_some();
-            if repository.busy || pauses {
+            let is_paused = may_pause && repository.paused_until(now).is_some();
+            if repository.busy || is_paused {
                 continue;
             }
             let sources = self.sources.iter().filter(|source| source.mirror == *name);
             let refs: BTreeSet<String> = sources.map(|source| source.listed.asked.clone()).collect();
-            let is_meant = asks_all || repository.is_due(&refs, now, self.options.period);
-            if refs.is_empty() || !is_meant {
-                continue; // without refs it was asked while the file changed
+            let is_wanted = polls_all || repository.is_due(&refs, now, self.options.period);
+            if refs.is_empty() || !is_wanted {
+                continue; // without refs, its last source was removed from the file while it was being polled
             }
-            let known = repository.known.clone();
-            let of_it = held.iter().filter(|part| part.mirror == *name).map(|part| part.revision);
+            let held = held.iter().filter(|part| part.mirror == *name).map(|part| part.revision);
             let question = Question {
                 mirror: Arc::clone(&repository.mirror),
                 refs: refs.into_iter().collect(),
-                known,
+                known: repository.known.clone(),
                 refused: repository.refused.clone(),
-                held: of_it.collect(),
-                // Less than an attempt has, which then still has time to publish without this repository.
+                held: held.collect(),
+                // Shorter than the attempt, which then still has time to publish without this repository.
                 timeout: self.options.timeout.mul_f64(0.9),
             };
-            (repository.busy, repository.asked) = (true, Some(now));
-            let answering = self.answering.clone();
+            repository.busy = true;
+            repository.asked = Some(now);
+            let answer_sender = self.answer_sender.clone();
             let name = name.clone();
             repository.requested.store(false, Ordering::Relaxed);
-            let (was_failing, again) = (repository.failures > 0, Arc::clone(&repository.requested));
+            let was_failing = repository.failures > 0;
+            let requested = Arc::clone(&repository.requested);
             self.polls.spawn(async move {
                 let answers = poll(question).await;
-                answering.end(name, answers, (was_failing, again.load(Ordering::Relaxed)));
+                answer_sender.deliver(name, answers, was_failing, requested.load(Ordering::Relaxed));
             });
         }
     }
 
-    /// Those that have not answered an earlier attempt yet; and those that fail, unless their answer is needed.
-    fn late(&self) -> BTreeSet<String> {
+    /// Repositories that the attempt does not wait for: those with a poll of an earlier attempt still running, and,
+    /// unless a delivery waits, those that fail.
+    fn not_awaited(&self) -> BTreeSet<String> {
         let is_late =
-            |repository: &Repository| repository.busy || repository.failures > 0 && !self.is_patient();
+            |repository: &Repository| repository.busy || repository.failures > 0 && !self.delivery_waits();
         let late = self.repositories.iter().filter(|(_, repository)| is_late(repository));
         late.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Waits for answers: for all of them where the set needs all, else as long as is worth it, and not for those that
-    /// are late.
-    async fn wait(&mut self, late: &BTreeSet<String>) {
+    /// Waits for answers: for all if the set cannot be published without them, otherwise for a limited time and without
+    /// the repositories in `not_awaited`.
+    async fn wait_for_answers(&mut self, not_awaited: &BTreeSet<String>) {
         let &SetOptions { one_time, root, timeout, .. } = &self.options;
         let is_first = root && self.published.is_empty();
         let all = one_time || is_first || self.on_failure == OnFailure::Hold;
-        // A repository that needs longer each time answers in time all the same.
-        let slowest = self.repositories.values().filter_map(|repository| repository.took).max();
-        let patience = match (all, self.is_patient()) {
-            (true, _) => timeout.saturating_mul(2),
-            (false, true) => PATIENCE_FOR_RULES.max(slowest.unwrap_or_default() * 2).min(timeout),
-            (false, false) => PATIENCE,
+        let patience = if all {
+            timeout.saturating_mul(2)
+        } else if self.delivery_waits() {
+            // Twice the duration of the slowest last poll, so that repositories that become slower still answer in
+            // time.
+            let slowest = self.repositories.values().filter_map(|repository| repository.last_duration).max();
+            PATIENCE_FOR_RULES.max(slowest.unwrap_or_default() * 2).min(timeout)
+        } else {
+            PATIENCE
         };
         let deadline = Instant::now() + patience;
         loop {
-            let waits =
-                |(name, repository): (&String, &Repository)| repository.busy && (all || !late.contains(name));
-            if !self.repositories.iter().any(waits) {
+            let is_awaited = |(name, repository): (&String, &Repository)| {
+                repository.busy && (all || !not_awaited.contains(name))
+            };
+            if !self.repositories.iter().any(is_awaited) {
                 break;
             }
             match tokio::time::timeout_at(deadline, self.answers.recv()).await {
-                Ok(Some((name, answers))) => self.take(&name, answers),
+                Ok(Some((name, answers))) => self.accept(&name, answers),
                 Ok(None) | Err(_) => break,
             }
         }
@@ -441,36 +455,36 @@ impl SourceSet {
             if let Err(error) = ended
                 && error.is_panic()
             {
-                std::panic::resume_unwind(error.into_panic()); // it has no answer
+                std::panic::resume_unwind(error.into_panic()); // its repository would stay busy for good
             }
         }
     }
 
-    fn take_answers(&mut self) {
+    fn accept_answers(&mut self) {
         while let Ok((name, answers)) = self.answers.try_recv() {
-            self.take(&name, answers);
+            self.accept(&name, answers);
         }
     }
 
-    fn take(&mut self, name: &str, answers: Answers) {
+    fn accept(&mut self, name: &str, answers: Answers) {
         let Some(repository) = self.repositories.get_mut(name) else { return };
-        repository.take(answers, &self.options.backoff);
+        repository.accept(answers, &self.options.backoff);
         let now = Instant::now();
-        // Sooner than the next attempt.
-        if let Some(until) = repository.pauses(now).filter(|until| *until < now + self.options.period)
+        // If the pause ends before the next attempt is due, request one for that time.
+        if let Some(until) = repository.paused_until(now).filter(|until| *until < now + self.options.period)
             && repository.may_recover()
         {
-            wake_at(until, &self.answering, &mut self.polls);
+            wake_at(until, &self.answer_sender, &mut self.polls);
         }
     }
 }
 
-/// Asks for an attempt then.
-fn wake_at(then: Instant, answering: &Answering, polls: &mut JoinSet<()>) {
-    let answering = answering.clone();
+/// Requests an attempt at the given time.
+fn wake_at(then: Instant, answer_sender: &AnswerSender, polls: &mut JoinSet<()>) {
+    let answer_sender = answer_sender.clone();
     polls.spawn(async move {
         tokio::time::sleep_until(then).await;
-        answering.trigger();
+        answer_sender.trigger();
     });
 }
 

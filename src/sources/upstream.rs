@@ -1,4 +1,4 @@
-//! What a root follows: one repository, or a set of sources. Both give revisions, with their objects in mirrors.
+//! What a root follows: one repository, or a set of sources. Both yield revisions whose objects are in mirrors.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,10 +21,11 @@ pub enum Upstream {
 }
 
 impl Upstream {
-    /// Opens the mirror, or those of several sources with what `mirror` says of all of them. Blocking; no network.
+    /// Opens the mirror or, for several sources, the set, whose mirrors share the settings in `mirror`. Blocking; no
+    /// network.
     ///
     /// # Errors
-    /// When a mirror cannot be made or is not ours.
+    /// When a mirror cannot be created or does not belong to treeswap.
     pub fn open(mirror: mirror::Options, sources: Option<SetOptions>) -> Result<Self, mirror::Error> {
         Ok(match sources {
             None => Self::Repository(Box::new(Mirror::open(mirror)?)),
@@ -32,7 +33,8 @@ impl Upstream {
         })
     }
 
-    /// Asks the remotes what is to be published. `current` is what is; `held` must stay readable.
+    /// Asks the remotes what their refs name. `current` is the published revision; the mirrors keep the revisions in
+    /// `held`.
     pub async fn resolve(&mut self, current: Option<Revision>, held: &[Revision]) -> Result<Tip, SetError> {
         match self {
             Self::Repository(mirror) => Ok(mirror.resolve().await?),
@@ -40,7 +42,7 @@ impl Upstream {
         }
     }
 
-    /// Makes sure that the revision is there, with the files that are wanted of it.
+    /// Makes sure that the mirrors hold the tip's revision, with the blobs that `wanted` selects, and returns it.
     pub async fn fetch(
         &mut self,
         tip: &Tip,
@@ -57,16 +59,16 @@ impl Upstream {
         }
     }
 
-    /// Bytes of the packs that [`Self::fetch`] would bring.
+    /// Returns the bytes of the packs that [`Self::fetch`] would receive. Not supported for a set.
     pub async fn pack_bytes(&mut self, tip: &Tip, held: &[Revision]) -> Result<u64, mirror::Error> {
         match self {
             Self::Repository(mirror) => mirror.pack_bytes(tip, held).await,
-            Self::Set(_) => Err(mirror::Error::Cancelled), // of which repository is not known here
+            Self::Set(_) => Err(mirror::Error::Cancelled), // it is not known which repository the fetch is from
         }
     }
 
-    /// A revision was refused: `Ok` where another one can be had at once, with one source where it was before; else the
-    /// error, with the name of the source that is to blame.
+    /// Handles a refused revision: `Ok` if another one can be composed at once, with one source held back; otherwise
+    /// the error, with the name of the source if one is responsible. See [`SourceSet::hold_back`].
     pub fn hold_back(&mut self, refusal: Refusal) -> Result<(), mirror::Error> {
         match self {
             Self::Repository(_) => Err(refusal.into()),
@@ -74,46 +76,46 @@ impl Upstream {
         }
     }
 
-    /// The set was refused for something that names no path: see [`SourceSet::hold_back_one_that_moved`].
-    pub fn hold_back_one_that_moved(&mut self, what: &str, hints: &[String]) -> bool {
+    /// Handles a refusal of the whole set: see [`SourceSet::hold_back_one_updated`].
+    pub fn hold_back_one_updated(&mut self, what: &str, hints: &[String]) -> bool {
         match self {
             Self::Repository(_) => false,
-            Self::Set(set) => set.hold_back_one_that_moved(what, hints),
+            Self::Set(set) => set.hold_back_one_updated(what, hints),
         }
     }
 
-    /// See [`SourceSet::acquit`].
-    pub fn acquit(&mut self) {
+    /// See [`SourceSet::clear_suspects`].
+    pub fn clear_suspects(&mut self) {
         if let Self::Set(set) = self {
-            set.acquit();
+            set.clear_suspects();
         }
     }
 
-    /// What is asked for before its time, of several sources.
+    /// See [`SourceSet::obeys`].
     pub fn obeys(&mut self, requests: Requests) {
         if let Self::Set(set) = self {
             set.obeys(requests);
         }
     }
 
-    /// See [`SourceSet::is_asked_by`].
-    pub fn is_asked_by(&mut self, askers: Arc<AtomicUsize>) {
+    /// See [`SourceSet::set_askers`].
+    pub fn set_askers(&mut self, askers: Arc<AtomicUsize>) {
         if let Self::Set(set) = self {
-            set.is_asked_by(askers);
+            set.set_askers(askers);
         }
     }
 
-    /// How a revision stands to a recorded one.
+    /// Returns the relation of `named` to a recorded revision.
     pub async fn relation(&mut self, recorded: &Recorded, named: Revision) -> Result<Relation, SetError> {
         match self {
-            // What is recorded is a set, of which a remote knows nothing.
+            // A recorded set is a revision that no remote knows.
             Self::Repository(_) if !recorded.sources.is_empty() => Ok(Relation::Unknown),
             Self::Repository(mirror) => Ok(mirror.relation(recorded.revision, named).await?),
             Self::Set(set) => set.relation(recorded, named).await,
         }
     }
 
-    /// The sources of the revision that was found last, if there are several.
+    /// See [`SourceSet::placement`]; empty for one repository.
     pub fn placement(&self) -> Placement {
         match self {
             Self::Repository(_) => Placement::default(),
@@ -121,7 +123,7 @@ impl Upstream {
         }
     }
 
-    /// A handle to the objects, for blocking threads.
+    /// A handle to the objects, for use on blocking threads.
     pub fn objects(&self) -> Objects {
         match self {
             Self::Repository(mirror) => mirror.objects(),
@@ -153,7 +155,7 @@ impl Upstream {
         }
     }
 
-    /// Which submodules a payload holds.
+    /// How payloads include submodules.
     pub fn submodules(&self) -> Submodules {
         match self {
             Self::Repository(mirror) => mirror.submodules(),
@@ -161,7 +163,7 @@ impl Upstream {
         }
     }
 
-    /// What comes, while it comes.
+    /// The counter of received bytes.
     pub fn received(&self) -> Received {
         match self {
             Self::Repository(mirror) => mirror.received(),
@@ -169,7 +171,7 @@ impl Upstream {
         }
     }
 
-    /// Bytes on disk. Blocking.
+    /// The size of the mirrors in bytes. Blocking.
     pub fn disk_bytes(&self) -> u64 {
         match self {
             Self::Repository(mirror) => mirror.disk_bytes(),
@@ -177,7 +179,7 @@ impl Upstream {
         }
     }
 
-    /// Where the objects are.
+    /// The directory of the mirror, or of all mirrors.
     pub fn dir(&self) -> PathBuf {
         match self {
             Self::Repository(mirror) => mirror.dir().to_owned(),
@@ -185,7 +187,7 @@ impl Upstream {
         }
     }
 
-    /// The remote's URL without userinfo; of a set, the file that lists it.
+    /// The remote's URL without userinfo; for a set, the path of the sources file.
     pub fn remote(&self) -> String {
         match self {
             Self::Repository(mirror) => mirror.remote(),
@@ -193,7 +195,7 @@ impl Upstream {
         }
     }
 
-    /// The remote's URL without userinfo, if there is but one.
+    /// The remote's URL without userinfo; `None` for a set.
     pub fn repository(&self) -> Option<String> {
         match self {
             Self::Repository(mirror) => Some(mirror.remote()),
@@ -201,7 +203,7 @@ impl Upstream {
         }
     }
 
-    /// How each of several sources is: see [`SourceSet::rows`].
+    /// See [`SourceSet::rows`]; empty for one repository.
     pub fn rows(&self, current: Option<Revision>, has_failed: bool) -> Vec<SourceStatus> {
         match self {
             Self::Repository(_) => Vec::new(),
@@ -209,7 +211,7 @@ impl Upstream {
         }
     }
 
-    /// What asks for an attempt when a source has an answer that nobody waits for.
+    /// See [`SourceSet::on_answer`].
     pub fn on_answer(&self, trigger: impl Fn() + Send + Sync + 'static) {
         if let Self::Set(set) = self {
             set.on_answer(trigger);

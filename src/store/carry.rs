@@ -1,17 +1,17 @@
-//! Carrying a retired generation's tree forward to another revision, by moving what stays the same.
+//! Carries a retired generation's tree forward to another revision by moving the unchanged entries.
 //!
-//! Readers may still have directories of that tree open, past every promise that was made to them. So none of its
-//! directories is changed in place: each one that contains a change is made anew, up to the top, and what it keeps is
-//! moved over: files and links one by one, directories whole. A reader in an old directory finds it empty, as after a
-//! deletion; a reader in a directory without a change keeps what it has.
+//! Readers may still have directories of that tree open, although its grace period is over. Therefore no directory is
+//! changed in place: each directory that contains a change is created again, up to the top, and its unchanged entries
+//! are moved over: files and symlinks one by one, subdirectories whole_dirs. A reader in an old directory finds it
+//! empty, as after a deletion; a reader in a directory without changes sees no difference.
 //!
 //! Steps:
-//! 1. Make the new directories.
-//! 2. Write what changed into them. What fails most likely (blobs, room) fails while the old tree is complete.
-//! 3. Move what stays, files first, directories last. Each is looked at before: what somebody else changed is not
-//!    carried on.
+//! 1. Create the new directories.
+//! 2. Write the changed files into them. The likely failures (blobs, free space) happen while the old tree is complete.
+//! 3. Move the unchanged entries, files first, directories last. Each is checked before the move: an entry with a
+//!    foreign write is an error.
 //!
-//! A failure leaves two halves; the caller discards both and makes the generation another way.
+//! A failure leaves two incomplete trees. The caller discards both and makes the generation in another way.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::CString;
@@ -24,17 +24,17 @@ use tokio_util::sync::CancellationToken;
 use super::Error;
 use super::durable::Unsynced;
 use super::linkable::{self, Linkable};
-use super::stage::{self, Dirs, Modes, WriteOptions, alive, io_error};
-use super::stamps::{Stamps, changed_by_others};
+use super::stage::{self, Dirs, Modes, WriteOptions, check_cancelled, io_error};
+use super::stamps::{Stamps, foreign_write_error};
 use crate::fsx;
 use crate::payload::{BlobSource, Delta, Kind, join};
 
-/// Names that are moved one by one at most; a directory of more is not worth it.
+/// The most names that are moved one by one; beyond that a full write is cheaper.
 const NAMES_MAX: usize = 1 << 16;
 
-/// Makes `name` in `to` from the tree `from` and a delta that starts at it. Returns the new tree and what has to be
-/// synced; `stamps` are the new tree's afterwards. `shared` is a tree of the delta's revision, whose files are linked
-/// where they can be.
+/// Creates the tree `name` in `to` from the tree `from` and a delta whose base it is. Returns the new tree and what
+/// has to be synced; afterwards `stamps` describe the new tree. `shared` is a tree of the delta's new revision: its
+/// files are hard-linked where possible.
 #[expect(clippy::too_many_arguments, reason = "a tree, a place, and what describes the step between them")]
 pub(super) fn carry(
     from: &OwnedFd,
@@ -48,37 +48,37 @@ pub(super) fn carry(
     cancel: &CancellationToken,
 ) -> Result<(OwnedFd, Unsynced), Error> {
     let modes = Modes::of(options);
-    let changed = Changed::by(delta);
+    let changed = ChangedPaths::by(delta);
     // 1
     let top = fsx::make_dir(to, name, modes.dir).map_err(io_error("make the directory", b"."))?;
     let mut dirs = Dirs::new(top.as_fd());
     for path in changed.dirs.iter().filter(|path| !path.is_empty()) {
-        alive(cancel)?;
+        check_cancelled(cancel)?;
         stage::make_dir(&mut dirs, path, modes)?;
     }
     // 2
     let linked = linkable::write_delta(top.as_fd(), delta, blobs, shared, modes, cancel)?;
     // 3
-    changed.move_the_rest(from, top.as_fd(), stamps, cancel)?;
-    changed.take_stamps(&top, delta, &linked, stamps)?;
-    let unsynced = Unsynced::after_delta(delta).and_dirs(changed.dirs.iter().map(|path| (*path).into()));
+    changed.move_unchanged(from, top.as_fd(), stamps, cancel)?;
+    changed.update_stamps(&top, delta, &linked, stamps)?;
+    let unsynced = Unsynced::after_delta(delta).with_dirs(changed.dirs.iter().map(|path| (*path).into()));
     Ok((top, unsynced))
 }
 
-/// What a delta was applied to in place is as it should be now.
-pub(super) fn take_stamps(top: &OwnedFd, delta: &Delta, stamps: &mut Stamps) -> Result<(), Error> {
-    Changed::by(delta).take_stamps(top, delta, &HashSet::new(), stamps)
+/// Updates the stamps of a tree to which a delta was applied in place.
+pub(super) fn update_stamps(top: &OwnedFd, delta: &Delta, stamps: &mut Stamps) -> Result<(), Error> {
+    ChangedPaths::by(delta).update_stamps(top, delta, &HashSet::new(), stamps)
 }
 
-/// What a delta changes.
-struct Changed<'d> {
-    /// Directories of both trees that contain a change, parents first, the top one with an empty path.
+/// The directories and paths that a delta changes.
+struct ChangedPaths<'d> {
+    /// Directories that exist in both trees and contain a change, parents first. The top directory has an empty path.
     dirs: BTreeSet<&'d [u8]>,
-    /// Paths of the old tree that are not in the new one, or not as they were.
+    /// Paths of the old tree that the new one does not have, or has with other content.
     gone: HashSet<&'d [u8]>,
 }
 
-impl<'d> Changed<'d> {
+impl<'d> ChangedPaths<'d> {
     fn by(delta: &'d Delta) -> Self {
         let removed_dirs: HashSet<&[u8]> = delta.removed_dirs.iter().map(|path| &**path).collect();
         let added_dirs: HashSet<&[u8]> = delta.added_dirs.iter().map(|path| &**path).collect();
@@ -90,10 +90,10 @@ impl<'d> Changed<'d> {
             let mut path = path;
             while !path.is_empty() {
                 path = stage::split(path).0;
-                // One that goes stays behind, one that comes is made with what is written.
+                // A removed directory stays in the old tree; an added one is created with the delta's files.
                 let is_kept = !removed_dirs.contains(path) && !added_dirs.contains(path);
                 if is_kept && !dirs.insert(path) {
-                    break; // and so are those above it
+                    break; // its parents are in the set already
                 }
             }
         }
@@ -102,8 +102,8 @@ impl<'d> Changed<'d> {
         Self { dirs, gone }
     }
 
-    /// Step 3.
-    fn move_the_rest(
+    /// Step 3: moves the unchanged entries.
+    fn move_unchanged(
         &self,
         from: &OwnedFd,
         to: BorrowedFd<'_>,
@@ -112,14 +112,14 @@ impl<'d> Changed<'d> {
     ) -> Result<(), Error> {
         let mut old = Dirs::new(from.as_fd());
         let mut new = Dirs::new(to);
-        let mut whole = Vec::new();
+        let mut whole_dirs = Vec::new();
         let mut moved = 0;
         for dir in &self.dirs {
-            alive(cancel)?;
+            check_cancelled(cancel)?;
             let from = old.open(dir)?;
             let stat = rustix::fs::fstat(from).map_err(io_error("look at", dir))?;
-            if !(if dir.is_empty() { stamps.hold_for_top(&stat) } else { stamps.hold_for(&stat) }) {
-                return Err(changed_by_others(stage::shown(dir)));
+            if !(if dir.is_empty() { stamps.accepts_top(&stat) } else { stamps.accepts(&stat) }) {
+                return Err(foreign_write_error(stage::display_path(dir)));
             }
             let mut files: Vec<CString> = Vec::new();
             fsx::each(from, |name, kind| {
@@ -130,7 +130,7 @@ impl<'d> Changed<'d> {
                 }
                 if !self.gone.contains(&*path) && !self.dirs.contains(&*path) {
                     if kind == FileType::Directory {
-                        whole.push((*dir, name.to_owned()));
+                        whole_dirs.push((*dir, name.to_owned()));
                     } else {
                         files.push(name.to_owned());
                     }
@@ -140,18 +140,18 @@ impl<'d> Changed<'d> {
             .map_err(io_error("list", dir))?;
             let to = new.open(dir)?;
             for name in files {
-                move_one(from, to, dir, &name, stamps)?;
+                move_entry(from, to, dir, &name, stamps)?;
             }
         }
-        for (dir, name) in whole {
-            alive(cancel)?;
-            move_one(old.open(dir)?, new.open(dir)?, dir, &name, stamps)?;
+        for (dir, name) in whole_dirs {
+            check_cancelled(cancel)?;
+            move_entry(old.open(dir)?, new.open(dir)?, dir, &name, stamps)?;
         }
         Ok(())
     }
 
-    /// The directories that were made and the files that were written are as they should be now.
-    fn take_stamps(
+    /// Records the current state of the created directories and the written files in the stamps.
+    fn update_stamps(
         &self,
         top: &OwnedFd,
         delta: &Delta,
@@ -162,44 +162,46 @@ impl<'d> Changed<'d> {
         for (path, ..) in delta.written.iter().filter(|(path, ..)| !linked.contains(&**path)) {
             let (dir, name) = stage::split(path);
             if let Some(stat) = fsx::stat(open.open(dir)?, name).map_err(io_error("look at", path))? {
-                stamps.journal().made(&stat);
+                stamps.journal().record_creation(&stat);
             }
         }
         let added_dirs = || delta.added_dirs.iter().map(|path| &**path);
         let submodules = delta.written.iter().filter(|(_, kind, ..)| *kind == Kind::Submodule);
-        stamps.note_directories(&self.gone, added_dirs().chain(submodules.map(|(path, ..)| &**path)));
+        stamps.update_directories(&self.gone, added_dirs().chain(submodules.map(|(path, ..)| &**path)));
         for path in self.dirs.iter().copied().chain(added_dirs()) {
             let stat = rustix::fs::fstat(open.open(path)?).map_err(io_error("look at", path))?;
             if path.is_empty() {
-                stamps.note_top(&stat);
+                stamps.set_top(&stat);
             } else {
-                stamps.journal().made(&stat);
+                stamps.journal().record_creation(&stat);
             }
         }
         Ok(())
     }
 }
 
-fn move_one(
+/// Moves one entry, and records in the journal that the move changed its ctime. An entry with a foreign write is an
+/// error.
+fn move_entry(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
     dir: &[u8],
     name: &CString,
     stamps: &Stamps,
 ) -> Result<(), Error> {
-    let look = |at| {
+    let stat_in = |at| {
         let found =
             fsx::stat(at, name.as_c_str()).map_err(io_error("look at", &join(dir, name.to_bytes())))?;
-        found.ok_or_else(|| changed_by_others(stage::shown(&join(dir, name.to_bytes()))))
+        found.ok_or_else(|| foreign_write_error(stage::display_path(&join(dir, name.to_bytes()))))
     };
     let mut journal = stamps.journal();
-    let before = look(from)?;
-    if !stamps.hold_with(&journal, &before) {
-        return Err(changed_by_others(stage::shown(&join(dir, name.to_bytes()))));
+    let before = stat_in(from)?;
+    if !stamps.accepts_with(&journal, &before) {
+        return Err(foreign_write_error(stage::display_path(&join(dir, name.to_bytes()))));
     }
     fsx::rename_new(from, name.as_c_str(), to, name.as_c_str())
         .map_err(io_error("move", &join(dir, name.to_bytes())))?;
-    journal.changed(&before, &look(to)?);
+    journal.record_change(&before, &stat_in(to)?);
     Ok(())
 }
 
@@ -223,7 +225,8 @@ mod tests {
             let options = WriteOptions { threads: 2, group_write: false };
             let dir = tempfile::tempdir().unwrap();
             let place = fsx::open_dir_at_path(dir.path()).unwrap();
-            let (blobs, cancel) = (Blobs::of(&steps.iter().collect::<Vec<_>>()), CancellationToken::new());
+            let blobs = Blobs::of(&steps.iter().collect::<Vec<_>>());
+            let cancel = CancellationToken::new();
             let first = payload(&steps[0], rules).unwrap();
             let mut top =
                 stage::write(place.as_fd(), "0".as_ref(), &first, &blobs, &options, &cancel).unwrap();
@@ -236,12 +239,12 @@ mod tests {
                     carry(&top, place.as_fd(), &name, &delta, &blobs, None, &options, &mut stamps, &cancel).unwrap();
                 top = carried.0;
                 prop_assert_eq!(read_back(&dir.path().join(&name)), expected(&pair[1]));
-                prop_assert_eq!(stamps.look_at_directories(&top, &cancel).unwrap(), None, "they are ours");
+                prop_assert_eq!(stamps.check_directories(&top, &cancel).unwrap(), None, "they are ours");
                 if at == 1 {
                     durable::make_durable(top.as_fd(), crate::store::Durability::Syncfs, &carried.1).unwrap();
                 }
                 if at % 2 == 0 {
-                    let found = stamps.renew(&top, place.as_fd(), Paths::Keep, &cancel).unwrap();
+                    let found = stamps.rescan(&top, place.as_fd(), Paths::Keep, &cancel).unwrap();
                     prop_assert_eq!(found, None, "all of it is ours");
                 }
             }

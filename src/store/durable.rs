@@ -1,4 +1,4 @@
-//! What of a staged generation has to reach the disk before it is published, and bringing it there.
+//! Makes a staged generation durable before it is published: which files and directories to sync, and syncing them.
 
 use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
@@ -10,29 +10,29 @@ use super::{Durability, Error};
 use crate::fsx;
 use crate::payload::{Delta, Kind, Payload};
 
-/// Up to so many files are synced one by one, beyond it the file system is: `syncfs` also waits for what neighbours
-/// wrote, which on a shared disk takes seconds.
-pub(super) const FEW: usize = 64;
+/// Up to this many files are synced one by one; beyond it the whole file system is. `syncfs` also waits for data that
+/// other processes wrote, which takes seconds on a shared disk.
+pub(super) const FEW_MAX: usize = 64;
 
-/// What has to reach the disk before a publication.
+/// What has to be synced before a publication.
 #[derive(Clone, Debug)]
 pub enum Unsynced {
-    /// More than is worth naming.
+    /// Too many files: the whole file system is synced.
     Many,
     /// These files and directories, relative to the staged directory.
     Few {
         /// Regular files that were written.
         files: Vec<Box<[u8]>>,
-        /// Directories whose entries changed. Links are durable with them: their targets lie in the inode, which the
-        /// directory's sync writes out (ext4, xfs and btrfs alike).
+        /// Directories whose entries changed. Syncing them also makes symlinks durable: a symlink's target is in its
+        /// inode, which the directory's sync writes out (on ext4, xfs and btrfs).
         dirs: BTreeSet<Box<[u8]>>,
     },
 }
 
 impl Unsynced {
-    /// After [`super::stage::write`].
+    /// What to sync after [`super::stage::write`].
     pub fn after_write(payload: &Payload) -> Self {
-        if payload.entries.len() > FEW {
+        if payload.entries.len() > FEW_MAX {
             return Self::Many;
         }
         let regular = payload.entries.iter().filter(|e| matches!(e.kind, Kind::File | Kind::Executable));
@@ -46,18 +46,18 @@ impl Unsynced {
         }
     }
 
-    /// And this file, at the top.
-    pub(super) fn add(&mut self, file: &str) {
+    /// Adds a file in the top directory.
+    pub(super) fn add_top_file(&mut self, file: &str) {
         if let Self::Few { files, dirs } = self {
             files.push(file.as_bytes().into());
             dirs.insert(Box::default());
         }
     }
 
-    /// And these directories.
-    pub(super) fn and_dirs(mut self, more: impl ExactSizeIterator<Item = Box<[u8]>>) -> Self {
+    /// Adds directories.
+    pub(super) fn with_dirs(mut self, more: impl ExactSizeIterator<Item = Box<[u8]>>) -> Self {
         match &mut self {
-            Self::Few { files, dirs } if files.len() + dirs.len() + more.len() <= 2 * FEW => {
+            Self::Few { files, dirs } if files.len() + dirs.len() + more.len() <= 2 * FEW_MAX => {
                 dirs.extend(more);
             }
             _ => self = Self::Many,
@@ -65,9 +65,9 @@ impl Unsynced {
         self
     }
 
-    /// After a delta was applied to a tree that was synced before.
+    /// What to sync after a delta was applied to a tree that had been synced.
     pub fn after_delta(delta: &Delta) -> Self {
-        if delta.written.len() + delta.removed.len() > FEW {
+        if delta.written.len() + delta.removed.len() > FEW_MAX {
             return Self::Many;
         }
         let removed_dirs: BTreeSet<_> = delta.removed_dirs.iter().collect();
@@ -86,7 +86,7 @@ impl Unsynced {
     }
 }
 
-/// Makes a staged directory durable: afterwards a power cut cannot empty its files.
+/// Makes a staged directory durable: afterwards a power cut cannot lose its files or their content.
 pub fn make_durable(top: BorrowedFd<'_>, durability: Durability, unsynced: &Unsynced) -> Result<(), Error> {
     match (durability, unsynced) {
         (Durability::None, _) => Ok(()),

@@ -1,4 +1,4 @@
-//! What goes wrong in the root: every variant names the act and the path.
+//! The store's errors. Every variant names the operation and the path, and has hints for the operator.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -10,17 +10,17 @@ use crate::payload::BlobError;
 
 use super::names::PRIVATE;
 
-/// What a file system runs out of.
+/// The resource that a file system ran out of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
-    /// Room.
+    /// Space in bytes.
     Bytes,
-    /// Files and directories.
+    /// Inodes: the number of files and directories.
     Inodes,
 }
 
 impl Unit {
-    /// So many, to be compared with the other.
+    /// Formats `count` with a precision that makes it comparable with `other`.
     fn amount(self, count: u64, other: u64) -> String {
         match self {
             Self::Bytes => human::bytes_beside(count, other),
@@ -29,92 +29,92 @@ impl Unit {
     }
 }
 
-/// What went wrong in the root.
+/// An error in the root.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file system step failed.
+    /// A system call failed.
     #[error("cannot {act} {}", path.display())]
     Io {
-        /// What was tried, in words that follow "cannot".
+        /// The operation, in words that follow "cannot".
         act: &'static str,
-        /// On what.
+        /// The path it was done on.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The error of the system call.
         #[source]
         source: io::Error,
     },
-    /// A directory without a publication.
+    /// The directory exists but is not a root.
     #[error("no writer has opened {}: it holds neither ..data nor ..treeswap", path.display())]
     NoRoot {
         /// The directory.
         path: PathBuf,
     },
-    /// A directory that is not there.
+    /// The directory does not exist.
     #[error("there is no directory {}", path.display())]
     NoDirectory {
-        /// What was named.
+        /// The path.
         path: PathBuf,
     },
-    /// The root leads through a link to nothing.
+    /// The root, or a directory above it, is a dangling symlink.
     #[error("cannot make the root {}: {} is a link to {}, which does not exist", path.display(), link.display(), target.display())]
     Dangling {
         /// The root.
         path: PathBuf,
-        /// The root, or a directory on the way to it.
+        /// The dangling symlink: the root or a directory above it.
         link: PathBuf,
-        /// What it names.
+        /// The symlink's target.
         target: PathBuf,
     },
-    /// The root is no place to work in.
+    /// The directory cannot be used as a root.
     #[error("refusing the root {}: {why}", path.display())]
     Refused {
-        /// The root as it was given.
+        /// The root as the operator gave it.
         path: PathBuf,
-        /// Why, in words that follow a colon.
+        /// The reason, in words that follow a colon.
         why: String,
     },
-    /// The root was published in the other layout.
+    /// The root has the other layout.
     #[error("refusing the root {}: it was made with --layout={made}", path.display())]
     OtherLayout {
         /// The root.
         path: PathBuf,
-        /// Its layout.
+        /// The layout it was made with.
         made: &'static str,
     },
-    /// The link cannot be where it is wanted.
+    /// The published link cannot be at that path.
     #[error("refusing the link {}: {why}", path.display())]
     BadLink {
-        /// The link as it was given.
+        /// The link as the operator gave it.
         path: PathBuf,
-        /// Why, in words that follow a colon.
+        /// The reason, in words that follow a colon.
         why: String,
     },
-    /// The root holds other things, and nothing shows that it is ours.
+    /// The directory holds foreign files, and nothing shows that it is a root of ours.
     #[error("refusing the root {}: it is not empty and not ours: it holds {names}", path.display())]
     Foreign {
         /// The root.
         path: PathBuf,
-        /// Some of the names, for people.
+        /// Some of the foreign names, for the message.
         names: String,
     },
-    /// Another writer works on this root.
+    /// Another writer holds the lock of this root.
     #[error("the root {} is in use by another writer{holder}", path.display())]
     Locked {
         /// The root.
         path: PathBuf,
-        /// What is known of it, in words; may be empty.
+        /// A description of the other writer; may be empty.
         holder: String,
     },
-    /// The root was removed or replaced while we worked in it.
+    /// The root was removed or replaced while the store was open.
     #[error("the root {} is not the directory it was: {why}", path.display())]
     Replaced {
         /// The root.
         path: PathBuf,
-        /// What is there now.
+        /// What happened to it.
         why: String,
     },
-    /// A top-level name of the tree is taken in the root by something that is not ours.
+    /// A top-level name of the tree is taken in the root by something foreign.
     #[error("the tree's top-level name {name:?} is taken in {} by something that is not ours", root.display())]
     Collision {
         /// The root.
@@ -122,27 +122,28 @@ pub enum Error {
         /// The name.
         name: String,
     },
-    /// A blob could not be had from the mirror.
+    /// A blob could not be read from the mirror.
     #[error("cannot write {}", path.display())]
     Blob {
         /// The file it was for, relative to the generation.
         path: PathBuf,
-        /// Why.
+        /// The mirror's error.
         #[source]
         source: BlobError,
     },
-    /// What was written is not what the payload says.
+    /// A file would not have been what the payload says.
     #[error("{} was not written as it should be: {why}", path.display())]
     Miswritten {
-        /// Relative to the generation.
+        /// The file, relative to the generation.
         path: PathBuf,
-        /// What differs.
+        /// The difference.
         why: String,
     },
-    /// No directory of a payload holds a name twice, and yet the name was there already.
+    /// The file system treats two names of one directory as the same. A payload has no name twice, and yet a name
+    /// existed already.
     #[error("this file system takes {} and another name beside it for one name", path.display())]
     Folded {
-        /// The second of the two, relative to the generation.
+        /// The second of the two names, relative to the generation.
         path: PathBuf,
     },
     /// The new generation does not fit on the file system.
@@ -151,14 +152,14 @@ pub enum Error {
     NoRoom {
         /// The root.
         path: PathBuf,
-        /// How many it needs.
+        /// The amount it needs.
         needed: u64,
-        /// How many there are.
+        /// The amount that is free.
         free: u64,
-        /// Of what: bytes, or inodes.
+        /// The resource that is short.
         unit: Unit,
     },
-    /// The new generation does not fit under the ceiling that was set.
+    /// The new generation does not fit under `--max-bytes`.
     #[error(
         "no room for the new generation under --max-bytes, which is {}: it takes {} on disk, the current one {}",
         human::bytes(*ceiling),
@@ -166,7 +167,7 @@ pub enum Error {
         human::bytes_beside(*current, *ceiling)
     )]
     OverCeiling {
-        /// The ceiling.
+        /// The value of `--max-bytes`.
         ceiling: u64,
         /// Bytes on disk of the new generation.
         needed: u64,
@@ -179,7 +180,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Makes the error of a step on a path; meant for `map_err`.
+    /// Returns a closure for `map_err` that turns an I/O error into an error of this operation on this path.
     pub(crate) fn io<E: Into<io::Error>>(
         act: &'static str,
         path: impl Into<PathBuf>,
@@ -188,7 +189,7 @@ impl Error {
         move |source| Self::Io { act, path, source: source.into() }
     }
 
-    /// The kernel's answer, where there is one.
+    /// The kind of the underlying I/O error, if there is one.
     fn kind(&self) -> Option<io::ErrorKind> {
         match self {
             Self::Io { source, .. } | Self::Blob { source: BlobError::Sink(source), .. } => {
@@ -198,14 +199,14 @@ impl Error {
         }
     }
 
-    /// Whether the root's file system, or the quota on it, is used up.
+    /// Returns true if the root's file system is full or the quota on it is used up.
     pub fn is_full(&self) -> bool {
         let kind = self.kind();
         matches!(self, Self::NoRoom { .. })
             || matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
 
-    /// Whether the same attempt may succeed later without an operator.
+    /// Returns true if the same attempt may succeed later without an operator.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Refused { .. }
@@ -224,7 +225,7 @@ impl Error {
         }
     }
 
-    /// What an operator can do, a line each.
+    /// What an operator can do, one hint per line.
     pub fn hints(&self) -> Vec<String> {
         use io::ErrorKind as Kind;
         let hint = match self {
@@ -293,14 +294,14 @@ impl Error {
         vec![hint.to_owned()]
     }
 
-    /// Who owns what may not be touched, who we are, and what gives it to us. All of a root has to be one user's: what
-    /// another one made in it is not ours by the root's own owner.
+    /// Hints for a denied permission: the owner of the path, our uid, and how to get access. Everything in a root must
+    /// belong to one user: owning the root directory gives no access to what another user created in it.
     fn denied(&self) -> Vec<String> {
         let Self::Io { act, path, .. } = self else { return vec![writable("ROOT")] };
-        let there = path.ancestors().find_map(|at| Some((at, std::fs::symlink_metadata(at).ok()?)));
+        let nearest = path.ancestors().find_map(|at| Some((at, std::fs::symlink_metadata(at).ok()?)));
         let ours = rustix::process::geteuid().as_raw();
         let mut hints = Vec::new();
-        if let Some((at, found)) = there.filter(|(_, found)| found.uid() != ours) {
+        if let Some((at, found)) = nearest.filter(|(_, found)| found.uid() != ours) {
             hints.push(format!("{} belongs to user {}, and this is user {ours}", at.display(), found.uid()));
         }
         let root =
@@ -317,9 +318,10 @@ impl Error {
     }
 }
 
-/// What an error of `Io` says where the root could not be made.
+/// The operation of an [`Error::Io`] if the root could not be created.
 pub(crate) const MAKE_ROOT: &str = "make the root";
 
+/// The hint how to make the root writable.
 fn writable(root: &str) -> String {
     let ours = rustix::process::geteuid().as_raw();
     format!(
@@ -327,7 +329,7 @@ fn writable(root: &str) -> String {
     )
 }
 
-/// Names for people: some of them, quoted, and how many more there are.
+/// Formats names for a message: the first five quoted, and the number of the others.
 pub(crate) fn some_names<N: std::fmt::Debug>(names: impl IntoIterator<Item = N>, count: usize) -> String {
     const SHOWN: usize = 5;
     let shown = names.into_iter().take(SHOWN).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");

@@ -1,5 +1,5 @@
-//! A look at a root from outside: without the lock, without changing anything, also as another user and through a
-//! read-only mount. What `treeswap status` shows.
+//! Reads a root for `treeswap status`: without the lock and without changing anything. Works as another user and
+//! through a read-only mount.
 
 use std::cmp::Reverse;
 use std::io::ErrorKind;
@@ -13,47 +13,47 @@ use crate::phase::Status;
 use crate::store::error::Error;
 use crate::store::ledger::LEDGER_LIMIT;
 use crate::store::names::{LEDGER, PRIVATE, SOCKET, STATE, STATUS};
-use crate::store::reap::{Need, is_pinned};
+use crate::store::reap::{RequiredSpace, is_pinned};
 use crate::store::state::{Loaded, State};
 
-/// Bytes of a status record that are read at most.
+/// The largest status record that is read, in bytes.
 const STATUS_LIMIT: u64 = 4 << 20;
 
-/// What a look at a root found.
+/// The state of a root, from [`inspect`].
 #[derive(Clone, Debug)]
 pub struct Inspection {
-    /// The root, resolved.
+    /// The resolved path of the root.
     pub root: PathBuf,
-    /// The generation that the link names, if it is there.
+    /// The generation that the published link names, if it exists.
     pub current: Option<Name>,
-    /// What is wrong with the link, if anything: missing, dangling, not our link.
+    /// What is wrong with the published link, if anything: missing, dangling, or not a link to a generation.
     pub link_problem: Option<String>,
     /// Every generation in the root, newest first.
     pub generations: Vec<Inspected>,
-    /// The last status record that a sync wrote, if it can be read.
+    /// The last status record that a writer wrote, if it can be read.
     pub status: Option<Status>,
-    /// Where a writer that runs says how it is.
+    /// The path of the socket on which a running writer reports its status.
     pub socket: PathBuf,
-    /// What was attempted in clusters, if it can be read.
+    /// The ledger of what was last attempted in each cluster, if it can be read.
     pub ledger: Option<LedgerSet>,
 }
 
 /// One generation in the root.
 #[derive(Clone, Debug)]
 pub struct Inspected {
-    /// Its directory.
+    /// The name of its directory.
     pub name: Name,
-    /// What is on record about it; none where the state file does not know it, or cannot be read.
+    /// Its record. `None` if the state file does not list it or cannot be read.
     pub record: Option<GenerationRecord>,
-    /// Bytes that it takes on disk, if it is on record: an estimate, as for `--max-bytes`.
+    /// Estimated bytes on disk, as for `--max-bytes`. `None` without a record.
     pub disk_bytes: Option<u64>,
-    /// Whether the link names it.
+    /// True if the published link names it.
     pub current: bool,
-    /// Whether a reader holds a pin on it right now.
+    /// True if a reader holds a pin on it right now.
     pub pinned: bool,
 }
 
-/// Looks at a root.
+/// Inspects a root.
 pub fn inspect(root: &Path) -> Result<Inspection, Error> {
     let path = std::fs::canonicalize(root).map_err(|error| match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => Error::NoDirectory { path: root.to_owned() },
@@ -73,7 +73,7 @@ pub fn inspect(root: &Path) -> Result<Inspection, Error> {
         Ok(_) => State::default(),
         Err(error) => return Err(Error::io("read", path.join(PRIVATE).join(STATE))(error)),
     };
-    // Only its record says where the link of git-sync's layout is.
+    // In git-sync's layout only the state file says where the published link is.
     let git_sync = state.link.as_ref().map(|link| path.join(link));
     let at = git_sync.clone().unwrap_or_else(|| path.join(LINK));
     let link = fsx::read_link(rustix::fs::CWD, &at).map_err(Error::io("read the link", &at))?;
@@ -98,7 +98,7 @@ pub fn inspect(root: &Path) -> Result<Inspection, Error> {
             names.push(name);
         }
     }
-    // Newest first. A commit's id says nothing about that, only its record does.
+    // Newest first. A commit id gives no order, so those are sorted by their records.
     let published = |name: &Name| state.record(name).map(|record| record.published);
     names.sort_by_cached_key(|name| Reverse((name.commit().and_then(|_| published(name)), name.clone())));
     let (current, link_problem) = current_of(&link, &at, &names);
@@ -109,7 +109,7 @@ pub fn inspect(root: &Path) -> Result<Inspection, Error> {
         .map(|name| Inspected {
             current: current.as_ref() == Some(&name),
             pinned: is_pinned(&dir, &name),
-            disk_bytes: state.record(&name).map(|record| Need::of(record).on_disk(block)),
+            disk_bytes: state.record(&name).map(|record| RequiredSpace::of(record).on_disk(block)),
             record: state.record(&name).cloned(),
             name,
         })
@@ -117,11 +117,11 @@ pub fn inspect(root: &Path) -> Result<Inspection, Error> {
     Ok(Inspection { root: path, current, link_problem, generations, status, socket, ledger })
 }
 
-/// What is on record of the generation in a directory of a root, if that can be read.
+/// Returns the record of the generation in this directory of a root, if it has one that can be read.
 pub fn recorded(generation: &Path) -> Option<GenerationRecord> {
     let name = Name::parse(generation.file_name()?.to_str()?)?;
     let above = generation.parent()?;
-    // In git-sync's layout generations have a directory of their own in the root.
+    // In git-sync's layout the generations are one level deeper.
     let root = if above.file_name()? == WORKTREES { above.parent()? } else { above };
     let private = fsx::open_dir(&fsx::open_dir_at_path(root).ok()?, PRIVATE).ok()?;
     match State::load(&private).ok()? {
@@ -130,13 +130,14 @@ pub fn recorded(generation: &Path) -> Option<GenerationRecord> {
     }
 }
 
-/// The status record, if it can be read.
+/// Reads the status record, if possible.
 pub(super) fn read_status(private: impl AsFd) -> Option<Status> {
     let text = fsx::read_file(private, STATUS, STATUS_LIMIT).ok()??;
     serde_json::from_slice(&text).ok()
 }
 
-/// What the link names, by the base name of its target: where it leads from here, another mount may decide.
+/// Returns the generation that the published link names, and what is wrong with the link, if anything. The target is
+/// only compared as text: the root may be mounted at another path here.
 fn current_of(link: &Link, at: &Path, names: &[Name]) -> (Option<Name>, Option<String>) {
     let shown = at.file_name().unwrap_or(at.as_os_str()).display();
     let target = match link {
@@ -145,11 +146,11 @@ fn current_of(link: &Link, at: &Path, names: &[Name]) -> (Option<Name>, Option<S
         Link::To(target) => Path::new(target),
     };
     let named = target.file_name().and_then(|name| Name::parse(name.to_str()?));
-    let leads_there = |name: &Name| match name.commit() {
+    let is_target_of = |name: &Name| match name.commit() {
         Some(_) => target.ends_with(name.place()),
         None => target == name.place(),
     };
-    match named.filter(leads_there) {
+    match named.filter(is_target_of) {
         Some(name) if names.contains(&name) => (Some(name), None),
         Some(name) => (None, Some(format!("{shown} names {name}, which is not there"))),
         None => (None, Some(format!("{shown} names {target:?}, which is no generation"))),

@@ -1,8 +1,9 @@
-//! The journal: which changes to inodes of published trees we made ourselves.
+//! The journal: the ctime changes of published inodes that we caused ourselves.
 //!
-//! A hard link that is made, moved or removed moves the inode's change time, in every tree that shares it. So each such
-//! change is noted with the change time before and after it. A change time that the journal leads back to one that a tree
-//! already knew tells of nobody else. It is one for the root, and in memory.
+//! Creating, moving or removing a hard link sets the inode's ctime, which every tree that shares the inode sees. Each
+//! such change is recorded with the ctime before and after it. If a chain of recorded changes leads from an inode's
+//! ctime back to a time that a tree already knew, there was no foreign write. There is one journal per root, in
+//! memory only.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -17,11 +18,11 @@ use crate::clock::ClockSteps;
 use crate::fsx;
 use crate::fsx::walk::{self, Unlinked};
 
-/// Inodes that are kept at most, 24 bytes each (and a seventh more: seven eighths of a hash table are used). What finds no
-/// place counts as somebody else's change.
+/// The most inodes in the journal, 24 bytes each (and a seventh more: seven eighths of a hash table are used). A change
+/// that does not fit is treated as a foreign write.
 pub(super) const INODES_MAX: usize = 7 << 15;
 
-/// A time that a file system gave to an inode, in nanoseconds since 1970. After 2262 it tells nothing.
+/// An inode timestamp in nanoseconds since 1970. It saturates in the year 2262, after which timestamps detect nothing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Stamp(i64);
 
@@ -32,53 +33,54 @@ impl Stamp {
         Self(seconds.saturating_mul(1_000_000_000).saturating_add(fraction))
     }
 
-    /// When the inode was changed.
-    pub(super) fn of_change(stat: &Stat) -> Self {
+    /// The inode's change time (ctime).
+    pub(super) fn ctime_of(stat: &Stat) -> Self {
         Self::new(stat.st_ctime as _, stat.st_ctime_nsec as _)
     }
 
-    /// When its content was.
-    pub(super) fn of_content(stat: &Stat) -> Self {
+    /// The inode's modification time (mtime).
+    pub(super) fn mtime_of(stat: &Stat) -> Self {
         Self::new(stat.st_mtime as _, stat.st_mtime_nsec as _)
     }
 
-    /// Whether it is no whole second.
-    pub(super) fn is_fine(self) -> bool {
+    /// Returns true if the timestamp has a sub-second part.
+    pub(super) fn has_subseconds(self) -> bool {
         self.0 % 1_000_000_000 != 0
     }
 }
 
-/// From one change time to another by changes of ours alone.
+/// A chain of changes that we made ourselves, from one ctime of an inode to a later one.
 #[derive(Clone, Copy, Debug)]
 struct Change {
     from: Stamp,
     to: Stamp,
 }
 
-/// See the module.
+/// The journal of a root, shared by its trees.
 #[derive(Debug)]
 pub(super) struct Journal {
     clock: ClockSteps,
     changes: Mutex<Changes>,
 }
 
-/// What the journal holds, locked. Who changes an inode that may be shared holds it from the look before to the look
-/// after: two of our own changes at once would look like somebody else's.
+/// The content of the journal: the latest change by inode number. A caller that changes an inode that may be shared
+/// holds the lock from the stat before the change to the stat after it. Otherwise two of our own changes could
+/// interleave and look like a foreign write.
 #[derive(Debug, Default)]
 pub(super) struct Changes(HashMap<u64, Change>);
 
 impl Journal {
-    /// An error where steps of the clock cannot be counted, without which times tell nothing.
+    /// Starts an empty journal. Fails if clock steps cannot be counted: after a step, ctimes prove nothing.
     pub(super) fn start() -> io::Result<Self> {
         Ok(Self { clock: ClockSteps::watch()?, changes: Mutex::default() })
     }
 
-    /// How often the clock was set.
-    pub(super) fn steps(&self) -> u64 {
+    /// How often the wall clock was set since the journal started.
+    pub(super) fn clock_steps(&self) -> u64 {
         self.clock.count()
     }
 
-    /// Removes a name unless it is a directory's, and notes that where the file has other names: its change time moves.
+    /// Unlinks a name unless it is a directory. If the file has other hard links, records the ctime change.
     pub(super) fn unlink(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Unlinked, Errno> {
         let is_shared = |stat: &Stat| stat.st_nlink > 1 && fsx::file_type(stat).is_file();
         if !fsx::stat(dir, name).is_ok_and(|stat| stat.is_some_and(|stat| is_shared(&stat))) {
@@ -92,48 +94,48 @@ impl Journal {
         let before = rustix::fs::fstat(&file);
         let unlinked = walk::unlink(dir, name);
         if let (Ok(before), Ok(Unlinked::Gone), Ok(after)) = (before, &unlinked, rustix::fs::fstat(&file)) {
-            changes.changed(&before, &after);
+            changes.record_change(&before, &after);
         }
         unlinked
     }
 
-    /// Locks it. The last lock in any order.
+    /// Locks the journal. Lock ordering: no other lock may be taken while it is held.
     pub(super) fn lock(&self) -> MutexGuard<'_, Changes> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Changes {
-    /// Whether an inode with this change time had one no later than `since` before our own changes. Its content must be
-    /// older than these, too: what somebody writes in the same tick as our last change does not move the change time.
-    pub(super) fn explain(&self, stat: &Stat, since: Stamp) -> bool {
+    /// Returns true if the inode's ctime was at or before `since` until we changed it. Its mtime must also be older
+    /// than our changes: a foreign write in the same clock tick as our last change would not move the ctime.
+    pub(super) fn explains(&self, stat: &Stat, since: Stamp) -> bool {
         self.0.get(&stat.st_ino).is_some_and(|change| {
-            let is_older = change.from == Stamp::EARLIEST || Stamp::of_content(stat) <= change.from;
-            is_older && change.to == Stamp::of_change(stat) && change.from <= since
+            let is_older = change.from == Stamp::EARLIEST || Stamp::mtime_of(stat) <= change.from;
+            is_older && change.to == Stamp::ctime_of(stat) && change.from <= since
         })
     }
 
-    /// We linked, moved or removed a name of this inode. If anything else about it changed between the two looks,
-    /// somebody else was there, and nothing is noted.
-    pub(super) fn changed(&mut self, before: &Stat, after: &Stat) {
-        let rest = |stat: &Stat| {
-            (Stamp::of_content(stat), stat.st_size, stat.st_mode, stat.st_uid, stat.st_gid, stat.st_ino)
+    /// Records that we linked, moved or removed a name of this inode, with its metadata before and after. If anything
+    /// else changed in between, it was a foreign write, and nothing is recorded.
+    pub(super) fn record_change(&mut self, before: &Stat, after: &Stat) {
+        let other_metadata = |stat: &Stat| {
+            (Stamp::mtime_of(stat), stat.st_size, stat.st_mode, stat.st_uid, stat.st_gid, stat.st_ino)
         };
-        if rest(before) != rest(after) {
+        if other_metadata(before) != other_metadata(after) {
             return;
         }
-        let before_this = self.0.get(&after.st_ino).filter(|change| change.to == Stamp::of_change(before));
-        let from = before_this.map_or(Stamp::of_change(before), |change| change.from);
+        let earlier = self.0.get(&after.st_ino).filter(|change| change.to == Stamp::ctime_of(before));
+        let from = earlier.map_or(Stamp::ctime_of(before), |change| change.from);
         self.put(after, from);
     }
 
-    /// We made this inode, where nobody else could reach it so far.
-    pub(super) fn made(&mut self, stat: &Stat) {
+    /// Records that we created this inode, in a place that nobody else could reach so far.
+    pub(super) fn record_creation(&mut self, stat: &Stat) {
         self.put(stat, Stamp::EARLIEST);
     }
 
     fn put(&mut self, stat: &Stat, from: Stamp) {
-        let change = Change { from, to: Stamp::of_change(stat) };
+        let change = Change { from, to: Stamp::ctime_of(stat) };
         if self.0.len() < INODES_MAX {
             self.0.insert(stat.st_ino, change);
         } else if let Some(known) = self.0.get_mut(&stat.st_ino) {
@@ -141,15 +143,15 @@ impl Changes {
         }
     }
 
-    /// No tree is left that knows no later time than this.
-    pub(super) fn forget_until(&mut self, since: Stamp) {
+    /// Drops the changes that ended at or before `since`: every tree already knows a time at least that late.
+    pub(super) fn discard_until(&mut self, since: Stamp) {
         self.0.retain(|_, change| change.to > since);
         if self.0.capacity() > 4 * self.0.len() + 1024 {
             self.0.shrink_to_fit();
         }
     }
 
-    /// Inodes in it.
+    /// Number of inodes in the journal.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.0.len()
@@ -189,7 +191,7 @@ mod tests {
         }
 
         fn now(&self) -> Stamp {
-            Stamp::of_change(&self.stat())
+            Stamp::ctime_of(&self.stat())
         }
 
         /// Makes a link, and says so if it is ours.
@@ -200,12 +202,12 @@ mod tests {
             fs_err::hard_link(self.dir.path().join("0"), self.dir.path().join(self.links.to_string()))
                 .unwrap();
             if is_ours {
-                self.changes.changed(&before, &self.stat());
+                self.changes.record_change(&before, &self.stat());
             }
         }
 
         fn is_explained(&self, since: Stamp) -> bool {
-            self.changes.explain(&self.stat(), since)
+            self.changes.explains(&self.stat(), since)
         }
     }
 
@@ -246,12 +248,13 @@ mod tests {
         let acts = if rustix::process::geteuid().is_root() { &acts[..] } else { &acts[..2] };
         for (number, act) in acts.iter().enumerate() {
             let mut file = File::new();
-            let (first, path) = (file.now(), file.dir.path().join("0"));
+            let first = file.now();
+            let path = file.dir.path().join("0");
             later();
             let before = file.stat();
             act(&path);
             fs_err::hard_link(&path, file.dir.path().join("1")).unwrap();
-            file.changes.changed(&before, &file.stat());
+            file.changes.record_change(&before, &file.stat());
             assert!(!file.is_explained(first), "{number}");
         }
     }
@@ -264,7 +267,7 @@ mod tests {
         let mut stat = file.stat();
         (stat.st_mtime, stat.st_mtime_nsec) = (stat.st_ctime, stat.st_ctime_nsec);
         assert!(file.is_explained(first));
-        assert!(!file.changes.explain(&stat, first));
+        assert!(!file.changes.explains(&stat, first));
     }
 
     #[test]
@@ -272,10 +275,10 @@ mod tests {
         let mut file = File::new();
         let first = file.now();
         file.link(true);
-        file.changes.forget_until(first);
+        file.changes.discard_until(first);
         assert!(file.is_explained(first), "a tree needs it");
         let now = file.now();
-        file.changes.forget_until(now);
+        file.changes.discard_until(now);
         assert_eq!(file.changes.len(), 0);
         assert!(!file.is_explained(first));
     }
@@ -287,13 +290,13 @@ mod tests {
         let mut stat = file.stat();
         for inode in 0..INODES_MAX as u64 + 10 {
             stat.st_ino = inode;
-            changes.made(&stat);
+            changes.record_creation(&stat);
         }
         assert_eq!(changes.len(), INODES_MAX);
-        assert!(!changes.explain(&stat, Stamp::EARLIEST), "it counts as somebody else's");
+        assert!(!changes.explains(&stat, Stamp::EARLIEST), "it counts as somebody else's");
         stat.st_ino = 1;
         stat.st_ctime_nsec += 1;
-        changes.made(&stat);
-        assert!(changes.explain(&stat, Stamp::EARLIEST), "what is known is kept up to date");
+        changes.record_creation(&stat);
+        assert!(changes.explains(&stat, Stamp::EARLIEST), "what is known is kept up to date");
     }
 }

@@ -1,4 +1,4 @@
-//! The root's names, and the handles through which everything in it is done.
+//! The layout of a root on disk, and the directory handles through which the store works in it.
 //!
 //! ```text
 //! ROOT/
@@ -6,34 +6,35 @@
 //!   ..2026_11_20_15_04_05.123456789/               current generation
 //!   ..2026_11_20_14_58_41.004211870/               retired, in its grace period or pinned
 //!   ci-operator -> ..data/ci-operator              one root link per top-level name of the tree
-//!   ..treeswap/                                    ours:
+//!   ..treeswap/                                    our private directory:
 //!     lock            0600, flock: one writer
 //!     state           records of the generations (JSON)
 //!     status.json     the last status record, for `treeswap status`
-//!     ledger.json     what was attempted in clusters, where there are rules
+//!     ledger.json     what was last attempted in each cluster, if there are rules
 //!     staging/        generations being written
-//!     spare/          a private copy of the current generation, for the next one
+//!     spare/          a tree like the current generation's, from which the next one is made
 //!     trash/          what is being deleted
-//!     quarantine-*    what stood where the link belongs, moved aside unread
+//!     quarantine-*    foreign files that had one of our names, moved here unread
 //! ```
 //!
 //! And in git-sync's layout:
 //!
 //! ```text
 //! ROOT/
-//!   LINK -> .worktrees/<commit>                    the link; anywhere, by any name
+//!   LINK -> .worktrees/<commit>                    the link; any name, and possibly outside the root
 //!   .worktrees/<commit>/                           current generation, its `.git` a file
 //!   .worktrees/<commit>/                           retired
 //!   .worktrees/<commit>.<serial>/                  retired: replaced by another generation of the same commit
-//!   .git/                                          the mirror's
-//!   ..treeswap/                                    ours, as above
+//!   .git/                                          the mirror
+//!   ..treeswap/                                    our private directory, as above
 //! ```
 //!
-//! There whatever else is in the root belongs to others and is left alone. A tree's own names cannot collide
-//! with anything: they are all inside the generation, and `.git`, which is ours there, is a name that no tree may have.
+//! In that layout everything else in the root is foreign and left alone. Names of the tree cannot collide with
+//! anything: they are all inside the generation, and `.git`, the one file we add there, is a name that no tree may
+//! have.
 //!
-//! The root is resolved once, when it is opened; afterwards every step works below its handle, so that a rename or a
-//! remount on the way to it cannot lead us elsewhere.
+//! The root's path is resolved once, when it is opened. Afterwards every step works below its handle, so that a
+//! rename or a remount above the root cannot redirect it.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -45,64 +46,67 @@ use rustix::fs::FileType;
 use crate::fsx::{self, Flush, Link};
 use crate::generation::{LINK, Name, WORKTREES};
 use crate::store::error::{Error, MAKE_ROOT, some_names};
-use crate::store::link::{Swapped, clean};
+use crate::store::link::{PublishedLink, clean};
 use crate::store::names::{DIR_MODE, LINK_TMP, PRIVATE, PRIVATE_ASIDE, STAGING, STATE, TRASH};
 use crate::store::state::{Loaded, State};
 use crate::store::{Options, Recovered, Style, operator_file, quarantine};
 
-/// Handles on the root and on our own directories in it.
+/// Open handles of the root and of our directories in it.
 #[derive(Debug)]
 pub(crate) struct Layout {
-    /// The root, resolved: for messages, and to notice that something else was mounted there.
+    /// The resolved path of the root: for messages, and to notice that another directory was mounted there.
     pub(crate) path: PathBuf,
-    /// The root itself.
+    /// The root.
     pub(crate) root: OwnedFd,
-    /// [`PRIVATE`].
+    /// The private directory, [`PRIVATE`].
     pub(crate) private: OwnedFd,
-    /// [`STAGING`].
+    /// [`STAGING`] in the private directory.
     pub(crate) staging: OwnedFd,
-    /// [`TRASH`].
+    /// [`TRASH`] in the private directory.
     pub(crate) trash: OwnedFd,
-    /// Where generations are: the root, or [`WORKTREES`].
-    pub(crate) home: OwnedFd,
-    /// The link.
-    pub(crate) link: Swapped,
-    /// git-sync's layout.
+    /// The directory that holds the generations: the root, or [`WORKTREES`].
+    pub(crate) generations_dir: OwnedFd,
+    /// The published link.
+    pub(crate) link: PublishedLink,
+    /// True for git-sync's layout, false for the kubelet's.
     pub(crate) is_git_sync: bool,
-    /// The block of the root's file system, in bytes.
+    /// Block size of the root's file system, in bytes.
     pub(crate) block: u64,
 }
 
-/// Mode of `.worktrees`, less the umask, as git-sync makes it.
-const HOME_MODE: u32 = 0o775;
+/// Mode of `.worktrees` before the umask, as git-sync creates it.
+const WORKTREES_MODE: u32 = 0o775;
 
 impl Layout {
-    /// Opens the root: resolves it, refuses what no one can mean, makes it and our directories where absent.
+    /// Opens the root: resolves its path, refuses unusable directories, and creates the root and our directories if
+    /// they are missing.
     pub(crate) fn open(options: &Options, found: &mut Recovered) -> Result<Self, Error> {
         let Options { root: asked, style, own, .. } = options;
         let is_git_sync = *style != Style::Kubelet;
         let path = resolve(&if is_git_sync { clean(asked) } else { asked.to_owned() })?;
         let root = fsx::open_dir_at_path(&path).map_err(Error::io("open", &path))?;
-        // Before anything is made in it. The holder of the lock looks again, and reports what cannot be read.
+        // Check the layout before anything is created in the root. The check is repeated under the lock, where a failed
+        // read is reported.
         if let Ok(private) = fsx::open_dir(&root, PRIVATE)
             && let Ok(Loaded::Known(state)) = State::load(private)
         {
-            refuse_the_other(&path, &state, is_git_sync)?;
+            refuse_other_layout(&path, &state, is_git_sync)?;
         }
-        let (link, home) = match style {
+        let (link, generations_dir) = match style {
             Style::Kubelet => {
                 refuse_foreign(&path, &root, own)?;
-                let link = Swapped::of_root(&path, &root);
+                let link = PublishedLink::of_root(&path, &root);
                 (link.map_err(Error::io("open", &path))?, fsx::open_dir(&root, "."))
             }
-            Style::GitSync { link } => (Swapped::of_git_sync(&path, link)?, ensure_home(&root)),
+            Style::GitSync { link } => (PublishedLink::of_git_sync(&path, link)?, ensure_worktrees(&root)),
         };
-        let home = home.map_err(Error::io("open the directory", path.join(WORKTREES)))?;
+        let generations_dir =
+            generations_dir.map_err(Error::io("open the directory", path.join(WORKTREES)))?;
         let private = open_private(&path, &root, found)?;
         let staging = open_inner(&path, &private, STAGING, found)?;
         let trash = open_inner(&path, &private, TRASH, found)?;
         let block = fsx::space(&root).map_err(Error::io("ask for the space of", &path))?.block;
-        Ok(Self { path, root, private, staging, trash, home, link, is_git_sync, block })
+        Ok(Self { path, root, private, staging, trash, generations_dir, link, is_git_sync, block })
     }
 
     /// The path of a name in the root, for messages.
@@ -110,13 +114,13 @@ impl Layout {
         self.path.join(name)
     }
 
-    /// Whether the directory that the root is in is there, and on this device.
+    /// Returns true if the root's parent directory exists and is on this device.
     pub(crate) fn is_beside_its_parent(&self, device: u64) -> bool {
         let parent = self.path.parent().and_then(|parent| rustix::fs::stat(parent).ok());
         parent.is_some_and(|stat| stat.st_dev == device)
     }
 
-    /// The path of a name in our own directory, for messages.
+    /// The path of a name in our private directory, for messages.
     pub(crate) fn private_at(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(PRIVATE).join(name)
     }
@@ -126,30 +130,34 @@ impl Layout {
         self.path.join(name.place())
     }
 
-    /// The generation that the link names, whether or not it is there.
-    pub(crate) fn named(&self) -> Result<Option<Name>, Error> {
+    /// Returns the generation that the published link names, whether or not it exists. `None` if the link is missing or
+    /// names something else.
+    pub(crate) fn linked_generation(&self) -> Result<Option<Name>, Error> {
         Ok(match self.link.read()? {
             Link::To(target) => self.link.named_by(&target),
             Link::Absent | Link::Other(_) => None,
         })
     }
 
-    /// Reads the records. Only what is wrong with the file system is an error.
+    /// Reads the state file. Only a failed system call is an error; a damaged file is not.
     pub(crate) fn load(&self) -> Result<Loaded, Error> {
         State::load(&self.private).map_err(Error::io("read", self.private_at(STATE)))
     }
 
-    /// Writes the records.
+    /// Writes the state file.
     pub(crate) fn save(&self, state: &State, flush: Flush) -> Result<(), Error> {
         state.save(&self.private, flush).map_err(Error::io("write", self.private_at(STATE)))
     }
 
-    /// Why the handles that git-sync's layout needs besides have to be opened anew, if so.
-    pub(crate) fn displaced(&self) -> Result<Option<String>, Error> {
+    /// Returns why the store must be reopened, if `.worktrees` or the link's directory was removed or replaced. Only
+    /// git-sync's layout has such handles.
+    pub(crate) fn reopen_reason(&self) -> Result<Option<String>, Error> {
         if !self.is_git_sync {
             return Ok(None);
         }
-        for (held, path) in [(&self.home, &*self.at(WORKTREES)), (&self.link.dir, self.link.dir_path())] {
+        for (held, path) in
+            [(&self.generations_dir, &*self.at(WORKTREES)), (&self.link.dir, self.link.dir_path())]
+        {
             let held = fsx::identity(held).map_err(Error::io("look at", path))?;
             if !rustix::fs::stat(path).is_ok_and(|there| (there.st_dev, there.st_ino) == held) {
                 return Ok(Some(format!("{} was removed, and is made again", path.display())));
@@ -158,29 +166,32 @@ impl Layout {
         Ok(None)
     }
 
-    /// Opens a generation's directory, if it is one.
+    /// Opens a generation's directory.
     pub(crate) fn generation(&self, name: &Name) -> Result<OwnedFd, Error> {
-        fsx::open_dir(&self.home, name.as_str()).map_err(Error::io("open the generation", self.place(name)))
+        fsx::open_dir(&self.generations_dir, name.as_str())
+            .map_err(Error::io("open the generation", self.place(name)))
     }
 }
 
-fn ensure_home(root: &OwnedFd) -> std::io::Result<OwnedFd> {
-    match rustix::fs::mkdirat(root, WORKTREES, rustix::fs::Mode::from_raw_mode(HOME_MODE)) {
+/// Opens `.worktrees`, creating it if it is missing.
+fn ensure_worktrees(root: &OwnedFd) -> std::io::Result<OwnedFd> {
+    match rustix::fs::mkdirat(root, WORKTREES, rustix::fs::Mode::from_raw_mode(WORKTREES_MODE)) {
         Err(rustix::io::Errno::EXIST) => {}
         made => made?,
     }
     fsx::open_dir(root, WORKTREES)
 }
 
+/// Opens our private directory, creating it if it is missing. Something foreign with its name is moved aside first.
 fn open_private(path: &Path, root: &OwnedFd, found: &mut Recovered) -> Result<OwnedFd, Error> {
     let failed = || Error::io("open the directory", path.join(PRIVATE));
     let moved =
         quarantine::quarantine_unless(root, PRIVATE, FileType::Directory, PRIVATE_ASIDE).map_err(failed())?;
-    found.moved(Path::new(PRIVATE), moved);
+    found.report_moved(Path::new(PRIVATE), moved);
     fsx::ensure_dir(root, PRIVATE, DIR_MODE).map_err(failed())
 }
 
-/// Opens a directory in our own one.
+/// Opens a directory in our private directory, creating it if it is missing.
 pub(super) fn open_inner(
     path: &Path,
     private: &OwnedFd,
@@ -189,11 +200,11 @@ pub(super) fn open_inner(
 ) -> Result<OwnedFd, Error> {
     let failed = Error::io("open the directory", path.join(PRIVATE).join(name));
     let (dir, moved) = quarantine::open_dir(private, name).map_err(failed)?;
-    found.moved(&Path::new(PRIVATE).join(name), moved);
+    found.report_moved(&Path::new(PRIVATE).join(name), moved);
     Ok(dir)
 }
 
-/// Makes the directory where it is absent, follows links on the way to it once, and refuses what cannot be meant.
+/// Resolves the root's path, creating the directory if it is missing. Refuses paths that cannot be a root.
 fn resolve(asked: &Path) -> Result<PathBuf, Error> {
     let refused = |why: &str| Err(Error::Refused { path: asked.to_owned(), why: why.to_owned() });
     if asked.as_os_str().is_empty() {
@@ -202,7 +213,7 @@ fn resolve(asked: &Path) -> Result<PathBuf, Error> {
     if asked.components().any(|part| part == Component::ParentDir) {
         return refused("it contains `..`");
     }
-    if let Some(why) = unusable(asked) {
+    if let Some(why) = why_unusable(asked) {
         return refused(why);
     }
     match fs_err::metadata(asked) {
@@ -211,27 +222,27 @@ fn resolve(asked: &Path) -> Result<PathBuf, Error> {
         Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
             return refused("something on the way to it is not a directory");
         }
-        Err(_) => match dangling(asked) {
+        Err(_) => match find_dangling_link(asked) {
             Some((link, target)) => return Err(Error::Dangling { path: asked.to_owned(), link, target }),
             None => std::fs::create_dir_all(asked).map_err(Error::io(MAKE_ROOT, asked))?,
         },
     }
     let path = std::fs::canonicalize(asked).map_err(Error::io("resolve the root", asked))?;
-    match unusable(&path) {
+    match why_unusable(&path) {
         Some(why) => refused(why),
         None => Ok(path),
     }
 }
 
-/// The first link on the way to it that leads nowhere, and what it names.
-fn dangling(asked: &Path) -> Option<(PathBuf, PathBuf)> {
-    let mut way: Vec<&Path> = asked.ancestors().collect();
-    way.reverse();
-    let link = way.into_iter().find(|at| at.is_symlink() && !at.exists())?;
+/// Returns the first dangling symlink among the path and its ancestors, and the symlink's target.
+fn find_dangling_link(asked: &Path) -> Option<(PathBuf, PathBuf)> {
+    let mut ancestors: Vec<&Path> = asked.ancestors().collect();
+    ancestors.reverse();
+    let link = ancestors.into_iter().find(|at| at.is_symlink() && !at.exists())?;
     Some((link.to_owned(), std::fs::read_link(link).ok()?))
 }
 
-/// Directories that are never a root, however empty: they belong to the system or to a user.
+/// Directories that are never a root, even if empty: they belong to the system or to a user.
 const SYSTEM: &[&str] = &[
     "/bin",
     "/boot",
@@ -261,8 +272,8 @@ const SYSTEM: &[&str] = &[
     "/dev/shm",
 ];
 
-/// Why a path can be no root, if so.
-fn unusable(path: &Path) -> Option<&'static str> {
+/// Returns why a path cannot be a root, if it cannot.
+fn why_unusable(path: &Path) -> Option<&'static str> {
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
     let is_home = home.is_some_and(|home| {
         path == Path::new(&home) || fs_err::canonicalize(&home).is_ok_and(|home| home == path)
@@ -280,8 +291,8 @@ fn unusable(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// Refuses a root whose generations are of the other layout.
-pub(crate) fn refuse_the_other(path: &Path, state: &State, is_git_sync: bool) -> Result<(), Error> {
+/// Refuses a root whose generations have the other layout.
+pub(crate) fn refuse_other_layout(path: &Path, state: &State, is_git_sync: bool) -> Result<(), Error> {
     if state.generations.is_empty() || state.link.is_some() == is_git_sync {
         return Ok(());
     }
@@ -289,8 +300,8 @@ pub(crate) fn refuse_the_other(path: &Path, state: &State, is_git_sync: bool) ->
     Err(Error::OtherLayout { path: path.to_owned(), made })
 }
 
-/// Refuses a root that has none of our directories and holds anything but what a kubelet's or our own publication
-/// leaves and the files that the operator asked for.
+/// Refuses a directory without our private directory in it, if it holds anything except the operator's own files and
+/// what a publication by treeswap or a kubelet leaves.
 fn refuse_foreign(path: &Path, root: &OwnedFd, own: &BTreeSet<OsString>) -> Result<(), Error> {
     let listed = fsx::list(root).map_err(Error::io("list", path))?;
     if listed.iter().any(|entry| entry.os() == OsStr::new(PRIVATE)) {
@@ -298,7 +309,7 @@ fn refuse_foreign(path: &Path, root: &OwnedFd, own: &BTreeSet<OsString>) -> Resu
     }
     let mut foreign = Vec::new();
     for entry in &listed {
-        if !operator_file::is_one(own, entry.os())
+        if !operator_file::is_operator_name(own, entry.os())
             && !is_ours(root, entry.os()).map_err(Error::io("look at", path.join(entry.os())))?
         {
             foreign.push(entry.os().to_string_lossy().into_owned());
@@ -311,16 +322,16 @@ fn refuse_foreign(path: &Path, root: &OwnedFd, own: &BTreeSet<OsString>) -> Resu
     Err(Error::Foreign { path: path.to_owned(), names: some_names(&foreign, foreign.len()) })
 }
 
-/// Whether a name in a root is one that a publication (ours, or a kubelet's) makes.
+/// Returns true if a publication by treeswap or a kubelet creates such an entry in a root.
 fn is_ours(root: &OwnedFd, name: &OsStr) -> std::io::Result<bool> {
     let Some(text) = name.to_str() else { return Ok(matches!(root_link(root, name)?, RootLink::Ours(_))) };
     if text == "lost+found" {
-        return Ok(true); // of the file system itself
+        return Ok(true); // created by mkfs
     }
     let kind =
         |wanted: FileType| Ok(fsx::stat(root, name)?.is_some_and(|stat| fsx::file_type(&stat) == wanted));
     if text.starts_with(PRIVATE_ASIDE) {
-        return Ok(true); // moved there by a start that ended before our own directory was made
+        return Ok(true); // moved there by a start that was killed before it created our private directory
     }
     if text == LINK || text == LINK_TMP {
         return kind(FileType::Symlink);
@@ -331,18 +342,18 @@ fn is_ours(root: &OwnedFd, name: &OsStr) -> std::io::Result<bool> {
     Ok(matches!(root_link(root, name)?, RootLink::Ours(_)))
 }
 
-/// What stands under a root link's name.
+/// What a name in the root is, seen as a root link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum RootLink {
-    /// Nothing.
+    /// The name does not exist.
     Absent,
-    /// Our link: to this directory of the root, under the same name.
+    /// A root link of ours, through this name in the root: `..data` or a generation.
     Ours(String),
-    /// Not ours.
+    /// Anything else.
     Foreign,
 }
 
-/// Looks at a root link. Ours is recognised by its target: `..data/<same name>`, or, while a publication is under way,
+/// Inspects a name in the root. A root link is recognised by its target: `..data/<same name>` or, during a publication,
 /// `<generation>/<same name>`.
 pub(crate) fn root_link(root: &OwnedFd, name: &OsStr) -> std::io::Result<RootLink> {
     let target = match fsx::read_link(root, name)? {

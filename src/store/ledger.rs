@@ -1,4 +1,4 @@
-//! The ledger beside a root: what was attempted in clusters with what the root has published.
+//! The ledger file in a root: what was last attempted in each cluster with the revisions of this root.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use super::quarantine;
 use crate::configmap::apply::LedgerSet;
 use crate::fsx::{self, Flush};
 
-/// More than any ledger has.
+/// The largest ledger that is read, in bytes: more than any real one has.
 pub(super) const LEDGER_LIMIT: u64 = 256 << 20;
 
-/// A ledger that cannot be read is kept under this name.
+/// A ledger that cannot be parsed is kept under this name.
 pub(super) const DAMAGED: &str = "ledger.json.damaged";
 
 /// The ledger's file, written by the root's writer.
@@ -25,11 +25,11 @@ pub struct LedgerFile {
 }
 
 impl LedgerFile {
-    /// What it holds; nothing where there is none yet. One that cannot be understood is moved aside, and why comes,
-    /// too.
+    /// Reads the ledger; it is empty if the file does not exist. A ledger that cannot be parsed is moved aside; the
+    /// second value then says why.
     ///
     /// # Errors
-    /// When it cannot be read, or not be moved: then nothing may be written over it.
+    /// If the file cannot be read or moved aside. It must not be overwritten then.
     pub fn read(&self) -> Result<(LedgerSet, Option<String>), Error> {
         let text = fsx::read_file(&self.private, LEDGER, LEDGER_LIMIT);
         let Some(text) = text.map_err(Error::io("read", &self.path))? else { return Ok(Default::default()) };
@@ -47,10 +47,10 @@ impl LedgerFile {
         }
     }
 
-    /// Replaces it in one piece. Blocking: it is on the disk before it has its name.
+    /// Replaces the ledger atomically. Blocks until the new content is synced.
     ///
     /// # Errors
-    /// When it cannot be written; the old one is as it was.
+    /// If it cannot be written. The old ledger is unchanged then.
     pub fn write(&self, ledgers: &LedgerSet) -> Result<(), Error> {
         quarantine::replace_file(&self.private, LEDGER, &ledgers.text(), Flush::Content)
             .map_err(Error::io("write", &self.path))

@@ -1,8 +1,8 @@
-//! The link: where it is, what it names, and how its target is written.
+//! The published link: its path, its target, and the rename that swaps it.
 //!
-//! In our own layout it is `..data` in the root, and names a directory beside it. In git-sync's it has any name, may be
-//! anywhere, and its target is the way from its own directory to `.worktrees/<commit>`, so that it holds wherever the
-//! volume is mounted.
+//! In the kubelet's layout it is `..data` in the root and names a directory in the root. In git-sync's layout it has
+//! any name and may be outside the root; its target is the relative path from the link's directory to
+//! `.worktrees/<commit>`, so that it stays valid at any mount point of the volume.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -14,45 +14,45 @@ use crate::generation::{LINK, Name, WORKTREES};
 use crate::store::error::Error;
 use crate::store::names::PRIVATE;
 
-/// Mode of the directories on the way to the link, less the umask, as git-sync makes them.
+/// Mode of the link's parent directories before the umask, as git-sync creates them.
 const PARENT_MODE: u32 = 0o775;
 
-/// The link, published or not yet.
+/// The symlink that names the current generation, whether or not it exists yet.
 #[derive(Debug)]
-pub(crate) struct Swapped {
-    /// The directory it is in.
+pub(crate) struct PublishedLink {
+    /// The directory that contains the link.
     pub(crate) dir: OwnedFd,
-    /// That directory's path, resolved.
+    /// The resolved path of that directory.
     at: PathBuf,
-    /// Its name there.
+    /// The link's name in that directory.
     pub(crate) name: OsString,
-    /// Where the next link is made: beside it, because a rename does not cross file systems. Only the writer of this
-    /// link uses the name, so that two links in one directory cannot get into each other's way.
+    /// The temporary name of the next link, in the same directory because a rename does not cross file systems. It is
+    /// derived from the link's name, so that two links in one directory do not share it.
     pub(crate) tmp: OsString,
-    /// The way from its directory to where the generations are.
-    way: PathBuf,
-    /// Where they are, resolved.
-    home: PathBuf,
-    /// Whether names are commits.
-    commits: bool,
+    /// The relative path from the link's directory to the directory that holds the generations.
+    to_generations: PathBuf,
+    /// The resolved path of the directory that holds the generations.
+    generations_dir: PathBuf,
+    /// True if generations are named by commits (git-sync's layout).
+    names_are_commits: bool,
 }
 
-impl Swapped {
-    /// Our own layout's, in an open root.
+impl PublishedLink {
+    /// The link of the kubelet's layout, in an open root.
     pub(crate) fn of_root(path: &Path, root: &OwnedFd) -> std::io::Result<Self> {
         Ok(Self {
             dir: fsx::open_dir(root, ".")?,
             at: path.to_owned(),
             name: LINK.into(),
             tmp: temporary(LINK.as_ref()),
-            way: PathBuf::new(),
-            home: path.to_owned(),
-            commits: false,
+            to_generations: PathBuf::new(),
+            generations_dir: path.to_owned(),
+            names_are_commits: false,
         })
     }
 
-    /// git-sync's, for the root at `root`. Makes the directories on the way to it; refuses a link where it would be
-    /// taken for ours or git's.
+    /// The link of git-sync's layout, for the root at `root`. Creates the link's parent directories. Refuses a link
+    /// inside a directory that belongs to treeswap or git.
     pub(crate) fn of_git_sync(root: &Path, link: &Path) -> Result<Self, Error> {
         let refused = |why: &str| Error::BadLink { path: link.to_owned(), why: why.to_owned() };
         let cleaned = clean(link);
@@ -77,73 +77,84 @@ impl Swapped {
             return Err(refused(&format!("it is inside {inner}")));
         }
         let dir = fsx::open_dir_at_path(&at).map_err(Error::io("open the directory", &at))?;
-        let home = root.join(WORKTREES);
-        let (name, tmp) = (name.to_owned(), temporary(name));
-        Ok(Self { dir, way: way(&at, &home), at, name, tmp, home, commits: true })
+        let generations_dir = root.join(WORKTREES);
+        let tmp = temporary(name);
+        let name = name.to_owned();
+        Ok(Self {
+            dir,
+            to_generations: relative_path(&at, &generations_dir),
+            at,
+            name,
+            tmp,
+            generations_dir,
+            names_are_commits: true,
+        })
     }
 
-    /// Its path.
+    /// The link's path.
     pub(crate) fn path(&self) -> PathBuf {
         self.at.join(&self.name)
     }
 
-    /// The path of its directory.
+    /// The path of the link's directory.
     pub(crate) fn dir_path(&self) -> &Path {
         &self.at
     }
 
-    /// As it is kept on record: relative to the root where it is in it, so that it holds wherever that is mounted.
+    /// The link's path for the state file: relative if it is inside the root, so that it stays valid at another mount
+    /// point.
     pub(crate) fn recorded(&self, root: &Path) -> String {
         let path = self.path();
         path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned()
     }
 
-    /// Its name, for people.
+    /// The link's name, for messages.
     pub(crate) fn shown(&self) -> std::path::Display<'_> {
         Path::new(&self.name).display()
     }
 
-    /// What stands under its name.
+    /// Reads the link.
     pub(crate) fn read(&self) -> Result<Link, Error> {
         fsx::read_link(&self.dir, self.name.as_os_str()).map_err(Error::io("read the link", self.path()))
     }
 
-    /// The target that names a generation.
+    /// The link target for a generation.
     pub(crate) fn target(&self, name: &Name) -> PathBuf {
-        self.way.join(name.as_str())
+        self.to_generations.join(name.as_str())
     }
 
-    /// The generation that a target names, whether or not it is there. Another writer of this layout may have written
-    /// the same way in other words.
+    /// Returns the generation that a link target names, whether or not it exists. Another writer of git-sync's layout
+    /// may have written an equivalent path, for example an absolute one.
     pub(crate) fn named_by(&self, target: &OsStr) -> Option<Name> {
         let target = Path::new(target);
         let parent = target.parent()?;
         let name = self.name_of(target.file_name()?)?;
-        let same = parent == self.way
-            || self.commits && fs_err::canonicalize(self.at.join(parent)).is_ok_and(|at| at == self.home);
-        same.then_some(name)
+        let is_in_place = parent == self.to_generations
+            || self.names_are_commits
+                && fs_err::canonicalize(self.at.join(parent)).is_ok_and(|at| at == self.generations_dir);
+        is_in_place.then_some(name)
     }
 
-    /// Reads a directory's name, if this layout has generations of its form.
+    /// Parses a directory's name as a generation's name of this layout.
     pub(crate) fn name_of(&self, text: &OsStr) -> Option<Name> {
         let text = text.to_str()?;
-        if self.commits { Name::committed(text) } else { Name::dated(text) }
+        if self.names_are_commits { Name::committed(text) } else { Name::dated(text) }
     }
 
-    /// Makes a link with this target beside it, under its temporary name.
+    /// Creates a link to this generation under the temporary name.
     pub(crate) fn make_tmp(&self, name: &Name) -> Result<(), Error> {
         rustix::fs::symlinkat(self.target(name), &self.dir, self.tmp.as_os_str())
             .map_err(Error::io("make the link", self.at.join(&self.tmp)))
     }
 
-    /// Renames the temporary one over it.
+    /// Renames the temporary link over the published one: the swap.
     pub(crate) fn swap_tmp(&self) -> Result<(), Error> {
         rustix::fs::renameat(&self.dir, self.tmp.as_os_str(), &self.dir, self.name.as_os_str())
             .map_err(Error::io("swap", self.path()))
     }
 }
 
-/// `..data_tmp` for `..data`, the kubelet's name for it, which watchers know.
+/// The temporary name for a link: `..data_tmp` for `..data`, which is the kubelet's name for it and known to watchers.
 pub(crate) fn temporary(name: &OsStr) -> OsString {
     let mut tmp = OsString::new();
     if !name.as_encoded_bytes().starts_with(b"..") {
@@ -154,7 +165,7 @@ pub(crate) fn temporary(name: &OsStr) -> OsString {
     tmp
 }
 
-/// The path with `.` and `..` taken out of it, as text: what `--root` and `--link` mean to git-sync.
+/// Removes `.` and `..` from a path lexically, as git-sync does for `--root` and `--link`.
 pub(crate) fn clean(path: &Path) -> PathBuf {
     let mut cleaned = PathBuf::new();
     for part in path.components() {
@@ -169,8 +180,8 @@ pub(crate) fn clean(path: &Path) -> PathBuf {
     cleaned
 }
 
-/// The way from one directory to another, both resolved.
-fn way(from: &Path, to: &Path) -> PathBuf {
+/// The relative path from one directory to another; both must be resolved.
+fn relative_path(from: &Path, to: &Path) -> PathBuf {
     let common = from.components().zip(to.components()).take_while(|(a, b)| a == b).count();
     let up = from.components().skip(common).map(|_| Component::ParentDir);
     up.chain(to.components().skip(common)).collect()
@@ -182,7 +193,7 @@ mod tests {
 
     #[test]
     fn the_way_goes_up_as_far_as_it_must() {
-        let way = |from: &str| way(Path::new(from), Path::new("/r/git/.worktrees"));
+        let way = |from: &str| relative_path(Path::new(from), Path::new("/r/git/.worktrees"));
         assert_eq!(way("/r/git"), Path::new(".worktrees"));
         assert_eq!(way("/r/git/a/b"), Path::new("../../.worktrees"));
         assert_eq!(way("/else/where"), Path::new("../../r/git/.worktrees"));

@@ -1,7 +1,7 @@
-//! Root links: one for each top-level name of the current generation, `name -> ..data/name`.
+//! Root links: one symlink `name -> ..data/name` for each top-level name of the current generation.
 //!
-//! Ours are recognised by their target. Whatever else is under such a name is not ours: reported, never
-//! touched. A link is replaced by a rename over it, never by an unlink and a symlink: it must not be absent in between.
+//! A root link is recognised by its target. Anything else under such a name is foreign: it is reported and never
+//! touched. A link is replaced by a rename over it, not by unlink and symlink, so that it is never absent.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,20 +15,20 @@ use crate::store::Recovered;
 use crate::store::error::{Error, some_names};
 use crate::store::layout::{Layout, RootLink, root_link};
 
-/// Names in a directory. A tree may have a million at its top: each takes its bytes and eight more.
+/// A list of names in one buffer. A tree may have a million names at its top; each takes its length plus eight bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
     text: Vec<u8>,
-    /// Where each begins and ends.
-    places: Vec<(u32, u32)>,
+    /// Start and end of each name in `text`.
+    ranges: Vec<(u32, u32)>,
 }
 
 impl Names {
-    /// Adds one behind the others.
+    /// Appends a name.
     fn push(&mut self, name: &OsStr) -> io::Result<()> {
-        let place = |at| u32::try_from(at).map_err(|_| io::Error::other("its names take more than 4 GiB"));
-        let start = place(self.text.len())?;
-        self.places.push((start, place(self.text.len() + name.len())?));
+        let offset = |at| u32::try_from(at).map_err(|_| io::Error::other("its names take more than 4 GiB"));
+        let start = offset(self.text.len())?;
+        self.ranges.push((start, offset(self.text.len() + name.len())?));
         self.text.extend_from_slice(name.as_bytes());
         Ok(())
     }
@@ -38,12 +38,12 @@ impl Names {
     }
 
     fn iter(&self) -> impl Iterator<Item = &OsStr> {
-        self.places.iter().map(|place| self.at(*place))
+        self.ranges.iter().map(|range| self.at(*range))
     }
 
-    /// Some of them, and how many more there are; nothing if there are none.
+    /// Formats the list for a message: some names and the number of the others. `None` if it is empty.
     fn shown(&self) -> Option<String> {
-        let count = self.places.len();
+        let count = self.ranges.len();
         (count > 0).then(|| some_names(self.iter(), count))
     }
 }
@@ -53,28 +53,29 @@ impl Names {
 pub(crate) struct TopNames(Names);
 
 impl TopNames {
-    /// Reads them.
+    /// Lists the top-level names of a generation's directory.
     pub(crate) fn of(generation: impl AsFd) -> io::Result<Self> {
         let mut names = Names::default();
         fsx::each(generation, |name, _| names.push(OsStr::from_bytes(name.to_bytes())))?;
-        let mut places = std::mem::take(&mut names.places);
-        places.sort_unstable_by(|one, other| names.at(*one).cmp(names.at(*other)));
-        names.places = places;
+        let mut ranges = std::mem::take(&mut names.ranges);
+        ranges.sort_unstable_by(|one, other| names.at(*one).cmp(names.at(*other)));
+        names.ranges = ranges;
         Ok(Self(names))
     }
 
-    /// Whether a name is one of them.
+    /// Returns true if the generation has this top-level name.
     pub(crate) fn contains(&self, name: &OsStr) -> bool {
-        self.0.places.binary_search_by(|place| self.0.at(*place).cmp(name)).is_ok()
+        self.0.ranges.binary_search_by(|range| self.0.at(*range).cmp(name)).is_ok()
     }
 }
 
 impl Layout {
-    /// Refuses names that cannot become root links, before anything is changed.
+    /// Fails if a name cannot become a root link: it starts with `..` or is taken by something foreign. Changes
+    /// nothing.
     pub(crate) fn refuse_collisions(&self, names: &TopNames) -> Result<(), Error> {
         for name in names.0.iter() {
             let collides =
-                name.as_encoded_bytes().starts_with(b"..") || self.link_at(name)? == RootLink::Foreign;
+                name.as_encoded_bytes().starts_with(b"..") || self.root_link_at(name)? == RootLink::Foreign;
             if collides {
                 let name = name.to_string_lossy().into_owned();
                 return Err(Error::Collision { root: self.path.clone(), name });
@@ -83,12 +84,12 @@ impl Layout {
         Ok(())
     }
 
-    /// Makes the links that are missing. They name the generation itself, so that they hold before the swap as well;
-    /// returns them for [`Layout::finish_links`].
+    /// Creates the missing root links. Their target is the generation itself, so that they resolve before the swap
+    /// already. Returns them for [`Layout::finish_links`].
     pub(crate) fn add_links(&self, names: &TopNames, generation: &Name) -> Result<Names, Error> {
         let mut added = Names::default();
         for name in names.0.iter() {
-            if self.link_at(name)? == RootLink::Absent {
+            if self.root_link_at(name)? == RootLink::Absent {
                 let target = Path::new(generation.as_str()).join(name);
                 let made = rustix::fs::symlinkat(&target, &self.root, name).map_err(io::Error::from);
                 made.and_then(|()| added.push(name)).map_err(Error::io("make the link", self.at(name)))?;
@@ -97,7 +98,7 @@ impl Layout {
         Ok(added)
     }
 
-    /// Removes our links whose name is not among `names`; returns them.
+    /// Removes the root links whose name is not in `names`, and returns them.
     pub(crate) fn remove_links(&self, names: &TopNames) -> Result<Names, Error> {
         let mut others = Names::default();
         let mut removed = Names::default();
@@ -107,7 +108,7 @@ impl Layout {
         })
         .map_err(Error::io("list", &self.path))?;
         for name in others.iter() {
-            if matches!(self.link_at(name)?, RootLink::Ours(_)) {
+            if matches!(self.root_link_at(name)?, RootLink::Ours(_)) {
                 let unlinked = fsx::unlink(&self.root, name);
                 unlinked
                     .and_then(|()| removed.push(name))
@@ -117,19 +118,19 @@ impl Layout {
         Ok(removed)
     }
 
-    /// Points the root links that [`Layout::add_links`] made to `..data/NAME`.
+    /// Points the root links that [`Layout::add_links`] created to `..data/NAME`.
     pub(crate) fn finish_links(&self, added: &Names) -> Result<(), Error> {
         added.iter().try_for_each(|name| self.point_link(name))
     }
 
-    /// Makes or replaces one root link, in one step.
+    /// Creates or replaces one root link atomically.
     fn point_link(&self, name: &OsStr) -> Result<(), Error> {
         let failed = || Error::io("make the link", self.at(name));
         let target = Path::new(LINK).join(name);
         let tmp = loop {
             let tmp = fsx::unique("tmp-link-");
             match rustix::fs::symlinkat(&target, &self.private, tmp.as_str()) {
-                Err(rustix::io::Errno::EXIST) => {} // of a process that was killed
+                Err(rustix::io::Errno::EXIST) => {} // left by a process that was killed
                 made => break made.map(|()| tmp).map_err(failed())?,
             }
         };
@@ -139,13 +140,13 @@ impl Layout {
         })
     }
 
-    /// Brings the root links in line with the current generation's names. Reads only, where nothing is wrong.
+    /// Brings the root links in line with the current generation's names. Changes nothing if they are right.
     pub(crate) fn repair_links(&self, names: &TopNames, found: &mut Recovered) -> Result<(), Error> {
         let removed = self.remove_links(names)?.shown();
         let mut pointed = Names::default();
         let mut made = Names::default();
         for name in names.0.iter() {
-            let repaired = match self.link_at(name)? {
+            let repaired = match self.root_link_at(name)? {
                 RootLink::Ours(dir) if dir == LINK => continue,
                 RootLink::Ours(_) => &mut pointed,
                 RootLink::Absent => &mut made,
@@ -168,7 +169,7 @@ impl Layout {
         Ok(())
     }
 
-    fn link_at(&self, name: &OsStr) -> Result<RootLink, Error> {
+    fn root_link_at(&self, name: &OsStr) -> Result<RootLink, Error> {
         root_link(&self.root, name).map_err(Error::io("look at", self.at(name)))
     }
 }

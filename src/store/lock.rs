@@ -1,8 +1,8 @@
-//! The writer's lock: one writer a root.
+//! The writer's lock: one writer per root.
 //!
-//! An flock, so that the kernel frees it however the holder ends; no process id is trusted. The file's content names
-//! its holder for the message of a second writer, and decides nothing. Mode 0600: a consumer that could open the
-//! file, even through a read-only mount, could take the lock.
+//! It is an flock, so the kernel releases it however the holder ends, and no process id is trusted. The file's
+//! content names the holder for the error message of a second writer and has no other use. The mode is 0600: a reader
+//! that could open the file, even through a read-only mount, could take the lock.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -18,7 +18,7 @@ use crate::store::error::Error;
 use crate::store::layout::Layout;
 use crate::store::names::LOCK;
 
-/// Who holds the lock, as it says itself.
+/// The holder's description of itself in the lock file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Holder {
     pid: u32,
@@ -26,14 +26,14 @@ pub(crate) struct Holder {
     since: Timestamp,
 }
 
-/// The lock, held until dropped.
+/// The writer's lock, held until dropped.
 #[derive(Debug)]
 pub(crate) struct WriterLock {
     file: OwnedFd,
 }
 
 impl WriterLock {
-    /// Takes the lock, or says who has it.
+    /// Takes the lock. If another writer has it, the error names that writer.
     pub(crate) fn take(layout: &Layout, found: &mut Recovered) -> Result<Self, Error> {
         let path = layout.private_at(LOCK);
         loop {
@@ -56,25 +56,26 @@ impl WriterLock {
                 }
             }
             let lock = Self { file };
-            // The file may have been removed between our open and our lock: then it is no lock at all.
+            // The file may have been removed between open and flock. Then others would lock a new file: try again.
             if lock.is_in_place(layout)? {
-                let _ = fsx::set_mode(&lock.file, 0o600); // of another user: then it is as it is
-                lock.sign();
+                let _ = fsx::set_mode(&lock.file, 0o600); // fails if another user owns the file
+                lock.write_holder();
                 return Ok(lock);
             }
         }
     }
 
-    /// Whether the file we hold is still the one that others would try.
+    /// Returns true if the locked file is still the one under the lock's name, which other writers would try.
     pub(crate) fn is_in_place(&self, layout: &Layout) -> Result<bool, Error> {
         let failed = || Error::io("look at the lock", layout.private_at(LOCK));
         let ours = fsx::identity(&self.file).map_err(failed())?;
-        let there = fsx::stat(&layout.private, LOCK).map_err(failed())?;
-        Ok(there.is_some_and(|stat| (stat.st_dev, stat.st_ino) == ours))
+        let found = fsx::stat(&layout.private, LOCK).map_err(failed())?;
+        Ok(found.is_some_and(|stat| (stat.st_dev, stat.st_ino) == ours))
     }
 
-    /// Writes who we are; a disk that is full must not keep us from the work that frees it.
-    fn sign(&self) {
+    /// Writes our pid, host and start time into the file. Errors are ignored: a full disk must not keep us from the
+    /// work that frees it.
+    fn write_holder(&self) {
         let holder = Holder {
             pid: std::process::id(),
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
@@ -82,22 +83,19 @@ impl WriterLock {
         };
         let Ok(mut text) = serde_json::to_vec(&holder) else { return };
         text.push(b'\n');
-        let file = match self.file.try_clone() {
-            Ok(file) => File::from(file),
-            Err(_) => return,
-        };
+        let Ok(file) = self.file.try_clone().map(File::from) else { return };
         let _ = file.set_len(0).and_then(|()| file.write_all_at(&text, 0));
     }
 }
 
 impl Drop for WriterLock {
     fn drop(&mut self) {
-        // Closing alone would leave it with a child that was forked and has not called exec yet.
+        // Closing alone is not enough: a child between fork and exec still has a duplicate of the descriptor.
         let _ = fsx::unlock(&self.file);
     }
 }
 
-/// The holder in words for the message, or nothing.
+/// Describes the holder for the error message. Empty if the file cannot be parsed.
 fn holder(file: &File) -> String {
     let mut text = vec![0; 4096];
     let read = file.read_at(&mut text, 0).unwrap_or(0);

@@ -1,17 +1,24 @@
-//! The root: layout, staging, publication, pins, retention's hands, recovery. Blocking.
+//! The store owns a root: it stages, publishes, retains, reaps and recovers generations. All of it is blocking code.
 //!
-//! Files: `layout` names and handles; `quarantine` what stands in their way; `link` the link; `lock` one writer;
-//! `state` what is on record; `stage`, `spare` and `carry` write trees, `durable` syncs them; `staged` and `spare_slot`
-//! what the store makes of them; `recycle` and `retired` generations that are used again, `stamps` whether somebody else
-//! changed them, `journal` what we changed ourselves, `linkable` files that generations share, `scrub` the look at what is
-//! current; `publish` the numbered order, `worktrees` that of git-sync's layout; `links` root links; `operator_file` files of
-//! the operator's beside what is published; `recover` what every start and every cycle mends; `takeover` what git-sync
-//! left; `verify` content against payload; `reap` and `trash` deletion; `inspect` a look without the lock; `probe` what
-//! the file system can do; `error`.
+//! It promises that the published link names one complete generation at every instant once it named one; that a
+//! published generation is never written into; that nothing foreign is deleted; and that no failure changes what is
+//! published. It does no network I/O, does not read git objects itself, and does not decide when to sync.
 //!
-//! Promises: the link names one complete generation at every instant, and once it named one it always does; a published
-//! generation is never written into; nothing that is not ours is deleted; no failure touches what is published.
-//! Does not do: network, objects, deciding when.
+//! | modules | purpose |
+//! | --- | --- |
+//! | `layout`, `names`, `link`, `links` | names and open handles of the root, the published link, root links |
+//! | `lock`, `state`, `ledger`, `error` | the writer's lock, the records of generations, the ledger file, errors |
+//! | `stage`, `carry`, `durable` | write a tree, change a tree by a delta, sync it |
+//! | `staged`, `staging_dir` | staged generations and their directories |
+//! | `spare`, `spare_slot` | the spare and its preparation in the background |
+//! | `recycle`, `retired`, `linkable` | reuse of retired generations, hard links between generations |
+//! | `stamps`, `journal`, `scrub` | detect foreign writes by ctimes, check the current generation for them |
+//! | `publish`, `worktrees` | the numbered steps of a publication, in the kubelet's and in git-sync's layout |
+//! | `recover`, `takeover`, `quarantine` | repairs at start and in every cycle, roots made by git-sync, foreign files |
+//! | `verify` | compares a generation with its payload |
+//! | `reap`, `trash` | carries out retention, makes room, deletes in the background |
+//! | `inspect`, `probe`, `mounts` | reads a root without the lock, tests the file system, resolves mounts |
+//! | `operator_file` | files that the operator asked for in or near the root |
 
 mod carry;
 pub mod durable;
@@ -86,138 +93,139 @@ pub use scrub::{Scrub, Scrubbed};
 pub use spare_slot::SpareTask;
 pub use staged::Staged;
 
-/// How hard a publication is made to survive a power cut.
+/// Whether a publication survives a power cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Durability {
     /// syncfs (or fsync of a few files) before the swap, fsync of the root after it.
     #[default]
     Syncfs,
-    /// Nothing: for a root on tmpfs.
+    /// No sync: for a root on tmpfs.
     None,
 }
 
 /// How the next generation is prepared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Spare {
-    /// A retired generation that nobody else changed, carried forward; where there is none, hard links of the current
-    /// one: what did not change is shared among generations, see [`linkable`].
+    /// A retired generation without foreign writes is carried forward. If there is none, the spare is a tree of hard
+    /// links to the current generation. Unchanged files are shared between generations: see [`linkable`].
     #[default]
     Link,
-    /// As [`Spare::Link`], but where nothing has retired, as [`Spare::Copy`]: generations share nothing.
+    /// A retired generation is carried forward, as with [`Spare::Link`]; if there is none, the spare is a copy, as with
+    /// [`Spare::Copy`]. Generations share no files.
     Recycle,
-    /// A private full copy of the current generation, kept ready.
+    /// A full copy of the current generation is kept ready.
     Copy,
-    /// None: every generation is written in full.
+    /// No spare: every generation is written in full.
     Off,
 }
 
-/// Which layout is published.
+/// The layout of the root.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Style {
-    /// `..data`, generations named by their time, and root links.
+    /// The kubelet's: `..data`, generations named by timestamps, and root links.
     #[default]
     Kubelet,
-    /// git-sync's: generations are `.worktrees/<commit>`, each with a `.git` file, and there are no root links.
+    /// git-sync's: generations are `.worktrees/<commit>`, each with a `.git` file. There are no root links.
     GitSync {
-        /// The path of the published link, absolute. It may be outside the root.
+        /// The absolute path of the published link. It may be outside the root.
         link: PathBuf,
     },
 }
 
-/// What makes a store.
+/// The options of a store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The root.
+    /// The path of the root.
     pub root: PathBuf,
-    /// See [`Style`].
+    /// The layout of the root.
     pub style: Style,
-    /// Names in the root that the operator gave to something besides: see [`OwnFile`].
+    /// Top-level names in the root that belong to the operator's files: see [`OwnFile`].
     pub own: BTreeSet<OsString>,
-    /// See [`Durability`].
+    /// Whether a publication survives a power cut.
     pub durability: Durability,
-    /// See [`Spare`].
+    /// How the next generation is prepared.
     pub spare: Spare,
-    /// Directories and files writable by the group.
+    /// Make directories and files writable by the group.
     pub group_write: bool,
-    /// Threads that write a generation.
+    /// Number of threads that write a generation.
     pub writers: usize,
-    /// When retired generations go.
+    /// When retired generations are reaped.
     pub retention: retention::Options,
 }
 
-/// What a publication did.
+/// The result of a publication.
 #[derive(Clone, Debug)]
 pub struct Published {
     /// The new current generation.
     pub current: GenerationRecord,
-    /// The one before.
+    /// The generation that was current before.
     pub previous: Option<Name>,
-    /// What did not work after the swap, a line each; the next cycle mends it.
+    /// Steps that failed after the swap, one line each. The next cycle repairs them.
     pub warnings: Vec<String>,
 }
 
-/// Room in a root.
+/// Free and used space of a root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Room {
-    /// Bytes that an unprivileged process may still write.
+    /// Bytes that an unprivileged process may still write. `None` if unknown.
     pub free_bytes: Option<u64>,
-    /// Files that may still be made.
+    /// Number of inodes that may still be created. `None` if unknown.
     pub free_inodes: Option<u64>,
-    /// Bytes that the generations and the spare take on disk, from their sizes: a block is added for each entry, and a
-    /// file that several generations share counts once.
+    /// Estimated bytes on disk of the generations and the spare: their sizes plus a block for each entry. A file that
+    /// several generations share counts once.
     pub used_bytes: u64,
-    /// `--max-bytes`.
+    /// The value of `--max-bytes`.
     pub limit_bytes: Option<u64>,
 }
 
 /// What recovery found and did, for the log.
 #[derive(Clone, Debug, Default)]
 pub struct Recovered {
-    /// One line for each thing mended or removed.
+    /// Repairs and removals, one line each.
     pub done: Vec<String>,
-    /// One line for each thing found that is not ours and was left alone.
+    /// Foreign files and directories that were left alone, one line each.
     pub foreign: Vec<String>,
-    /// One line for each thing that does not work here, or could not be mended yet.
+    /// Features the file system lacks and repairs that failed so far, one line each.
     pub warnings: Vec<String>,
 }
 
 impl Recovered {
-    /// Something that is not ours was under one of our names, and was moved to another one beside it.
-    fn moved(&mut self, from: &Path, to: Option<String>) {
+    /// Reports that something foreign had one of our names, if it was moved to `to`.
+    fn report_moved(&mut self, from: &Path, to: Option<String>) {
         let line =
             |to| format!("moved {}, which is not what belongs there, to {to} beside it", from.display());
         self.done.extend(to.map(line));
     }
 }
 
-/// The root, locked by us.
+/// An open root, of which this process is the only writer.
 #[derive(Debug)]
 pub struct Store {
     options: Options,
     layout: Arc<Layout>,
     probes: Probes,
     state: State,
-    /// The state file does not hold `state`.
+    /// True if the state file may differ from `state`.
     unsaved: bool,
-    /// The root was changed and its sync failed.
+    /// True if the link's directory was changed and could not be synced yet.
     unsynced: bool,
-    /// Top-level names of the current generation.
-    names: Option<(Name, Arc<TopNames>)>,
+    /// Cache of the current generation's top-level names.
+    top_names: Option<(Name, Arc<TopNames>)>,
     spare: Arc<SpareSlot>,
-    /// Of generations: see [`stamps`].
+    /// The stamps of the generations, which detect foreign writes: see [`stamps`].
     stamps: KnownStamps,
-    /// When a reader was last seen to pin each generation, by the boot clock.
-    pinned: BTreeMap<Name, Duration>,
+    /// Boot clock time at which each generation was last found pinned.
+    last_pinned: BTreeMap<Name, Duration>,
     trash: Arc<Trash>,
-    /// Generations that could not be reaped.
+    /// Generations that could not be reaped. Their first failure was logged as a warning.
     stuck: BTreeSet<Name>,
-    /// Generations that were reaped although a reader had them pinned, and why, until somebody asks.
+    /// Generations that were reaped while pinned, and why, since the last [`Store::take_evicted`].
     evicted: BTreeMap<Name, String>,
 }
 
 impl Store {
-    /// Opens the root, refuses `/`, home directories and foreign ones, takes the writer's lock, recovers (links first,
-    /// no network).
+    /// Opens the root: refuses `/`, home directories and foreign directories, takes the writer's lock and recovers
+    /// what a crash left.
     pub fn open(mut options: Options) -> Result<(Self, Recovered), Error> {
         let mut found = Recovered::default();
         let layout = Arc::new(Layout::open(&options, &mut found)?);
@@ -236,18 +244,18 @@ impl Store {
                 State::default()
             }
         };
-        layout::refuse_the_other(&layout.path, &state, layout.is_git_sync)?;
+        layout::refuse_other_layout(&layout.path, &state, layout.is_git_sync)?;
         let link = layout.is_git_sync.then(|| layout.link.recorded(&layout.path));
         let unsaved = std::mem::replace(&mut state.link, link.clone()) != link;
         if layout.is_git_sync && matches!(options.spare, Spare::Link | Spare::Recycle) {
-            options.spare = Spare::Copy; // consumers write into what is published there
+            options.spare = Spare::Copy; // readers write into published generations there, so nothing can be shared
         }
         let stamps = KnownStamps::new(&options, &layout.staging, layout.is_git_sync);
         let journal = stamps.journal().filter(|_| options.spare == Spare::Link);
         let trash = Arc::new(Trash::new(Arc::clone(&layout), lock, journal.cloned()));
         let spare = Arc::new(SpareSlot::open(&layout, &trash, options.spare, &mut found)?);
         let unsynced = false;
-        let names = None;
+        let top_names = None;
         let mut store = Self {
             options,
             layout,
@@ -255,10 +263,10 @@ impl Store {
             state,
             unsaved,
             unsynced,
-            names,
+            top_names,
             spare,
             stamps,
-            pinned: BTreeMap::new(),
+            last_pinned: BTreeMap::new(),
             trash,
             stuck: BTreeSet::new(),
             evicted: BTreeMap::new(),
@@ -268,19 +276,19 @@ impl Store {
         Ok((store, found))
     }
 
-    /// The generation that the link names, if any.
+    /// The generation that the published link names, if any.
     pub fn current(&self) -> Option<&GenerationRecord> {
         self.state.current.as_ref().and_then(|name| self.state.record(name))
     }
 
-    /// Whether what the current generation holds is known and, after a power cut, still there. Where it is not, the
-    /// current generation goes on serving, but a new one must be staged whatever its revision.
+    /// Returns true if the content of the current generation is known and cannot have been lost in a power cut.
+    /// Otherwise it stays published, but a new generation must be staged even for the same revision.
     pub fn is_trusted(&self, now: &Now) -> bool {
         self.current().is_some_and(|record| record.is_trusted(now))
     }
 
-    /// Notes that the current generation is also what another revision holds, which is newer: readers that ask which one
-    /// they have are told of that.
+    /// Records that the current generation also holds a newer revision with the same content. Readers that look up
+    /// their generation's revision then get the newer one.
     pub fn advance(&mut self, revision: Revision, sources: BTreeMap<String, Revision>) -> Result<(), Error> {
         let current = self.state.current.clone();
         for record in &mut self.state.generations {
@@ -291,27 +299,27 @@ impl Store {
         self.save()
     }
 
-    /// Every generation known, newest first, the current one included.
+    /// All generations, newest first, including the current one.
     pub fn generations(&self) -> &[GenerationRecord] {
         &self.state.generations
     }
 
-    /// The root, resolved.
+    /// The resolved path of the root.
     pub fn root(&self) -> &Path {
         &self.layout.path
     }
 
-    /// Whether the layout is git-sync's, in which a commit is what a generation is named by.
+    /// Returns true if the root has git-sync's layout, in which generations are named by their commit.
     pub fn is_git_sync(&self) -> bool {
         self.layout.is_git_sync
     }
 
-    /// What the root's file system can do.
+    /// The features of the root's file system.
     pub fn probes(&self) -> Probes {
         self.probes
     }
 
-    /// What the root's file system has left for us, if it says, and what the generations and the spare take of it.
+    /// Returns the free space on the root's file system and the space the generations and the spare take.
     pub fn room(&self) -> Room {
         let space = fsx::space(&self.layout.root).ok();
         Room {
@@ -322,40 +330,42 @@ impl Store {
         }
     }
 
-    /// Where the writer says how it is.
+    /// The path of the socket on which the writer reports its status.
     pub fn socket(&self) -> PathBuf {
         self.layout.private_at(names::SOCKET)
     }
 
-    /// The status record that was written last, by this process or one before, if it can be read.
+    /// Reads the last status record, written by this or an earlier process. `None` if there is none or it is
+    /// unreadable.
     pub fn status(&self) -> Option<Status> {
         inspect::read_status(&self.layout.private)
     }
 
-    /// Writes the status record for `treeswap status`, in one piece but not durably.
+    /// Replaces the status record for `treeswap status` atomically, but does not sync it.
     pub fn write_status(&self, status: &[u8]) -> Result<(), Error> {
         quarantine::replace_file(&self.layout.private, STATUS, status, Flush::Lazy)
             .map_err(Error::io("write", self.layout.private_at(STATUS)))
     }
 
-    /// The ledger of what is delivered from this root. It may be written without the store, by one of us at a time.
+    /// Opens the ledger of what is delivered from this root. It can be written without the store, by one task at a
+    /// time.
     pub fn ledger(&self) -> Result<LedgerFile, Error> {
         let private = self.layout.private.try_clone();
         let path = self.layout.private_at(LEDGER);
         Ok(LedgerFile { private: private.map_err(Error::io("open", &path))?, path })
     }
 
-    /// Which generations were reaped from under a reader since the last call, and why.
+    /// Returns the generations reaped while pinned since the last call, and why.
     pub fn take_evicted(&mut self) -> BTreeMap<Name, String> {
         std::mem::take(&mut self.evicted)
     }
 
-    /// Waits until the background has tried to delete everything in the trash. False when `cancel` came first.
+    /// Waits until the background thread has tried to delete everything in the trash. Returns false if cancelled first.
     pub fn wait_for_deletions(&self, cancel: &CancellationToken) -> bool {
         self.trash.wait(cancel)
     }
 
-    /// Removes what a process that was killed left in our own directory. Only at start: later it may be in use.
+    /// Removes what a killed process left in our private directory. Only at start: later such names may be in use.
     fn discard_left_overs(&self, found: &mut Recovered) -> Result<(), Error> {
         let layout = &self.layout;
         for entry in fsx::list(&layout.staging).map_err(Error::io("list", layout.private_at(STAGING)))? {
@@ -366,11 +376,11 @@ impl Store {
         for entry in fsx::list(&layout.private).map_err(Error::io("list", layout.private_at("")))? {
             if entry.name.to_bytes().starts_with(fsx::TMP_PREFIX.as_bytes()) {
                 let failed = || Error::io("remove", layout.private_at(entry.os()));
-                let there = fsx::stat(&layout.private, entry.os()).map_err(failed())?;
-                if there.is_some_and(|stat| fsx::file_type(&stat).is_dir()) {
-                    // We make none of such a name.
+                let found_stat = fsx::stat(&layout.private, entry.os()).map_err(failed())?;
+                if found_stat.is_some_and(|stat| fsx::file_type(&stat).is_dir()) {
+                    // We create only files with such names, so this directory is foreign.
                     let to = layout.quarantine(&layout.private, entry.os())?;
-                    found.moved(&Path::new(names::PRIVATE).join(entry.os()), Some(to));
+                    found.report_moved(&Path::new(names::PRIVATE).join(entry.os()), Some(to));
                 } else {
                     fsx::unlink(&layout.private, entry.os()).map_err(failed())?;
                 }
@@ -379,14 +389,16 @@ impl Store {
         Ok(())
     }
 
-    /// Why everything has to be opened anew, if so: our own directory or the root is not the one we hold.
-    fn displaced(&self) -> Result<Option<String>, Error> {
+    /// Returns why the store must be reopened, if it must: the root, our private directory or another directory we hold
+    /// open was removed or replaced.
+    fn reopen_reason(&self) -> Result<Option<String>, Error> {
         let layout = &self.layout;
         let replaced = |why: String| Error::Replaced { path: layout.path.clone(), why };
         let (device, inode) = fsx::identity(&layout.root).map_err(Error::io("look at", &layout.path))?;
         let there = match rustix::fs::stat(&layout.path) {
             Ok(stat) => stat,
-            // As git-sync does; but not below what may be the empty mount point of the volume that it was on.
+            // git-sync creates the root again. But if the parent is on another device, the volume may have been
+            // unmounted, and the root would be created in its empty mount point.
             Err(rustix::io::Errno::NOENT) if layout.is_git_sync && layout.is_beside_its_parent(device) => {
                 return Ok(Some("the root was removed, and is made again".to_owned()));
             }
@@ -406,13 +418,13 @@ impl Store {
         {
             return Ok(Some(format!("{} was removed, and is made again", names::PRIVATE)));
         }
-        if let Some(why) = layout.displaced()? {
+        if let Some(why) = layout.reopen_reason()? {
             return Ok(Some(why));
         }
         let inner = [
             (names::STAGING, &layout.staging),
             (names::TRASH, &layout.trash),
-            (names::SPARE, self.spare.place()),
+            (names::SPARE, self.spare.dir()),
         ];
         for (name, held) in inner {
             let failed = || Error::io("look at", layout.private_at(name));
@@ -425,9 +437,9 @@ impl Store {
         Ok(None)
     }
 
-    /// Opens everything anew. What is on record stays on record; recovery strikes out what is not there any more.
+    /// Reopens the store. The records are kept, and recovery drops those whose generation is gone.
     fn reopen(&mut self) -> Result<Recovered, Error> {
-        // Our own descriptors hold the lock until they are dropped below: another file is needed to take it again.
+        // Our open descriptor holds the lock until `*self` is replaced below, so a new lock file is needed.
         if self.trash.lock().is_in_place(&self.layout)? {
             let failed = Error::io("remove the lock", self.layout.private_at(names::LOCK));
             fsx::unlink(&self.layout.private, names::LOCK).map_err(failed)?;

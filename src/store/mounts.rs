@@ -1,24 +1,26 @@
-//! Where a path lies on its file system, whatever is mounted where: `/proc/self/mountinfo` (proc_pid_mountinfo(5)) names the
-//! directory of the file system that each mount shows.
+//! Maps a path to its location inside its file system, independent of mount points: `/proc/self/mountinfo`
+//! (proc_pid_mountinfo(5)) names the directory of the file system that each mount shows.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-/// The way from the root to a resolved path that is another mount of a directory in the root; none where it is not, or
-/// where the system does not say it. Blocking.
+/// Returns the path relative to the root of a resolved path that is reached through another mount of a directory in the
+/// root. `None` if it is not in the root, or mountinfo cannot be read. Blocking.
 pub(super) fn below(root: &Path, resolved: &Path) -> Option<PathBuf> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     below_by(&table, &std::fs::canonicalize(root).ok()?, resolved)
 }
 
+/// Like [`below`], with the content of mountinfo given.
 fn below_by(table: &str, root: &Path, resolved: &Path) -> Option<PathBuf> {
     let (device, root) = on_disk(table, root)?;
     let (other, path) = on_disk(table, resolved)?;
     (device == other).then(|| path.strip_prefix(root).ok().map(Path::to_owned))?
 }
 
-/// The device that a path is on, and its path there. Of mounts at one place the last hides the others.
+/// Returns the device of a path and the path inside that file system. Of several mounts on one mount point the last
+/// hides the others.
 fn on_disk<'t>(table: &'t str, path: &Path) -> Option<(&'t str, PathBuf)> {
     let mut best: Option<(usize, &str, PathBuf)> = None;
     for line in table.lines() {
@@ -35,7 +37,7 @@ fn on_disk<'t>(table: &'t str, path: &Path) -> Option<(&'t str, PathBuf)> {
     best.map(|(_, device, path)| (device, path))
 }
 
-/// Blanks and the like stand as a backslash and three octal digits.
+/// Decodes a mountinfo field, in which blanks and similar bytes are written as a backslash and three octal digits.
 fn unescaped(text: &str) -> PathBuf {
     let raw = text.as_bytes();
     let mut bytes = Vec::new();

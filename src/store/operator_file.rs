@@ -1,13 +1,14 @@
-//! Files that the operator asks for beside what is published (the touch file, the error file), and where they may be.
+//! Files that the operator asks for in addition to what is published (touch file, error file, termination log), and the
+//! check of where they may be.
 //!
-//! Authors of commits choose names. In our own layout every name in the root that does not begin with `..` may
-//! become a root link, which leads into the published generation; in git-sync's, the link leads there. A path through
-//! such a name would be opened wherever a commit says. So it is refused, when the configuration is read, by its text,
-//! and at every use once more by what its directory resolves to then.
+//! Authors of commits choose names. In the kubelet's layout every name in the root that does not start with `..` may
+//! become a root link into the published generation; in git-sync's layout the published link is one. Through a path
+//! with such a name, a commit could choose which file is opened. Such paths are refused twice: lexically when the
+//! configuration is read, and at every use by what the directory then resolves to.
 //!
-//! Promises: no link is followed in the last component, and none in what a path was resolved to; nothing existing is
-//! written into; what is no regular file is not removed; no named pipe is waited for. What a kill leaves behind of a
-//! file that was being replaced goes with [`OwnFile::sweep`].
+//! No symlink is followed in the last component or in a resolved path. An [`OwnFile`]'s old content is replaced, not
+//! overwritten in place. Only regular files are removed, and opening never blocks on a named pipe. [`OwnFile::sweep`]
+//! removes the temporary file that a killed process leaves.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -27,7 +28,7 @@ use crate::store::link::{clean, temporary};
 use crate::store::mounts;
 use crate::store::names::{LINK_TMP, PRIVATE};
 
-/// Why no file of the operator's may be at an absolute path, if so: by the text, nothing is looked at.
+/// Checks lexically, without file system access, whether an operator's file may be at an absolute path.
 ///
 /// # Errors
 /// The reason, in words that follow the path.
@@ -37,9 +38,10 @@ pub fn check_place(root: &Path, style: &Style, path: &Path) -> Result<(), String
     if let Style::GitSync { link } = style {
         check_link(link, &path)?;
     }
-    path.strip_prefix(root).map_or(Ok(()), |below| check_below(style, below))
+    path.strip_prefix(root).map_or(Ok(()), |below| check_in_root(style, below))
 }
 
+/// Refuses a path that is the published link, a parent of it, or goes through it.
 fn check_link(link: &Path, path: &Path) -> Result<(), String> {
     let tmp = link.file_name().map(|name| link.with_file_name(temporary(name)));
     if path.starts_with(link) || link.starts_with(path) || tmp.is_some_and(|tmp| path.starts_with(tmp)) {
@@ -48,8 +50,8 @@ fn check_link(link: &Path, path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The same for a path that is relative to the root.
-fn check_below(style: &Style, below: &Path) -> Result<(), String> {
+/// Checks a path that is relative to the root.
+fn check_in_root(style: &Style, below: &Path) -> Result<(), String> {
     let Some(first) = below.components().next().map(|first| first.as_os_str().to_string_lossy()) else {
         return Err("it is the root itself".to_owned());
     };
@@ -65,12 +67,12 @@ fn check_below(style: &Style, below: &Path) -> Result<(), String> {
     if ours { Err(format!("{first:?} in the root is treeswap's own")) } else { Ok(()) }
 }
 
-/// Whether a name in the root is one of these, or what a kill left of a file of such a name.
-pub(super) fn is_one(names: &BTreeSet<OsString>, name: &OsStr) -> bool {
+/// Returns true if a name in the root is one of the operator's `names`, or a temporary name of such a file.
+pub(super) fn is_operator_name(names: &BTreeSet<OsString>, name: &OsStr) -> bool {
     names.contains(name) || names.iter().any(|own| is_temporary_of(own, name))
 }
 
-/// What the temporary names of a file begin with. In the root, too, no commit has a name like it.
+/// The prefix of a file's temporary names. It starts with `..`, so that no commit can have such a top-level name.
 fn temporary_prefix(name: &OsStr) -> OsString {
     let mut prefix = OsString::from("..");
     prefix.push(name);
@@ -83,49 +85,49 @@ fn is_temporary_of(own: &OsStr, name: &OsStr) -> bool {
     bits.is_some_and(|bits| bits.len() == 16 && bits.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// The same for a directory or file by what it resolves to now: a link, or another mount of the root, may lead to it.
-/// `made_for` are names in the root that are meant for it.
+/// Checks a directory or file by what its path resolves to now: a symlink or another mount may lead into the root.
+/// `made_for` are top-level names in the root that are allowed.
 ///
 /// # Errors
 /// The reason, in words that follow the path.
 pub fn check_resolved(root: &Path, path: &Path, style: &Style, made_for: &[&str]) -> Result<(), String> {
-    let Some(below) = below_root(root, path).map_err(|error| error.to_string())? else { return Ok(()) };
+    let Some(below) = path_in_root(root, path).map_err(|error| error.to_string())? else { return Ok(()) };
     let first = below.components().next().map(|first| first.as_os_str());
     if first.is_some_and(|first| made_for.iter().any(|name| first == *name)) {
         return Ok(());
     }
-    check_below(style, &below)
+    check_in_root(style, &below)
 }
 
-/// Why the file that [`open_outside`] opens may not be at an absolute path, if so.
+/// Checks whether the file for [`open_outside`] may be at an absolute path.
 ///
 /// # Errors
 /// The reason, in words that follow the path.
 pub fn check_outside(root: &Path, path: &Path) -> Result<(), String> {
     let by_text = clean(path).starts_with(clean(root));
-    if by_text || below_root(root, path).map_err(|error| error.to_string())?.is_some() {
+    if by_text || path_in_root(root, path).map_err(|error| error.to_string())?.is_some() {
         Err("it is in the root, where it is never written".to_owned())
     } else {
         Ok(())
     }
 }
 
-/// Opens a regular file that is there, to write it anew: only outside of the root, whatever way leads there, and only
-/// one that has no other name, which might be in the root. For the termination log.
+/// Opens and truncates an existing regular file outside the root, for the termination log. A file with other hard
+/// links is refused, because one of them might be in the root.
 ///
 /// # Errors
-/// Where it is not there, is something else, or is in the root.
+/// If it does not exist, is not a regular file with one name, or is in the root by any path.
 pub fn open_outside(root: &Path, path: &Path) -> io::Result<File> {
     let path = clean(path);
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Errno::INVAL.into());
     };
     let parent = std::fs::canonicalize(parent)?;
-    if below_root(root, &parent)?.is_some() {
+    if path_in_root(root, &parent)?.is_some() {
         return Err(io::Error::other("it is in the root"));
     }
     let dir = open_resolved(&parent)?;
-    // NONBLOCK: a named pipe must not stop us.
+    // O_NONBLOCK: opening a named pipe must not block.
     let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::openat(&dir, name, flags, Mode::empty())?);
     let stat = rustix::fs::fstat(&file)?;
@@ -136,11 +138,11 @@ pub fn open_outside(root: &Path, path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The way from the root to what a path resolves to, as far as it is there; none where it is not in the root.
-fn below_root(root: &Path, path: &Path) -> io::Result<Option<PathBuf>> {
+/// Resolves the existing part of a path and returns the path relative to the root. `None` if it is not in the root.
+fn path_in_root(root: &Path, path: &Path) -> io::Result<Option<PathBuf>> {
     let given = root;
     let root = match rustix::fs::stat(root) {
-        Err(Errno::NOENT) => return Ok(None), // nothing leads through it
+        Err(Errno::NOENT) => return Ok(None), // no path can go through a root that does not exist
         root => root?,
     };
     let there = path.ancestors().find_map(|there| match std::fs::canonicalize(there) {
@@ -159,7 +161,7 @@ fn below_root(root: &Path, path: &Path) -> io::Result<Option<PathBuf>> {
         .or_else(|| Some(mounts::below(given, &resolved)?.join(missing))))
 }
 
-/// Opens a directory by a path without links.
+/// Opens a directory by a resolved path, following no symlink.
 fn open_resolved(resolved: &Path) -> io::Result<OwnedFd> {
     let slash = fsx::open_dir_at_path(Path::new("/"))?;
     let below = resolved.strip_prefix("/").unwrap_or(resolved);
@@ -167,7 +169,7 @@ fn open_resolved(resolved: &Path) -> io::Result<OwnedFd> {
     fsx::open_beneath(&slash, below)
 }
 
-/// A file that the operator asked for. Any number of clones.
+/// A file that the operator asked for. Clones refer to the same file.
 #[derive(Clone, Debug)]
 pub struct OwnFile {
     root: PathBuf,
@@ -177,10 +179,10 @@ pub struct OwnFile {
 }
 
 impl OwnFile {
-    /// The file at `path`, relative to the root or absolute. Nothing is looked at.
+    /// The file at `path`, which is absolute or relative to the root. Only the text is checked.
     ///
     /// # Errors
-    /// Why it can be no such file, in words that follow the path.
+    /// Why the file may not be there, in words that follow the path.
     pub fn new(root: &Path, style: &Style, path: &Path) -> Result<Self, String> {
         let path = clean(&root.join(path));
         check_place(root, style, &path)?;
@@ -188,28 +190,28 @@ impl OwnFile {
         Ok(Self { root: root.to_owned(), style: style.clone(), path, name })
     }
 
-    /// Its path, for messages.
+    /// The file's path, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Creates the file or sets its times to now; its directories are made.
+    /// Creates the file, or sets its times to now. Missing directories are created.
     ///
     /// # Errors
-    /// Where that cannot be done, or something else is there.
+    /// If that fails, or the path is not a regular file.
     pub fn touch(&self) -> io::Result<()> {
         let Some(dir) = self.directory(true)? else { return Err(Errno::NOENT.into()) };
-        // NONBLOCK: a named pipe must not stop us.
+        // O_NONBLOCK: opening a named pipe must not block.
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK;
         let file = self.open(&dir, &self.name, flags)?;
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         Ok(rustix::fs::futimens(&file, &Timestamps { last_access: now, last_modification: now })?)
     }
 
-    /// Replaces the file by one rename: a reader sees the old text or the new one. Its directories are made.
+    /// Replaces the file with one rename: a reader sees the old text or the new one. Missing directories are created.
     ///
     /// # Errors
-    /// Where that cannot be done; what was there is as it was.
+    /// If that fails. The old file is unchanged then.
     pub fn write(&self, text: &[u8]) -> io::Result<()> {
         let Some(dir) = self.directory(true)? else { return Err(Errno::NOENT.into()) };
         let (tmp, mut file) = loop {
@@ -226,10 +228,10 @@ impl OwnFile {
         })
     }
 
-    /// Removes the file. One that is not there need not be.
+    /// Removes the file, if it exists.
     ///
     /// # Errors
-    /// Where that cannot be done, or something else is there, which is left alone.
+    /// If that fails, or the path is not a regular file, which is left alone.
     pub fn remove(&self) -> io::Result<()> {
         let Some(dir) = self.directory(false)? else { return Ok(()) };
         match fsx::stat(&dir, &self.name)? {
@@ -239,22 +241,22 @@ impl OwnFile {
         }
     }
 
-    /// Removes what a process that was killed left of a file that it was replacing.
+    /// Removes temporary files that a killed process left while replacing the file.
     ///
     /// # Errors
-    /// Where that cannot be done.
+    /// If that fails.
     pub fn sweep(&self) -> io::Result<()> {
         let Some(dir) = self.directory(false)? else { return Ok(()) };
         for entry in fsx::list(&dir)? {
-            let left = fsx::stat(&dir, entry.os())?.filter(|_| is_temporary_of(&self.name, entry.os()));
-            if left.is_some_and(|stat| fsx::file_type(&stat).is_file()) {
+            let stale = fsx::stat(&dir, entry.os())?.filter(|_| is_temporary_of(&self.name, entry.os()));
+            if stale.is_some_and(|stat| fsx::file_type(&stat).is_file()) {
                 fsx::unlink(&dir, entry.os())?;
             }
         }
         Ok(())
     }
 
-    /// A name for the next text that cannot be guessed: one that can be guessed can be blocked.
+    /// Returns a temporary name that cannot be guessed. Others could block a predictable name.
     fn temporary(&self) -> OsString {
         // Each RandomState has a key of its own, seeded by the kernel once per thread.
         let bits = std::hash::RandomState::new().build_hasher().finish();
@@ -264,14 +266,14 @@ impl OwnFile {
     }
 
     fn open(&self, dir: &OwnedFd, name: &OsStr, flags: OFlags) -> io::Result<File> {
-        let mode = Mode::from_raw_mode(0o666); // less the umask
+        let mode = Mode::from_raw_mode(0o666); // before the umask
         match rustix::fs::openat(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode) {
             Err(Errno::LOOP) => Err(io::Error::other("it is a symbolic link, which is not followed")),
             opened => Ok(opened?.into()),
         }
     }
 
-    /// Its directory. Where some of it is missing: made, or none.
+    /// Opens the file's directory. Missing directories are created if `make` is set; otherwise the result is `None`.
     fn directory(&self, make: bool) -> io::Result<Option<OwnedFd>> {
         let parent = self.path.parent().unwrap_or(Path::new("/"));
         let there = parent.ancestors().find_map(|there| match std::fs::canonicalize(there) {
@@ -295,17 +297,17 @@ impl OwnFile {
         Ok(Some(dir))
     }
 
-    /// By what it resolves to: a directory that is there, and the way from it.
+    /// Checks the file by what its path resolves to: an existing directory and the rest of the path below it.
     fn check(&self, resolved: &Path, rest: &Path) -> io::Result<()> {
         if let Style::GitSync { link } = &self.style {
-            // The link may be named by one way to its directory, and the file by another.
+            // The link and the file may be configured with different paths to the same directory.
             let parent = link.parent().and_then(|parent| std::fs::canonicalize(parent).ok());
             if let (Some(parent), Some(name)) = (parent, link.file_name()) {
                 check_link(&parent.join(name), &resolved.join(rest)).map_err(io::Error::other)?;
             }
         }
-        match below_root(&self.root, &resolved.join(rest))? {
-            Some(below) => check_below(&self.style, &below).map_err(io::Error::other),
+        match path_in_root(&self.root, &resolved.join(rest))? {
+            Some(below) => check_in_root(&self.style, &below).map_err(io::Error::other),
             None => Ok(()),
         }
     }

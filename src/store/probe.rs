@@ -1,4 +1,4 @@
-//! What the root's file system can do, tried once when the root is opened.
+//! Tests which features the root's file system has, once when the root is opened.
 
 use rustix::fs::{AtFlags, StatxFlags};
 
@@ -8,19 +8,19 @@ use crate::store::error::Error;
 use crate::store::layout::Layout;
 use crate::store::names::STAGING;
 
-/// What was found.
+/// The features of the root's file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Probes {
-    /// A shared flock on a directory keeps an exclusive one away: pins work.
+    /// True if a shared flock on a directory excludes an exclusive one, so that pins work.
     pub pins: bool,
-    /// Names that differ in case, or in Unicode normalisation, only are one name.
+    /// True if names that differ only in case or Unicode normalisation are the same name.
     pub folds: bool,
-    /// Two names can be exchanged in one step.
+    /// True if two names can be exchanged atomically (`RENAME_EXCHANGE`).
     pub exchange: bool,
 }
 
 impl Probes {
-    /// Tries everything, in staging. Refuses a root in which a rename from staging cannot work.
+    /// Tests all features, in staging. Fails if a rename from staging into the root cannot work.
     pub(crate) fn of(layout: &Layout) -> Result<Self, Error> {
         one_mount(layout)?;
         Self::try_out(layout).map_err(Error::io("try out the file system in", layout.private_at(STAGING)))
@@ -33,12 +33,11 @@ impl Probes {
             let folds = folds(&dir, "Cs", "cS")? || folds(&dir, "\u{e9}", "e\u{301}")?;
             Ok(Self { pins, folds, exchange: exchange(&dir)? })
         });
-        let cleaned = rustix::fs::unlinkat(&layout.staging, name.as_str(), AtFlags::REMOVEDIR);
-        cleaned?;
+        rustix::fs::unlinkat(&layout.staging, name.as_str(), AtFlags::REMOVEDIR)?;
         probes
     }
 
-    /// What does not work, a line each, for the log.
+    /// Describes the missing features for the log, one line each.
     pub(crate) fn warnings(self) -> Vec<String> {
         let mut lines = Vec::new();
         if !self.pins {
@@ -51,11 +50,12 @@ impl Probes {
     }
 }
 
-/// A rename does not cross mounts, not even two mounts of one file system (`EXDEV`): our directory must be on the root's.
+/// Checks that our directories are on the same mount as the root: a rename does not cross mounts, not even two mounts
+/// of one file system (`EXDEV`).
 fn one_mount(layout: &Layout) -> Result<(), Error> {
     let ours = [(&layout.private, ""), (&layout.staging, "staging"), (&layout.trash, "trash")];
     let ours = ours.map(|(dir, name)| (dir, layout.private_at(name)));
-    for (dir, path) in ours.into_iter().chain([(&layout.home, layout.at(WORKTREES))]) {
+    for (dir, path) in ours.into_iter().chain([(&layout.generations_dir, layout.at(WORKTREES))]) {
         let failed = || Error::io("look at", &path);
         if mount_of(dir).map_err(failed())? != mount_of(&layout.root).map_err(failed())? {
             let why = format!(
@@ -68,7 +68,7 @@ fn one_mount(layout: &Layout) -> Result<(), Error> {
     Ok(())
 }
 
-/// Device and mount; the latter is 0 before Linux 5.8.
+/// Returns device and mount id; the mount id is 0 before Linux 5.8.
 fn mount_of(fd: &std::os::fd::OwnedFd) -> std::io::Result<(u64, u64)> {
     let device = rustix::fs::fstat(fd)?.st_dev;
     let flags = StatxFlags::MNT_ID;
@@ -79,6 +79,7 @@ fn mount_of(fd: &std::os::fd::OwnedFd) -> std::io::Result<(u64, u64)> {
     Ok((device, mount))
 }
 
+/// Tests whether a shared flock on a directory excludes an exclusive one.
 fn pins(layout: &Layout, name: &str) -> std::io::Result<bool> {
     let open = || fsx::open_dir(&layout.staging, name);
     let reader = open()?;
@@ -86,7 +87,7 @@ fn pins(layout: &Layout, name: &str) -> std::io::Result<bool> {
     Ok(fsx::try_lock_shared(&reader)? == Lock::Taken && fsx::try_lock(&reaper)? == Lock::Held)
 }
 
-/// Whether two names can be exchanged.
+/// Tests whether two names can be exchanged.
 fn exchange(dir: &std::os::fd::OwnedFd) -> std::io::Result<bool> {
     fsx::create_new(dir, "one", 0o600)?;
     fsx::create_new(dir, "two", 0o600)?;
@@ -96,7 +97,7 @@ fn exchange(dir: &std::os::fd::OwnedFd) -> std::io::Result<bool> {
     exchanged
 }
 
-/// Whether a file made under one spelling is found under the other.
+/// Tests whether a file created under one spelling is found under the other.
 fn folds(dir: &std::os::fd::OwnedFd, made: &str, other: &str) -> std::io::Result<bool> {
     fsx::create_new(dir, made, 0o600)?;
     let found = fsx::stat(dir, other);

@@ -1,32 +1,34 @@
-//! Publication: how a staged generation becomes current, in our own layout. (git-sync's: [`super::worktrees`].)
+//! Publication in the kubelet's layout: how a staged generation becomes current. [`super::worktrees`] does the same for
+//! git-sync's layout.
 //!
-//! The writer's lock is held throughout. Each step with what a crash right after it leaves, and what the next start
+//! The writer's lock is held throughout. The steps, what a crash right after each one leaves, and what the next start
 //! does about it:
 //!
-//! 1. Look: the tree's top-level names must be free in the root, or our links. Then retired generations make way that
-//!    `--max-generations` has no place for.
+//! 1. Check that each top-level name of the tree is free in the root or is one of our root links. Then reap the retired
+//!    generations that exceed `--max-generations`.
 //!    *Crash:* a directory in staging. Discarded.
 //! 2. Write the record, synced, saying that this generation is being published.
-//!    *Crash:* a record without a directory. Forgotten.
+//!    *Crash:* a record without a directory. Dropped.
 //! 3. Rename the staged directory to its name in the root.
-//!    *Crash:* a complete generation that the link does not name. Discarded, unless there is nothing else to serve.
-//! 4. Make root links for new top-level names, pointing into the new generation itself, and remove those of names that
-//!    are gone. Readers of a name that is gone see `ENOENT` from here on; readers of a new name, the new content.
-//!    *Crash:* links made or removed too early. Brought in line with what the link names.
-//! 5. Make the symbolic link `..data_tmp`.
+//!    *Crash:* a complete generation that `..data` does not name. Discarded, unless there is nothing else to serve.
+//! 4. Create root links for new top-level names, pointing into the new generation itself, and remove those of names
+//!    that the tree no longer has. From here on readers of a removed name see `ENOENT`, and readers of a new name see
+//!    the new content.
+//!    *Crash:* root links created or removed too early. Brought in line with the generation that `..data` names.
+//! 5. Create the symlink `..data_tmp`.
 //!    *Crash:* a left-over that would make every later step 5 fail. Removed.
-//! 6. Rename `..data_tmp` over `..data`: the swap. The one event consumers wait for; when it arrives everything a
-//!    consumer can list or open is in place.
+//! 6. Rename `..data_tmp` over `..data`: the swap. This is the one event that readers wait for; when it arrives,
+//!    everything a reader can list or open is in place.
 //!    *Crash before:* the old generation is current. *Crash after:* the new one is, and steps 7 to 9 are done at start.
-//! 7. Point the links of step 4 to `..data/<name>`, by rename over them.
-//!    *Crash:* links that name the generation directly. Pointed again.
+//! 7. Point the root links of step 4 to `..data/<name>`, by renames over them.
+//!    *Crash:* root links that name the generation directly. Pointed to `..data` at start.
 //! 8. Sync the root directory.
-//!    *Power cut before:* either generation is current, and both are whole: their content was synced before step 1.
-//! 9. Write the records: the new one is current, the old one retired now. Its grace period starts.
+//!    *Power cut before:* either generation is current, and both are complete: their content was synced before step 1.
+//! 9. Write the records: the new generation is current, the old one retired now. Its grace period starts.
 //!    *Crash before:* the old one counts as retired from the next start on.
 //!
-//! A failure before step 6 leaves what was published as it was. A failure after it is no failure of the publication:
-//! it is reported, and mended in the next cycle.
+//! A failure before step 6 changes nothing that is published. A failure after step 6 does not fail the publication:
+//! it is reported, and repaired in the next cycle.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -38,18 +40,17 @@ use crate::human::one_line;
 use crate::store::links::{Names, TopNames};
 use crate::store::{Durability, Error, Published, Staged, Store};
 
-/// Told of a generation that is in a place of its own and not yet current: its record, and where it is now. An error
-/// ends the publication.
+/// A callback before the swap, with the new generation's record and its present path. An error aborts the publication.
 pub type Ready<'a, E> = &'a mut dyn FnMut(&GenerationRecord, &Path) -> Result<(), E>;
 
 impl Store {
-    /// Publishes, in the numbered order of this file. `now` names the generation; the grace period of the one before
-    /// starts after the swap.
+    /// Publishes a staged generation in the numbered steps of this module. `now` gives the generation its name; the
+    /// grace period of the previous one starts after the swap.
     pub fn publish(&mut self, staged: Staged, now: &Now) -> Result<Published, Error> {
         self.publish_and(staged, now, &mut |_, _| Ok(()))
     }
 
-    /// The same, and calls `ready` between steps 4 and 5.
+    /// Like [`Store::publish`], and calls `ready` between steps 4 and 5.
     pub fn publish_and<E: From<Error>>(
         &mut self,
         mut staged: Staged,
@@ -62,7 +63,7 @@ impl Store {
         // 1
         let names = TopNames::of(&staged.dir).map_err(Error::io("list", staged.path()))?;
         self.layout.refuse_collisions(&names)?;
-        self.make_way(staged.own());
+        self.reap_excess(staged.unshared());
         let name = Name::new(now.wall, self.state.generations.iter().map(|record| &record.name));
         let record = staged.record(name.clone(), now);
         // 2
@@ -73,14 +74,14 @@ impl Store {
             self.swap_in(staged, &record, &names, ready).inspect_err(|_| self.withdraw(&name, now))?;
         let previous = self.state.current.replace(name.clone());
         self.stamps.put(&name, stamps);
-        self.forget_old_changes();
-        self.names = Some((name, Arc::new(names)));
+        self.trim_journal();
+        self.top_names = Some((name, Arc::new(names)));
         // 7, 8, 9
         let warnings = self.finish_publication_steps(&added, previous.as_ref(), now);
         Ok(Published { current: record, previous, warnings })
     }
 
-    /// Step 2.
+    /// Step 2: records that this generation is being published.
     fn announce(&mut self, record: GenerationRecord) -> Result<(), Error> {
         let name = record.name.clone();
         self.state.publishing = Some(name.clone());
@@ -88,11 +89,11 @@ impl Store {
         self.save().inspect_err(|_| {
             self.state.publishing = None;
             self.state.remove(&name);
-            self.unsaved = true; // the file may hold either
+            self.unsaved = true; // the file may have the old or the new content
         })
     }
 
-    /// Steps 3 to 6. Returns the root links that step 7 has to point to the link.
+    /// Steps 3 to 6. Returns the root links that step 7 has to point to `..data`.
     fn swap_in<E: From<Error>>(
         &mut self,
         staged: Staged,
@@ -106,7 +107,7 @@ impl Store {
         // 3
         fsx::rename_new(&layout.staging, staged.name(), &layout.root, name.as_str())
             .map_err(Error::io("rename the staged directory to", &place))?;
-        staged.was_moved();
+        staged.mark_moved();
         // 4
         let added = layout.add_links(names, name)?;
         layout.remove_links(names)?;
@@ -116,8 +117,8 @@ impl Store {
         Ok(added)
     }
 
-    /// Steps 5 and 6. Whatever stands under the link's name without being a link was moved aside by recovery; a file
-    /// that appeared there since would be replaced by the rename, so that is looked at once more.
+    /// Steps 5 and 6. Recovery has moved anything that is not a symlink away from the link's name, but the rename would
+    /// replace a file created there since, so the name is checked once more.
     pub(super) fn swap(&self, name: &Name) -> Result<(), Error> {
         let link = &self.layout.link;
         if let fsx::Link::Other(_) = link.read()? {
@@ -130,14 +131,14 @@ impl Store {
         link.swap_tmp()
     }
 
-    /// Takes back what steps 2 to 5 did. Whatever this cannot take back, recovery does in the next cycle.
+    /// Undoes steps 2 to 5 by running recovery. If that fails, the next cycle's recovery does it.
     pub(super) fn withdraw(&mut self, name: &Name, now: &Now) {
         if let Err(error) = self.recover(now) {
             tracing::warn!(generation = %name, error = %error, "the failed publication could not be taken back yet");
         }
     }
 
-    /// Steps 7 to 9; the publication stands whatever becomes of them.
+    /// Steps 7 to 9. Their failures are returned as warnings: the generation is published already.
     pub(super) fn finish_publication_steps(
         &mut self,
         added: &Names,
@@ -145,28 +146,28 @@ impl Store {
         now: &Now,
     ) -> Vec<String> {
         let mut warnings = Vec::new();
-        let mut note = |done: Result<(), Error>| warnings.extend(done.err().map(|error| one_line(&error)));
+        let mut warn = |done: Result<(), Error>| warnings.extend(done.err().map(|error| one_line(&error)));
         // 7
-        note(self.layout.finish_links(added));
+        warn(self.layout.finish_links(added));
         // 8
-        note(self.sync_link());
+        warn(self.sync_link());
         // 9
         self.state.publishing = None;
-        let read = clock::now(); // the syncs before the swap may have taken seconds since `now`
-        let now = if read.boottime > now.boottime { &read } else { now };
+        let latest = clock::now(); // the syncs before the swap may have taken seconds since `now`
+        let now = if latest.boottime > now.boottime { &latest } else { now };
         for record in &mut self.state.generations {
             if Some(&record.name) == previous {
                 record.retired = Some(Retired::at(now));
             }
         }
-        note(self.save());
+        warn(self.save());
         if let Some(previous) = previous.filter(|_| self.layout.is_git_sync) {
-            note(self.touch_retired(previous));
+            warn(self.touch_retired(previous));
         }
         warnings
     }
 
-    /// Makes the link durable, and whatever else is beside it: in our own layout the names in the root.
+    /// Syncs the link's directory. In the kubelet's layout that is the root, so all names in it become durable.
     pub(super) fn sync_link(&mut self) -> Result<(), Error> {
         if self.options.durability == Durability::None {
             return Ok(());

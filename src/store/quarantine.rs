@@ -1,7 +1,7 @@
-//! What stands under our own names without being ours: it is moved aside, unread, and never waited for.
+//! Moves foreign files and directories that have one of our names out of the way, without reading them.
 //!
-//! Everything in `..treeswap` is ours, but every writer to the volume can put anything there. A start must need no
-//! operator for it (P4), and nothing of others is destroyed.
+//! `..treeswap` belongs to us, but everybody with write access to the volume can put anything there. A start must not
+//! need an operator because of it (promise 4), and nothing foreign is deleted.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,18 +12,18 @@ use rustix::fs::FileType;
 use crate::fsx::{self, Flush};
 use crate::store::names::{DIR_MODE, QUARANTINE};
 
-/// Moves a name of `from` to a new name in `to`, and says which.
+/// Moves `name` in `from` to a new name in `to`, and returns the new name.
 pub(super) fn move_to(from: &OwnedFd, name: &OsStr, to: &OwnedFd, prefix: &str) -> io::Result<String> {
     loop {
         let new = fsx::unique(prefix);
         match fsx::rename_new(from, name, to, new.as_str()) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {} // of a process before us
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {} // made by an earlier process
             moved => return moved.map(|()| new),
         }
     }
 }
 
-/// Moves what is under one of our names aside unless it is of this kind. To which name, if it did.
+/// Moves `name` aside unless it is missing or has this type. Returns the new name if it was moved.
 pub(super) fn quarantine_unless(
     dir: &OwnedFd,
     name: &str,
@@ -37,25 +37,25 @@ pub(super) fn quarantine_unless(
     }
     let to = move_to(dir, name.as_ref(), dir, prefix)?;
     if is_right(&to)? == Some(true) {
-        // Another writer, who starts in this moment, did it before us, and this is what it made.
+        // Another writer that is starting at the same time moved it first, and we have moved that writer's own: undo.
         fsx::rename_new(dir, to.as_str(), dir, name)?;
         return Ok(None);
     }
     Ok(Some(to))
 }
 
-/// Opens one of our directories in our own directory, made where it is absent. The warning when something else was
-/// there.
+/// Opens a directory in our private directory, creating it if it is missing. The second value is the new name of
+/// something foreign that was moved out of the way.
 pub(super) fn open_dir(private: &OwnedFd, name: &str) -> io::Result<(OwnedFd, Option<String>)> {
     let moved = quarantine_unless(private, name, FileType::Directory, QUARANTINE)?;
     Ok((fsx::ensure_dir(private, name, DIR_MODE)?, moved))
 }
 
-/// Replaces one of our files in one piece, whatever is under its name.
+/// Replaces one of our files atomically. If a directory has its name, moves that aside first.
 pub(super) fn replace_file(private: &OwnedFd, name: &str, bytes: &[u8], flush: Flush) -> io::Result<()> {
     const MODE: u32 = 0o644;
     match fsx::replace_file(private, name, bytes, MODE, flush) {
-        // A rename over a directory fails, over everything else it does not.
+        // A rename fails over a directory, and over nothing else.
         Err(_) if quarantine_unless(private, name, FileType::RegularFile, QUARANTINE)?.is_some() => {
             fsx::replace_file(private, name, bytes, MODE, flush)
         }

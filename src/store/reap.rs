@@ -1,8 +1,8 @@
-//! Retention's hands: looking at pins, carrying a plan out, making room.
+//! Carries out retention: checks pins, reaps the generations that the plan releases, and makes room for new ones.
 //!
-//! Promises: a generation goes only while its exclusive lock is held, or when the plan says that the reader that pins
-//! it is evicted; never the one that the link names, which is read again under the lock; and always whole, by one
-//! rename.
+//! A generation is reaped only while we hold its exclusive lock, or if the plan evicts the reader that pins it. The
+//! generation that the published link names is never reaped; the link is read again under the lock. A generation leaves
+//! the root as a whole, by one rename.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -17,24 +17,25 @@ use crate::payload::Delta;
 use crate::retention::{self, Candidate, Extent, GenerationDecision, Plan, Reserved};
 use crate::store::{Error, Store, Unit};
 
-/// What became of a generation that was to be reaped.
+/// The result of reaping one generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
-    /// It is pinned, or current.
+    /// It was kept: it is pinned, or current.
     Stays,
-    /// It went.
+    /// It was reaped.
     Gone,
-    /// It went although a reader had it pinned in that moment.
+    /// It was reaped while a reader had it pinned.
     Evicted,
 }
 
 impl Store {
-    /// What retention would do now, with reasons: pins are looked at, nothing is changed.
+    /// Returns what retention would do now, with reasons. Checks pins and changes nothing.
     pub fn plan(&self, now: &Now) -> Plan {
         self.plan_with(self.reserved(0, self.spare_bytes()), now)
     }
 
-    /// The same, once the spare went if a generation stays for that: a spare saves time, a grace period is a promise.
+    /// Like [`Store::plan`], but drops the spare first if a generation can be kept that way: a spare only saves time,
+    /// a grace period is a promise.
     pub fn plan_to_reap(&self, now: &Now, cancel: &CancellationToken) -> Result<Plan, Error> {
         let plan = self.plan(now);
         if self.spare_bytes() == 0 || plan.reaped().all(|decision| !decision.early) {
@@ -56,7 +57,7 @@ impl Store {
         retention::plan(&self.candidates(), &self.options.retention, reserved, now)
     }
 
-    /// The plan where something new is to be written for which the file system lacks `lack`.
+    /// The plan if something new is to be written and the file system is short of `lack`.
     fn plan_for_room(&self, lack: Extent, reserved: Reserved, now: &Now) -> Plan {
         let gain = |candidate: &Candidate<'_>| {
             let name =
@@ -77,18 +78,19 @@ impl Store {
         candidates.collect()
     }
 
-    /// Carries the plan out: renames into the trash at once, deletes in the background. Returns what went. What was
-    /// pinned since the plan was made stays; what cannot go is logged once, and tried again with the next plan.
+    /// Carries out the plan: generations are renamed into the trash at once and deleted in the background. Returns
+    /// those that were reaped. A generation that was pinned since the plan was made stays. A failure is logged as a
+    /// warning once, and tried again with the next plan.
     pub fn reap(&mut self, plan: &Plan) -> Vec<Name> {
-        self.reap_to(plan, true)
+        self.reap_with(plan, true)
     }
 
-    /// The same; `recycle` allows one of them to become the next spare, which gives no room.
-    fn reap_to(&mut self, plan: &Plan, recycle: bool) -> Vec<Name> {
+    /// Like [`Store::reap`]. If `recycle` is set, one generation may become the next spare, which frees no space.
+    fn reap_with(&mut self, plan: &Plan, recycle: bool) -> Vec<Name> {
         let mut gone = Vec::new();
         let now = clock::now();
         let pinned = plan.decisions.iter().filter(|decision| decision.pinned);
-        self.pinned.extend(pinned.map(|decision| (decision.name.clone(), now.boottime)));
+        self.last_pinned.extend(pinned.map(|decision| (decision.name.clone(), now.boottime)));
         for decision in plan.reaped() {
             match self.reap_one(decision, recycle.then_some(&now)) {
                 Ok(Outcome::Stays) => {}
@@ -112,8 +114,8 @@ impl Store {
             self.state.generations.retain(|record| !gone.contains(&record.name));
             self.stuck.retain(|name| !gone.contains(name));
             self.stamps.retain(&self.state.generations);
-            self.pinned.retain(|name, _| self.state.record(name).is_some());
-            let _ = self.save(); // they are gone in any case; the next cycle saves again, and says what is wrong
+            self.last_pinned.retain(|name, _| self.state.record(name).is_some());
+            let _ = self.save(); // they are gone in any case; the next cycle saves again and reports a failure
         }
         gone
     }
@@ -122,9 +124,9 @@ impl Store {
         let layout = &self.layout;
         let name = &decision.name;
         let failed = |act| Error::io(act, layout.place(name));
-        let dir = match fsx::open_dir(&layout.home, name.as_str()) {
+        let dir = match fsx::open_dir(&layout.generations_dir, name.as_str()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Outcome::Gone),
-            // A directory that we may not read can still be renamed; only its owner can have pinned it.
+            // A directory that we may not open can still be renamed, and only its owner can have pinned it.
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => None,
             opened => Some(opened.map_err(failed("open the generation"))?),
         };
@@ -132,10 +134,10 @@ impl Store {
         if lock == Lock::Held && !decision.evicts {
             return Ok(Outcome::Stays);
         }
-        // Under the lock: no reader can prove a pin on it now, unless the link names it again.
-        if layout.named()?.as_ref() == Some(name) {
+        // Under the lock no reader can complete a pin, unless the link names the generation again.
+        if layout.linked_generation()?.as_ref() == Some(name) {
             if lock == Lock::Taken {
-                let _ = dir.as_ref().map(fsx::unlock); // closing does the same, but for copies of the handle
+                let _ = dir.as_ref().map(fsx::unlock); // closing would not release duplicates of the handle
             }
             return Ok(Outcome::Stays);
         }
@@ -147,21 +149,21 @@ impl Store {
             (dir, _) => dir,
         };
         let held = dir.filter(|_| lock == Lock::Taken);
-        self.trash.put(&layout.home, name.as_str(), held).map_err(failed("move to the trash"))?;
+        self.trash.put(&layout.generations_dir, name.as_str(), held).map_err(failed("move to the trash"))?;
         Ok(if lock == Lock::Held { Outcome::Evicted } else { Outcome::Gone })
     }
 
-    /// Makes sure that a generation of this size fits, before its first byte is written: lets the spare go, reaps what
-    /// retention releases early, and waits for the deletion where it is needed. Where all of that would not do, nothing
-    /// is reaped before its time. `written` is the part of it that is not on disk yet. Who goes for the number of
-    /// generations alone goes later: see [`Store::make_way`].
+    /// Makes room for a generation of size `need`, before its first byte is written: drops the spare, reaps what
+    /// retention releases early, and waits for deletions if necessary. If that cannot make enough room, nothing is
+    /// reaped early. `written` is the part that is not on disk yet. Generations that only exceed `--max-generations`
+    /// are reaped later: see [`Store::reap_excess`].
     pub(super) fn make_room(
         &mut self,
-        need: Need,
-        written: Need,
+        need: RequiredSpace,
+        written: RequiredSpace,
         cancel: &CancellationToken,
     ) -> Result<(), Error> {
-        let current = self.current().map_or(0, |record| self.on_disk(Need::of(record)));
+        let current = self.current().map_or(0, |record| self.on_disk(RequiredSpace::of(record)));
         let needed = self.on_disk(need);
         if let Some(ceiling) = self.options.retention.max_bytes
             && current.saturating_add(needed) > ceiling
@@ -171,7 +173,7 @@ impl Store {
         let over = |bytes: u64| self.options.retention.max_bytes.is_some_and(|ceiling| bytes > ceiling);
         let all = self.generations_on_disk().saturating_add(needed);
         if over(all.saturating_add(self.spare_bytes())) {
-            self.drop_spare(cancel)?; // a spare saves time; a grace period is a promise
+            self.drop_spare(cancel)?; // a spare only saves time; a grace period is a promise
         }
         if self.shortage(written)?.is_some() {
             self.trash.wait(cancel);
@@ -186,28 +188,28 @@ impl Store {
             }
             let short = self.shortage(written)?;
             let lack = short.as_ref().map_or_else(Extent::default, |short| short.lack);
-            // What has to go for their number gives room, too, where that is missing.
+            // If space is short, reap what exceeds `--max-generations` now: that frees space, too.
             let generations = u32::from(short.is_some());
             let reserved = self.reserved(generations, needed.saturating_add(self.spare_bytes()));
             let gone = self.reap_for(lack, reserved);
             match short {
                 None => return Ok(()),
-                // Nothing would do, or it was pinned in this moment.
+                // Nothing can be reaped for room, or a reader has just pinned it.
                 Some(short) if !gone => return Err(short.error),
                 Some(_) => self.trash.wait(cancel),
             };
         }
     }
 
-    /// Sends off what `--max-generations` has no place for beside a staged generation that is published now: whatever may
-    /// say no to it has been asked, and nobody is evicted in vain.
-    pub(super) fn make_way(&mut self, staged: Need) {
+    /// Reaps the generations that exceed `--max-generations` once the staged one is published. Called right before the
+    /// publication, when nothing can refuse it any more, so that no reader is evicted in vain.
+    pub(super) fn reap_excess(&mut self, staged: RequiredSpace) {
         let bytes = self.on_disk(staged).saturating_add(self.spare_bytes());
         self.reap_for(Extent::default(), self.reserved(1, bytes));
     }
 
-    /// Makes room for what a fetch brings into the mirror, by the same rules, if the mirror is on the root's file
-    /// system. `true`: there is room now that was not there before.
+    /// Makes room for `bytes` that a fetch brings into the mirror, by the same rules, if the mirror is on the root's
+    /// file system. Returns true if there was too little room before and there is enough now.
     pub fn make_room_to_fetch(
         &mut self,
         mirror: &Path,
@@ -216,7 +218,7 @@ impl Store {
     ) -> Result<bool, Error> {
         let (device, _) =
             fsx::identity(&self.layout.root).map_err(Error::io("look at", &self.layout.path))?;
-        let need = Need { bytes, entries: 1 };
+        let need = RequiredSpace { bytes, entries: 1 };
         let is_here = rustix::fs::stat(mirror).is_ok_and(|stat| stat.st_dev == device);
         if !is_here || self.shortage(need)?.is_none() {
             return Ok(false);
@@ -235,11 +237,11 @@ impl Store {
         }
     }
 
-    /// Reaps what the plan releases where something is to be written for which `lack` is missing. `true`: something
-    /// went.
+    /// Reaps what the plan releases if something is to be written and `lack` is missing. Returns true if anything was
+    /// reaped.
     fn reap_for(&mut self, lack: Extent, reserved: Reserved) -> bool {
         let plan = self.plan_for_room(lack, reserved, &clock::now());
-        let gone = self.reap_to(&plan, false);
+        let gone = self.reap_with(&plan, false);
         let early = plan.reaped().filter(|decision| decision.early && gone.contains(&decision.name));
         for GenerationDecision { name, reason, .. } in early.filter(|_| lack != Extent::default()) {
             tracing::warn!(generation = %name, "reaped before its time: it was {reason}");
@@ -247,22 +249,22 @@ impl Store {
         !gone.is_empty()
     }
 
-    /// Bytes that it takes in the root.
-    pub(super) fn on_disk(&self, need: Need) -> u64 {
+    /// Estimated bytes on disk in this root.
+    pub(super) fn on_disk(&self, need: RequiredSpace) -> u64 {
         need.on_disk(self.layout.block)
     }
 
-    /// Bytes that all generations take.
+    /// Estimated bytes on disk of all generations.
     pub(super) fn generations_on_disk(&self) -> u64 {
         bytes_on_disk(self.generations(), self.layout.block)
     }
 
     fn is_pinned(&self, name: &Name) -> bool {
-        self.probes.pins && is_pinned(&self.layout.home, name)
+        self.probes.pins && is_pinned(&self.layout.generations_dir, name)
     }
 
-    /// What the file system lacks, if anything.
-    pub(super) fn shortage(&self, need: Need) -> Result<Option<Shortage>, Error> {
+    /// Returns what the file system lacks to hold `need`, if anything.
+    pub(super) fn shortage(&self, need: RequiredSpace) -> Result<Option<Shortage>, Error> {
         let path = &self.layout.path;
         let space = fsx::space(&self.layout.root).map_err(Error::io("ask for the space of", path))?;
         let bytes = (need.on_disk(space.block), space.bytes, Unit::Bytes);
@@ -276,60 +278,61 @@ impl Store {
     }
 }
 
-/// What a file system has no room for.
+/// A shortage of space on the file system.
 pub(super) struct Shortage {
-    /// What is missing.
+    /// The space that is missing.
     lack: Extent,
-    /// That, in words.
+    /// The error that reports it.
     error: Error,
 }
 
-/// What a new generation takes.
+/// The space that a tree requires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Need {
-    /// Sum of its files' sizes.
+pub(crate) struct RequiredSpace {
+    /// Sum of its files' sizes, in bytes.
     pub(crate) bytes: u64,
-    /// Files, links and directories.
+    /// Number of files, symlinks and directories.
     pub(crate) entries: u64,
 }
 
-impl From<(u64, u64)> for Need {
+impl From<(u64, u64)> for RequiredSpace {
     fn from((bytes, entries): (u64, u64)) -> Self {
         Self { bytes, entries }
     }
 }
 
-impl Need {
-    /// Of a generation that is there.
+impl RequiredSpace {
+    /// The space of a recorded generation.
     pub(super) fn of(record: &GenerationRecord) -> Self {
         Self { bytes: record.bytes, entries: record.entries }
     }
 
-    /// Of what a delta writes.
+    /// The space of the files and directories that a delta writes.
     pub(super) fn of_written(delta: &Delta) -> Self {
         let bytes = delta.written.iter().map(|(.., size)| size).sum();
         Self { bytes, entries: (delta.written.len() + delta.added_dirs.len()) as u64 }
     }
 
-    /// Of both.
+    /// The sum of both.
     pub(super) fn and(self, other: Self) -> Self {
         let bytes = self.bytes.saturating_add(other.bytes);
         Self { bytes, entries: self.entries.saturating_add(other.entries) }
     }
 
-    /// Bytes that it takes on a file system of such blocks, known before it is written.
+    /// Estimated bytes on a file system with this block size.
     pub(super) fn on_disk(self, block: u64) -> u64 {
         generation::on_disk((self.bytes, self.entries), block)
     }
 }
 
-/// Whether a reader holds a pin on a generation: tries for the exclusive lock and releases it at once. A reader who
-/// comes in that moment tries again. What cannot be asked counts as not pinned; the reaper takes the lock itself.
+/// Returns true if a reader holds a pin on a generation. Tries to take the exclusive lock and releases it at once; a
+/// reader that tries to pin at that moment tries again. If the directory cannot be opened or locked, the result is
+/// false: reaping takes the lock itself.
 pub(crate) fn is_pinned(home: &OwnedFd, name: &Name) -> bool {
     let Ok(dir) = fsx::open_dir(home, name.as_str()) else { return false };
     let lock = fsx::try_lock(&dir);
     if matches!(lock, Ok(Lock::Taken)) {
-        let _ = fsx::unlock(&dir); // it cannot fail on a descriptor that was just locked, and closing it does the same
+        let _ = fsx::unlock(&dir); // cannot fail right after locking, and closing releases the lock anyway
     }
     matches!(lock, Ok(Lock::Held))
 }

@@ -1,13 +1,13 @@
-//! Recovery: what is found is brought back to what the module doc of [`super::layout`] draws.
+//! Recovery: brings a root back to the layout that the module doc of [`super::layout`] draws.
 //!
-//! The same steps run when the root is opened and in every cycle: before any network, the link first, root links
-//! second, left-overs last. They look before they act and only act where something is wrong, so that an idle cycle
-//! causes no event at all.
+//! The same steps run when the root is opened and in every cycle, before any network I/O: first the published link,
+//! then the root links, then left-overs. Each step checks first and acts only if something is wrong, so that an idle
+//! cycle causes no file system event.
 //!
-//! Promises: nothing on this path touches the content of a generation. What is not ours is never deleted: what stands
-//! where the link belongs is moved to `..treeswap/quarantine-*` unread (or to a name beside it, where the kernel does not
-//! let us have it there), everything else is reported. A link's target is trusted only if it is one name of a
-//! generation's form and a real directory stands under it.
+//! Recovery never changes the content of a generation and never deletes anything foreign. Something foreign with the
+//! published link's name is moved, unread, to `..treeswap/quarantine-*`, or to a name next to the link if the kernel
+//! does not allow that; everything else that is foreign is only reported. A link target is trusted only if it is a
+//! generation's name and a real directory has that name.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -29,34 +29,34 @@ use crate::store::names::{
 };
 use crate::store::{Error, Recovered, Store, operator_file, quarantine};
 
-/// One look at the names in the root.
+/// The names in the directory that holds the generations.
 struct Scan {
-    /// Directories with a generation's name, and whether they belong to us.
+    /// Directories with a generation's name. True if our user owns the directory.
     generations: BTreeMap<Name, bool>,
     /// Names that are neither ours nor root links.
     foreign: Vec<OsString>,
 }
 
-/// What stands under the link's name.
+/// What has the published link's name.
 enum LinkState {
-    /// Nothing.
+    /// The name does not exist.
     Nothing,
-    /// A link to a generation that is there.
+    /// A link to an existing generation.
     Generation(Name),
-    /// A link to a generation that is not there.
+    /// A link to a generation that does not exist.
     Dangling(Name),
-    /// Something we would not put there, in words. In git-sync's layout such a link serves until there is something
-    /// better: a generation of version 3, or a release that was put there by hand.
+    /// Something that we did not publish, described for the log. In git-sync's layout such a link stays until the first
+    /// publication: it may name a tree of git-sync version 3, or a release that an operator put there by hand.
     Odd(String),
 }
 
 impl Store {
-    /// Every cycle: repairs the link and root links, removes left-overs. Reads only, where nothing is wrong.
-    ///
-    /// Where our own directory was removed or the root re-made under us, everything is opened anew first.
+    /// Runs recovery in every cycle: repairs the published link and the root links, removes left-overs. Changes
+    /// nothing if everything is right. If the root or our private directory was removed or replaced, reopens the
+    /// store first.
     pub fn repair(&mut self, now: &Now) -> Result<Recovered, Error> {
         let mut found = Recovered::default();
-        if let Some(why) = self.displaced()? {
+        if let Some(why) = self.reopen_reason()? {
             found = self.reopen()?;
             found.done.insert(0, why);
             return Ok(found);
@@ -65,13 +65,14 @@ impl Store {
         Ok(found)
     }
 
-    /// See the module.
+    /// Runs recovery and returns what it found and did.
     pub(super) fn recover(&mut self, now: &Now) -> Result<Recovered, Error> {
         let mut found = Recovered::default();
         self.recover_into(now, &mut found)?;
         Ok(found)
     }
 
+    /// Runs recovery and adds to `found` what it found and did.
     pub(super) fn recover_into(&mut self, now: &Now, found: &mut Recovered) -> Result<(), Error> {
         let before = self.state.clone();
         self.drop_stale_tmp(found)?;
@@ -90,7 +91,7 @@ impl Store {
         if self.unsynced {
             self.sync_link()?;
         }
-        // Links count more than records: a disk that is full must not keep them from being mended.
+        // The records come last and a failure is only a warning: a full disk must not prevent repairing links.
         if (self.state != before || self.unsaved)
             && let Err(error) = self.save()
         {
@@ -99,17 +100,17 @@ impl Store {
         Ok(())
     }
 
-    /// Looks at every name where generations are.
+    /// Lists and classifies the names in the directory that holds the generations.
     fn scan(&self) -> Result<Scan, Error> {
         let layout = &self.layout;
         let uid = rustix::process::geteuid();
         let mut scan = Scan { generations: BTreeMap::new(), foreign: Vec::new() };
-        for entry in fsx::list(&layout.home).map_err(Error::io("list", &layout.path))? {
+        for entry in fsx::list(&layout.generations_dir).map_err(Error::io("list", &layout.path))? {
             let name = entry.os();
             let failed = || Error::io("look at", layout.at(name));
             let known = [LINK, LINK_TMP, PRIVATE, "lost+found"].iter().any(|known| name == OsStr::new(known))
-                || !layout.is_git_sync && operator_file::is_one(&self.options.own, name);
-            let stat = || fsx::stat(&layout.home, name).map_err(failed());
+                || !layout.is_git_sync && operator_file::is_operator_name(&self.options.own, name);
+            let stat = || fsx::stat(&layout.generations_dir, name).map_err(failed());
             match layout.link.name_of(name) {
                 _ if known => {}
                 Some(generation) => match stat()? {
@@ -135,7 +136,8 @@ impl Store {
     /// Removes what step 5 of a publication left behind.
     fn drop_stale_tmp(&self, found: &mut Recovered) -> Result<(), Error> {
         let link = &self.layout.link;
-        let (tmp, path) = (&link.tmp, link.dir_path().join(&link.tmp));
+        let tmp = &link.tmp;
+        let path = link.dir_path().join(tmp);
         match fsx::read_link(&link.dir, tmp.as_os_str()).map_err(Error::io("look at", &path))? {
             Link::Absent => {}
             Link::To(target) if link.named_by(&target).is_some() => {
@@ -150,7 +152,8 @@ impl Store {
         Ok(())
     }
 
-    /// Makes the link name the generation that was published last, or the best there is. Returns what it names.
+    /// Makes the published link name the generation that was published last or, without that, the best one there is.
+    /// Returns the generation that the link names afterwards.
     fn repair_link(&mut self, scan: &Scan, now: &Now, found: &mut Recovered) -> Result<Option<Name>, Error> {
         let seen = self.layout.link_state(scan)?;
         let wanted = self.desired_target(&seen, scan, now);
@@ -186,46 +189,46 @@ impl Store {
                 };
                 found.done.push(format!("{link} {was}; it names {wanted} again"));
             }
-            (LinkState::Generation(_), None) => return Ok(None), // wanted() never gives up one that is there
+            (LinkState::Generation(_), None) => return Ok(None), // desired_target() keeps an existing generation
         }
         self.sync_link()?;
         Ok(wanted)
     }
 
-    /// What the link should name.
+    /// Returns the generation that the published link should name, if there is one.
     fn desired_target(&self, seen: &LinkState, scan: &Scan, now: &Now) -> Option<Name> {
-        let there = |name: &Name| scan.generations.contains_key(name);
+        let exists = |name: &Name| scan.generations.contains_key(name);
         let seen = match seen {
             LinkState::Generation(name) => Some(name),
             _ => None,
         };
         if seen.is_some() && seen == self.state.publishing.as_ref() {
-            return seen.cloned(); // a publication that got past its swap
+            return seen.cloned(); // the publication completed its swap
         }
         if let Some(name) = seen.filter(|name| self.layout.is_git_sync && self.state.record(name).is_none()) {
-            return Some(name.clone()); // published by git-sync, before us or in between
+            return Some(name.clone()); // published by git-sync, before treeswap ran or since
         }
-        if let Some(last) = self.state.current.as_ref().filter(|name| there(name)) {
+        if let Some(last) = self.state.current.as_ref().filter(|name| exists(name)) {
             return Some(last.clone());
         }
         let trusted = || {
-            let good = |record: &&GenerationRecord| there(&record.name) && record.is_trusted(now);
+            let good = |record: &&GenerationRecord| exists(&record.name) && record.is_trusted(now);
             self.state.generations.iter().find(good).map(|record| record.name.clone())
         };
-        // Whole, as everything that has a generation's name, but it is unknown which revision it is.
+        // Complete, as every directory with a generation's name is, but of an unknown revision.
         let any = || {
             let ours = scan
                 .generations
                 .iter()
                 .rev()
                 .filter(|&(name, ours)| *ours && Some(name) != self.state.publishing.as_ref())
-                .filter(|_| !self.layout.is_git_sync); // a commit's id says nothing about its age
+                .filter(|_| !self.layout.is_git_sync); // commit ids give no order by age
             ours.map(|(name, _)| name.clone()).next()
         };
         seen.cloned().or_else(trusted).or_else(any)
     }
 
-    /// A publication that did not reach its swap is taken back; one that did is done.
+    /// Undoes a publication that did not reach its swap, and completes one that did.
     fn finish_publication(&mut self, scan: &Scan, serving: Option<&Name>, found: &mut Recovered) {
         let Some(name) = self.state.publishing.take() else { return };
         if let Some(other) = self.state.replacing.take() {
@@ -238,7 +241,7 @@ impl Store {
         if !scan.generations.contains_key(&name) {
             return;
         }
-        let line = match self.trash.put(&self.layout.home, name.as_str(), None) {
+        let line = match self.trash.put(&self.layout.generations_dir, name.as_str(), None) {
             Ok(()) => (&mut found.done, format!("removed {name}: its publication did not end")),
             Err(error) => {
                 (&mut found.warnings, format!("cannot remove {name}, whose publication did not end: {error}"))
@@ -247,8 +250,9 @@ impl Store {
         line.0.push(line.1);
     }
 
-    /// Two generations of one commit were to be exchanged, and it is not known whether they were. If the exchange
-    /// cannot have been made, the record goes back to its name; else nothing is known about either but its commit.
+    /// Handles a crash around the exchange of two generations of one commit, when it is unknown whether they were
+    /// exchanged. If the exchange cannot have happened, the old record gets its name back. Otherwise only the commit
+    /// of both is known.
     fn mark_exchange_unknown(&mut self, name: &Name, other: &Name, scan: &Scan) {
         self.state.remove(name);
         if !scan.generations.contains_key(other) {
@@ -261,21 +265,21 @@ impl Store {
         }
     }
 
-    /// Brings the records in line with what is there.
+    /// Brings the records in line with the directories that exist.
     fn reconcile(&mut self, scan: &Scan, serving: Option<&Name>, now: &Now, found: &mut Recovered) {
-        let there = |name: &Name| match scan.generations.get(name) {
+        let is_usable = |name: &Name| match scan.generations.get(name) {
             Some(ours) => *ours || serving == Some(name),
             None => false,
         };
         self.state.generations.retain(|record| {
-            let keep = there(&record.name);
+            let keep = is_usable(&record.name);
             if !keep {
                 found.done.push(format!("forgot {}, which is gone", record.name));
             }
             keep
         });
         for name in scan.generations.keys() {
-            if !there(name) {
+            if !is_usable(name) {
                 found.foreign.push(format!("{name} belongs to another user"));
             } else if self.state.record(name).is_none() && self.layout.is_dir(name) {
                 let record = self.found_record(name, now);
@@ -293,6 +297,7 @@ impl Store {
         self.state.current = serving.cloned();
     }
 
+    /// Reports foreign names, and brings the root links in line with the generation that the link names.
     fn repair_root_links(
         &mut self,
         serving: Option<Name>,
@@ -302,12 +307,12 @@ impl Store {
         let names = match serving {
             None => Arc::default(),
             Some(_) if self.layout.is_git_sync => Arc::default(),
-            Some(name) => match self.names.take() {
-                Some((of, names)) if of == name => self.names.insert((of, names)).1.clone(),
+            Some(name) => match self.top_names.take() {
+                Some((of, names)) if of == name => self.top_names.insert((of, names)).1.clone(),
                 _ => {
                     let dir = self.layout.generation(&name)?;
                     let names = TopNames::of(dir).map_err(Error::io("list", self.layout.place(&name)))?;
-                    self.names.insert((name, Arc::new(names))).1.clone()
+                    self.top_names.insert((name, Arc::new(names))).1.clone()
                 }
             },
         };
@@ -315,7 +320,7 @@ impl Store {
             found.foreign.push(format!("{name:?} is not ours"));
         }
         if self.layout.is_git_sync {
-            return Ok(()); // it has none
+            return Ok(()); // that layout has no root links
         }
         if let Err(error) = self.layout.repair_links(&names, found) {
             found.warnings.push(one_line(&error));
@@ -325,6 +330,7 @@ impl Store {
 }
 
 impl Layout {
+    /// Classifies what has the published link's name.
     fn link_state(&self, scan: &Scan) -> Result<LinkState, Error> {
         let target = match self.link.read()? {
             Link::Absent => return Ok(LinkState::Nothing),
@@ -341,7 +347,7 @@ impl Layout {
         Ok(match self.link.named_by(&target) {
             Some(name) if scan.generations.contains_key(&name) => LinkState::Generation(name),
             Some(name) => {
-                let there = fsx::stat(&self.home, name.as_str());
+                let there = fsx::stat(&self.generations_dir, name.as_str());
                 match there.map_err(Error::io("look at", self.place(&name)))? {
                     None => LinkState::Dangling(name),
                     Some(_) => LinkState::Odd(format!("a link to {name}, which is no directory,")),
@@ -352,33 +358,35 @@ impl Layout {
     }
 
     fn is_dir(&self, name: &Name) -> bool {
-        matches!(fsx::stat(&self.home, name.as_str()), Ok(Some(stat)) if fsx::file_type(&stat) == FileType::Directory)
+        matches!(fsx::stat(&self.generations_dir, name.as_str()), Ok(Some(stat)) if fsx::file_type(&stat) == FileType::Directory)
     }
 
+    /// Measures a generation's tree. Zero if it cannot be read.
     pub(super) fn measure(&self, name: &Name) -> fsx::walk::Measured {
-        let measured = fsx::open_dir(&self.home, name.as_str()).and_then(fsx::walk::measure);
-        measured.unwrap_or_default() // it cannot be read: then at least it is not counted twice
+        let measured = fsx::open_dir(&self.generations_dir, name.as_str()).and_then(fsx::walk::measure);
+        measured.unwrap_or_default()
     }
 
-    /// Moves something that stands beside the link out of sight, unread, and says where it is now, seen from there.
+    /// Moves something next to the published link away, unread. Returns its new path relative to the root, or to the
+    /// link's directory.
     fn move_aside(&self, name: &OsStr) -> Result<String, Error> {
         let dir = &self.link.dir;
         match quarantine::move_to(dir, name, &self.private, QUARANTINE) {
             Ok(to) => Ok(format!("{PRIVATE}/{to}")),
-            // Another user's directory has another parent only with the right to write into it (rename(2), EACCES), and
-            // the link may be on another file system. Its name it can lose.
+            // Moving another user's directory to a new parent needs write permission on it (rename(2), EACCES), and the
+            // link may be on another file system. Renaming within the same directory works in both cases.
             Err(_) => quarantine::move_to(dir, name, dir, PRIVATE_ASIDE)
                 .map_err(Error::io("move aside", self.link.dir_path().join(name))),
         }
     }
 
-    /// Moves a name in one of our own directories aside.
+    /// Moves a name in one of our directories to the quarantine. Returns the new name.
     pub(super) fn quarantine(&self, dir: &OwnedFd, name: &OsStr) -> Result<String, Error> {
         quarantine::move_to(dir, name, &self.private, QUARANTINE)
             .map_err(Error::io("move aside", self.at(name)))
     }
 
-    /// Moves what is under one of our names in our own directory aside, unless it is of this kind.
+    /// Moves `name` in our private directory aside, unless it is missing or has this type.
     pub(super) fn quarantine_foreign(
         &self,
         name: &str,
@@ -386,31 +394,32 @@ impl Layout {
         found: &mut Recovered,
     ) -> Result<(), Error> {
         let moved = quarantine::quarantine_unless(&self.private, name, kind, QUARANTINE);
-        found.moved(
+        found.report_moved(
             &Path::new(PRIVATE).join(name),
             moved.map_err(Error::io("move aside", self.private_at(name)))?,
         );
         Ok(())
     }
 
-    /// The same for everything in our own directory that is not opened before. Only with the lock.
+    /// Does the same for all names in our private directory that are not opened before the lock is taken. Needs the
+    /// lock.
     pub(super) fn quarantine_all_foreign(&self, found: &mut Recovered) -> Result<(), Error> {
         for name in [STATE, STATUS, LEDGER, DAMAGED] {
             self.quarantine_foreign(name, FileType::RegularFile, found)?;
         }
         self.quarantine_foreign(SOCKET, FileType::Socket, found)?;
-        // A link to a directory may be the operator's way of having the mirror elsewhere.
+        // A symlink to a directory is allowed: operators use one to keep the mirror in another place.
         let is_dir = rustix::fs::statat(&self.private, MIRROR, AtFlags::empty())
             .is_ok_and(|stat| fsx::file_type(&stat).is_dir());
         if !is_dir && fsx::stat(&self.private, MIRROR).is_ok_and(|there| there.is_some()) {
             let to = self.quarantine(&self.private, MIRROR.as_ref())?;
-            found.moved(&Path::new(PRIVATE).join(MIRROR), Some(to));
+            found.report_moved(&Path::new(PRIVATE).join(MIRROR), Some(to));
         }
         Ok(())
     }
 
-    /// Puts the link in the place of something that is not one, without a moment in which nothing is there, and moves
-    /// that something aside. Where the file system cannot exchange, there is such a moment.
+    /// Replaces something foreign under the link's name by the link, and moves the foreign thing aside. The name is
+    /// never absent, unless the file system cannot exchange names. Returns where the foreign thing is now.
     fn exchange_link(&self, name: &Name) -> Result<String, Error> {
         self.link.make_tmp(name)?;
         if fsx::exchange(&self.root, LINK_TMP, &self.root, LINK).map_err(Error::io("swap", self.at(LINK)))? {

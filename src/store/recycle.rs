@@ -1,11 +1,13 @@
-//! Recycling: a retired generation becomes the next spare instead of trash.
+//! Recycling: a retired generation becomes the next spare instead of being deleted.
 //!
-//! It waits in the spare's place from the moment it would have been deleted. In the background it is looked at as a
-//! whole and carried forward to the current generation's tree; then it is the spare. A publication looks once more at
-//! its directories and carries it forward to the new revision. An update so costs what it changed, not a copy.
+//! When it would be deleted, it moves to the spare's slot. In the background it is scanned as a whole for foreign
+//! writes and carried forward to the current generation's tree; then it is the spare. A publication checks its
+//! directories once more and carries it forward to the new revision. Thus an update costs what it changed, not a full
+//! copy.
 //!
-//! Only what this process has written, and nobody else has touched since, is carried on: [`Stamps`] tell, they are in
-//! memory, and a start knows none. Whatever is in doubt goes to the trash, and a copy is made.
+//! Only trees that this process has written and that have no foreign write since are recycled. [`Stamps`] detect
+//! that; they are in memory only, so a new process recycles nothing older. A tree in doubt goes to the trash, and a
+//! copy is made.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -18,8 +20,10 @@ use super::carry::carry;
 use super::durable;
 use super::linkable::Linkable;
 use super::names::SPARE;
-use super::reap::Need;
-use super::retired::{RETIRED, ReadyTree, RecycledSpare, RetiredTree, Tree, Waiting, given_up};
+use super::reap::RequiredSpace;
+use super::retired::{
+    RETIRED, ReadyTree, RetiredGeneration, RetiredTree, SlotTree, StampedSpare, log_not_recycled,
+};
 use super::spare::{self, SpareOrigin, TREE};
 use super::spare_slot::{SpareSlot, SpareTask};
 use super::stamps::{self, Paths, Stamps};
@@ -31,8 +35,8 @@ use crate::payload::{BlobSource, Delta};
 use crate::retention::{self, GenerationDecision};
 use crate::revision::Revision;
 
-/// A spare is not copied where a retired generation comes free within this time: publications have this distance by
-/// default, and copying would take as long.
+/// No copy is made if the grace period of a recyclable generation ends within this time. By default publications are
+/// this far apart, and a copy would take as long.
 const SOON: Duration = Duration::from_secs(5);
 
 impl SpareSlot {
@@ -40,61 +44,68 @@ impl SpareSlot {
         self.layout().private_at(SPARE).join(name)
     }
 
-    /// Deletes what waits, unless it is in work.
-    pub(super) fn give_up(&self) -> Result<(), Error> {
+    /// Deletes the retired generation that waits in the slot, unless the slot is in use.
+    pub(super) fn discard_waiting(&self) -> Result<(), Error> {
         match self.try_lock() {
-            Some(_busy) if self.recycled.waiting().is_some() => self.discard(),
+            Some(_busy) if self.state.waiting().is_some() => self.discard(),
             _ => Ok(()),
         }
     }
 
-    /// Whether the volume has room for what a delta writes.
+    /// Returns true if the file system has room for what a delta writes.
     fn has_room_for(&self, delta: &Delta) -> bool {
-        let written = Need::of_written(delta);
-        fsx::space(self.place()).is_ok_and(|space| {
+        let written = RequiredSpace::of_written(delta);
+        fsx::space(self.dir()).is_ok_and(|space| {
             written.on_disk(space.block) <= space.bytes
                 && space.inodes.is_none_or(|inodes| written.entries <= inodes)
         })
     }
 
-    /// Takes the generation out of the root, to be carried forward. False: it stays where it is.
-    fn offer(&self, home: &OwnedFd, retired: Waiting, own: Need) -> Result<bool, Error> {
+    /// Moves a retired generation from the root into the slot, to be carried forward. Returns false if it was not moved
+    /// because the slot is in use or another one waits there.
+    fn accept_retired(
+        &self,
+        home: &OwnedFd,
+        retired: RetiredGeneration,
+        own: RequiredSpace,
+    ) -> Result<bool, Error> {
         let Some(_busy) = self.try_lock() else { return Ok(false) };
-        if self.recycled.waiting().is_some() {
+        if self.state.waiting().is_some() {
             return Ok(false);
         }
         self.discard()?;
         let name = retired.record.name.as_str();
-        fsx::rename_new(home, name, self.place(), RETIRED)
+        fsx::rename_new(home, name, self.dir(), RETIRED)
             .map_err(Error::io("move the generation to", self.path(RETIRED)))?;
-        self.counts(own);
-        *self.recycled.tree() = Some(Tree::Waits(Box::new(retired)));
+        self.set_size(own);
+        *self.state.tree() = Some(SlotTree::Waiting(Box::new(retired)));
         Ok(true)
     }
 
-    /// Takes the spare out of its place, into staging, if it was carried forward.
-    pub(super) fn take_recycled(&self) -> Result<Option<RecycledSpare>, Error> {
-        let tree = self.recycled.tree().take();
+    /// Moves the spare into staging, if it is one with stamps. `None` if it is not.
+    pub(super) fn take_stamped(&self) -> Result<Option<StampedSpare>, Error> {
+        let tree = self.state.tree().take();
         let ready = match tree {
-            Some(Tree::Ready(ready)) => ready,
+            Some(SlotTree::Ready(ready)) => ready,
             other => {
-                *self.recycled.tree() = other;
+                *self.state.tree() = other;
                 return Ok(None);
             }
         };
         let old = self.staging_dir();
-        let top = spare::take(self.place().as_fd(), old.staging(), &old.name)?;
-        Ok(Some(RecycledSpare { old, top, ready }))
+        let top = spare::take(self.dir().as_fd(), old.staging(), &old.name)?;
+        Ok(Some(StampedSpare { old, top, ready }))
     }
 
-    /// Looks at what waits and carries it forward. False: it cannot be used.
+    /// Checks the retired generation for foreign writes and carries it forward to the current one. Returns true; a
+    /// generation that cannot be used is an error.
     #[expect(
         clippy::too_many_arguments,
         reason = "two trees, what describes the step between them, and how to take it"
     )]
     fn recycle(
         &self,
-        mut retired: Waiting,
+        mut retired: RetiredGeneration,
         current: &GenerationRecord,
         delta: &Delta,
         blobs: &dyn BlobSource,
@@ -102,23 +113,23 @@ impl SpareSlot {
         options: &Options,
         cancel: &CancellationToken,
     ) -> Result<bool, Error> {
-        let top = fsx::open_dir(self.place(), RETIRED)
+        let top = fsx::open_dir(self.dir(), RETIRED)
             .map_err(Error::io("open the generation at", self.path(RETIRED)))?;
-        let place = self.place().as_fd();
-        match retired.stamps.renew(&top, place, Paths::Keep, cancel) {
+        let slot_dir = self.dir().as_fd();
+        match retired.stamps.rescan(&top, slot_dir, Paths::Keep, cancel) {
             Ok(None) => {}
-            Ok(Some(path)) => return Err(stamps::changed_by_others(path)),
+            Ok(Some(path)) => return Err(stamps::foreign_write_error(path)),
             Err(error) => {
                 if matches!(error, Error::Cancelled) {
-                    *self.recycled.tree() = Some(Tree::Waits(Box::new(retired))); // nothing was done to it
+                    *self.state.tree() = Some(SlotTree::Waiting(Box::new(retired))); // unchanged so far
                 }
                 return Err(error);
             }
         }
-        let Waiting { record, mut stamps, .. } = retired;
+        let RetiredGeneration { record, mut stamps, .. } = retired;
         let lineage = lineage(&record, current, delta, shared.is_some());
         let write = options.write_options();
-        let (top, unsynced) = carry(&top, place, TREE, delta, blobs, shared, &write, &mut stamps, cancel)?;
+        let (top, unsynced) = carry(&top, slot_dir, TREE, delta, blobs, shared, &write, &mut stamps, cancel)?;
         durable::make_durable(top.as_fd(), options.durability, &unsynced)?;
         self.to_trash(RETIRED)?;
         let origin = SpareOrigin {
@@ -132,113 +143,115 @@ impl SpareSlot {
             synced: options.durability == Durability::Syncfs,
             recycled: true,
         };
-        spare::put_on_record(place, &origin)?;
-        self.counts(origin.own(current));
-        *self.recycled.tree() = Some(Tree::Ready(ReadyTree { stamps, looked_at: None, is_new: false }));
+        spare::write_record(slot_dir, &origin)?;
+        self.set_size(origin.unshared(current));
+        *self.state.tree() = Some(SlotTree::Ready(ReadyTree { stamps, checked_at: None, is_new: false }));
         Ok(true)
     }
 }
 
-/// The lineage of a retired generation that is carried forward to the current one, with its new files or with its own.
+/// Returns the lineage of a retired generation after it is carried forward to the current one. `is_linked`: new files
+/// are hard links to the current generation's.
 fn lineage(
     retired: &GenerationRecord,
     current: &GenerationRecord,
     delta: &Delta,
     is_linked: bool,
 ) -> Option<Lineage> {
-    let written = if is_linked { Need::default() } else { Need::of_written(delta) };
+    let written = if is_linked { RequiredSpace::default() } else { RequiredSpace::of_written(delta) };
     match (&retired.lineage, &current.lineage) {
-        // What did not change between them is the same file in both.
+        // Unchanged files are the same inodes in both.
         (Some(retired), Some(current)) if retired.first == current.first => {
             Some(current.clone().replacing(written.entries, written.bytes))
         }
-        (lineage, _) => Some(spare::carried_on(lineage.as_ref()?, retired.bytes, delta)),
+        (lineage, _) => Some(spare::lineage_after(lineage.as_ref()?, retired.bytes, delta)),
     }
 }
 
-/// A look at the directories of a spare that was carried forward, ahead of its use.
+/// A check of the spare's directories for foreign writes, ahead of its use.
 #[derive(Debug)]
 pub struct SpareLook(Arc<SpareSlot>);
 
 impl SpareLook {
-    /// Looks, while nobody needs the spare's place. What it finds is said when the spare is used.
+    /// Runs the check, unless the slot is in use. A foreign write is reported when the spare is used.
     pub fn run(&self, cancel: &CancellationToken) {
         let Some(_busy) = self.0.try_lock() else { return };
-        let mut tree = self.0.recycled.tree();
-        let Some(Tree::Ready(ready)) = &mut *tree else { return };
-        let top = fsx::open_dir(self.0.place(), TREE);
-        let is_ours = top.is_ok_and(|top| matches!(ready.stamps.look_at_directories(&top, cancel), Ok(None)));
-        ready.looked_at = is_ours.then(Instant::now);
+        let mut tree = self.0.state.tree();
+        let Some(SlotTree::Ready(ready)) = &mut *tree else { return };
+        let top = fsx::open_dir(self.0.dir(), TREE);
+        let is_ours = top.is_ok_and(|top| matches!(ready.stamps.check_directories(&top, cancel), Ok(None)));
+        ready.checked_at = is_ours.then(Instant::now);
     }
 }
 
 impl SpareTask {
-    /// The retired generation that the spare is to be made from, if one waits.
+    /// The retired generation that waits to be made the spare, if there is one with the right selection.
     pub fn retired(&self) -> Option<RetiredTree> {
-        self.slot().recycled.waiting_of(&self.generation().selection)
+        self.slot().state.waiting_of(&self.generation().selection)
     }
 
-    /// Deletes what waits: it cannot be used.
+    /// Deletes the retired generation that waits, because it cannot be used.
     pub fn give_up(&self) -> Result<(), Error> {
-        self.slot().give_up()
+        self.slot().discard_waiting()
     }
 
-    /// Carries that one forward. False: a copy is needed.
+    /// Carries the retired generation forward to the current one. Returns false if it cannot be used, so that a copy is
+    /// needed.
     pub fn recycle(
         &self,
         delta: &Delta,
         blobs: &dyn BlobSource,
         cancel: &CancellationToken,
     ) -> Result<bool, Error> {
-        self.in_background(|| {
-            let (_busy, cancel) = self.begin(cancel)?;
-            let (slot, current, options) = (self.slot(), self.generation(), self.options());
-            let is_base = |retired: &Waiting| {
-                retired.record.tree == delta.base && retired.record.selection == current.selection
-            };
-            let tree = slot.recycled.tree().take();
-            let retired = match tree {
-                Some(Tree::Waits(retired)) if is_base(&retired) && slot.has_room_for(delta) => *retired,
-                other => {
-                    *slot.recycled.tree() = other;
-                    return Ok(false);
-                }
-            };
-            let carried = self.with_linkable(|shared| {
-                slot.recycle(retired, current, delta, blobs, shared, options, &cancel)
-            });
-            match carried {
-                Err(Error::Cancelled) if slot.recycled.waiting().is_some() => Err(Error::Cancelled),
-                Err(error) => {
-                    slot.discard()?;
-                    match error {
-                        Error::Cancelled => Err(error),
-                        error => {
-                            given_up(&error);
-                            Ok(false)
-                        }
+        let (_busy, cancel) = self.lock_for_preparation(cancel)?;
+        let slot = self.slot();
+        let current = self.generation();
+        let options = self.options();
+        let is_base = |retired: &RetiredGeneration| {
+            retired.record.tree == delta.base && retired.record.selection == current.selection
+        };
+        let tree = slot.state.tree().take();
+        let retired = match tree {
+            Some(SlotTree::Waiting(retired)) if is_base(&retired) && slot.has_room_for(delta) => *retired,
+            other => {
+                *slot.state.tree() = other;
+                return Ok(false);
+            }
+        };
+        let carried = self
+            .with_linkable(|shared| slot.recycle(retired, current, delta, blobs, shared, options, &cancel));
+        match carried {
+            Err(Error::Cancelled) if slot.state.waiting().is_some() => Err(Error::Cancelled),
+            Err(error) => {
+                slot.discard()?;
+                match error {
+                    Error::Cancelled => Err(error),
+                    error => {
+                        log_not_recycled(&error);
+                        Ok(false)
                     }
                 }
-                done => done,
             }
-        })
+            done => done,
+        }
     }
 }
 
 impl Store {
-    /// A look at the spare that is worth it while a new revision is fetched.
+    /// Returns a check of the spare to run while a new revision is fetched. `None` if the spare has no stamps.
     pub fn spare_look(&self) -> Option<SpareLook> {
-        self.spare.recycled.is_ready().then(|| SpareLook(Arc::clone(&self.spare)))
+        self.spare.state.is_ready().then(|| SpareLook(Arc::clone(&self.spare)))
     }
 
-    /// What waits in the spare's place: the mirror must keep its objects.
+    /// The revision of the retired generation that waits in the spare's slot. The mirror must keep its objects.
     pub fn waits_for_recycling(&self) -> Option<Revision> {
-        self.spare.recycled.waiting().map(|tree| tree.revision)
+        self.spare.state.waiting().map(|tree| tree.revision)
     }
 
-    /// Whether a retired generation comes free so soon that a copy is not worth it, and none waits already.
+    /// Returns true if a spare is wanted and a recyclable generation's grace period ends so soon that a copy is not
+    /// worth it. False if one waits already.
     pub fn awaits_retirement(&self, now: &Now) -> bool {
-        if !self.wants_spare() || self.spare.recycled.waiting().is_some() {
+        if !self.wants_spare() || self.spare.state.waiting().is_some() {
             return false;
         }
         let grace = self.options.retention.grace;
@@ -248,24 +261,24 @@ impl Store {
         })
     }
 
-    /// The stamps of a generation that may be recycled once its grace period is over.
+    /// Returns the stamps of a generation if it may be recycled once its grace period is over.
     fn stamps_of(&self, record: &GenerationRecord, now: &Now) -> Option<&Stamps> {
         let stamps = self
             .stamps
             .of(&record.name)
             .filter(|_| matches!(self.options.spare, Spare::Recycle | Spare::Link))?;
         let grace = self.options.retention.grace;
-        let pinned = self.pinned.get(&record.name);
-        // A reader that had it pinned may go on for a moment after.
-        let is_left = pinned.is_none_or(|pinned| now.boottime.saturating_sub(*pinned) >= grace);
-        let is_alike = self.current().is_some_and(|current| current.selection == record.selection);
+        let pinned = self.last_pinned.get(&record.name);
+        // A reader may go on reading for a moment after it released its pin.
+        let is_unread = pinned.is_none_or(|pinned| now.boottime.saturating_sub(*pinned) >= grace);
+        let has_selection = self.current().is_some_and(|current| current.selection == record.selection);
         let is_synced = record.synced || self.options.durability == Durability::None;
-        (is_left && is_alike && is_synced && !stamps.are_void() && stamps.may_be_carried_on())
+        (is_unread && has_selection && is_synced && !stamps.clock_was_set() && stamps.allow_recycling())
             .then_some(stamps)
     }
 
-    /// Moves a generation that is to be reaped, and locked by us, to where it is recycled. The lock comes back where it
-    /// has to be deleted.
+    /// Moves a generation that is to be reaped, and that we have locked, into the spare's slot. If it must be deleted
+    /// instead, `Err` returns the handle that holds its lock.
     pub(super) fn recycle_one(
         &self,
         decision: &GenerationDecision,
@@ -273,17 +286,17 @@ impl Store {
         dir: OwnedFd,
         now: &Now,
     ) -> Result<(), OwnedFd> {
-        let fits = lock == Lock::Taken && !decision.early && !decision.evicts && self.wants_spare();
-        let record = self.state.record(&decision.name).filter(|_| fits);
+        let is_wanted = lock == Lock::Taken && !decision.early && !decision.evicts && self.wants_spare();
+        let record = self.state.record(&decision.name).filter(|_| is_wanted);
         let found = record.and_then(|record| Some((record, self.stamps_of(record, now)?)));
         let (Some((record, stamps)), Ok(copy)) = (found, dir.try_clone()) else { return Err(dir) };
-        let retired = Waiting { record: record.clone(), stamps: stamps.clone(), _lock: copy };
-        let own = record.own(self.current().and_then(|current| current.lineage.as_ref()));
-        match self.spare.offer(&self.layout.home, retired, own.into()) {
+        let retired = RetiredGeneration { record: record.clone(), stamps: stamps.clone(), _lock: copy };
+        let own = record.unshared(self.current().and_then(|current| current.lineage.as_ref()));
+        match self.spare.accept_retired(&self.layout.generations_dir, retired, own.into()) {
             Ok(true) => Ok(()),
             Ok(false) => Err(dir),
             Err(error) => {
-                given_up(&error);
+                log_not_recycled(&error);
                 Err(dir)
             }
         }

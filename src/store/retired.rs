@@ -1,5 +1,6 @@
-//! A retired generation in the spare's place: what is known of it, and how it leaves. Who brings it there and carries it
-//! forward is [`super::recycle`]'s.
+//! State of the tree in the spare's slot that is not a plain copy: a retired generation waiting to be carried
+//! forward, or a spare with stamps, and how such a spare is used. [`super::recycle`] moves generations into the slot
+//! and carries them forward.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,115 +21,116 @@ use crate::human::one_line;
 use crate::payload::{BlobSource, Delta};
 use crate::revision::{ObjectId, Revision};
 
-/// The name of a retired generation in the spare's place.
+/// The name of a retired generation in the spare's slot.
 pub(super) const RETIRED: &str = "retired";
 
 /// A retired generation that waits to be carried forward.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct RetiredGeneration {
     pub(super) record: GenerationRecord,
     pub(super) stamps: Stamps,
-    /// Its exclusive lock: no reader can pin it any more.
+    /// The handle that holds its exclusive lock, so that no reader can pin it any more.
     pub(super) _lock: OwnedFd,
 }
 
-/// A look at the directories holds for so long: it is made while the network is waited for.
-const LOOK_HOLDS: Duration = Duration::from_secs(2);
+/// How long a check of the spare's directories remains valid: it is done during a fetch, ahead of the spare's use.
+const CHECK_VALID_FOR: Duration = Duration::from_secs(2);
 
-/// What a retired generation holds: where a delta to the current one starts.
+/// The tree of a retired generation: the base of a delta to the current one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RetiredTree {
     /// Its revision.
     pub revision: Revision,
-    /// Its tree.
+    /// The object id of its tree.
     pub tree: ObjectId,
-    /// Files, links and directories in it.
+    /// Number of files, symlinks and directories in it.
     pub entries: u64,
     /// Sum of its files' sizes, in bytes.
     pub bytes: u64,
 }
 
-impl Waiting {
+impl RetiredGeneration {
     fn tree(&self) -> RetiredTree {
         let GenerationRecord { revision, tree, entries, bytes, .. } = self.record;
         RetiredTree { revision, tree, entries, bytes }
     }
 }
 
-/// A spare with stamps.
+/// A spare with stamps, ready to use.
 #[derive(Debug)]
 pub(super) struct ReadyTree {
     pub(super) stamps: Stamps,
-    /// When its directories were looked at after it was made.
-    pub(super) looked_at: Option<Instant>,
-    /// Nobody else has seen its directories.
+    /// When its directories were last checked for foreign writes. `None` if not since it was made.
+    pub(super) checked_at: Option<Instant>,
+    /// True if its directories are new, so that no reader can have them open and they may be changed in place.
     pub(super) is_new: bool,
 }
 
-/// The tree with stamps in the spare's place.
+/// The tree with stamps in the spare's slot.
 #[derive(Debug)]
-pub(super) enum Tree {
-    /// As it retired, under the name [`RETIRED`].
-    Waits(Box<Waiting>),
-    /// The spare: carried forward to the current generation, or made of links to its files.
+pub(super) enum SlotTree {
+    /// A retired generation as it was reaped, under the name [`RETIRED`].
+    Waiting(Box<RetiredGeneration>),
+    /// The spare: carried forward to the current generation, or made of hard links to its files.
     Ready(ReadyTree),
 }
 
-/// What the spare's place knows of a recycled tree in it. What is on disk is guarded by the lock of the place.
+/// The slot's knowledge of the tree with stamps in it, if there is one. The directory itself is guarded by the slot's
+/// lock.
 #[derive(Debug, Default)]
-pub(super) struct Recycled(Mutex<Option<Tree>>);
+pub(super) struct SlotState(Mutex<Option<SlotTree>>);
 
-impl Recycled {
-    pub(super) fn tree(&self) -> MutexGuard<'_, Option<Tree>> {
+impl SlotState {
+    pub(super) fn tree(&self) -> MutexGuard<'_, Option<SlotTree>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What waits to be carried forward.
+    /// The retired generation that waits to be carried forward, if any.
     pub(super) fn waiting(&self) -> Option<RetiredTree> {
         match &*self.tree() {
-            Some(Tree::Waits(retired)) => Some(retired.tree()),
+            Some(SlotTree::Waiting(retired)) => Some(retired.tree()),
             _ => None,
         }
     }
 
-    /// The same, if it was made by this selection: another one has other files of the same tree.
+    /// Like [`SlotState::waiting`], if it has this selection. With another selection the same tree has other files.
     pub(super) fn waiting_of(&self, selection: &str) -> Option<RetiredTree> {
         match &*self.tree() {
-            Some(Tree::Waits(retired)) if retired.record.selection == selection => Some(retired.tree()),
+            Some(SlotTree::Waiting(retired)) if retired.record.selection == selection => Some(retired.tree()),
             _ => None,
         }
     }
 
-    /// Whether one that was carried forward may be used.
+    /// Returns true if a spare with stamps is ready and its stamps are still valid.
     pub(super) fn is_ready(&self) -> bool {
-        matches!(&*self.tree(), Some(Tree::Ready(ready)) if !ready.stamps.are_void())
+        matches!(&*self.tree(), Some(SlotTree::Ready(ready)) if !ready.stamps.clock_was_set())
     }
 
-    /// The earliest time that the tree in it knows.
+    /// The time since which the tree's stamps need the journal. `None` without a tree.
     pub(super) fn earliest(&self) -> Option<Stamp> {
         match &*self.tree() {
-            Some(Tree::Waits(retired)) => Some(retired.stamps.since()),
-            Some(Tree::Ready(ready)) => Some(ready.stamps.since()),
+            Some(SlotTree::Waiting(retired)) => Some(retired.stamps.since()),
+            Some(SlotTree::Ready(ready)) => Some(ready.stamps.since()),
             None => None,
         }
     }
 
-    /// The place was emptied.
-    pub(super) fn forget(&self) {
+    /// Records that the slot is empty.
+    pub(super) fn clear(&self) {
         *self.tree() = None;
     }
 }
 
-/// A spare with stamps that left its place.
-pub(super) struct RecycledSpare {
+/// A spare with stamps that was taken out of its slot into staging.
+pub(super) struct StampedSpare {
     pub(super) old: StagingDir,
     pub(super) top: OwnedFd,
     pub(super) ready: ReadyTree,
 }
 
-impl RecycledSpare {
-    /// Brings it to the delta's revision, as `name` in staging. `None`: it is not as we left it, or it cannot be done;
-    /// the revision is written whole then.
+impl StampedSpare {
+    /// Carries it forward to the delta's revision, as `name` in staging. `None` if it has a foreign write or carrying
+    /// it failed; the caller then writes the revision in full.
     pub(super) fn carry(
         self,
         name: &str,
@@ -137,36 +139,37 @@ impl RecycledSpare {
         options: &WriteOptions,
         cancel: &CancellationToken,
     ) -> Result<Option<(OwnedFd, Unsynced, Stamps)>, Error> {
-        let Self { old, top, ready: ReadyTree { mut stamps, looked_at, is_new } } = self;
-        let look = match looked_at {
-            Some(at) if at.elapsed() < LOOK_HOLDS => Ok(None),
-            _ => stamps.look_at_directories(&top, cancel),
+        let Self { old, top, ready: ReadyTree { mut stamps, checked_at, is_new } } = self;
+        let changed = match checked_at {
+            Some(at) if at.elapsed() < CHECK_VALID_FOR => Ok(None),
+            _ => stamps.check_directories(&top, cancel),
         };
-        let carried = look.and_then(|found| match found {
-            Some(path) => Err(stamps::changed_by_others(path)),
+        let carried = changed.and_then(|changed| match changed {
+            Some(path) => Err(stamps::foreign_write_error(path)),
             None if is_new => {
                 let unsynced = spare::apply(&top, delta, blobs, options, Some(&mut stamps), cancel)?;
                 fsx::rename_new(old.staging(), &old.name, old.staging(), name)
                     .map_err(io_error("rename the spare to", name.as_bytes()))?;
-                old.leave();
+                old.mark_moved();
                 Ok((top, unsynced))
             }
             None => carry(&top, old.staging(), name, delta, blobs, None, options, &mut stamps, cancel),
         });
         match carried {
             Ok((top, unsynced)) => {
-                stamps.forget_directories(); // the next look at the whole tree finds them
+                stamps.forget_directories(); // the next scan of the whole tree collects them again
                 Ok(Some((top, unsynced, stamps)))
             }
             Err(Error::Cancelled) => Err(Error::Cancelled),
             Err(error) => {
-                given_up(&error);
+                log_not_recycled(&error);
                 Ok(None)
             }
         }
     }
 }
 
-pub(super) fn given_up(error: &Error) {
+/// Logs why a retired generation cannot be recycled.
+pub(super) fn log_not_recycled(error: &Error) {
     tracing::info!(error = one_line(error), "a retired generation is not used again");
 }

@@ -1,11 +1,11 @@
-//! Scrub: whether the current generation is still as it was published.
+//! Scrub: checks that the current generation is still as it was published.
 //!
-//! Every few minutes each inode of it is looked at (`lstat`, 0.25 s of processor for 90,000 files). One that somebody
-//! else may have changed puts the generation in doubt: it is compared with its revision then ([`super::verify`]), and
-//! published again where it differs. Nothing is mended in place.
+//! Every few minutes each of its inodes is checked (`lstat`, 0.25 s of processor time for 90,000 files). If one may
+//! have a foreign write, the generation is in doubt: it is then compared with its revision ([`super::verify`]), and
+//! published again if it differs. Nothing is repaired in place.
 //!
-//! Not in git-sync's layout or with `--group-write`, where others are meant to write, and not where the file system's
-//! times are not the kernel's own.
+//! There is no scrub in git-sync's layout or with `--group-write`, where others are meant to write, nor on file systems
+//! whose timestamps are not set by the local kernel.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,64 +19,64 @@ use super::{Error, Options, Store, verify};
 use crate::generation::{GenerationRecord, Name};
 use crate::human::one_line;
 
-/// The stamps of the generations that this process has written or compared.
+/// The stamps of the generations that this process has written or verified.
 #[derive(Debug)]
 pub(super) struct KnownStamps {
-    /// None where trees cannot be told to be untouched here.
+    /// `None` if foreign writes cannot be detected in this root.
     journal: Option<Arc<Journal>>,
     stamps: BTreeMap<Name, Stamps>,
 }
 
 impl KnownStamps {
-    /// For a root; `scratch` is a directory of ours on its file system.
+    /// Creates the empty collection for a root. `scratch` is a directory of ours on its file system.
     pub(super) fn new(options: &Options, scratch: &OwnedFd, is_git_sync: bool) -> Self {
-        let wanted = !is_git_sync && !options.group_write && stamps::tell_changes(scratch.as_fd());
+        let wanted = !is_git_sync && !options.group_write && stamps::ctimes_are_reliable(scratch.as_fd());
         let journal = wanted.then(Journal::start).and_then(Result::ok).map(Arc::new);
         Self { journal, stamps: BTreeMap::new() }
     }
 
-    /// Of a tree that was just written.
+    /// Stamps of a tree that was just written.
     pub(super) fn of_new(&self, top: impl AsFd, scratch: &OwnedFd) -> Option<Stamps> {
         Stamps::of_new(top, scratch.as_fd(), self.journal.as_ref()?).ok()
     }
 
-    /// Of a tree that is about to be compared with its payload.
+    /// Stamps of a tree that is about to be compared with its payload.
     pub(super) fn of_found(&self, top: impl AsFd, scratch: &OwnedFd) -> Option<Stamps> {
         Stamps::of_found(top, scratch.as_fd(), self.journal.as_ref()?).ok()
     }
 
-    /// Where our own changes are noted.
+    /// The journal of our own changes.
     pub(super) fn journal(&self) -> Option<&Arc<Journal>> {
         self.journal.as_ref()
     }
 
-    /// Whether anything can be told here.
-    pub(super) fn can_tell(&self) -> bool {
+    /// Returns true if foreign writes can be detected in this root.
+    pub(super) fn can_detect_writes(&self) -> bool {
         self.journal.is_some()
     }
 
-    /// Those of a generation.
+    /// The stamps of a generation, if known.
     pub(super) fn of(&self, name: &Name) -> Option<&Stamps> {
         self.stamps.get(name)
     }
 
-    /// A generation has these stamps from now on.
+    /// Sets the stamps of a generation. `None` changes nothing.
     pub(super) fn put(&mut self, name: &Name, stamps: Option<Stamps>) {
         self.stamps.extend(stamps.map(|stamps| (name.clone(), stamps)));
     }
 
-    /// Other generations are gone.
+    /// Drops the stamps of generations without a record.
     pub(super) fn retain(&mut self, records: &[GenerationRecord]) {
         self.stamps.retain(|name, _| records.iter().any(|record| record.name == *name));
     }
 
-    /// The earliest time that a generation knows.
+    /// The earliest time since which a generation's stamps need the journal.
     pub(super) fn earliest(&self) -> Option<Stamp> {
         self.stamps.values().map(Stamps::since).min()
     }
 }
 
-/// A look at the current generation, without the store.
+/// A check of the current generation that runs without the store.
 #[derive(Debug)]
 pub struct Scrub {
     name: Name,
@@ -85,23 +85,23 @@ pub struct Scrub {
     stamps: Option<Stamps>,
 }
 
-/// What a scrub found.
+/// The result of a scrub.
 #[derive(Debug)]
 pub struct Scrubbed {
     name: Name,
-    /// Or what is in doubt.
+    /// The renewed stamps, or why the generation is in doubt.
     found: Result<Stamps, String>,
 }
 
 impl Scrub {
-    /// Looks. A generation that cannot be read as a whole is in doubt as well.
+    /// Runs the check. A generation that cannot be read completely is in doubt, too.
     pub fn run(self, cancel: &CancellationToken) -> Result<Scrubbed, Error> {
         let Self { name, top, scratch, stamps } = self;
         let found = match stamps {
             None => Err("nothing is known of it".to_owned()),
-            Some(stamps) if stamps.are_void() => Err("the clock was set".to_owned()),
+            Some(stamps) if stamps.clock_was_set() => Err("the clock was set".to_owned()),
             Some(_) if verify::wrong_mode_of(&top).is_some() => Err("its mode was changed".to_owned()),
-            Some(mut stamps) => match stamps.renew(&top, scratch.as_fd(), Paths::Forget, cancel) {
+            Some(mut stamps) => match stamps.rescan(&top, scratch.as_fd(), Paths::Forget, cancel) {
                 Err(Error::Cancelled) => return Err(Error::Cancelled),
                 Err(error) => Err(one_line(&error)),
                 Ok(Some(path)) => Err(format!("{} is not as it was left", path.display())),
@@ -113,10 +113,10 @@ impl Scrub {
 }
 
 impl Store {
-    /// A scrub of the current generation, if there is one and times tell something here. One that cannot be opened is
-    /// recovery's.
+    /// Prepares a scrub of the current generation. `None` if there is none, if foreign writes cannot be detected
+    /// here, or if it cannot be opened, which recovery handles.
     pub fn scrub(&self) -> Option<Scrub> {
-        let current = self.current().filter(|record| record.is_known() && self.stamps.can_tell())?;
+        let current = self.current().filter(|record| record.is_known() && self.stamps.can_detect_writes())?;
         let name = current.name.clone();
         let top = self.layout.generation(&name).ok()?;
         let scratch = self.layout.staging.try_clone().ok()?;
@@ -124,7 +124,8 @@ impl Store {
         Some(Scrub { name, top, scratch, stamps })
     }
 
-    /// Takes note of what a scrub found, if the generation is still current: nothing, or what is in doubt.
+    /// Takes over the result of a scrub: `Ok` without a foreign write, or why the generation is in doubt. `None` if the
+    /// generation is no longer current.
     pub fn scrubbed(&mut self, scrubbed: Scrubbed) -> Option<Result<(), String>> {
         let Scrubbed { name, found } = scrubbed;
         if self.current().is_none_or(|current| current.name != name) {
@@ -134,11 +135,11 @@ impl Store {
         match found {
             Ok(stamps) => {
                 self.stamps.put(&name, Some(stamps));
-                self.forget_old_changes();
+                self.trim_journal();
                 Some(Ok(()))
             }
             Err(doubt) => {
-                self.drop_what_shares();
+                self.discard_shared_spare();
                 Some(Err(doubt))
             }
         }

@@ -1,13 +1,14 @@
-//! The spare: a tree like the current generation's, kept ready so that the next one costs what changed.
+//! The spare: a tree like the current generation's, kept ready so that the next generation costs only what changed.
 //!
-//! A directory of its own below `..treeswap` (the place) holds the copy, `tree`, and once that is complete and synced,
-//! `ready`, a record of what it is. Staging by delta takes the tree out of the place and applies the delta to it.
-//! - A tree without its record is half-made or half-taken, and worth nothing: the store discards it when it opens.
-//! - What was made without a sync is of no use to who wants one: only what a delta changes is synced again.
-//! - A record counts only in the boot that wrote it. After a power cut nothing is known about the order in which a
-//!   file system kept what was being applied; a new copy costs a second or two in the background.
-//! - What was made anew is changed in place ([`apply`]); a retired generation, whose directories readers may have open, is
-//!   carried forward ([`super::carry`]). Neither ever writes into an existing file.
+//! The slot, a directory in `..treeswap`, holds the tree, `tree`, and once that is complete and synced, `ready`, a
+//! record of its content. Staging by delta takes the tree out of the slot and applies the delta to it.
+//! - A tree without a record is incomplete and useless: the store discards it when it opens.
+//! - A spare that was made without a sync cannot be used with [`Durability::Syncfs`], because only what a delta
+//!   changes is synced later.
+//! - A record is valid only in the boot that wrote it. After a power cut it is unknown which of the latest writes the
+//!   file system kept, and a new copy costs only a second or two in the background.
+//! - A tree with new directories is changed in place ([`apply`]). A retired generation, whose directories readers may
+//!   have open, is carried forward ([`super::carry`]). Neither ever writes into an existing file.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,11 +17,11 @@ use rustix::fs::AtFlags;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::carry::take_stamps;
+use super::carry::update_stamps;
 use super::durable::{self, Unsynced};
 use super::linkable::{self, Linkable};
-use super::reap::Need;
-use super::stage::{self, Dirs, Modes, WriteOptions, alive, io_error, split};
+use super::reap::RequiredSpace;
+use super::stage::{self, Dirs, Modes, WriteOptions, check_cancelled, io_error, split};
 use super::stamps::Stamps;
 use super::{Durability, Error, Options};
 use crate::fsx::walk::{self, Unlinked};
@@ -29,47 +30,48 @@ use crate::generation::{self, GenerationRecord, Lineage};
 use crate::payload::{BlobSource, Delta, Payload};
 use crate::revision::ObjectId;
 
-/// The copy's name in the place.
+/// The tree's name in the slot.
 pub(super) const TREE: &str = "tree";
-/// The record's name in the place.
+/// The record's name in the slot.
 pub(super) const READY: &str = "ready";
-/// More than a record can have.
+/// The largest record that is read, in bytes.
 const MAX_RECORD: u64 = 64 << 10;
 
-/// What a ready spare is a copy of.
+/// The record of a ready spare.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SpareOrigin {
-    /// The tree.
+    /// The object id of its tree.
     pub tree: ObjectId,
-    /// The choices that shaped it, as in [`crate::generation::Record::selection`].
+    /// Digest of the settings that shaped it, as in [`GenerationRecord::selection`].
     pub selection: String,
-    /// Whether it is writable by the group.
+    /// True if it is writable by the group.
     pub group_write: bool,
-    /// Sum of its files' sizes, in bytes; none of them its own where they are hard links.
+    /// Sum of its files' sizes, in bytes. Includes files that are hard links to a generation's.
     pub bytes: u64,
-    /// Files, links and directories in it.
+    /// Number of files, symlinks and directories in it.
     pub entries: u64,
-    /// Which files it shares with generations, if it does.
+    /// Which generations it shares inodes with. `None` if with none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lineage: Option<Lineage>,
-    /// The boot it was written in.
+    /// The boot id of the boot it was written in.
     pub boot_id: String,
-    /// Whether it was synced. What carries it on syncs what it changes, and nothing else.
+    /// True if it was synced. A delta that is applied to it later syncs only what it changes.
     #[serde(default)]
     pub synced: bool,
-    /// Whether readers can reach its files, or could: it is a retired generation that was carried forward, or shares files
-    /// with others. It counts only in the process that knows who changed it.
+    /// True if readers can or could reach its files: it is a recycled generation, or shares files with generations.
+    /// Only the process that has its stamps may use it.
     #[serde(default)]
     pub recycled: bool,
 }
 
 impl SpareOrigin {
-    /// What it takes besides the generation that it is a spare of.
-    pub(super) fn own(&self, current: &GenerationRecord) -> Need {
-        generation::own(self.lineage.as_ref(), (self.bytes, self.entries), current.lineage.as_ref()).into()
+    /// The space it takes in addition to the generation that it is a spare of.
+    pub(super) fn unshared(&self, current: &GenerationRecord) -> RequiredSpace {
+        generation::unshared(self.lineage.as_ref(), (self.bytes, self.entries), current.lineage.as_ref())
+            .into()
     }
 
-    /// Whether a generation of this tree and selection can be made from it, as durable as `options` want it.
+    /// Returns true if a generation whose delta has this base and selection can be made from it, with these options.
     pub(super) fn fits(&self, tree: &ObjectId, selection: &str, options: &Options) -> bool {
         self.tree == *tree
             && self.selection == selection
@@ -78,36 +80,36 @@ impl SpareOrigin {
     }
 }
 
-/// The lineage of what a delta makes of a tree of that lineage, and of so many bytes.
-pub(super) fn carried_on(lineage: &Lineage, bytes: u64, delta: &Delta) -> Lineage {
+/// Returns the lineage of the tree that results from applying a delta to a tree of `bytes` bytes with this lineage.
+pub(super) fn lineage_after(lineage: &Lineage, bytes: u64, delta: &Delta) -> Lineage {
     let directories = lineage.directories.saturating_add(delta.added_dirs.len() as u64);
     let directories = directories.saturating_sub(delta.removed_dirs.len() as u64);
-    let bytes = bytes.saturating_add(Need::of_written(delta).bytes).saturating_sub(delta.bytes);
+    let bytes = bytes.saturating_add(RequiredSpace::of_written(delta).bytes).saturating_sub(delta.bytes);
     Lineage { directories, ..lineage.clone() }.replacing(delta.removed.len() as u64, bytes)
 }
 
 /// What a spare is made from.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Origin<'g> {
-    /// Blobs: files of its own.
+    /// Blobs from the mirror: every file is written.
     Copy,
-    /// Hard links to the files of this generation, which is the payload's.
+    /// Hard links to the files of this generation, which has the same payload.
     Link(Linkable<'g>, Option<&'g Lineage>),
 }
 
-/// The record of the spare in the place, if it is complete and of this boot.
-pub fn ready(place: BorrowedFd<'_>, boot_id: &str) -> Option<SpareOrigin> {
-    let bytes = fsx::read_file(place, READY, MAX_RECORD).ok()??;
+/// Returns the record of the spare in the slot, if it is complete and from this boot.
+pub fn ready(slot: BorrowedFd<'_>, boot_id: &str) -> Option<SpareOrigin> {
+    let bytes = fsx::read_file(slot, READY, MAX_RECORD).ok()??;
     let record: SpareOrigin = serde_json::from_slice(&bytes).ok()?;
-    let is_dir = fsx::file_type(&fsx::stat(place, TREE).ok()??).is_dir();
+    let is_dir = fsx::file_type(&fsx::stat(slot, TREE).ok()??).is_dir();
     (is_dir && !boot_id.is_empty() && record.boot_id == boot_id).then_some(record)
 }
 
-/// Makes a spare for the payload in the place, which holds none. Long; at low priority, so it belongs on a thread of
-/// its own. Ready once this returns, with its stamps where it is of links.
+/// Makes a spare for the payload in the slot, which must be empty. The spare is ready when this returns; a spare of
+/// hard links comes with its stamps. This takes long and should run on a separate thread with low priority.
 #[expect(clippy::too_many_arguments, reason = "everything that describes a generation")]
 pub(super) fn prepare(
-    place: BorrowedFd<'_>,
+    slot: BorrowedFd<'_>,
     origin: Origin<'_>,
     payload: &Payload,
     selection: &str,
@@ -118,10 +120,10 @@ pub(super) fn prepare(
     cancel: &CancellationToken,
 ) -> Result<(SpareOrigin, Option<Stamps>), Error> {
     let (top, stamps, lineage) = match origin {
-        Origin::Copy => (stage::write(place, TREE.as_ref(), payload, blobs, options, cancel)?, None, None),
+        Origin::Copy => (stage::write(slot, TREE.as_ref(), payload, blobs, options, cancel)?, None, None),
         Origin::Link(source, lineage) => {
-            let (top, copied) = linkable::link(place, TREE, source, payload, blobs, options, cancel)?;
-            let stamps = Stamps::of_links(source.stamps, &top, place, cancel)?;
+            let (top, copied) = linkable::link(slot, TREE, source, payload, blobs, options, cancel)?;
+            let stamps = Stamps::of_links(source.stamps, &top, slot, cancel)?;
             (
                 top,
                 Some(stamps),
@@ -141,34 +143,34 @@ pub(super) fn prepare(
         synced: durability == Durability::Syncfs,
         recycled: stamps.is_some(),
     };
-    put_on_record(place, &record)?;
+    write_record(slot, &record)?;
     Ok((record, stamps))
 }
 
-/// From now on the spare is ready.
-pub(super) fn put_on_record(place: BorrowedFd<'_>, record: &SpareOrigin) -> Result<(), Error> {
+/// Writes the record, which makes the spare ready.
+pub(super) fn write_record(slot: BorrowedFd<'_>, record: &SpareOrigin) -> Result<(), Error> {
     let written = serde_json::to_vec(record).map_err(std::io::Error::from);
     written
-        // No sync: the record is void after a power cut anyway.
-        .and_then(|bytes| fsx::replace_file(place, READY, &bytes, 0o644, Flush::Lazy))
+        // No sync: the record is invalid after a power cut anyway.
+        .and_then(|bytes| fsx::replace_file(slot, READY, &bytes, 0o644, Flush::Lazy))
         .map_err(io_error("write the spare's record", READY.as_bytes()))
 }
 
-/// Takes the spare out of its place, to `name` in `to`, and opens it. The place has no spare afterwards, whatever
-/// becomes of the tree.
-pub fn take(place: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Error> {
-    forget(place)?;
-    rustix::fs::renameat(place, TREE, to, name).map_err(io_error("take the spare to", name.as_bytes()))?;
+/// Moves the spare out of the slot to `name` in `to`, and opens it. Afterwards the slot has no spare, even if this
+/// fails.
+pub fn take(slot: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Error> {
+    remove_record(slot)?;
+    rustix::fs::renameat(slot, TREE, to, name).map_err(io_error("take the spare to", name.as_bytes()))?;
     fsx::open_dir(to, name).map_err(io_error("open the directory", name.as_bytes()))
 }
 
-/// Removes the record, so that the tree (if there is one) counts for nothing. The tree itself is for the trash.
-fn forget(place: BorrowedFd<'_>) -> Result<(), Error> {
-    fsx::unlink(place, READY).map_err(io_error("remove the spare's record", READY.as_bytes()))
+/// Removes the record, so that the tree (if there is one) is no longer a spare. The tree itself is left for the trash.
+fn remove_record(slot: BorrowedFd<'_>) -> Result<(), Error> {
+    fsx::unlink(slot, READY).map_err(io_error("remove the spare's record", READY.as_bytes()))
 }
 
-/// Brings a tree that nobody else has seen from the delta's base to its revision, in place, and says what has to be synced.
-/// Its files may be shared if it has `stamps`, which are kept up to date. After an error the tree is neither, and must be
+/// Applies a delta in place to a tree that no reader can have open, and returns what has to be synced. With `stamps`,
+/// which are updated, its files may be shared with other trees. After an error the tree is inconsistent and must be
 /// discarded.
 pub(super) fn apply(
     top: &OwnedFd,
@@ -181,11 +183,12 @@ pub(super) fn apply(
     remove(top.as_fd(), delta, stamps.as_deref(), cancel)?;
     linkable::write_delta(top.as_fd(), delta, blobs, None, Modes::of(options), cancel)?;
     if let Some(stamps) = stamps {
-        take_stamps(top, delta, stamps)?;
+        update_stamps(top, delta, stamps)?;
     }
     Ok(Unsynced::after_delta(delta))
 }
 
+/// Removes the files and directories that the delta removes.
 fn remove(
     top: BorrowedFd<'_>,
     delta: &Delta,
@@ -198,13 +201,13 @@ fn remove(
         None => walk::unlink(dir, name),
     };
     for path in &delta.removed {
-        alive(cancel)?;
+        check_cancelled(cancel)?;
         let (parent, name) = split(path);
         let parent = dirs.open(parent)?;
         let removed = CString::new(name).map_err(std::io::Error::from).and_then(|name| {
             match unlink(parent, &name)? {
                 Unlinked::Gone => {}
-                // A submodule's empty directory.
+                // The empty directory of a submodule.
                 Unlinked::Directory => rustix::fs::unlinkat(parent, &name, AtFlags::REMOVEDIR)?,
             }
             Ok(())
@@ -212,7 +215,7 @@ fn remove(
         removed.map_err(io_error("remove", path))?;
     }
     for path in &delta.removed_dirs {
-        alive(cancel)?;
+        check_cancelled(cancel)?;
         let (parent, name) = split(path);
         rustix::fs::unlinkat(dirs.open(parent)?, name, AtFlags::REMOVEDIR)
             .map_err(io_error("remove the directory", path))?;
@@ -311,7 +314,8 @@ mod tests {
         fn a_spare_carried_through_deltas_equals_a_fresh_write(steps in prop::collection::vec(trees(), 2..8)) {
             let dir = tempfile::tempdir().unwrap();
             let place = fsx::open_dir_at_path(dir.path()).unwrap();
-            let (blobs, cancel) = (Blobs::of(&steps.iter().collect::<Vec<_>>()), CancellationToken::new());
+            let blobs = Blobs::of(&steps.iter().collect::<Vec<_>>());
+            let cancel = CancellationToken::new();
             make(dir.path(), Origin::Copy, &steps[0], "one").unwrap();
             let taken = take(place.as_fd(), place.as_fd(), "carried").unwrap();
             for (at, pair) in steps.windows(2).enumerate() {

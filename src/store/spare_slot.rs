@@ -1,7 +1,8 @@
-//! The spare's place in the root: who may take it, who prepares it, and when there is room for one.
+//! The spare's slot: the directory `..treeswap/spare`, its lock, the background task that prepares the spare, and the
+//! decision whether there is room for one.
 //!
-//! The spare is prepared on a thread of its own while the store serves and publishes; a lock on the place keeps the two
-//! apart. While a spare is in work there is none, and the generation is written in full.
+//! The spare is prepared on a separate thread while the store goes on publishing; the slot's lock keeps the two apart.
+//! While a spare is being prepared there is none to use, and a generation is written in full.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,100 +23,103 @@ use crate::store::journal::INODES_MAX;
 use crate::store::layout::{Layout, open_inner};
 use crate::store::linkable::Linkable;
 use crate::store::names::SPARE;
-use crate::store::reap::Need;
-use crate::store::retired::{ReadyTree, Recycled, RecycledSpare, Tree};
+use crate::store::reap::RequiredSpace;
+use crate::store::retired::{ReadyTree, SlotState, SlotTree, StampedSpare};
 use crate::store::spare::{self, Origin, SpareOrigin};
 use crate::store::staging_dir::StagingDir;
 use crate::store::stamps::{self, Stamps};
 use crate::store::trash::Trash;
 use crate::store::{Options, Recovered, Spare, Store};
 
-/// Between two looks whether the place is free.
+/// Pause between two tries for the slot's lock.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
-/// How far the thread that prepares a spare steps back (nice(2)).
+/// Nice value of the thread that prepares a spare (nice(2)).
 const NICE: i32 = 10;
 
-/// A generation of more entries is copied, not linked: the journal has to hold them, and what changes besides.
+/// The most entries of a generation that is hard-linked; a larger one is copied. The journal must hold all of its
+/// inodes and have room for further changes.
 const LINKED_MAX: u64 = INODES_MAX as u64 * 3 / 4;
 
-/// What leaves no room, in words that follow "there is no room".
+/// Where there is no room for a spare, in words that follow "there is no room".
 const CEILING: &str = "below --max-bytes";
 
-/// The place, shared by the store and the task that prepares the spare.
+/// The slot, shared by the store and the task that prepares the spare.
 #[derive(Debug)]
 pub(super) struct SpareSlot {
     layout: Arc<Layout>,
     trash: Arc<Trash>,
-    place: OwnedFd,
-    /// Held while the place is changed.
+    dir: OwnedFd,
+    /// The slot's lock, held while its directory is changed.
     busy: Mutex<()>,
-    /// Ends the preparation that runs, or that ran last.
+    /// Cancels the latest preparation.
     preparing: Mutex<CancellationToken>,
-    /// Bytes that the spare takes on disk, or will.
+    /// Estimated bytes on disk of the spare, or of the one being prepared.
     bytes: AtomicU64,
-    /// What is known of the tree in the place where that is no copy.
-    pub(super) recycled: Recycled,
+    /// The state of a tree with stamps in the slot. Empty if the tree is a plain copy.
+    pub(super) state: SlotState,
 }
 
 impl SpareSlot {
-    /// Opens the place; what is not a ready spare of this boot goes to the trash.
+    /// Opens the slot. Anything in it that is not a ready spare of this boot goes to the trash.
     pub(super) fn open(
         layout: &Arc<Layout>,
         trash: &Arc<Trash>,
         mode: Spare,
         found: &mut Recovered,
     ) -> Result<Self, Error> {
-        let place = open_inner(&layout.path, &layout.private, SPARE, found)?;
+        let dir = open_inner(&layout.path, &layout.private, SPARE, found)?;
         let slot = Self {
             layout: Arc::clone(layout),
             trash: Arc::clone(trash),
-            place,
+            dir,
             busy: Mutex::new(()),
             preparing: Mutex::default(),
             bytes: AtomicU64::new(0),
-            recycled: Recycled::default(),
+            state: SlotState::default(),
         };
-        match spare::ready(slot.place.as_fd(), &clock::now().boot_id) {
+        match spare::ready(slot.dir.as_fd(), &clock::now().boot_id) {
             Some(record) if mode != Spare::Off && !record.recycled => {
-                slot.counts(Need { bytes: record.bytes, entries: record.entries });
-                slot.discard_but(&[spare::TREE, spare::READY])?;
+                slot.set_size(RequiredSpace { bytes: record.bytes, entries: record.entries });
+                slot.discard_except(&[spare::TREE, spare::READY])?;
             }
             _ => slot.discard()?,
         }
         Ok(slot)
     }
 
-    /// The place itself.
-    pub(super) fn place(&self) -> &OwnedFd {
-        &self.place
+    /// The slot's directory.
+    pub(super) fn dir(&self) -> &OwnedFd {
+        &self.dir
     }
 
     pub(super) fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// A new name in staging.
+    /// Returns a new name in staging.
     pub(super) fn staging_dir(&self) -> StagingDir {
         StagingDir::new(&self.layout, &self.trash)
     }
 
-    pub(super) fn counts(&self, spare: Need) {
+    /// Sets the size that counts against `--max-bytes`.
+    pub(super) fn set_size(&self, spare: RequiredSpace) {
         self.bytes.store(spare.on_disk(self.layout.block), Ordering::Relaxed);
     }
 
-    /// Bytes to count against `--max-bytes`.
+    /// Estimated bytes on disk, which count against `--max-bytes`.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The spare that is ready, if a generation can be made from it.
+    /// Returns the record of the ready spare, if a generation with this base can be made from it.
     fn ready(&self, tree: &ObjectId, selection: &str, options: &Options) -> Option<SpareOrigin> {
-        let ready = spare::ready(self.place.as_fd(), &clock::now().boot_id);
-        let ready = ready.filter(|record| !record.recycled || self.recycled.is_ready());
+        let ready = spare::ready(self.dir.as_fd(), &clock::now().boot_id);
+        let ready = ready.filter(|record| !record.recycled || self.state.is_ready());
         ready.filter(|record| record.fits(tree, selection, options))
     }
 
-    /// Takes the spare into staging, a copy as `name`, if it is what the delta starts from.
+    /// Moves the spare into staging if it is the delta's base. A copy gets the name `name`. `None` if there is no
+    /// such spare or the slot is in use.
     pub(super) fn take(
         &self,
         delta: &Delta,
@@ -125,15 +129,15 @@ impl SpareSlot {
     ) -> Result<Option<(SpareOrigin, TakenSpare)>, Error> {
         let Some(_busy) = self.try_lock() else { return Ok(None) };
         let Some(origin) = self.ready(&delta.base, selection, options) else { return Ok(None) };
-        let taken = match self.take_recycled()? {
-            Some(recycled) => TakenSpare::Recycled(Box::new(recycled)),
-            None => TakenSpare::Copy(spare::take(self.place.as_fd(), self.layout.staging.as_fd(), name)?),
+        let taken = match self.take_stamped()? {
+            Some(spare) => TakenSpare::Stamped(Box::new(spare)),
+            None => TakenSpare::Copy(spare::take(self.dir.as_fd(), self.layout.staging.as_fd(), name)?),
         };
         self.bytes.store(0, Ordering::Relaxed);
         Ok(Some((origin, taken)))
     }
 
-    /// Deletes the spare; one that is in work gives way.
+    /// Deletes the spare. Cancels a preparation and waits for it to end.
     pub(super) fn drop_spare(&self, cancel: &CancellationToken) -> Result<(), Error> {
         self.preparing().cancel();
         let _busy = self.lock(cancel)?;
@@ -144,45 +148,46 @@ impl SpareSlot {
         self.preparing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes the slot's lock without waiting. `None` if it is held.
     pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, ()>> {
         match self.busy.try_lock() {
             Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()), // it guards the disk, not memory
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()), // guards no data in memory
             Err(TryLockError::WouldBlock) => None,
         }
     }
 
-    /// Waits for a change of the place to end: a preparation for an older generation that was asked to end.
+    /// Takes the slot's lock, waiting for a preparation that was cancelled to end.
     fn lock(&self, cancel: &CancellationToken) -> Result<MutexGuard<'_, ()>, Error> {
         loop {
             match self.try_lock() {
                 Some(guard) => return Ok(guard),
                 None if cancel.is_cancelled() => return Err(Error::Cancelled),
-                None => std::thread::sleep(BUSY_PAUSE), // a mutex could wait, but not be cancelled
+                None => std::thread::sleep(BUSY_PAUSE), // waiting on the mutex could not be cancelled
             }
         }
     }
 
-    /// Empties the place. The caller has the lock, or the place is not shared yet.
+    /// Empties the slot. The caller holds the lock, or the slot is not shared yet.
     pub(super) fn discard(&self) -> Result<(), Error> {
         self.bytes.store(0, Ordering::Relaxed);
-        self.recycled.forget();
-        // The record first, so that the copy counts for nothing from then on.
+        self.state.clear();
+        // The record goes first, so that an incomplete tree is never taken for a spare.
         self.to_trash(spare::READY)?;
-        self.discard_but(&[])
+        self.discard_except(&[])
     }
 
-    /// Empties the place of what an interrupted preparation left, and of everything else but these.
-    fn discard_but(&self, names: &[&str]) -> Result<(), Error> {
+    /// Moves everything in the slot except these names to the trash.
+    fn discard_except(&self, names: &[&str]) -> Result<(), Error> {
         let failed = Error::io("list", self.layout.private_at(SPARE));
-        let listed = fsx::list(&self.place).map_err(failed)?;
+        let listed = fsx::list(&self.dir).map_err(failed)?;
         let others = listed.iter().map(fsx::Listed::os).filter(|name| names.iter().all(|kept| kept != name));
         others.into_iter().try_for_each(|name| self.to_trash(name))
     }
 
-    /// Moves one name of the place to the trash, if it is there.
+    /// Moves one name in the slot to the trash, if it exists.
     pub(super) fn to_trash(&self, name: impl AsRef<OsStr>) -> Result<(), Error> {
-        match self.trash.put(&self.place, name, None) {
+        match self.trash.put(&self.dir, name, None) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(Error::io("move the spare to the trash in", self.layout.private_at(SPARE))(error))
             }
@@ -191,57 +196,60 @@ impl SpareSlot {
     }
 }
 
-/// A spare that left its place.
+/// A spare that was taken out of its slot.
 pub(super) enum TakenSpare {
-    /// A copy that nobody has seen.
+    /// A copy, which no reader could ever reach.
     Copy(OwnedFd),
-    /// A retired generation that was carried forward.
-    Recycled(Box<RecycledSpare>),
+    /// A spare with stamps: a recycled generation, or hard links.
+    Stamped(Box<StampedSpare>),
 }
 
-/// The preparation of a spare for the generation that was current when the task was made. Independent of the store, so
-/// that publications go on meanwhile.
+/// Prepares a spare of the generation that was current when the task was made. It runs without the store, so that
+/// publications go on meanwhile.
 #[derive(Debug)]
 pub struct SpareTask {
     slot: Arc<SpareSlot>,
     current: GenerationRecord,
     options: Options,
-    /// The generation's stamps, if its files may be linked.
+    /// The generation's stamps, if its files may be hard-linked.
     linkable: Option<Stamps>,
-    /// There is room for a spare that is made anew.
+    /// True if there is room for a new spare: of hard links if possible, otherwise a copy.
     has_room: bool,
-    /// There is room for one that is a copy.
+    /// True if there is room for a spare that is a copy.
     has_room_to_copy: bool,
 }
 
 impl SpareTask {
-    /// The generation it copies.
+    /// The generation that the spare is made for.
     pub fn generation(&self) -> &GenerationRecord {
         &self.current
     }
 
-    /// Prepares the spare from the payload of that generation. Long: it steps back for everybody else, on a thread of
-    /// its own (a thread cannot take back its nice value). Returns early where a fitting spare is ready.
+    /// Prepares the spare from the payload of that generation. Returns early if a fitting spare is ready. Blocking. A copy
+    /// takes long and no publication waits for it, so it has a low priority.
     pub fn run(
         &self,
         payload: &Payload,
         blobs: &dyn BlobSource,
         cancel: &CancellationToken,
     ) -> Result<(), Error> {
-        self.in_background(|| self.prepare(payload, blobs, cancel))
+        if self.links() {
+            return self.prepare(payload, blobs, cancel);
+        }
+        self.at_low_priority(|| self.prepare(payload, blobs, cancel))
     }
 
-    /// Whether a spare that is made anew is of hard links to the generation's files, and no copy.
+    /// Returns true if a new spare consists of hard links to the generation's files, false if it is a copy.
     pub fn links(&self) -> bool {
         self.linkable.is_some()
     }
 
-    /// Whether there is room for a spare that is made anew.
+    /// Returns true if there is room for a new spare.
     pub fn has_room(&self) -> bool {
         self.has_room
     }
 
-    /// Does `work` with the generation that is copied, if its files may be linked.
+    /// Calls `work` with the generation to hard-link from, or with `None` if its files may not be linked.
     pub(super) fn with_linkable<T>(
         &self,
         work: impl FnOnce(Option<Linkable<'_>>) -> Result<T, Error>,
@@ -259,15 +267,13 @@ impl SpareTask {
         &self.options
     }
 
-    /// Does it on a thread of its own, which steps back for everybody else.
-    pub(super) fn in_background<T: Send>(
-        &self,
-        work: impl FnOnce() -> Result<T, Error> + Send,
-    ) -> Result<T, Error> {
+    /// Runs `work` on a new thread with low priority, and waits for it: a thread cannot raise its priority again. Not for
+    /// work that a publication waits for, which on a busy machine would be held up by everything else there.
+    fn at_low_priority<T: Send>(&self, work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
         let failed = Error::io("start the thread that prepares the spare in", &self.slot.layout.path);
         std::thread::scope(|scope| {
             let work = || {
-                // Failing to step back is no reason not to prepare.
+                // A failure to lower the priority is no reason not to prepare.
                 let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
                 work()
             };
@@ -277,8 +283,8 @@ impl SpareTask {
         })
     }
 
-    /// Takes the place, and what is done there gives way to who asks for that.
-    pub(super) fn begin(
+    /// Takes the slot's lock. The returned token also ends the work if somebody else cancels the preparation.
+    pub(super) fn lock_for_preparation(
         &self,
         cancel: &CancellationToken,
     ) -> Result<(MutexGuard<'_, ()>, CancellationToken), Error> {
@@ -295,27 +301,27 @@ impl SpareTask {
         cancel: &CancellationToken,
     ) -> Result<(), Error> {
         let slot = &self.slot;
-        self.refuse_other(payload)?;
-        let (_busy, cancel) = &self.begin(cancel)?;
+        self.check_payload(payload)?;
+        let (_busy, cancel) = &self.lock_for_preparation(cancel)?;
         if slot.ready(&payload.tree, &self.current.selection, &self.options).is_some() {
             return Ok(());
         }
         slot.discard()?;
         let prepared = self.with_linkable(|source| {
-            let origin = match source.filter(|_| stamps::reach_all_of(payload)) {
+            let origin = match source.filter(|_| stamps::can_scan(payload)) {
                 Some(source) => Origin::Link(source, self.current.lineage.as_ref()),
                 None if !self.has_room_to_copy => {
-                    return Err(self.no_spare(
+                    return Err(self.spare_error(
                         "its directories are too many to share files, and there is no room to copy",
                     ));
                 }
                 None => {
-                    slot.counts(Need { bytes: payload.bytes, entries: payload.count() });
+                    slot.set_size(RequiredSpace { bytes: payload.bytes, entries: payload.count() });
                     Origin::Copy
                 }
             };
             spare::prepare(
-                slot.place.as_fd(),
+                slot.dir.as_fd(),
                 origin,
                 payload,
                 &self.current.selection,
@@ -331,40 +337,41 @@ impl SpareTask {
                 tracing::warn!(error = %error, "a half-made spare cannot be removed before the next start");
             }
         })?;
-        slot.counts(origin.own(&self.current));
-        *slot.recycled.tree() =
-            stamps.map(|stamps| Tree::Ready(ReadyTree { stamps, looked_at: None, is_new: true }));
+        slot.set_size(origin.unshared(&self.current));
+        *slot.state.tree() =
+            stamps.map(|stamps| SlotTree::Ready(ReadyTree { stamps, checked_at: None, is_new: true }));
         Ok(())
     }
 
-    /// The spare goes on record as the current generation's, and the next one is made from it.
-    fn refuse_other(&self, payload: &Payload) -> Result<(), Error> {
+    /// Refuses a payload that is not the current generation's: the record would claim that it is.
+    fn check_payload(&self, payload: &Payload) -> Result<(), Error> {
         let current = &self.current;
         if (payload.tree, payload.count(), payload.bytes) == (current.tree, current.entries, current.bytes) {
             return Ok(());
         }
-        Err(self.no_spare("the payload is another generation's"))
+        Err(self.spare_error("the payload is another generation's"))
     }
 
-    fn no_spare(&self, why: &str) -> Error {
+    fn spare_error(&self, why: &str) -> Error {
         let path = self.slot.layout.place(&self.current.name);
         Error::io("make a spare of", path)(std::io::Error::other(why))
     }
 }
 
 impl Store {
-    /// The task that prepares the next spare; `None` where none is wanted, one is ready, or there is no room for one.
+    /// Returns the task that prepares the next spare. `None` if none is wanted, one is ready, or there is no room for
+    /// one.
     pub fn spare_task(&self) -> Option<SpareTask> {
-        let current = self.without_spare()?;
+        let current = self.current_without_spare()?;
         let linkable = self.linkable(current);
         let lacks = self.lacks_for_spare(current, linkable.is_some());
         let has_room = lacks.is_none();
-        let waits = self.spare.recycled.waiting().is_some();
-        // What waits has its room on the volume already; below the ceiling it counts like a copy.
+        let waits = self.spare.state.waiting().is_some();
+        // A waiting generation occupies its space already, so only the ceiling counts for it.
         let may_recycle = waits && lacks != Some(CEILING);
         if waits
             && !may_recycle
-            && let Err(error) = self.spare.give_up()
+            && let Err(error) = self.spare.discard_waiting()
         {
             tracing::debug!(error = one_line(&error), "a retired generation is not deleted yet");
         }
@@ -378,24 +385,25 @@ impl Store {
         })
     }
 
-    /// The stamps of a generation whose files the next ones may share. Hash tables of inodes have a bound.
+    /// Returns the stamps of a generation if the next ones may share its files. Its number of inodes must fit the
+    /// journal.
     fn linkable(&self, record: &GenerationRecord) -> Option<&Stamps> {
         let wanted = self.options.spare == Spare::Link && record.entries <= LINKED_MAX;
-        self.stamps.of(&record.name).filter(|stamps| wanted && stamps.may_be_linked())
+        self.stamps.of(&record.name).filter(|stamps| wanted && stamps.allow_linking())
     }
 
-    /// Changes that every tree knows need no explanation any more.
-    pub(super) fn forget_old_changes(&self) {
+    /// Drops journal entries that no tree needs any more.
+    pub(super) fn trim_journal(&self) {
         let Some(journal) = self.stamps.journal() else { return };
-        let Some(_free) = self.spare.try_lock() else { return }; // what is in work there has stamps of its own
-        let earliest = self.stamps.earliest().into_iter().chain(self.spare.recycled.earliest()).min();
+        let Some(_guard) = self.spare.try_lock() else { return }; // a preparation has stamps that are not visible here
+        let earliest = self.stamps.earliest().into_iter().chain(self.spare.state.earliest()).min();
         if let Some(earliest) = earliest {
-            journal.lock().forget_until(earliest);
+            journal.lock().discard_until(earliest);
         }
     }
 
-    /// The current generation is in doubt, and a spare that shares files with it was not looked at since.
-    pub(super) fn drop_what_shares(&self) {
+    /// Discards a spare that may share files with the current generation, which is in doubt.
+    pub(super) fn discard_shared_spare(&self) {
         if self.options.spare != Spare::Link {
             return;
         }
@@ -406,32 +414,33 @@ impl Store {
         }
     }
 
-    /// Whether a spare is wanted and not ready.
+    /// Returns true if a spare is wanted and not ready.
     pub(super) fn wants_spare(&self) -> bool {
-        self.without_spare().is_some()
+        self.current_without_spare().is_some()
     }
 
-    /// Which option or resource leaves no room for the spare that is wanted now, if one does: words that follow
-    /// "there is no room".
+    /// Returns where there is no room for the spare that is wanted now, in words that follow "there is no room".
+    /// `None` if there is room or no spare is wanted.
     pub fn spare_lacks(&self) -> Option<&'static str> {
-        let current = self.without_spare()?;
+        let current = self.current_without_spare()?;
         self.lacks_for_spare(current, self.linkable(current).is_some())
-            .filter(|_| self.spare.recycled.waiting().is_none())
+            .filter(|_| self.spare.state.waiting().is_none())
     }
 
-    /// The current generation, if a spare of it is wanted and not ready.
-    fn without_spare(&self) -> Option<&GenerationRecord> {
+    /// Returns the current generation, if a spare of it is wanted and not ready.
+    fn current_without_spare(&self) -> Option<&GenerationRecord> {
         let current = self.current().filter(|record| record.is_known())?;
         let ready = self.spare.ready(&current.tree, &current.selection, &self.options);
         (self.options.spare != Spare::Off && ready.is_none()).then_some(current)
     }
 
-    /// A spare saves time; it must neither end a grace period nor fill the disk.
+    /// Returns where there is no room for a spare, if so. A spare only saves time: it must neither end a grace period
+    /// early nor fill the disk.
     fn lacks_for_spare(&self, current: &GenerationRecord, links: bool) -> Option<&'static str> {
-        // Of links, it may be directories all through.
-        let need = Need { bytes: if links { 0 } else { current.bytes }, entries: current.entries };
+        // A spare of hard links has no file content, but every entry may be a directory.
+        let need = RequiredSpace { bytes: if links { 0 } else { current.bytes }, entries: current.entries };
         let directories = current.lineage.as_ref().map_or(0, |lineage| lineage.directories);
-        let spare = self.on_disk(if links { Need { bytes: 0, entries: directories } } else { need });
+        let spare = self.on_disk(if links { RequiredSpace { bytes: 0, entries: directories } } else { need });
         let all = self.generations_on_disk().saturating_add(spare);
         if self.options.retention.max_bytes.is_some_and(|ceiling| all > ceiling) {
             return Some(CEILING);
@@ -439,12 +448,12 @@ impl Store {
         (!matches!(self.shortage(need), Ok(None))).then_some("on the volume")
     }
 
-    /// Bytes that the spare takes on disk, or what waits to become one.
+    /// Estimated bytes on disk of the spare, or of the retired generation that waits to become one.
     pub fn spare_bytes(&self) -> u64 {
         self.spare.bytes()
     }
 
-    /// Deletes the spare, or what waits to become one.
+    /// Deletes the spare, or the retired generation that waits to become one.
     pub fn drop_spare(&self, cancel: &CancellationToken) -> Result<(), Error> {
         self.spare.drop_spare(cancel)
     }

@@ -1,20 +1,20 @@
-//! The tree writer: a checked payload, straight from blobs to files, through directory handles.
+//! The tree writer: writes a checked payload from blobs straight to files, through directory handles.
 //!
-//! What it promises:
-//! - It writes below the new directory it makes and nowhere else: every directory is opened beneath that handle with
-//!   no link followed (`openat2`), every file is made with `O_EXCL | O_NOFOLLOW`, and links are made last, so that a
-//!   name collision is an error and never an overwrite.
-//! - Modes are exact whatever the umask says: files 0644 or 0755, directories 0755 (0664 and 0775 with
-//!   `group_write`). A setgid bit that the operator put on the root (`fsGroup` does) is passed on to directories; no
-//!   other bit comes from anywhere.
-//! - Descriptors are bounded: two a thread. Cancellation is looked at between entries, after a megabyte or 256 of them at
-//!   the latest.
+//! It promises:
+//! - It writes only below the new directory that it creates: every directory is opened beneath that handle without
+//!   following symlinks (`openat2`), every file is created with `O_EXCL | O_NOFOLLOW`, and symlinks are created last. A
+//!   name collision is an error and never overwrites anything.
+//! - Modes are exact regardless of the umask: files 0644 or 0755, directories 0755 (0664 and 0775 with
+//!   `group_write`). A setgid bit that the operator set on the root (as `fsGroup` does) is inherited by directories;
+//!   no other mode bits are set.
+//! - Open descriptors are bounded: two per thread. Cancellation is checked between entries, at the latest after a
+//!   megabyte or 256 entries.
 //!
-//! Modification times are the time of writing. They grow from generation to generation where content changed, which
-//! is what consumers that compare them need; the commit's time would go back at a rollback.
+//! The mtime of a file is the time of writing. It increases from one generation to the next where content changed, as
+//! readers that compare mtimes need; the commit's time would go back at a rollback.
 //!
-//! What it does not do: check names and sizes (the payload was), publish, or clean up after a failure: the caller that
-//! made the place for the new directory discards it.
+//! It does not check names and sizes (the payload was checked), does not publish, and does not clean up after a
+//! failure: the caller discards the new directory.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -32,32 +32,34 @@ use crate::fsx;
 use crate::payload::{BlobError, BlobReader, BlobSource, Entry, Kind, Payload, escaped, join};
 use crate::revision::{ObjectId, Revision};
 
-/// Directories that a thread claims at once: enough that the counter is not contended, few enough that threads end
-/// together.
+/// How many shares a thread claims at once: enough that the counter is not contended, few enough that all threads end
+/// at about the same time.
 const CLAIM: usize = 8;
-/// Entries of one directory that go to one thread; the rest of a huge directory goes to the others.
+/// The most entries in a share. A huge directory is split into several shares, so that several threads write it.
 const SHARE: usize = 512;
-/// A blob is in memory while its file is written. Those above this size take turns, so that it is one of them and not
-/// one per thread; the disk gains nothing from more.
+/// A blob is in memory while its file is written. Blobs above this size are written one at a time, so that only one of
+/// them is in memory and not one per thread; more would not make the disk faster.
 const LARGE: u64 = 8 << 20;
 
-/// After so many bytes a thread looks whether it is cancelled: the token has a lock, which all threads would take for
-/// each file. An entry counts for at least this many.
-const LOOK: u64 = 1 << 20;
-const LEAST: u64 = 4 << 10;
+/// A thread checks for cancellation after this many bytes. The token has a lock, which all threads would otherwise take
+/// for each file.
+const CHECK_INTERVAL: u64 = 1 << 20;
+/// The least number of bytes that an entry counts toward [`CHECK_INTERVAL`].
+const MIN_COUNTED: u64 = 4 << 10;
 
-static TURN: Mutex<()> = Mutex::new(());
+/// Held while a blob above [`LARGE`] is written.
+static LARGE_LOCK: Mutex<()> = Mutex::new(());
 
-/// How to write.
+/// How to write a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteOptions {
-    /// Threads that write files.
+    /// Number of threads that write files.
     pub threads: usize,
-    /// Files and directories writable by the group.
+    /// Make files and directories writable by the group.
     pub group_write: bool,
 }
 
-/// Writes the payload into a new directory `name` of `parent`, and returns the directory.
+/// Writes the payload into the new directory `name` in `parent`, and returns the directory.
 pub fn write(
     parent: BorrowedFd<'_>,
     name: &Path,
@@ -71,11 +73,11 @@ pub fn write(
         .map_err(Error::io("make the directory", escaped(name.as_os_str().as_bytes())))?;
     make_dirs(top.as_fd(), payload, modes, cancel)?;
     write_files(top.as_fd(), payload, blobs, options.threads, modes, cancel)?;
-    write_links(top.as_fd(), payload, blobs, modes, cancel)?;
+    write_symlinks(top.as_fd(), payload, blobs, modes, cancel)?;
     Ok(top)
 }
 
-/// The modes that everything in one tree gets.
+/// The modes of everything in a tree.
 #[derive(Clone, Copy)]
 pub(super) struct Modes {
     pub(super) dir: u32,
@@ -89,7 +91,7 @@ impl Modes {
         Self { dir: 0o755 | group, file: 0o644 | group, executable: 0o755 | group }
     }
 
-    /// None: it is no file.
+    /// The mode of a file. `None` for symlinks and submodules.
     pub(super) fn of_file(&self, kind: Kind) -> Option<u32> {
         match kind {
             Kind::File => Some(self.file),
@@ -99,7 +101,7 @@ impl Modes {
     }
 }
 
-/// Opens directories beneath a top one, following no link on the way, and keeps the last one open.
+/// Opens directories beneath a top directory without following symlinks. Keeps the last one open.
 pub(super) struct Dirs<'t> {
     top: BorrowedFd<'t>,
     last: Option<(Vec<u8>, OwnedFd)>,
@@ -110,7 +112,7 @@ impl<'t> Dirs<'t> {
         Self { top, last: None }
     }
 
-    /// The directory at `path`, the top one for an empty path.
+    /// Opens the directory at `path`; an empty path is the top directory.
     pub(super) fn open(&mut self, path: &[u8]) -> Result<BorrowedFd<'_>, Error> {
         if path.is_empty() {
             return Ok(self.top);
@@ -124,7 +126,7 @@ impl<'t> Dirs<'t> {
     }
 }
 
-/// Splits a relative path into its directory and its last component.
+/// Splits a relative path into its parent directory and its last component.
 pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),
@@ -132,6 +134,7 @@ pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
+/// Creates all directories of the payload.
 pub(super) fn make_dirs(
     top: BorrowedFd<'_>,
     payload: &Payload,
@@ -140,18 +143,18 @@ pub(super) fn make_dirs(
 ) -> Result<(), Error> {
     let mut dirs = Dirs::new(top);
     for dir in (1..).take(payload.dir_count() - 1) {
-        alive(cancel)?;
+        check_cancelled(cancel)?;
         let path = &payload.dir_path(dir);
         let (parent, name) = split(path);
-        // The thread that writes the directory's files has it open, and corrects the mode if the umask took something
-        // from it.
+        // The umask may remove bits here. The thread that writes the directory's files corrects the mode, because it
+        // opens the directory anyway.
         rustix::fs::mkdirat(dirs.open(parent)?, name, Mode::from_raw_mode(modes.dir))
             .map_err(|errno| create_error("make the directory", path, errno.into()))?;
     }
     Ok(())
 }
 
-/// Makes one directory, with its mode.
+/// Creates one directory with its mode.
 pub(super) fn make_dir(dirs: &mut Dirs<'_>, path: &[u8], modes: Modes) -> Result<(), Error> {
     let (parent, name) = split(path);
     fsx::make_dir(dirs.open(parent)?, name, modes.dir)
@@ -159,7 +162,7 @@ pub(super) fn make_dir(dirs: &mut Dirs<'_>, path: &[u8], modes: Modes) -> Result
         .map_err(|error| create_error("make the directory", path, error))
 }
 
-/// Entries of one directory, by their places in the payload: 12 bytes, because there may be a million.
+/// A range of entries of one directory. It has 12 bytes, because there may be a million of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub(super) dir: u32,
@@ -173,16 +176,16 @@ impl Share {
     }
 }
 
-/// Each directory with its entries, huge ones in shares.
+/// Divides the payload into shares: one per directory, several for a huge one.
 pub(super) fn shares(payload: &Payload) -> Vec<Share> {
     let mut shares = Vec::with_capacity(payload.dir_count());
     let mut end = 0;
     for dir in (0..).take(payload.dir_count()) {
         let start = end;
         let rest = &payload.entries[start as usize..];
-        end += rest.iter().take_while(|entry| entry.dir == dir).count() as u32; // fewer than names have places
+        end += rest.iter().take_while(|entry| entry.dir == dir).count() as u32; // a payload has fewer entries than 2^32
         if start == end {
-            shares.push(Share { dir, start, end }); // it still gets its mode
+            shares.push(Share { dir, start, end }); // so that an empty directory gets its mode
         }
         let starts = (start..end).step_by(SHARE);
         shares.extend(starts.map(|start| Share { dir, start, end: end.min(start + SHARE as u32) }));
@@ -190,9 +193,9 @@ pub(super) fn shares(payload: &Payload) -> Vec<Share> {
     shares
 }
 
-/// Shares in the order that suits the source, as far as whole shares can be: what git stores as a difference is put
-/// together from others, and a source remembers only the latest of those.
-fn ordered(payload: &Payload, order: &[u32]) -> Vec<Share> {
+/// Sorts the shares by the blob order that is best for the source, as far as whole shares allow: git stores blobs as
+/// deltas, and the source caches only the latest delta bases.
+fn ordered_shares(payload: &Payload, order: &[u32]) -> Vec<Share> {
     let mut ranks = vec![u32::MAX; payload.entries.len()];
     for (rank, at) in (0..).zip(order) {
         if let Some(of) = ranks.get_mut(*at as usize) {
@@ -205,7 +208,7 @@ fn ordered(payload: &Payload, order: &[u32]) -> Vec<Share> {
     shares
 }
 
-/// Writes everything but links, with several threads; the first failure stops them all.
+/// Writes everything except symlinks, with several threads. The first failure stops all of them.
 fn write_files(
     top: BorrowedFd<'_>,
     payload: &Payload,
@@ -214,18 +217,18 @@ fn write_files(
     modes: Modes,
     cancel: &CancellationToken,
 ) -> Result<(), Error> {
-    let shares = ordered(payload, &blobs.order(&ids(payload)));
+    let shares = ordered_shares(payload, &blobs.order(&ids(payload)));
     let next = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);
     let failed = Mutex::new(None);
     let work = || -> Result<(), Error> {
         let mut reader = blobs.reader().map_err(blob_error(b"."))?;
         let mut dirs = Dirs::new(top);
-        let mut unlooked = 0;
+        let mut unchecked = 0;
         loop {
             let start = next.fetch_add(CLAIM, Ordering::Relaxed);
             let Some(claimed) = shares.get(start..shares.len().min(start + CLAIM)) else { return Ok(()) };
-            alive(cancel)?;
+            check_cancelled(cancel)?;
             for share in claimed {
                 let path = &payload.dir_path(share.dir);
                 let fd = dirs.open(path)?;
@@ -234,11 +237,11 @@ fn write_files(
                     if stop.load(Ordering::Relaxed) {
                         return Ok(());
                     }
-                    if unlooked >= LOOK {
-                        alive(cancel)?;
-                        unlooked = 0;
+                    if unchecked >= CHECK_INTERVAL {
+                        check_cancelled(cancel)?;
+                        unchecked = 0;
                     }
-                    unlooked += entry.size.max(LEAST);
+                    unchecked += entry.size.max(MIN_COUNTED);
                     let name = payload.name(entry);
                     let full = || join(path, name);
                     write_entry(fd, name, &full, entry.kind, &entry.id, entry.size, &mut *reader, modes)?;
@@ -265,7 +268,8 @@ fn ids(payload: &Payload) -> Vec<ObjectId> {
     payload.entries.iter().map(|entry| entry.id).collect()
 }
 
-pub(super) fn write_links(
+/// Creates all symlinks of the payload.
+pub(super) fn write_symlinks(
     top: BorrowedFd<'_>,
     payload: &Payload,
     blobs: &dyn BlobSource,
@@ -279,7 +283,7 @@ pub(super) fn write_links(
     let mut reader = blobs.reader().map_err(blob_error(b"."))?;
     let mut dirs = Dirs::new(top);
     for entry in links {
-        alive(cancel)?;
+        check_cancelled(cancel)?;
         let path = &payload.dir_path(entry.dir);
         let name = payload.name(entry);
         let full = || join(path, name);
@@ -289,7 +293,7 @@ pub(super) fn write_links(
     Ok(())
 }
 
-/// Makes one file, link or submodule directory. Whatever has the name already stays as it is, and it is an error.
+/// Creates one file, symlink or submodule directory. An existing name is an error and is left as it is.
 #[expect(clippy::too_many_arguments, reason = "an entry of a payload and an entry of a delta share no type")]
 pub(super) fn write_entry(
     dir: BorrowedFd<'_>,
@@ -306,7 +310,7 @@ pub(super) fn write_entry(
         Kind::Executable => modes.executable,
         Kind::Symlink => {
             let make = &mut |target: &[u8]| rustix::fs::symlinkat(target, dir, name).map_err(io::Error::from);
-            return content(path, "make the link", id, size, reader, make);
+            return with_blob(path, "make the link", id, size, reader, make);
         }
         Kind::Submodule => {
             let made = fsx::make_dir(dir, name, modes.dir).map(drop);
@@ -315,11 +319,11 @@ pub(super) fn write_entry(
     };
     let mut file =
         fsx::create_new(dir, name, mode).map_err(|error| create_error("create", &path(), error))?;
-    content(path, "write", id, size, reader, &mut |bytes| file.write_all(bytes))
+    with_blob(path, "write", id, size, reader, &mut |bytes| file.write_all(bytes))
 }
 
-/// Reads a blob and hands it to `make`, if it has the size that the payload was checked with.
-fn content(
+/// Reads a blob and passes it to `make`. Fails if the blob does not have the size that the payload was checked with.
+fn with_blob(
     path: &dyn Fn() -> Vec<u8>,
     act: &'static str,
     id: &ObjectId,
@@ -327,7 +331,7 @@ fn content(
     reader: &mut dyn BlobReader,
     make: &mut dyn FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), Error> {
-    let _turn = (size > LARGE).then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
+    let _turn = (size > LARGE).then(|| LARGE_LOCK.lock().unwrap_or_else(PoisonError::into_inner));
     let mut found = 0;
     let read = reader.read(id, &mut |bytes| {
         found = bytes.len() as u64;
@@ -338,17 +342,17 @@ fn content(
         Err(source) => Err(blob_error(&path())(source)),
         Ok(()) if found != size => {
             let why = format!("blob {id} has {found} bytes instead of {size}");
-            Err(Error::Miswritten { path: shown(&path()), why })
+            Err(Error::Miswritten { path: display_path(&path()), why })
         }
         Ok(()) => Ok(()),
     }
 }
 
-/// The file by which git recognises a worktree. No tree may have an entry of that name.
+/// The file by which git recognises a worktree. No git tree may have an entry of that name.
 pub(super) const GIT_FILE: &str = ".git";
 
-/// What that file says: the way to git's own directory about the worktree, relative, so that it holds wherever the
-/// volume is mounted.
+/// The content of that file: the path of git's administrative directory for the worktree. It is relative, so that it
+/// stays valid at any mount point of the volume.
 pub(super) fn git_file(revision: Revision) -> String {
     format!("gitdir: ../../.git/worktrees/{revision}\n")
 }
@@ -364,30 +368,31 @@ pub(super) fn write_git_file(
         .map_err(io_error("write", GIT_FILE.as_bytes()))
 }
 
-/// Whether to go on.
-pub(super) fn alive(cancel: &CancellationToken) -> Result<(), Error> {
+/// Returns [`Error::Cancelled`] if the work was cancelled.
+pub(super) fn check_cancelled(cancel: &CancellationToken) -> Result<(), Error> {
     if cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
 }
 
-/// A path for a message: relative to the staged directory, and harmless on a terminal.
-pub(super) fn shown(path: &[u8]) -> PathBuf {
+/// A path for a message: relative to the tree, with characters escaped that could harm a terminal.
+pub(super) fn display_path(path: &[u8]) -> PathBuf {
     PathBuf::from(escaped(path))
 }
 
-/// The error of a step on a path.
+/// Returns a closure for `map_err` that turns an I/O error into an error of this operation on this path.
 pub(super) fn io_error<E: Into<io::Error>>(act: &'static str, path: &[u8]) -> impl FnOnce(E) -> Error {
-    move |error| Error::Io { act, path: shown(path), source: error.into() }
+    move |error| Error::Io { act, path: display_path(path), source: error.into() }
 }
 
-/// The error of a blob that is wanted for a path.
+/// Returns a closure for `map_err` that turns a blob's error into an error for the file at this path.
 pub(super) fn blob_error(path: &[u8]) -> impl FnOnce(BlobError) -> Error {
-    move |source| Error::Blob { path: shown(path), source }
+    move |source| Error::Blob { path: display_path(path), source }
 }
 
-/// The error of making something that must not exist yet: no directory of a payload holds a name twice.
+/// The error of creating a name that must not exist yet. A payload has no name twice in a directory, so an existing
+/// name means that the file system treats two names as the same.
 fn create_error(act: &'static str, path: &[u8], error: io::Error) -> Error {
     match error.kind() {
-        io::ErrorKind::AlreadyExists => Error::Folded { path: shown(path) },
+        io::ErrorKind::AlreadyExists => Error::Folded { path: display_path(path) },
         _ => io_error(act, path)(error),
     }
 }

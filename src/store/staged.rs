@@ -1,4 +1,4 @@
-//! From a payload, or a delta, to a staged generation: written, checked, durable, not yet published.
+//! Staging: turns a payload or a delta into a staged generation, which is written and durable but not yet published.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,7 +12,7 @@ use crate::payload::{BlobSource, Delta, Kind, Payload};
 use crate::revision::{ObjectId, Revision};
 use crate::store::durable::{self, Unsynced};
 use crate::store::error::Error;
-use crate::store::reap::Need;
+use crate::store::reap::RequiredSpace;
 use crate::store::spare;
 use crate::store::spare_slot::TakenSpare;
 use crate::store::stage::{self, WriteOptions};
@@ -20,72 +20,73 @@ use crate::store::staging_dir::StagingDir;
 use crate::store::stamps::Stamps;
 use crate::store::{Durability, Options, Store};
 
-/// A generation that is written, checked and durable, but not yet published. Dropped unpublished, it is deleted.
+/// A generation that is written and durable, but not yet published. It is deleted if it is dropped unpublished.
 #[derive(Debug)]
 pub struct Staged {
-    /// Its directory.
+    /// The handle of its directory.
     pub(super) dir: OwnedFd,
     place: StagingDir,
-    facts: Facts,
+    facts: RecordFacts,
     synced: bool,
-    /// By which it can be told later whether somebody else changed it.
+    /// Detects foreign writes later. `None` if that is not possible in this root.
     pub(super) stamps: Option<Stamps>,
 }
 
-/// What a generation will be on record as.
+/// The facts for the generation's record.
 #[derive(Clone, Debug)]
-struct Facts {
+struct RecordFacts {
     revision: Revision,
     sources: BTreeMap<String, Revision>,
     tree: ObjectId,
     selection: String,
-    need: Need,
-    /// What it takes besides the current generation.
-    own: Need,
-    /// That of the spare it is made from, where this one shares files.
+    need: RequiredSpace,
+    /// The space it takes in addition to the current generation.
+    unshared: RequiredSpace,
+    /// The lineage it continues, if it shares files with other generations.
     lineage: Option<Lineage>,
-    /// Directories in it, where that is known.
+    /// Number of directories in it, if known.
     directories: Option<u64>,
 }
 
-impl Facts {
-    fn of((revision, tree): (Revision, ObjectId), selection: &str, need: Need) -> Self {
-        let (sources, selection) = (BTreeMap::new(), selection.to_owned());
-        Self { revision, sources, tree, selection, need, own: need, lineage: None, directories: None }
+impl RecordFacts {
+    fn of((revision, tree): (Revision, ObjectId), selection: &str, need: RequiredSpace) -> Self {
+        let sources = BTreeMap::new();
+        let selection = selection.to_owned();
+        Self { revision, sources, tree, selection, need, unshared: need, lineage: None, directories: None }
     }
 }
 
 impl Staged {
-    /// The revision it holds.
+    /// Its revision.
     pub fn revision(&self) -> Revision {
         self.facts.revision
     }
 
-    /// It is composed of these sources' commits.
+    /// Sets the sources' commits that it is composed of.
     pub fn is_composed_of(&mut self, sources: impl Iterator<Item = (String, Revision)>) {
         self.facts.sources = sources.collect();
     }
 
-    /// Where it is, for messages and for hooks that look at it before its publication.
+    /// The path of its directory in staging, for messages and for hooks that inspect it before its publication.
     pub fn path(&self) -> PathBuf {
         self.place.path()
     }
 
-    /// What it takes besides the current generation.
-    pub(super) fn own(&self) -> Need {
-        self.facts.own
+    /// The space it takes in addition to the current generation.
+    pub(super) fn unshared(&self) -> RequiredSpace {
+        self.facts.unshared
     }
 
     pub(super) fn name(&self) -> &str {
         &self.place.name
     }
 
-    /// It has left staging: no longer ours to delete.
-    pub(super) fn was_moved(&self) {
-        self.place.leave();
+    /// Records that it was moved out of staging, so that the drop does not delete it.
+    pub(super) fn mark_moved(&self) {
+        self.place.mark_moved();
     }
 
-    /// Its record, once it has a name.
+    /// Returns its record under this name.
     pub(super) fn record(&self, name: Name, now: &Now) -> GenerationRecord {
         let whole = || Some(Lineage::new(name.clone(), self.facts.directories?));
         GenerationRecord {
@@ -106,7 +107,7 @@ impl Staged {
 }
 
 impl Store {
-    /// Writes a whole payload into staging and makes it durable. Room is made before the first byte.
+    /// Writes a full payload into staging and makes it durable. Makes room before writing the first byte.
     pub fn stage(
         &mut self,
         payload: &Payload,
@@ -114,7 +115,7 @@ impl Store {
         blobs: &dyn BlobSource,
         cancel: &CancellationToken,
     ) -> Result<Staged, Error> {
-        let need = Need { bytes: payload.bytes, entries: payload.count() };
+        let need = RequiredSpace { bytes: payload.bytes, entries: payload.count() };
         self.make_room(need, need, cancel)?;
         let place = StagingDir::new(&self.layout, &self.trash);
         let options = self.options.write_options();
@@ -122,11 +123,13 @@ impl Store {
         let dir = stage::write(staging, place.name.as_ref(), payload, blobs, &options, cancel)?;
         let modules = payload.entries.iter().filter(|entry| entry.kind == Kind::Submodule).count();
         let directories = Some((payload.dir_count() - 1 + modules) as u64);
-        let facts = Facts { directories, ..Facts::of((payload.revision, payload.tree), selection, need) };
-        self.seal(place, dir, facts, Unsynced::after_write(payload), None)
+        let facts =
+            RecordFacts { directories, ..RecordFacts::of((payload.revision, payload.tree), selection, need) };
+        self.finish_staging(place, dir, facts, Unsynced::after_write(payload), None)
     }
 
-    /// Applies a delta to the spare, if one is ready for the delta's base; `None` where only [`Store::stage`] will do.
+    /// Applies a delta to the spare, if one is ready for the delta's base. `None` if the caller must use
+    /// [`Store::stage`] instead.
     pub fn stage_delta(
         &mut self,
         delta: &Delta,
@@ -136,46 +139,47 @@ impl Store {
     ) -> Result<Option<Staged>, Error> {
         let place = StagingDir::new(&self.layout, &self.trash);
         let Some((origin, spare)) = self.spare.take(delta, selection, &self.options, &place.name)? else {
-            place.leave(); // nothing is there
+            place.mark_moved(); // nothing is there
             return Ok(None);
         };
-        let need = Need { bytes: delta.bytes, entries: delta.entries };
-        let written = Need::of_written(delta);
+        let need = RequiredSpace { bytes: delta.bytes, entries: delta.entries };
+        let written = RequiredSpace::of_written(delta);
         let base = self.current().filter(|_| origin.lineage.is_some());
-        let own = base.map_or(need, |current| origin.own(current).and(written));
-        let on = |lineage: &Lineage| spare::carried_on(lineage, origin.bytes, delta);
+        let unshared = base.map_or(need, |current| origin.unshared(current).and(written));
+        let on = |lineage: &Lineage| spare::lineage_after(lineage, origin.bytes, delta);
         let lineage = origin.lineage.as_ref().map(on);
         let directories = self.current().and_then(|base| Some(on(base.lineage.as_ref()?).directories));
-        self.make_room(own, written, cancel)?;
+        self.make_room(unshared, written, cancel)?;
         let options = self.options.write_options();
         let (dir, unsynced, stamps) = match spare {
             TakenSpare::Copy(dir) => {
                 let unsynced = spare::apply(&dir, delta, blobs, &options, None, cancel)?;
                 (dir, unsynced, None)
             }
-            TakenSpare::Recycled(spare) => match spare.carry(&place.name, delta, blobs, &options, cancel)? {
+            TakenSpare::Stamped(spare) => match spare.carry(&place.name, delta, blobs, &options, cancel)? {
                 Some((dir, unsynced, stamps)) => (dir, unsynced, Some(stamps)),
                 None => return Ok(None),
             },
         };
-        let facts = Facts::of((delta.revision, delta.tree), selection, need);
-        let facts = Facts { own, lineage, directories, ..facts };
-        self.seal(place, dir, facts, unsynced, stamps).map(Some)
+        let facts = RecordFacts::of((delta.revision, delta.tree), selection, need);
+        let facts = RecordFacts { unshared, lineage, directories, ..facts };
+        self.finish_staging(place, dir, facts, unsynced, stamps).map(Some)
     }
 
-    /// Makes what was written durable. After a failed sync nothing is known about what reached the disk, and the same
-    /// sync would succeed the second time (the kernel reports a write-back error once): it is dropped, never retried.
-    fn seal(
+    /// Adds the `.git` file in git-sync's layout, and makes the written tree durable. After a failed sync it is unknown
+    /// what reached the disk, and a second sync would succeed (the kernel reports a write-back error once). Therefore
+    /// the tree is dropped and the sync never retried.
+    fn finish_staging(
         &self,
         place: StagingDir,
         dir: OwnedFd,
-        facts: Facts,
+        facts: RecordFacts,
         mut unsynced: Unsynced,
         stamps: Option<Stamps>,
     ) -> Result<Staged, Error> {
         if self.layout.is_git_sync {
             stage::write_git_file(dir.as_fd(), facts.revision, &self.options.write_options())?;
-            unsynced.add(stage::GIT_FILE);
+            unsynced.add_top_file(stage::GIT_FILE);
         }
         durable::make_durable(dir.as_fd(), self.options.durability, &unsynced)?;
         let stamps = stamps.or_else(|| self.stamps.of_new(&dir, &self.layout.staging));

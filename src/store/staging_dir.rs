@@ -1,4 +1,4 @@
-//! A name in staging, and its end.
+//! A name in staging whose directory is deleted unless it is published.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -10,7 +10,8 @@ use super::names::STAGING;
 use super::trash::Trash;
 use crate::fsx;
 
-/// A name in staging. Whatever is there when this is dropped goes to the trash, on every way out.
+/// A unique name in staging. When this is dropped, a directory of that name goes to the trash, unless
+/// [`StagingDir::mark_moved`] was called.
 #[derive(Debug)]
 pub(super) struct StagingDir {
     layout: Arc<Layout>,
@@ -26,17 +27,17 @@ impl StagingDir {
         Self { layout, trash, name: fsx::unique("generation-"), moved: AtomicBool::new(false) }
     }
 
-    /// Where it is, for messages.
+    /// Its path, for messages.
     pub(super) fn path(&self) -> PathBuf {
         self.layout.private_at(STAGING).join(&self.name)
     }
 
-    /// What was there is elsewhere, or nothing is.
-    pub(super) fn leave(&self) {
+    /// Records that the directory was moved away or never created, so that the drop removes nothing.
+    pub(super) fn mark_moved(&self) {
         self.moved.store(true, Ordering::Relaxed);
     }
 
-    /// The directory that the name is in.
+    /// The staging directory.
     pub(super) fn staging(&self) -> BorrowedFd<'_> {
         self.layout.staging.as_fd()
     }

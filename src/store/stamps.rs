@@ -1,16 +1,16 @@
-//! Whether anybody but us changed a published tree, by its inodes' change times.
+//! Stamps detect foreign writes to a published tree by its inodes' change times (ctime).
 //!
-//! Every change of an inode moves its change time: content, mode, owner, name, number of links (inode(7)). It cannot be
-//! set, only the clock it is taken from can, so that steps of that are counted beside it. A tree is ours if no change
-//! time in it is later than our last write to the tree, but for those that the [`Journal`] explains: of inodes that we
-//! moved since, or linked, or removed other names of.
+//! Every change of an inode sets its ctime: content, mode, owner, name, link count (inode(7)). A program cannot set
+//! the ctime, only the clock it is taken from, so clock steps are counted as well. A tree has no foreign write if no
+//! ctime in it is later than our last write to the tree, except those that the [`Journal`] explains: of inodes that
+//! we have since moved, linked, or removed other names of.
 //!
-//! A file in a directory without a change is looked at when the tree is looked at as a whole, in the background; right
-//! before a publication only directories are, and what is moved one by one.
+//! All files are checked when the whole tree is scanned, in the background. Right before a publication only the
+//! directories are checked, and the entries that are moved one by one.
 //!
-//! What this cannot see: a change within one tick of the file system's clock after ours (4 ms on most kernels), a write
-//! through a shared memory map on tmpfs, a write in place into a file after that look, and file systems whose times
-//! come from elsewhere, which are not asked.
+//! Not detected: a change within one tick of the file system's clock after ours (4 ms on most kernels), a write
+//! through a shared memory map on tmpfs, and a write in place into a file after the scan. File systems whose
+//! timestamps come from elsewhere (a server, a FUSE process) are not supported: see [`ctimes_are_reliable`].
 
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -25,21 +25,22 @@ use rustix::io::Errno;
 use tokio_util::sync::CancellationToken;
 
 use super::journal::{Changes, Journal, Stamp};
-use super::stage::alive;
+use super::stage::check_cancelled;
 use super::{Error, stage};
 use crate::fsx;
 use crate::fsx::walk::Unlinked;
 use crate::payload::{Payload, join};
 
-/// A tree is carried on for so long. What a look cannot see does not live on for ever.
+/// How long files are recycled or linked after they were first written. A foreign write that cannot be detected does
+/// not survive longer than this.
 const AGE_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Directories inside each other that a look goes into; each is an open descriptor meanwhile.
+/// The greatest depth of directories that a scan enters; each level is an open descriptor.
 const DEPTH_MAX: usize = 64;
-/// Bytes of the directories' paths that are kept.
+/// The most bytes of directory paths that a scan collects.
 const DIRS_MAX: usize = 4 << 20;
 
-/// Whether looks at a tree reach all of its directories, so that it can be told who changed it.
-pub(super) fn reach_all_of(payload: &Payload) -> bool {
+/// Returns true if a scan can reach all directories of the tree. Otherwise foreign writes cannot be detected in it.
+pub(super) fn can_scan(payload: &Payload) -> bool {
     let mut bytes = 0;
     payload.dir_paths().all(|path| {
         bytes += path.len() + 1;
@@ -47,45 +48,46 @@ pub(super) fn reach_all_of(payload: &Payload) -> bool {
     })
 }
 
-/// Whether a look at a whole tree keeps the paths of its directories, for [`Stamps::look_at_directories`].
+/// Whether a scan of the whole tree keeps the paths of its directories, for [`Stamps::check_directories`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Paths {
     Keep,
     Forget,
 }
 
-/// The state of a tree's inodes when we last wrote to it.
+/// What is known about a tree's inodes since we last wrote to it or scanned it.
 #[derive(Clone, Debug)]
 pub(super) struct Stamps {
     journal: Arc<Journal>,
-    /// Steps of the clock at that time.
+    /// The journal's count of clock steps at that time.
     steps: u64,
-    /// When we wrote its first files; none: it was found, and compared with its payload.
+    /// When we wrote its first files. `None` if the tree was found on disk and verified against its payload.
     made: Option<Instant>,
-    /// No change was later than this, but for those in the journal.
+    /// No ctime may be later than this, except those that the journal explains.
     since: Stamp,
-    /// The top directory's content. Its change time tells nothing: it is renamed into its place.
+    /// The top directory's mtime. Its ctime proves nothing, because renaming the tree sets it.
     top: Stamp,
-    /// Paths of all directories but the top one, from the last look at the whole tree, each ended by a zero byte.
+    /// Paths of all directories except the top one, from the last scan of the whole tree, each ended by a zero byte.
     dirs: Vec<u8>,
 }
 
 impl Stamps {
-    /// Of a tree that we have written and nobody else could reach so far. `scratch` is a directory of ours on the same
-    /// file system.
+    /// Stamps of a tree that we have just written and that nobody else could reach so far. `scratch` is a directory
+    /// of ours on the same file system.
     pub(super) fn of_new(
         top: impl AsFd,
         scratch: BorrowedFd<'_>,
         journal: &Arc<Journal>,
     ) -> io::Result<Self> {
-        let steps = journal.steps();
-        let top = Stamp::of_content(&rustix::fs::fstat(top)?);
+        let steps = journal.clock_steps();
+        let top = Stamp::mtime_of(&rustix::fs::fstat(top)?);
         let since = file_system_time(scratch)?;
-        let (journal, made) = (Arc::clone(journal), Some(Instant::now()));
+        let journal = Arc::clone(journal);
+        let made = Some(Instant::now());
         Ok(Self { journal, steps, made, since, top, dirs: Vec::new() })
     }
 
-    /// Of a tree by any writer, which is compared with its payload after this.
+    /// Stamps of a tree by any writer. The caller must compare it with its payload afterwards.
     pub(super) fn of_found(
         top: impl AsFd,
         scratch: BorrowedFd<'_>,
@@ -94,8 +96,8 @@ impl Stamps {
         Ok(Self { made: None, ..Self::of_new(top, scratch, journal)? })
     }
 
-    /// Of a tree that was just made of hard links to files of the tree with the stamps `base`, where nobody else could
-    /// reach it so far. An error if somebody else changed one of these files meanwhile.
+    /// Stamps of a tree that was just made of hard links to files of the tree with the stamps `base`, and that nobody
+    /// else could reach so far. Fails if one of these files has a foreign write.
     pub(super) fn of_links(
         base: &Self,
         top: &OwnedFd,
@@ -103,67 +105,69 @@ impl Stamps {
         cancel: &CancellationToken,
     ) -> Result<Self, Error> {
         let new = Self::of_new(top, scratch, &base.journal).map_err(stage::io_error("look at", b"."))?;
-        let is_ours = |stat: &Stat| fsx::file_type(stat) != FileType::RegularFile || base.hold_for(stat);
-        let mut look = Look::new(cancel, Paths::Keep, &is_ours);
-        if look.directory(top)? {
-            return Err(changed_by_others(stage::shown(&look.path)));
+        let is_ours = |stat: &Stat| fsx::file_type(stat) != FileType::RegularFile || base.accepts(stat);
+        let mut scan = TreeScan::new(cancel, Paths::Keep, &is_ours);
+        if scan.directory(top)? {
+            return Err(foreign_write_error(stage::display_path(&scan.path)));
         }
-        Ok(Self { made: base.made.or(new.made), dirs: look.dirs, ..new })
+        Ok(Self { made: base.made.or(new.made), dirs: scan.dirs, ..new })
     }
 
-    /// Whether nothing can be said any more: the clock was set since.
-    pub(super) fn are_void(&self) -> bool {
-        self.journal.steps() != self.steps
+    /// Returns true if the clock was set since, so that foreign writes can no longer be detected.
+    pub(super) fn clock_was_set(&self) -> bool {
+        self.journal.clock_steps() != self.steps
     }
 
-    /// Whether the tree may become the next spare: it is all ours, and its first files are not too old.
-    pub(super) fn may_be_carried_on(&self) -> bool {
+    /// Returns true if the tree may be recycled: we wrote all of it, and its first files are not older than
+    /// [`AGE_MAX`].
+    pub(super) fn allow_recycling(&self) -> bool {
         self.made.is_some_and(|made| made.elapsed() <= AGE_MAX)
     }
 
-    /// Whether links to its files may be made: they were compared or written by us, and are not too old.
-    pub(super) fn may_be_linked(&self) -> bool {
-        !self.are_void() && self.made.is_none_or(|made| made.elapsed() <= AGE_MAX)
+    /// Returns true if its files may be hard-linked: the clock was not set, and we verified the files or wrote them
+    /// within [`AGE_MAX`].
+    pub(super) fn allow_linking(&self) -> bool {
+        !self.clock_was_set() && self.made.is_none_or(|made| made.elapsed() <= AGE_MAX)
     }
 
-    /// Whether nobody else changed this inode.
-    pub(super) fn hold_for(&self, stat: &Stat) -> bool {
-        Stamp::of_change(stat) <= self.since || self.journal().explain(stat, self.since)
+    /// Returns true if this inode has no foreign write.
+    pub(super) fn accepts(&self, stat: &Stat) -> bool {
+        Stamp::ctime_of(stat) <= self.since || self.journal().explains(stat, self.since)
     }
 
-    /// The same, for who holds the journal.
-    pub(super) fn hold_with(&self, journal: &Changes, stat: &Stat) -> bool {
-        Stamp::of_change(stat) <= self.since || journal.explain(stat, self.since)
+    /// Like [`Stamps::accepts`], for a caller that has locked the journal.
+    pub(super) fn accepts_with(&self, journal: &Changes, stat: &Stat) -> bool {
+        Stamp::ctime_of(stat) <= self.since || journal.explains(stat, self.since)
     }
 
-    /// Whether nobody else changed the content of the top directory.
-    pub(super) fn hold_for_top(&self, stat: &Stat) -> bool {
-        Stamp::of_content(stat) == self.top
+    /// Returns true if no name in the top directory was added, removed or replaced by others.
+    pub(super) fn accepts_top(&self, stat: &Stat) -> bool {
+        Stamp::mtime_of(stat) == self.top
     }
 
-    /// The journal, locked.
+    /// Locks the journal.
     pub(super) fn journal(&self) -> MutexGuard<'_, Changes> {
         self.journal.lock()
     }
 
-    /// Removes a name of a file: see [`Journal::unlink`].
+    /// Unlinks a name and records the ctime change: see [`Journal::unlink`].
     pub(super) fn unlink(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Unlinked, Errno> {
         self.journal.unlink(dir, name)
     }
 
-    /// No change is later than this, but for those in the journal.
+    /// No ctime in the tree may be later than this, except those that the journal explains.
     pub(super) fn since(&self) -> Stamp {
         self.since
     }
 
-    /// There is a new top directory.
-    pub(super) fn note_top(&mut self, stat: &Stat) {
-        self.top = Stamp::of_content(stat);
+    /// Records a new top directory.
+    pub(super) fn set_top(&mut self, stat: &Stat) {
+        self.top = Stamp::mtime_of(stat);
     }
 
-    /// Looks at the whole tree, and from then on counts from the beginning of this look. Returns the first path that is
-    /// not as we left it.
-    pub(super) fn renew(
+    /// Scans the whole tree. Without a foreign write, `since` becomes the time at which the scan started. Otherwise
+    /// returns the first path with a foreign write.
+    pub(super) fn rescan(
         &mut self,
         top: &OwnedFd,
         scratch: BorrowedFd<'_>,
@@ -172,21 +176,21 @@ impl Stamps {
     ) -> Result<Option<PathBuf>, Error> {
         let since = file_system_time(scratch).map_err(stage::io_error("ask for the time of", b"."))?;
         let stat = rustix::fs::fstat(top).map_err(stage::io_error("look at", b"."))?;
-        if !self.hold_for_top(&stat) {
-            return Ok(Some(stage::shown(b".")));
+        if !self.accepts_top(&stat) {
+            return Ok(Some(stage::display_path(b".")));
         }
-        let is_ours = |stat: &Stat| self.hold_for(stat);
-        let mut look = Look::new(cancel, directories, &is_ours);
-        if look.directory(top)? {
-            return Ok(Some(stage::shown(&look.path)));
+        let is_ours = |stat: &Stat| self.accepts(stat);
+        let mut scan = TreeScan::new(cancel, directories, &is_ours);
+        if scan.directory(top)? {
+            return Ok(Some(stage::display_path(&scan.path)));
         }
-        self.dirs = look.dirs;
+        self.dirs = scan.dirs;
         self.since = since;
         Ok(None)
     }
 
-    /// These paths are gone, and those directories are new.
-    pub(super) fn note_directories<'p>(
+    /// Updates the list of directories: drops the removed paths, adds the new ones.
+    pub(super) fn update_directories<'p>(
         &mut self,
         removed: &HashSet<&[u8]>,
         added: impl Iterator<Item = &'p [u8]>,
@@ -202,58 +206,61 @@ impl Stamps {
         self.dirs = dirs;
     }
 
-    /// The list of directories is of no use any more.
+    /// Frees the list of directories.
     pub(super) fn forget_directories(&mut self) {
         self.dirs = Vec::new();
     }
 
-    /// Looks at the directories that the last look at the whole tree found: whether names came, went or changed. Returns
-    /// the first one that is not as we left it.
-    pub(super) fn look_at_directories(
+    /// Checks the directories from the last scan for names that were added, removed or replaced by others. Returns
+    /// the first directory with a foreign write.
+    pub(super) fn check_directories(
         &self,
         top: &OwnedFd,
         cancel: &CancellationToken,
     ) -> Result<Option<PathBuf>, Error> {
         let stat = rustix::fs::fstat(top).map_err(stage::io_error("look at", b"."))?;
-        if !self.hold_for_top(&stat) {
-            return Ok(Some(stage::shown(b".")));
+        if !self.accepts_top(&stat) {
+            return Ok(Some(stage::display_path(b".")));
         }
         for path in paths(&self.dirs) {
-            alive(cancel)?;
-            // A component that was replaced by a link has changed the directory above it, which is looked at as well.
+            check_cancelled(cancel)?;
+            // Following a symlink on the way is harmless: replacing a component by one changes its parent directory,
+            // which is checked as well.
             let stat = fsx::stat(top, path).map_err(stage::io_error("look at", path.to_bytes()))?;
-            if !stat.is_some_and(|stat| self.hold_for(&stat)) {
-                return Ok(Some(stage::shown(path.to_bytes())));
+            if !stat.is_some_and(|stat| self.accepts(&stat)) {
+                return Ok(Some(stage::display_path(path.to_bytes())));
             }
         }
         Ok(None)
     }
 }
 
+/// Iterates over a list of paths that are each ended by a zero byte.
 fn paths(dirs: &[u8]) -> impl Iterator<Item = &CStr> {
     dirs.split_inclusive(|byte| *byte == 0).filter_map(|path| CStr::from_bytes_with_nul(path).ok())
 }
 
-struct Look<'a> {
+/// A recursive scan of a tree for foreign writes.
+struct TreeScan<'a> {
     cancel: &'a CancellationToken,
-    /// Whether nobody else changed an inode. Not asked for the top directory.
+    /// Returns true if an inode has no foreign write. Not called for the top directory.
     is_ours: &'a dyn Fn(&Stat) -> bool,
-    /// Where it is; where something was found, that.
+    /// The path of the current directory; after a foreign write was found, the path that has it.
     path: Vec<u8>,
     level: usize,
     directories: Paths,
-    /// As in [`Stamps`].
+    /// The collected paths, as in [`Stamps`].
     dirs: Vec<u8>,
 }
 
-impl<'a> Look<'a> {
+impl<'a> TreeScan<'a> {
     fn new(cancel: &'a CancellationToken, directories: Paths, is_ours: &'a dyn Fn(&Stat) -> bool) -> Self {
         Self { cancel, is_ours, path: Vec::new(), level: 0, directories, dirs: Vec::new() }
     }
 
-    /// True: `path` is not as we left it.
+    /// Scans a directory. Returns true if a foreign write was found, at `path`.
     fn directory(&mut self, dir: &OwnedFd) -> Result<bool, Error> {
-        alive(self.cancel)?;
+        check_cancelled(self.cancel)?;
         let stat = rustix::fs::fstat(dir).map_err(stage::io_error("look at", &self.path))?;
         if self.level > DEPTH_MAX || self.dirs.len() > DIRS_MAX {
             let why = io::Error::other("it has more directories than are looked after");
@@ -263,21 +270,21 @@ impl<'a> Look<'a> {
             return Ok(true);
         }
         let mut below = Vec::new();
-        let mut strange = None;
+        let mut changed = None;
         fsx::each(dir, |name, kind| {
             if kind == FileType::Directory {
                 below.push(name.to_owned());
-            } else if strange.is_none() {
+            } else if changed.is_none() {
                 match fsx::stat(dir, name)? {
                     Some(stat) if fsx::file_type(&stat) == FileType::Directory => below.push(name.to_owned()),
                     Some(stat) if (self.is_ours)(&stat) => {}
-                    _ => strange = Some(name.to_owned()),
+                    _ => changed = Some(name.to_owned()),
                 }
             }
             Ok(())
         })
         .map_err(stage::io_error("look at", &self.path))?;
-        if let Some(name) = strange {
+        if let Some(name) = changed {
             self.path = join(&self.path, name.to_bytes());
             return Ok(true);
         }
@@ -300,34 +307,36 @@ impl<'a> Look<'a> {
     }
 }
 
-/// The error of a tree that cannot be carried on.
-pub(super) fn changed_by_others(path: PathBuf) -> Error {
+/// The error of a tree that cannot be recycled or linked because of a foreign write at this path.
+pub(super) fn foreign_write_error(path: PathBuf) -> Error {
     Error::Io { act: "carry on", path, source: io::Error::other("somebody else changed it") }
 }
 
-/// What the file system gives to a change at this moment.
+/// Returns the ctime that the file system gives to a change at this moment, from a new file.
 fn file_system_time(scratch: BorrowedFd<'_>) -> io::Result<Stamp> {
     let name = fsx::unique("time-");
     let file = fsx::create_new(scratch, name.as_str(), 0o600)?;
     let found = rustix::fs::fstat(&file);
     fsx::unlink(scratch, name.as_str())?;
-    Ok(Stamp::of_change(&found?))
+    Ok(Stamp::ctime_of(&found?))
 }
 
-/// Whether times on this file system tell changes: they are the kernel's own, and fine. Some file systems keep whole
-/// seconds (ext4 with inodes of 128 bytes), in which somebody else's change looks like our last one.
-pub(super) fn tell_changes(scratch: BorrowedFd<'_>) -> bool {
-    // A fine time has no fraction once in 250 ticks or less.
-    let is_fine = || file_system_time(scratch).is_ok_and(Stamp::is_fine);
-    let is_fine_later = || {
+/// Returns true if ctimes on this file system detect foreign writes: the local kernel sets them, with sub-second
+/// precision. Some file systems store whole seconds (ext4 with inodes of 128 bytes), so that a foreign write in the
+/// same second as our last write would not be detected.
+pub(super) fn ctimes_are_reliable(scratch: BorrowedFd<'_>) -> bool {
+    // With sub-second precision a time is a whole second at most once in 250 ticks, so one more try is enough.
+    let has_subseconds = || file_system_time(scratch).is_ok_and(Stamp::has_subseconds);
+    let has_subseconds_later = || {
         std::thread::sleep(Duration::from_millis(20));
-        is_fine()
+        has_subseconds()
     };
-    are_local(scratch) && (is_fine() || is_fine_later())
+    has_kernel_timestamps(scratch) && (has_subseconds() || has_subseconds_later())
 }
 
-/// Whether times are the kernel's own: those that a server or a process gives may stand still.
-fn are_local(fd: impl AsFd) -> bool {
+/// Returns true if the local kernel sets this file system's timestamps. Timestamps from a server or a FUSE process may
+/// stand still.
+fn has_kernel_timestamps(fd: impl AsFd) -> bool {
     const LOCAL: [rustix::fs::FsWord; 5] = [
         0x0102_1994, // tmpfs
         0xef53,      // ext4

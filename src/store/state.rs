@@ -1,8 +1,9 @@
-//! The state file: the records of the generations, written before anything rests on them.
+//! The state file: the records of the generations.
 //!
-//! Promises: a record is written before its generation is in the root, and after a power cut the file is whole. Does
-//! not do: decide what is current; the link does, and the file only says what we last made of it. A file that is
-//! missing, damaged or behind costs a new generation and a full grace period for every old one, nothing else.
+//! A record is written before its generation is moved into the root, and the file is complete even after a power cut.
+//! The file does not decide which generation is current: the published link does, and the file only says what we last
+//! made it name. If the file is missing, damaged or out of date, the cost is one new generation and a full grace
+//! period for every old one, nothing else.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -13,25 +14,26 @@ use crate::generation::{GenerationRecord, Name};
 use crate::store::names::STATE;
 use crate::store::quarantine;
 
-/// Bytes of a state file that are read at most: tens of thousands of records.
+/// The largest state file that is read, in bytes: tens of thousands of records.
 const LIMIT: u64 = 16 << 20;
 
-/// What the file holds.
+/// The content of the state file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct State {
-    /// The form of this file.
+    /// The version of the file format.
     version: u32,
     /// The generation that was published last.
     pub(crate) current: Option<Name>,
-    /// The one whose publication began and was not seen to end.
+    /// The generation whose publication has started and not finished.
     pub(crate) publishing: Option<Name>,
-    /// The name that another generation of the same commit has, or will have, while the one that is being published
-    /// takes its place.
+    /// In git-sync's layout: the name that the older generation of the same commit gets when `publishing` takes over
+    /// its name.
     #[serde(default)]
     pub(crate) replacing: Option<Name>,
     /// Every generation in the root, newest first.
     pub(crate) generations: Vec<GenerationRecord>,
-    /// The link of git-sync's layout, relative to the root where it is in it; none in our own.
+    /// The path of the published link in git-sync's layout, relative if it is inside the root. `None` in the kubelet's
+    /// layout.
     #[serde(default)]
     pub(crate) link: Option<String>,
 }
@@ -51,18 +53,18 @@ impl Default for State {
     }
 }
 
-/// What reading the file gave.
+/// The result of reading the state file.
 pub(crate) enum Loaded {
     /// The state.
     Known(State),
-    /// There was no file: a new root.
+    /// There is no file: the root is new.
     Absent,
-    /// The file is not a state file: why.
+    /// The file cannot be parsed, and why.
     Damaged(String),
 }
 
 impl State {
-    /// Reads the file in our own directory. Only what is wrong with the file system is an error.
+    /// Reads the file in our private directory. Only a failed system call is an error; a damaged file is not.
     pub(crate) fn load(private: impl AsFd) -> std::io::Result<Loaded> {
         let bytes = match fsx::read_file(private, STATE, LIMIT) {
             Ok(None) => return Ok(Loaded::Absent),
@@ -89,21 +91,21 @@ impl State {
         self.generations.iter().find(|record| record.name == *name)
     }
 
-    /// Adds or replaces a record, keeping the order.
+    /// Adds or replaces a record, keeping the records sorted newest first.
     pub(crate) fn put(&mut self, record: GenerationRecord) {
         self.remove(&record.name);
         let at = self.generations.partition_point(|other| other.order() > record.order());
         self.generations.insert(at, record);
     }
 
-    /// Gives a record another name.
+    /// Renames a record.
     pub(crate) fn rename(&mut self, name: &Name, to: &Name) {
         self.generations.iter_mut().filter(|record| record.name == *name).for_each(|record| {
             record.name = to.clone();
         });
     }
 
-    /// Forgets a generation.
+    /// Removes a generation's record.
     pub(crate) fn remove(&mut self, name: &Name) {
         self.generations.retain(|record| record.name != *name);
     }

@@ -1,9 +1,8 @@
-//! Deletion, away from everybody's sight: a rename into `..treeswap/trash`, then one background thread.
+//! Deletion in the background: a rename into `..treeswap/trash`, then removal by one thread.
 //!
-//! Promises: a reader that goes through a path sees a generation whole or not at all; deletion never delays a
-//! publication; what a crash leaves in the trash is deleted after the next start. Deleting with several threads was
-//! measured and does not pay; the one thread is polite to its neighbours. What cannot be deleted is named and tried
-//! again.
+//! A reader that opens a path sees a generation completely or not at all, and deletion never delays a publication.
+//! What a crash leaves in the trash is deleted after the next start. Deleting with several threads was measured and
+//! is not worthwhile; the one thread has low priority. What cannot be deleted is reported and tried again.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -33,10 +32,10 @@ pub(crate) struct Trash {
 #[derive(Debug)]
 struct Shared {
     layout: Arc<Layout>,
-    /// Everything that may still change the root holds the trash, and with it the lock: no second writer before they
-    /// are done.
+    /// The writer's lock. Everything that may still change the root holds the trash and with it the lock, so that no
+    /// second writer starts before it is done.
     lock: WriterLock,
-    /// Where removals of names are noted whose files have others, if generations share files.
+    /// The journal that records the removal of hard links, if generations share files.
     journal: Option<Arc<Journal>>,
     jobs: Mutex<Jobs>,
     changed: Condvar,
@@ -45,16 +44,16 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Jobs {
-    /// Names in the trash that are to be deleted, with the lock that keeps late readers from pinning them.
+    /// Names in the trash to delete, each with the handle whose lock keeps late readers from pinning it.
     waiting: BTreeMap<OsString, Option<OwnedFd>>,
-    /// The one in work.
+    /// The name that is being deleted.
     working: Option<OsString>,
-    /// What could not be deleted since the last look.
+    /// Failures since the last [`Trash::take_failures`].
     failed: Vec<String>,
 }
 
 impl Jobs {
-    fn idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.working.is_none()
     }
 }
@@ -77,7 +76,7 @@ impl Trash {
         &self.shared.lock
     }
 
-    /// Renames `name` from `dir` into the trash; it is deleted later. `held` is kept open until that is done.
+    /// Renames `name` from `dir` into the trash, to be deleted later. `held` is kept open until it is deleted.
     pub(crate) fn put(
         &self,
         dir: impl AsFd,
@@ -97,7 +96,7 @@ impl Trash {
         }
     }
 
-    /// Takes up what is in the trash and not in work: left by a process before us, or tried in vain.
+    /// Queues everything in the trash that is not queued: left by an earlier process, or not deletable before.
     pub(crate) fn sweep(&self) -> Result<(), Error> {
         let layout = &self.shared.layout;
         for entry in fsx::list(&layout.trash).map_err(Error::io("list", layout.private_at(TRASH)))? {
@@ -113,19 +112,20 @@ impl Trash {
         Ok(())
     }
 
-    /// What could not be deleted since the last call.
+    /// Returns the failures since the last call.
     pub(crate) fn take_failures(&self) -> Vec<String> {
         std::mem::take(&mut self.shared.jobs().failed)
     }
 
-    /// Waits until everything was tried, or `cancel` says stop. True when there is nothing left to try.
+    /// Waits until the deletion of everything was tried, or until cancelled. Returns true if nothing is queued any
+    /// more.
     pub(crate) fn wait(&self, cancel: &CancellationToken) -> bool {
         let mut jobs = self.shared.jobs();
-        while !jobs.idle() && !cancel.is_cancelled() {
-            let slice = Duration::from_millis(50); // how late a cancellation may be noticed
+        while !jobs.is_idle() && !cancel.is_cancelled() {
+            let slice = Duration::from_millis(50); // the longest delay until a cancellation is noticed
             jobs = self.shared.changed.wait_timeout(jobs, slice).unwrap_or_else(PoisonError::into_inner).0;
         }
-        jobs.idle()
+        jobs.is_idle()
     }
 
     fn enqueue(&self, name: OsString, held: Option<OwnedFd>) {
@@ -134,10 +134,10 @@ impl Trash {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             let shared = Arc::clone(&self.shared);
-            match std::thread::Builder::new().name("treeswap-trash".to_owned()).spawn(move || shared.work()) {
+            match std::thread::Builder::new().name("treeswap-trash".to_owned()).spawn(move || shared.run()) {
                 Ok(started) => *thread = Some(started),
-                // No thread to be had (pids.max): slower, but nothing is left behind.
-                Err(_) => while self.shared.one() {},
+                // No thread can be started (pids.max): delete on this thread, which is slower.
+                Err(_) => while self.shared.delete_next() {},
             }
         }
     }
@@ -146,12 +146,12 @@ impl Trash {
 impl Drop for Trash {
     fn drop(&mut self) {
         {
-            let _jobs = self.shared.jobs(); // so that the thread is not between its look at `stop` and its wait
+            let _jobs = self.shared.jobs(); // the thread must not be between its check of `stop` and its wait
             self.shared.stop.store(true, Ordering::Relaxed);
         }
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = thread.join(); // a panic there has been printed; what is left is deleted at the next start
+            let _ = thread.join(); // a panic was printed already; what is left is deleted after the next start
         }
     }
 }
@@ -161,14 +161,14 @@ impl Shared {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread's body.
-    fn work(&self) {
-        // Best effort: a thread's nice value is its own on Linux (setpriority(2), "C library/kernel differences").
+    /// The background thread: deletes until stopped.
+    fn run(&self) {
+        // Best effort. On Linux the nice value is per thread (setpriority(2), "C library/kernel differences").
         let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 10);
-        while !self.stopped() {
-            if !self.one() {
+        while !self.is_stopped() {
+            if !self.delete_next() {
                 let jobs = self.jobs();
-                if jobs.waiting.is_empty() && !self.stopped() {
+                if jobs.waiting.is_empty() && !self.is_stopped() {
                     let wait = self.changed.wait_timeout(jobs, Duration::from_secs(3600));
                     drop(wait.unwrap_or_else(PoisonError::into_inner));
                 }
@@ -176,20 +176,19 @@ impl Shared {
         }
     }
 
-    fn stopped(&self) -> bool {
+    fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Deletes one thing; false where nothing waits.
-    fn one(&self) -> bool {
-        let held = {
+    /// Deletes the next name in the queue. Returns false if the queue is empty.
+    fn delete_next(&self) -> bool {
+        let (name, lock) = {
             let mut jobs = self.jobs();
-            let Some((name, held)) = jobs.waiting.pop_first() else { return false };
+            let Some((name, lock)) = jobs.waiting.pop_first() else { return false };
             jobs.working = Some(name.clone());
-            (name, held)
+            (name, lock)
         };
-        let (name, lock) = held;
-        let mut go_on = || if self.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        let mut go_on = || if self.is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         let removal = match &self.journal {
             None => walk::remove(&self.layout.trash, &name, &mut go_on),
             Some(journal) => walk::remove_by(&self.layout.trash, &name, &mut go_on, &mut |dir, name| {

@@ -1,11 +1,11 @@
-//! Verification: whether a generation on disk is what its payload says.
+//! Verification: compares the current generation on disk with its payload.
 //!
-//! Names, types, executable bits and sizes are compared first, because that costs one look at each directory; contents
-//! only where all of that agrees, as git's own blob ids, by several threads. Nothing is mended: a generation that
+//! Names, types, executable bits and sizes are compared first, because that needs no file content. Contents are
+//! compared only if all of that agrees, as git blob ids, by several threads. Nothing is repaired: a generation that
 //! differs is replaced by a new one, never written into.
 //!
-//! In git-sync's layout consumers and hooks write into the tree: what is not of the commit is none of our business
-//! there. The `.git` file is.
+//! In git-sync's layout readers and hooks write into the tree, so additional files are ignored there. The `.git` file
+//! is checked.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,15 +24,15 @@ use crate::store::stage::{Dirs, GIT_FILE, git_file};
 use crate::store::{Error, Store};
 use crate::threads::on_threads;
 
-/// Differences that are listed; the first says enough, the rest helps an operator.
+/// The most differences that are listed. The first decides; the others help an operator.
 const LISTED: usize = 20;
 
-/// Directories that a thread claims at once.
+/// How many directories a thread claims at once.
 const CLAIM: u32 = 16;
 
 impl Store {
-    /// Compares the current generation with what it should be, names, types, modes and contents. Lists what differs;
-    /// a generation that is not there differs.
+    /// Compares the current generation with a payload: names, types, modes and contents. Returns the differences; a
+    /// missing generation is one.
     pub fn verify(&mut self, expected: &Payload, cancel: &CancellationToken) -> Result<Vec<String>, Error> {
         let Some(current) = self.current() else {
             return Ok(vec!["there is no current generation".to_owned()]);
@@ -40,8 +40,14 @@ impl Store {
         let name = current.name.clone();
         let top = self.layout.generation(&name)?;
         let stamps = self.stamps.of_found(&top, &self.layout.staging);
-        let (tolerant, modes) = (self.layout.is_git_sync, self.stamps.can_tell());
-        let check = Check::new(&top, expected, self.options.writers, (tolerant, modes), cancel);
+        let check = Check::new(
+            &top,
+            expected,
+            self.options.writers,
+            self.layout.is_git_sync,
+            self.stamps.can_detect_writes(),
+            cancel,
+        );
         let mut differences = check.run(Check::shape)?;
         if self.layout.is_git_sync {
             let wanted = git_file(expected.revision);
@@ -60,30 +66,31 @@ impl Store {
     }
 }
 
+/// A comparison of a tree with a payload.
 struct Check<'a> {
     top: &'a OwnedFd,
     expected: &'a Payload,
-    /// Where the entries of each directory begin, by its number.
+    /// Index of each directory's first entry, by the directory's number.
     starts: Vec<u32>,
-    /// All directories but the top, sorted by the one that holds them, and by name.
+    /// The numbers of all directories except the top one, sorted by parent directory and name.
     below: Vec<u32>,
     threads: usize,
-    /// More than what is expected may be there.
+    /// True if additional names in the tree are not a difference.
     tolerant: bool,
-    /// The file system has modes, and they are ours.
+    /// True if read and write permissions are compared.
     modes: bool,
     cancel: &'a CancellationToken,
 }
 
-/// A directory that should be there.
+/// A directory of the payload.
 struct Dir<'a> {
     path: Vec<u8>,
     entries: &'a [Entry],
-    /// The directories in it, sorted by name.
+    /// The numbers of its subdirectories, sorted by name.
     dirs: &'a [u32],
 }
 
-/// Compares one directory, and says what differs.
+/// A function that compares one directory and reports each difference to its last argument.
 type Compare<'a> = fn(&Check<'a>, &Dir<'_>, BorrowedFd<'_>, &mut dyn FnMut(String)) -> io::Result<()>;
 
 impl<'a> Check<'a> {
@@ -91,10 +98,11 @@ impl<'a> Check<'a> {
         top: &'a OwnedFd,
         expected: &'a Payload,
         threads: usize,
-        (tolerant, modes): (bool, bool),
+        tolerant: bool,
+        modes: bool,
         cancel: &'a CancellationToken,
     ) -> Self {
-        let count = expected.dir_count() as u32; // each has a number
+        let count = expected.dir_count() as u32; // directory numbers are u32
         let mut starts = vec![0; count as usize + 1];
         for entry in &expected.entries {
             starts[entry.dir as usize + 1] += 1;
@@ -107,7 +115,7 @@ impl<'a> Check<'a> {
         Self { top, expected, starts, below, threads, tolerant, modes, cancel }
     }
 
-    /// What should be in a directory.
+    /// Returns what the payload has in a directory.
     fn dir(&self, dir: u32) -> Dir<'_> {
         let at = dir as usize;
         let entries = &self.expected.entries[self.starts[at] as usize..self.starts[at + 1] as usize];
@@ -115,11 +123,11 @@ impl<'a> Check<'a> {
         Dir { path: self.expected.dir_path(dir), entries, dirs: &self.below[place(dir)..place(dir + 1)] }
     }
 
-    /// Runs a comparison over all directories with several threads.
+    /// Compares all directories with several threads.
     fn run(&self, compare: Compare<'a>) -> Result<Vec<String>, Error> {
         let next = AtomicU32::new(0);
         let found = Mutex::new(Vec::new());
-        let count = self.expected.dir_count() as u32; // each has a number
+        let count = self.expected.dir_count() as u32; // directory numbers are u32
         let work = || {
             let mut open = Dirs::new(self.top.as_fd());
             loop {
@@ -155,14 +163,15 @@ impl<'a> Check<'a> {
         Ok(found)
     }
 
-    /// Names, types, executable bits, sizes.
+    /// Compares names, types, executable bits and sizes.
     fn shape(&self, dir: &Dir<'_>, fd: BorrowedFd<'_>, differs: &mut dyn FnMut(String)) -> io::Result<()> {
         let Dir { path, entries, dirs } = dir;
         let all = self.expected;
         if path.is_empty() && self.modes {
             wrong_mode_of(fd).into_iter().for_each(|why| differs(format!("{}: {why}", shown(path, b""))));
         }
-        // Which of them were found, entries first. A directory may hold a million names: none is kept.
+        // Which names were found: entries first, then subdirectories. Flags, because a directory may have a million
+        // names.
         let mut found = vec![false; entries.len() + dirs.len()];
         fsx::each(fd, |name, _| {
             let entry = entries.binary_search_by_key(&name.to_bytes(), |entry| all.name(entry));
@@ -204,7 +213,7 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    /// Contents, by blob id.
+    /// Compares contents by blob id.
     fn contents(&self, dir: &Dir<'_>, fd: BorrowedFd<'_>, differs: &mut dyn FnMut(String)) -> io::Result<()> {
         let mut buffer = vec![0; 64 << 10];
         for entry in dir.entries {
@@ -232,7 +241,8 @@ impl<'a> Check<'a> {
     }
 }
 
-/// What is wrong with a file's type, mode or size, if anything. `None` expects a directory.
+/// Returns what is wrong with a file's type, executable bits or size, if anything. `expected` is `None` for a
+/// directory.
 fn wrong_shape(expected: Option<(Kind, u64)>, stat: &rustix::fs::Stat) -> Option<String> {
     let wanted = match expected {
         None | Some((Kind::Submodule, _)) => FileType::Directory,
@@ -255,23 +265,24 @@ fn wrong_shape(expected: Option<(Kind, u64)>, stat: &rustix::fs::Stat) -> Option
     }
 }
 
-/// The same of what is open.
+/// Like [`wrong_mode`], for an open file or directory.
 pub(super) fn wrong_mode_of(fd: impl AsFd) -> Option<String> {
     rustix::fs::fstat(fd).ok().and_then(|stat| wrong_mode(&stat))
 }
 
-/// What is wrong with a mode that keeps readers out, or lets everybody write. More for the group is kubelet's `fsGroup`.
+/// Returns what is wrong with a mode if it denies reading or lets everybody write. Additional group bits are
+/// accepted: the kubelet sets them for `fsGroup`.
 fn wrong_mode(stat: &rustix::fs::Stat) -> Option<String> {
     let mode = stat.st_mode & 0o7777;
     let needed = match fsx::file_type(stat) {
-        FileType::Symlink => return None, // its mode means nothing
+        FileType::Symlink => return None, // the kernel ignores a symlink's mode
         FileType::Directory => 0o555,
         _ => 0o444,
     };
     (mode & needed != needed || mode & 0o002 != 0).then(|| format!("has mode {mode:o}"))
 }
 
-/// The id git gives to this content: SHA-1 over `blob <length>\0` and the bytes.
+/// Returns the git blob id of this content: SHA-1 over `blob <length>\0` and the bytes.
 fn blob_id(size: u64, mut content: impl Read, buffer: &mut [u8]) -> io::Result<ObjectId> {
     let mut hash = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
     hash.update(format!("blob {size}\0").as_bytes());
@@ -284,10 +295,11 @@ fn blob_id(size: u64, mut content: impl Read, buffer: &mut [u8]) -> io::Result<O
         }
     }
     let mut id = [0; 20];
-    id.copy_from_slice(hash.finish().as_ref()); // SHA-1 has 20 bytes
+    id.copy_from_slice(hash.finish().as_ref()); // 20 bytes for SHA-1
     Ok(ObjectId(id))
 }
 
+/// Formats a path in the generation for a message. Both parts empty: the generation itself.
 fn shown(dir: &[u8], name: &[u8]) -> String {
     let path = if name.is_empty() { dir.to_vec() } else { join(dir, name) };
     if path.is_empty() { "the generation itself".to_owned() } else { escaped(&path) }

@@ -1,34 +1,35 @@
 //! Publication in git-sync's layout: how a staged generation becomes `.worktrees/<commit>`, and current.
 //!
-//! As in [`super::publish`] the writer's lock is held throughout. Each step with what a crash right after it leaves,
+//! As in [`super::publish`], the writer's lock is held throughout. The steps, what a crash right after each one leaves,
 //! and what the next start does about it:
 //!
-//! 1. Look whether the name, the commit's, is taken: by another generation of the same commit, the current one or a
-//!    retired one, or by something else. Where it is, the new generation gets a serial number behind its name until
-//!    step 5. Where the file system cannot exchange (NFS), something that is not current is renamed out of the way
-//!    now, and beside the current one the new generation keeps its serial number for good.
-//!    *Crash:* a directory in staging, discarded; something renamed, which is a retired generation like any other.
+//! 1. Check whether the commit's name is taken in `.worktrees`: by another generation of the same commit, current or
+//!    retired, or by something else. If it is, the new generation has a serial number after its name until step 5. If
+//!    the file system cannot exchange names (NFS), there are two cases: an entry that is not current is renamed out of
+//!    the way now; if the current generation has the name, the new one keeps its serial number for good.
+//!    *Crash:* a directory in staging, which is discarded; a renamed entry, which is an ordinary retired generation.
 //! 2. Write the records, synced: what is being published, and what it replaces.
-//!    *Crash:* a record without a directory. Forgotten.
-//! 3. Rename the staged directory to its name in `.worktrees`, and sync that: the link may be on another file system.
-//!    *Crash:* a complete generation that the link does not name. Discarded, or if its name has a serial number reaped.
-//! 4. Tell those who have to know before the swap: the mirror writes git's own directory about the worktree, hooks
-//!    begin.
-//!    *Crash:* the same. What the mirror wrote about a generation that is not there goes with its next housekeeping.
-//! 5. Where the name is taken, exchange the two (`RENAME_EXCHANGE`). If the other one was current, this is the swap:
-//!    the link names the new generation without having been touched.
-//!    *Crash before or after:* which of the two has the name is not known. The link names either, and both are
-//!    complete; what the name holds is compared with the commit before anything rests on it.
-//! 6. Make a link beside the link. *Crash:* a left-over that would make every later step 6 fail. Removed.
-//! 7. Rename it over the link: the swap, or after an exchange the event that watchers wait for.
+//!    *Crash:* a record without a directory. Dropped.
+//! 3. Rename the staged directory to its name in `.worktrees`, and sync that directory: the link may be on another file
+//!    system.
+//!    *Crash:* a complete generation that the link does not name. Discarded, or reaped if its name has a serial number.
+//! 4. Call back before the swap: the mirror writes git's administrative directory for the worktree, and hooks start.
+//!    *Crash:* the same. The mirror's next housekeeping removes what it wrote for a generation that does not exist.
+//! 5. If the name is taken, exchange the two names (`RENAME_EXCHANGE`). If the other one is current, this is the swap:
+//!    the link names the new generation without having been changed.
+//!    *Crash before or after:* it is unknown which of the two has the name. The link names one of them, and both are
+//!    complete; the content is compared with the commit before anything relies on the name.
+//! 6. Create the temporary link next to the published one.
+//!    *Crash:* a left-over that would make every later step 6 fail. Removed.
+//! 7. Rename it over the published link: the swap or, after an exchange, the event that watchers wait for.
 //!    *Crash before:* the old generation is current. *Crash after:* the new one is; steps 8 and 9 are done at start.
 //! 8. Sync the link's directory, and `.worktrees` after an exchange.
-//!    *Power cut before:* either generation is current, and both are whole.
-//! 9. Write the records: the new one is current, the old one retired now. Its modification time is set, too: git-sync
-//!    has no other clock.
+//!    *Power cut before:* either generation is current, and both are complete.
+//! 9. Write the records: the new generation is current, the old one retired now. Also set the old one's mtime: git-sync
+//!    knows the age of a worktree only from that.
 //!    *Crash before:* the old one counts as retired from the next start on.
 //!
-//! A failure before the swap leaves what was published as it was; after it, it is reported and mended in the next
+//! A failure before the swap changes nothing that is published; a failure after it is reported and repaired in the next
 //! cycle.
 
 use jiff::SignedDuration;
@@ -42,23 +43,25 @@ use crate::store::publish::Ready;
 use crate::store::state::State;
 use crate::store::{Durability, Error, Published, Staged, Store};
 
-/// Where a new generation goes.
+/// The names of a new generation in `.worktrees`.
 struct WorktreeNames {
     /// Its name once it is published.
     name: Name,
-    /// Its name until step 5; what it replaces has it afterwards.
-    first: Name,
-    /// What has `name` now is current.
-    serves: bool,
+    /// Its name until step 5. After an exchange, the replaced generation has it.
+    initial: Name,
+    /// True if the entry that has `name` now is the current generation.
+    replaces_current: bool,
 }
 
 impl WorktreeNames {
+    /// Returns true if step 5 exchanges two names.
     fn exchanges(&self) -> bool {
-        self.name != self.first
+        self.name != self.initial
     }
 }
 
 impl Store {
+    /// Publishes a staged generation in the numbered steps of this module, and calls `ready` in step 4.
     pub(super) fn publish_worktree<E: From<Error>>(
         &mut self,
         staged: Staged,
@@ -66,71 +69,79 @@ impl Store {
         ready: Ready<'_, E>,
     ) -> Result<Published, E> {
         // 1
-        self.make_way(staged.own());
-        let spot = self.choose_names(&staged)?;
-        let mut record = staged.record(spot.name.clone(), now);
-        record.lineage = None; // nothing is shared, and a name is used again
+        self.reap_excess(staged.unshared());
+        let names = self.choose_names(&staged)?;
+        let mut record = staged.record(names.name.clone(), now);
+        record.lineage = None; // files are not shared in this layout, and names are reused
         if let Some(newest) = self.state.generations.first() {
-            // Names do not give the order here: after a clock went back, the time of the newest is used again.
+            // Names give no order here, publication times do: they must grow even if the clock went back.
             let after = newest.published.checked_add(SignedDuration::from_nanos(1));
             record.published = record.published.max(after.unwrap_or(newest.published));
         }
         let before = self.state.clone();
         // 2
-        self.announce_worktree(&record, &spot).inspect_err(|_| self.forget(before.clone(), None))?;
+        self.announce_worktree(&record, &names)
+            .inspect_err(|_| self.restore_records(before.clone(), None))?;
         // 3, 4, 5
-        self.move_in(staged, &record, &spot, ready).inspect_err(|_| {
-            self.forget(before.clone(), Some(&spot.first));
-            self.withdraw(&spot.first, now);
+        self.move_in(staged, &record, &names, ready).inspect_err(|_| {
+            self.restore_records(before.clone(), Some(&names.initial));
+            self.withdraw(&names.initial, now);
         })?;
         // 6, 7
         let mut warnings = Vec::new();
-        match self.swap(&spot.name) {
+        match self.swap(&names.name) {
             Ok(()) => {}
-            Err(error) if spot.exchanges() && spot.serves => warnings.push(one_line(&error)),
+            Err(error) if names.exchanges() && names.replaces_current => warnings.push(one_line(&error)),
             Err(error) => {
-                if !spot.exchanges() {
-                    self.forget(before, Some(&spot.name));
+                if !names.exchanges() {
+                    self.restore_records(before, Some(&names.name));
                 }
-                self.withdraw(&spot.name, now);
+                self.withdraw(&names.name, now);
                 return Err(error.into());
             }
         }
-        let previous = self.state.current.replace(spot.name.clone());
-        let previous = if spot.exchanges() && spot.serves { Some(spot.first.clone()) } else { previous };
+        let previous = self.state.current.replace(names.name.clone());
+        let previous =
+            if names.exchanges() && names.replaces_current { Some(names.initial.clone()) } else { previous };
         // 8, 9
-        warnings.extend(self.clear_name(&spot).err().map(|error| one_line(&error)));
+        warnings.extend(self.clear_name(&names).err().map(|error| one_line(&error)));
         warnings.extend(self.finish_publication_steps(&Names::default(), previous.as_ref(), now));
         Ok(Published { current: record, previous, warnings })
     }
 
-    /// Step 1.
+    /// Step 1: chooses the names, and renames an entry out of the way if names cannot be exchanged.
     fn choose_names(&mut self, staged: &Staged) -> Result<WorktreeNames, Error> {
         let name = Name::of(staged.revision());
         let failed = |act| Error::io(act, self.layout.place(&name));
-        let taken = fsx::stat(&self.layout.home, name.as_str()).map_err(failed("look at"))?.is_some();
-        let serves = self.layout.named()?.as_ref() == Some(&name);
+        let taken =
+            fsx::stat(&self.layout.generations_dir, name.as_str()).map_err(failed("look at"))?.is_some();
+        let replaces_current = self.layout.linked_generation()?.as_ref() == Some(&name);
         if !taken {
-            return Ok(WorktreeNames { first: name.clone(), name, serves: false });
+            return Ok(WorktreeNames { initial: name.clone(), name, replaces_current: false });
         }
         let free = self.free_name(&name)?;
         if self.probes.exchange {
-            return Ok(WorktreeNames { name, first: free, serves });
+            return Ok(WorktreeNames { name, initial: free, replaces_current });
         }
-        if serves {
-            return Ok(WorktreeNames { name: free.clone(), first: free, serves: false });
+        if replaces_current {
+            return Ok(WorktreeNames { name: free.clone(), initial: free, replaces_current: false });
         }
-        fsx::rename_new(&self.layout.home, name.as_str(), &self.layout.home, free.as_str())
-            .map_err(failed("rename"))?;
+        fsx::rename_new(
+            &self.layout.generations_dir,
+            name.as_str(),
+            &self.layout.generations_dir,
+            free.as_str(),
+        )
+        .map_err(failed("rename"))?;
         self.state.rename(&name, &free);
-        Ok(WorktreeNames { first: name.clone(), name, serves: false })
+        Ok(WorktreeNames { initial: name.clone(), name, replaces_current: false })
     }
 
-    /// Step 2.
-    fn announce_worktree(&mut self, record: &GenerationRecord, spot: &WorktreeNames) -> Result<(), Error> {
-        self.state.publishing = Some(spot.name.clone());
-        self.state.replacing = spot.exchanges().then(|| spot.first.clone());
-        self.state.rename(&spot.name, &spot.first);
+    /// Step 2: records what is being published and what it replaces.
+    fn announce_worktree(&mut self, record: &GenerationRecord, names: &WorktreeNames) -> Result<(), Error> {
+        self.state.publishing = Some(names.name.clone());
+        self.state.replacing = names.exchanges().then(|| names.initial.clone());
+        self.state.rename(&names.name, &names.initial);
         self.state.put(record.clone());
         self.save()
     }
@@ -140,23 +151,24 @@ impl Store {
         &mut self,
         staged: Staged,
         record: &GenerationRecord,
-        spot: &WorktreeNames,
+        names: &WorktreeNames,
         ready: Ready<'_, E>,
     ) -> Result<(), E> {
         let layout = &self.layout;
-        let home = &layout.home;
-        let place = layout.place(&spot.first);
+        let worktrees = &layout.generations_dir;
+        let place = layout.place(&names.initial);
         // 3
-        fsx::rename_new(&layout.staging, staged.name(), home, spot.first.as_str())
+        fsx::rename_new(&layout.staging, staged.name(), worktrees, names.initial.as_str())
             .map_err(Error::io("rename the staged directory to", &place))?;
-        staged.was_moved();
-        self.sync_home()?;
+        staged.mark_moved();
+        self.sync_worktrees()?;
         // 4
         ready(record, &place)?;
         // 5
-        if spot.exchanges() {
-            let failed = Error::io("put the new generation in the place of", layout.place(&spot.name));
-            let done = fsx::exchange(home, spot.first.as_str(), home, spot.name.as_str()).map_err(failed)?;
+        if names.exchanges() {
+            let failed = Error::io("put the new generation in the place of", layout.place(&names.name));
+            let done = fsx::exchange(worktrees, names.initial.as_str(), worktrees, names.name.as_str())
+                .map_err(failed)?;
             if !done {
                 let source = std::io::Error::other("the file system cannot exchange two names any more");
                 return Err(Error::Io { act: "exchange", path: place, source }.into());
@@ -165,29 +177,32 @@ impl Store {
         Ok(())
     }
 
-    /// What the new generation was exchanged with is a retired generation, or was not ours.
-    fn clear_name(&mut self, spot: &WorktreeNames) -> Result<(), Error> {
+    /// After an exchange: the replaced entry is a retired generation if it has a record. Otherwise it was not a
+    /// generation, and goes to the trash.
+    fn clear_name(&mut self, names: &WorktreeNames) -> Result<(), Error> {
         self.state.replacing = None;
-        if !spot.exchanges() {
+        if !names.exchanges() {
             return Ok(());
         }
-        if self.state.record(&spot.first).is_none() {
-            let failed = Error::io("move to the trash", self.layout.place(&spot.first));
-            self.trash.put(&self.layout.home, spot.first.as_str(), None).map_err(failed)?;
+        if self.state.record(&names.initial).is_none() {
+            let failed = Error::io("move to the trash", self.layout.place(&names.initial));
+            self.trash.put(&self.layout.generations_dir, names.initial.as_str(), None).map_err(failed)?;
         }
-        self.sync_home()
+        self.sync_worktrees()
     }
 
-    fn sync_home(&self) -> Result<(), Error> {
+    /// Syncs `.worktrees`.
+    fn sync_worktrees(&self) -> Result<(), Error> {
         if self.options.durability == Durability::None {
             return Ok(());
         }
-        fsx::sync_dir(&self.layout.home)
+        fsx::sync_dir(&self.layout.generations_dir)
             .map_err(Error::io("sync", self.layout.at(crate::generation::WORKTREES)))
     }
 
-    /// Goes back to these records, but for what recovery has to take back; the file may hold others.
-    fn forget(&mut self, before: State, publishing: Option<&Name>) {
+    /// Restores these records, with `publishing` set to the generation that recovery has to undo. The state file may
+    /// have other content.
+    fn restore_records(&mut self, before: State, publishing: Option<&Name>) {
         self.state = before;
         self.state.publishing = publishing.cloned();
         self.unsaved = true;

@@ -1,8 +1,8 @@
-//! One attempt. The numbers are those of the parent module's doc. `fetch_and_stage` has what takes room, `repair` what
-//! needs no network, `noted` what is logged and counted.
+//! One attempt. The numbers in comments are the steps of the parent module's documentation. `fetch_and_stage` has the
+//! steps that need disk space, `repair` those that need no network, `bookkeeping` logging and counting.
 
+mod bookkeeping;
 mod fetch_and_stage;
-mod noted;
 mod repair;
 
 use std::collections::BTreeSet;
@@ -36,14 +36,14 @@ use crate::sources::{Named, Upstream};
 use crate::store::{Error as StoreError, Published, Store};
 use crate::telemetry::metrics::Metrics;
 
-/// A tip that needs nothing more, or never will.
+/// A tip under a selection whose attempt has ended for good: it is published, or it was refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct SettledTip {
     object: ObjectId,
     selection: String,
 }
 
-/// What attempts work with, and what they remember of each other.
+/// The resources of attempts, and what one attempt remembers for the next.
 pub(super) struct Worker {
     options: Arc<Options>,
     store: Arc<Mutex<Store>>,
@@ -51,48 +51,48 @@ pub(super) struct Worker {
     metrics: Metrics,
     spare: SpareWork,
     scrubs: Scrubs,
-    given: PayloadInputs,
+    payload_inputs: PayloadInputs,
     view: View,
-    /// The tip that is published, and the generation that holds it.
+    /// The published tip, and the generation that holds it.
     settled: Option<(SettledTip, Name)>,
-    /// The commit that the ref names, if the last attempt found that the root has it.
+    /// The commit the ref names, if the last attempt found that the root has it.
     named: Option<Named>,
-    /// The revision of the tip that is settled.
+    /// The revision of the tip in `settled`.
     settled_revision: Option<Revision>,
-    /// What was current until the root was found without it.
+    /// The revision that was current before its generation disappeared (deleted by somebody else).
     lost: Option<Revision>,
-    /// The tip that was refused, what was said, and the hints.
+    /// The tip that was refused, with the error message and its hints.
     refused: Option<(SettledTip, String, Vec<String>)>,
-    /// The current generation was not yet compared with its revision since this process began, or a scrub found it in
-    /// doubt.
+    /// True if the current generation has to be compared with its revision: this process has not done it yet, or a
+    /// scrub found signs of a foreign write.
     unverified: bool,
-    /// A reading of the choice that has not ended.
-    choosing: Option<JoinHandle<Result<Choice, Error>>>,
-    /// A revision with the current generation's tree that the mirror holds.
+    /// A read of the sparse pattern file that has not ended.
+    pending_choice: Option<JoinHandle<Result<Choice, Error>>>,
+    /// A revision with the current generation's tree that is in the mirror.
     readable: Option<Revision>,
-    /// What could not be mended the last time: said once, not at every look.
-    unmended: BTreeSet<String>,
-    /// The remote said in this attempt what its ref names.
+    /// Warnings of the last repair of the root, so that each is logged once and not at every repair.
+    repair_warnings: BTreeSet<String>,
+    /// True if the remote answered in this attempt what its ref names.
     was_answered: bool,
-    /// The root was not there when it was looked at last.
-    rootless: bool,
+    /// True if the root was missing or replaced at the last repair.
+    root_missing: bool,
     hooks: Option<Arc<Hooks>>,
-    /// The root, resolved.
+    /// The root's path with symbolic links resolved.
     root: PathBuf,
-    /// git-sync's layout: a generation is one commit's, and a worktree of the mirror.
+    /// True in git-sync's layout, where each generation belongs to one commit and is a worktree of the mirror.
     by_commit: bool,
-    /// Something was reaped that the mirror still keeps objects for.
-    untidy: bool,
-    /// What a retired generation holds that the spare is to be made from.
+    /// True if a generation was reaped since the last housekeeping, so that the mirror may drop its objects.
+    housekeeping_due: bool,
+    /// The revision of the retired generation that waits to be recycled as the spare; the mirror must keep it readable.
     waits_for_recycling: Option<Revision>,
-    /// What was said of a spare that has no room.
+    /// Limits how often the log says that there is no room for a spare.
     no_spare: Repeats,
-    /// A tip that had no room, and the bytes that a fetch of it brings.
-    too_large: Option<(ObjectId, u64)>,
+    /// A tip whose fetch did not fit on the volume, and the bytes of its pack.
+    oversized_fetch: Option<(ObjectId, u64)>,
 }
 
 impl Worker {
-    /// Looks at what the store found. No network.
+    /// Starts from the state that the store found. No network.
     pub(super) fn new(options: Arc<Options>, store: Store, upstream: Upstream, metrics: Metrics) -> Self {
         let current = store.current().cloned();
         let mut view = View {
@@ -104,7 +104,8 @@ impl Worker {
         view.heard = LastAnswer::not_yet();
         let folds = store.probes().folds;
         let by_commit = store.is_git_sync();
-        let given = PayloadInputs { folds, root_links: !by_commit, submodules: upstream.submodules() };
+        let payload_inputs =
+            PayloadInputs { folds, root_links: !by_commit, submodules: upstream.submodules() };
         let root = store.root().to_owned();
         Self {
             options,
@@ -113,7 +114,7 @@ impl Worker {
             metrics,
             spare: SpareWork::default(),
             scrubs: Scrubs::new(),
-            given,
+            payload_inputs,
             unverified: current.is_some_and(|record| record.is_known() || by_commit),
             view,
             settled: None,
@@ -121,22 +122,22 @@ impl Worker {
             settled_revision: None,
             lost: None,
             refused: None,
-            choosing: None,
+            pending_choice: None,
             readable: None,
-            unmended: BTreeSet::new(),
+            repair_warnings: BTreeSet::new(),
             was_answered: false,
-            rootless: false,
+            root_missing: false,
             hooks: None,
             root,
             by_commit,
-            untidy: false,
+            housekeeping_due: false,
             waits_for_recycling: None,
             no_spare: Repeats::default(),
-            too_large: None,
+            oversized_fetch: None,
         }
     }
 
-    /// The way to the remote, for a delivery beside the root.
+    /// Shared handle to the remotes and their mirrors; deliveries of ConfigMaps use the same one.
     pub(super) fn upstream(&self) -> Arc<Mutex<Upstream>> {
         Arc::clone(&self.upstream)
     }
@@ -151,18 +152,18 @@ impl Worker {
         let objects = self.objects().await;
         let path = self.options.path.clone();
         let current = self.view.revision();
-        let look = move || {
-            // Links that did not change may lead elsewhere where sources are placed otherwise.
+        let inspect = move || {
+            // If sources are placed differently, unchanged symbolic links may have other targets: a diff is not enough.
             let is_placed_alike =
                 current.is_none_or(|current| objects.places(current) == objects.places(revision));
             Ok((objects.tree_of(revision, path.as_ref())?, is_placed_alike))
         };
-        let (tree, is_placed_alike) = bounds.blocking(Stage::Export, move |_| look()).await?;
-        let same = |record: &GenerationRecord| {
+        let (tree, is_placed_alike) = bounds.blocking(Stage::Export, move |_| inspect()).await?;
+        let is_same = |record: &GenerationRecord| {
             let names_it = !self.by_commit || record.revision == revision;
             record.tree == tree && record.selection == choice.digest && names_it
         };
-        if self.view.current().is_some_and(|record| same(record) || self.is_claimed(record, revision)) {
+        if self.view.current().is_some_and(|record| is_same(record) || self.is_claimed(record, revision)) {
             debug!(%revision, "published already, or another revision of the same tree");
             if let Some(published) = self.verify(bounds, revision, choice).await? {
                 return Ok(Done::published(published));
@@ -185,14 +186,12 @@ impl Worker {
         let tip = self.resolve(bounds).await?; // 2
         let known = SettledTip { object: tip.object, selection: choice.digest.clone() };
         if self.is_current(&tip, &known) {
-            let published = match self.unverified || self.may_differ_in_depth(&tip).await {
-                true => {
-                    let revision = self.fetch(bounds, &tip, &choice.wanted).await?;
-                    self.verify(bounds, revision, choice).await?
-                }
-                false => None,
-            };
-            // A tag's commit is known once it was fetched.
+            let mut published = None;
+            if self.unverified || self.may_differ_in_depth(&tip).await {
+                let revision = self.fetch(bounds, &tip, &choice.wanted).await?;
+                published = self.verify(bounds, revision, choice).await?;
+            }
+            // The commit of an annotated tag may be known only from the fetch.
             let settled = self.settled.as_ref().is_some_and(|(settled, _)| *settled == known);
             let revision = self.settled_revision.filter(|_| settled);
             self.remember_named(revision.unwrap_or(Revision(tip.peeled.unwrap_or(tip.object)))).await;
@@ -202,7 +201,7 @@ impl Worker {
         if let Some((_, message, hints)) = self.refused.as_ref().filter(|(refused, ..)| *refused == known) {
             return Err(Error::StillRefused { message: message.clone(), hints: hints.clone() }); // 3
         }
-        // The interval holds back commits. What the operator asks for now, another directory say, is not one of them.
+        // The minimum interval applies to new commits only, not to a selection that the operator changed.
         if !may_publish && self.view.current().is_some_and(|record| record.selection == choice.digest) {
             return Ok(Done::Held); // 4
         }
@@ -227,8 +226,8 @@ impl Worker {
                         }
                     }
                     Error::Store(error @ (StoreError::Collision { .. } | StoreError::Folded { .. })) => {
-                        let (what, hints) = (one_line(&error), error.hints());
-                        if self.upstream.lock().await.hold_back_one_that_moved(&what, &hints) {
+                        let hints = error.hints();
+                        if self.upstream.lock().await.hold_back_one_updated(&one_line(&error), &hints) {
                             return Box::pin(self.follow(bounds, choice, may_publish)).await;
                         }
                         error.into()
@@ -243,14 +242,14 @@ impl Worker {
         }
     }
 
-    /// Whether the mirror may have another depth than was asked for: git works in what git-sync's layout publishes, and
-    /// sees it. The other layout shows no history, and saves itself the look.
+    /// Returns true if the mirror's history may not have the configured depth. Only git-sync's layout publishes
+    /// worktrees in which git shows the history; the other layout skips the check.
     async fn may_differ_in_depth(&self, tip: &Tip) -> bool {
         let revision = Revision(tip.peeled.unwrap_or(tip.object));
         self.by_commit && !self.upstream.lock().await.is_settled(revision)
     }
 
-    /// What the ref names, for deliveries.
+    /// Records the revision that the ref names, for deliveries.
     async fn remember_named(&mut self, revision: Revision) {
         let sources = self.upstream.lock().await.placement();
         self.named = Some(Named { revision, sources });
@@ -269,13 +268,13 @@ impl Worker {
         let mut upstream = self.upstream.lock().await;
         let resolved = bounds.network(Stage::Resolve, upstream.resolve(current, &held)).await;
         self.view.sources = upstream.rows(current, false);
-        self.was_answered = resolved.as_ref().map_or_else(Error::is_answer, |_| true);
+        self.was_answered = resolved.as_ref().map_or_else(Error::is_no_such_ref, |_| true);
         let tip = resolved?;
         self.metrics.took("resolve", began.elapsed());
         Ok(tip)
     }
 
-    /// What the mirror must go on holding, newest first.
+    /// The revisions that the mirror must keep, newest first.
     fn held(&self) -> Vec<Revision> {
         let known = self.view.generations.iter().filter(|record| record.is_known());
         let others = self.readable.into_iter().chain(self.waits_for_recycling);
@@ -289,7 +288,7 @@ impl Worker {
         self.upstream.lock().await.objects()
     }
 
-    /// Whether the mirror holds a revision.
+    /// Returns true if the mirror holds the revision.
     async fn holds(&self, bounds: &Bounds, revision: Revision) -> Result<bool, Error> {
         let objects = self.objects().await;
         bounds.blocking(Stage::Export, move |_| Ok(objects.holds(revision))).await
@@ -302,22 +301,23 @@ impl Worker {
             || (current.revision == Revision(commit) && current.selection == known.selection)
     }
 
-    /// The store, for the next blocking step.
+    /// Locks the store for a blocking step.
     async fn store(&self) -> OwnedMutexGuard<Store> {
         Arc::clone(&self.store).lock_owned().await
     }
 
-    /// What is chosen now. The file with the patterns is read each time: it may be a mounted ConfigMap.
+    /// The selection as configured now. The sparse patterns are read at every call: the file may be a mounted
+    /// ConfigMap.
     async fn choice(&mut self, bounds: &Bounds) -> Result<Choice, Error> {
         let options = Arc::clone(&self.options);
-        let given = self.given;
+        let inputs = self.payload_inputs;
         let read = move || {
-            let (digest, wanted) = options.selection(given)?;
+            let (digest, wanted) = options.selection(inputs)?;
             Ok(Choice { digest, wanted })
         };
         match self.options.sparse_file {
-            Some(_) => bounds.reading(Stage::Select, &mut self.choosing, read).await,
-            None => read(), // then there is nothing to wait for
+            Some(_) => bounds.reading(Stage::Select, &mut self.pending_choice, read).await,
+            None => read(), // does no I/O
         }
     }
 }
@@ -326,7 +326,7 @@ impl Work for Worker {
     async fn verify_found(&mut self, bounds: &Bounds) -> Result<Option<Published>, Error> {
         let Some(revision) = self.view.revision() else { return Ok(None) };
         if !self.holds(bounds, revision).await? {
-            return Ok(None); // the first attempt fetches it, and verifies then
+            return Ok(None); // the first attempt fetches the revision, then verifies
         }
         let choice = self.choice(bounds).await?;
         let published = self.verify(bounds, revision, &choice).await;
@@ -335,45 +335,45 @@ impl Work for Worker {
     }
 
     async fn attempt(&mut self, bounds: &Bounds, may_publish: bool) -> Result<Done, Error> {
-        self.mend_root(bounds).await?; // 1
+        self.repair_root(bounds).await?; // 1
         let choice = self.choice(bounds).await?;
-        let healed = match self.republish_damaged(bounds, &choice).await? {
+        let republished = match self.republish_damaged(bounds, &choice).await? {
             None => self.scrub(bounds).await?,
-            healed => healed,
+            republished => republished,
         };
         self.was_answered = false;
         let followed = self.follow(bounds, &choice, may_publish).await;
-        if self.was_answered && !followed.as_ref().is_err_and(Error::is_cut) {
+        if self.was_answered && !followed.as_ref().is_err_and(Error::is_connection_failure) {
             self.view.heard = LastAnswer::now();
         }
         let mut upstream = self.upstream.lock().await;
         if followed.is_ok() {
-            upstream.acquit();
+            upstream.clear_suspects();
         }
         self.view.sources = upstream.rows(self.view.revision(), followed.is_err());
         drop(upstream);
-        let done = match (followed?, healed) {
+        let done = match (followed?, republished) {
             (Done::Published(published), _) => Done::Published(published),
             (_, Some(published)) => Done::published(published),
             (done, None) => done,
         };
         if matches!(done, Done::Published(_)) {
-            self.view.commits.retain(|_, commit| commit.is_some()); // it may have been fetched since
+            self.view.commits.retain(|_, commit| commit.is_some()); // read missing ones again: the fetch may have them
         }
         self.describe().await;
         Ok(done)
     }
 
     async fn repair(&mut self, bounds: &Bounds) -> Result<Option<Published>, Error> {
-        self.mend_root(bounds).await?;
+        self.repair_root(bounds).await?;
         self.scrub(bounds).await
     }
 
     async fn housekeep(&mut self, bounds: &Bounds) {
-        if let Err(error) = self.mend_root(bounds).await {
-            self.degraded("mend", &error);
+        if let Err(error) = self.repair_root(bounds).await {
+            self.log_nonfatal("mend", &error);
         }
-        self.untidy = false;
+        self.housekeeping_due = false;
         let held = self.held();
         let mut upstream = Arc::clone(&self.upstream).lock_owned().await;
         let root = self.root.clone();
@@ -386,10 +386,10 @@ impl Work for Worker {
             Ok((kept, bytes)) => {
                 self.view.mirror_bytes = Some(bytes);
                 if let Err(error) = kept {
-                    self.degraded("housekeep", &error.into());
+                    self.log_nonfatal("housekeep", &error.into());
                 }
             }
-            Err(error) => self.degraded("housekeep", &error),
+            Err(error) => self.log_nonfatal("housekeep", &error),
         }
         if !self.options.spare {
             return;
@@ -397,7 +397,7 @@ impl Work for Worker {
         let (task, lacks) = {
             let store = self.store().await;
             if store.awaits_retirement(&clock::now()) {
-                self.untidy = true; // it is housekeeping's again then
+                self.housekeeping_due = true; // run again once the retirement is recorded
                 return;
             }
             (store.spare_task(), store.spare_lacks())
@@ -414,7 +414,7 @@ impl Work for Worker {
         let Some(task) = task else { return };
         let revision = self.readable.unwrap_or(task.generation().revision);
         match self.choice(bounds).await {
-            // The next attempt publishes that, and a spare of it follows.
+            // The selection changed meanwhile. The next attempt publishes it, and its housekeeping makes the spare.
             Ok(choice) if choice.digest != task.generation().selection => {
                 debug!("no spare: something else is chosen by now");
             }
@@ -422,11 +422,11 @@ impl Work for Worker {
                 let objects = self.objects().await;
                 self.spare.start(task, objects, revision, choice.wanted, self.metrics.clone());
             }
-            Err(error) => self.degraded("spare", &error),
+            Err(error) => self.log_nonfatal("spare", &error),
         }
     }
 
-    fn announce(&self) {
+    fn notify_hooks(&self) {
         if let (Some(hooks), Some(record)) = (&self.hooks, self.view.current()) {
             let commit = self.view.commits.get(&record.revision).and_then(Option::as_ref);
             hooks.published(&hook_notice::notice(record, commit, &self.root));
@@ -439,7 +439,7 @@ impl Work for Worker {
         let store = self.store().await;
         let written = tokio::task::spawn_blocking(move || store.write_status(&text)).await;
         if let Ok(Err(error)) = written {
-            self.degraded("status", &error.into());
+            self.log_nonfatal("status", &error.into());
         }
     }
 
@@ -449,7 +449,7 @@ impl Work for Worker {
         match deleted {
             Ok(true) => {}
             Ok(false) => debug!("ended before everything in the trash was deleted"),
-            Err(error) => self.degraded("delete", &error),
+            Err(error) => self.log_nonfatal("delete", &error),
         }
     }
 
@@ -459,7 +459,7 @@ impl Work for Worker {
     }
 
     fn needs_housekeeping(&self) -> bool {
-        self.untidy
+        self.housekeeping_due
     }
 
     fn next_repair(&self) -> Option<Duration> {

@@ -1,5 +1,5 @@
-//! What bounds an attempt: a deadline, and the drain. Network futures are dropped; blocking work is asked to stop and
-//! waited for, because a half-done stage must be known to have ended before the next one begins.
+//! The bounds of an attempt: its deadline and the shutdown of the process. Out of bounds, network futures are dropped.
+//! Blocking work is cancelled and waited for, because a half-done stage must have ended before the next one begins.
 
 use std::future::Future;
 use std::sync::{Mutex, PoisonError};
@@ -12,26 +12,26 @@ use tokio_util::sync::CancellationToken;
 use super::error::{Error, Stage};
 use crate::hooks;
 
-/// The bounds of one attempt.
+/// The deadline of one attempt, and the shutdown signal.
 #[derive(Debug)]
 pub(super) struct Bounds {
-    /// The process is asked to end.
+    /// Cancelled when the process is asked to end.
     pub(super) draining: CancellationToken,
-    /// When the attempt is over.
+    /// When the attempt has to end.
     pub(super) deadline: Instant,
-    /// How long it was given.
+    /// The time from the start of the attempt to its deadline.
     pub(super) limit: Duration,
-    /// The stage that was begun last.
+    /// The stage that began last.
     stage: Mutex<Stage>,
 }
 
 impl Bounds {
-    /// From now on.
+    /// Bounds of an attempt that starts now.
     pub(super) fn new(limit: Duration, draining: CancellationToken) -> Self {
         Self { draining, deadline: Instant::now() + limit, limit, stage: Mutex::new(Stage::Mend) }
     }
 
-    /// The stage that was begun last.
+    /// The stage that began last.
     pub(super) fn stage(&self) -> Stage {
         *self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -40,7 +40,7 @@ impl Bounds {
         *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = stage;
     }
 
-    /// Runs something that waits for the network, and drops it when it is out of bounds.
+    /// Runs network I/O, and drops the future when it is out of bounds.
     pub(super) async fn network<T, E: Into<Error>>(
         &self,
         stage: Stage,
@@ -55,7 +55,8 @@ impl Bounds {
         }
     }
 
-    /// Waits for a hook, which ends by itself when the process drains, and drops it at the deadline.
+    /// Waits for the gate hook, which ends by itself at shutdown, and drops it at the deadline. `again` says whether a
+    /// refusal is temporary.
     pub(super) async fn gate(
         &self,
         passed: impl Future<Output = Result<(), hooks::Error>>,
@@ -72,7 +73,7 @@ impl Bounds {
         }
     }
 
-    /// Runs something that blocks, on a thread where that is allowed. Out of bounds, its token is cancelled.
+    /// Runs blocking work on a blocking thread. Out of bounds, its token is cancelled; then the work is waited for.
     pub(super) async fn blocking<T: Send + 'static>(
         &self,
         stage: Stage,
@@ -89,16 +90,16 @@ impl Bounds {
             () = tokio::time::sleep_until(self.deadline) => self.past_deadline(stage),
         };
         cancel.cancel();
-        // What it did in spite of the token counts: a generation may have been published.
+        // If the work finished in spite of the token, its result counts: a generation may have been published.
         match join_result(stage, running.await) {
             Err(error) if error.is_cancelled() => Err(out_of_bounds),
             ended => ended,
         }
     }
 
-    /// Reads something that blocks and cannot be asked to stop, but holds nothing either: out of bounds, it is left to
-    /// itself in `slot`, and the next one waits for it instead of starting another, so that a file system that hangs
-    /// does not eat thread after thread.
+    /// Runs a blocking read that cannot be cancelled and holds no lock. Out of bounds, it is left running in `slot`,
+    /// and the next call waits for it instead of starting another read, so that a hanging file system does not use up
+    /// threads.
     pub(super) async fn reading<T: Send + 'static>(
         &self,
         stage: Stage,
@@ -117,13 +118,15 @@ impl Bounds {
         join_result(stage, ended)
     }
 
-    /// Between two steps.
+    /// Returns an error if the attempt is out of bounds. For use between two steps.
     pub(super) fn check(&self, stage: Stage) -> Result<(), Error> {
-        match () {
-            () if self.draining.is_cancelled() => Err(Error::Interrupted),
-            () if Instant::now() >= self.deadline => Err(self.past_deadline(stage)),
-            () => Ok(()),
+        if self.draining.is_cancelled() {
+            return Err(Error::Interrupted);
         }
+        if Instant::now() >= self.deadline {
+            return Err(self.past_deadline(stage));
+        }
+        Ok(())
     }
 
     fn past_deadline(&self, stage: Stage) -> Error {
@@ -131,7 +134,8 @@ impl Bounds {
     }
 }
 
-/// A panic is a defect, but one that a commit's author may have provoked: it fails the attempt, not the service.
+/// Turns a panic into an error: it is a defect, but an author of commits may have provoked it, so it must fail the
+/// attempt and not the service.
 fn join_result<T>(stage: Stage, ended: Result<Result<T, Error>, tokio::task::JoinError>) -> Result<T, Error> {
     match ended {
         Ok(result) => result,

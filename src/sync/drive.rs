@@ -1,4 +1,5 @@
-//! The loop: waits until an attempt is due, runs it, and reports its result to the state machine and the report.
+//! The loop of a sync: waits until an attempt is due, runs it, and passes the result to the state machine, the report
+//! and deliveries. Between attempts it repairs the root.
 
 use std::future::Future;
 use std::time::Duration;
@@ -18,20 +19,20 @@ use crate::retry;
 use crate::sources::{AttemptResults, Named};
 use crate::store::Published;
 
-/// Between attempts the root is mended no more often than this.
-const MEND_SPACING: Duration = Duration::from_secs(1);
+/// The least time between two repairs of the root while no attempt runs.
+const REPAIR_SPACING: Duration = Duration::from_secs(1);
 
-/// How often an attempt that takes its time says how far it is.
+/// How often the progress of a running attempt is reported.
 const PROGRESS: Duration = Duration::from_millis(500);
 
-/// The longest time between two writes of the status file while attempts end, so that the next process after a kill
-/// finds when the last one succeeded. A poll alone writes nothing.
+/// The status file is written when something changed and, at the end of an attempt, if the last write is older than
+/// this, so that the process after a kill learns when an attempt last succeeded. Other polls write nothing.
 const RECORD: Duration = Duration::from_secs(300);
 
-/// How long the last record of a process may take.
+/// How long the last write of the status file may take at shutdown.
 const LAST_RECORD: Duration = Duration::from_secs(1);
 
-/// What a timer that never fires is set to.
+/// The delay of a timer that is not meant to fire.
 const NEVER: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// How a sync ended.
@@ -39,84 +40,87 @@ const NEVER: Duration = Duration::from_secs(30 * 365 * 86_400);
 pub enum End {
     /// The process was asked to end.
     Drained,
-    /// It was to run once, and did.
+    /// With `--one-time`: an attempt succeeded.
     Done,
-    /// Too many failures in a row; the last of them.
+    /// There were too many consecutive failures; this is the last.
     GaveUp(Error),
 }
 
-/// What the loop drives: the [`super::attempt::Worker`], or in tests a double.
+/// The work that the loop drives: the [`super::attempt::Worker`], or a test double.
 pub(super) trait Work {
-    /// Compares the generation found at start with its revision, without network.
+    /// Compares the generation found at start with its revision, without network. Returns what had to be published
+    /// afresh.
     fn verify_found(&mut self, bounds: &Bounds) -> impl Future<Output = Result<Option<Published>, Error>>;
-    /// One attempt. `may_publish` is false while the minimum interval runs.
+    /// Runs one attempt. `may_publish` is false within the minimum interval after a publication.
     fn attempt(&mut self, bounds: &Bounds, may_publish: bool) -> impl Future<Output = Result<Done, Error>>;
-    /// Mends links, removes left-overs, reaps, and publishes afresh what somebody else has changed. No network.
+    /// Repairs links, removes left-overs, reaps, and publishes the current generation afresh after a foreign write. No
+    /// network.
     fn repair(&mut self, bounds: &Bounds) -> impl Future<Output = Result<Option<Published>, Error>>;
-    /// What follows a publication and may fail without failing it.
+    /// Does what follows a publication and may fail without failing the attempt: reap, collect garbage, prepare the
+    /// spare.
     fn housekeep(&mut self, bounds: &Bounds) -> impl Future<Output = ()>;
-    /// Tells the hooks what is current.
-    fn announce(&self) {}
-    /// Keeps a status for `treeswap status`, which reads the root.
+    /// Notifies the hooks of the current generation.
+    fn notify_hooks(&self) {}
+    /// Writes the status to the root, where `treeswap status` reads it.
     fn record(&mut self, status: Status) -> impl Future<Output = ()>;
-    /// Whether a generation was removed since the last housekeeping, so that the mirror may drop its objects.
+    /// Returns true if a generation was removed since the last housekeeping, so that the mirror may drop its objects.
     fn needs_housekeeping(&self) -> bool {
         false
     }
-    /// After how long mending may have something to do: a grace period ends.
+    /// The time until a repair may have something to do: a grace period ends, or a scrub is due or running.
     fn next_repair(&self) -> Option<Duration>;
-    /// What was last seen of the root.
+    /// The last known state of the root.
     fn view(&self) -> &View;
-    /// What the last attempt found the ref to name, if the root has it.
+    /// The revision the ref named in the last attempt, if the root has it.
     fn newest(&self) -> Option<Named> {
         None
     }
-    /// Before the process ends by itself: waits for what must not be left to a next start that may never come.
+    /// Waits for deletions before a process with `--one-time` ends: there may be no next start to finish them.
     fn finish(&mut self, bounds: &Bounds) -> impl Future<Output = ()>;
-    /// Stops what runs in the background.
+    /// Cancels background work.
     fn stop(&mut self);
 }
 
-/// The loop.
+/// The loop and its state.
 pub(super) struct Drive<'a, W> {
     pub(super) work: &'a mut W,
     pub(super) report: &'a mut Report,
     pub(super) machine: Machine,
-    pub(super) asked: &'a mut mpsc::Receiver<Trigger>,
-    /// Tells deliveries how attempts ended.
+    pub(super) triggers: &'a mut mpsc::Receiver<Trigger>,
+    /// Passes the results of attempts to deliveries.
     pub(super) attempts: AttemptResults,
     pub(super) draining: CancellationToken,
-    /// Hard limit on one attempt.
+    /// The time limit of one attempt.
     pub(super) timeout: Duration,
     /// End after the first success.
     pub(super) one_time: bool,
-    /// No attempt follows the first success.
+    /// Stop polling after the first success.
     pub(super) park: bool,
-    /// What the machine's time is counted from.
+    /// The instant the machine's times are relative to.
     pub(super) origin: Instant,
-    /// An attempt ended well.
+    /// True once an attempt has succeeded.
     pub(super) succeeded: bool,
-    /// When the status was recorded last.
+    /// When the status file was last written.
     pub(super) recorded: Instant,
 }
 
 impl<W: Work> Drive<'_, W> {
-    /// Runs until an end.
+    /// Runs the loop until the sync ends.
     pub(super) async fn run(mut self) -> End {
-        self.report.busy(self.timeout);
+        self.report.promise_update(self.timeout);
         let bounds = self.bounds();
         match self.work.verify_found(&bounds).await {
-            Ok(published) => self.report.found(self.work.view(), published.as_ref()),
-            Err(error) => self.report.unverified(&error),
+            Ok(published) => self.report.report_current(self.work.view(), published.as_ref()),
+            Err(error) => self.report.verify_failed(&error),
         }
-        self.waiting();
+        self.report_waiting();
         let end = loop {
-            if !self.pause().await {
+            if !self.wait_until_due().await {
                 self.machine.drain();
                 break End::Drained;
             }
             let trigger = self.machine.start(self.now());
-            let number = self.report.syncing(trigger, self.timeout);
+            let number = self.report.attempt_began(trigger, self.timeout);
             let span = tracing::info_span!("sync", attempt = number, trigger = trigger.word());
             if let Some(end) = self.attempt().instrument(span).await {
                 break end;
@@ -124,7 +128,8 @@ impl<W: Work> Drive<'_, W> {
         };
         self.work.stop();
         let status = self.report.last_status(self.work.view());
-        let _ = tokio::time::timeout(LAST_RECORD, self.work.record(status)).await; // a root that hangs does not hold up the end
+        // A hanging file system must not delay the shutdown any longer.
+        let _ = tokio::time::timeout(LAST_RECORD, self.work.record(status)).await;
         end
     }
 
@@ -136,41 +141,41 @@ impl<W: Work> Drive<'_, W> {
         Bounds::new(self.timeout, self.draining.clone())
     }
 
-    fn waiting(&self) {
+    fn report_waiting(&self) {
         let wait = self.machine.due().map(|due| due.saturating_sub(self.now()));
-        self.report.waiting(wait, self.work.view());
+        self.report.attempt_scheduled(wait, self.work.view());
     }
 
-    /// Waits until an attempt is due, mending the root meanwhile. False: the process drains.
-    async fn pause(&mut self) -> bool {
-        let mut mended = Instant::now();
+    /// Waits until an attempt is due, and repairs the root meanwhile. Returns false at shutdown.
+    async fn wait_until_due(&mut self) -> bool {
+        let mut repaired = Instant::now();
         loop {
             let due = match self.machine.due() {
                 Some(due) => self.origin + due,
                 None => Instant::now() + NEVER,
             };
-            let mend = self.work.next_repair().map(|after| mended + after.max(MEND_SPACING));
-            let mend = mend.filter(|at| *at < due);
+            let repair = self.work.next_repair().map(|after| repaired + after.max(REPAIR_SPACING));
+            let repair = repair.filter(|at| *at < due);
             tokio::select! {
                 biased;
                 () = self.draining.cancelled() => return false,
-                Some(trigger) = self.asked.recv() => { self.machine.trigger(trigger); }
-                () = tokio::time::sleep_until(mend.unwrap_or(due)) => {
-                    if mend.is_none() {
+                Some(trigger) = self.triggers.recv() => { self.machine.trigger(trigger); }
+                () = tokio::time::sleep_until(repair.unwrap_or(due)) => {
+                    if repair.is_none() {
                         return true;
                     }
-                    mended = Instant::now();
-                    self.report.busy(self.timeout.saturating_add(due.saturating_duration_since(mended)));
+                    repaired = Instant::now();
+                    self.report.promise_update(self.timeout.saturating_add(due.saturating_duration_since(repaired)));
                     let bounds = self.bounds();
                     let result = self.work.repair(&bounds).await;
-                    self.repaired(&bounds, result).await;
+                    self.after_repair(&bounds, result).await;
                 }
             }
         }
     }
 
-    /// What follows when the root was mended between attempts.
-    async fn repaired(&mut self, bounds: &Bounds, result: Result<Option<Published>, Error>) {
+    /// Reports a repair between attempts, and does what follows a publication if there was one.
+    async fn after_repair(&mut self, bounds: &Bounds, result: Result<Option<Published>, Error>) {
         let is_well = result.is_ok() && self.succeeded && self.machine.failures() == 0;
         let (result, published) = match result {
             Ok(published) => (Ok(()), published),
@@ -178,9 +183,9 @@ impl<W: Work> Drive<'_, W> {
         };
         self.report.root_repaired(self.work.view(), result);
         if published.is_some() {
-            self.report.found(self.work.view(), published.as_ref());
-            self.work.announce();
-            self.report.busy(self.timeout); // comparing and publishing may have used up what was promised
+            self.report.report_current(self.work.view(), published.as_ref());
+            self.work.notify_hooks();
+            self.report.promise_update(self.timeout); // the repair may have used up the time promised for it
             let bounds = self.bounds();
             self.work.housekeep(&bounds).await;
             let status = self.report.status(self.work.view());
@@ -190,7 +195,7 @@ impl<W: Work> Drive<'_, W> {
         }
     }
 
-    /// One attempt and what follows it.
+    /// Runs one attempt and what follows it. Returns `Some` if the sync ends with it.
     async fn attempt(&mut self) -> Option<End> {
         let bounds = self.bounds();
         let hold = self.machine.held_until(self.now()).filter(|_| !self.one_time);
@@ -198,13 +203,13 @@ impl<W: Work> Drive<'_, W> {
         let result = {
             let attempt = self.work.attempt(&bounds, hold.is_none());
             tokio::pin!(attempt);
-            let mut looks = tokio::time::interval_at(Instant::now() + PROGRESS, PROGRESS);
+            let mut progress = tokio::time::interval_at(Instant::now() + PROGRESS, PROGRESS);
             loop {
                 tokio::select! {
                     biased;
                     result = &mut attempt => break result,
-                    Some(trigger) = self.asked.recv() => { self.machine.trigger(trigger); }
-                    _ = looks.tick() => self.report.progress(bounds.stage()),
+                    Some(trigger) = self.triggers.recv() => { self.machine.trigger(trigger); }
+                    _ = progress.tick() => self.report.progress(bounds.stage()),
                 }
             }
         };
@@ -219,7 +224,7 @@ impl<W: Work> Drive<'_, W> {
             Ok(Done::Held) => self.machine.tip_held(hold.unwrap_or(now)),
             Err(error) => self.machine.fail(now, error.failure(), retry::random_fraction()),
         }
-        self.attempts.ended(result.as_ref().map(|_| self.work.newest()).map_err(Error::as_answer));
+        self.attempts.ended(result.as_ref().map(|_| self.work.newest()).map_err(Error::to_source_error));
         if self.park && matches!(result, Ok(Done::Published(_) | Done::Unchanged)) {
             self.machine.stop_polling();
             self.report.no_attempt_follows();
@@ -228,20 +233,21 @@ impl<W: Work> Drive<'_, W> {
         let failures = self.machine.failures();
         let given_up =
             (self.machine.phase() == Phase::GivenUp).then(|| self.machine.limit().unwrap_or_default());
-        let keep = self.report.ended(&result, bounds.stage(), self.work.view(), (failures, given_up)).await;
-        // Also once after a start: the spare may be missing.
+        let is_news =
+            self.report.attempt_ended(&result, bounds.stage(), self.work.view(), (failures, given_up)).await;
+        // Hooks and housekeeping also run after the first success of the process: the spare may be missing.
         let first = result.is_ok() && !std::mem::replace(&mut self.succeeded, true);
-        let news = first || matches!(result, Ok(Done::Published(_)));
-        if news {
-            self.work.announce();
+        let publishes = first || matches!(result, Ok(Done::Published(_)));
+        if publishes {
+            self.work.notify_hooks();
         }
-        if news || (result.is_ok() && self.work.needs_housekeeping()) {
-            self.report.busy(self.timeout); // the attempt may have used up what was promised for it
+        if publishes || (result.is_ok() && self.work.needs_housekeeping()) {
+            self.report.promise_update(self.timeout); // the attempt may have used up the time promised for it
             let bounds = self.bounds();
             self.work.housekeep(&bounds).await;
         }
-        self.waiting();
-        if keep || self.recorded.elapsed() >= RECORD {
+        self.report_waiting();
+        if is_news || self.recorded.elapsed() >= RECORD {
             self.recorded = Instant::now();
             let status = self.report.status(self.work.view());
             self.work.record(status).await;

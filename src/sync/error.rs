@@ -1,4 +1,5 @@
-//! Why an attempt failed: which stage, and what the adapter said.
+//! Errors of attempts: an adapter's error, or the stage in which the attempt ran out of time or panicked. Each has
+//! hints for an operator, and says whether it is transient, a refusal of the revision, or a full volume.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,27 +9,27 @@ use crate::phase::machine::Failure;
 use crate::sources::{SetError, SourceError};
 use crate::{hooks, mirror, store};
 
-/// A stage of an attempt. The names are label values of the metrics.
+/// A stage of an attempt. Its label is a label value of the metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// Links, left-overs, retired generations.
+    /// Repairing the root: links, left-overs, retired generations.
     Mend,
-    /// Reading what shapes a payload besides the tree.
+    /// Reading the sparse patterns.
     Select,
-    /// Asking what the ref names.
+    /// Asking the remote what the ref names.
     Resolve,
-    /// Getting the objects.
+    /// Fetching objects.
     Fetch,
-    /// Reading trees, checking them, writing the generation.
+    /// Reading and checking trees, writing the staged generation.
     Export,
     /// Waiting for the pre-publish hook.
     Gate,
-    /// The swap.
+    /// Publishing the staged generation.
     Publish,
 }
 
 impl Stage {
-    /// Its label value.
+    /// The stage's label value in metrics.
     pub fn label(self) -> &'static str {
         match self {
             Self::Mend => "mend",
@@ -41,7 +42,7 @@ impl Stage {
         }
     }
 
-    /// In words that follow "while".
+    /// A phrase that follows "while" in messages.
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::Mend => "mending the root",
@@ -59,58 +60,58 @@ impl Stage {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The mirror, or the way to the remote.
+    /// The mirror or the connection to the remote failed.
     #[error(transparent)]
     Mirror(#[from] mirror::Error),
-    /// Several sources: one of them, the file that lists them, or how they lie beside each other.
+    /// With several sources: one of them failed, their file is invalid, or they cannot be placed side by side.
     #[error(transparent)]
     Sources(Box<SetError>),
-    /// The root.
+    /// An operation on the root failed.
     #[error(transparent)]
     Store(#[from] store::Error),
-    /// The pre-publish hook is a gate and stayed closed.
+    /// The pre-publish hook is a gate, and did not let the revision pass.
     #[error("not published")]
     Gate {
-        /// Why.
+        /// How the hook failed.
         #[source]
         source: hooks::Error,
-        /// Whether the same revision is to be asked about again.
+        /// True if the hook runs again for the same revision (`--pre-publish-gate-retry`).
         again: bool,
     },
     /// The attempt took too long.
     #[error("the attempt took longer than --sync-timeout={}s, while {}", limit.as_secs_f64(), stage.words())]
     Timeout {
-        /// Where it stood.
+        /// The stage at the deadline.
         stage: Stage,
-        /// The limit.
+        /// The time limit.
         limit: Duration,
     },
     /// The revision was refused before, and the ref still names it.
     #[error("{message}")]
     StillRefused {
-        /// What was said the first time.
+        /// The message of the first refusal.
         message: String,
-        /// And the hints.
+        /// The hints of the first refusal.
         hints: Vec<String>,
     },
-    /// The file with sparse patterns.
+    /// The file with sparse patterns cannot be read.
     #[error("cannot read the sparse patterns in {}", path.display())]
     Sparse {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The I/O error.
         #[source]
         source: std::io::Error,
     },
-    /// A defect of treeswap. What is published is not touched by it.
+    /// A blocking step panicked, by a defect of treeswap. What is published is unaffected.
     #[error("internal error while {}: {message}", stage.words())]
     Panicked {
-        /// Where.
+        /// The stage that panicked.
         stage: Stage,
         /// The panic's message.
         message: String,
     },
-    /// The process is asked to end.
+    /// The process was asked to end.
     #[error("interrupted")]
     Interrupted,
 }
@@ -125,7 +126,7 @@ impl From<SetError> for Error {
 }
 
 impl Error {
-    /// Whether the same attempt may succeed later without an operator.
+    /// Returns true if the same attempt may succeed later without an operator.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Mirror(error) => error.is_transient(),
@@ -134,12 +135,12 @@ impl Error {
             Self::Timeout { .. } | Self::Interrupted => true,
             Self::StillRefused { .. } | Self::Panicked { .. } => false,
             Self::Gate { .. } => !self.is_refusal(),
-            // A ConfigMap that is mounted is there before the container starts.
+            // A mounted ConfigMap is complete before the container starts, so waiting does not help.
             Self::Sparse { .. } => false,
         }
     }
 
-    /// Whether a file system, or the quota on it, is used up.
+    /// Returns true if a file system or a quota is full.
     pub(super) fn is_full(&self) -> bool {
         match self {
             Self::Mirror(error) => error.is_full(),
@@ -148,18 +149,18 @@ impl Error {
         }
     }
 
-    /// Whether the root is not there any more, and with it what was published in it.
-    pub(super) fn is_without_root(&self) -> bool {
+    /// Returns true if the root directory is gone or was replaced, and with it everything published.
+    pub(super) fn is_root_missing(&self) -> bool {
         matches!(self, Self::Store(store::Error::Replaced { .. }))
     }
 
-    /// Whether the remote answered, although there is no such ref.
-    pub(super) fn is_answer(&self) -> bool {
+    /// Returns true if the remote answered that it has no such ref.
+    pub(super) fn is_no_such_ref(&self) -> bool {
         matches!(self, Self::Mirror(mirror::Error::Wire(mirror::wire::Error::NoSuchRef { .. })))
     }
 
-    /// Whether the way to the remote failed.
-    pub(super) fn is_cut(&self) -> bool {
+    /// Returns true if the connection to the remote failed or timed out.
+    pub(super) fn is_connection_failure(&self) -> bool {
         match self {
             Self::Mirror(error) => error.is_cut(),
             Self::Timeout { stage, .. } => matches!(stage, Stage::Resolve | Stage::Fetch),
@@ -167,12 +168,12 @@ impl Error {
         }
     }
 
-    /// What a delivery that asked for the attempt is told.
-    pub(super) fn as_answer(&self) -> SourceError {
+    /// The error in the form that deliveries waiting for the attempt receive.
+    pub(super) fn to_source_error(&self) -> SourceError {
         SourceError { what: one_line(self), hints: self.hints(), transient: self.is_transient() }
     }
 
-    /// What an operator can do, a line each.
+    /// What an operator can do, one line each.
     pub fn hints(&self) -> Vec<String> {
         match self {
             Self::Mirror(error) => error.hints(),
@@ -201,23 +202,23 @@ impl Error {
         }
     }
 
-    /// Whether the work ended because it was asked to.
+    /// Returns true if blocking work ended because its token was cancelled.
     pub(super) fn is_cancelled(&self) -> bool {
         matches!(self, Self::Store(store::Error::Cancelled) | Self::Mirror(mirror::Error::Cancelled))
     }
 
-    /// Whether it is the revision that is refused, so that only another one helps.
+    /// Returns true if the revision itself is refused, so that only another revision helps.
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::Mirror(error) => error.is_refusal(),
             Self::StillRefused { .. } => true,
-            // The program ran, and said no.
+            // The hook ran and exited with a failure.
             Self::Gate { source, again } => !again && matches!(source.why, hooks::Failure::Ended { .. }),
             _ => false,
         }
     }
 
-    /// What the pace makes of it.
+    /// The kind of failure, which decides when the next attempt is due.
     pub fn failure(&self) -> Failure {
         match self {
             error if error.is_refusal() => Failure::Refused,
@@ -226,7 +227,7 @@ impl Error {
         }
     }
 
-    /// Its class, a label value of the metrics.
+    /// The error class, a label value of the metrics.
     pub fn class(&self) -> &'static str {
         match self {
             Self::Timeout { .. } => "timeout",

@@ -1,4 +1,4 @@
-//! Notices to hooks, and the wait for the gate.
+//! What hooks are told of a generation, and the wait for the pre-publish gate.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::hooks::{Hooks, Notice};
 use crate::phase::Commit;
 use crate::store::Staged;
 
-/// Of a generation in its place.
+/// The notice of a generation that has its final name.
 pub(super) fn notice(record: &GenerationRecord, commit: Option<&Commit>, root: &Path) -> Notice {
     Notice {
         revision: record.revision,
@@ -20,13 +20,13 @@ pub(super) fn notice(record: &GenerationRecord, commit: Option<&Commit>, root: &
     }
 }
 
-/// The sources that a composed revision consists of.
+/// The sources of a composed revision, as JSON; `None` for a commit of a single repository.
 fn sources(commit: Option<&Commit>) -> Option<String> {
     let sources = commit.map(|commit| &commit.sources).filter(|sources| !sources.is_empty())?;
     serde_json::to_string(sources).ok()
 }
 
-/// Asks the gate, where there is one, about a generation that has no name yet.
+/// Runs the gate, if there is one, on a staged generation, which has no name yet. Returns an error unless it passes.
 pub(super) async fn ask_gate(
     hooks: Option<&Hooks>,
     bounds: &Bounds,
@@ -34,8 +34,12 @@ pub(super) async fn ask_gate(
     commit: Option<&Commit>,
 ) -> Result<(), Error> {
     let Some(gate) = hooks.and_then(Hooks::gate) else { return Ok(()) };
-    let selection = String::new(); // nothing is compared: each attempt asks anew
-    let (revision, sources) = (staged.revision(), sources(commit));
-    let notice = Notice { revision, sources, selection, generation: None, dir: staged.path() };
+    let notice = Notice {
+        revision: staged.revision(),
+        sources: sources(commit),
+        selection: String::new(), // notices to the gate are not compared: each attempt runs it
+        generation: None,
+        dir: staged.path(),
+    };
     bounds.gate(gate.pass(&notice, &bounds.draining), gate.again()).await
 }

@@ -1,31 +1,34 @@
-//! The sync: attempts, and the loop that repeats them on timer, signal or webhook.
+//! The sync of a root: attempts, and the loop that repeats them on timer, signal or webhook.
 //!
-//! One attempt at a time; however many ask while one runs, one more follows. An attempt, in order, and what is there
-//! if the process ends after each step:
+//! One attempt runs at a time; however many triggers come in meanwhile, one more follows. The steps of an attempt, and
+//! what is on disk if the process ends after each:
 //!
-//! 1. Repair the root's links, remove left-overs, reap what retention allows. No network. A generation that was current
-//!    and is gone is published again from the mirror; in git-sync's layout also one in which a commit was made.
+//! 1. Repair the root's links, remove left-overs, reap what retention allows. No network. If the current generation was
+//!    deleted by somebody else, its revision is published again from the mirror; in git-sync's layout also if somebody
+//!    made a commit in it.
 //! 2. Ask the remote what the ref names.
-//! 3. Nothing new: done. The same revision that was refused before: failed again, without fetching it.
-//! 4. Something new within the minimum interval after the last publication: wait until that is over, then ask again, so
-//!    that the newest wins.
-//! 5. Fetch. The mirror holds more; the root is as it was.
-//! 6. The same tree as the current generation's, under the same selection: its record says the new revision from now on,
-//!    and that is all. No generation, no event. (In git-sync's layout a generation is one commit's, and another commit
-//!    another generation.)
-//! 7. Stage: what changed onto the spare, or everything. A staging that is not on record is removed at the next start.
-//!    A pre-publish hook that is a gate runs on what is staged, and refuses the attempt if it fails.
-//! 8. Publish, in the store's own numbered order: the swap is the commit point. In git-sync's layout the mirror makes
-//!    the generation a worktree of it just before.
-//! 9. Touch the file, update status and metrics, notify the hooks; reap, collect the mirror's garbage; then prepare the
-//!    spare in the background.
+//! 3. If nothing is new, the attempt is done. If the ref still names a revision that was refused before, the attempt
+//!    fails again without fetching it.
+//! 4. If there is a new revision within the minimum interval after the last publication, wait until the interval is
+//!    over, then ask again, so that the newest is published.
+//! 5. Fetch. The mirror holds more objects; the root is unchanged.
+//! 6. If the tree and the selection are the current generation's, only its record is updated to the new revision: no
+//!    new generation, no event. (In git-sync's layout a generation belongs to one commit, so another commit is another
+//!    generation.)
+//! 7. Stage: apply the diff to the spare, or write the whole tree. A staged directory without a record is removed at
+//!    the next start. A pre-publish hook that is a gate runs on the staged directory, and the attempt fails if it does.
+//! 8. Publish, in the store's own numbered order: the swap is the commit point. In git-sync's layout the mirror
+//!    registers the generation as its worktree just before.
+//! 9. Touch the touch file, update status and metrics, notify the hooks; reap, collect the mirror's garbage; then
+//!    prepare the spare in the background.
 //!
-//! Steps 2 and 5 are dropped at the attempt's deadline and when the process drains; blocking steps are asked to stop
-//! and waited for. A failure at any step leaves what is published as it is, is counted, named, and tried again after a
-//! pause that grows ([`crate::phase::machine`]).
+//! At the attempt's deadline and at shutdown, steps 2 and 5 are dropped; blocking steps are cancelled and waited for. A
+//! failure at any step leaves what is published unchanged. It is counted and logged, and the attempt is repeated with
+//! backoff ([`crate::phase::machine`]).
 //!
-//! Files: `drive` the loop; `attempt` the steps; `staging` staging; `bounds` deadlines; `spare`; `scrub`; `report` status, log,
-//! files; `hook_notice` hooks; `error`.
+//! Files: `drive` the loop; `attempt` the steps; `staging` step 7; `bounds` deadline and shutdown; `spare` and `scrub`
+//! background work; `view` what is known of the root; `report` status, log and metrics; `operator_files` touch file and
+//! error file; `hook_notice` hooks; `error`.
 
 mod attempt;
 mod bounds;
@@ -62,60 +65,61 @@ use drive::Work as _;
 pub use drive::End;
 pub use error::{Error, Stage};
 
-/// What makes a sync.
+/// The settings of a sync.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What was asked for, for people.
+    /// The ref as configured, for messages.
     pub asked: String,
-    /// The root, for people.
+    /// The root's path, for messages.
     pub root: PathBuf,
-    /// Ceilings on a revision.
+    /// Size limits on a revision.
     pub limits: Limits,
-    /// Links that leave the tree.
+    /// How to treat symbolic links whose target is outside the tree.
     pub symlinks: Symlinks,
-    /// The directory of the repository that is published, or all of it.
+    /// The directory of the repository that is published; `None`: the whole tree.
     pub path: Option<Subdirectory>,
     /// The file with sparse patterns.
     pub sparse_file: Option<PathBuf>,
-    /// Whether generations are writable by the group.
+    /// True if generations are group-writable.
     pub group_write: bool,
-    /// Whether a spare is kept ready.
+    /// True if a spare is kept ready.
     pub spare: bool,
-    /// How fast.
+    /// The pace of attempts.
     pub pace: Timing,
-    /// How many failures end it.
+    /// How many consecutive failures end the sync.
     pub patience: Patience,
-    /// Hard limit on one attempt.
+    /// The time limit of one attempt.
     pub sync_timeout: Duration,
     /// End after the first success.
     pub one_time: bool,
-    /// Ask no more once it succeeded: what is followed is a commit's id, and git-sync rests then.
+    /// Stop polling after the first success. Set if the ref is a commit id, as git-sync does.
     pub park: bool,
-    /// Log each failure, not only when it begins and then ever less often: git-sync does, and its lines are counted.
+    /// Log every failure instead of the first one and then ever fewer: git-sync does, and users count its lines.
     pub every_failure: bool,
-    /// Touched after each publication and at the first success.
+    /// The file that is touched after each publication and at the first success.
     pub touch_file: Option<OwnFile>,
-    /// Holds the last error; removed after a success.
+    /// The file that holds the last error; removed after a success.
     pub error_file: Option<OwnFile>,
 }
 
-/// What shapes a payload without having been asked for here.
+/// What shapes a payload but is not among the [`Options`]: properties of the root and the mirror.
 #[derive(Clone, Copy, Debug)]
 struct PayloadInputs {
-    /// The root's file system takes names that differ in case only for one.
+    /// The root's file system is case-insensitive.
     folds: bool,
-    /// Top-level names become root links, so that some of them belong to the root itself.
+    /// Top-level names become links in the root, so that names the root itself uses are reserved.
     root_links: bool,
-    /// What the mirror's payloads hold of submodules.
+    /// How the mirror's payloads include submodules.
     submodules: Submodules,
 }
 
-/// More than any real patterns. Where the file is one of the tree's, authors of commits choose what it is.
+/// The size limit of the sparse pattern file, more than any real one has. If the file is part of the published tree,
+/// authors of commits choose its content.
 const MAX_PATTERNS: u64 = 1 << 20;
 
 impl Options {
-    /// What shapes a payload besides the tree, and a digest of it. Blocking: reads the file with the patterns.
-    fn selection(&self, given: PayloadInputs) -> Result<(String, Selection), Error> {
+    /// Everything that shapes a payload besides the tree, preceded by its digest. Blocking: reads the sparse patterns.
+    fn selection(&self, inputs: PayloadInputs) -> Result<(String, Selection), Error> {
         let read = |path: &PathBuf| {
             let mut text = String::new();
             let file = std::fs::File::open(path).map(|file| file.take(MAX_PATTERNS + 1));
@@ -137,13 +141,13 @@ impl Options {
         let rules = Rules {
             limits: self.limits,
             symlinks: self.symlinks,
-            reserve_dotdot: given.root_links,
-            folds: given.folds,
+            reserve_dotdot: inputs.root_links,
+            folds: inputs.folds,
         };
         let wanted = Selection { rules, path: self.path.clone(), sparse };
         let path = self.path.as_ref().map(|path| format!(" path={path}")).unwrap_or_default();
-        let modules = match given.submodules {
-            Submodules::Off => "", // as it was before there was a choice
+        let modules = match inputs.submodules {
+            Submodules::Off => "", // records written before submodules were supported keep their digest
             Submodules::First => " submodules=shallow",
             Submodules::Recursive => " submodules=recursive",
         };
@@ -156,7 +160,7 @@ fn digest(text: &str) -> String {
     digest.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Asks for attempts; any number of clones.
+/// Requests attempts. Clones share the same queue.
 #[derive(Clone)]
 pub struct TriggerSender {
     send: mpsc::Sender<Trigger>,
@@ -164,7 +168,7 @@ pub struct TriggerSender {
 }
 
 impl TriggerSender {
-    /// Asks and returns at once. One request that was not looked at yet stands for all that follow.
+    /// Requests an attempt without waiting for it. Requests that arrive while one is still unread are merged into it.
     pub fn ask(&self, trigger: Trigger) {
         let source = trigger.word();
         self.metrics.triggers.get_or_create(&SourceLabel { source }).inc();
@@ -177,15 +181,15 @@ pub struct Sync {
     worker: attempt::Worker,
     report: report::Report,
     machine: Machine,
-    asked: mpsc::Receiver<Trigger>,
+    triggers: mpsc::Receiver<Trigger>,
     asker: TriggerSender,
     attempts: AttemptResults,
     options: Arc<Options>,
 }
 
 impl Sync {
-    /// Takes over the root, the mirror, and the status, which may be shown already. No network, and the
-    /// root is not written to.
+    /// Takes ownership of the root and the mirror, and resets `status`, which may be served already. No network access,
+    /// and no write to the root.
     pub fn new(
         options: Options,
         store: Store,
@@ -196,7 +200,7 @@ impl Sync {
         let options = Arc::new(options);
         let remote = upstream.remote();
         let hold = store.current().and_then(|record| {
-            // By the wall clock, which may have been set: never longer than the interval itself.
+            // The wall clock may have been set back: never wait longer than the interval itself.
             let since = clock::now().wall.duration_since(record.published);
             let since = Duration::try_from(since).unwrap_or_default();
             options.pace.min_interval.checked_sub(since)
@@ -204,48 +208,48 @@ impl Sync {
         let machine = Machine::new(options.pace, options.patience, Duration::ZERO, hold);
         let before = store.status();
         let received = upstream.received();
-        let (send, asked) = mpsc::channel(1);
+        let (send, triggers) = mpsc::channel(1);
         let asker = TriggerSender { send, metrics: metrics.clone() };
         let of_source = asker.clone();
         upstream.on_answer(move || of_source.ask(Trigger::Source));
         let attempts = AttemptResults::default();
-        upstream.is_asked_by(attempts.askers());
+        upstream.set_askers(attempts.askers());
         let worker = attempt::Worker::new(Arc::clone(&options), store, upstream, metrics.clone());
         let seen = report::InitialState { remote, before, received };
         let report = report::Report::new(Arc::clone(&options), seen, metrics, worker.view(), status);
-        Self { worker, report, machine, asked, asker, attempts, options }
+        Self { worker, report, machine, triggers, asker, attempts, options }
     }
 
-    /// Tells these hooks.
+    /// Sets the hooks that are notified of publications.
     #[must_use]
     pub fn with_hooks(mut self, hooks: Arc<Hooks>) -> Self {
         self.worker.hooks(hooks);
         self
     }
 
-    /// Asks this sync for attempts.
+    /// Returns a handle that requests attempts of this sync.
     pub fn asker(&self) -> TriggerSender {
         self.asker.clone()
     }
 
-    /// Asks this sync which revision is newest.
+    /// Returns a handle for deliveries that asks this sync for the newest revision.
     pub fn newest(&self) -> Newest {
         let asker = self.asker();
         self.attempts.newest(move || asker.ask(Trigger::Delivery))
     }
 
-    /// Tells the relation of revisions, from this sync's mirror and remote.
+    /// Returns a handle for deliveries that compares revisions, using this sync's mirror and remote.
     pub fn history(&self) -> History {
         History::new(self.worker.upstream(), self.options.sync_timeout)
     }
 
-    /// Runs until it is done, gives up, or the process drains.
+    /// Runs until the sync is done, gives up, or `draining` is cancelled.
     pub async fn run(mut self, draining: CancellationToken) -> End {
         let drive = drive::Drive {
             work: &mut self.worker,
             report: &mut self.report,
             machine: self.machine,
-            asked: &mut self.asked,
+            triggers: &mut self.triggers,
             attempts: self.attempts,
             draining,
             timeout: self.options.sync_timeout,

@@ -1,5 +1,5 @@
-//! The files that an operator asks for beside what is published. They may be where every call hangs, which must not keep
-//! the loop: each is waited for with [`apart::PATIENCE`].
+//! The touch file and the error file (`--touch-file`, `--error-file`). They may be on a file system that hangs, which
+//! must not block the loop: file operations run detached and are waited for at most [`detached_io::PATIENCE`].
 
 use tracing::{debug, error};
 
@@ -11,21 +11,21 @@ use crate::secret;
 use crate::store::OwnFile;
 use crate::telemetry::GIT_SYNC;
 
-/// So many failures in a row, and how many were too many where that is so.
+/// The number of consecutive failures, and the limit if it was reached.
 pub(super) type Failures = (u32, Option<u32>);
 
-/// Touches the touch file. What cannot be done, a line each.
+/// Touches the touch file. Returns one line for each failure.
 pub(super) async fn touch(file: Option<&OwnFile>) -> Vec<String> {
     let work = |file: &OwnFile| {
         let touched = file.touch();
-        say_touched(file, &touched);
-        complaint("cannot touch", file, touched).into_iter().collect()
+        log_touched(file, &touched);
+        failure_line("cannot touch", file, touched).into_iter().collect()
     };
-    within(file, work).await
+    run_detached(file, work).await
 }
 
-/// For those who ran git-sync.
-fn say_touched(file: &OwnFile, touched: &std::io::Result<()>) {
+/// Logs the line that git-sync logs.
+fn log_touched(file: &OwnFile, touched: &std::io::Result<()>) {
     let path = file.path().display().to_string();
     match touched {
         Ok(()) => debug!(name: "touched", target: GIT_SYNC, path, "touched"),
@@ -33,9 +33,8 @@ fn say_touched(file: &OwnFile, touched: &std::io::Result<()>) {
     }
 }
 
-/// Writes the error file, or removes it. What cannot be done, a line each.
-///
-/// `failures` is how many there are in a row, and whether the loop gives up.
+/// Writes the error file after a failure, or removes it after a success. On the first attempt it also removes temporary
+/// files of earlier processes next to it. Returns one line for each failure.
 pub(super) async fn write(
     options: &Options,
     error: Option<&Error>,
@@ -44,17 +43,18 @@ pub(super) async fn write(
 ) -> Vec<String> {
     let error = error.map(|error| ErrorFile::of(error, options, failures));
     let work = move |file: &OwnFile| {
-        let swept = is_first.then(|| complaint("cannot sweep beside", file, file.sweep()));
+        let swept = is_first.then(|| failure_line("cannot sweep beside", file, file.sweep()));
         let written = match error {
-            Some(error) => complaint("cannot write", file, file.write(&error.text())),
-            None => complaint("cannot remove", file, file.remove()),
+            Some(error) => failure_line("cannot write", file, file.write(&error.text())),
+            None => failure_line("cannot remove", file, file.remove()),
         };
         swept.flatten().into_iter().chain(written).collect()
     };
-    within(options.error_file.as_ref(), work).await
+    run_detached(options.error_file.as_ref(), work).await
 }
 
-async fn within(
+/// Runs file operations on a detached thread, for at most [`detached_io::PATIENCE`].
+async fn run_detached(
     file: Option<&OwnFile>,
     work: impl FnOnce(&OwnFile) -> Vec<String> + Send + 'static,
 ) -> Vec<String> {
@@ -62,16 +62,16 @@ async fn within(
     let own = file.clone();
     let work = detached_io::run(file.path(), move || work(&own));
     match tokio::time::timeout(detached_io::PATIENCE, work).await {
-        Ok(Some(complaints)) => complaints,
+        Ok(Some(failures)) => failures,
         Ok(None) | Err(_) => vec![format!("cannot reach {}: {}", file.path().display(), detached_io::late())],
     }
 }
 
-fn complaint(act: &str, file: &OwnFile, result: std::io::Result<()>) -> Option<String> {
+fn failure_line(act: &str, file: &OwnFile, result: std::io::Result<()>) -> Option<String> {
     result.err().map(|error| format!("{act} {}: {error}", file.path().display()))
 }
 
-/// git-sync's error file.
+/// The content of the error file, in git-sync's format.
 #[derive(serde::Serialize)]
 struct ErrorFile {
     #[serde(rename = "Msg")]
@@ -91,14 +91,14 @@ impl ErrorFile {
         }
         arguments.insert("ref".to_owned(), options.asked.clone().into());
         arguments.insert("hints".to_owned(), error.hints().into());
-        // git-sync's words: what reads the file knows them.
+        // git-sync's messages, which programs that read the file may compare.
         let message =
             if given_up.is_some() { "too many failures, aborting" } else { "error syncing repo, will retry" };
         Self { message, error: one_line(error), arguments }
     }
 
     fn text(&self) -> Vec<u8> {
-        let text = serde_json::to_vec(self).unwrap_or_default(); // text and numbers: it cannot fail
+        let text = serde_json::to_vec(self).unwrap_or_default(); // serializing strings and numbers cannot fail
         secret::redacted_bytes(&text).into()
     }
 }
@@ -115,7 +115,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = OwnFile::new(dir.path(), &Style::Kubelet, Path::new("..touched")).unwrap();
         let (end, ended) = std::sync::mpsc::channel::<()>();
-        let hung = within(Some(&file), move |_| {
+        let hung = run_detached(Some(&file), move |_| {
             let _ = ended.recv();
             Vec::new()
         });

@@ -1,4 +1,5 @@
-//! Reports of attempts: the status, the log, the metrics, the touch file and the error file.
+//! Reports what the loop does: status, log, metrics, touch file and error file. It changes nothing in the root or the
+//! mirror.
 
 mod view_status;
 
@@ -21,18 +22,19 @@ use crate::repeats::{Repeats, suppressed};
 use crate::store::Published;
 use crate::telemetry::GIT_SYNC;
 use crate::telemetry::metrics::{Metrics, ResultLabel, Room, SourceLabel, StateLabel};
-use view_status::{agreed_line, fill_status, known_success, published_line, serving};
+use view_status::{fill_status, known_success, log_agreed, log_published, serving};
 
-/// Beyond what the loop promised, before it counts as hanging: a blocking step that was asked to stop needs its time.
+/// The time added to the promised one before the loop counts as hanging: a blocking step that is cancelled needs time
+/// to end.
 const SLACK: Duration = Duration::from_secs(60);
 
-/// The attempt that runs.
+/// The running attempt.
 #[derive(Clone, Copy, Debug)]
 struct Running {
     at: Timestamp,
     since: std::time::Instant,
     trigger: Trigger,
-    /// Bytes received before it.
+    /// The count of received bytes when the attempt began.
     received: u64,
 }
 
@@ -40,35 +42,36 @@ struct Running {
 pub(super) struct InitialState {
     /// The remote's URL without userinfo.
     pub(super) remote: String,
-    /// What the process before recorded.
+    /// The status that the previous process left in the root.
     pub(super) before: Option<Status>,
-    /// Counts what comes from the remote.
+    /// Counter of bytes received from the remote.
     pub(super) received: Received,
 }
 
-/// Reports what attempts come to.
+/// Reports attempts. See the module's documentation.
 pub(super) struct Report {
     options: Arc<Options>,
     status: watch::Sender<Status>,
     metrics: Metrics,
-    /// Failed attempts.
+    /// Limits repeated log lines of failed attempts.
     failing: Repeats,
-    /// Failures to mend the root.
+    /// Limits repeated log lines of failed repairs of the root.
     mending: Repeats,
-    /// Failures to write the files that were asked for.
+    /// Limits repeated log lines about the touch file and the error file.
     writing: Repeats,
     attempts: u64,
-    /// What comes from the remote.
+    /// Counter of bytes received from the remote.
     received: Received,
-    /// So many bytes of it are in the metrics.
+    /// The part of `received` that is in the metrics already.
     counted: u64,
     running: Option<Running>,
     succeeded: bool,
-    /// The touch file is due.
-    untouched: bool,
+    /// True if the touch file has to be touched.
+    touch_due: bool,
 }
 
 impl Report {
+    /// Resets the status, keeping its list of hooks, to what is known before the first attempt.
     pub(super) fn new(
         options: Arc<Options>,
         seen: InitialState,
@@ -103,39 +106,41 @@ impl Report {
             received,
             running: None,
             succeeded: false,
-            untouched: false,
+            touch_due: false,
         };
-        report.busy(Duration::ZERO);
+        report.promise_update(Duration::ZERO);
         report.status.send_modify(|status| fill_status(status, view));
-        report.measure(view);
+        report.update_metrics(view);
         report
     }
 
-    /// The status as it is now, for the root, which has the targets in its ledger.
+    /// The current status, in the form that is written to the root: without targets, which the root keeps in a separate
+    /// file.
     pub(super) fn status(&self, view: &View) -> Status {
         self.status.send_modify(|status| fill_status(status, view));
         let recorded = Some(Timestamp::now());
         Status { targets: Vec::new(), progress: None, recorded, ..self.status.borrow().clone() }
     }
 
-    /// The same, of a process that ends.
+    /// The last status, written when the process ends.
     pub(super) fn last_status(&self, view: &View) -> Status {
         Status { ended: Some(Timestamp::now()), next_attempt: None, ..self.status(view) }
     }
 
-    /// The loop works on something, and will be heard of again.
-    pub(super) fn busy(&self, within: Duration) {
+    /// Promises that the loop updates the status again within this time; otherwise it counts as hanging.
+    pub(super) fn promise_update(&self, within: Duration) {
         let until = clock::now().boottime.saturating_add(within).saturating_add(SLACK);
         let until = u64::try_from(until.as_millis()).unwrap_or(u64::MAX);
         self.status.send_modify(|status| status.alive_until_ms = until);
     }
 
-    /// It was compared.
-    pub(super) fn found(&self, view: &View, published: Option<&Published>) {
+    /// Reports the current generation after it was compared with its revision, and logs whether it is served as found
+    /// or was published afresh.
+    pub(super) fn report_current(&self, view: &View, published: Option<&Published>) {
         self.status.send_modify(|status| fill_status(status, view));
-        self.measure(view);
+        self.update_metrics(view);
         match (view.current(), published) {
-            (_, Some(published)) => published_line(published, view, Duration::ZERO),
+            (_, Some(published)) => log_published(published, view, Duration::ZERO),
             (Some(record), None) => info!(
                 revision = %record.revision, generation = %record.name,
                 "serving {} as {} from before", record.revision.short(), record.name
@@ -144,20 +149,20 @@ impl Report {
         }
     }
 
-    /// It could not be compared.
-    pub(super) fn unverified(&self, error: &Error) {
+    /// Reports that the current generation could not be compared with its revision.
+    pub(super) fn verify_failed(&self, error: &Error) {
         if !matches!(error, Error::Interrupted) {
             self.metrics.error("verify", error.class());
             warn!(error = one_line(error), "cannot compare the current generation with its revision");
         }
     }
 
-    /// No attempt runs until then; none: no attempt will.
-    pub(super) fn waiting(&self, wait: Option<Duration>, view: &View) {
-        self.busy(wait.unwrap_or(Duration::MAX));
+    /// Reports that no attempt runs for this long; `None`: no attempt will follow.
+    pub(super) fn attempt_scheduled(&self, wait: Option<Duration>, view: &View) {
+        self.promise_update(wait.unwrap_or(Duration::MAX));
         self.metrics.phase_changed.set(seconds(Timestamp::now()));
         if let Some(wait) = wait.filter(|_| self.attempts > 0) {
-            // Part of the pause has gone by already.
+            // Rounded, because a few milliseconds of the pause have passed already.
             let rounded = Duration::from_millis(millis(wait + Duration::from_millis(5)) / 10 * 10);
             let updates = self.metrics.git_sync.updates();
             debug!(name: "pause", target: GIT_SYNC, waitTime = go_duration(rounded), syncCount = updates, "waits");
@@ -167,22 +172,22 @@ impl Report {
             status.next_attempt = next;
             fill_status(status, view);
         });
-        self.measure(view);
+        self.update_metrics(view);
     }
 
-    /// No attempt follows: what is followed is a commit's id.
+    /// Reports that polling stops because the ref is a commit id.
     pub(super) fn no_attempt_follows(&self) {
         info!(name: "parked", target: GIT_SYNC, asked = self.options.asked, "parked");
     }
 
-    /// The root was mended between attempts.
+    /// Reports a repair of the root between attempts.
     pub(super) fn root_repaired(&mut self, view: &View, result: Result<(), Error>) {
         match result {
             Ok(()) => self.mending.forget(),
             Err(Error::Interrupted) => {}
             Err(error) => {
                 self.metrics.error("mend", error.class());
-                let gone = error.is_without_root();
+                let gone = error.is_root_missing();
                 let error = one_line(&error);
                 match self.mending.should_log(&error) {
                     Some(times) if gone => {
@@ -198,13 +203,13 @@ impl Report {
             }
         }
         self.status.send_modify(|status| fill_status(status, view));
-        self.measure(view);
+        self.update_metrics(view);
     }
 
-    /// An attempt begins; its number.
-    pub(super) fn syncing(&mut self, trigger: Trigger, limit: Duration) -> u64 {
+    /// Reports that an attempt begins. Returns its number.
+    pub(super) fn attempt_began(&mut self, trigger: Trigger, limit: Duration) -> u64 {
         self.attempts += 1;
-        self.busy(limit);
+        self.promise_update(limit);
         self.status.send_modify(|status| status.next_attempt = None);
         self.metrics.phase_changed.set(seconds(Timestamp::now()));
         if matches!(trigger, Trigger::StartUp | Trigger::Timer) {
@@ -217,7 +222,7 @@ impl Report {
         self.attempts
     }
 
-    /// The attempt runs, and is in this stage.
+    /// Reports that the attempt is still running, and its stage.
     pub(super) fn progress(&mut self, stage: Stage) {
         let bytes = self.count_received();
         self.metrics.stage(Some(stage.label()));
@@ -239,9 +244,9 @@ impl Report {
         bytes
     }
 
-    /// The attempt ended. Whether its outcome is worth keeping across a restart: a publication, the first failure in a
-    /// row, the first success after failures.
-    pub(super) async fn ended(
+    /// Reports the end of the attempt. Returns true if the status should be written to the root at once: after a
+    /// publication, the first failure in a row, the first success of the process or after failures.
+    pub(super) async fn attempt_ended(
         &mut self,
         result: &Result<Done, Error>,
         stage: Stage,
@@ -275,7 +280,7 @@ impl Report {
         if let Err(error) = result {
             match given_up {
                 None => self.log_failure(error, view, failures, took),
-                // Otherwise it is logged where the process ends because of it.
+                // The error itself is printed when the process ends because of it.
                 Some(limit) => error!(
                     name: "gave_up", target: GIT_SYNC, error = one_line(error), failCount = failures,
                     maxFailures = limit, hints = hints(error), "giving up"
@@ -286,7 +291,10 @@ impl Report {
             fill_status(status, view);
             status.consecutive_failures = u64::from(failures);
             match result {
-                Ok(_) => (status.last_success, status.failing_since) = (Some(now), None),
+                Ok(_) => {
+                    status.last_success = Some(now);
+                    status.failing_since = None;
+                }
                 Err(_) => {
                     status.last_failure = Some(attempt.clone());
                     status.failing_since.get_or_insert(now);
@@ -295,9 +303,9 @@ impl Report {
             status.progress = None;
             status.last_attempt = Some(attempt);
         });
-        self.measure(view);
-        // Last: a reader that sees the file finds status and metrics as they are then.
-        self.files(result, first_success, (failures, given_up)).await;
+        self.update_metrics(view);
+        // Last, so that a reader that sees the file change finds status and metrics up to date.
+        self.write_operator_files(result, first_success, (failures, given_up)).await;
         match result {
             Ok(Done::Published(_)) => true,
             Ok(_) => failures_before > 0 || first_success,
@@ -322,7 +330,7 @@ impl Report {
         }
     }
 
-    /// By git-sync's rules: the first success of a process is an update, too.
+    /// Counts the attempt in git-sync's metrics, by its rules: the first success of a process is an update as well.
     fn count_as_git_sync(
         &self,
         result: &Result<Done, Error>,
@@ -354,7 +362,7 @@ impl Report {
         match result {
             Err(_) => {}
             Ok(Done::Published(published)) => {
-                published_line(published, view, took);
+                log_published(published, view, took);
                 let remote = published.current.revision;
                 info!(name: "updated", target: GIT_SYNC, asked, %remote, updates, "updated");
             }
@@ -367,7 +375,7 @@ impl Report {
                 }
                 let remote = view.current().map(|record| record.revision.to_string());
                 match view.current().filter(|_| self.options.one_time) {
-                    Some(record) => agreed_line(asked, record, view, took),
+                    Some(record) => log_agreed(asked, record, view, took),
                     None => {
                         debug!(name: "unchanged", remote, asked, updates, duration_ms = millis(took), "unchanged");
                     }
@@ -401,37 +409,43 @@ impl Report {
             return debug!(error = text, duration_ms, "sync failed as before");
         };
         let hints = hints(error);
-        let unsaid = suppressed(times);
-        let gone = error.is_without_root();
+        let repeated = suppressed(times);
+        let gone = error.is_root_missing();
         let serving =
             if gone { "what was published is not there any more".to_owned() } else { serving(view) };
         if error.is_transient() && !gone {
-            warn!(name: "failed", error = text, failures, hints, duration_ms, "sync failed{unsaid}; {serving}");
+            warn!(name: "failed", error = text, failures, hints, duration_ms, "sync failed{repeated}; {serving}");
         } else {
-            error!(name: "failed", error = text, failures, hints, duration_ms, "sync failed{unsaid}; {serving}");
+            error!(name: "failed", error = text, failures, hints, duration_ms, "sync failed{repeated}; {serving}");
         }
     }
 
-    /// Touches the touch file, and writes or removes the error file.
-    async fn files(&mut self, result: &Result<Done, Error>, first_success: bool, failures: Failures) {
-        self.untouched |= matches!(result, Ok(Done::Published(_))) || first_success;
-        let touch = self.options.touch_file.as_ref().filter(|_| self.untouched);
+    /// Touches the touch file if it is due, and writes or removes the error file.
+    async fn write_operator_files(
+        &mut self,
+        result: &Result<Done, Error>,
+        first_success: bool,
+        failures: Failures,
+    ) {
+        self.touch_due |= matches!(result, Ok(Done::Published(_))) || first_success;
+        let touch = self.options.touch_file.as_ref().filter(|_| self.touch_due);
         let error = result.as_ref().err();
         let is_first = self.attempts == 1;
         let (touched, written) = tokio::join!(
             operator_files::touch(touch),
             operator_files::write(&self.options, error, failures, is_first)
         );
-        self.untouched &= !touched.is_empty();
-        let complaints = [touched, written].concat().join("; ");
-        if complaints.is_empty() {
+        self.touch_due &= !touched.is_empty();
+        let failures = [touched, written].concat().join("; ");
+        if failures.is_empty() {
             self.writing.forget();
-        } else if let Some(times) = self.writing.should_log(&complaints) {
-            warn!("{complaints}{}", suppressed(times));
+        } else if let Some(times) = self.writing.should_log(&failures) {
+            warn!("{failures}{}", suppressed(times));
         }
     }
 
-    fn measure(&self, view: &View) {
+    /// Updates the metrics that describe the root.
+    fn update_metrics(&self, view: &View) {
         let pinned = view.plan.decisions.iter().filter(|decision| decision.pinned).count();
         let current = usize::from(view.current().is_some());
         let set = |state, count: usize| {

@@ -1,4 +1,4 @@
-//! Scrubs of the current generation, in the background, and when the next one is due.
+//! Runs scrubs of the current generation in the background, one at a time, and decides when the next one is due.
 
 use std::time::Duration;
 
@@ -8,13 +8,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::store::{Error, Scrub, Scrubbed};
 
-/// Between two scrubs.
+/// Time between two scrubs.
 const INTERVAL: Duration = Duration::from_secs(600);
-/// The same where each one finds something in doubt: somebody who writes into what is published goes on doing so, and each
-/// new generation makes consumers read everything again.
+/// The longest time between two scrubs. The interval doubles up to it while every scrub finds signs of a foreign write:
+/// a program that writes into generations continues to do so, and each new generation makes readers read everything
+/// again.
 const INTERVAL_MAX: Duration = Duration::from_secs(86_400);
 
-/// The one scrub that may run, and when.
+/// The running scrub, if any, and the schedule.
 #[derive(Debug)]
 pub(super) struct Scrubs {
     due: Instant,
@@ -23,17 +24,17 @@ pub(super) struct Scrubs {
 }
 
 impl Scrubs {
-    /// The first is due an interval from now: what a start finds is compared with its revision anyway.
+    /// The first scrub is due an interval from now: the generation found at start is compared with its revision anyway.
     pub(super) fn new() -> Self {
         Self { due: Instant::now() + INTERVAL, interval: INTERVAL, running: None }
     }
 
-    /// Whether one should be started.
+    /// Returns true if a scrub should be started now.
     pub(super) fn is_due(&self) -> bool {
         self.running.is_none() && self.due <= Instant::now()
     }
 
-    /// After how long there is something to do.
+    /// The time until there is something to do; zero while a scrub is running.
     pub(super) fn again_in(&self) -> Duration {
         match self.running {
             Some(_) => Duration::ZERO,
@@ -41,7 +42,7 @@ impl Scrubs {
         }
     }
 
-    /// Starts one; none: nothing can be told here.
+    /// Starts a scrub and schedules the next. `None` only schedules: this root cannot be scrubbed.
     pub(super) fn start(&mut self, scrub: Option<Scrub>) {
         self.due = Instant::now() + self.interval;
         self.running = scrub.map(|scrub| {
@@ -51,24 +52,24 @@ impl Scrubs {
         });
     }
 
-    /// What the one found that has ended since the last call.
+    /// Returns the result of the scrub if it has ended since the last call.
     pub(super) async fn ended(&mut self) -> Option<Result<Scrubbed, Error>> {
         let (_, task) = self.running.take_if(|(_, task)| task.is_finished())?;
-        task.await.ok() // a panic is in the log
+        task.await.ok() // a panic was logged by the panic hook
     }
 
-    /// Nothing was in doubt. Where something is each time, looks become rarer: comparing reads every file.
+    /// The scrub found nothing: the normal interval applies again.
     pub(super) fn was_clean(&mut self) {
         self.interval = INTERVAL;
     }
 
-    /// The generation is in doubt.
+    /// The generation has to be compared with its revision. That reads every file, so the interval is doubled.
     pub(super) fn was_in_doubt(&mut self) {
         self.interval = (self.interval * 2).min(INTERVAL_MAX);
         self.due = Instant::now() + self.interval;
     }
 
-    /// Asks one that runs to end.
+    /// Cancels a running scrub.
     pub(super) fn stop(&mut self) {
         if let Some((cancel, _)) = self.running.take() {
             cancel.cancel();

@@ -1,8 +1,9 @@
-//! The spare is prepared in the background: from a retired generation and what changed since, of hard links, or as a
-//! copy. A publication waits for a retired generation that is being carried forward, as it would have to do the same
-//! itself, and for links, which cost less than the files. It does not wait for a copy, and writes its generation in full.
-//! Nor does it wait for links again where a wait was in vain, until a publication finds them ready: a slow disk would
-//! hold up each commit.
+//! Prepares the spare in the background: by recycling a retired generation, by hard links, or by a copy.
+//!
+//! A publication that comes meanwhile waits for a retired generation that is being carried forward, which it would
+//! otherwise have to do itself, and for links, which cost less than writing the files. It does not wait for a copy:
+//! that is cancelled, and the publication writes its generation in full. After a wait for links that was in vain,
+//! publications do not wait for links until one finds them ready: a slow disk would delay every commit.
 
 use std::time::{Duration, Instant};
 
@@ -21,10 +22,12 @@ use crate::revision::Revision;
 use crate::store::SpareTask;
 use crate::telemetry::metrics::Metrics;
 
-/// How long a preparation is waited for: for its spare, and once it was asked to end, which it sees between files.
-const GIVE_WAY: Duration = Duration::from_secs(10);
+/// How long a publication waits for a preparation to finish, and for a cancelled one to end. Cancellation is checked
+/// between files.
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// Makes the spare, and says how; nothing where there is no room for any. A publication waits while `awaited` lives.
+/// Makes the spare. Returns how it was made, or `None` if there is no room for one. A publication waits until `awaited`
+/// is used or dropped.
 fn prepare(
     task: &SpareTask,
     objects: &Objects,
@@ -37,29 +40,31 @@ fn prepare(
         return Ok(Some("a retired generation, carried forward"));
     }
     let payload = || Ok(objects.payload(revision, wanted)?);
-    make_anew(task, payload, objects.blobs().as_ref(), awaited, cancel)
+    make_new(task, payload, objects.blobs().as_ref(), awaited, cancel)
 }
 
-/// Makes the spare of links, or as a copy, and says which. `awaited` hears of links that are ready.
-fn make_anew(
+/// Makes the spare of hard links or as a copy, and returns which. `awaited` is dropped before a copy and signalled once
+/// links are ready.
+fn make_new(
     task: &SpareTask,
     payload: impl FnOnce() -> Result<Payload, Error>,
     blobs: &dyn BlobSource,
     awaited: oneshot::Sender<()>,
     cancel: &CancellationToken,
 ) -> Result<Option<&'static str>, Error> {
-    let links = task.links().then_some(awaited); // dropped for a copy
+    let links = task.links().then_some(awaited);
     if !task.has_room() {
         task.give_up()?;
         return Ok(None);
     }
     task.run(&payload()?, blobs, cancel)?;
     let Some(awaited) = links else { return Ok(Some("a copy")) };
-    let _ = awaited.send(()); // whether or not a publication still wants to know
+    let _ = awaited.send(()); // no publication may be waiting
     Ok(Some("links"))
 }
 
-/// Makes the spare from a retired generation, if one waits that will do. `revision` has the tree of the current one.
+/// Makes the spare from a retired generation. Returns false if there is none, or if too much differs between it and
+/// `revision`, which has the current generation's tree.
 pub(super) fn recycle(
     task: &SpareTask,
     objects: &Objects,
@@ -67,7 +72,7 @@ pub(super) fn recycle(
     wanted: &Selection,
     cancel: &CancellationToken,
 ) -> Result<bool, Error> {
-    // Links that did not change may lead elsewhere where sources are placed otherwise.
+    // If sources are placed differently, unchanged symbolic links may have other targets: a diff is not enough.
     let is_placed_alike = |other| objects.places(other) == objects.places(revision);
     let Some(retired) = task.retired().filter(|retired| is_placed_alike(retired.revision)) else {
         return Ok(false);
@@ -79,27 +84,27 @@ pub(super) fn recycle(
     }
 }
 
-/// The one preparation that may run, and what was learnt from those before.
+/// The running preparation, if any, and what earlier ones showed about the disk.
 #[derive(Debug, Default)]
 pub(super) struct SpareWork {
     running: Option<Preparation>,
-    /// Links were waited for in vain. They are not waited for until a publication finds them ready.
+    /// True after a publication waited for links in vain, until one finds them ready.
     is_slow: bool,
 }
 
 #[derive(Debug)]
 struct Preparation {
     cancel: CancellationToken,
-    /// It makes links.
+    /// True if it makes hard links.
     links: bool,
-    /// Answers once links are ready, and with an error once there is nothing, or nothing more, to wait for.
+    /// Yields a value once links are ready, and an error once there is nothing to wait for.
     awaited: oneshot::Receiver<()>,
     ended: JoinHandle<()>,
 }
 
 impl SpareWork {
-    /// Starts a preparation; one that still runs is for a generation that is no longer current, and ends.
-    /// `revision` has the tree of the current generation.
+    /// Starts a preparation for the current generation, whose tree `revision` has. One that is still running is for a
+    /// generation that is no longer current, and is cancelled.
     pub(super) fn start(
         &mut self,
         task: SpareTask,
@@ -113,7 +118,7 @@ impl SpareWork {
         });
     }
 
-    /// Has `work` prepare the spare, on a thread where that may block, and says how it ended.
+    /// Runs `work`, which prepares the spare, on a blocking thread, and logs the result.
     fn spawn<F>(&mut self, task: SpareTask, revision: Revision, metrics: Metrics, work: F)
     where
         F: FnOnce(&SpareTask, oneshot::Sender<()>, &CancellationToken) -> Result<Option<&'static str>, Error>
@@ -124,10 +129,10 @@ impl SpareWork {
         let cancel = CancellationToken::new();
         let until = cancel.clone();
         let links = task.links();
-        let (wakes, awaited) = oneshot::channel();
+        let (ready, awaited) = oneshot::channel();
         let work = move || {
             let began = Instant::now();
-            let how = work(&task, wakes, &until)?;
+            let how = work(&task, ready, &until)?;
             Ok::<_, Error>((how, began.elapsed()))
         };
         let ended = tokio::spawn(async move {
@@ -147,7 +152,7 @@ impl SpareWork {
         self.running = Some(Preparation { cancel, links, awaited, ended });
     }
 
-    /// Asks a preparation that runs to end.
+    /// Cancels a running preparation.
     pub(super) fn stop(&mut self) {
         if let Some(running) = self.running.take() {
             running.cancel.cancel();
@@ -155,8 +160,8 @@ impl SpareWork {
     }
 
     /// Waits while a retired generation is being carried forward or links are being made, within the bounds of the
-    /// attempt.
-    pub(super) async fn carried(&mut self, bounds: &Bounds) {
+    /// attempt and at most [`MAX_WAIT`].
+    pub(super) async fn wait_until_ready(&mut self, bounds: &Bounds) {
         let Some(running) = &mut self.running else { return };
         if running.links && self.is_slow {
             self.is_slow = running.awaited.try_recv().is_err();
@@ -165,9 +170,9 @@ impl SpareWork {
         let in_vain = tokio::select! {
             biased;
             _ = &mut running.awaited => false,
-            () = bounds.draining.cancelled() => false, // that says nothing of the disk
+            () = bounds.draining.cancelled() => false, // shutdown does not mean that the disk is slow
             () = tokio::time::sleep_until(bounds.deadline) => true,
-            () = tokio::time::sleep(GIVE_WAY) => true,
+            () = tokio::time::sleep(MAX_WAIT) => true,
         };
         if running.links && in_vain {
             debug!("links took too long: none are waited for until they are ready when a revision comes");
@@ -175,13 +180,13 @@ impl SpareWork {
         }
     }
 
-    /// Asks it to end, and waits for that: two payloads at once would be twice the memory. What is not ready is of no use
-    /// to the generation that is to be written now.
+    /// Cancels a running preparation and waits for its end: two payloads at once would need twice the memory. A spare
+    /// that is not ready is of no use to the publication.
     pub(super) async fn stop_and_wait(&mut self) {
         if let Some(Preparation { cancel, ended, .. }) = self.running.take() {
             cancel.cancel();
-            // How it ended is on record. A disk that hangs meets the attempt's own deadline.
-            let _ = tokio::time::timeout(GIVE_WAY, ended).await;
+            // Its result is logged by its own task. If the disk hangs, the attempt's own deadline applies.
+            let _ = tokio::time::timeout(MAX_WAIT, ended).await;
         }
     }
 }
@@ -199,33 +204,33 @@ mod tests {
     use crate::retention;
     use crate::store::{self, Durability, Spare, Store, Style};
 
-    /// A preparation that ends when it is asked to, and no sooner.
+    /// Starts a preparation that ends only when it is cancelled.
     fn begin(spare: &mut SpareWork, links: bool) -> (oneshot::Sender<()>, CancellationToken) {
-        let (wakes, awaited) = oneshot::channel();
+        let (ready, awaited) = oneshot::channel();
         let cancel = CancellationToken::new();
         let until = cancel.clone();
         let ended = tokio::spawn(async move { until.cancelled().await });
         spare.running = Some(Preparation { cancel: cancel.clone(), links, awaited, ended });
-        (wakes, cancel)
+        (ready, cancel)
     }
 
     fn bounds() -> Bounds {
         Bounds::new(Duration::from_secs(60), CancellationToken::new())
     }
 
-    /// A publication comes. How many seconds it waits.
+    /// Simulates a publication and returns how many seconds it waits.
     async fn waits(spare: &mut SpareWork) -> u64 {
         let began = tokio::time::Instant::now();
-        spare.carried(&bounds()).await;
+        spare.wait_until_ready(&bounds()).await;
         spare.stop_and_wait().await;
         began.elapsed().as_secs()
     }
 
-    /// Says that links are ready after so many seconds.
-    fn ready_after(seconds: u64, wakes: oneshot::Sender<()>) {
+    /// Signals after so many seconds that links are ready.
+    fn ready_after(seconds: u64, ready: oneshot::Sender<()>) {
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_secs(seconds)).await;
-            wakes.send(())
+            ready.send(())
         });
     }
 
@@ -238,7 +243,7 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(3)).await;
             drop(carrying); // a copy begins
         });
-        spare.carried(&bounds()).await;
+        spare.wait_until_ready(&bounds()).await;
         assert_eq!(began.elapsed().as_secs(), 3);
         assert!(!cancel.is_cancelled());
         spare.stop_and_wait().await;
@@ -249,19 +254,19 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn it_waits_within_bounds() {
         for links in [false, true] {
-            // How long it waits, and whether the next one waits, too.
+            // Returns how long a publication waits, and whether the next one would wait, too.
             let waited = async |limit: u64, is_draining: bool| {
                 let mut spare = SpareWork::default();
-                let (_wakes, _) = begin(&mut spare, links);
+                let (_ready, _) = begin(&mut spare, links);
                 let draining = CancellationToken::new();
                 if is_draining {
                     draining.cancel();
                 }
                 let began = tokio::time::Instant::now();
-                spare.carried(&Bounds::new(Duration::from_secs(limit), draining)).await;
+                spare.wait_until_ready(&Bounds::new(Duration::from_secs(limit), draining)).await;
                 (began.elapsed().as_secs(), !spare.is_slow)
             };
-            assert_eq!(waited(60, false).await, (GIVE_WAY.as_secs(), !links), "links: {links}");
+            assert_eq!(waited(60, false).await, (MAX_WAIT.as_secs(), !links), "links: {links}");
             assert_eq!(waited(4, false).await, (4, !links), "an attempt's own deadline; links: {links}");
             assert_eq!(waited(60, true).await, (0, true), "the process is to end; links: {links}");
         }
@@ -271,7 +276,7 @@ mod tests {
     async fn after_a_wait_in_vain_links_are_not_waited_for_until_a_publication_finds_them_ready() {
         let mut spare = SpareWork::default();
         let (_never, _) = begin(&mut spare, true);
-        assert_eq!(waits(&mut spare).await, GIVE_WAY.as_secs());
+        assert_eq!(waits(&mut spare).await, MAX_WAIT.as_secs());
         let (_never, _) = begin(&mut spare, true);
         assert_eq!(waits(&mut spare).await, 0, "the last wait was in vain");
         let (fails, _) = begin(&mut spare, true);
@@ -290,17 +295,17 @@ mod tests {
         ready_after(3, late);
         assert_eq!(waits(&mut spare).await, 3, "it waits again");
         let (_never, _) = begin(&mut spare, true);
-        assert_eq!(waits(&mut spare).await, GIVE_WAY.as_secs(), "a wait that was worth it changes nothing");
+        assert_eq!(waits(&mut spare).await, MAX_WAIT.as_secs(), "a wait that was worth it changes nothing");
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_carried_forward_is_waited_for_whatever_links_took() {
         let mut spare = SpareWork { is_slow: true, ..SpareWork::default() };
         let (_never, _) = begin(&mut spare, false);
-        assert_eq!(waits(&mut spare).await, GIVE_WAY.as_secs());
+        assert_eq!(waits(&mut spare).await, MAX_WAIT.as_secs());
     }
 
-    /// Blobs that say when somebody wants to read, and let nobody until `release` is dropped.
+    /// Blobs that notify `asked` of a reader, and block it until the sender of `release` is dropped.
     struct Held {
         blobs: Blobs,
         asked: Arc<Notify>,
@@ -310,12 +315,12 @@ mod tests {
     impl BlobSource for Held {
         fn reader(&self) -> Result<Box<dyn BlobReader + '_>, BlobError> {
             self.asked.notify_one();
-            let _ = self.release.lock().unwrap().recv(); // it ends when the sender is dropped
+            let _ = self.release.lock().unwrap().recv(); // returns when the sender is dropped
             self.blobs.reader()
         }
     }
 
-    /// A store in a new directory that has published the tree.
+    /// Returns a store in a new directory that has published the tree.
     fn published(dir: &tempfile::TempDir, spare: Spare, tree: &Tree) -> Store {
         let options = store::Options {
             root: dir.path().join("root"),
@@ -339,7 +344,7 @@ mod tests {
         store
     }
 
-    /// Whether a publication is made from the spare that is in work when it comes.
+    /// Returns true if a publication uses the spare that is being prepared when it comes.
     async fn uses_what_is_in_work(mode: Spare) -> bool {
         let (first, second) = (tree(&[("a", Kind::File, "1")]), tree(&[("a", Kind::File, "2")]));
         let dir = tempfile::tempdir().unwrap();
@@ -353,12 +358,12 @@ mod tests {
         let all = payload(&first, Rules::default()).unwrap();
         let mut spare = SpareWork::default();
         spare.spawn(task, revision, Metrics::default(), move |task, awaited, cancel| {
-            make_anew(task, || Ok(all), &blobs, awaited, cancel)
+            make_new(task, || Ok(all), &blobs, awaited, cancel)
         });
-        asked.notified().await; // it is in work
+        asked.notified().await; // the preparation is running
 
         let comes = async {
-            spare.carried(&bounds()).await;
+            spare.wait_until_ready(&bounds()).await;
             spare.stop_and_wait().await;
         };
         tokio::join!(biased; comes, async { drop(release) });

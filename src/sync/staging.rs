@@ -1,4 +1,4 @@
-//! Staging: a delta onto the spare where that is possible, else the whole payload.
+//! Staging: applies a delta to the spare where possible, and otherwise writes the whole payload.
 
 use tokio_util::sync::CancellationToken;
 
@@ -8,20 +8,21 @@ use crate::payload::Delta;
 use crate::revision::Revision;
 use crate::store::{self, Store};
 
-/// A delta is applied by one thread, a whole payload is written by several: beyond one entry in so many, the whole
-/// payload is there sooner.
+/// One thread applies a delta, but several write a whole payload. If more than one entry in this many changes, writing
+/// the whole payload is faster.
 const FEW_OF: u64 = 4;
-/// So many entries are always few.
+/// A delta of at most this many entries is always applied.
 const FEW: u64 = 1_000;
 
-/// What shapes a payload besides the tree, read once an attempt.
+/// The selection of an attempt: everything that shapes a payload besides the tree, read once per attempt.
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
+    /// Identifies the selection in generation records.
     pub(super) digest: String,
     pub(super) wanted: Selection,
 }
 
-/// What staging needs besides the store.
+/// The inputs of staging besides the store.
 pub(super) struct Job<'a> {
     pub(super) objects: &'a Objects,
     pub(super) choice: &'a Choice,
@@ -29,6 +30,8 @@ pub(super) struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// Stages `revision`. With a `base`, which has the current generation's tree, only what differs is written if that
+    /// is little and the spare is ready.
     pub(super) fn stage(
         &self,
         store: &mut Store,
@@ -49,7 +52,7 @@ impl Job<'_> {
     }
 }
 
-/// Whether a delta to a tree of so many entries is there sooner than the whole payload.
+/// Returns true if applying the delta is faster than writing the whole payload of about `entries` entries.
 pub(super) fn is_small(delta: &Delta, entries: u64) -> bool {
     delta.written.len() as u64 <= (entries / FEW_OF).max(FEW)
 }

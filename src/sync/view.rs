@@ -1,4 +1,4 @@
-//! What an attempt leaves for its report: how it ended, and what was seen of the root.
+//! What an attempt leaves for its report: its result, and the last known state of the root.
 
 use std::collections::HashMap;
 
@@ -10,14 +10,14 @@ use crate::retention::Plan;
 use crate::revision::Revision;
 use crate::store::{Published, Room};
 
-/// How an attempt that did not fail ended.
+/// The result of an attempt that did not fail.
 #[derive(Debug)]
 pub(super) enum Done {
     /// A new generation is current.
     Published(Box<Published>),
-    /// Nothing to do.
+    /// Nothing had to be published.
     Unchanged,
-    /// A new tip has to wait for the minimum interval.
+    /// A new revision has to wait for the minimum interval.
     Held,
 }
 
@@ -27,26 +27,26 @@ impl Done {
     }
 }
 
-/// What was last seen of the root.
+/// The last known state of the root.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
-    /// Newest first, the current one included.
+    /// All generations, newest first, including the current one.
     pub(super) generations: Vec<GenerationRecord>,
-    /// What the link names.
+    /// The generation that `..data` names.
     pub(super) current: Option<Name>,
-    /// What retention thinks of each.
+    /// Retention's decision on each generation.
     pub(super) plan: Plan,
-    /// Whether a complete generation serves. Never closes again.
+    /// True once a complete generation was current; it never becomes false again.
     pub(super) ready: bool,
-    /// What its file system has left for us, and what we take.
+    /// Free space of the root's file system, and the space the root uses.
     pub(super) room: Room,
-    /// What their commits say of themselves, of those that were looked at; none where the mirror does not have it.
+    /// Commit metadata of the generations' revisions. `None` if the mirror does not hold the commit.
     pub(super) commits: HashMap<Revision, Option<Commit>>,
-    /// The sources, where there are several.
+    /// The sources if there are several, otherwise empty.
     pub(super) sources: Vec<SourceStatus>,
-    /// The answer of the one remote, if there is but one.
+    /// The remote's last answer if there is a single remote.
     pub(super) heard: LastAnswer,
-    /// Bytes of the mirror, if it lies in the root, when they were last counted.
+    /// The mirror's size in bytes when it was last counted; 0 if it is outside the root, `None` before the first count.
     pub(super) mirror_bytes: Option<u64>,
 }
 
@@ -64,8 +64,7 @@ impl View {
         pinned.filter_map(|decision| Some(record(&decision.name)?.retired.as_ref()?.at)).min()
     }
 
-    /// The current generation's revision, if what it holds is known, or at least what it should: a root may have lost
-    /// its records.
+    /// The current generation's revision, from its record or, if the root has lost its records, from its name.
     pub(super) fn revision(&self) -> Option<Revision> {
         let known = |record: &&GenerationRecord| record.is_known() || record.name.commit().is_some();
         self.current().filter(known).map(|record| record.revision)

@@ -1,4 +1,4 @@
-//! A line on the terminal that says how far a first fetch is. Lines of the log are written around it.
+//! A progress line on the terminal, for the first fetch. Log lines are written above it.
 
 use std::io::{self, Write};
 use std::sync::OnceLock;
@@ -6,27 +6,27 @@ use std::time::Duration;
 
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 
-/// The one that is shown.
+/// The process's progress bar, once one was shown.
 static SHOWN: OnceLock<ProgressBar> = OnceLock::new();
 
-/// A line that moves, until it is dropped.
+/// A progress line, shown until it is dropped.
 #[derive(Debug)]
 pub struct Bar(ProgressBar);
 
 impl Bar {
-    /// Shows it on stderr, which has to be a terminal, with what is done.
+    /// Shows the line on stderr, which has to be a terminal. `what` is what is being done.
     pub fn show(what: &str) -> Self {
         let bar = SHOWN.get_or_init(ProgressBar::new_spinner).clone();
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
             bar.set_style(style);
         }
-        bar.reset(); // an earlier one has ended
-        bar.set_message(what.to_owned()); // before it is drawn
+        bar.reset(); // an earlier use has finished it
+        bar.set_message(what.to_owned()); // before it is first drawn
         bar.enable_steady_tick(Duration::from_millis(120));
         Self(bar)
     }
 
-    /// What is done, and how much has come of it.
+    /// Updates what is being done, and how many bytes were received.
     pub fn say(&self, what: &str, bytes: u64) {
         let bytes = if bytes == 0 { String::new() } else { format!(", {}", HumanBytes(bytes)) };
         self.0.set_message(format!("{what}{bytes}"));
@@ -39,7 +39,7 @@ impl Drop for Bar {
     }
 }
 
-/// stderr, without the line while something is written.
+/// stderr, with the progress line hidden during each write.
 pub(super) struct Around;
 
 impl Write for Around {

@@ -1,7 +1,7 @@
-//! Lines as git-sync writes them: one JSON object each, with `logger`, `ts`, `caller`, `level`, `msg`, and a key for
-//! every value. A failure has `error` in place of `level`. What a hook says has its name as the logger.
+//! git-sync's log format: one JSON object a line, with `logger`, `ts`, `caller`, `level`, `msg`, and a key for every
+//! value. A failure has `error` in place of `level`. Lines about a hook have its name as the logger.
 //!
-//! git-sync's levels are numbers: what it says at 0 is `info` and `warn` here, at 1 to 4 `debug`, from 5 on `trace`.
+//! git-sync's levels are numbers: 0 is `info` and `warn` here, 1 to 4 are `debug`, 5 and up are `trace`.
 
 use std::fmt::{self, Write as _};
 
@@ -12,17 +12,17 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// How git-sync writes the time: local, without a zone.
+/// git-sync's time format: local time without a zone.
 const TIME: &str = "%Y-%m-%d %H:%M:%S.%6f";
 
-/// A message of git-sync for something that we say, too.
+/// git-sync's message for one of our events.
 struct Words {
     /// The name of our event.
     event: &'static str,
     message: &'static str,
-    /// At which `-v` git-sync says it. Of what has an error it says none.
+    /// The `-v` from which on git-sync logs it. It prints no level in lines with an error.
     level: u8,
-    /// Our fields that have another name there. The others keep theirs.
+    /// Our fields that git-sync calls otherwise, with its names. All other fields keep theirs.
     keys: &'static [(&'static str, &'static str)],
 }
 
@@ -35,7 +35,8 @@ const fn words(event: &'static str, level: u8, message: &'static str, keys: Keys
 const HASH: Keys = &[("revision", "hash")];
 const COUNTS: Keys = &[("asked", "ref"), ("updates", "syncCount")];
 
-/// git-sync v4's messages, which those who search its log look for. `docs/migrating/git-sync.md` lists all that it has.
+/// git-sync v4's messages, kept so that searches in its log still match. `docs/migrating/git-sync.md` lists all of its
+/// messages.
 const WORDS: &[Words] = &[
     words("start", 0, "starting up", &[]),
     words("no_root", 0, "FATAL: can't make root dir", &[]),
@@ -66,7 +67,7 @@ const WORDS: &[Words] = &[
 /// The format.
 #[derive(Debug)]
 pub(super) struct Lines {
-    /// Up to which level of git-sync's its messages are said, where that is not for the filter.
+    /// The highest of git-sync's levels whose messages are logged; `None`: the filter alone decides.
     pub(super) verbosity: Option<i64>,
 }
 
@@ -121,7 +122,7 @@ where
     }
 }
 
-/// What an event says.
+/// The message and the fields of an event.
 #[derive(Default)]
 struct EventFields {
     message: Value,
@@ -129,11 +130,13 @@ struct EventFields {
 }
 
 impl EventFields {
+    /// Removes a field and returns its value.
     fn take(&mut self, name: &str) -> Option<Value> {
         let at = self.values.iter().position(|(known, _)| *known == name)?;
         Some(self.values.remove(at).1)
     }
 
+    /// Replaces the message and the names of fields by git-sync's.
     fn translate(&mut self, words: &Words) {
         self.message = words.message.into();
         for (name, value) in &mut self.values {
@@ -148,7 +151,7 @@ impl EventFields {
         }
     }
 
-    fn note(&mut self, field: &Field, value: Value) {
+    fn add(&mut self, field: &Field, value: Value) {
         match field.name() {
             "message" => self.message = value,
             name => self.values.push((name, value)),
@@ -159,28 +162,28 @@ impl EventFields {
 impl Visit for EventFields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let mut text = String::new();
-        let _ = write!(text, "{value:?}"); // a String takes everything
-        self.note(field, text.into());
+        let _ = write!(text, "{value:?}"); // writing to a String never fails
+        self.add(field, text.into());
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.note(field, value.into());
+        self.add(field, value.into());
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.note(field, value.into());
+        self.add(field, value.into());
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.note(field, value.into());
+        self.add(field, value.into());
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
-        self.note(field, value.into());
+        self.add(field, value.into());
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.note(field, value.into());
+        self.add(field, value.into());
     }
 }
 
@@ -212,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_messages_in_the_documentation_has_those_that_are_the_same() {
+    fn the_documentation_lists_the_messages_that_equal_git_syncs() {
         let page = include_str!("../../docs/migrating/git-sync.md");
         let rows = page.lines().filter(|line| line.contains("` |") && line.contains("| the same"));
         let cells = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
@@ -224,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_have_the_keys_that_whoever_reads_git_syncs_log_looks_for() {
+    fn lines_have_git_syncs_keys() {
         let kept = Kept::default();
         let lines =
             tracing_subscriber::fmt().with_writer(kept.clone()).event_format(Lines { verbosity: None });

@@ -1,8 +1,8 @@
-//! git-sync's metrics, by its names, so that its dashboards and alerts go on working. They say what ours say, counted
-//! by git-sync's rules.
+//! git-sync's metrics under its names, so that its dashboards and alerts keep working. They show the same facts as
+//! ours, counted by git-sync's rules.
 //!
-//! Two of its counters do not end in `_total`, and its durations are a summary without quantiles. OpenMetrics has no
-//! such forms, so these series are of no stated type; their names, labels and values are git-sync's.
+//! Two of its counters do not end in `_total`, and its durations are a summary without quantiles. OpenMetrics allows
+//! neither, so these series have type `unknown`; their names, labels and values are git-sync's.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,14 +15,14 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
 
-/// `status` of what was counted.
+/// The label `status`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 pub struct Status {
     /// success, error, noop.
     pub status: &'static str,
 }
 
-/// A run of a hook.
+/// The labels of a hook's run.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 pub struct Run {
     /// exechook, pre-publish-exechook, webhook.
@@ -31,7 +31,7 @@ pub struct Run {
     pub status: &'static str,
 }
 
-/// A number that grows, under exactly the name it is registered with.
+/// A counter that is exposed under exactly the name that it is registered with, without `_total`.
 #[derive(Clone, Debug, Default)]
 pub struct Plain(Arc<AtomicU64>);
 
@@ -57,7 +57,7 @@ impl EncodeMetric for Plain {
 
 type Seconds = Gauge<f64, AtomicU64>;
 
-/// All of them. Clones share their values.
+/// All of git-sync's metrics. Clones share their values.
 #[derive(Clone, Debug, Default)]
 pub struct GitSync {
     took: Family<Status, Seconds>,
@@ -70,7 +70,7 @@ pub struct GitSync {
 }
 
 impl GitSync {
-    /// Puts all of them into a registry without a prefix, which appends `_total` to the counters.
+    /// Registers all metrics. The registry must have no prefix; it appends `_total` to the counters.
     pub fn register(&self, registry: &mut Registry) {
         registry.register("git_sync_duration_seconds_sum", "Seconds that passes took", self.took.clone());
         registry.register("git_sync_duration_seconds_count", "Passes that took them", self.passes.clone());
@@ -85,7 +85,7 @@ impl GitSync {
         registry.register("git_sync_hook_run_count", "Runs of hooks", self.hooks.clone());
     }
 
-    /// A pass ended: `status` is success for an update or the first success, noop, or error.
+    /// Counts a pass that ended. `status` is success for an update or the first success, noop, or error.
     pub fn pass(&self, status: &'static str, took: Duration) {
         let label = Status { status };
         self.took.get_or_create(&label).inc_by(took.as_secs_f64());
@@ -93,24 +93,24 @@ impl GitSync {
         self.count.get_or_create(&label).inc();
     }
 
-    /// A pass had something to update.
+    /// Counts a pass that had something to update.
     pub fn update(&self) {
         self.updates.inc();
     }
 
-    /// Passes that updated something, or were the first to succeed.
+    /// Returns the number of passes that updated something, or were the first to succeed.
     pub fn updates(&self) -> u64 {
         self.count.get_or_create(&Status { status: "success" }).get()
     }
 
-    /// The askpass URL was asked.
-    pub fn askpass(&self, well: bool) {
-        self.askpass.get_or_create(&status(well)).add_one();
+    /// Counts a request to the askpass URL.
+    pub fn askpass(&self, success: bool) {
+        self.askpass.get_or_create(&status(success)).add_one();
     }
 
-    /// GitHub was asked for a token.
-    pub fn token(&self, well: bool) {
-        self.tokens.get_or_create(&status(well)).add_one();
+    /// Counts a request to GitHub for a token.
+    pub fn token(&self, success: bool) {
+        self.tokens.get_or_create(&status(success)).add_one();
     }
 
     pub(super) fn hook(&self, name: &'static str, status: &'static str) {
@@ -118,8 +118,8 @@ impl GitSync {
     }
 }
 
-fn status(well: bool) -> Status {
-    Status { status: if well { "success" } else { "error" } }
+fn status(success: bool) -> Status {
+    Status { status: if success { "success" } else { "error" } }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The metrics of a sync. Names are a contract: they appear in docs/reference/metrics.md, in alerts and in dashboards.
+//! treeswap's metrics. Their names are a contract: docs/reference/metrics.md, alerts and dashboards use them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,8 @@ use prometheus_client::registry::{Registry, Unit};
 use super::optional_gauge::OptionalGauge;
 use crate::sandbox::Parts;
 
-/// Upper bounds of what takes time: from a swap on a fast disk to the first fetch of a large repository.
+/// Upper bounds of the histograms' buckets, in seconds: from a swap on a fast disk to the first fetch of a large
+/// repository.
 const SECONDS: [f64; 12] = [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0];
 
 /// Results of an attempt.
@@ -26,16 +27,16 @@ const STAGES: [&str; 4] = ["resolve", "fetch", "export", "publish"];
 /// Stages of an attempt, in their order.
 pub const ATTEMPT_STAGES: [&str; 7] = ["mend", "select", "resolve", "fetch", "export", "gate", "publish"];
 
-/// What may fail beside an attempt.
+/// What may fail outside of an attempt; further values of the label `stage` of errors.
 const BESIDE: [&str; 7] = ["verify", "restore", "housekeep", "spare", "status", "delete", "apply"];
 
 /// Classes of errors.
 const CLASSES: [&str; 4] = ["transient", "permanent", "refused", "timeout"];
 
-/// Who asks for attempts.
+/// What triggers attempts.
 const SOURCES: [&str; 6] = ["start_up", "timer", "signal", "webhook", "delivery", "source"];
 
-/// `result` of an attempt.
+/// The result of an attempt.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 pub struct ResultLabel {
     /// published, unchanged, failed.
@@ -52,14 +53,15 @@ pub struct StageLabel {
 /// What failed, and whether trying again can help.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 pub struct ErrorLabel {
-    /// A stage of an attempt (mend, select, resolve, fetch, export, gate, publish), or what came beside it (verify,
-    /// restore, housekeep, spare, status, delete), or `apply`: a target, or what all targets wait for.
+    /// A stage of an attempt (mend, select, resolve, fetch, export, gate, publish), something outside of an attempt
+    /// (verify, restore, housekeep, spare, status, delete), or `apply`: a target, or a failure that affects all
+    /// targets.
     pub stage: &'static str,
     /// transient, permanent, refused, timeout.
     pub class: &'static str,
 }
 
-/// Who asked for an attempt.
+/// What triggered an attempt.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 pub struct SourceLabel {
     /// start_up, timer, signal, webhook, delivery, source.
@@ -69,7 +71,7 @@ pub struct SourceLabel {
 /// One of several sources.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 pub struct NamedSource {
-    /// As the file calls it.
+    /// Its name in the sources file.
     pub source: String,
 }
 
@@ -80,7 +82,7 @@ pub struct StateLabel {
     pub state: &'static str,
 }
 
-/// How a hook ended.
+/// A hook and the result of a run.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 pub struct HookLabel {
     /// exechook, pre-publish-exechook, webhook.
@@ -96,16 +98,16 @@ pub struct HookName {
     pub hook: &'static str,
 }
 
-/// Targets of a cluster that ended alike.
+/// A cluster, and an outcome of targets in it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, EncodeLabelSet)]
 pub struct TargetLabel {
-    /// As the rules call it.
+    /// Its name in the rules.
     pub cluster: String,
     /// right, created, replaced, repaired, recreated, deleted, left, refused, held, failed, skipped.
     pub outcome: &'static str,
 }
 
-/// What is current.
+/// The current generation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 pub struct CurrentLabel {
     /// Full commit id.
@@ -114,25 +116,25 @@ pub struct CurrentLabel {
     pub generation: String,
 }
 
-/// The series that show the last delivery.
+/// The series that show the last delivery, so that the next one can remove those that it does not have.
 #[derive(Debug, Default)]
 pub struct Shown(Vec<TargetLabel>);
 
-/// What limits the process that reads packs.
+/// A part of the sandbox of the process that reads packs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 pub struct PartLabel {
     /// landlock, seccomp.
     pub part: &'static str,
 }
 
-/// What the root takes, and what it may take. What is not known has no sample.
+/// The space that the root uses and may use. What is `None` has no sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Room {
-    /// Bytes that the root's file system has left for us.
+    /// Bytes available to us on the root's file system.
     pub free_bytes: Option<u64>,
-    /// Files that may still be made there.
+    /// Free inodes of the root's file system.
     pub free_inodes: Option<u64>,
-    /// Bytes of all that is ours in the root: generations, spare and mirror, an estimate from sizes.
+    /// Bytes that generations, spare and mirror use in the root, estimated from sizes.
     pub used_bytes: Option<u64>,
     /// `--max-bytes`.
     pub limit_bytes: Option<u64>,
@@ -140,7 +142,7 @@ pub struct Room {
 
 type Seconds = OptionalGauge<f64>;
 
-/// All of them. Clones share their values.
+/// All metrics. Clones share their values.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     /// Attempts that ended.
@@ -151,17 +153,17 @@ pub struct Metrics {
     pub consecutive_failures: Gauge,
     /// When the last attempt ended.
     pub last_attempt: Seconds,
-    /// When the last one that did not fail ended.
+    /// When the last attempt that did not fail ended.
     pub last_success: Seconds,
     /// 1 until it is known that an attempt for this root has succeeded.
     pub never_succeeded: Gauge,
     /// When the last generation was published.
     pub last_publish: Seconds,
-    /// What is current; one series.
+    /// The current generation; one series.
     pub current: Family<CurrentLabel, Gauge>,
     /// Generations by state.
     pub generations: Family<StateLabel, Gauge>,
-    /// 1 for each of several sources that is not where its ref is.
+    /// 1 for each of several sources whose published commit is not the one that its ref names.
     pub sources_failing: Family<NamedSource, Gauge>,
     /// Bytes of the current generation's files.
     pub generation_bytes: Gauge,
@@ -169,11 +171,11 @@ pub struct Metrics {
     pub generation_entries: Gauge,
     /// Retired generations removed.
     pub reaped: Counter,
-    /// Of these, removed although pinned.
+    /// Retired generations removed although pinned.
     pub evictions: Counter,
-    /// Current generations that were not what was published.
+    /// Current generations that a foreign write had changed.
     pub damaged: Counter,
-    /// Attempts asked for.
+    /// Triggers of attempts.
     pub triggers: Family<SourceLabel, Counter>,
     /// Errors by stage and class.
     pub errors: Family<ErrorLabel, Counter>,
@@ -183,23 +185,23 @@ pub struct Metrics {
     pub fetched_bytes: Counter,
     /// When the oldest pinned generation was retired.
     pub oldest_pin: Seconds,
-    /// When the attempt that runs began.
+    /// When the running attempt began.
     pub attempt_start: Seconds,
-    /// 1 for the stage that it is in.
+    /// 1 for the stage of the running attempt.
     pub attempt_stage: Family<StageLabel, Gauge>,
-    /// Room in the root.
+    /// The values of [`Room`], in the order of its fields.
     root: [OptionalGauge<i64>; 4],
     /// Hooks that ended.
     pub hooks: Family<HookLabel, Counter>,
     /// Failures of a hook in a row.
     pub hook_failures: Family<HookName, Gauge>,
-    /// How long each took.
+    /// How long each hook took.
     pub hook_durations: Family<HookName, Histogram, fn() -> Histogram>,
-    /// 1 for each limit that the process that reads packs has beside its memory.
+    /// 1 for each part of the sandbox that is in force for the process that reads packs.
     sandbox: Family<PartLabel, Gauge>,
-    /// Targets as the last delivery left them.
+    /// Targets of the last delivery, by outcome.
     pub targets: Family<TargetLabel, Gauge>,
-    /// Targets of all deliveries.
+    /// Targets of all deliveries, by outcome.
     pub applied: Family<TargetLabel, Counter>,
     /// The same facts under git-sync's names.
     pub git_sync: super::git_sync_metrics::GitSync,
@@ -243,11 +245,10 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Puts all of them into a registry whose prefix is `treeswap`. The registry appends `_total`, units and `_info`.
-    /// Counters are there from the start with every label: what appears with its first count hides that one from
-    /// `increase()`.
+    /// Registers all metrics. The registry's prefix has to be `treeswap`; it appends `_total`, units and `_info`. All
+    /// series of counters exist from the start: `increase()` would miss the first count of one that appears with it.
     pub fn register(&self, registry: &mut Registry) {
-        self.begin();
+        self.create_series();
         let build =
             Info::new(vec![("version", super::VERSION), ("revision", super::commit().unwrap_or("unknown"))]);
         registry.register("build", "What runs", build);
@@ -345,14 +346,14 @@ impl Metrics {
         );
     }
 
-    /// What limits the process that reads packs.
+    /// Sets which parts of the sandbox are in force for the process that reads packs.
     pub fn sandbox(&self, parts: Parts) {
         for (part, there) in [("landlock", parts.landlock), ("seccomp", parts.seccomp)] {
             self.sandbox.get_or_create(&PartLabel { part }).set(i64::from(there));
         }
     }
 
-    /// Whether each of several sources is not where its ref is.
+    /// Sets for each source whether its published commit is not the one that its ref names.
     pub fn sources<'s>(&self, sources: impl Iterator<Item = (&'s str, bool)>) {
         self.sources_failing.clear();
         for (name, fails) in sources {
@@ -361,7 +362,8 @@ impl Metrics {
         }
     }
 
-    fn begin(&self) {
+    /// Creates all series whose labels are known from the start.
+    fn create_series(&self) {
         self.never_succeeded.set(1);
         for result in RESULTS {
             drop(self.syncs.get_or_create(&ResultLabel { result }));
@@ -385,7 +387,7 @@ impl Metrics {
         }
     }
 
-    /// These hooks will be run.
+    /// Creates the series of these hooks.
     pub fn expect_hooks(&self, hooks: impl Iterator<Item = &'static str>) {
         for hook in hooks {
             for result in ["success", "error"] {
@@ -396,7 +398,7 @@ impl Metrics {
         }
     }
 
-    /// ConfigMaps will be delivered to these clusters, and end so.
+    /// Creates the series of these clusters and outcomes.
     pub fn expect_targets<'t>(&self, clusters: impl Iterator<Item = &'t str>, outcomes: &[&'static str]) {
         for cluster in clusters {
             for outcome in outcomes {
@@ -405,20 +407,21 @@ impl Metrics {
         }
     }
 
-    /// When an attempt for this root succeeded last, in seconds since 1970, whichever process made it; none: never.
+    /// Sets when an attempt for this root last succeeded, in seconds since 1970, whichever process made it; `None`:
+    /// never.
     pub fn succeeded(&self, at: Option<f64>) {
         self.last_success.set(at);
         self.never_succeeded.set(i64::from(at.is_none()));
     }
 
-    /// The stage of the attempt that runs; none while none does.
+    /// Sets the stage of the running attempt; `None` while none runs.
     pub fn stage(&self, now: Option<&'static str>) {
         for stage in ATTEMPT_STAGES {
             self.attempt_stage.get_or_create(&StageLabel { stage }).set(i64::from(now == Some(stage)));
         }
     }
 
-    /// What the root takes.
+    /// Sets the space that the root uses and may use.
     pub fn room(&self, room: Room) {
         let Room { free_bytes, free_inodes, used_bytes, limit_bytes } = room;
         for (gauge, value) in self.root.iter().zip([free_bytes, free_inodes, used_bytes, limit_bytes]) {
@@ -426,7 +429,7 @@ impl Metrics {
         }
     }
 
-    /// Notes how long a stage took.
+    /// Records how long a stage took.
     pub fn took(&self, stage: &'static str, duration: Duration) {
         self.durations.get_or_create(&StageLabel { stage }).observe(duration.as_secs_f64());
     }
@@ -442,7 +445,7 @@ impl Metrics {
         } else {
             failures.inc();
         }
-        drop(failures); // a guard of the family
+        drop(failures); // releases the family's lock
         self.git_sync.hook(hook, result);
     }
 
@@ -455,8 +458,8 @@ impl Metrics {
         self.errors.get_or_create(&ErrorLabel { stage, class }).inc();
     }
 
-    /// Counts how the targets of a delivery ended. A cluster or an outcome that it does not have is no longer shown as
-    /// the last one's.
+    /// Counts the outcomes of a delivery's targets. Series of the last delivery that this one does not have are
+    /// removed.
     pub fn delivered<'t>(&self, ended: impl Iterator<Item = (&'t str, &'static str)>, shown: &mut Shown) {
         let mut counts: BTreeMap<TargetLabel, u64> = BTreeMap::new();
         for (cluster, outcome) in ended {
@@ -472,7 +475,7 @@ impl Metrics {
         shown.0 = counts.into_keys().collect();
     }
 
-    /// Names the current generation: the one series of `treeswap_current_generation_info`.
+    /// Sets the current generation, the only series of `treeswap_current_generation_info`.
     pub fn name_current(&self, revision: String, generation: String) {
         let label = CurrentLabel { revision, generation };
         if self.current.get(&label).is_none() {

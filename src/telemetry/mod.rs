@@ -1,8 +1,8 @@
-//! What the program says about itself: log format and filter, metrics, build information.
+//! Logging (format and filter), metrics, and build information.
 //!
-//! Lines go to stderr, one a fact. Their field names are fixed: `revision`, `generation`, `ref`, `remote`, `attempt`,
-//! `trigger`, `duration_ms`, `bytes`, `error`. At `info` there is about one line a change of state; an attempt that
-//! found nothing to do is `debug`.
+//! Log lines go to stderr, one per event. Their field names are fixed: `revision`, `generation`, `ref`, `remote`,
+//! `attempt`, `trigger`, `duration_ms`, `bytes`, `error`. At `info` there is about one line per change of state; an
+//! attempt that found nothing to do is `debug`.
 
 mod bar;
 mod git_sync;
@@ -21,21 +21,23 @@ use crate::secret::Redacting;
 
 pub use bar::Bar;
 
-/// Of the package.
+/// The version of the package.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The commit it was built from, where that is known: of an archive that `git archive` made, or as the build was told.
+/// Returns the commit that the program was built from: the one that `git archive` wrote into the source, else that of
+/// the build's variable `TREESWAP_BUILD_COMMIT`. `None` if neither is set.
 pub fn commit() -> Option<&'static str> {
-    let told = option_env!("TREESWAP_BUILD_COMMIT").filter(|commit| !commit.is_empty());
-    archived(include_str!("commit.txt")).or(told)
+    let from_build = option_env!("TREESWAP_BUILD_COMMIT").filter(|commit| !commit.is_empty());
+    archived(include_str!("commit.txt")).or(from_build)
 }
 
-/// Of the file where `git archive` writes commit and time instead of a placeholder.
+/// Extracts the commit from `commit.txt`, in which `git archive` replaces a placeholder by commit and time
+/// (`export-subst`). `None` if the placeholder is still there.
 fn archived(text: &str) -> Option<&str> {
     text.split_whitespace().next().filter(|word| !word.starts_with('$'))
 }
 
-/// How lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Format {
     /// Plain on a terminal, JSON elsewhere.
@@ -43,13 +45,13 @@ pub enum Format {
     Auto,
     /// One JSON object a line.
     Json,
-    /// For people.
+    /// Plain text.
     Plain,
-    /// As git-sync writes them.
+    /// git-sync's JSON.
     GitSync,
 }
 
-/// What is said, and how.
+/// Options of the log.
 #[derive(Clone, Debug)]
 pub struct Options {
     format: Format,
@@ -57,7 +59,7 @@ pub struct Options {
     verbosity: Option<i64>,
 }
 
-/// The text is no filter.
+/// The text is no valid log filter.
 #[derive(Debug, thiserror::Error)]
 #[error("a level is one of error, warn, info, debug, trace, off; a directive is TARGET=LEVEL")]
 pub struct BadFilter;
@@ -65,53 +67,54 @@ pub struct BadFilter;
 impl Options {
     /// `filter` is a level, or directives as in `RUST_LOG`, separated by commas.
     pub fn new(format: Format, filter: &str) -> Result<Self, BadFilter> {
-        // `EnvFilter` takes a word that is no level for the name of a target, and then nothing else is said at all.
-        let known =
+        // `EnvFilter` takes a word that is no level for the name of a target, and then logs nothing else.
+        let is_directive =
             |part: &str| !part.is_empty() && (part.contains('=') || part.parse::<LevelFilter>().is_ok());
-        if !filter.split(',').all(|part| known(part.trim())) || EnvFilter::try_new(filter).is_err() {
+        if !filter.split(',').all(|part| is_directive(part.trim())) || EnvFilter::try_new(filter).is_err() {
             return Err(BadFilter);
         }
         Ok(Self { format, filter: filter.to_owned(), verbosity: None })
     }
 
-    /// What the filter was made of, where that was git-sync's `-v`: of git-sync's own messages so much is said.
+    /// Sets git-sync's `-v`, if the filter was derived from it: the highest level of git-sync's messages to log.
     #[must_use]
     pub fn verbose(self, verbosity: Option<i64>) -> Self {
         Self { verbosity, ..self }
     }
 
-    /// The filter as text.
+    /// Returns the filter as text.
     pub fn filter(&self) -> &str {
         &self.filter
     }
 
-    /// Whether people read along on a terminal.
+    /// Returns true if the log is plain text on a terminal.
     pub fn is_watched(&self) -> bool {
         matches!(self.format, Format::Auto | Format::Plain) && std::io::stderr().is_terminal()
     }
 
-    /// The format.
+    /// Returns the format.
     pub fn format(&self) -> Format {
         self.format
     }
 }
 
-/// The target of lines that only those read who ran git-sync.
+/// The target of lines that are logged only in git-sync's format.
 pub const GIT_SYNC: &str = "git-sync";
 
-/// The format of the lines, since [`start`].
+/// The format of log lines; set by [`start`].
 static FORMAT: OnceLock<Format> = OnceLock::new();
 
-/// Sends the lines of this process to stderr from now on. A second call changes nothing.
+/// Starts logging to stderr. A second call has no effect.
 pub fn start(options: &Options) {
-    // Whatever it complains of we report ourselves, with the cluster's name and once; who wants it names it.
-    let theirs = match (options.format, options.verbosity) {
-        (Format::GitSync, Some(_)) => "git-sync=trace,", // by their levels
+    let git_sync = match (options.format, options.verbosity) {
+        (Format::GitSync, Some(_)) => "git-sync=trace,", // `Lines` then filters by git-sync's levels
         (Format::GitSync, None) => "",
         _ => "git-sync=off,",
     };
-    let filter = EnvFilter::new(format!("kube_client=off,{theirs}{}", options.filter));
-    // A program that embeds the library may have its own subscriber; then that is used.
+    // We report the errors that kube_client logs ourselves, once and with the cluster's name. A filter that names the
+    // target turns it on again.
+    let filter = EnvFilter::new(format!("kube_client=off,{git_sync}{}", options.filter));
+    // A program that embeds the library may have installed its own subscriber, which is then used.
     if dispatch(options.format, options.verbosity, filter).try_init().is_err()
         || FORMAT.set(options.format).is_err()
     {
@@ -125,7 +128,7 @@ pub fn start(options: &Options) {
     }
 }
 
-/// Why a process ends that git-sync has a message for.
+/// Why the process ends, as far as git-sync has a message of its own for it.
 #[derive(Clone, Copy, Debug)]
 pub enum Ending<'a> {
     /// The root cannot be made.
@@ -137,7 +140,7 @@ pub enum Ending<'a> {
 }
 
 impl Ending<'_> {
-    /// git-sync's message.
+    /// Returns git-sync's message, or a general one.
     pub fn message(self) -> &'static str {
         match self {
             Self::NoRoot(_) => "FATAL: can't make root dir",
@@ -147,8 +150,8 @@ impl Ending<'_> {
     }
 }
 
-/// Says why the process ends as a line of the log, whatever its filter, where every line is JSON. `asked` is the format
-/// that counts before [`start`]. False: it is left to be said to people.
+/// Logs why the process ends, whatever the filter, if the format is JSON or git-sync's. Returns false with another
+/// format; the caller then prints it as text. `asked` is the format to assume if [`start`] was not called.
 pub fn ends(asked: Option<Format>, ending: Ending<'_>, error: &str, hints: &[String]) -> bool {
     let format = FORMAT.get().copied().or(asked);
     let Some(format @ (Format::Json | Format::GitSync)) = format else { return false };
@@ -170,7 +173,8 @@ fn dispatch(format: Format, verbosity: Option<i64>, filter: EnvFilter) -> tracin
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| Redacting(bar::Around))
-        // It would say on stderr that stderr cannot be written, and panic. The log's reader may go; syncing goes on.
+        // Otherwise a failed write to stderr would be reported on stderr, and panic. Syncing goes on even if the log's
+        // reader is gone.
         .log_internal_errors(false)
         .with_target(false);
     let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());

@@ -1,5 +1,5 @@
-//! A gauge without a sample until its value is known. A zero that stands for "not yet" is a measurement to whatever
-//! computes with it: `time() - 0` is 56 years, and 0 bytes left is a full disk.
+//! A gauge that has no sample until its value is known. A zero in place of "not known yet" would be taken for a
+//! measurement: `time() - 0` is 56 years, and 0 bytes free is a full disk.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,12 +23,12 @@ impl<N> Clone for OptionalGauge<N> {
 }
 
 impl<N: Copy> OptionalGauge<N> {
-    /// The value from now on; none: not known, or not any more.
+    /// Sets the value; `None` removes the sample.
     pub fn set(&self, value: impl Into<Option<N>>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = value.into();
     }
 
-    /// The value, if it is known.
+    /// Returns the value; `None` if it is not known.
     pub fn get(&self) -> Option<N> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,14 +1,15 @@
-//! Notices swaps. The only module that names `notify`.
+//! Notices swaps of a root's link (or a ConfigMap volume's). The only module that uses the `notify` crate.
 //!
-//! The truth is the link itself, looked at every few seconds: inotify may overflow, may be exhausted, and does not
-//! exist on every file system. Events only make the look come at once. They are asked for on the *directory* that holds
-//! the link (a watch on the link, or on a file behind it, dies with the first swap), and filtered by the link's name.
+//! The link itself is polled every few seconds: inotify's queue may overflow, its instances and watches are limited,
+//! and not every file system supports it. Events only make the next poll come at once. The watch is on the *directory*
+//! that holds the link (a watch on the link, or on a file behind it, ends with the first swap), and events are filtered
+//! by the link's name.
 //!
-//! What a [`Watcher`] promises: after a swap it yields, at the latest at the next poll; several swaps in between are
-//! one change; and it yields nothing when nothing changed, whatever else happens in the directory. What it doesn't:
-//! hold the generation. Take a pin for that, and read the pinned one, which may be newer than the change.
+//! A [`Watcher`] yields a [`Change`] after a swap, at the latest at the next poll. Several swaps between two polls are
+//! one change. It yields nothing if the link's target is the same, whatever else happens in the directory. It does not
+//! keep the generation: take a pin for that, and read the pinned generation, which may be newer than the change.
 //!
-//! Where several ConfigMaps are on one volume, a [`SetReader`] waits for those swaps after which they belong together.
+//! If a volume holds several ConfigMaps, a [`SetReader`] waits for swaps after which they belong together.
 
 pub mod set;
 
@@ -25,13 +26,13 @@ pub use set::{Set, SetReader};
 
 use crate::clock;
 
-/// The shortest pause between two looks: without any, a whole processor would be looking.
+/// The shortest poll interval: without one, polling would use a whole processor.
 const SHORTEST_POLL: Duration = Duration::from_millis(10);
 
 /// How a link is watched.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The link is looked at so often even without an event; at most every 10 milliseconds.
+    /// How often the link is polled without an event. Shorter values than 10 milliseconds count as 10 milliseconds.
     pub poll: Duration,
 }
 
@@ -46,7 +47,8 @@ impl Default for Options {
 pub struct Change {
     /// The link's target.
     pub target: PathBuf,
-    /// Device and inode of the generation: a generation that was replaced under its name is another one, too.
+    /// Device and inode number of the generation's directory: a directory that was replaced under the same name is
+    /// another generation.
     identity: (u64, u64),
 }
 
@@ -81,22 +83,22 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Watches a link (`ROOT/..data`, or one of another name), from what it names now. Neither the link nor its
-    /// directory need to exist yet.
+    /// Watches a link (`ROOT/..data`, or one of another name) for changes from its present target. Neither the link nor
+    /// its directory needs to exist yet.
     pub fn new(link: impl Into<PathBuf>, options: &Options) -> Self {
         let link = link.into();
         let mut events = Events::new(&link);
-        events.arm();
+        events.renew();
         let seen = current_target(&link);
         Self { link, poll: options.poll.max(SHORTEST_POLL), seen, events }
     }
 
-    /// Why there are no events and swaps are found by polling only, if so.
+    /// Why inotify is not available, so that swaps are found by polling only; `None` if it is.
     pub fn limitation(&self) -> Option<&Limitation> {
         self.events.limitation.as_ref()
     }
 
-    /// Waits for the next change, at most so long.
+    /// Waits for the next change, at most this long. `None`: there was none.
     pub fn wait(&mut self, at_most: Duration) -> Option<Change> {
         let until = clock::now().boottime.saturating_add(at_most);
         loop {
@@ -114,10 +116,11 @@ impl Watcher {
         }
     }
 
-    /// Watches from a thread of its own, for asynchronous code; the newest change wins. Ends when the receiver is gone.
+    /// Watches on a dedicated thread, for asynchronous code. The channel holds the newest change. The thread ends when
+    /// the receiver is dropped.
     ///
     /// # Errors
-    /// When no thread can be made.
+    /// When no thread can be created.
     pub fn in_background(mut self) -> std::io::Result<tokio::sync::watch::Receiver<Option<Change>>> {
         let (sender, receiver) = tokio::sync::watch::channel(None);
         std::thread::Builder::new().name("watch".into()).spawn(move || {
@@ -143,22 +146,23 @@ impl Iterator for Watcher {
     }
 }
 
-/// What the link names; nothing while it is absent or dangles.
+/// Reads the link. `None` while it is absent or dangles.
 fn current_target(link: &Path) -> Option<Change> {
     let target = fs_err::read_link(link).ok()?;
-    // Not through the link, which may name another one by now.
+    // Stat the target that was read: the link itself may have another one by now.
     let stat = rustix::fs::stat(link.parent()?.join(&target)).ok()?;
     Some(Change { target, identity: (stat.st_dev, stat.st_ino) })
 }
 
-/// inotify on the directory that holds the link, kept alive.
+/// An inotify watch on the directory that holds the link, renewed as needed.
 struct Events {
     dir: PathBuf,
     name: OsString,
-    bell: Receiver<()>,
-    ring: SyncSender<()>,
-    /// With the identity of the directory it watches: after a remount, or when the directory was replaced, it is deaf.
-    armed: Option<(RecommendedWatcher, (u64, u64))>,
+    received: Receiver<()>,
+    notify: SyncSender<()>,
+    /// The watcher, with device and inode number of the watched directory: it gets no events after a remount, or after
+    /// the directory was replaced.
+    watcher: Option<(RecommendedWatcher, (u64, u64))>,
     limitation: Option<Limitation>,
 }
 
@@ -168,35 +172,36 @@ impl Events {
             Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
             _ => PathBuf::from("."),
         };
-        let (ring, bell) = sync_channel(1); // one ring says as much as many
+        let (notify, received) = sync_channel(1); // further events are merged into one that is not received yet
         let name = link.file_name().unwrap_or_default().to_owned();
-        Self { dir, name, bell, ring, armed: None, limitation: None }
+        Self { dir, name, received, notify, watcher: None, limitation: None }
     }
 
-    /// Waits for an event, at most so long; makes sure first that there is something to wait for.
+    /// Waits for an event, at most this long. If there was none, renews the watch if necessary.
     fn wait(&mut self, at_most: Duration) {
-        match self.bell.recv_timeout(at_most) {
+        match self.received.recv_timeout(at_most) {
             Ok(()) => {}
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => self.arm(),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => self.renew(),
         }
     }
 
-    /// Arms, or arms again where the directory is another one by now.
-    fn arm(&mut self) {
+    /// Starts the watch, or starts it anew if the directory was replaced.
+    fn renew(&mut self) {
         let Ok(stat) = rustix::fs::stat(&self.dir) else {
-            self.armed = None;
+            self.watcher = None;
             return;
         };
         let identity = (stat.st_dev, stat.st_ino);
-        if self.armed.as_ref().is_some_and(|(_, armed)| *armed == identity) {
+        if self.watcher.as_ref().is_some_and(|(_, watched)| *watched == identity) {
             return;
         }
-        self.armed = None;
+        self.watcher = None;
         match self.subscribe() {
             Ok(watcher) => {
-                self.armed = Some((watcher, identity));
+                self.watcher = Some((watcher, identity));
                 self.limitation = None;
-                let _ = self.ring.try_send(()); // what happened before counts as an event; a full bell rings already
+                // A change before the watch began counts as an event. If the channel is full, one is pending already.
+                let _ = self.notify.try_send(());
             }
             Err(error) => self.limitation = Some(Limitation::from_notify(&error)),
         }
@@ -204,13 +209,13 @@ impl Events {
 
     fn subscribe(&self) -> notify::Result<RecommendedWatcher> {
         let name = self.name.clone();
-        let ring = self.ring.clone();
+        let notify = self.notify.clone();
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            let concerns_us = event.is_ok_and(|event| {
+            let is_relevant = event.is_ok_and(|event| {
                 event.need_rescan() || event.paths.iter().any(|path| path.file_name() == Some(&name))
             });
-            if concerns_us {
-                let _ = ring.try_send(()); // as above
+            if is_relevant {
+                let _ = notify.try_send(()); // if the channel is full, an event is pending already
             }
         })?;
         watcher.watch(&self.dir, RecursiveMode::NonRecursive)?;
@@ -220,21 +225,21 @@ impl Events {
 
 impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Events").field("dir", &self.dir).field("armed", &self.armed.is_some()).finish()
+        f.debug_struct("Events").field("dir", &self.dir).field("watched", &self.watcher.is_some()).finish()
     }
 }
 
-/// Why there are no events.
+/// Why the directory cannot be watched with inotify.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Limitation {
-    /// `EMFILE` from `inotify_init1`: the user's instances, or the process' descriptors, are used up.
+    /// `EMFILE` from `inotify_init1`: the user's inotify instances or the process's file descriptors are used up.
     #[error("this user has no inotify instance left")]
     Instances,
-    /// `ENOSPC` from `inotify_add_watch`.
+    /// `ENOSPC` from `inotify_add_watch`: the user's inotify watches are used up.
     #[error("this user has no inotify watch left")]
     Watches,
-    /// Anything else.
+    /// Any other error.
     #[error("the directory cannot be watched: {0}")]
     Other(String),
 }
@@ -253,7 +258,7 @@ impl Limitation {
         }
     }
 
-    /// What an operator can do.
+    /// What an operator can do, one line each.
     pub fn hints(&self) -> Vec<String> {
         let raise = |key: &str, to: &str| {
             let now = fs_err::read_to_string(format!("/proc/sys/fs/inotify/{key}"));
@@ -360,7 +365,7 @@ mod tests {
             swap(&root, "g0");
             watcher.wait(LONG).unwrap();
             watcher.wait(Duration::from_millis(100)); // a few polls
-            assert!(watcher.events.armed.is_some());
+            assert!(watcher.events.watcher.is_some());
             std::fs::rename(&root, parent.path().join("old")).unwrap();
             std::fs::rename(
                 parent.path().join("old"),
@@ -380,7 +385,8 @@ mod tests {
         assert_eq!(receiver.borrow_and_update().as_ref().unwrap().target, Path::new("g0"));
     }
 
-    /// The wrong pair is seen within a few thousand looks where target and identity are two lookups of the link.
+    /// If target and identity came from two lookups of the link, a mixed pair would be seen within a few thousand
+    /// reads.
     #[test]
     fn target_and_identity_are_of_one_generation() {
         let root = tempfile::tempdir().unwrap();

@@ -1,12 +1,11 @@
-//! Complete sets: several ConfigMaps on one volume, delivered only when they belong together.
+//! Complete sets: several ConfigMaps on one volume, handed to a consumer only when they belong together.
 //!
-//! The convention, and what makes a set complete, are in [`crate::marker::set`]. This reads it from a volume: a set is
-//! judged in one directory that was opened once, so that no swap can come between two of its files; and a consumer that
-//! gets it reads on in that directory.
+//! The convention, and what makes a set complete, are in [`crate::marker::set`]. This module checks a volume: all files
+//! of a set are read below one directory handle, so that no swap can come between two of them, and the consumer reads
+//! below the same handle.
 //!
-//! A kubelet keeps no old generation: it removes the previous one right after a swap, pins or not. So a set can vanish
-//! while it is read. [`Set::is_current`], asked *after* reading, says that it did not: what was read until then is
-//! whole.
+//! The kubelet removes the previous directory right after a swap, whether or not it is pinned. So a set can disappear
+//! while it is read. If [`Set::is_current`] returns true *after* reading, what was read before is complete.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,10 +20,10 @@ use crate::clock;
 use crate::fsx;
 use crate::marker::set::{Gap, MARKER, Stamps, gaps};
 
-/// More than any entry of a marker, or any digest, has.
-const MOST: u64 = 64 << 10;
+/// The maximum size of a marker's entry or a stamp, more than any real one has.
+const MAX_BYTES: u64 = 64 << 10;
 
-/// A complete set, in a directory of its own that was opened once.
+/// A complete set, as a handle to its directory.
 #[derive(Debug)]
 pub struct Set {
     dir: OwnedFd,
@@ -38,26 +37,26 @@ impl Set {
         self.dir.as_fd()
     }
 
-    /// The directory as a path that only this process can use: `/proc/self/fd/N`. Whatever is read below it is of this
-    /// set, or is not there any more.
+    /// The directory as a path that only this process can use: `/proc/self/fd/N`. A file below it belongs to this set
+    /// or does not exist any more.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.dir.as_raw_fd()))
     }
 
-    /// What the link named: a directory beside it.
+    /// The link's target: a directory next to the link.
     pub fn target(&self) -> &Path {
         &self.target
     }
 
-    /// Whether the link still names this set. If so, whatever was read from it until now is whole; if not, the kubelet
-    /// may have begun to remove it meanwhile.
+    /// Returns true if the link still names this set. Then everything read from it until now is complete. Otherwise the
+    /// kubelet may have begun to remove it.
     pub fn is_current(&self) -> bool {
         names(&self.link, self.dir.as_fd())
     }
 }
 
-/// Waits for complete sets; as an iterator it never ends. What lies between two of them is skipped: a consumer that
-/// holds the previous set keeps it.
+/// Waits for complete sets; as an iterator it never ends. Incomplete sets are skipped, and the consumer continues with
+/// the previous one meanwhile.
 ///
 /// ```
 /// use treeswap::marker::set::Stamps;
@@ -91,17 +90,18 @@ pub struct SetReader {
 }
 
 impl SetReader {
-    /// Reads what a link (`VOLUME/..data`) names. Neither the link nor its directory need to exist yet.
+    /// Reads the directory that a link (`VOLUME/..data`) names. Neither the link nor its directory needs to exist yet.
     pub fn new(link: impl Into<PathBuf>, stamps: Stamps, options: &Options) -> Self {
         let link = link.into();
         let watcher = Watcher::new(&link, options);
         Self { link, stamps, watcher, begun: false, gaps: Vec::new() }
     }
 
-    /// Waits for the next complete set, at most so long; the first one may be there already.
+    /// Waits for the next complete set, at most this long; the first call returns a set that is there already. `None`:
+    /// there was none.
     ///
     /// # Errors
-    /// When what is there cannot be read. The next call looks again at the next swap.
+    /// When the directory cannot be read. The next call reads it again after the next swap.
     pub fn wait(&mut self, at_most: Duration) -> io::Result<Option<Set>> {
         let until = clock::now().boottime.saturating_add(at_most);
         loop {
@@ -117,7 +117,7 @@ impl SetReader {
         }
     }
 
-    /// Why the newest swap brought no complete set.
+    /// Why the directory that was read last is not a complete set; empty if it is.
     pub fn gaps(&self) -> &[Gap] {
         &self.gaps
     }
@@ -139,7 +139,7 @@ impl SetReader {
             };
             let gaps = missing(dir.as_fd(), &self.stamps);
             if !names(&self.link, dir.as_fd()) {
-                continue; // it was swapped meanwhile, and what was seen may be half removed
+                continue; // there was a swap meanwhile, so files may have been missing because of the removal
             }
             self.gaps = gaps?;
             let set = Set { dir, link: self.link.clone(), target };
@@ -151,7 +151,7 @@ impl SetReader {
 impl Iterator for SetReader {
     type Item = Set;
 
-    /// What cannot be read is skipped like what is not complete.
+    /// Waits for the next complete set. Read errors are skipped like incomplete sets.
     fn next(&mut self) -> Option<Set> {
         loop {
             if let Ok(Some(set)) = self.wait(Duration::MAX) {
@@ -161,11 +161,11 @@ impl Iterator for SetReader {
     }
 }
 
-/// What a directory lacks to be a complete set. Its answer counts only if the link still names the directory
+/// Returns what a directory lacks to be a complete set. The answer is valid only if the link still names the directory
 /// afterwards.
 ///
 /// # Errors
-/// When what is there cannot be read.
+/// When the directory cannot be read.
 pub fn missing(dir: BorrowedFd<'_>, stamps: &Stamps) -> io::Result<Vec<Gap>> {
     let mut marker = BTreeMap::new();
     match fsx::open_dir(dir, MARKER) {
@@ -173,7 +173,7 @@ pub fn missing(dir: BorrowedFd<'_>, stamps: &Stamps) -> io::Result<Vec<Gap>> {
         opened => {
             let opened = opened?;
             for listed in fsx::list(&opened)? {
-                // What is no text is no entry either, and is called damaged by its name.
+                // An entry that is not valid UTF-8, or that disappeared, does not parse and is reported as damaged.
                 let text = read(opened.as_fd(), Path::new(listed.os()))?.unwrap_or_default();
                 marker.insert(listed.os().to_string_lossy().into_owned(), text);
             }
@@ -190,14 +190,14 @@ pub fn missing(dir: BorrowedFd<'_>, stamps: &Stamps) -> io::Result<Vec<Gap>> {
 }
 
 fn read(at: BorrowedFd<'_>, path: &Path) -> io::Result<Option<String>> {
-    let bytes = match fsx::read_file(at, path, MOST) {
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => None, // `{name}/STAMP`, and the name is a file
+    let bytes = match fsx::read_file(at, path, MAX_BYTES) {
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => None, // in `{name}/STAMP`, the name is a file
         read => read?,
     };
     Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// Whether a link names an open directory.
+/// Returns true if the link's target is the open directory.
 pub fn names(link: &Path, dir: BorrowedFd<'_>) -> bool {
     let named = rustix::fs::stat(link).map(|stat| (stat.st_dev, stat.st_ino));
     let opened = rustix::fs::fstat(dir).map(|stat| (stat.st_dev, stat.st_ino));

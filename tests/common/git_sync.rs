@@ -1,4 +1,4 @@
-//! git-sync itself, where TREESWAP_TEST_GIT_SYNC names the program.
+//! Runs git-sync itself, if TREESWAP_TEST_GIT_SYNC names its binary.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -6,13 +6,13 @@ use std::process::Command;
 
 use super::{World, run};
 
-/// The program, if there is one.
+/// The path of git-sync's binary, if it is set.
 pub fn program() -> Option<PathBuf> {
     std::env::var_os("TREESWAP_TEST_GIT_SYNC").map(PathBuf::from)
 }
 
-/// A `PATH` with a `git` that git-sync understands, in this directory: where git is older than 2.46, what it asks for in
-/// newer words is translated.
+/// Returns a `PATH` whose `git` works for git-sync: a wrapper in `dir` translates `git config list`, which git has only
+/// since 2.46.
 pub fn path(dir: &Path) -> OsString {
     if !dir.exists() {
         std::fs::create_dir(dir).unwrap();
@@ -30,7 +30,7 @@ pub fn path(dir: &Path) -> OsString {
     path
 }
 
-/// git-sync with nothing of the caller's environment.
+/// Returns a command that runs git-sync in a clean environment.
 pub fn command(world: &World, program: &Path) -> Command {
     let path = path(&world.dir().join("bin"));
     let mut command = run::clean(program, &world.dir().join("home"));

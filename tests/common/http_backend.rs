@@ -1,5 +1,5 @@
-//! git's own `http-backend` behind a small HTTP/1.1 server: with TLS, a password, redirects or any other answer on
-//! request, and a record of every request with its bytes. Blocking threads.
+//! A small HTTP/1.1 server in front of git's own `http-backend`: optionally with TLS, a password, or canned answers
+//! such as redirects. It records every request with its size. Uses blocking threads.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,17 +8,17 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A request, as the server saw it.
+/// A recorded request.
 #[derive(Clone, Debug, Default)]
 pub struct Hit {
-    /// Which connection it came on, counted from 0.
+    /// The number of its connection, from 0.
     pub connection: usize,
     pub method: String,
-    /// With the query.
+    /// The path with the query.
     pub path: String,
     pub headers: Vec<(String, String)>,
     pub status: u16,
-    /// Bytes of the request and of the answer, headers included, before TLS.
+    /// Bytes of the request and of the answer, including headers, without TLS.
     pub up: u64,
     pub down: u64,
 }
@@ -29,13 +29,13 @@ impl Hit {
     }
 }
 
-/// An answer that does not come from git.
+/// An answer that is not git's.
 #[derive(Clone, Debug)]
 pub struct Canned {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// Close the connection without answering at all.
+    /// Close the connection without an answer.
     pub hang_up: bool,
 }
 
@@ -60,28 +60,28 @@ impl Canned {
 
 type Hook = Box<dyn Fn(&Hit) -> Option<Canned> + Send + Sync>;
 
-/// What kind of server.
+/// The behaviour of a server.
 #[derive(Default)]
 pub struct Kind {
-    /// A user name and password that every request must carry.
+    /// The user name and password that every request must have.
     pub auth: Option<(String, String)>,
-    /// Behave like a server from before protocol version 2: the header is not passed on.
+    /// Behave like a server without protocol version 2: the `Git-Protocol` header is not passed on.
     pub only_v0: bool,
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// Close a connection after so many requests, as nginx does after 1,000.
+    /// Close a connection after this many requests, as nginx does after 1,000.
     pub requests_per_connection: Option<usize>,
-    /// Asked before git is.
+    /// Called before git. A canned answer replaces git's.
     pub hook: Option<Hook>,
 }
 
 #[derive(Default)]
 struct Hits {
     done: Mutex<Vec<Hit>>,
-    /// Requests whose answer may have arrived already, but is not in the record yet.
+    /// Requests that are not recorded yet, although their answer may have arrived.
     busy: AtomicUsize,
 }
 
-/// A running server; it stops when dropped.
+/// A running server, which stops when dropped.
 pub struct HttpBackend {
     pub address: SocketAddr,
     hits: Arc<Hits>,
@@ -90,12 +90,12 @@ pub struct HttpBackend {
 }
 
 impl HttpBackend {
-    /// Serves every repository below the directory.
+    /// Serves all repositories below the directory, at a free port of the loopback interface.
     pub fn start(directory: &Path, kind: Kind) -> Self {
         Self::start_at(([127, 0, 0, 1], 0).into(), directory, kind)
     }
 
-    /// The same at another address than a free port of the loopback.
+    /// Serves all repositories below the directory, at this address.
     pub fn start_at(address: SocketAddr, directory: &Path, kind: Kind) -> Self {
         let listener = TcpListener::bind(address).unwrap_or_else(|error| panic!("{address}: {error}"));
         let address = listener.local_addr().unwrap();
@@ -109,7 +109,8 @@ impl HttpBackend {
                 if stopping.load(Ordering::Relaxed) {
                     return;
                 }
-                let (shared, socket) = (shared.clone(), socket.unwrap());
+                let shared = shared.clone();
+                let socket = socket.unwrap();
                 std::thread::spawn(move || {
                     let (directory, kind, hits) = &*shared;
                     let _ = serve(socket, connection, directory, kind, hits);
@@ -124,7 +125,7 @@ impl HttpBackend {
         format!("{}://localhost:{}/{path}", self.scheme, self.address.port())
     }
 
-    /// The requests that were answered so far.
+    /// The requests answered so far. Waits for running ones.
     pub fn hits(&self) -> Vec<Hit> {
         let end = std::time::Instant::now() + std::time::Duration::from_secs(120);
         while self.hits.busy.load(Ordering::SeqCst) > 0 {
@@ -134,6 +135,7 @@ impl HttpBackend {
         self.hits.done.lock().unwrap().clone()
     }
 
+    /// Clears the record of requests.
     pub fn forget(&self) {
         self.hits();
         self.hits.done.lock().unwrap().clear();
@@ -147,7 +149,7 @@ impl Drop for HttpBackend {
     }
 }
 
-/// Counts what passes.
+/// Counts the bytes read and written.
 struct Counted<S> {
     stream: S,
     up: Arc<AtomicU64>,
@@ -201,7 +203,8 @@ fn serve(
             Box::new(rustls::StreamOwned::new(session, socket))
         }
     };
-    let (up, down) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let up = Arc::new(AtomicU64::new(0));
+    let down = Arc::new(AtomicU64::new(0));
     let mut stream = BufReader::new(Counted { stream, up: up.clone(), down: down.clone() });
     for served in 1.. {
         let Some((mut hit, body)) = read_request(&mut stream)? else { break };
@@ -230,7 +233,7 @@ fn serve(
         hit.up = up.swap(0, Ordering::Relaxed);
         hit.down = down.swap(0, Ordering::Relaxed);
         hits.done.lock().unwrap().push(hit);
-        // Like nginx: without a word of warning in the last answer.
+        // Like nginx, without `Connection: close` in the last answer.
         if last {
             break;
         }
@@ -243,7 +246,7 @@ fn authorized(hit: &Hit, user: &str, password: &str) -> bool {
         == Some(format!("Basic {}", base64(format!("{user}:{password}").as_bytes())).as_str())
 }
 
-/// What a Basic credential is encoded with.
+/// Base64 with padding, as in HTTP Basic authentication.
 pub fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
@@ -292,7 +295,7 @@ fn answer(out: &mut impl Write, canned: &Canned) -> std::io::Result<u16> {
     Ok(canned.status)
 }
 
-/// Runs `git http-backend` as a CGI program and passes its answer on in chunks.
+/// Runs `git http-backend` as a CGI program and sends its answer with chunked encoding.
 fn backend(
     out: &mut impl Write,
     hit: &Hit,
@@ -300,7 +303,7 @@ fn backend(
     directory: &Path,
     kind: &Kind,
 ) -> std::io::Result<u16> {
-    // A proxy is asked for the whole URL; this one finds every host in its own directory.
+    // A request to a proxy has an absolute URL; the host is ignored.
     let path = hit.path.strip_prefix("http://").and_then(|rest| rest.find('/').map(|at| &rest[at..]));
     let path = path.unwrap_or(&hit.path);
     let (path, query) = path.split_once('?').unwrap_or((path, ""));
@@ -318,7 +321,7 @@ fn backend(
         .env("QUERY_STRING", query)
         .env("CONTENT_TYPE", hit.header("content-type").unwrap_or_default())
         .env("CONTENT_LENGTH", body.len().to_string())
-        // git packs a request of more than 1 KiB.
+        // git compresses requests of more than 1 KiB.
         .env("HTTP_CONTENT_ENCODING", hit.header("content-encoding").unwrap_or_default())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -329,10 +332,11 @@ fn backend(
     let mut child = command.spawn()?;
     let mut stdin = child.stdin.take().unwrap();
     let feeding = std::thread::spawn(move || {
-        let _ = stdin.write_all(&body); // the program may not want to read it all
+        let _ = stdin.write_all(&body); // the program may exit without reading all of it
     });
     let mut from = BufReader::new(child.stdout.take().unwrap());
-    let (mut status, mut headers) = (200, String::new());
+    let mut status = 200;
+    let mut headers = String::new();
     loop {
         let mut line = String::new();
         from.read_line(&mut line)?;
@@ -364,7 +368,7 @@ fn backend(
     passed.map(|()| status)
 }
 
-/// A certificate authority of our own, and a server certificate from it.
+/// A test certificate authority and a server certificate that it issued.
 pub struct Authority {
     /// The CA's certificate, PEM.
     pub pem: String,
@@ -372,12 +376,12 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// For `localhost`, valid today.
+    /// A server certificate for `localhost` that is valid now.
     pub fn new() -> Self {
         Self::issuing(&["localhost"], (2020, 2120))
     }
 
-    /// A server certificate for these names, valid from one year to the other.
+    /// A server certificate for these names, valid from January 1 of one year to that of the other.
     pub fn issuing(names: &[&str], (from, to): (i32, i32)) -> Self {
         let ca_key = rcgen::KeyPair::generate().unwrap();
         let mut ca = rcgen::CertificateParams::new(Vec::new()).unwrap();
@@ -395,7 +399,7 @@ impl Authority {
         Self { pem, server: server_config(&certificate, &key) }
     }
 
-    /// One certificate that is authority and server at once, and its PEM.
+    /// A self-signed server certificate, as PEM and as a server's configuration.
     pub fn self_signed(name: &str) -> (String, Arc<rustls::ServerConfig>) {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -404,7 +408,7 @@ impl Authority {
         (certificate.pem(), server_config(&certificate, &key))
     }
 
-    /// Writes the CA's certificate to a file.
+    /// Writes the CA's certificate to a file and returns its path.
     pub fn write(&self, path: &Path) -> PathBuf {
         std::fs::write(path, &self.pem).unwrap();
         path.to_owned()

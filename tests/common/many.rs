@@ -1,4 +1,4 @@
-//! Several repositories, refs and directories in one root (`--sources`).
+//! Tests with several sources in one root (`--sources`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::run::{Ran, to_end};
 use super::{Remote, Sidecar, World};
 
-/// Everything that is published, by its path: a file's content, a link's target after an arrow.
+/// Reads the published tree: by path, a file's content, or `-> ` and a symbolic link's target.
 pub fn published(root: &Path) -> BTreeMap<String, String> {
     fn walk(dir: &Path, prefix: &str, into: &mut BTreeMap<String, String>) {
         for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -32,7 +32,7 @@ fn tree(files: &[(&str, &str)]) -> BTreeMap<String, String> {
     files.iter().map(|(path, content)| ((*path).to_owned(), (*content).to_owned())).collect()
 }
 
-/// A world with more remotes, and the file that lists the sources.
+/// A world with several remotes and a sources file.
 pub struct Many {
     pub world: World,
 }
@@ -50,7 +50,7 @@ impl Many {
         self.world.dir().join("sources.yaml")
     }
 
-    /// Replaces the file: a line a source, without braces.
+    /// Replaces the sources file. Each source is a YAML flow mapping without its braces.
     pub fn list(&self, sources: &[String]) {
         self.list_with("", sources);
     }

@@ -1,10 +1,10 @@
-//! What the integration tests share: a [`World`] of temporary directories with a remote in it, an independent
-//! checker of what is published ([`tree`]), the rules for what may lie in a root ([`root`]), and running programs
-//! with a clean environment ([`run`]).
+//! Shared code of the integration tests: a [`World`] of temporary directories with a remote, an independent check of
+//! the published tree ([`tree`]), the rules for what may be in a root ([`root`]), and running programs in a clean
+//! environment ([`run`]).
 //!
-//! Nothing here uses the library: the content of a commit is read by the `git` program, the root by plain system
-//! calls, so that a mistake in treeswap cannot hide itself.
-#![allow(dead_code, unused_imports, unreachable_pub, missing_docs)] // each test binary uses its part
+//! Nothing here uses the library: a commit's content is read by the `git` program and the root by plain system calls,
+//! so that a defect of treeswap cannot hide itself.
+#![allow(dead_code, unused_imports, unreachable_pub, missing_docs)] // each test binary uses only a part
 
 pub mod git_sync;
 pub mod http_backend;
@@ -30,7 +30,7 @@ pub use run::Ran;
 pub use sidecar::Sidecar;
 pub use tree::Snapshot;
 
-/// A directory of its own for one test: `remote` (a git repository), `root` (not made yet), `home` (empty).
+/// The temporary directory of one test, with `remote` (a git repository), `root` (not created) and `home` (empty).
 pub struct World {
     dir: tempfile::TempDir,
     pub remote: Remote,
@@ -38,12 +38,13 @@ pub struct World {
 }
 
 impl World {
-    /// On a memory file system where there is one: thousands of small files are made and removed, and the tests are
-    /// not about the disk's speed.
+    /// Creates a world on a memory file system if there is one: tests create and remove thousands of small files and
+    /// are not about the disk's speed.
     pub fn new() -> Self {
         Self::within(&scratch())
     }
 
+    /// Creates a world below `parent`.
     pub fn within(parent: &Path) -> Self {
         let dir = tempfile::Builder::new().prefix("treeswap-test-").tempdir_in(parent).unwrap();
         let remote = Remote::create(&dir.path().join("remote"));
@@ -52,44 +53,45 @@ impl World {
         Self { dir, remote, root }
     }
 
-    /// The directory that holds everything of this world.
+    /// The directory that contains everything of this world.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// `treeswap` with these arguments and nothing of the caller's environment.
+    /// Returns a command that runs `treeswap` with these arguments in a clean environment.
     pub fn treeswap<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> Command {
         let mut command = run::clean(binary(), &self.dir().join("home"));
         command.args(args);
         command
     }
 
-    /// `treeswap sync` of the remote's `main` into the root, with these arguments more.
+    /// Returns a command that syncs the remote's `main` into the root, with additional arguments.
     pub fn sync(&self, more: &[&str]) -> Command {
         let mut command = self.treeswap(&["sync", "--repo"]);
         command.arg(&self.remote.path).arg("--ref=main").arg("--root").arg(&self.root).args(more);
         command
     }
 
-    /// One synchronisation, to its end.
+    /// Runs one sync with `--one-time`.
     pub fn sync_once(&self, more: &[&str]) -> Ran {
         run::to_end(self.sync(&["--one-time"]).args(more))
     }
 
-    /// What differs between the published tree and the commit's, the links in the root included; empty when right.
+    /// The differences between the published tree, including the links in the root, and the commit's tree; empty if
+    /// there are none.
     pub fn differences(&self, commit: &str) -> Vec<String> {
         let expected = self.remote.snapshot(commit);
         root::differences(&self.root, &expected)
     }
 
-    /// Fails the test unless exactly this commit is published, links and all.
+    /// Fails the test unless exactly this commit is published, including the links in the root.
     #[track_caller]
     pub fn assert_published(&self, commit: &str) {
         let wrong = self.differences(commit);
         assert!(wrong.is_empty(), "the root is not {commit}:\n  {}", wrong.join("\n  "));
     }
 
-    /// Fails the test if anything is left behind in the root.
+    /// Fails the test unless the root contains exactly this many generations and no left-overs.
     #[track_caller]
     pub fn assert_clean(&self, generations: usize) {
         let left = root::left_behind(&self.root, generations);
@@ -97,60 +99,62 @@ impl World {
     }
 }
 
-/// The binary under test: the one just built, unless `TREESWAP_TEST_BINARY` names another (a release's, an image's).
+/// The binary under test: the one built by cargo, unless `TREESWAP_TEST_BINARY` names another (a release's, an
+/// image's).
 pub fn binary() -> PathBuf {
     std::env::var_os("TREESWAP_TEST_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_treeswap").into()).into()
 }
 
-/// Whether everything is asked for (`TREESWAP_TESTS=full`, as `tests/nightly` does), not only what every change must pass.
+/// Returns true if the long tests are to run (`TREESWAP_TESTS=full`, as in `tests/nightly`), not only those that every
+/// change must pass.
 pub fn full() -> bool {
     std::env::var_os("TREESWAP_TESTS").is_some_and(|value| value == "full")
 }
 
-/// Where worlds are made: `TREESWAP_TEST_DIR`, else `/dev/shm` if it has room, else the usual temporary directory.
+/// The parent of worlds: `TREESWAP_TEST_DIR`, or `/dev/shm` if it has at least 1 GiB free, or the temporary directory.
 pub fn scratch() -> PathBuf {
     if let Some(dir) = std::env::var_os("TREESWAP_TEST_DIR") {
         return dir.into();
     }
     let shm = Path::new("/dev/shm");
-    // Containers often have a small one.
-    let roomy = rustix::fs::statvfs(shm).is_ok_and(|shm| shm.f_bavail * shm.f_frsize >= 1 << 30);
-    if roomy && tempfile::tempfile_in(shm).is_ok() { shm.to_owned() } else { std::env::temp_dir() }
+    // In containers it is often small.
+    let is_large = rustix::fs::statvfs(shm).is_ok_and(|shm| shm.f_bavail * shm.f_frsize >= 1 << 30);
+    if is_large && tempfile::tempfile_in(shm).is_ok() { shm.to_owned() } else { std::env::temp_dir() }
 }
 
-/// An address of the loopback at which every connection is refused, as long as the socket lives: it is taken, so that
-/// nobody else gets it, and nobody listens.
+/// Returns a loopback address at which every connection is refused until the socket is dropped: the port is bound, so
+/// that no other process gets it, and nobody listens.
 pub fn refusing() -> (std::net::SocketAddr, socket2::Socket) {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     (socket.local_addr().unwrap().as_socket().unwrap(), socket)
 }
 
-/// An address where nobody answers, not even with a refusal: the queue of connections is full. As long as what comes
-/// with it lives.
+/// Returns a loopback address at which connections are neither accepted nor refused, until the second value is dropped:
+/// the listen queue is full.
 pub fn swallowing() -> (std::net::SocketAddr, impl Sized) {
     let (address, socket) = refusing();
-    socket.listen(0).unwrap(); // Linux takes one more than it was told
+    socket.listen(0).unwrap(); // Linux queues one more connection than the backlog
     let attempt = || {
         let attempt = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         attempt.set_nonblocking(true).unwrap();
-        let _ = attempt.connect(&address.into()); // under way
+        let _ = attempt.connect(&address.into()); // EINPROGRESS
         attempt
     };
-    // More than fit, none of them given up: whatever room a busy machine is slow to fill is theirs.
+    // More than fit, and all are kept: on a busy machine they fill the queue only after a while.
     let attempts: Vec<_> = std::iter::repeat_with(attempt).take(16).collect();
     let taken = || attempts.iter().any(|attempt| attempt.peer_addr().is_ok());
     eventually(60, "a full queue of connections", || taken().then_some(()));
     (address, (socket, attempts))
 }
 
-/// Within which the end that was promised after `promised` must come. What every change must pass runs on machines that
-/// are busy with others: there it only tells an end from none.
+/// The time within which something that is promised within `promised` must happen. The tests that every change must
+/// pass run on busy machines and get 20 seconds more: there they only show that it happens at all.
 pub fn allowed(promised: std::time::Duration) -> std::time::Duration {
     if full() { promised } else { promised + std::time::Duration::from_secs(20) }
 }
 
-/// Asks again every few milliseconds until there is an answer; fails the test after `seconds`.
+/// Calls `ask` every few milliseconds until it returns `Some`; fails the test after `seconds`.
 #[track_caller]
 pub fn eventually<T>(seconds: u64, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let end = std::time::Instant::now() + std::time::Duration::from_secs(seconds);

@@ -1,4 +1,4 @@
-//! Tests that mount: each in a mount namespace of its own, which ends with it.
+//! Tests that mount file systems. Each runs in its own mount namespace, which ends with the test.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,9 +7,8 @@ use super::run;
 
 const ROOT_UID: u32 = 0;
 
-/// Runs the body in a mount namespace of its own: this binary starts itself again, for the one test, through
-/// `unshare` (with a user namespace where the caller is not root), so that its mounts end with it. What it prints is
-/// printed.
+/// Runs the body in a new mount namespace: the test binary runs itself again, for the one test, through `unshare` (with
+/// a user namespace unless the caller is root), so that the mounts end with the process. Its output is printed.
 pub fn mounting(test: &str, body: impl FnOnce()) {
     const INSIDE: &str = "TREESWAP_TEST_INSIDE";
     if std::env::var_os(INSIDE).is_some() {
@@ -28,7 +27,7 @@ pub fn mounting(test: &str, body: impl FnOnce()) {
     assert!(ran.ok() && ran.stdout.contains("1 passed"), "inside:\n{}\n{}", ran.stdout, ran.stderr);
 }
 
-/// A memory file system with these options.
+/// Mounts a tmpfs with these options.
 pub fn tmpfs(options: &str, at: &Path) {
     mount(&["-t", "tmpfs", "-o", options, "tmpfs"], at);
 }

@@ -1,17 +1,17 @@
-//! Git objects as raw bytes: what no git program would write, an attacker's program would.
+//! Writes git objects as raw bytes, including those that no git program would write but an attacker would.
 
 use std::path::Path;
 
 use git2::{ObjectType, Odb, Oid, Repository};
 
-/// Writes objects straight into a repository, unchecked.
+/// Writes unchecked objects into a repository.
 pub struct Raw {
     repository: Repository,
 }
 
 impl Raw {
     pub fn open(path: &Path) -> Self {
-        // The library would refuse a tree or commit that names objects which are not there.
+        // Otherwise libgit2 refuses trees and commits that name missing objects.
         git2::opts::strict_object_creation(false);
         Self { repository: Repository::open(path).unwrap() }
     }

@@ -1,4 +1,5 @@
-//! The remote: a bare repository, filled through `git fast-import` (one process per commit, any mode and path).
+//! The remote: a bare repository whose commits are written with `git fast-import` (one process per commit, any mode and
+//! path).
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write as _;
@@ -9,7 +10,7 @@ use std::sync::Mutex;
 use super::run;
 use super::tree::{Node, Snapshot};
 
-/// What a commit holds: path to (mode, content). The content of a link is its target.
+/// The files of a commit: by path, mode and content. The content of a symbolic link is its target.
 #[derive(Clone, Default, Debug)]
 pub struct Files(pub BTreeMap<String, (&'static str, Vec<u8>)>);
 
@@ -39,7 +40,7 @@ impl Files {
     }
 }
 
-/// Bytes that do not compress, from a seed.
+/// Returns pseudo-random bytes, which do not compress.
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = 88_172_645_463_325_252_u64 ^ (seed << 20);
     let next = || {
@@ -68,7 +69,7 @@ impl Remote {
                 .arg(path),
         )
         .expect_ok("git init");
-        // What a hosting service allows, so that a shallow fetch by commit id and a filtered one work.
+        // Hosting services allow shallow fetches by commit id, and filtered fetches.
         for (key, value) in [("uploadpack.allowAnySHA1InWant", "true"), ("uploadpack.allowFilter", "true")] {
             remote.git(&["config", key, value]);
         }
@@ -81,18 +82,18 @@ impl Remote {
         command
     }
 
-    /// Runs git in the repository; its answer without the line's end.
+    /// Runs git in the repository and returns its output without the trailing newline.
     #[track_caller]
     pub fn git(&self, args: &[&str]) -> String {
         run::to_end(&mut self.command(args)).expect_ok(&format!("git {args:?}")).stdout.trim_end().to_owned()
     }
 
-    /// A commit on `main` with exactly these files; returns its id.
+    /// Commits exactly these files to `main`; returns the commit's id.
     pub fn commit(&self, files: &Files) -> String {
         self.commit_on("refs/heads/main", files)
     }
 
-    /// A commit on a ref (its child, if the ref exists) with exactly these files; returns its id.
+    /// Commits exactly these files to a ref, with its tip as the parent if it exists; returns the commit's id.
     pub fn commit_on(&self, name: &str, files: &Files) -> String {
         let before = self.tip(name);
         let mut input = Vec::new();
@@ -123,22 +124,22 @@ impl Remote {
         self.tip(name).unwrap()
     }
 
-    /// What a ref names.
+    /// The object id that a ref names.
     pub fn tip(&self, name: &str) -> Option<String> {
         let ran = run::to_end(&mut self.command(&["rev-parse", "--quiet", "--verify", name]));
         ran.ok().then(|| ran.stdout.trim_end().to_owned())
     }
 
-    /// Points `main` at a commit that exists. A hook that moves it may hold the lock just now, or was killed with it.
+    /// Points `main` at an existing commit. A hook that updates the ref may hold its lock, or was killed holding it.
     pub fn reset(&self, commit: &str) {
-        let waiting = ["-c", "core.filesRefLockTimeout=2000", "update-ref", "refs/heads/main", commit];
-        if !run::to_end(&mut self.command(&waiting)).ok() {
+        let update = ["-c", "core.filesRefLockTimeout=2000", "update-ref", "refs/heads/main", commit];
+        if !run::to_end(&mut self.command(&update)).ok() {
             let _ = std::fs::remove_file(self.path.join("refs/heads/main.lock"));
-            self.git(&waiting);
+            self.git(&update);
         }
     }
 
-    /// What a commit's tree is, said by git: the other half of the checker.
+    /// A commit's tree as git reads it, to compare the published tree with.
     pub fn snapshot(&self, commit: &str) -> Snapshot {
         if let Some(snapshot) = self.known.lock().unwrap().get(commit) {
             return snapshot.clone();
@@ -163,7 +164,7 @@ impl Remote {
         snapshot
     }
 
-    /// Makes the remote unreachable, for as long as the guard lives.
+    /// Makes the remote unreachable until the guard is dropped.
     pub fn away(&self) -> Away<'_> {
         let aside = self.path.with_extension("away");
         std::fs::rename(&self.path, &aside).unwrap();

@@ -1,5 +1,5 @@
-//! The rules of a root: what `..data` may be, which links stand beside it, and what may lie in it when nothing is going
-//! on. And those of one in git-sync's layout, with its link at `live`.
+//! The rules of a root: what `..data` may name, which links must exist next to it, and what may be in a root while no
+//! attempt is running. The same for git-sync's layout, with the link `live`.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 
 use super::tree::{Node, Snapshot};
 
-/// The arguments that ask for git-sync's layout, with the link where the rules look for it.
+/// The arguments for git-sync's layout with the link that these rules expect.
 pub const GIT_SYNC: &[&str] = &["--layout=git-sync", "--link=live"];
 
 fn is_git_sync(root: &Path) -> bool {
     root.join(".worktrees").exists()
 }
 
-/// The generation that the link names: a single component that looks like a kubelet's, or a commit in `.worktrees`, and a
-/// directory, not a link. `None`: there is no link.
+/// Returns the directory that the link names. Its name must be a single component of a generation's form, or a commit
+/// in `.worktrees`, and it must not be a symbolic link itself. `None`: there is no link.
 pub fn current(root: &Path) -> Result<Option<PathBuf>, String> {
     let link = if is_git_sync(root) { "live" } else { "..data" };
     let target = match std::fs::read_link(root.join(link)) {
@@ -43,7 +43,7 @@ fn is_commit(name: &str) -> bool {
     name.len() == 40 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// What is in a generation, without the file that git-sync's layout adds, which must be right.
+/// Reads a generation. In git-sync's layout, checks its `.git` file and leaves it out.
 fn read(root: &Path, dir: &Path) -> Result<Snapshot, String> {
     let mut found = Snapshot::read(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     if is_git_sync(root) {
@@ -58,7 +58,7 @@ fn read(root: &Path, dir: &Path) -> Result<Snapshot, String> {
     Ok(found)
 }
 
-/// `..2026_11_20_15_04_05.123456789`
+/// Returns true if the name has a generation's form, `..2026_11_20_15_04_05.123456789`.
 pub fn is_generation(name: &str) -> bool {
     let Some((date, fraction)) = name.strip_prefix("..").and_then(|rest| rest.split_once('.')) else {
         return false;
@@ -67,7 +67,7 @@ pub fn is_generation(name: &str) -> bool {
     date.len() == 19 && date.split('_').count() == 6 && date.split('_').all(digits) && digits(fraction)
 }
 
-/// Which of these snapshots the current generation is, read through `..data`. An error when it is none of them.
+/// Returns the name of the candidate that equals the current generation. It is an error if none does.
 pub fn which<'a>(root: &Path, candidates: &[(&'a str, &Snapshot)]) -> Result<Option<&'a str>, String> {
     let Some(dir) = current(root)? else { return Ok(None) };
     let actual = read(root, &dir)?;
@@ -82,7 +82,7 @@ pub fn which<'a>(root: &Path, candidates: &[(&'a str, &Snapshot)]) -> Result<Opt
     Err(lines.join("\n"))
 }
 
-/// What is wrong with the published tree and the links beside it.
+/// What is wrong with the published tree and the links in the root; empty if nothing is.
 pub fn differences(root: &Path, expected: &Snapshot) -> Vec<String> {
     let dir = match current(root) {
         Ok(Some(dir)) => dir,
@@ -97,7 +97,7 @@ pub fn differences(root: &Path, expected: &Snapshot) -> Vec<String> {
     lines
 }
 
-/// What is wrong with the user-visible links.
+/// What is wrong with the links in the root that readers use; empty if nothing is.
 pub fn wrong_links(root: &Path, expected: &Snapshot) -> Vec<String> {
     let mut lines = Vec::new();
     if is_git_sync(root) {
@@ -123,25 +123,24 @@ pub fn wrong_links(root: &Path, expected: &Snapshot) -> Vec<String> {
     lines
 }
 
-/// Fails when a top-level name of the tree does not lead into the current generation. A publication whose last steps
-/// failed may leave links that name the generation itself: right for now, and mended in the next cycle.
+/// Returns an error if a top-level name of the tree does not resolve into the current generation. If the last steps of
+/// a publication failed, links may name the generation itself: that is correct for now, and repaired in the next cycle.
 pub fn unreachable(root: &Path, expected: &Snapshot) -> Result<(), String> {
     let dir = current(root)?.ok_or("nothing is published")?;
     if is_git_sync(root) {
-        return Ok(()); // there are no links but the one
+        return Ok(()); // there is no other link
     }
     for name in expected.top().map(std::ffi::OsStr::from_bytes) {
         let target =
             std::fs::read_link(root.join(name)).map_err(|error| format!("{}: {error}", name.display()))?;
-        let (through, direct) = (Path::new("..data").join(name), dir.join(name));
-        if target != through && root.join(&target) != direct {
+        if target != Path::new("..data").join(name) && root.join(&target) != dir.join(name) {
             return Err(format!("link {} goes to {}", name.display(), target.display()));
         }
     }
     Ok(())
 }
 
-/// What should not be in a quiet root that retains this many generations.
+/// Lists what must not be in an idle root that retains this many generations.
 pub fn left_behind(root: &Path, generations: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut found = 0;
@@ -171,7 +170,7 @@ pub fn left_behind(root: &Path, generations: usize) -> Vec<String> {
         let text = String::from_utf8_lossy(&name).into_owned();
         match text.as_str() {
             "lock" | "state" | "status.json" | "mirror" | "mirrors" => {}
-            // A writer that runs answers there.
+            // The socket of a running writer.
             "status.sock" if UnixStream::connect(ours.join("status.sock")).is_ok() => {}
             "staging" | "trash" => {
                 lines.extend(
@@ -180,7 +179,7 @@ pub fn left_behind(root: &Path, generations: usize) -> Vec<String> {
                         .map(|inner| format!("..treeswap/{text}/{}", String::from_utf8_lossy(inner))),
                 );
             }
-            // One spare, kept ready, and its record.
+            // The spare and its record.
             "spare"
                 if names(&ours.join("spare"))
                     .iter()
@@ -193,7 +192,7 @@ pub fn left_behind(root: &Path, generations: usize) -> Vec<String> {
     lines
 }
 
-/// Locks and temporary files of git's.
+/// Adds git's lock files and temporary files.
 fn mirror_left_behind(dir: &Path, lines: &mut Vec<String>) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
@@ -208,7 +207,7 @@ fn mirror_left_behind(dir: &Path, lines: &mut Vec<String>) {
     }
 }
 
-/// The names in a directory, sorted; none when it cannot be read.
+/// The names in a directory, sorted; empty if it cannot be read.
 pub fn names(dir: &Path) -> Vec<Vec<u8>> {
     let mut names: Vec<Vec<u8>> = std::fs::read_dir(dir)
         .map(|entries| entries.flatten().map(|entry| entry.file_name().as_bytes().to_vec()).collect())

@@ -1,11 +1,11 @@
-//! Running programs with a clean environment, to their end or in the background.
+//! Runs programs in a clean environment, to their end or in the background.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// A program that ended.
+/// The result of a program.
 #[derive(Debug)]
 pub struct Ran {
     pub status: ExitStatus,
@@ -18,14 +18,14 @@ impl Ran {
         self.status.success()
     }
 
-    /// Fails the test unless the program ended well.
+    /// Fails the test unless the program exited with 0.
     #[track_caller]
     pub fn expect_ok(self, what: &str) -> Self {
         assert!(self.ok(), "{what}: {}\n{}{}", self.status, self.stdout, self.stderr);
         self
     }
 
-    /// Fails the test if the program ended well, or by a panic or a signal.
+    /// Fails the test unless the program exited with a code from 1 to 100 and without a panic.
     #[track_caller]
     pub fn expect_failure(self, what: &str) -> Self {
         let code = self.status.code();
@@ -39,12 +39,12 @@ impl Ran {
         self
     }
 
-    /// The line that says what went wrong: the last one that begins with `treeswap: `.
+    /// The error line: the last line that begins with `treeswap: `.
     pub fn complaint(&self) -> &str {
         self.stderr.lines().rev().find(|line| line.starts_with("treeswap: ")).unwrap_or_default()
     }
 
-    /// Fails the test unless there is one clear line with every one of these words in it, and a hint.
+    /// Fails the test unless the error line contains all of these words and there is a hint.
     #[track_caller]
     pub fn names(&self, words: &[&str]) {
         let line = self.complaint();
@@ -55,7 +55,8 @@ impl Ran {
     }
 }
 
-/// A command that inherits nothing but the search path; git's identity and configuration are pinned.
+/// Returns a command with a clean environment: `PATH` and two variables of the build are kept; git's identity and
+/// configuration are fixed.
 pub fn clean(program: impl AsRef<std::ffi::OsStr>, home: &Path) -> Command {
     let mut command = Command::new(program);
     command.env_clear();
@@ -81,8 +82,9 @@ pub fn clean(program: impl AsRef<std::ffi::OsStr>, home: &Path) -> Command {
     command
 }
 
-/// Makes a file that can be executed, by another process: a child that some other test starts meanwhile would inherit it
-/// open for writing, and it could not be run until that child's own exec ("Text file busy").
+/// Writes an executable file in another process. If this process wrote it, a child that another test starts meanwhile
+/// could inherit the descriptor open for writing, and executing the file would fail until that child's exec
+/// (`ETXTBSY`).
 pub fn executable(path: &Path, text: &str) {
     let draft = path.with_extension("draft");
     std::fs::write(&draft, text).unwrap();
@@ -90,27 +92,27 @@ pub fn executable(path: &Path, text: &str) {
     std::fs::remove_file(draft).unwrap();
 }
 
-/// Copies a program, as [`executable`] makes one.
+/// Copies a program in another process, for the same reason as [`executable`].
 pub fn copy(from: &Path, to: &Path) {
     to_end(Command::new("install").args(["-m", "755"]).arg(from).arg(to)).expect_ok("install");
 }
 
-/// Runs the command to its end and keeps what it said. Whatever holds its output is waited for, too, but not for ever:
-/// a test that hangs would say nothing.
+/// Runs the command and returns its result. Waits at most ten minutes for the end of the program and of everything that
+/// holds its output open, so that a hanging test reports something.
 #[track_caller]
 pub fn to_end(command: &mut Command) -> Ran {
     within(Duration::from_secs(600), command)
 }
 
-/// The same, for as long as this.
+/// The same with another time limit.
 #[track_caller]
 pub fn within(limit: Duration, command: &mut Command) -> Ran {
     let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = spawned.unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let pid = rustix::process::Pid::from_child(&child);
-    let (tell, told) = std::sync::mpsc::channel();
-    std::thread::spawn(move || tell.send(child.wait_with_output()));
-    let Ok(out) = told.recv_timeout(limit) else {
+    let (send, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || send.send(child.wait_with_output()));
+    let Ok(out) = ended.recv_timeout(limit) else {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         panic!("{command:?} still runs, or what it started holds its output");
     };
@@ -122,7 +124,7 @@ pub fn within(limit: Duration, command: &mut Command) -> Ran {
     }
 }
 
-/// Waits for the end of a process that is about to end: a test that hangs would say nothing.
+/// Waits for a process that is about to end, at most two minutes, so that a hanging test reports something.
 #[track_caller]
 pub fn ended(child: &mut Child) -> ExitStatus {
     let end = Instant::now() + Duration::from_secs(120);
@@ -138,7 +140,7 @@ pub fn ended(child: &mut Child) -> ExitStatus {
     }
 }
 
-/// A program in the background; killed when dropped. What it says goes to a file, so that it never blocks.
+/// A program in the background, which is killed when dropped. Its output goes to a file, so that it never blocks on it.
 pub struct Background {
     pub child: Child,
     log: PathBuf,
@@ -157,12 +159,12 @@ impl Background {
         self.child.id()
     }
 
-    /// Everything it said so far.
+    /// Its output so far.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// SIGTERM, then waits.
+    /// Sends SIGTERM and waits for the end.
     pub fn terminate(&mut self) -> ExitStatus {
         let pid = rustix::process::Pid::from_child(&self.child);
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);

@@ -1,4 +1,4 @@
-//! A running `treeswap sync`, and what it says of itself over HTTP and in `/proc`.
+//! A running `treeswap sync`, with access to its HTTP server and to `/proc`.
 
 use std::collections::HashSet;
 use std::io::{Read as _, Write as _};
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use super::run::Background;
 use super::{World, eventually, root};
 
-/// The loop in the background, as fast as it goes.
+/// A sync in the background.
 pub struct Sidecar {
     pub process: Background,
     port: u16,
 }
 
-/// What a process holds.
+/// Resources of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held {
     pub descriptors: usize,
@@ -25,13 +25,14 @@ pub struct Held {
 }
 
 impl Sidecar {
-    /// Polls every 10 ms and publishes at once, unless the arguments say otherwise.
+    /// Starts a sync that polls every 10 ms and publishes at once, unless the arguments say otherwise.
     pub fn start(world: &World, more: &[&str]) -> Self {
         let mut command = world.sync(&["--period=10ms", "--min-interval=0s", "--http-bind=127.0.0.1:0"]);
         Self::of(world, command.args(more))
     }
 
-    /// Applies the remote's files to a cluster that takes no connections; what keeps its port has to be kept.
+    /// Starts a sync that applies the remote's files to a cluster which refuses connections until the socket is
+    /// dropped.
     pub fn applying(world: &World) -> (Self, socket2::Socket) {
         let (address, held) = super::refusing();
         let cluster =
@@ -41,7 +42,8 @@ impl Sidecar {
         let config = serde_json::json!({ "clusters": [cluster], "users": [user], "contexts": [context] });
         let map = serde_json::json!({ "name": "map", "clusters": { "away": ["ci"] } });
         let rules = serde_json::json!({ "config_updater": { "maps": { "*": map } } });
-        let (kubeconfig, plugins) = (world.dir().join("kubeconfig"), world.dir().join("plugins.yaml"));
+        let kubeconfig = world.dir().join("kubeconfig");
+        let plugins = world.dir().join("plugins.yaml");
         std::fs::write(&kubeconfig, config.to_string()).unwrap();
         std::fs::write(&plugins, rules.to_string()).unwrap();
         let mut command =
@@ -50,7 +52,7 @@ impl Sidecar {
         (Self::of(world, &mut command), held)
     }
 
-    /// Publishes the remote's files as the only one of several sources, and has done so once.
+    /// Starts a sync of a sources file whose only source is the remote, and waits until its metrics show the source.
     pub fn of_sources(world: &World) -> Self {
         let file = world.dir().join("sources.yaml");
         let source = format!("name: one, repo: {}, ref: main", world.remote.path.display());
@@ -62,12 +64,12 @@ impl Sidecar {
         sidecar
     }
 
-    /// A command that serves at a port of the kernel's choice on 127.0.0.1.
+    /// Starts a command that listens at a port of the kernel's choice on 127.0.0.1.
     pub fn of(world: &World, command: &mut std::process::Command) -> Self {
         Self::logging(&world.dir().join("sidecar.log"), command)
     }
 
-    /// The same with a log of its own.
+    /// The same with a given log file.
     pub fn logging(log: &Path, command: &mut std::process::Command) -> Self {
         let process = Background::start(command, log);
         let port = eventually(30, "it says where it listens", || {
@@ -79,24 +81,24 @@ impl Sidecar {
         Self { process, port }
     }
 
-    /// Asks over HTTP; the answer with its head.
+    /// Sends a GET request; returns the answer including its head.
     pub fn ask(&self, path: &str) -> Option<String> {
         self.request("GET", path)
     }
 
-    /// What `/status` says.
+    /// The body of `GET /status`, checked against the schema.
     #[track_caller]
     pub fn status(&self) -> serde_json::Value {
         let answer = self.ask("/status").unwrap();
         super::schema::writer_status(answer.split_once("\r\n\r\n").unwrap().1)
     }
 
-    /// A request without a body; the answer with its head.
+    /// Sends a request without a body; returns the answer including its head.
     pub fn request(&self, method: &str, path: &str) -> Option<String> {
         self.request_with(method, path, "")
     }
 
-    /// The same with headers, each with its line end.
+    /// The same with headers, each ending in CRLF.
     pub fn request_with(&self, method: &str, path: &str, headers: &str) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         stream.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
@@ -107,7 +109,7 @@ impl Sidecar {
         Some(answer)
     }
 
-    /// The sum of a metric over its labels.
+    /// The sum of a metric over all labels.
     pub fn metric(&self, name: &str) -> Option<f64> {
         let answer = self.ask("/metrics")?;
         let of_name = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
@@ -120,19 +122,19 @@ impl Sidecar {
         )
     }
 
-    /// Attempts that ended so far.
+    /// The number of attempts that have ended.
     pub fn attempts(&self) -> u64 {
         self.metric("treeswap_syncs_total").unwrap_or(0.0) as u64
     }
 
-    /// Waits until so many more attempts ended.
+    /// Waits until this many more attempts have ended.
     #[track_caller]
     pub fn idle(&self, cycles: u64) {
         let until = self.attempts() + cycles;
         eventually(60 + cycles / 5, "enough idle cycles", || (self.attempts() >= until).then_some(()));
     }
 
-    /// Commits, and waits until that commit is what the link names.
+    /// Waits until the commit is published.
     #[track_caller]
     pub fn publishes(&self, world: &World, commit: &str) {
         let expected = world.remote.snapshot(commit);
@@ -141,9 +143,9 @@ impl Sidecar {
         });
     }
 
-    /// What it holds between two attempts: the least of many looks.
+    /// Its resources between attempts: the minimum of many samples.
     pub fn rests(&self) -> Held {
-        let looks = (0..300).map(|_| {
+        let samples = (0..300).map(|_| {
             std::thread::sleep(std::time::Duration::from_millis(5));
             self.held()
         });
@@ -152,7 +154,7 @@ impl Sidecar {
             threads: a.threads.min(b.threads),
             anonymous: a.anonymous.min(b.anonymous),
         };
-        looks.reduce(least).unwrap()
+        samples.reduce(least).unwrap()
     }
 
     pub fn held(&self) -> Held {
@@ -170,12 +172,12 @@ impl Sidecar {
     }
 }
 
-/// Bytes of everything below a directory, as the file system counts them.
+/// The disk usage of everything below a directory, in bytes.
 pub fn disk(dir: &Path) -> u64 {
     disk_of(&[dir.to_owned()])
 }
 
-/// The same of several together, each inode once.
+/// The disk usage of several directories together; an inode with several links counts once.
 pub fn disk_of(dirs: &[PathBuf]) -> u64 {
     fn walk(dir: &Path, seen: &mut HashSet<u64>) -> u64 {
         let Ok(entries) = std::fs::read_dir(dir) else { return 0 };

@@ -1,7 +1,8 @@
-//! A real sshd for one test, without root's rights where there are none.
+//! A real sshd for one test, which also works without root.
 //!
-//! The listener is ours, on a port that the kernel picked; every connection gets an `sshd -i` of its own, which reads its
-//! configuration and host keys anew. So both can be changed in between, and a session can be cut at any time.
+//! The test listens itself, at a port of the kernel's choice, and starts an `sshd -i` for each connection, which reads
+//! its configuration and host keys anew. So both can be changed between connections, and a session can be cut at any
+//! time.
 
 use std::io;
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -30,11 +31,11 @@ struct Shared {
 }
 
 impl Sshd {
-    /// Starts with host keys of these kinds (`ed25519`, `ecdsa`, `rsa`), and nobody authorised.
+    /// Starts with host keys of these kinds (`ed25519`, `ecdsa`, `rsa`) and without authorized keys.
     pub fn start(dir: &Path, host_keys: &[&str]) -> Self {
         std::fs::create_dir(dir).unwrap();
         if rustix::process::geteuid().is_root() {
-            // Where sshd runs as root it wants its empty directory, which a service manager would make.
+            // As root, sshd needs its privilege separation directory, which the service manager would create.
             std::fs::create_dir_all("/run/sshd").unwrap();
         }
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -50,7 +51,7 @@ impl Sshd {
         this
     }
 
-    /// Holds for connections from now on. Host keys that aren't there are made.
+    /// Writes the configuration of connections from now on, and creates missing host keys.
     pub fn configure(&self, host_keys: &[&str], more: &str) {
         let dir = self.dir.display();
         let mut config = format!(
@@ -66,18 +67,18 @@ impl Sshd {
         std::fs::write(self.dir.join("config"), config).unwrap();
     }
 
-    /// The private host key of a kind; its public one lies beside it.
+    /// The path of the private host key of this kind; the public key is next to it.
     pub fn host_key(&self, kind: &str) -> PathBuf {
         self.dir.join(format!("host_{kind}"))
     }
 
-    /// Gives the host a new key of this kind.
+    /// Replaces the host key of this kind.
     pub fn change_host_key(&self, kind: &str) {
         std::fs::remove_file(self.host_key(kind)).unwrap();
         keygen(&self.host_key(kind), &["-t", kind]);
     }
 
-    /// Lets the holder of a private key in.
+    /// Authorizes a key.
     pub fn authorize(&self, key: &Path) {
         let line = std::fs::read_to_string(public(key)).unwrap();
         let file = self.dir.join("authorized_keys");
@@ -85,17 +86,17 @@ impl Sshd {
         std::fs::write(&file, before + &line).unwrap();
     }
 
-    /// A line of known hosts that lists the public half of a key under some hosts.
+    /// A `known_hosts` line with the public half of a key.
     pub fn line(hosts: &str, key: &Path) -> String {
         format!("{hosts} {}", std::fs::read_to_string(public(key)).unwrap())
     }
 
-    /// The line that lists this server with its key of this kind.
+    /// The `known_hosts` line of this server with its key of this kind.
     pub fn known(&self, kind: &str) -> String {
         Self::line(&format!("[127.0.0.1]:{}", self.port), &self.host_key(kind))
     }
 
-    /// Connections so far.
+    /// The number of connections so far.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
     }
@@ -142,7 +143,7 @@ fn accept(listener: &TcpListener, dir: &Path, shared: &Shared) {
 
 fn serve(stream: &TcpStream, dir: &Path) -> io::Result<Child> {
     let end = || Ok::<_, io::Error>(Stdio::from(OwnedFd::from(stream.try_clone()?)));
-    // sshd runs itself again, so it must be called by its full path.
+    // sshd re-executes itself and requires an absolute path for that.
     let program = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd"];
     let program = program.iter().find(|path| Path::new(path).exists()).ok_or(io::ErrorKind::NotFound)?;
     Command::new(program)
@@ -154,7 +155,7 @@ fn serve(stream: &TcpStream, dir: &Path) -> io::Result<Child> {
         .spawn()
 }
 
-/// Makes a pair of keys without a passphrase unless the arguments give one.
+/// Creates a key pair, without a passphrase unless the arguments set one.
 pub fn keygen(file: &Path, args: &[&str]) {
     let mut command = run::clean("ssh-keygen", file.parent().unwrap());
     command.args(["-q", "-C", "", "-f"]).arg(file).args(args);
@@ -164,12 +165,12 @@ pub fn keygen(file: &Path, args: &[&str]) {
     run::to_end(&mut command).expect_ok("ssh-keygen");
 }
 
-/// The file of a key's public half.
+/// The path of a key's public half.
 pub fn public(key: &Path) -> PathBuf {
     PathBuf::from(format!("{}.pub", key.display()))
 }
 
-/// The user that sshd can let in: ourselves.
+/// The user that can log in: the one that runs the test.
 pub fn user() -> String {
     run::to_end(Command::new("id").arg("-un")).expect_ok("id").stdout.trim().to_owned()
 }

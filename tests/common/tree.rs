@@ -1,4 +1,4 @@
-//! A tree as a value: read from a directory by plain system calls, or from a commit by git; and their differences.
+//! A tree as a value, read from a directory by plain system calls or from a commit by git, and the differences of two.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
-/// One entry.
+/// One entry of a tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Node {
     Directory,
@@ -15,16 +15,16 @@ pub enum Node {
         content: Vec<u8>,
     },
     Link(Vec<u8>),
-    /// Something that git cannot hold: a device, a socket, a file with odd modes.
+    /// Something that git cannot represent: a device, a socket, a file with another mode.
     Odd(String),
 }
 
-/// Paths, relative and in bytes, to what is there.
+/// The entries by relative path, in bytes.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Snapshot(pub BTreeMap<Vec<u8>, Node>);
 
 impl Snapshot {
-    /// Reads a directory completely. Modes other than 0644 and 0755 are odd.
+    /// Reads a directory recursively. Files with modes other than 0644 and 0755 are [`Node::Odd`].
     pub fn read(dir: &Path) -> io::Result<Self> {
         let mut snapshot = Self::default();
         snapshot.read_into(dir, &[])?;
@@ -56,12 +56,12 @@ impl Snapshot {
         Ok(())
     }
 
-    /// The names at the top.
+    /// The top-level names.
     pub fn top(&self) -> impl Iterator<Item = &[u8]> {
         self.0.keys().map(Vec::as_slice).filter(|path| !path.contains(&b'/'))
     }
 
-    /// What the other has otherwise, a line each.
+    /// The differences of `actual` from this tree, one line each.
     pub fn differences(&self, actual: &Self) -> Vec<String> {
         let mut lines = Vec::new();
         for (path, node) in &self.0 {

@@ -1,9 +1,10 @@
-//! Running one scenario and saying what came out.
+//! Runs one scenario, prints the result and fails the test on violations.
 
 use crate::points::{Disturbance, Place, Report, Sample, sweep};
 use crate::scenario::SCENARIOS;
 
-/// Runs one scenario, prints `name: N of N`, and fails the test on any point that did not hold.
+/// Runs one scenario, prints `name: N of N`, and fails the test if any point failed or if there were fewer than
+/// `least`.
 #[track_caller]
 pub fn run(
     name: &str,

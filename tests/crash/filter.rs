@@ -1,10 +1,10 @@
-//! Which system calls stop a traced process: those that change a file system, as a seccomp program.
+//! The seccomp program that selects the system calls at which a traced process stops: those that change a file system.
 //!
-//! Anything else runs at full speed. `openat` stops only when it may create or cut a file.
+//! Other calls run at full speed. `openat` stops only if it may create or truncate a file.
 
 use libc::{c_long, sock_filter};
 
-/// How a call names what it changes.
+/// Which arguments of a call name the files it changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Names {
     /// Argument 0 is a descriptor.
@@ -13,22 +13,22 @@ pub enum Names {
     Path,
     /// Arguments 0 and 1: a directory's descriptor and a path below it.
     At,
-    /// Arguments 0 to 3: two of them.
+    /// Arguments 0 to 3: two pairs of a directory's descriptor and a path below it.
     TwoAt,
     /// Arguments 0 and 1 are paths.
     TwoPaths,
-    /// Argument 0 is a link's text, argument 1 the path of the link.
+    /// Argument 0 is a symbolic link's target, argument 1 the path of the link.
     TextPath,
-    /// Argument 0 is a link's text, arguments 1 and 2 are where the link goes.
+    /// Argument 0 is a symbolic link's target, arguments 1 and 2 are a directory's descriptor and the path of the link.
     TextAt,
     /// Argument 2 is the descriptor that is written to.
     Fd2,
 }
 
-/// A call: number, name, what its arguments name.
+/// A call: number, name, and which arguments name files.
 pub type Call = (c_long, &'static str, Names);
 
-/// The calls that change something.
+/// The calls that change a file system.
 pub const CALLS: &[Call] = &[
     (libc::SYS_write, "write", Names::Fd),
     (libc::SYS_pwrite64, "pwrite64", Names::Fd),
@@ -83,7 +83,7 @@ pub const CALLS: &[Call] = &[
     (libc::SYS_symlink, "symlink", Names::TextPath),
 ];
 
-/// `FICLONE`, the request by which one file becomes a reflink of another.
+/// `FICLONE`, the ioctl request that makes a file a reflink of another.
 const FICLONE: u32 = 0x4004_9409;
 
 /// The filter program. `struct seccomp_data`: nr at 0, arch at 4, arguments (64 bits each) from 16.

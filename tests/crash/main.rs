@@ -1,5 +1,5 @@
-//! Kill at every instant: a tracer of our own ends treeswap before each system call that changes something in the
-//! root, one run per call, and the checker says what a consumer then finds, at once and after the next starts.
+//! Crash tests: a tracer kills treeswap before each system call that changes something in the root, one run per call.
+//! Then a checker verifies what a reader finds, at once and after the next starts.
 
 #![allow(unreachable_pub)] // a test binary exports nothing
 

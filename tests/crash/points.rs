@@ -1,5 +1,5 @@
-//! One run per point: restore, run up to the point, look, restart without the remote, look, restart with it, look, and
-//! twice more.
+//! One run per point: restore the root, run up to the point, check the root, restart without the remote, check, restart
+//! with the remote and check three times, then check for left-overs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use crate::common::{Ran, Snapshot, World, allowed, root, run};
 use crate::scenario::{ONCE, Scenario, Stage, restore};
 use crate::tracer::{Act, Seen, Trace, Traced};
 
-/// Which points of a scenario are run.
+/// The points of a scenario that are run.
 #[derive(Clone, Copy)]
 pub struct Sample {
-    /// Every so many-th point; 1 for all.
+    /// The distance of two points; 1 for all points.
     pub step: usize,
     /// The first point, counted from 1.
     pub from: usize,
@@ -24,32 +24,32 @@ impl Sample {
     pub const ALL: Self = Self { step: 1, from: 1 };
 }
 
-/// What came out.
+/// The result of a scenario.
 #[derive(Default)]
 pub struct Report {
-    /// Runs that ended at their point.
+    /// The number of runs that reached their point.
     pub points: usize,
-    /// What went wrong, by point.
+    /// What was wrong, by point.
     pub failures: BTreeMap<usize, String>,
-    /// How often each call was the one.
+    /// How often each system call was the one at the point.
     pub calls: BTreeMap<&'static str, usize>,
 }
 
-/// How a run is disturbed, and how its own end is judged.
+/// How a run is disturbed, which also decides how its end is judged.
 #[derive(Clone, Copy)]
 pub enum Disturbance {
-    /// SIGKILL.
+    /// SIGKILL before the call.
     Kill,
-    /// One call fails.
+    /// The call fails with this errno.
     Error(i32),
-    /// From this call on, everything that makes something new fails.
+    /// This call and all later ones that need space or write access fail with this errno.
     ErrorsFromNowOn(i32),
-    /// SIGTERM: it ends soon, by itself.
+    /// SIGTERM: the program must end by itself soon.
     Terminate,
-    /// SIGKILL, and again at the so many-th change of the run that recovers.
+    /// SIGKILL, and again before this change, counted from 1, of the run that recovers.
     KillTwice(usize),
-    #[allow(dead_code)] // the power binary's
-    /// The file system is shut down, unmounted and mounted again; the flag of the request.
+    #[allow(dead_code)] // used by the power binary
+    /// The file system is shut down with this flag, unmounted and mounted again.
     PowerCut(u32),
 }
 
@@ -65,19 +65,19 @@ impl Disturbance {
     }
 }
 
-/// Where the root lies, and how it comes back after a power cut.
+/// Where the root is, and how it is mounted again after a power cut.
 pub trait Place: Sync {
-    /// Makes a world for a worker.
+    /// Creates the world of a worker.
     fn world(&self, worker: usize) -> World;
-    /// The power comes back.
+    /// Mounts the file system again after a power cut.
     fn remount(&self, _world: &World) {}
-    /// Puts the root into its saved state, durably.
+    /// Restores the root to its saved state, durably.
     fn restore(&self, world: &World, saved: &Path) {
         restore(saved, &world.root);
     }
 }
 
-/// The usual place.
+/// A root on a memory file system.
 pub struct Memory;
 
 impl Place for Memory {
@@ -86,10 +86,10 @@ impl Place for Memory {
     }
 }
 
-/// Runs every point of the sample, in parallel, and prints what came out.
+/// Runs every point of the sample, in parallel.
 pub fn sweep(scenario: &Scenario, disturbance: Disturbance, sample: Sample, place: &dyn Place) -> Report {
     let next = AtomicUsize::new(0);
-    let beyond = AtomicUsize::new(0); // runs that ended before their point: the scenario has no more
+    let beyond = AtomicUsize::new(0); // successive runs that ended before their point: the scenario has no more points
     let report = Mutex::new(Report::default());
     let workers = std::thread::available_parallelism().map_or(2, |n| n.get().min(8));
     std::thread::scope(|scope| {
@@ -100,7 +100,8 @@ pub fn sweep(scenario: &Scenario, disturbance: Disturbance, sample: Sample, plac
                 let stage = (scenario.prepare)(&world);
                 let bench = Bench { scenario, stage, saved: world.dir().join("saved"), world, place };
                 bench.save();
-                // Counts differ a little from run to run: stop only when several runs in a row found no such point.
+                // The number of calls varies from run to run, so stop only after several runs that did not reach their
+                // point.
                 while beyond.load(Ordering::Relaxed) < 3 {
                     let point = sample.from + sample.step * next.fetch_add(1, Ordering::Relaxed);
                     let outcome = bench.point(point, disturbance);
@@ -127,7 +128,7 @@ pub fn sweep(scenario: &Scenario, disturbance: Disturbance, sample: Sample, plac
     report.into_inner().unwrap()
 }
 
-/// One worker's place to run points of a scenario.
+/// A worker that runs points of a scenario.
 struct Bench<'a> {
     scenario: &'a Scenario,
     stage: Stage,
@@ -143,7 +144,7 @@ impl Bench<'_> {
         }
     }
 
-    /// `None`: the run ended before it came to the point.
+    /// Runs one point. `None`: the run ended before the point.
     fn point(&self, point: usize, disturbance: Disturbance) -> Result<Option<Seen>, String> {
         self.place.restore(&self.world, &self.saved);
         let traced = self.run(point, disturbance.act());
@@ -168,7 +169,7 @@ impl Bench<'_> {
     fn run(&self, point: usize, act: Act) -> Traced {
         let mut trace = Trace { idle: self.stage.idle, ..Trace::at(&self.world.root, point, act) };
         if act == Act::Terminate {
-            trace.limit = allowed(Duration::from_secs(20)); // five after the signal, and the way there
+            trace.limit = allowed(Duration::from_secs(20)); // 5 s after the signal, and the time to reach the point
         }
         if let Some((before, _)) = &self.stage.ref_moves {
             self.world.remote.reset(before);
@@ -181,11 +182,12 @@ impl Bench<'_> {
         traced
     }
 
+    /// Checks the end of the disturbed run, the root, and the following runs.
     fn judge(&self, traced: &Traced, disturbance: Disturbance) -> Result<(), String> {
         match disturbance {
             Disturbance::PowerCut(_) => self.place.remount(&self.world),
             Disturbance::Error(_) | Disturbance::ErrorsFromNowOn(_) => self.ended_in_words(traced)?,
-            // A loop drains and is done; what was to happen once did or did not.
+            // The loop must exit with 0. A run with --one-time may have finished or not.
             Disturbance::Terminate if self.stage.idle.is_some() && traced.code != Some(0) => {
                 return Err(format!("after SIGTERM it ended with {:?}\n{}", traced.code, traced.stderr));
             }
@@ -196,13 +198,13 @@ impl Bench<'_> {
             }
             _ => {}
         }
-        let seen = self.look("at once", disturbance)?;
+        let seen = self.check_reader("at once", disturbance)?;
         if let Disturbance::KillTwice(second) = disturbance {
             let _away = self.stage.away(&self.world);
             let trace = Trace::at(&self.world.root, second, Act::Kill);
             let recovery = trace.run(self.sync(ONCE), self.world.dir()).map_err(|error| error.to_string())?;
             if recovery.acted {
-                self.look("at once after the second kill", disturbance)?;
+                self.check_reader("at once after the second kill", disturbance)?;
             }
         }
         self.without_the_remote(seen.is_some() || self.stage.published, disturbance)?;
@@ -221,8 +223,8 @@ impl Bench<'_> {
         }
     }
 
-    /// What a consumer finds is complete, and one of what it may be.
-    fn look(&self, when: &str, disturbance: Disturbance) -> Result<Option<&str>, String> {
+    /// Checks that a reader finds one of the acceptable trees, complete. Returns the tree's name.
+    fn check_reader(&self, when: &str, disturbance: Disturbance) -> Result<Option<&str>, String> {
         let acceptable: Vec<_> = self.acceptable(disturbance).collect();
         let found = root::which(&self.world.root, &acceptable).map_err(|wrong| format!("{when}: {wrong}"))?;
         if found.is_none() && self.stage.published {
@@ -237,7 +239,8 @@ impl Bench<'_> {
         self.stage.acceptable.iter().chain(partial).map(|(name, snapshot)| (*name, snapshot))
     }
 
-    /// A start that cannot reach the remote serves what is there, links mended; and says that it cannot.
+    /// Checks that a start without the remote serves what was published, with repaired links, and fails without a
+    /// panic.
     fn without_the_remote(&self, published: bool, disturbance: Disturbance) -> Result<(), String> {
         let away = self.stage.away(&self.world);
         let ran = self.once();
@@ -246,7 +249,7 @@ impl Bench<'_> {
         if ran.stderr.contains("panicked") || ran.status.code().is_none() {
             return Err(format!("{when}: {}\n{}", ran.status, ran.stderr));
         }
-        let Some(found) = self.look(when, disturbance)? else {
+        let Some(found) = self.check_reader(when, disturbance)? else {
             return if published {
                 Err(format!("{when}: nothing is published any more\n{}", ran.stderr))
             } else {
@@ -271,7 +274,7 @@ impl Bench<'_> {
         run::to_end(&mut self.sync(ONCE))
     }
 
-    /// After an injected error: an end in words, or success in spite of it.
+    /// Checks the end after an injected error: an error message, or success in spite of it.
     fn ended_in_words(&self, traced: &Traced) -> Result<(), String> {
         let failed_well = matches!(traced.code, Some(1..=100)) && traced.stderr.contains("treeswap: ");
         if traced.stderr.contains("panicked") || !(traced.code == Some(0) || failed_well) {

@@ -1,6 +1,6 @@
-//! The nearest thing to a power cut: the file system under the root is shut down before each change, unmounted, and
-//! mounted again. A binary of its own (`tests/nightly power`), because it needs root, loop devices and a mount
-//! namespace: `cargo test` does not run it.
+//! Simulated power cuts: the root's file system is shut down before each change, unmounted, and mounted again. This is
+//! a separate binary (`tests/nightly power`) that `cargo test` does not run, because it needs root, loop devices and a
+//! mount namespace.
 #![allow(unreachable_pub, dead_code)] // a test binary exports nothing; the tracer's self-tests are elsewhere
 
 #[path = "../common/mod.rs"]
@@ -21,7 +21,7 @@ use common::{Files, World};
 use decision::run;
 use points::{Disturbance, Place, Sample};
 
-/// A file system in a file, for each worker.
+/// A file system in an image file, one for each worker.
 struct Disk {
     kind: &'static str,
     worlds: Mutex<Vec<PathBuf>>,
@@ -48,15 +48,15 @@ fn mount(image: &Path, at: &Path) {
     program(Command::new("mount").args(["-o", "loop"]).arg(image).arg(at));
 }
 
-/// A child that another worker is just starting has every descriptor of this process until it runs its program, and
-/// with one of them the file system: soon is early enough.
+/// Unmounts, with retries: a child that another worker is starting holds all descriptors of this process, and with them
+/// the file system, until its exec.
 fn unmount(at: &Path) {
     common::eventually(20, "the file system can be unmounted", || {
         Command::new("umount").arg("-q").arg(at).output().unwrap().status.success().then_some(())
     });
 }
 
-/// The image and where it is mounted.
+/// The paths of the image and of its mount point.
 fn parts(world: &World) -> (PathBuf, PathBuf) {
     (world.dir().join("image"), world.dir().join("disk"))
 }
@@ -66,7 +66,7 @@ impl Place for Disk {
         let mut world = World::new();
         let (image, at) = parts(&world);
         std::fs::create_dir(&at).unwrap();
-        // xfs wants no less than 300 MB; the file is sparse.
+        // xfs needs at least 300 MB; the file is sparse.
         std::fs::File::create(&image).unwrap().set_len(400 << 20).unwrap();
         self.make(&image, &at);
         world.root = at.join("root");
@@ -132,7 +132,7 @@ fn several_sources_on_xfs() {
     }
 }
 
-/// The control: the same cut tears an update that was not made durable.
+/// The control: the same power cut damages an update that was not made durable.
 #[test]
 fn without_durability_the_cut_is_seen() {
     for kind in ["ext4", "xfs"] {
@@ -144,7 +144,8 @@ fn without_durability_the_cut_is_seen() {
     }
 }
 
-/// What was prepared without a sync is no base for a generation that counts as synced, after a restart in the same boot.
+/// After a restart in the same boot, a spare that was prepared without a sync must not be the base of a generation that
+/// counts as synced.
 #[test]
 fn a_spare_that_was_not_synced_tears_nothing_that_is() {
     for kind in ["ext4", "xfs"] {

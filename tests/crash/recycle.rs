@@ -1,22 +1,22 @@
-//! A process that publishes again and again: its third publication is a retired generation, carried forward.
+//! Scenarios with several publications in one process, of which the third recycles a retired generation.
 
 use std::os::unix::fs::PermissionsExt;
 
 use crate::common::{Files, Snapshot, World, run};
 use crate::scenario::{ONCE, Stage, new, old};
 
-/// Where generations share files: the spare for the third commit is made of links.
+/// Generations share files: the spare for the third commit is made of links.
 pub fn sharing(world: &World) -> Stage {
     recycle(world, "--spare=link")
 }
 
-/// Where they share nothing: the spare for the third commit is a copy.
+/// Generations share no files: the spare for the third commit is a copy.
 pub fn copying(world: &World) -> Stage {
     recycle(world, "--spare=recycle")
 }
 
-/// Four commits, the first of them published. The ref moves on when a spare is ready; for the fourth commit that is a
-/// generation that retired.
+/// Four commits, the first of which is published. A hook moves the ref to the next one when the spare is ready; for the
+/// fourth commit the spare is a recycled generation.
 fn recycle(world: &World, spare: &'static str) -> Stage {
     let files = [old(), new(), old().file("README", "third"), new().file("same/other", "fourth")];
     let commits: Vec<String> = files.iter().map(|files: &Files| world.remote.commit(files)).collect();
@@ -40,8 +40,8 @@ fn recycle(world: &World, spare: &'static str) -> Stage {
 
 const LOOP: &[&str] = &["--period=10ms", "--min-interval=0s", "--grace=0s", "--log-level=debug"];
 
-/// Moves the ref from the revision that was just published to the one after it, and from no other one: a hook that
-/// outlives its run changes nothing.
+/// Writes a hook that moves the ref from the revision just published to the next one. It does nothing if the ref is
+/// elsewhere, so that a hook that outlives its run has no effect.
 fn hook(world: &World, commits: &[String]) -> String {
     let [_, second, third, fourth] = commits else { unreachable!("there are four") };
     let path = world.dir().join("move-the-ref");

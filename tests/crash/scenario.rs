@@ -1,4 +1,4 @@
-//! What treeswap is doing when it is killed, and what must be found afterwards.
+//! The scenarios: what treeswap is doing when it is killed, and what a reader may find afterwards.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,47 +10,46 @@ use crate::common::{Files, Snapshot, World, run};
 use crate::recycle::{copying, sharing};
 use crate::sources::{self, Sources};
 
-/// A situation, made anew for each worker; restored before each run.
+/// A situation, prepared for each worker and restored before each run.
 pub struct Scenario {
     pub name: &'static str,
     pub prepare: fn(&World) -> Stage,
 }
 
-/// What is about to happen, and what it may look like.
+/// A prepared situation, and the acceptable results.
 pub struct Stage {
-    /// Whether something was published before, so that `..data` must never be absent.
+    /// True if something is published already, so that `..data` must never be absent.
     pub published: bool,
-    /// What a consumer may find at any instant, by name.
+    /// The trees that a reader may find at any instant, with their names.
     pub acceptable: Vec<(&'static str, Snapshot)>,
-    /// What it may find besides after a call that failed: one source stays where it was, and the others go on.
+    /// The trees that a reader may find as well after a failed call: one source is held back, the others are updated.
     pub partial: Vec<(&'static str, Snapshot)>,
-    /// What the remote holds.
+    /// The tree of the remote's tip.
     pub tip: Snapshot,
-    /// Of these sources instead of the remote.
+    /// The sources to sync instead of the remote.
     pub sources: Option<Sources>,
-    /// Arguments of every run, after those that name the remote and the root: the layout.
+    /// Arguments of every run, after those for the remote and the root: the layout.
     pub layout: &'static [&'static str],
-    /// Arguments of the run that is killed, after those that name the remote and the root.
+    /// Arguments of the disturbed run, after those for the remote and the root.
     pub run: &'static [&'static str],
-    /// What the remote's ref names when the run begins, and after it, if it moves.
+    /// The commits that the ref names before and after the run, if it moves during the run.
     pub ref_moves: Option<(String, String)>,
-    /// What an undisturbed run says when it does what the scenario is about.
+    /// Text in the log of an undisturbed run, which shows that it does what the scenario is about.
     pub says: Option<&'static str>,
-    /// The run goes on until it is told; it is told when it was quiet for so long.
+    /// If set, the run is a loop, which gets SIGTERM after it has made no change for this long.
     pub idle: Option<Duration>,
 }
 
 impl Stage {
-    /// One run at a time, from one repository.
+    /// A stage with one repository and `--one-time`, in which something is published.
     pub fn of(acceptable: Vec<(&'static str, Snapshot)>, tip: Snapshot) -> Self {
-        let (partial, layout) = (Vec::new(), &[][..]);
         Self {
             published: true,
             acceptable,
-            partial,
+            partial: Vec::new(),
             tip,
             sources: None,
-            layout,
+            layout: &[],
             run: ONCE,
             idle: None,
             ref_moves: None,
@@ -58,7 +57,7 @@ impl Stage {
         }
     }
 
-    /// A run with these arguments.
+    /// Returns the command of a run with these arguments.
     pub fn sync(&self, world: &World, args: &[&str]) -> Command {
         let mut command = match &self.sources {
             Some(sources) => sources.sync(world, args),
@@ -68,16 +67,16 @@ impl Stage {
         command
     }
 
-    /// Makes every remote unreachable, for as long as the guards live.
+    /// Makes all remotes unreachable until the guards are dropped.
     pub fn away<'a>(&'a self, world: &'a World) -> Vec<Away<'a>> {
         let others = self.sources.iter().flat_map(|sources| &sources.others);
         std::iter::once(&world.remote).chain(others).map(crate::common::Remote::away).collect()
     }
 }
 
-/// One synchronisation and its end, without grace: what is superseded is reaped.
+/// One sync without a grace period: retired generations are reaped.
 pub const ONCE: &[&str] = &["--one-time", "--grace=0s"];
-/// The same, but what is superseded stays.
+/// One sync that keeps retired generations.
 const ONCE_WITH_GRACE: &[&str] = &["--one-time", "--grace=1h"];
 /// The loop.
 const LOOP: &[&str] = &["--period=10ms", "--min-interval=0s", "--grace=0s"];
@@ -120,7 +119,7 @@ pub fn old() -> Files {
         .link("latest", "same/other")
 }
 
-/// Keys added and removed, contents and modes changed, and every change of type.
+/// Paths added and removed, contents and modes changed, and every change of type.
 pub fn new() -> Files {
     Files::new()
         .file("README", "new, and longer than before\n")
@@ -162,19 +161,19 @@ fn update(world: &World) -> Stage {
     Stage::of(vec![("old", before), ("new", after.clone())], after)
 }
 
-/// An update that syncs nothing: what a power cut then does shows that the harness can see it.
+/// An update without fsync: that a power cut damages it shows that the harness can detect damage.
 fn careless(world: &World) -> Stage {
     Stage { run: &["--one-time", "--grace=0s", "--durability=none"], ..update(world) }
 }
 
-/// A retired generation is past its grace; nothing else is to be done.
+/// The grace period of a retired generation is over, and nothing else has to be done.
 fn reap(world: &World) -> Stage {
     synced(world, ONCE_WITH_GRACE, &old());
     let (_, snapshot) = synced(world, ONCE_WITH_GRACE, &new());
     Stage::of(vec![("new", snapshot.clone())], snapshot)
 }
 
-/// The remote's ref goes back.
+/// The ref moves back to an older commit.
 fn rewind(world: &World) -> Stage {
     let (tip, target) = synced(world, ONCE, &old());
     let (_, before) = synced(world, ONCE, &new());
@@ -182,7 +181,7 @@ fn rewind(world: &World) -> Stage {
     Stage::of(vec![("newer", before), ("older", target.clone())], target)
 }
 
-/// Somebody wrote into the published generation; a fresh one of the same commit replaces it.
+/// After a foreign write into the current generation, its commit is published afresh.
 fn heal(world: &World) -> Stage {
     let (_, right) = synced(world, ONCE, &old());
     let published = root::current(&world.root).unwrap().unwrap();
@@ -192,7 +191,7 @@ fn heal(world: &World) -> Stage {
     Stage::of(vec![("tampered", tampered), ("right", right.clone())], right)
 }
 
-/// The loop publishes, then prepares the spare for the next time.
+/// The loop publishes, then prepares the spare.
 fn spare(world: &World) -> Stage {
     let mut stage = update(world);
     stage.run = LOOP;
@@ -200,7 +199,7 @@ fn spare(world: &World) -> Stage {
     stage
 }
 
-/// Nothing is to be done.
+/// Nothing has to be done.
 fn idle(world: &World) -> Stage {
     let (_, snapshot) = synced(world, ONCE, &old());
     Stage::of(vec![("the tip", snapshot.clone())], snapshot)
@@ -215,7 +214,7 @@ fn worktree(world: &World) -> Stage {
     Stage { layout: GIT_SYNC, ..Stage::of(acceptable, after) }
 }
 
-/// There a fresh generation of the same commit takes the place of one that somebody wrote into.
+/// In git-sync's layout, after a foreign write, a fresh generation of the same commit takes the old one's name.
 fn exchange(world: &World) -> Stage {
     let (_, right) = synced_as(world, GIT_SYNC, ONCE, &old());
     let published = root::current(&world.root).unwrap().unwrap();
@@ -227,7 +226,7 @@ fn exchange(world: &World) -> Stage {
     Stage { layout: GIT_SYNC, ..Stage::of(acceptable, right) }
 }
 
-/// Puts the directory back as it was.
+/// Restores the directory from its saved copy.
 pub fn restore(saved: &Path, root: &Path) {
     if root.exists() {
         std::fs::remove_dir_all(root).unwrap();

@@ -1,5 +1,5 @@
-//! The checker itself: each of these violations, put into a root that is right, must be found. A checker that cannot
-//! fail proves nothing.
+//! Tests of the checker itself: it must find each of these violations in an otherwise correct root. A checker that
+//! cannot fail proves nothing.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -9,7 +9,7 @@ use crate::common::{Files, World, root};
 
 const GENERATION: &str = "..2026_11_21_09_00_00.000000001";
 
-/// A root as it should be, made by hand; the commit it holds.
+/// Creates a correct root by hand, and returns the commit it holds.
 fn right(world: &World) -> String {
     let commit = world
         .remote

@@ -1,4 +1,4 @@
-//! The tracer itself is tested on programs whose every step is known.
+//! Tests of the tracer itself, on shell scripts whose every system call is known.
 
 use std::path::Path;
 
@@ -101,7 +101,7 @@ fn threads_and_grandchildren_die_with_the_tree() {
     let traced = Trace::at(&world.root, 3, Act::Kill).run(command, world.dir()).unwrap();
     assert_eq!(traced.seen.last().unwrap().call, "mkdir", "{traced:?}");
     let pid = std::fs::read_to_string(world.root.join("pid")).unwrap();
-    // Who is killed runs no further, and is there until a busy machine finds the time to take it away.
+    // A killed process runs no further, but on a busy machine it may take a while until it is gone.
     eventually(30, "the grandchild, which sleeps for longer, is gone", || {
         let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
         (state.is_empty() || state.contains(") Z ")).then_some(())

@@ -1,11 +1,11 @@
-//! Runs a program and everything it starts under ptrace, counts the system calls that change something below one
-//! directory, and does something instead of the N-th, or just before it.
+//! Runs a program and all its descendants under ptrace, counts the system calls that change something below one
+//! directory, and kills the program at the N-th, lets the call fail, or acts otherwise.
 //!
-//! A seccomp filter stops the tracees at the calls of [`super::filter`] and at nothing else. A stop is *before* the
-//! call takes effect: a process killed there has not made it (`seccomp(2)`: a fatal signal skips the call). Threads,
-//! children and programs they execute inherit the filter and are followed. Each tracer waits with `__WNOTHREAD`, so
-//! that several threads of the test may trace trees of their own at the same time.
-#![allow(unsafe_code)] // ptrace, seccomp and waitpid have no safe form; every call is in this file, with its reason
+//! A seccomp filter stops the tracees at the calls of [`super::filter`] only. A stop is *before* the call takes effect:
+//! a process killed there has not made it (`seccomp(2)`: a fatal signal skips the call). Threads, children and programs
+//! they execute inherit the filter and are traced. Each tracer waits with `__WNOTHREAD`, so that several threads of the
+//! test can trace programs at the same time.
+#![allow(unsafe_code)] // ptrace, seccomp and waitpid have no safe API; every call is in this file, with its reason
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -22,7 +22,7 @@ use libc::{c_int, c_void, pid_t};
 
 use super::filter::{self, CALLS, Names};
 
-/// How long a child that was just forked may take until it stops for the first time.
+/// How long a newly forked child may take until its first stop.
 const NEWBORN: Duration = Duration::from_secs(5);
 
 /// What happens at the N-th call.
@@ -34,20 +34,20 @@ pub enum Act {
     Kill,
     /// The call is not made and returns this error.
     Fail(c_int),
-    /// This and every later call that could fail so is not made and returns this error.
+    /// This call and every later one that could fail with this error are not made and return it.
     FailFromNowOn(c_int),
-    /// SIGTERM to the program itself; the call is made.
+    /// SIGTERM to the program, not to its children; the call is made.
     Terminate,
-    /// The file system under the directory is shut down (`EXT4_IOC_SHUTDOWN`, the same number on xfs) with this flag:
-    /// 1 keeps what the journal has, 2 not even that. Then SIGKILL. The nearest thing to a power cut.
+    /// The directory's file system is shut down (`EXT4_IOC_SHUTDOWN`, the same number on xfs) with this flag: 1 keeps
+    /// what is in the journal, 2 not even that. Then SIGKILL. This simulates a power cut.
     PowerCut(u32),
 }
 
-/// One call seen.
+/// One recorded call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seen {
     pub call: &'static str,
-    /// The paths it names, relative to the directory where they lie below it.
+    /// The paths it names, relative to the directory if they are below it.
     pub paths: Vec<PathBuf>,
     /// Which process made it, counted from 0 in order of appearance.
     pub process: usize,
@@ -60,29 +60,29 @@ impl std::fmt::Display for Seen {
     }
 }
 
-/// How a traced run ended.
+/// The result of a traced run.
 #[derive(Debug)]
 pub struct Traced {
-    /// The calls below the directory, up to the N-th where the run ended there.
+    /// The calls below the directory, up to the N-th if the run ended there.
     pub seen: Vec<Seen>,
-    /// Whether the N-th call was reached, and so the act done.
+    /// True if the N-th call was reached, so that the act was carried out.
     pub acted: bool,
-    /// Exit code of the program itself; `None` after a signal.
+    /// The program's exit code; `None` after a signal.
     pub code: Option<i32>,
     pub stderr: String,
-    /// The run was ended because it took too long.
+    /// True if the run was killed because it took too long.
     pub timed_out: bool,
 }
 
-/// A run to be traced.
+/// The settings of a traced run.
 pub struct Trace<'a> {
-    /// Calls that name something below it count.
+    /// The directory: calls that name something below it are counted.
     pub below: &'a Path,
-    /// Counted from 1.
+    /// The number of the call to act on, from 1.
     pub at: usize,
     pub act: Act,
-    /// SIGTERM to the program once nothing was counted for so long and everything of it sleeps (a program that runs
-    /// until told).
+    /// Send SIGTERM to the program once nothing was counted for this long and all its threads sleep (for a program that
+    /// runs until it is stopped).
     pub idle: Option<Duration>,
     pub limit: Duration,
 }
@@ -96,7 +96,7 @@ impl<'a> Trace<'a> {
         Self { at, act, ..Self::count(below) }
     }
 
-    /// Runs the command. `scratch` is a directory for what it says.
+    /// Runs the command. `scratch` is a directory for its output.
     pub fn run(&self, mut command: Command, scratch: &Path) -> io::Result<Traced> {
         let err = scratch.join("stderr");
         command.stdout(Stdio::null()).stderr(File::create(&err)?);
@@ -111,7 +111,7 @@ impl<'a> Trace<'a> {
                 check(libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program))
             });
         }
-        let child = command.spawn()?; // it stops at its execve, with everything it needs from us already done
+        let child = command.spawn()?; // it stops at its execve, after the setup above
         let mut tree = Tree::new(self, child.id() as pid_t);
         let code = tree.follow()?;
         let read =
@@ -124,21 +124,21 @@ fn check(result: libc::c_long) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The processes and threads being followed.
+/// The traced processes and threads.
 struct Tree<'a> {
     trace: &'a Trace<'a>,
     first: pid_t,
-    /// Every thread that was seen and has not ended.
+    /// Known threads that have not ended.
     alive: BTreeSet<pid_t>,
     /// Process ids in order of appearance.
     processes: Vec<pid_t>,
-    /// Threads to their processes.
+    /// The process of each thread, as an index into `processes`.
     process_of: HashMap<pid_t, usize>,
     seen: Vec<Seen>,
     acted: bool,
     dying: bool,
-    /// SIGTERM was sent.
-    told: bool,
+    /// True once SIGTERM was sent.
+    terminated: bool,
     timed_out: bool,
 }
 
@@ -153,38 +153,41 @@ impl<'a> Tree<'a> {
             seen: Vec::new(),
             acted: false,
             dying: false,
-            told: false,
+            terminated: false,
             timed_out: false,
         }
     }
 
-    /// Until nothing of the tree is left. The exit code of the program itself.
+    /// Traces until all processes have ended. Returns the program's exit code.
     fn follow(&mut self) -> io::Result<Option<i32>> {
-        let (mut code, mut begun) = (None, false);
-        let (start, mut last) = (Instant::now(), Instant::now());
+        let mut code = None;
+        let mut begun = false;
+        let start = Instant::now();
+        let mut last = start;
         let waits = self.trace.idle.is_some();
         let mut emptied = None;
         loop {
-            // A child that was forked in the moment of the kill may not have stopped for the first time: it is nobody's
-            // before it does, and sleeps for ever if nobody waits for it. ECHILD says that there is none.
+            // A child forked at the moment of the kill may not have reached its first stop. It is not known before
+            // that, and would sleep for ever if nobody waited for it. ECHILD means that there is none.
             let lingers = self.alive.is_empty();
             if lingers && (!self.dying || emptied.get_or_insert_with(Instant::now).elapsed() > NEWBORN) {
                 break;
             }
             let mut status = 0;
             let flags = libc::__WALL | libc::__WNOTHREAD | if waits || lingers { libc::WNOHANG } else { 0 };
-            // SAFETY: writes an int that is ours.
+            // SAFETY: writes to our own int.
             let tid = unsafe { libc::waitpid(-1, &mut status, flags) };
             if start.elapsed() > self.trace.limit && !self.dying {
                 self.timed_out = true;
                 self.kill_all();
             }
             if tid == 0 {
-                // Not before it did anything: it may be slow to start. Nor while it waits for a processor.
+                // Not before its first change, as it may be slow to start, and not while it waits for a processor.
                 let done = !lingers && self.trace.idle.is_some_and(|idle| last.elapsed() > idle);
-                if done && !self.told && !self.seen.is_empty() && self.alive.iter().all(|tid| sleeps(*tid)) {
-                    self.told = true;
-                    // SAFETY: a signal to a child that was not reaped yet.
+                let may_stop = done && !self.terminated && !self.seen.is_empty();
+                if may_stop && self.alive.iter().all(|tid| sleeps(*tid)) {
+                    self.terminated = true;
+                    // SAFETY: a signal to a child that has not been reaped.
                     unsafe { libc::kill(self.first, libc::SIGTERM) };
                 }
                 std::thread::sleep(Duration::from_micros(300));
@@ -212,7 +215,7 @@ impl<'a> Tree<'a> {
             let mut signal = 0;
             match (status >> 8) & 0xff {
                 _ if status >> 16 == libc::PTRACE_EVENT_SECCOMP => self.at_call(tid)?,
-                _ if status >> 16 != 0 => {} // fork, clone, exec: the new thread reports by itself
+                _ if status >> 16 != 0 => {} // fork, clone, exec: the new thread stops by itself
                 libc::SIGTRAP if tid == self.first && !begun => {
                     begun = true;
                     let options = libc::PTRACE_O_TRACESECCOMP
@@ -224,7 +227,7 @@ impl<'a> Tree<'a> {
                     // SAFETY: tid is a stopped tracee of this thread.
                     unsafe { libc::ptrace(libc::PTRACE_SETOPTIONS, tid, 0, options) };
                 }
-                // A new thread's first stop; it is known as a tracee from here on.
+                // A new thread's first stop, at which it becomes known.
                 libc::SIGSTOP if !self.process_of.contains_key(&tid) => {}
                 other => signal = other,
             }
@@ -232,13 +235,13 @@ impl<'a> Tree<'a> {
             if self.seen.len() > before {
                 last = Instant::now();
             }
-            // SAFETY: tid is a stopped tracee of this thread, or died meanwhile, which the call reports and we ignore.
+            // SAFETY: tid is a stopped tracee of this thread, or died meanwhile, which is an error that is ignored.
             unsafe { libc::ptrace(libc::PTRACE_CONT, tid, 0, signal) };
         }
         Ok(code)
     }
 
-    /// Which process a thread belongs to.
+    /// The index of the process that a thread belongs to.
     fn process(&mut self, tid: pid_t) -> usize {
         if let Some(process) = self.process_of.get(&tid) {
             return *process;
@@ -261,7 +264,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// A thread is about to make a call of the list.
+    /// A thread is stopped at one of the filter's calls: records it, and acts if it is the N-th.
     fn at_call(&mut self, tid: pid_t) -> io::Result<()> {
         if self.dying {
             return Ok(());
@@ -283,7 +286,8 @@ impl<'a> Tree<'a> {
         }
         let process = self.process(tid);
         self.seen.push(Seen { call, paths: below, process });
-        let (count, at) = (self.seen.len(), self.trace.at);
+        let count = self.seen.len();
+        let at = self.trace.at;
         match self.trace.act {
             Act::Count => {}
             Act::Kill if count == at => {
@@ -295,18 +299,18 @@ impl<'a> Tree<'a> {
                 shutdown(self.trace.below, flag)?;
                 self.kill_all();
             }
-            // A second signal would abort it.
-            Act::Terminate if count == at && !self.told => {
+            // A second signal would abort the program.
+            Act::Terminate if count == at && !self.terminated => {
                 self.acted = true;
-                self.told = true;
-                // SAFETY: a signal to a child that was not reaped yet.
+                self.terminated = true;
+                // SAFETY: a signal to a child that has not been reaped.
                 unsafe { libc::kill(self.first, libc::SIGTERM) };
             }
             Act::Fail(errno) if count == at => {
                 self.acted = true;
                 refuse(tid, errno)?;
             }
-            // A lock is not refused for want of space, nor a removal.
+            // Locks and removals do not fail for lack of space.
             Act::FailFromNowOn(errno)
                 if count >= at && !matches!(call, "flock" | "unlinkat" | "unlink" | "rmdir") =>
             {
@@ -319,20 +323,21 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Whether a thread waits for something (proc(5)): it does not run, want to run, or wait for a disk or for us.
+/// Returns true if a thread is in an interruptible sleep (proc(5)): it is not running, runnable, waiting for a disk, or
+/// stopped by the tracer.
 fn sleeps(tid: pid_t) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
 }
 
 fn kill(tid: pid_t) {
-    // SAFETY: a signal to a child that was not reaped yet.
+    // SAFETY: a signal to a child that has not been reaped.
     unsafe { libc::kill(tid, libc::SIGKILL) };
-    // SAFETY: the same for a thread that leads no process.
+    // SAFETY: the same for a thread that is not its process's leader.
     unsafe { libc::syscall(libc::SYS_tkill, tid, libc::SIGKILL) };
 }
 
-/// The call at which a thread is stopped: number and arguments.
+/// The number and arguments of the call at which a thread is stopped.
 fn call_of(tid: pid_t) -> Option<(libc::c_long, [u64; 6])> {
     let mut info = MaybeUninit::<libc::ptrace_syscall_info>::zeroed();
     let size = size_of::<libc::ptrace_syscall_info>();
@@ -346,19 +351,19 @@ fn call_of(tid: pid_t) -> Option<(libc::c_long, [u64; 6])> {
     if info.op != libc::PTRACE_SYSCALL_INFO_SECCOMP {
         return None;
     }
-    // SAFETY: the kernel said which variant it wrote.
+    // SAFETY: `op` says which variant the kernel wrote.
     let call = unsafe { info.u.seccomp };
     Some((call.nr as libc::c_long, call.args))
 }
 
-/// Whether an `openat2` may create or cut a file: its `struct open_how` begins with the flags.
+/// Returns true if an `openat2` may create or truncate a file: its `struct open_how` begins with the flags.
 fn creates(tid: pid_t, arguments: &[u64; 6]) -> bool {
     let bytes = memory(tid, arguments[2], 8);
     let flags = bytes.try_into().map_or(0, u64::from_ne_bytes);
     flags & (libc::O_CREAT | libc::O_TRUNC) as u64 != 0
 }
 
-/// The paths that a call names, absolute and without dots.
+/// The paths that a call names, absolute and without `.` and `..`.
 fn named(tid: pid_t, names: Names, arguments: &[u64; 6]) -> Vec<PathBuf> {
     let descriptor = |n: usize| link(&format!("/proc/{tid}/fd/{}", arguments[n] as c_int));
     let path = |base: PathBuf, n: usize| {
@@ -398,7 +403,7 @@ fn link(path: &str) -> PathBuf {
     }
 }
 
-/// Without `.` and `..`, by text alone.
+/// Removes `.` and `..` lexically.
 fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -413,11 +418,11 @@ fn plain(path: &Path) -> PathBuf {
     plain
 }
 
-/// A string that ends with NUL in a tracee's memory.
+/// Reads a NUL-terminated string from a tracee's memory.
 fn string(tid: pid_t, address: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < libc::PATH_MAX as usize {
-        // Not across a page at once: the next one may not be mapped.
+        // Do not read across a page boundary: the next page may not be mapped.
         let at = address + bytes.len() as u64;
         let chunk = memory(tid, at, (4096 - at as usize % 4096).min(256));
         if chunk.is_empty() {
@@ -436,13 +441,13 @@ fn memory(tid: pid_t, address: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     let ours = libc::iovec { iov_base: bytes.as_mut_ptr().cast::<c_void>(), iov_len: length };
     let theirs = libc::iovec { iov_base: address as *mut c_void, iov_len: length };
-    // SAFETY: writes at most `length` bytes into a buffer of that size; the other address is never touched by us.
+    // SAFETY: writes at most `length` bytes into a buffer of that size; only the kernel uses the other address.
     let got = unsafe { libc::process_vm_readv(tid, &raw const ours, 1, &raw const theirs, 1, 0) };
     bytes.truncate(usize::try_from(got).unwrap_or(0));
     bytes
 }
 
-/// The call is skipped and returns the error: a call number of -1 is none, and the return value is ours to set.
+/// Makes the call fail: a call number of -1 skips it, and the return value is set to the error.
 #[cfg(target_arch = "x86_64")]
 fn refuse(tid: pid_t, errno: c_int) -> io::Result<()> {
     let mut registers = MaybeUninit::<libc::user_regs_struct>::zeroed();
@@ -461,6 +466,7 @@ fn refuse(_: pid_t, _: c_int) -> io::Result<()> {
     Err(io::Error::other("setting a call's result is written for x86_64 only"))
 }
 
+/// Shuts down the file system of the directory, or of the nearest parent that exists.
 pub fn shutdown(directory: &Path, flag: u32) -> io::Result<()> {
     use std::os::fd::AsRawFd as _;
     const SHUTDOWN: libc::c_ulong = 0x8004_587d; // _IOR('X', 125, __u32)
@@ -471,6 +477,6 @@ pub fn shutdown(directory: &Path, flag: u32) -> io::Result<()> {
             Err(error) => at = at.parent().ok_or(error)?,
         }
     };
-    // SAFETY: the kernel reads four bytes of ours.
+    // SAFETY: the kernel reads four bytes of our own memory.
     check(unsafe { libc::ioctl(dir.as_raw_fd(), SHUTDOWN, &raw const flag) }.into())
 }

@@ -1,4 +1,4 @@
-//! A first synchronisation: from an empty directory to the link.
+//! Measures a first sync, from an empty directory to the published link.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -8,7 +8,7 @@ use crate::subject::{COPIES, How, OURS, treeswap};
 use crate::table::Table;
 use crate::{Bench, directory};
 
-/// About five files of a hundred.
+/// Sparse patterns that select about 5 % of the files.
 const SPARSE: &str = "/core-services/*[02468]/\n";
 
 pub fn measure(bench: &Bench, table: &mut Table) {
@@ -24,13 +24,9 @@ pub fn measure(bench: &Bench, table: &mut Table) {
     }
     one(bench, table, "first sync", &[], None);
     one(bench, table, "first sync of 5 % of the files", &[&sparse], None);
-    one(
-        bench,
-        table,
-        "first sync of 5 % of the files, --filter=blob:none",
-        &[&sparse, "--filter=blob:none"],
-        None,
-    );
+    for filter in ["--filter=blob:none", "--filter=tree:0"] {
+        one(bench, table, &format!("first sync of 5 % of the files, {filter}"), &[&sparse, filter], None);
+    }
     if let Some(half) = &half {
         one(bench, table, "first sync at half a processor", &[], Some(&half.0));
     }
@@ -45,7 +41,7 @@ fn one(bench: &Bench, table: &mut Table, row: &str, more: &[&str], group: Option
     if !bench.wants(row) {
         return;
     }
-    // How the next generation will be prepared makes no difference to the first.
+    // The way in which the spare is prepared makes no difference to the first sync.
     for subject in bench.subjects.iter().filter(|subject| subject.name != COPIES) {
         let world = directory(&bench.options);
         bench.server.forget();
@@ -70,7 +66,7 @@ fn one(bench: &Bench, table: &mut Table, row: &str, more: &[&str], group: Option
     }
 }
 
-/// A control group with half a processor, of version 2 or 1; gone when dropped.
+/// A cgroup (v2 or v1) with half a processor, which is removed when dropped.
 struct Group(PathBuf);
 
 impl Group {
@@ -82,7 +78,7 @@ impl Group {
         files.into_iter().find_map(|(path, file, limit)| {
             std::fs::create_dir(&path).ok()?;
             let group = Self(path);
-            // Written, never created: without the controller there is no such file.
+            // Open without creating: without the controller the file does not exist.
             let mut options = std::fs::OpenOptions::new();
             let mut file = options.write(true).open(group.0.join(file)).ok()?;
             std::io::Write::write_all(&mut file, limit.as_bytes()).ok()?;
@@ -97,7 +93,7 @@ impl Drop for Group {
             if std::fs::remove_dir(&self.0).is_ok() {
                 return;
             }
-            std::thread::sleep(std::time::Duration::from_millis(20)); // its last process is on its way out
+            std::thread::sleep(std::time::Duration::from_millis(20)); // its last process is still exiting
         }
     }
 }

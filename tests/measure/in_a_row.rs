@@ -1,4 +1,4 @@
-//! Thousands of updates, one right after the other: the last ones cost what the first ones did.
+//! Measures thousands of updates, one right after the other, to show whether the last ones cost as much as the first.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use crate::subject::{How, OURS};
 use crate::table::{Table, spread};
 use crate::{Bench, Options, directory};
 
-/// Parts of the whole that are compared.
+/// The updates are divided into this many parts, of which the first and the last are compared.
 const PARTS: usize = 10;
 
 pub fn measure(options: Options, table: &mut Table) {

@@ -1,4 +1,4 @@
-//! What the machine, the server and git do at best, in the same run.
+//! Measures the limits of the machine, the server and git in the same run, for comparison.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use crate::repository::Repository;
 use crate::table::Table;
 use crate::{Bench, directory};
 
-/// The column of what is no sidecar.
+/// The column of values that do not belong to a sidecar.
 const ALONE: &str = "alone";
 
 pub fn measure(bench: &Bench, table: &mut Table) {
@@ -30,7 +30,7 @@ pub fn measure(bench: &Bench, table: &mut Table) {
     row("git clone --depth=1", &|dir| clone(&bench.url(), dir, &[]));
 }
 
-/// The same bytes, from memory into files.
+/// Writes the repository's files from memory.
 fn write(repository: &Repository, dir: &Path) {
     let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
     std::thread::scope(|scope| {
@@ -51,7 +51,7 @@ fn write(repository: &Repository, dir: &Path) {
     });
 }
 
-/// Asks for the pack as a client does, and throws it away.
+/// Requests a pack as a client does, and discards it.
 fn drain(bench: &Bench) {
     let line = |text: &str| format!("{:04x}{text}", text.len() + 4);
     let want = line(&format!("want {}\n", bench.repository.commits[0]));
@@ -65,7 +65,8 @@ fn drain(bench: &Bench) {
     );
     stream.write_all((head + &body).as_bytes()).expect("the server listens");
     stream.shutdown(std::net::Shutdown::Write).expect("the server listens");
-    let (mut buffer, mut bytes) = (vec![0; 1 << 16], 0);
+    let mut buffer = vec![0; 1 << 16];
+    let mut bytes = 0;
     while let Ok(read @ 1..) = stream.read(&mut buffer) {
         bytes += read;
     }

@@ -1,9 +1,9 @@
-//! Measures a sidecar from outside, beside git-sync where its binary is given, in turns and in the same run, and beside
-//! what the machine can do at best. `tests/bench` starts it.
+//! Measures treeswap from outside, in turns with git-sync if its binary is given, and the limits of the machine in the
+//! same run. `tests/bench` starts it.
 //!
-//! Everything comes over smart HTTP from git's own backend on loopback. Processor time is that of the process and of every
-//! child it waited for. Each commit carries its number in the file [`repository::NUMBER`]: what is published is read through
-//! the link, as a consumer would.
+//! Fetches use smart HTTP from git's own backend on loopback. Processor time is that of the process and of all children
+//! it waited for. Each commit has its number in the file [`repository::NUMBER`], which is read through the link, as a
+//! reader would.
 #![allow(unreachable_pub, missing_docs)] // a test binary exports nothing
 
 #[path = "../common/mod.rs"]
@@ -78,13 +78,13 @@ struct Options {
     label: String,
 }
 
-/// What every row needs.
+/// The environment of all rows.
 struct Bench {
     options: Options,
     subjects: Vec<Subject>,
     repository: Repository,
     server: HttpBackend,
-    /// When the server was asked first since this was emptied.
+    /// When the server received the first request since this was reset.
     asked: Arc<Mutex<Option<Instant>>>,
     home: tempfile::TempDir,
 }
@@ -126,7 +126,9 @@ fn main() {
     if options.sources {
         return sources::measure(&options);
     }
-    let (csv, plots, label) = (options.csv.clone(), options.plots.clone(), options.label.clone());
+    let csv = options.csv.clone();
+    let plots = options.plots.clone();
+    let label = options.label.clone();
     let mut table = Table::default();
     if let Some(updates) = options.in_a_row {
         in_a_row::measure(Options { updates, ..options }, &mut table);

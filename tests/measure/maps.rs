@@ -1,4 +1,5 @@
-//! ConfigMaps: a plan by itself; with `--cluster`, a run that has nothing to do and what a commit costs a daemon.
+//! Measures ConfigMaps: a plan alone; with `--cluster`, also a run that has nothing to do, and the cost of a commit for
+//! a daemon.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,12 +13,13 @@ use crate::subject::{OURS, Running, ticks, treeswap};
 use crate::table::Table;
 use crate::{Bench, directory};
 
-/// What a large installation of Prow has.
+/// The number of rules of a large Prow installation.
 const RULES: usize = 129;
 
 const MAPS: usize = 1_000;
 
-/// Files of which every rule has some: ten organisations for each of the few, sixty files for each organisation.
+/// The least number of files with which every rule matches some: ten organisations for each of the [`RULES`], sixty
+/// files for each organisation.
 const LEAST: usize = RULES * 10 * 60;
 
 pub fn measure(bench: &Bench, table: &mut Table) {
@@ -65,7 +67,8 @@ fn cluster(bench: &Bench, table: &mut Table) {
         );
         write(file, count, &namespace);
     };
-    let (many, few) = (world.path().join("many.yaml"), world.path().join("few.yaml"));
+    let many = world.path().join("many.yaml");
+    let few = world.path().join("few.yaml");
     namespace(MAPS, &many);
     namespace(RULES, &few);
     let with_cluster = |command: &mut Command| {
@@ -98,7 +101,7 @@ fn cluster(bench: &Bench, table: &mut Table) {
     }
 }
 
-/// treeswap with a mirror that it keeps.
+/// Returns a command that runs treeswap with a persistent mirror.
 fn program(bench: &Bench, dir: &Path, command: &str, rules: &Path) -> Command {
     let mut program = Command::new(treeswap());
     program.args([command, "--ref=main", "--repo", &bench.url(), "--rules"]).arg(rules);
@@ -106,7 +109,7 @@ fn program(bench: &Bench, dir: &Path, command: &str, rules: &Path) -> Command {
     program
 }
 
-/// Seconds that it takes, and of processor.
+/// Runs the command, and returns its duration and its processor time in seconds.
 fn timed(mut command: Command) -> (f64, f64) {
     let start = Instant::now();
     let out = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
@@ -117,7 +120,7 @@ fn timed(mut command: Command) -> (f64, f64) {
     (start.elapsed().as_secs_f64(), processor)
 }
 
-/// Waits for its end and leaves it to be waited for: only then is all of its processor time known.
+/// Waits for the end of the child without reaping it, and returns its whole processor time.
 fn processor_at_the_end(child: &std::process::Child) -> f64 {
     use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
     let pid = Pid::from_child(child);
@@ -125,7 +128,8 @@ fn processor_at_the_end(child: &std::process::Child) -> f64 {
     ticks(child.id(), 11..15)
 }
 
-/// A rule for each organisation of so many, or for each ten of them, in compressed maps.
+/// Writes `count` rules with compressed maps, one for each organisation, or for each ten if there are fewer than a
+/// thousand.
 fn write(path: &Path, count: usize, namespace: &str) {
     let mut text = String::from("maps:\n");
     for rule in 0..count {

@@ -1,4 +1,4 @@
-//! Draws what was measured, as SVG.
+//! Draws the measured values as SVG.
 
 use std::path::Path;
 
@@ -18,10 +18,10 @@ fn colour(subject: &str) -> RGBColor {
     }
 }
 
-/// One line of a plot: who, and the points.
+/// One line of a plot: the subject and its points.
 type Line = (String, Vec<(f64, f64)>);
 
-/// Draws each plot that there are rows for.
+/// Draws each plot for which there are rows.
 pub fn draw(table: &Table, dir: &Path, label: &str) -> std::io::Result<()> {
     std::fs::create_dir_all(dir)?;
     let by_size = |prefix: &str| lines(table, prefix, |rest| rest.strip_suffix(" files")?.parse().ok());
@@ -50,7 +50,7 @@ pub fn draw(table: &Table, dir: &Path, label: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The medians of a family of rows, by the number in their names.
+/// For each subject, the medians of a family of rows, by the number in the rows' names.
 fn lines(table: &Table, prefix: &str, number: fn(&str) -> Option<f64>) -> Vec<Line> {
     let rows = table.family(prefix);
     let of = |subject: &str| {
@@ -66,7 +66,7 @@ fn kept(table: &Table) -> Vec<Line> {
     lines(table, "space of ", number)
 }
 
-/// Both axes are logarithmic where values differ by more than a factor of twenty.
+/// Draws one plot. Both axes are logarithmic if the x values span more than a factor of twenty.
 fn plot(path: &Path, title: &str, unit: &str, label: &str, lines: &[Line]) -> Drawn {
     let area = SVGBackend::new(path, (720, 400)).into_drawing_area();
     area.fill(&WHITE)?;

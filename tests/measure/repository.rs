@@ -1,5 +1,5 @@
-//! A repository shaped like a large CI configuration: many small, similar YAML files and scripts in a deep tree, and a
-//! tail of commits that each touch a few.
+//! Generates a repository like a large CI configuration: many small, similar YAML files and scripts in a deep tree, and
+//! a series of commits that each change a few of them.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -14,12 +14,13 @@ pub const NUMBER: &str = "NUMBER";
 pub struct Repository {
     pub path: PathBuf,
     pub commits: Vec<String>,
-    /// Path and content of every file of the first commit.
+    /// The path and content of every file of the first commit.
     pub files: Vec<(String, Vec<u8>)>,
 }
 
 fn path_of(index: usize) -> String {
-    let (org, repo) = (index / 60, index / 5);
+    let org = index / 60;
+    let repo = index / 5;
     match index % 10 {
         0..5 => format!(
             "ci-operator/config/org-{org:04}/repo-{repo}/org-{org}-repo-{repo}-branch-{}.yaml",
@@ -34,7 +35,7 @@ fn path_of(index: usize) -> String {
 
 pub fn content_of(index: usize, round: usize, random: &mut Random) -> Vec<u8> {
     let mut text = format!("# file {index}, round {round}\nname: component-{index}\ntests:\n");
-    // Most are small, a few are large: about 5 kB on average.
+    // Most files are small, a few are large: about 5 kB on average.
     let lines = 20 + random.below(100) * if random.below(20) == 0 { 12 } else { 1 };
     for line in 0..lines {
         text.push_str(&format!(
@@ -48,7 +49,7 @@ pub fn content_of(index: usize, round: usize, random: &mut Random) -> Vec<u8> {
 }
 
 impl Repository {
-    /// So many files, and so many commits after the first.
+    /// Generates a first commit with `count` files, and `tail` commits after it.
     pub fn generate(path: &Path, count: usize, tail: usize) -> Self {
         git(path, &["init", "--quiet", "--bare", "--initial-branch=main", "."]);
         for setting in ["uploadpack.allowAnySHA1InWant", "uploadpack.allowFilter"] {
@@ -102,7 +103,7 @@ fn write_all(
     for round in 1..=tail {
         input.write_all(head.as_bytes())?;
         one(input, NUMBER, format!("{round}\n").as_bytes())?;
-        // 1 to 40 files, three in the middle.
+        // 1 to 40 files; in the median, 3.
         let changed = if random.below(5) == 0 { 1 + random.below(40) } else { 1 + random.below(5) };
         for _ in 0..changed {
             let index = random.below(count);

@@ -1,4 +1,4 @@
-//! The same commit in repositories of several sizes, and a look at one with many refs.
+//! Measures the same update in repositories of several sizes, and a poll of a repository with many refs.
 
 use std::fmt::Write as _;
 
@@ -25,17 +25,17 @@ pub fn measure(options: &Options, table: &mut Table) {
                 table.add(&format!("update of {files} files"), "ms", subject.name, latency);
                 table.add(&format!("processor of it, {files} files"), "ms", subject.name, processor);
             });
-            looks(&bench, &mut process, subject.name, &format!("{files} files"), table);
+            idle_polls(&bench, &mut process, subject.name, &format!("{files} files"), table);
             if options.scale.last() == Some(files) {
                 many_refs(&bench);
-                looks(&bench, &mut process, subject.name, &format!("{REFS} refs"), table);
+                idle_polls(&bench, &mut process, subject.name, &format!("{REFS} refs"), table);
             }
         }
     }
 }
 
-/// What a look with nothing new costs.
-fn looks(bench: &Bench, process: &mut Running, subject: &str, what: &str, table: &mut Table) {
+/// Measures polls that find nothing new.
+fn idle_polls(bench: &Bench, process: &mut Running, subject: &str, what: &str, table: &mut Table) {
     for _ in 0..bench.options.updates {
         process.settle();
         bench.server.forget();

@@ -1,7 +1,7 @@
-//! The same files from 1, 8 and 64 sources: what a commit in one of them costs, and a look at which nothing is new.
+//! Measures the same files from 1, 8 and 64 sources: an update of one of them, and a poll that finds nothing new.
 //!
-//! Everything comes over HTTP from a server that counts, on loopback. The period is an hour and each look is asked for by a
-//! signal, so that what is measured is one look and nothing else.
+//! Fetches use HTTP from a server on loopback that counts requests and bytes. The period is an hour and each poll is
+//! requested by a signal, so that one poll and nothing else is measured.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,18 +14,18 @@ use crate::subject::{OURS, Running, treeswap};
 use crate::table::spread;
 use crate::{Options, directory};
 
-/// A shape: sources, repositories, refs of each.
+/// The shapes: number of sources, of repositories, and of refs in each repository.
 const SHAPES: [(usize, usize, usize); 4] = [(1, 1, 1), (8, 8, 1), (64, 8, 1), (64, 8, 8)];
 
-/// Looks with nothing new.
+/// The number of polls that find nothing new.
 const IDLE: usize = 20;
 
-/// The repositories of a shape, and the file that lists the sources.
+/// A shape and its sizes.
 struct Set {
     sources: usize,
     repositories: usize,
     refs: usize,
-    /// Files of each source.
+    /// The number of files of each source.
     each: usize,
 }
 
@@ -38,7 +38,7 @@ impl Set {
         format!("b{}", source / self.repositories % self.refs)
     }
 
-    /// Every repository with all that its sources need, on each of its branches.
+    /// Creates the repositories, with the files of their sources on each branch, and the sources file.
     fn make(&self, dir: &Path, base: &HttpBackend) {
         let mut random = Random::new(9);
         let mut listed = String::from("version: 1\nsources:\n");
@@ -67,7 +67,8 @@ impl Set {
             }
         }
         for source in 0..self.sources {
-            let (url, branch) = (base.url(&format!("r{}", self.repo(source))), self.branch(source));
+            let url = base.url(&format!("r{}", self.repo(source)));
+            let branch = self.branch(source);
             listed += &format!(
                 "  - {{name: s{source}, repo: '{url}', ref: {branch}, path: s{source}, to: s{source}}}\n"
             );
@@ -75,7 +76,7 @@ impl Set {
         std::fs::write(dir.join("sources.yaml"), listed + "end: true\n").expect("space");
     }
 
-    /// One file changes in one source.
+    /// Pushes a commit that changes one file of one source.
     fn push(&self, dir: &Path, round: usize, random: &mut Random) {
         let source = random.below(self.sources);
         let branch = self.branch(source);
@@ -107,7 +108,7 @@ fn bytes(hits: &[Hit]) -> u64 {
     hits.iter().map(|hit| hit.up + hit.down).sum()
 }
 
-/// Waits until it has asked nothing and worked nothing for a while.
+/// Waits until the process has sent no request and used no processor time for a while.
 fn settle(process: &Running, server: &HttpBackend) {
     let state = || (process.processor(), server.hits().len());
     let mut before = state();
@@ -134,13 +135,16 @@ fn one(set: &Set, options: &Options) {
     let target = |process: &Running| std::fs::read_link(&process.link).ok();
     let mut current = process.until(target);
     let first = start.elapsed().as_secs_f64();
-    let (mut took, mut worked, mut came) = (Vec::new(), Vec::new(), Vec::new());
+    let mut took = Vec::new();
+    let mut worked = Vec::new();
+    let mut came = Vec::new();
     let mut random = Random::new(21);
     for round in 0..options.updates {
         settle(&process, &server);
         server.forget();
         set.push(world.path(), round, &mut random);
-        let (before, start) = (process.processor(), Instant::now());
+        let before = process.processor();
+        let start = Instant::now();
         process.look();
         current = process.until(|process| target(process).filter(|target| *target != current));
         took.push(start.elapsed().as_secs_f64() * 1e3);
@@ -149,7 +153,8 @@ fn one(set: &Set, options: &Options) {
         came.push(bytes(&server.hits()) as f64);
     }
     server.forget();
-    let (before, mut memory) = (process.processor(), 0.0_f64);
+    let before = process.processor();
+    let mut memory = 0.0_f64;
     for look_number in 1..=IDLE {
         process.look();
         let asked = || server.hits().len() >= look_number * set.repositories;
@@ -180,7 +185,7 @@ fn one(set: &Set, options: &Options) {
     );
 }
 
-/// Prints the table.
+/// Measures all shapes and prints the table.
 pub fn measure(options: &Options) {
     println!("{} files in all, {} updates of one file each", options.files, options.updates);
     println!(

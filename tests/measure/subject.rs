@@ -1,4 +1,4 @@
-//! The programs that are measured, and a running one.
+//! The measured programs, and running processes.
 
 use std::ffi::OsString;
 use std::ops::Range;
@@ -10,24 +10,25 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::repository::NUMBER;
 
-/// treeswap as it is without flags, and the column that others are compared with.
+/// treeswap with its defaults, the column that the others are compared with.
 pub const OURS: &str = "treeswap";
 pub const COPIES: &str = "treeswap --spare=recycle";
 pub const GIT_SYNC: &str = "git-sync";
 
-/// A program that keeps a directory in step.
+/// A measured program.
 pub struct Subject {
     pub name: &'static str,
     program: PathBuf,
     link: &'static str,
-    /// What it needs to look whenever it gets SIGHUP, and to keep nothing old.
+    /// Flags with which it polls on SIGHUP and publishes at once.
     flags: &'static [&'static str],
+    /// The flag that sets how long retired generations are kept.
     keep: &'static str,
-    /// Where a `git` is that it understands.
+    /// A `PATH` with a `git` that works for it.
     path: Option<OsString>,
 }
 
-/// treeswap in its two ways to prepare the next generation, and git-sync where there is one.
+/// treeswap with two kinds of spares, and git-sync if its binary is given.
 pub fn all(git_sync: Option<&Path>, home: &Path) -> Vec<Subject> {
     let treeswap = |name, flags| Subject {
         name,
@@ -52,25 +53,25 @@ pub fn all(git_sync: Option<&Path>, home: &Path) -> Vec<Subject> {
     all
 }
 
-/// The binary that is measured.
+/// treeswap's binary.
 pub fn treeswap() -> PathBuf {
     std::env::var_os("TREESWAP_TEST_BINARY").unwrap_or(env!("CARGO_BIN_EXE_treeswap").into()).into()
 }
 
-/// How a subject is to run.
+/// The settings of a run.
 #[derive(Clone, Copy)]
 pub struct How<'a> {
     pub url: &'a str,
     pub period: &'a str,
-    /// How long what was published before is kept.
+    /// How long retired generations are kept.
     pub keep: &'a str,
     pub more: &'a [&'a str],
-    /// A control group with half a processor.
+    /// A cgroup with half a processor.
     pub group: Option<&'a Path>,
 }
 
 impl Subject {
-    /// Starts it in this directory, in a root of its own.
+    /// Starts the program with a root in this directory.
     pub fn start(&self, how: How<'_>, dir: &Path) -> Running {
         let mut command = match how.group {
             None => Command::new(&self.program),
@@ -90,25 +91,26 @@ impl Subject {
     }
 }
 
-/// Seconds of processor time in these fields of `/proc/PID/stat`, counted from the one after the name (proc_pid_stat(5)).
+/// The sum of these fields of `/proc/PID/stat`, which count processor time, in seconds. Field 0 is the one after the
+/// name (proc_pid_stat(5)).
 pub fn ticks(pid: u32, fields: Range<usize>) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let all: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = all.get(fields).unwrap_or_default().iter().filter_map(|ticks| ticks.parse::<f64>().ok());
-    ticks.sum::<f64>() / 100.0 // USER_HZ, the same everywhere
+    ticks.sum::<f64>() / 100.0 // USER_HZ, which is 100 on all supported machines
 }
 
-/// A process that publishes, ended when dropped.
+/// A running process, which is ended when dropped.
 pub struct Running {
     child: Child,
-    /// What names the published tree.
+    /// The link that names the published tree.
     pub link: PathBuf,
     log: PathBuf,
     name: &'static str,
 }
 
 impl Running {
-    /// Starts what publishes behind this link; its log goes into the directory.
+    /// Starts a program that publishes at this link, with its log in the directory.
     pub fn spawn(mut command: Command, dir: &Path, link: PathBuf, name: &'static str) -> Self {
         let log = dir.join("log");
         let file = std::fs::File::create(&log).expect("a log");
@@ -121,7 +123,7 @@ impl Running {
         self.child.id()
     }
 
-    /// The number of the commit that is published.
+    /// The number of the published commit.
     pub fn published(&self) -> Option<usize> {
         std::fs::read_to_string(self.link.join(NUMBER)).ok()?.trim().parse().ok()
     }
@@ -131,7 +133,7 @@ impl Running {
         self.until(|process| process.published().filter(|published| *published >= number));
     }
 
-    /// Waits until there is an answer, looking every 0.3 ms.
+    /// Calls `answer` every 0.3 ms until it returns `Some`.
     pub fn until<T>(&mut self, mut answer: impl FnMut(&Self) -> Option<T>) -> T {
         let end = Instant::now() + Duration::from_secs(300);
         loop {
@@ -153,12 +155,12 @@ impl Running {
         format!("it said:\n{}", std::fs::read_to_string(&self.log).unwrap_or_default())
     }
 
-    /// Makes it look at once.
+    /// Makes it poll at once, by SIGHUP.
     pub fn look(&self) {
         let _ = kill_process(Pid::from_child(&self.child), Signal::HUP);
     }
 
-    /// Waits until it and its children have worked no more for a while than a look takes.
+    /// Waits until it has no children and has used no more processor time for a while than a poll takes.
     pub fn settle(&mut self) {
         let mut before = self.processor();
         loop {
@@ -172,7 +174,7 @@ impl Running {
         }
     }
 
-    /// Seconds of processor time, of it (to the nanosecond) and of the children it waited for (to the tick).
+    /// Its processor time in seconds (to the nanosecond), including that of children it waited for (to the tick).
     #[allow(unsafe_code)] // another process's clock has no safe form
     pub fn processor(&self) -> f64 {
         let mut own = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -192,7 +194,7 @@ impl Running {
         std::fs::read_dir(format!("/proc/{}/fd", self.id())).map_or(0, Iterator::count)
     }
 
-    /// MiB of anonymous memory, its children's included.
+    /// Its anonymous memory in MiB, including that of its children.
     pub fn anonymous(&self) -> f64 {
         let pids = self.children().into_iter().chain([self.id()]);
         let kib = |pid: u32| {

@@ -1,4 +1,4 @@
-//! What was measured: rows of values, as a table for people and as CSV for programs.
+//! The measured values: rows that are printed as a table and written as CSV.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::subject::OURS;
 struct Value {
     subject: String,
     value: f64,
-    /// The machine's load of the last minute before it.
+    /// The machine's load average over the minute before it.
     load: f64,
 }
 
@@ -18,7 +18,7 @@ struct Row {
     values: Vec<Value>,
 }
 
-/// Rows in the order in which they were measured first.
+/// The rows, in the order in which they were first measured.
 #[derive(Default)]
 pub struct Table {
     rows: Vec<Row>,
@@ -36,7 +36,7 @@ impl Table {
         }
     }
 
-    /// Says once why something is not in the table.
+    /// Adds a note that says why something is not in the table, once.
     pub fn note(&mut self, note: impl Into<String>) {
         let note = note.into();
         if !self.notes.contains(&note) {
@@ -44,13 +44,13 @@ impl Table {
         }
     }
 
-    /// Median, least and most of a subject in a row.
+    /// The median, minimum and maximum of a subject in a row.
     pub fn spread(&self, row: &str, subject: &str) -> Option<(f64, f64, f64)> {
         let row = self.rows.iter().find(|known| known.name == row)?;
         row.spread(subject)
     }
 
-    /// The names of the rows that begin so, with what follows, in order.
+    /// The names of the rows with this prefix, each with the rest of its name, in order.
     pub fn family(&self, prefix: &str) -> Vec<(&str, &str)> {
         let rows = self.rows.iter().map(|row| row.name.as_str());
         rows.filter_map(|name| Some((name, name.strip_prefix(prefix)?))).collect()
@@ -77,7 +77,8 @@ impl Table {
         text
     }
 
-    /// As a table of Markdown: the median, the least and the most of each subject, and how many times treeswap's the others' are.
+    /// Prints a Markdown table: the median, minimum and maximum of each subject, and the factor by which its median
+    /// exceeds treeswap's.
     pub fn print(&self) {
         let subjects = self.subjects();
         print!("| | {} |", subjects.join(" | "));
@@ -116,14 +117,14 @@ impl Row {
     }
 }
 
-/// Median, least and most; nothing of nothing.
+/// The median, minimum and maximum; `None` if there are no values.
 pub fn spread(values: &[f64]) -> Option<(f64, f64, f64)> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     Some((*sorted.get(sorted.len() / 2)?, *sorted.first()?, *sorted.last()?))
 }
 
-/// Three digits that mean something.
+/// Formats a value with about three significant digits.
 fn short(value: f64) -> String {
     let digits = match value.abs() {
         value if value >= 100.0 => 0,

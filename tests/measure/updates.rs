@@ -1,4 +1,4 @@
-//! Commits after the first one, at several paces; what is kept; and rest.
+//! Measures updates at several paces, the space of retired generations, and a process at rest.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,10 +10,10 @@ use crate::subject::{How, Running, Subject};
 use crate::table::Table;
 use crate::{Bench, directory};
 
-/// How many commits one subject sees in all rows of this file, for each update that was asked for.
+/// The number of commits that all rows of this file need for each of the requested updates.
 pub const PACES: usize = 3;
 
-/// Generations that are kept.
+/// The number of generations whose space is measured.
 pub const KEPT: usize = 6;
 
 pub fn measure(bench: &Bench, table: &mut Table) {
@@ -29,7 +29,8 @@ pub fn measure(bench: &Bench, table: &mut Table) {
 
 fn paces(bench: &Bench, subject: &Subject, table: &mut Table) {
     let world = directory(&bench.options);
-    let (url, updates) = (bench.url(), bench.options.updates);
+    let url = bench.url();
+    let updates = bench.options.updates;
     let how = How { url: &url, period: "1h", keep: "0s", more: &[], group: None };
     bench.repository.publish(0);
     let mut process = subject.start(how, world.path());
@@ -52,10 +53,11 @@ fn paces(bench: &Bench, subject: &Subject, table: &mut Table) {
     process.settle();
     drop(process);
     let mut process = subject.start(How { period: "1s", ..how }, world.path());
-    rests(&mut process, subject.name, table);
+    at_rest(&mut process, subject.name, table);
 }
 
-/// Commits four seconds apart, when nothing is left to do: milliseconds from the push to the link, and of processor.
+/// Pushes commits four seconds apart, each when the process is idle. Calls `each` with the milliseconds from the push
+/// to the link, and those of processor time.
 pub fn apart(bench: &Bench, process: &mut Running, first: usize, mut each: impl FnMut(f64, f64)) {
     for number in first..first + bench.options.updates {
         let last = Instant::now();
@@ -70,7 +72,7 @@ pub fn apart(bench: &Bench, process: &mut Running, first: usize, mut each: impl 
     }
 }
 
-/// The moment of the push. It is told to look.
+/// Pushes a commit and makes the process poll. Returns the time of the push.
 fn push(bench: &Bench, process: &Running, number: usize) -> Instant {
     let start = Instant::now();
     bench.repository.publish(number);
@@ -78,7 +80,8 @@ fn push(bench: &Bench, process: &Running, number: usize) -> Instant {
     start
 }
 
-/// Commits that come at any moment after one another, whether or not the last one is published.
+/// Pushes commits at random intervals, whether or not the last one is published. Calls `each` with the milliseconds
+/// from each push to the link.
 fn burst(bench: &Bench, process: &mut Running, first: usize, mut each: impl FnMut(f64)) {
     let mut random = Random::new(11);
     let mut waiting: Vec<(usize, Instant)> = Vec::new();
@@ -107,7 +110,7 @@ fn arrive(process: &Running, waiting: &mut Vec<(usize, Instant)>, each: &mut imp
     });
 }
 
-/// A commit a second: how many were not published when the next one came, at most.
+/// Pushes a commit every second. Returns the maximum number of unpublished commits when the next one came.
 fn every_second(bench: &Bench, process: &mut Running, first: usize) -> usize {
     let mut most = 0;
     for number in first..first + bench.options.updates {
@@ -119,11 +122,12 @@ fn every_second(bench: &Bench, process: &mut Running, first: usize) -> usize {
     most
 }
 
-/// A look a second, as it is deployed, and nothing new.
-fn rests(process: &mut Running, subject: &str, table: &mut Table) {
+/// Measures a process that polls every second and finds nothing new.
+fn at_rest(process: &mut Running, subject: &str, table: &mut Table) {
     std::thread::sleep(Duration::from_secs(4));
     process.settle();
-    let (before, start) = (process.processor(), Instant::now());
+    let before = process.processor();
+    let start = Instant::now();
     let mut memory = 0.0_f64;
     while start.elapsed() < Duration::from_secs(20) {
         memory = memory.max(process.anonymous());
@@ -140,7 +144,7 @@ fn rests(process: &mut Running, subject: &str, table: &mut Table) {
     }
 }
 
-/// How many threads and processes it starts in a second. Nothing where nothing of it can be traced.
+/// The number of threads and processes that it starts in a second. `None` if it cannot be traced.
 fn tasks_started(process: &Running) -> Option<f64> {
     const SECONDS: u64 = 10;
     let mut strace = Command::new("strace");
@@ -152,13 +156,13 @@ fn tasks_started(process: &Running) -> Option<f64> {
         rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT);
     let said = String::from_utf8_lossy(&child.wait_with_output().ok()?.stderr).into_owned();
     if !said.contains("epoll_pwait(") {
-        return None; // each look waits for an answer
+        return None; // every poll calls epoll_pwait, so nothing was traced
     }
     let calls = said.lines().filter(|line| line.contains("clone") || line.contains("fork"));
     Some(calls.filter(|line| !line.contains("resumed")).count() as f64 / SECONDS as f64)
 }
 
-/// Space of what was published, one generation after the other, while all of them are kept.
+/// Measures the space of generations, each of which is kept.
 fn kept(bench: &Bench, subject: &Subject, table: &mut Table) {
     let world = directory(&bench.options);
     let how = How { url: &bench.url(), period: "1h", keep: "1h", more: &[], group: None };
@@ -182,7 +186,7 @@ fn kept(bench: &Bench, subject: &Subject, table: &mut Table) {
     }
 }
 
-/// The directories of published trees, in the layout of either.
+/// The directories of generations, in either layout.
 fn generations(root: &Path) -> Vec<PathBuf> {
     let list = |dir: &Path, ours: bool| {
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();

@@ -41,16 +41,12 @@ fn only_the_files_that_are_selected_come() {
         let mut mirror = bench.open();
         let first = filled(&mut mirror, &[], &sparse("/small/\n"));
         let received = mirror.received_bytes();
-        if filter != "tree:0" {
-            assert!(received < 20_000, "{filter}: {received}");
-        }
+        assert!(received < 20_000, "{filter}: {received}");
         // An update, with one more of the large files selected.
         bench.world.remote.commit(&files.clone().file("small/c", "c"));
         let second = filled(&mut mirror, &[first], &sparse("/small/\n/big/7\n"));
-        if filter != "tree:0" {
-            let more = mirror.received_bytes() - received;
-            assert!((20_000..40_000).contains(&more), "{filter}: {more}");
-        }
+        let more = mirror.received_bytes() - received;
+        assert!((20_000..40_000).contains(&more), "{filter}: {more}");
         // It is as good after a restart, and everything comes when everything is selected.
         drop(mirror);
         let mut mirror = bench.open();
@@ -78,6 +74,33 @@ fn of_a_directory_only_its_files_come() {
         }
         assert!(filter != "blob:none" || mirror.received_bytes() < 20_000, "{}", mirror.received_bytes());
     }
+}
+
+#[test]
+fn trees_that_no_pattern_reaches_do_not_come() {
+    let mut bench = Bench::new("main");
+    bench.options.filter = Some("tree:0".into());
+    let deep = |top: &str, n: u64| format!("{top}/{n}/b/c/d/e/f/g/h/i/file");
+    let mut files = Files::new();
+    for n in 0..50 {
+        files = files.file(deep("left-out", n), noise(n, 10)).file(deep("wanted", n), noise(n, 10));
+    }
+    bench.world.remote.commit(&files);
+    let server = HttpBackend::start(bench.world.dir(), Kind::default());
+    bench.options.wire.remote = server.url("remote");
+    let mut mirror = bench.open();
+    let selection = sparse("/wanted/*7/\n");
+    let first = filled(&mut mirror, &[], &selection);
+    assert_eq!(mirror.objects().payload(first, &selection).unwrap().entries.len(), 5);
+    // A commit, the top, `wanted`, and nine directories and a file of each of the five.
+    assert_eq!(bench.objects(), 3 + 5 * 10);
+    // An update costs the trees on the way to what changed, and nothing where nothing of it is selected.
+    bench.world.remote.commit(&files.clone().file(deep("left-out", 7), "x"));
+    let second = filled(&mut mirror, &[first], &selection);
+    assert_eq!(bench.objects(), 3 + 5 * 10 + 2, "a commit and its top");
+    bench.world.remote.commit(&files.file(deep("left-out", 7), "x").file(deep("wanted", 7), "y"));
+    filled(&mut mirror, &[second], &selection);
+    assert_eq!(bench.objects(), 3 + 5 * 10 + 2 + 13);
 }
 
 #[test]

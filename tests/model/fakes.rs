@@ -1,4 +1,5 @@
-//! Publishers that do what must never be, each in one way: a checker that cannot fail proves nothing.
+//! Fake publishers, each of which violates one promise. The judge must detect all of them: a checker that cannot fail
+//! proves nothing.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -9,42 +10,42 @@ use std::time::Duration;
 use crate::common::tree::{Node, Snapshot};
 use crate::common::{Remote, run};
 
-/// For a reader on a busy machine to see it.
+/// How long a temporary violation lasts, so that a reader on a busy machine sees it.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
-/// What a fake does wrong.
+/// The violation of a fake.
 #[derive(Clone, Copy)]
 pub enum Wrong {
-    /// Nothing.
+    /// None.
     No,
-    /// The tree that is published is made another; the one before is there to take from.
+    /// The published tree is changed. The function gets the previous tree as well.
     Tree(fn(&mut Snapshot, &Snapshot)),
-    /// After the publication something is done to the root, or the generation.
+    /// After the publication, the root or the new generation is changed.
     Root(fn(&Path, &Path)),
-    /// The generation before is done something to, which a reader may hold.
+    /// The previous generation is changed, which a reader may have pinned.
     Before(fn(&Path)),
-    /// From the third on nothing is published.
+    /// Nothing is published after the second push.
     Stale,
-    /// The one before is published again, and then the new one.
+    /// The first revision is published again before the new one.
     Back,
-    /// A revision that must be refused is published without what is wrong with it.
+    /// Something is published for a revision that must be refused.
     Refused,
-    /// A file is written where it is read.
+    /// A file in the current generation is overwritten.
     InPlace,
-    /// `git checkout` in the directory that is read.
+    /// `git checkout` in the current generation.
     Checkout,
-    /// The link is away for a moment.
+    /// The link is missing for a moment.
     Gap,
 }
 
 pub struct Fake {
     pub wrong: Wrong,
     count: usize,
-    /// What was published, and where.
+    /// The published trees and their directories.
     published: Vec<(Snapshot, PathBuf)>,
 }
 
-/// Each must be seen by the reader, or by who waits for the newest.
+/// The violations, each of which the reader must detect, or the wait for the newest revision.
 pub const WRONG: &[(&str, Wrong)] = &[
     ("a file cut to nothing", Wrong::Tree(|new, _| set(new, "f", file(false, "")))),
     ("a byte that is another", Wrong::Tree(|new, _| set(new, "d/e/g", file(false, "deef\n")))),
@@ -135,7 +136,7 @@ impl Fake {
         Self { wrong, count: 0, published: Vec::new() }
     }
 
-    /// What a publisher does when the ref has moved.
+    /// Publishes after a push of `tree`, which is `None` if the revision must be refused.
     pub fn pushed(&mut self, root: &Path, tree: Option<Snapshot>, remote: &Remote, id: &str) {
         self.count += 1;
         let shown_refused = tree.is_none();
@@ -177,7 +178,7 @@ impl Fake {
         let dir = self.publish(root, shown);
         match self.wrong {
             Wrong::Root(act) if begun => act(root, &dir),
-            // Nobody waits for such a one, and the next comes at once.
+            // The history does not wait for refused revisions, and the next push comes at once.
             Wrong::Refused if shown_refused => std::thread::sleep(LONG_ENOUGH),
             Wrong::Before(act) if begun => act(&self.published[self.published.len() - 2].1),
             _ => {}
@@ -205,7 +206,7 @@ impl Fake {
     }
 }
 
-/// `git checkout` of the commit, over what is in the directory.
+/// Checks out the commit with git over the directory's content.
 fn checkout(remote: &Remote, id: &str, dir: &Path) {
     let mut git = remote.command(&["-c", "core.bare=false", "--work-tree"]);
     run::to_end(git.arg(dir).args(["checkout", "--quiet", "-f", id])).expect_ok("git checkout");

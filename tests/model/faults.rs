@@ -1,4 +1,4 @@
-//! What goes wrong in between.
+//! The faults of a life: kills, failing system calls, a sick remote, a full disk, clock changes, foreign writes.
 
 use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
@@ -18,29 +18,29 @@ use crate::tracer::{Act, Trace};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kind {
-    /// SIGKILL at a moment, and a new start.
+    /// SIGKILL, then a new start.
     Kill,
-    /// SIGTERM, and a new start.
+    /// SIGTERM, then a new start.
     Term,
     /// A run that is killed before one of its system calls.
     KillAtCall,
-    /// A run of which one system call fails.
+    /// A run in which one system call fails.
     ErrorOfCall,
-    /// The remote is away.
+    /// The remote is unreachable.
     Gone,
-    /// The remote answers rubbish: its ref, or bytes of the connection.
+    /// The remote's ref, or bytes of its answers, are garbage.
     Rubbish,
-    /// The connection is cut, hangs, or is slow.
+    /// The connection is cut, hangs or is slow.
     Sick,
-    /// No room on the disk, or a little.
+    /// The disk is full or nearly full.
     Full,
-    /// A new start, by other clocks: this long ago, or in the future.
+    /// A new start with clocks in the past or the future.
     Clock,
-    /// SIGSTOP across the grace period, while the ref moves.
+    /// SIGSTOP for longer than the grace period.
     Stop,
-    /// Somebody writes into a generation: adds a file, edits one, chmods, removes, replaces a directory.
+    /// A foreign write into a generation: a file is added, edited, chmodded or removed, or a directory replaced.
     Write,
-    /// Somebody who had a file open writes to it, some time later.
+    /// A foreign write, some steps later, to a file that was opened now.
     LateWrite,
 }
 
@@ -62,7 +62,7 @@ const KINDS: [(Kind, usize); 12] = [
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
     pub kind: Kind,
-    /// After the last push.
+    /// The time after the last push.
     pub delay: Duration,
     pub lasts: Duration,
     pub number: usize,
@@ -86,21 +86,21 @@ impl Fault {
     }
 }
 
-/// What the next generation is made of.
+/// What the spare is made of, which decides whether generations share files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Spare {
-    /// New files only.
+    /// New files.
     New,
-    /// Links to the files of the one before.
+    /// Hard links to the files of the current generation.
     Links,
-    /// The files of one that nobody uses any more.
+    /// The files of a retired generation.
     UsedAgain,
 }
 
-/// Errors that a system call may have at any time.
+/// Errors that any system call may return.
 const ERRORS: [i32; 5] = [libc::ENOSPC, libc::EIO, libc::EACCES, libc::EMFILE, libc::EROFS];
 
-/// Makes it happen; when this returns the cause is gone, and what it did may remain.
+/// Carries out the fault. On return its cause is gone, but its effects may remain.
 pub fn happen(fault: &Fault, life: &mut Life<'_>) {
     std::thread::sleep(fault.delay);
     let number = fault.number;
@@ -142,7 +142,7 @@ pub fn happen(fault: &Fault, life: &mut Life<'_>) {
             }
             let steps: [i64; 6] = [-86_400 * 400, -3_600, -1, 2, 3_600, 86_400 * 400];
             life.service.wall = steps[number / 2 % 6];
-            // The time since a boot does not go back in it.
+            // CLOCK_BOOTTIME does not go back within a boot.
             life.service.boot = life.service.boot.max([0, 60, 90_000, 40_000_000][number / 12 % 4]);
             life.start();
         }
@@ -162,7 +162,7 @@ pub fn happen(fault: &Fault, life: &mut Life<'_>) {
     }
 }
 
-/// The fault goes on for its time, in which sometimes a new start comes as well.
+/// Waits for the duration of the fault, in the middle of which the program is sometimes restarted.
 fn lasts(fault: &Fault, life: &mut Life<'_>) {
     if fault.number.is_multiple_of(3) {
         std::thread::sleep(fault.lasts / 2);
@@ -172,14 +172,15 @@ fn lasts(fault: &Fault, life: &mut Life<'_>) {
     std::thread::sleep(fault.lasts);
 }
 
-/// One run with the fault at a call by chance, instead of the service.
+/// Runs the program once instead of the service, with the fault at a random system call.
 fn call(fault: &Fault, life: &mut Life<'_>, act: Act) {
     life.service.kill();
     let command = life.command(&["--one-time"]);
-    let (root, dir) = (&life.judge.root, life.world.dir());
+    let root = &life.judge.root;
+    let dir = life.world.dir();
     let limit = Duration::from_secs(60);
     let at = 1 + fault.number / 8 % 160;
-    // A thread of its own: a tracer waits for every child of its thread.
+    // On a separate thread, because a tracer waits for all children of its thread.
     let traced = std::thread::scope(|scope| {
         scope.spawn(|| Trace { limit, ..Trace::at(root, at, act) }.run(command, dir)).join().unwrap()
     });
@@ -190,7 +191,8 @@ fn call(fault: &Fault, life: &mut Life<'_>, act: Act) {
 fn rubbish(fault: &Fault, life: &mut Life<'_>) {
     let number = fault.number;
     if let Some(port) = &life.port {
-        let (to, at) = (life.behind.as_ref().unwrap().address, number / 4 % 4_000);
+        let to = life.behind.as_ref().unwrap().address;
+        let at = number / 4 % 4_000;
         port.behave(match number % 4 {
             0 => behaviour(|mut client| client.write_all(b"HTTP/1.1 200 OK\r\n\r\n<html>")),
             1 => behaviour(|mut client| client.write_all(&[b'0'; 70_000])),
@@ -213,11 +215,12 @@ fn rubbish(fault: &Fault, life: &mut Life<'_>) {
     life.set_ref(which, &right);
 }
 
-/// One bit of what the server says is another one.
-fn flipping(client: TcpStream, server: TcpStream, at: usize) -> std::io::Result<()> {
-    let (mut from, mut to) = (client.try_clone()?, server.try_clone()?);
+/// Relays a connection, and flips one bit of the server's answer at offset `at`.
+fn flipping(mut client: TcpStream, mut server: TcpStream, at: usize) -> std::io::Result<()> {
+    let mut from = client.try_clone()?;
+    let mut to = server.try_clone()?;
     std::thread::spawn(move || std::io::copy(&mut from, &mut to));
-    let (mut server, mut client, mut passed) = (server, client, 0);
+    let mut passed = 0;
     let mut buffer = [0; 4096];
     loop {
         let came = server.read(&mut buffer)?;
@@ -234,14 +237,15 @@ fn flipping(client: TcpStream, server: TcpStream, at: usize) -> std::io::Result<
 
 fn sick(fault: &Fault, life: &mut Life<'_>) {
     let Some(port) = &life.port else {
-        // A local path cannot hang: its objects are out of reach.
+        // A local path cannot hang, so its objects are made unreachable.
         let objects = life.remotes[fault.number % life.remotes.len()].path.join("objects");
         let aside = objects.with_extension("away");
         std::fs::rename(&objects, &aside).unwrap();
         lasts(fault, life);
         return std::fs::rename(aside, objects).unwrap();
     };
-    let (to, at) = (life.behind.as_ref().unwrap().address, (fault.number / 4 % 3_000) as u64);
+    let to = life.behind.as_ref().unwrap().address;
+    let at = (fault.number / 4 % 3_000) as u64;
     let pause = Some(Duration::from_millis(1));
     port.behave(match fault.number % 4 {
         0 => behaviour(|mut client| client.read_to_end(&mut Vec::new()).map(drop)),
@@ -253,7 +257,7 @@ fn sick(fault: &Fault, life: &mut Life<'_>) {
     life.heal();
 }
 
-/// Everything below a directory, relative to it.
+/// The paths of all files, or of all directories, below a directory.
 fn paths(dir: &Path, directories: bool) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -269,19 +273,20 @@ fn paths(dir: &Path, directories: bool) -> Vec<PathBuf> {
     found
 }
 
+/// One of these paths, chosen by the number.
 fn picked(dir: &Path, directories: bool, number: usize) -> Option<PathBuf> {
     let all = paths(dir, directories);
     all.get(number % all.len().max(1)).cloned()
 }
 
-/// Somebody writes into the generation that was seen last, who neither pins nor asks. It may go away meanwhile.
+/// Writes into the generation that was seen last, without a pin, so that it may be removed meanwhile.
 fn write(number: usize, judge: &Judge, spare: Spare) {
     let Some(name) = judge.last() else { return };
     let dir = judge.directory(&name);
     let mut kept = judge.writing.lock().unwrap();
     judge.is_tampered_with(&name);
     let pick = number / 5;
-    // A file that two generations share, as they do where the spare is made of links, cannot be spoilt in one of them.
+    // If the spare is made of links, generations share files, and an edit would change several of them.
     let role = if spare == Spare::Links { [0, 0, 4, 3, 4][number % 5] } else { number % 5 };
     let _gone: Option<std::io::Result<()>> = match role {
         0 => {
@@ -310,10 +315,10 @@ fn write(number: usize, judge: &Judge, spare: Spare) {
     let _ = std::fs::remove_dir_all(judge.root.with_file_name("taken"));
 }
 
-/// A file of a generation that somebody has open.
+/// A file of a generation that is open for writing.
 pub struct LateWrite {
     file: std::fs::File,
-    /// Steps until it is written.
+    /// The number of steps until it is written to.
     pub steps: usize,
 }
 
@@ -324,7 +329,8 @@ impl LateWrite {
         Some(Self { file, steps: 1 + number % 32 })
     }
 
-    /// Writes, and notes what it has written into. Where a generation's files are used again it may be the next one.
+    /// Writes to the file, and marks the generation that contains it now: if generations are recycled, that may be a
+    /// newer one.
     pub fn write(self, judge: &Judge, spare: Spare) {
         let mut kept = judge.writing.lock().unwrap();
         let _ = self.file.write_all_at(b"late", 0);

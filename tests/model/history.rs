@@ -1,7 +1,7 @@
-//! Histories: what happens in a life, one step after the other, all from one seed.
+//! Histories: the steps of a life, generated from one seed.
 //!
-//! Each step says what it says whatever the others do, so that a history without some of its steps is one, too: that is how
-//! what fails is made small. `SEED:STEPS` names one, as in `42:0-3,17`; `SEED` alone has all steps.
+//! A step does not depend on the others, so that a history without some of its steps is a valid history: that is how a
+//! failing one is reduced. `SEED:STEPS` names a history, as in `42:0-3,17`; `SEED` alone has all steps.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::common::Random;
 use crate::faults::Fault;
 use crate::tree::{Edit, Entry, How, Tree};
 
-/// Steps of a history that push, at most.
+/// The number of rounds of a history, each of which pushes once or rewinds.
 const PUSHES: usize = 110;
 
 #[derive(Clone, Debug)]
@@ -25,22 +25,22 @@ pub enum Step {
         tame: bool,
         stamp: bool,
     },
-    /// The ref goes back, to what it named that many pushes ago.
+    /// The ref moves back to the commit that was pushed that many pushes ago.
     Rewind {
         source: usize,
         back: usize,
     },
-    /// A reader pins, and reads again so many steps later.
+    /// A reader pins a generation, and reads it again this many steps later.
     Pin {
         steps: usize,
     },
     Fault(Fault),
 }
 
-/// How the program is run, in what does not decide what a reader sees.
+/// Settings of the program that do not affect what a reader sees.
 #[derive(Clone, Debug, Default)]
 pub struct Ways {
-    /// Over git's own protocol, through a port that misbehaves, instead of a local path.
+    /// Serve the remotes over git's protocol through a relay that can misbehave, instead of a local path.
     pub daemon: bool,
     pub flags: Vec<String>,
 }
@@ -50,9 +50,9 @@ pub struct History {
     pub seed: u64,
     pub how: How,
     pub ways: Ways,
-    /// How long the newest may take.
+    /// How long it may take until the newest revision is published.
     pub patience: Duration,
-    /// With their numbers.
+    /// The steps with their numbers.
     pub steps: Vec<(usize, Step)>,
 }
 
@@ -95,7 +95,7 @@ impl History {
         Self { seed, how, ways, patience, steps: steps.into_iter().enumerate().collect() }
     }
 
-    /// `SEED:STEPS`.
+    /// The history of a name, `SEED:STEPS`.
     pub fn named(name: &str) -> Self {
         let (seed, kept) = name.split_once(':').unwrap_or((name, ""));
         let all = Self::new(seed.parse().expect("a seed is a number"));
@@ -128,10 +128,12 @@ impl History {
         format!("{}:{}", self.seed, ranges.iter().map(range).collect::<Vec<_>>().join(","))
     }
 
-    /// The trees that are pushed, in order, for each source; and which of them each step pushes, by its number.
+    /// The pushed trees of each source in order; and, for each step that pushes or rewinds, its number and the index of
+    /// its tree.
     pub fn pushed(&self, modules: &[Tree]) -> (Vec<Vec<Tree>>, Vec<(usize, usize)>) {
         let count = self.how.sources.max(1);
-        let (mut now, mut trees) = (vec![Tree::default(); count], vec![Vec::<Tree>::new(); count]);
+        let mut now = vec![Tree::default(); count];
+        let mut trees = vec![Vec::<Tree>::new(); count];
         let mut which = Vec::new();
         for (number, step) in &self.steps {
             match step {
@@ -202,7 +204,7 @@ fn ways(how: &How, random: &mut Random) -> Ways {
     Ways { daemon: random.below(5) == 0, flags }
 }
 
-/// What the submodules' repository has, one revision after the other.
+/// The revisions of the submodules' repository.
 pub fn modules() -> Vec<Tree> {
     let file = |text: &str| Entry::File { executable: text.len().is_multiple_of(2), content: text.into() };
     let tree =
@@ -215,7 +217,7 @@ pub fn modules() -> Vec<Tree> {
     ]
 }
 
-/// A short history with every kind of entry, of which a fake publisher has each to do wrong.
+/// A short history with every kind of entry, so that each fake has something to violate.
 pub fn of_every_kind() -> History {
     let file = |content: &str, executable| Entry::File { executable, content: content.into() };
     let link = |target: &str| Entry::Link(target.into());

@@ -1,5 +1,5 @@
-//! What a reader sees, against what was pushed: every generation is one revision of each source, whole, and none is older
-//! than one that was seen before.
+//! Checks what a reader sees against what was pushed: every generation is exactly one revision of each source, and none
+//! is older than one that was seen before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -18,10 +18,10 @@ use crate::common::tree::{Node, Snapshot};
 use crate::life::few;
 use crate::tree::How;
 
-/// A directory under a name: in git-sync's layout a name may come again.
+/// A generation's name and inode number: in git-sync's layout a name may be used again.
 pub type Generation = (OsString, u64);
 
-/// What the ref of a source named, one after the other; `None`: what must be refused.
+/// The trees that a source's ref named, in order. `None`: the revision must be refused.
 type Moments = Vec<Option<Snapshot>>;
 
 pub struct Judge {
@@ -29,19 +29,19 @@ pub struct Judge {
     link: PathBuf,
     how: How,
     state: Mutex<State>,
-    /// Held while somebody writes into a generation, until it is noted which one. The files of older ones that were written
-    /// to by who had them open: as docs/guides/reading.md says, that may come into a newer one.
+    /// Locked during a foreign write until the generation is marked. Contains open files of older generations that were
+    /// written to: as docs/guides/reading.md says, such writes may get into a newer generation.
     pub writing: Mutex<Vec<File>>,
 }
 
 #[derive(Default)]
 struct State {
     moments: Vec<Moments>,
-    /// Of each source, the earliest moment that can be what was seen last.
+    /// For each source, the earliest moment that equals what was seen last.
     seen: Vec<usize>,
-    /// What was seen last, and in which generation.
+    /// The generation that was seen last, and its tree.
     last: Option<(Generation, Snapshot)>,
-    /// Generations that somebody wrote into.
+    /// Generations with foreign writes.
     tampered: BTreeSet<Generation>,
     generations: BTreeSet<Generation>,
     reads: usize,
@@ -66,20 +66,20 @@ impl Judge {
         self.state.lock().unwrap()
     }
 
-    /// The ref is about to name this.
+    /// Tells that the source's ref is about to name a commit with this tree.
     pub fn pushes(&self, source: usize, tree: Option<Snapshot>) {
         self.state().moments[source].push(tree);
     }
 
-    /// Somebody is about to write into that generation.
+    /// Marks a generation as written to by the test.
     pub fn is_tampered_with(&self, name: &OsStr) {
         if let Ok(meta) = self.directory(name).metadata() {
             self.state().tampered.insert((name.to_owned(), meta.ino()));
         }
     }
 
-    /// Notes which generation has a file that was written to, if one has, and says whether it is the current one: what is
-    /// written into that must never be in another.
+    /// Marks the generation that contains a file that was written to. Returns true if it is the current one: a write
+    /// into that must never get into another.
     pub fn note(&self, file: &File) -> bool {
         let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
         if let Ok(path) = path.strip_prefix(&self.root) {
@@ -88,7 +88,7 @@ impl Judge {
         path.starts_with(self.link.canonicalize().unwrap_or_default())
     }
 
-    /// Where a generation of this name lies.
+    /// The directory of the generation with this name.
     pub fn directory(&self, name: &OsStr) -> PathBuf {
         if self.how.git_sync { self.root.join(".worktrees").join(name) } else { self.root.join(name) }
     }
@@ -105,18 +105,20 @@ impl Judge {
         self.state().reads
     }
 
-    /// The generation that was seen last, if nobody wrote into it.
+    /// The name of the generation that was seen last, unless it was written to.
     pub fn last(&self) -> Option<OsString> {
         let state = self.state();
         let (generation, _) = state.last.as_ref()?;
         (!state.tampered.contains(generation)).then(|| generation.0.clone())
     }
 
-    fn placed(&self, source: usize) -> Vec<u8> {
+    /// Where a source is placed.
+    fn place_of(&self, source: usize) -> Vec<u8> {
         format!("s{source}").into_bytes()
     }
 
-    /// What must be seen in the end: the newest of each source. `None` where some source must stay where it is.
+    /// The tree that must be published in the end, with the newest commit of each source. `None` if one of them must be
+    /// refused.
     pub fn newest(&self) -> Option<Snapshot> {
         let state = self.state();
         let newest: Option<Vec<&Snapshot>> = state.moments.iter().map(|all| all.last()?.as_ref()).collect();
@@ -126,7 +128,7 @@ impl Judge {
         }
         let mut all = BTreeMap::new();
         for (source, tree) in newest.iter().enumerate() {
-            let place = self.placed(source);
+            let place = self.place_of(source);
             if !tree.0.is_empty() {
                 all.insert(place.clone(), Node::Directory);
             }
@@ -136,7 +138,7 @@ impl Judge {
         Some(Snapshot(all))
     }
 
-    /// What keeps the newest from being served; empty when it is.
+    /// The differences of what is published from the newest tree; empty if there are none.
     pub fn lacks(&self, newest: &Snapshot) -> Vec<String> {
         let state = self.state();
         let Some((_, last)) = &state.last else { return vec!["nothing is published".into()] };
@@ -148,12 +150,12 @@ impl Judge {
         lines
     }
 
-    /// Reads until told to stop, or something is wrong.
+    /// Reads until `stop` is set or something is wrong.
     pub fn watch(&self, stop: &AtomicBool) {
         let mut round = 0;
         while !stop.load(Ordering::Relaxed) {
             round += 1;
-            if let Err(wrong) = self.look(round % 32 == 0) {
+            if let Err(wrong) = self.check(round % 32 == 0) {
                 self.state().wrong.get_or_insert(wrong);
                 return;
             }
@@ -161,8 +163,9 @@ impl Judge {
         }
     }
 
-    /// One read, pinned as docs/guides/reading.md has it.
-    fn look(&self, again: bool) -> Result<(), String> {
+    /// Reads once with a pin, as in docs/guides/reading.md. A generation that was seen last is read again only if
+    /// `again`.
+    fn check(&self, again: bool) -> Result<(), String> {
         let pin = match Pin::take_link(&self.link, &Options::default()) {
             Ok(pin) => pin,
             Err(_) if self.state().last.is_none() => return Ok(()),
@@ -179,7 +182,7 @@ impl Judge {
         wrong.map_or(Ok(()), |wrong| self.unless_tampered(&name, Err(wrong)).map(|_: Option<()>| ()))
     }
 
-    /// What is below a pin, without what git-sync's layout adds.
+    /// Reads the pinned generation, without the files that git-sync's layout adds.
     pub fn read(&self, pin: &Pin) -> Result<Snapshot, String> {
         let read = Snapshot::read(&pin.path());
         let mut found = read.map_err(|error| format!("reading {}: {error}", pin.generation().display()))?;
@@ -189,7 +192,7 @@ impl Judge {
         Ok(found)
     }
 
-    /// What was found, unless somebody wrote into the generation: then nothing can be said about it.
+    /// Returns the result of a read, or `None` if the generation was written to, so that the result means nothing.
     pub fn unless_tampered<T>(
         &self,
         name: &Generation,
@@ -227,7 +230,7 @@ impl Judge {
             ));
         }
         let foreign =
-            |path: &&Vec<u8>| (0..self.how.sources).all(|source| !path.starts_with(&self.placed(source)));
+            |path: &&Vec<u8>| (0..self.how.sources).all(|source| !path.starts_with(&self.place_of(source)));
         if self.how.sources > 0
             && let Some(path) = found.0.keys().find(foreign)
         {
@@ -238,9 +241,9 @@ impl Judge {
         Ok(())
     }
 
-    /// What one source has in a set.
+    /// The part of a set's tree that belongs to one source.
     fn part(&self, source: usize, all: &Snapshot) -> Snapshot {
-        let place = [&self.placed(source)[..], b"/"].concat();
+        let place = [&self.place_of(source)[..], b"/"].concat();
         let below = all
             .0
             .iter()
@@ -248,7 +251,7 @@ impl Judge {
         Snapshot(below.collect())
     }
 
-    /// A pin that a reader holds, and what it saw.
+    /// Pins the current generation and reads it; it is released at step `until`.
     pub fn hold(&self, until: usize) -> Option<Held> {
         let pin = Pin::take_link(&self.link, &Options::default()).ok()?;
         let saw = self.read(&pin);
@@ -256,7 +259,7 @@ impl Judge {
         Some(Held { pin, saw, until })
     }
 
-    /// What was pinned is still what it was.
+    /// Checks that a pinned generation has not changed, and releases it.
     pub fn release(&self, held: Held) -> Result<(), String> {
         let name = of(&held.pin);
         let Some(now) = self.unless_tampered(&name, self.read(&held.pin))? else { return Ok(()) };
@@ -273,7 +276,7 @@ fn of(pin: &Pin) -> Generation {
     (pin.generation().to_owned(), inode)
 }
 
-/// A generation that a reader holds.
+/// A pinned generation, and its tree when it was pinned.
 pub struct Held {
     pin: Pin,
     saw: Snapshot,

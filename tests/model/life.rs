@@ -1,4 +1,4 @@
-//! One life: a history, carried out on a program, beside a reader.
+//! One life: a history that is carried out on a program while a reader checks what is published.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -19,14 +19,14 @@ use crate::judge::{Held, Judge};
 use crate::port::{self, Port, Relay};
 use crate::tree::{Entry, How, SPARSE, Tree};
 
-/// What publishes.
+/// The program that publishes.
 pub enum Program {
     Treeswap,
     GitSync(PathBuf),
     Fake(Fake),
 }
 
-/// What happened in a life.
+/// Counts of what happened in one life or several.
 #[derive(Default, Debug)]
 pub struct Lived {
     pub lives: usize,
@@ -41,30 +41,32 @@ pub struct Life<'a> {
     history: &'a History,
     pub world: World,
     pub remotes: Arc<Vec<Remote>>,
-    /// The commits of each source's pushes.
+    /// For each source, the ids of the pushed commits.
     ids: Vec<Vec<String>>,
     trees: Vec<Vec<Tree>>,
     modules: Vec<Tree>,
-    /// What each ref names.
+    /// The content of each ref's file.
     pub named: Vec<String>,
     pub judge: Arc<Judge>,
     pub service: Service,
-    /// Where the remotes are served, and the server behind it, which is a good one.
+    /// The relay at which the remotes are served.
     pub port: Option<Port>,
+    /// The server behind the relay, which works correctly.
     pub behind: Option<Port>,
     pub late: Vec<LateWrite>,
     held: Vec<Held>,
     lived: Lived,
 }
 
-/// Carries out the history. An error: what a reader saw that must not be, or did not see in time.
+/// Carries out the history. An error says what a reader saw that must not be, or what was not published in time.
 pub fn live(history: &History, program: &mut Program) -> Result<Lived, String> {
     let world = World::new();
     let disk = world.dir().join("disk");
     std::fs::create_dir(&disk).unwrap();
     mounts::tmpfs("size=48m", &disk);
     let mut life = Life::new(history, world, &disk.join("root"));
-    let (judge, stop) = (Arc::clone(&life.judge), AtomicBool::new(false));
+    let judge = Arc::clone(&life.judge);
+    let stop = AtomicBool::new(false);
     let lived = std::thread::scope(|scope| {
         scope.spawn(|| judge.watch(&stop));
         let _stop = OnDrop(&stop);
@@ -79,7 +81,7 @@ pub fn live(history: &History, program: &mut Program) -> Result<Lived, String> {
     wrong.map_err(|wrong| format!("{wrong}\n  it said last, the last first:\n    {}", tail.join("\n    ")))
 }
 
-/// Stops the reader, whether the life ended well or in a panic.
+/// Stops the reader when dropped, also in a panic.
 struct OnDrop<'a>(&'a AtomicBool);
 
 impl Drop for OnDrop<'_> {
@@ -115,7 +117,6 @@ impl<'a> Life<'a> {
         };
         let named = vec![String::new(); trees.len()];
         let judge = Arc::new(Judge::new(root, how));
-        let (late, held, lived) = (Vec::new(), Vec::new(), Lived::default());
         let life = Self {
             history,
             world,
@@ -128,15 +129,15 @@ impl<'a> Life<'a> {
             service,
             port,
             behind,
-            late,
-            held,
-            lived,
+            late: Vec::new(),
+            held: Vec::new(),
+            lived: Lived::default(),
         };
         life.configure();
         life
     }
 
-    /// The files that flags name.
+    /// Writes the files that flags refer to.
     fn configure(&self) {
         let how = &self.history.how;
         std::fs::write(self.world.dir().join("sparse"), SPARSE).unwrap();
@@ -157,9 +158,10 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// The program, by the service's clocks.
+    /// Returns the command that runs treeswap with the service's clocks.
     pub fn command(&self, more: &[&str]) -> Command {
-        let (how, dir) = (&self.history.how, self.world.dir());
+        let how = &self.history.how;
+        let dir = self.world.dir();
         let mut words: Vec<String> = vec!["sync".into()];
         let mut say = |word: &str| words.push(word.to_owned());
         if how.sources > 0 {
@@ -195,15 +197,18 @@ impl<'a> Life<'a> {
         ];
         pace.iter().chain(&patience).chain(more).for_each(|word| say(word));
         words.extend(self.history.ways.flags.iter().cloned());
-        self.service.by_its_clocks(self.world.treeswap(&words))
+        self.service.with_clocks(self.world.treeswap(&words))
     }
 
+    /// What the spare is made of with these flags.
     pub fn spare(&self) -> Spare {
         let has = |flag: &str| self.history.ways.flags.iter().any(|given| given == flag);
-        match () {
-            () if has("--spare=recycle") => Spare::UsedAgain,
-            () if has("--spare=copy") || has("--spare=off") => Spare::New,
-            () => Spare::Links,
+        if has("--spare=recycle") {
+            Spare::UsedAgain
+        } else if has("--spare=copy") || has("--spare=off") {
+            Spare::New
+        } else {
+            Spare::Links
         }
     }
 
@@ -212,14 +217,14 @@ impl<'a> Life<'a> {
         self.service.start(command);
     }
 
-    /// The port does what a good server does.
+    /// Makes the relay work correctly again.
     pub fn heal(&self) {
         if let (Some(port), Some(behind)) = (&self.port, &self.behind) {
             port.behave(Relay::all(behind.address).behaviour());
         }
     }
 
-    /// What the file of a ref says.
+    /// Replaces the content of the source's ref file.
     pub fn set_ref(&self, source: usize, text: &str) {
         let heads = self.remotes[source].path.join("refs/heads");
         std::fs::write(heads.join("main.lock"), text).unwrap();
@@ -287,7 +292,7 @@ impl<'a> Life<'a> {
         Ok(std::mem::take(&mut self.lived))
     }
 
-    /// Pins whose time is over, and late writers.
+    /// Releases pins and carries out late writes that are due at this step.
     fn let_go(&mut self, at: usize) -> Result<(), String> {
         let (over, held) = std::mem::take(&mut self.held).into_iter().partition(|held| held.until <= at);
         self.held = held;
@@ -302,7 +307,7 @@ impl<'a> Life<'a> {
         self.judge.wrong().map_or(Ok(()), Err)
     }
 
-    /// Waits until the newest is served, as far as it may be.
+    /// Waits until the newest revision is published, unless it must be refused.
     fn settle(&self, patience: Duration) -> Result<(), String> {
         let Some(newest) = self.judge.newest() else { return Ok(()) };
         let end = Instant::now() + patience;
@@ -324,8 +329,8 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// In the end a revision that nobody could refuse is served, nothing is left behind, and git makes of a commit what the
-    /// model says.
+    /// Checks at the end that a harmless revision is published, that nothing is left behind, and that git's checkout of
+    /// a commit agrees with the model.
     fn end(&mut self, patience: Duration) -> Result<(), String> {
         for source in 0..self.remotes.len() {
             let place: &[u8] = if self.history.how.below_a { b"a/the end" } else { b"the end" };
@@ -352,7 +357,7 @@ impl<'a> Life<'a> {
         self.control(random.below(self.trees[0].len()))
     }
 
-    /// git's own checkout of what was pushed.
+    /// Compares git's checkout of a pushed commit with the model's tree.
     fn control(&self, which: usize) -> Result<(), String> {
         let checkout = self.world.dir().join("checkout");
         std::fs::create_dir(&checkout).unwrap();
@@ -370,13 +375,13 @@ impl<'a> Life<'a> {
     }
 }
 
-/// Lines for people: the first ones.
+/// The first lines, for messages.
 pub fn few(lines: &[String]) -> String {
     let more = if lines.len() > 12 { format!("\n    and {} more", lines.len() - 12) } else { String::new() };
     lines.iter().take(12).map(String::as_str).collect::<Vec<_>>().join("\n    ") + &more
 }
 
-/// Writes the trees as commits, every fifth without a parent; their ids.
+/// Writes the trees as commits, every fifth without a parent, and returns their ids.
 fn commits(remote: &Remote, trees: &[Tree], modules: &[String]) -> Vec<String> {
     let mut input = Vec::new();
     for (number, tree) in trees.iter().enumerate() {
@@ -418,13 +423,14 @@ fn commits(remote: &Remote, trees: &[Tree], modules: &[String]) -> Vec<String> {
     ids.into_iter().map(|(_, id)| id).collect()
 }
 
-/// The program, as often as it was started.
+/// The running program, and its clocks.
 pub struct Service {
     log: PathBuf,
     process: Option<Background>,
     panicked: bool,
-    /// How much later than the machine's its clocks are, in seconds: the wall's, and the time since the boot.
+    /// By how many seconds its wall clock is ahead of the machine's.
     pub wall: i64,
+    /// By how many seconds its `CLOCK_BOOTTIME` and `CLOCK_MONOTONIC` are ahead of the machine's.
     pub boot: i64,
 }
 
@@ -436,12 +442,12 @@ impl Service {
     }
 
     pub fn kill(&mut self) {
-        self.process = None; // which kills it
+        self.process = None; // dropping it kills the process
     }
 
     pub fn terminate(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // Before it takes signals, this ends it as well.
+            // Before the program handles signals, SIGTERM ends it as well.
             process.terminate();
         }
     }
@@ -456,9 +462,9 @@ impl Service {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// The command under these clocks: a time namespace for the one that cannot be set, and for the wall's a library before
-    /// the C library's.
-    fn by_its_clocks(&self, command: Command) -> Command {
+    /// Returns the command with the service's clocks: in a time namespace, and with a preloaded library for the wall
+    /// clock, which time namespaces do not cover.
+    fn with_clocks(&self, command: Command) -> Command {
         if self.boot == 0 && self.wall == 0 {
             return command;
         }
@@ -471,7 +477,7 @@ impl Service {
     }
 }
 
-/// A library that says another time of day, as much later as `MODEL_WALL` has it.
+/// Builds the library that moves the wall clock by `MODEL_WALL` seconds.
 fn wall_clock() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {

@@ -1,9 +1,10 @@
-//! Generated lives: histories of odd trees, pushed to a real treeswap while things go wrong, beside a reader who knows from the
-//! generator alone what there can be to see (`tree`, `judge`). What fails is made small, and named in one line that
-//! repeats it.
+//! Model tests: generated histories of odd trees are pushed to a real treeswap while faults are injected. A reader
+//! checks what it sees against a model that comes from the generator alone (`tree`, `judge`). A failing history is
+//! reduced, and printed with a command line that repeats it. One run of a history is called a life.
 //!
-//! `cargo test` has some seconds of it. With `TREESWAP_TESTS=full`, as `tests/nightly model` has it, it goes on to 100,000
-//! revisions and 10,000 faults, or for `TREESWAP_TEST_SECONDS`; `TREESWAP_TEST_SEED` is the first life's number.
+//! `cargo test` runs some seconds of it. With `TREESWAP_TESTS=full`, as in `tests/nightly model`, it runs until 100,000
+//! generations and 10,000 faults, or for `TREESWAP_TEST_SECONDS`; `TREESWAP_TEST_SEED` is the seed of the first
+//! history.
 #![allow(unreachable_pub, missing_docs)] // a test binary exports nothing
 
 #[path = "../common/mod.rs"]
@@ -15,10 +16,10 @@ mod filter;
 mod history;
 mod judge;
 mod life;
-#[allow(dead_code)] // it has more than is needed here
+#[allow(dead_code)] // only a part is used here
 #[path = "../servers/port.rs"]
 mod port;
-#[allow(dead_code)] // as this
+#[allow(dead_code)] // the same
 #[path = "../crash/tracer.rs"]
 mod tracer;
 mod tree;
@@ -36,11 +37,13 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
 }
 
-/// Lives of treeswap one after the other, until there were enough; fails with what was wrong, made small.
+/// Runs lives of treeswap until `enough` returns true. A failing history is reduced, and fails the test.
 fn lives(enough: impl Fn(&Lived, Duration) -> bool + Sync) -> Lived {
     let began = Instant::now();
     let next = AtomicU64::new(number("TREESWAP_TEST_SEED").unwrap_or(1));
-    let (sum, failed, over) = (Mutex::new(Lived::default()), Mutex::new(None), AtomicBool::new(false));
+    let sum = Mutex::new(Lived::default());
+    let failed = Mutex::new(None);
+    let over = AtomicBool::new(false);
     let worker = || {
         while !over.load(Ordering::Relaxed) {
             let history = History::new(next.fetch_add(1, Ordering::Relaxed));
@@ -63,23 +66,23 @@ fn lives(enough: impl Fn(&Lived, Duration) -> bool + Sync) -> Lived {
     std::thread::scope(|scope| (0..WORKERS).for_each(|_| drop(scope.spawn(worker))));
     if let Some((history, wrong)) = failed.into_inner().unwrap() {
         println!("life {}: {wrong}\n{:?} {:?}", history.seed, history.how, history.ways);
-        fails(&smaller(history, wrong));
+        fail(&reduced(history, wrong));
     }
     let sum = sum.into_inner().unwrap();
     println!("{} in {:.0} s: 0 violations", sum.line(), began.elapsed().as_secs_f32());
     sum
 }
 
-/// One life of treeswap. What ends the test itself is said like what a reader saw, so that it can be made small.
+/// Runs one life of treeswap. A panic of the test itself is returned as an error, so that the history can be reduced.
 fn treeswap(history: &History) -> Result<Lived, String> {
     let life = std::panic::AssertUnwindSafe(|| live(history, &mut Program::Treeswap));
     std::panic::catch_unwind(life).unwrap_or_else(|_| Err("the test ended in the panic above".into()))
 }
 
-/// Steps of a life that every change must pass.
+/// The number of steps of a life in the tests that every change must pass.
 const SAMPLE: usize = 130;
 
-/// Lives at the same time.
+/// The number of lives that run at the same time.
 const WORKERS: usize = 3;
 
 impl Lived {
@@ -112,8 +115,8 @@ impl Lived {
     }
 }
 
-/// The history with as few steps as still fail, within a few minutes, and how it fails.
-fn smaller(mut history: History, mut wrong: String) -> (History, String) {
+/// Removes steps for a few minutes as long as the history still fails. Returns it with its error.
+fn reduced(mut history: History, mut wrong: String) -> (History, String) {
     let end = Instant::now() + Duration::from_secs(if full() { 600 } else { 150 });
     history.patience = Duration::from_secs(8);
     let fails = |history: &History| (0..2).find_map(|_| treeswap(history).err());
@@ -134,7 +137,8 @@ fn smaller(mut history: History, mut wrong: String) -> (History, String) {
     (history, wrong)
 }
 
-fn fails((history, wrong): &(History, String)) -> ! {
+/// Fails the test with the steps of the history and the command that repeats it.
+fn fail((history, wrong): &(History, String)) -> ! {
     let steps: Vec<String> =
         history.steps.iter().map(|(number, step)| format!("{number} {step:?}")).collect();
     panic!(
@@ -157,7 +161,7 @@ fn every_life_shows_whole_revisions_and_in_the_end_the_newest() {
     });
 }
 
-/// One history of which `TREESWAP_TEST_MODEL` has the name; without it the beginning of the first one.
+/// Runs the history that `TREESWAP_TEST_MODEL` names, or else the beginning of the first one.
 #[test]
 fn repeat() {
     mounts::mounting("repeat", || {
@@ -166,7 +170,7 @@ fn repeat() {
         assert_eq!(history.name(), History::named(&history.name()).name());
         match treeswap(&history) {
             Ok(lived) => println!("{name}: {lived:?}"),
-            Err(wrong) => fails(&(history, wrong)),
+            Err(wrong) => fail(&(history, wrong)),
         }
     });
 }
@@ -186,8 +190,8 @@ fn what_must_never_be_seen_is_seen_by_the_judge() {
     });
 }
 
-/// The control: others get it wrong, and the judge says so. git-sync where TREESWAP_TEST_GIT_SYNC names it, and always
-/// `git checkout` in the directory that is read.
+/// The control: the judge finds violations of other programs. That is `git checkout` in the directory that is read and,
+/// if TREESWAP_TEST_GIT_SYNC names its binary, git-sync.
 #[test]
 fn others_are_caught() {
     mounts::mounting("others_are_caught", || {

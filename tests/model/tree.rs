@@ -1,5 +1,5 @@
-//! Trees as the generator has them, the edits that make one from another, and what a reader must see of one: nothing here
-//! asks git or treeswap.
+//! The model: generated trees, the edits that make one from another, and what a reader must see of a tree. Nothing here
+//! uses git or treeswap.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::common::Random;
 use crate::common::noise;
 use crate::common::tree::{Node, Snapshot};
 
-/// What lies at a path.
+/// The entry at a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Entry {
     File {
@@ -15,34 +15,34 @@ pub enum Entry {
         content: Vec<u8>,
     },
     Link(Vec<u8>),
-    /// A submodule, at this revision of the one repository that submodules are of.
+    /// A submodule, at this revision of the submodules' repository.
     Module(usize),
 }
 
 pub type Path = Vec<u8>;
 
-/// How a life is configured, as far as it decides what a reader sees.
+/// Settings of a life that affect what a reader sees.
 #[derive(Clone, Debug, Default)]
 pub struct How {
     pub git_sync: bool,
-    /// Links that leave the tree are kept instead of refused.
+    /// Symbolic links to outside the tree are kept instead of refused.
     pub keep_links: bool,
-    /// Only the directory `a` of each tree.
+    /// Only the directory `a` of each tree is published.
     pub below_a: bool,
-    /// Only what lies at the top, and the directories `a` and `b`.
+    /// Only top-level files and the directories `a` and `b` are published.
     pub sparse: bool,
     pub submodules: bool,
-    /// So many sources, each in a directory of its own; none: one repository.
+    /// The number of sources, each placed in its own directory; 0: a single repository.
     pub sources: usize,
 }
 
 /// The sparse patterns of [`How::sparse`].
 pub const SPARSE: &str = "/*\n!/*/\n/a/\n/b/\n";
 
-/// Where submodules lie: names that `.gitmodules` needs no quotes for.
+/// The paths of submodules, which `.gitmodules` does not need to quote.
 const MODULE_PLACES: [&str; 3] = ["mod", "a/mod", "c/d/mod"];
 
-/// Few names, so that files, directories and links take each other's places; odd ones among them.
+/// A small set of names, some of them odd, so that files, directories and links often have the same path.
 const NAMES: &[&[u8]] = &[
     b"a",
     b"b",
@@ -108,18 +108,18 @@ pub fn entry(random: &mut Random) -> Entry {
     if random.below(4) == 0 { Entry::Link(target(random)) } else { Entry::File { executable, content } }
 }
 
-/// One change. What it says is independent of the tree: the tree decides what it comes to, so that a history without some
-/// of its edits is one, too. A number picks one of the entries that are there.
+/// One change. It is valid for any tree, so that a history without some of its edits is still valid. A number picks one
+/// of the existing entries.
 #[derive(Clone, Debug)]
 pub enum Edit {
     Put(Path, Entry),
     Remove(usize),
-    /// The directory of what is picked.
+    /// Removes the directory of the picked entry.
     RemoveDirectory(usize),
     Chmod(usize),
-    /// Another entry in the same place.
+    /// Replaces the picked entry.
     Retype(usize, Entry),
-    /// The directory of what is picked, to another path.
+    /// Moves the directory of the picked entry.
     Move(usize, Path),
     Swap(usize, usize),
     Wide(Path, usize),
@@ -149,7 +149,7 @@ impl Edit {
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Tree(pub BTreeMap<Path, Entry>);
 
-/// What of a path lies below a directory.
+/// The part of a path below a directory.
 fn below<'p>(path: &'p [u8], directory: &[u8]) -> Option<&'p [u8]> {
     path.strip_prefix(directory)?.strip_prefix(b"/")
 }
@@ -163,10 +163,11 @@ fn parent(path: &[u8]) -> Option<&[u8]> {
 }
 
 impl Tree {
-    /// Puts an entry there, whatever was there, above it or below it. Submodules only where `.gitmodules` needs no quotes.
+    /// Puts an entry at a path, and removes what is there, above or below it. Submodules are put only at their own
+    /// paths.
     pub fn put(&mut self, path: &[u8], entry: Entry) {
         if path.len() > 3_000 || parents(path).count() > 100 {
-            return; // the limits on paths are others' matter
+            return; // the limits on paths are tested elsewhere
         }
         let is_plain = MODULE_PLACES.iter().any(|place| place.as_bytes() == path);
         if matches!(entry, Entry::Module(_)) && !is_plain {
@@ -239,7 +240,7 @@ impl Tree {
         }
     }
 
-    /// Takes away what would have the revision refused.
+    /// Removes the entries for which the revision would be refused.
     pub fn tame(&mut self, how: &How, modules: &[Self]) {
         let tame = |path: &Path, entry: &Entry| {
             how.below_a || Self([(path.clone(), entry.clone())].into()).visible(how, modules).is_some()
@@ -256,7 +257,7 @@ impl Tree {
         }
     }
 
-    /// As it is committed: with the file that says where submodules come from.
+    /// The tree that is committed, with `.gitmodules`.
     pub fn sealed(&self) -> Self {
         let modules = self.0.iter().filter(|(_, entry)| matches!(entry, Entry::Module(_)));
         let text: String = modules
@@ -272,7 +273,8 @@ impl Tree {
         sealed
     }
 
-    /// What a reader must see of it; `None`: the revision must be refused. `modules` are the submodules' revisions.
+    /// What a reader must see of the tree. `None`: the revision must be refused. `modules` are the submodules'
+    /// revisions.
     pub fn visible(&self, how: &How, modules: &[Self]) -> Option<Snapshot> {
         let mut seen = BTreeMap::new();
         for (path, entry) in &self.0 {
@@ -305,14 +307,14 @@ impl Tree {
     }
 }
 
-/// A submodule is a directory to git's patterns.
+/// Returns true if the entry matches [`SPARSE`]. To git's patterns, a submodule is a directory.
 fn kept_by_patterns(path: &[u8], entry: &Entry) -> bool {
     let is_top = !path.contains(&b'/') && !matches!(entry, Entry::Module(_));
     is_top || path.starts_with(b"a/") || path.starts_with(b"b/")
 }
 
-/// Whether a link leads to something inside the tree whatever other links there are: up first, not higher than the top,
-/// and then only down.
+/// Returns true if a link's target is inside the tree whatever other links there are: it goes up first, not above the
+/// top, and then only down.
 fn stays(path: &[u8], target: &[u8]) -> bool {
     let mut parts =
         target.split(|byte| *byte == b'/').filter(|part| ![&b""[..], b"."].contains(part)).peekable();

@@ -1,16 +1,17 @@
-//! What the page says first.
+//! The headline of the status page.
 
 use super::count;
 use crate::clock;
 use crate::phase::Status;
 
-/// The whole situation in a word, a sentence and a colour.
+/// The overall state in a word, a sentence and a colour (a CSS class).
 pub(super) struct Headline {
     pub(super) class: &'static str,
     pub(super) word: &'static str,
     pub(super) sentence: String,
 }
 
+/// Returns the headline for a status.
 pub(super) fn headline(status: &Status, now: &clock::Now) -> Headline {
     let of = |class, word, sentence| Headline { class, word, sentence };
     let failures = match status.consecutive_failures {

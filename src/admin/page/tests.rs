@@ -9,7 +9,7 @@ fn long_numbers_are_grouped() {
 }
 
 #[test]
-fn every_state_has_its_word() {
+fn the_headline_names_the_state() {
     let now = clock::now();
     let alive = Status { alive_until_ms: u64::MAX, ..Status::default() };
     assert_eq!(headline(&Status::default(), &now).word, "hangs");

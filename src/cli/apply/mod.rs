@@ -1,4 +1,5 @@
-//! `treeswap apply`: the full desired state of all rules from one revision, brought to all clusters, then the end.
+//! `treeswap apply`: computes the desired state of all rules from one revision, applies it to all clusters once, and
+//! exits.
 
 mod show;
 
@@ -203,18 +204,18 @@ enum Format {
     Json,
 }
 
-/// Applies.
+/// Runs `treeswap apply`.
 pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> {
     let logs = args.output.log_format == LogFormat::Json;
     if logs {
         telemetry::start(&telemetry::Options::new(telemetry::Format::Json, "info")?);
     }
-    let shape = args.rights.shape()?;
+    let extra_keys = args.rights.extra_keys()?;
     let options = args.options()?;
-    let planner = args.input.rules.planner(shape)?;
+    let planner = args.input.rules.planner(extra_keys)?;
     let clusters = args.clusters.load()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2) // comparing payloads of one cluster does not hold up another
+        .worker_threads(2) // so that comparing the payloads of one cluster does not delay another cluster
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
@@ -223,33 +224,34 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
         shutdown::listen(Exit::Some as u8).context("cannot listen for signals")?
     };
     let limit = args.once.timeout;
-    let (ended, over) = match args.input.place("apply", given)? {
+    let (ended, timed_out) = match args.input.tree_location("apply", given)? {
         TreeLocation::Directory(directory) => {
             let revision = args.once.revision()?;
             let desired = planner.desired(&Directory(directory), revision, &Placement::default(), None)?.0;
             let source = Arc::new(TreeSource::new(desired));
-            runtime.block_on(within(limit, &cancel, deliver::deliver(source, &clusters, &options, &cancel)))
+            let delivery = deliver::deliver(source, &clusters, &options, &cancel);
+            runtime.block_on(with_timeout(limit, &cancel, delivery))
         }
         TreeLocation::Remote(flag) => {
             if args.once.revision.is_some() {
                 let one = "--revision".into();
                 return Err(config::Error::Conflict { one, other: flag.into() }.into());
             }
-            given.without("--tree", |flag, _| flag == "force")?;
-            let fetched = args.input.fetched(given, "apply")?;
-            let sources = fetched.sources.clone().map(|sources| {
-                let timeout = sources.timeout.min(limit / 4); // one that hangs leaves time for the others
+            given.refuse_without("--tree", |flag, _| flag == "force")?;
+            let fetch = args.input.fetch_options(given, "apply")?;
+            let sources = fetch.sources.clone().map(|sources| {
+                let timeout = sources.timeout.min(limit / 4); // a source that hangs leaves time for the others
                 SetOptions { rules: true, root: false, timeout, ..sources }
             });
-            let upstream = Upstream::open(fetched.mirror.clone(), sources)?;
+            let upstream = Upstream::open(fetch.mirror.clone(), sources)?;
             let options = options.naming(upstream.repository().as_deref());
             let source = Remote::new(upstream, planner).context("cannot start a thread")?;
-            let source = Arc::new(source);
-            runtime.block_on(within(limit, &cancel, deliver::deliver(source, &clusters, &options, &cancel)))
+            let delivery = deliver::deliver(Arc::new(source), &clusters, &options, &cancel);
+            runtime.block_on(with_timeout(limit, &cancel, delivery))
         }
     };
     runtime.shutdown_background();
-    let report = if over { cut_short(ended, limit)? } else { ended? };
+    let report = if timed_out { report_timeout(ended, limit)? } else { ended? };
     if logs {
         show::log(&report, args.once.dry_run);
     } else {
@@ -262,15 +264,22 @@ pub(super) fn run(args: &Args, given: &FlagOrigins) -> anyhow::Result<ExitCode> 
 }
 
 fn exit(report: &Report, dry_run: bool) -> Exit {
-    match report.is_success() && report.unanswered.is_empty() {
-        false => Exit::Some,
-        true if dry_run && report.differs() => Exit::Differs,
-        true => Exit::Done,
+    if !report.is_success() || !report.unanswered.is_empty() {
+        Exit::Some
+    } else if dry_run && report.differs() {
+        Exit::Differs
+    } else {
+        Exit::Done
     }
 }
 
-/// Runs until the end, which comes soon after the limit; and whether it was the limit that brought it.
-async fn within<T>(limit: Duration, cancel: &CancellationToken, act: impl Future<Output = T>) -> (T, bool) {
+/// Awaits `act`, and cancels it after `limit`; it is expected to end soon after that. Returns its result, and whether
+/// the limit was reached.
+async fn with_timeout<T>(
+    limit: Duration,
+    cancel: &CancellationToken,
+    act: impl Future<Output = T>,
+) -> (T, bool) {
     let mut act = std::pin::pin!(act);
     tokio::select! {
         done = &mut act => return (done, false),
@@ -279,8 +288,8 @@ async fn within<T>(limit: Duration, cancel: &CancellationToken, act: impl Future
     (act.await, true)
 }
 
-/// Says of a run that the limit cut short that it did.
-fn cut_short(ended: Result<Report, SourceError>, limit: Duration) -> anyhow::Result<Report> {
+/// Adds the timeout to the result of a run that it ended: to its failures, or as the context of its error.
+fn report_timeout(ended: Result<Report, SourceError>, limit: Duration) -> anyhow::Result<Report> {
     let why = format!("--timeout={} was over before everything was done", config::print_duration(limit));
     let mut report = ended.with_context(|| why.clone())?;
     if !report.is_success() {
@@ -290,10 +299,10 @@ fn cut_short(ended: Result<Report, SourceError>, limit: Duration) -> anyhow::Res
 }
 
 impl Args {
-    /// Checks the values by themselves, as they are checked in a run.
+    /// Validates the values as a run does.
     #[cfg(test)]
     pub(super) fn valid(&self, given: &FlagOrigins) -> Result<(), config::Error> {
-        self.rights.shape()?;
+        self.rights.extra_keys()?;
         self.options()?;
         self.input.settings(given, std::path::Path::new("/mirror")).map(drop)
     }
@@ -301,21 +310,21 @@ impl Args {
     fn options(&self) -> Result<deliver::Options, config::Error> {
         let Once { force, dry_run, timeout, .. } = self.once;
         let options = self.rights.options(&self.clusters)?;
-        // After waiting for others, most of the time is left for the work.
+        // Waiting for Leases may take a quarter of the time, so that most of it is left for the work.
         let leases = options.leases.clone().map(|leases| leases.patient_for(timeout / 4));
         Ok(deliver::Options { force, dry_run, leases, ..options })
     }
 }
 
 impl ClusterArgs {
-    /// The clusters; those that cannot be used are warned of.
+    /// Loads the clusters, with a warning for each that cannot be used.
     pub(super) fn load(&self) -> Result<Clusters, cluster::ConfigError> {
         let clusters = Clusters::load(&self.options())?;
         clusters.problems.iter().for_each(|problem| warn(human::one_line(problem)));
         Ok(clusters)
     }
 
-    /// How turns are taken.
+    /// The Leases by which instances take turns; `None` if they are turned off.
     fn leases(&self) -> Result<Option<Leases>, config::Error> {
         match (self.lease_duration.is_zero(), &self.lease_pool) {
             (true, None) => Ok(None),
@@ -329,12 +338,12 @@ impl ClusterArgs {
     }
 
     fn options(&self) -> cluster::Options {
-        let pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() && !self.no_in_cluster_config;
-        let nothing = self.kubeconfig.is_empty() && self.kubeconfig_dir.is_none() && !pod;
+        let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() && !self.no_in_cluster_config;
+        let none_given = self.kubeconfig.is_empty() && self.kubeconfig_dir.is_none() && !in_cluster;
         cluster::Options {
-            kubeconfigs: if nothing { usual() } else { self.kubeconfig.clone() },
+            kubeconfigs: if none_given { default_kubeconfigs() } else { self.kubeconfig.clone() },
             kubeconfig_dir: self.kubeconfig_dir.clone(),
-            in_cluster: pod,
+            in_cluster,
             timeout: self.request_timeout,
             concurrency: self.concurrency.into(),
             ..cluster::Options::default()
@@ -342,13 +351,13 @@ impl ClusterArgs {
     }
 }
 
-/// Where kubectl looks.
-fn usual() -> Vec<PathBuf> {
+/// The kubeconfigs that kubectl uses by default: those in `$KUBECONFIG`, or `~/.kube/config` if it exists.
+fn default_kubeconfigs() -> Vec<PathBuf> {
     let named = std::env::var_os("KUBECONFIG").filter(|value| !value.is_empty());
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".kube/config"));
     match named {
         Some(paths) => std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()).collect(),
-        // One that hangs is there: to read it says so.
+        // A file whose check hangs or fails counts as existing: reading it reports the error.
         None => home()
             .filter(|path| detached_io::patiently(path, |path| path.try_exists()).unwrap_or(true))
             .into_iter()
@@ -357,7 +366,7 @@ fn usual() -> Vec<PathBuf> {
 }
 
 impl Rights {
-    /// How to deliver.
+    /// The options of a delivery.
     pub(super) fn options(&self, clusters: &ClusterArgs) -> Result<deliver::Options, config::Error> {
         let Some(name) = &self.owner else {
             let one = "what is applied to clusters".into();
@@ -385,9 +394,9 @@ impl Rights {
         })
     }
 
-    /// What is in a ConfigMap besides its payload.
-    pub(super) fn shape(&self) -> Result<ExtraKeys, config::Error> {
-        let shape = ExtraKeys {
+    /// The keys that each ConfigMap has besides its payload.
+    pub(super) fn extra_keys(&self) -> Result<ExtraKeys, config::Error> {
+        let extra_keys = ExtraKeys {
             version_key: match self.version_key.as_str() {
                 "changed" => VersionKey::Changed,
                 "every" => VersionKey::Every,
@@ -395,16 +404,17 @@ impl Rights {
             },
             stamp_key: self.stamp_key.clone(),
         };
-        shape.check().map_err(|why| config::Error::Value {
+        extra_keys.check().map_err(|why| config::Error::Value {
             name: "--stamp-key".into(),
             value: self.stamp_key.clone().unwrap_or_default(),
             why,
         })?;
-        Ok(shape)
+        Ok(extra_keys)
     }
 }
 
 impl Once {
+    /// The revision of the directory `--tree`.
     fn revision(&self) -> Result<Revision, config::Error> {
         input::revision(self.revision.as_deref(), "--tree")
     }

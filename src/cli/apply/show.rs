@@ -1,8 +1,8 @@
-//! The results of `apply`, for people, logs and programs. Keys are named, values never.
+//! Prints the results of `apply`, for people, logs and programs. Keys of ConfigMaps are shown, values never.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 
 use tracing::{error, info, warn};
 
@@ -10,8 +10,8 @@ use super::Format;
 use crate::deliver::{Outcome, Report, Target};
 use crate::revision::Revision;
 
-/// Keys that are named of each kind.
-const SHOWN: usize = 8;
+/// At most this many added, changed and removed keys are shown each.
+const MAX_KEYS: usize = 8;
 
 /// Prints the results on stdout.
 pub(super) fn print(report: &Report, format: Option<Format>, dry_run: bool) -> anyhow::Result<()> {
@@ -21,12 +21,11 @@ pub(super) fn print(report: &Report, format: Option<Format>, dry_run: bool) -> a
         Format::Table => table(report, dry_run),
         Format::Lines => lines(report, dry_run),
     };
-    // A reader that closes the pipe early has seen what it wanted.
-    let _ = std::io::stdout().lock().write_all(crate::secret::redacted(&text).as_bytes());
+    crate::cli::print(crate::secret::redacted(&text).as_bytes());
     Ok(())
 }
 
-/// Prints on stderr what an operator should see whatever stdout is for.
+/// Prints notes and failures on stderr, which an operator should see whatever stdout is used for.
 pub(super) fn notes(report: &Report) {
     for note in &report.notes {
         say!("treeswap: note: {note}");
@@ -34,14 +33,15 @@ pub(super) fn notes(report: &Report) {
     for failure in report.unanswered.iter().chain(&report.failures) {
         say!("treeswap: {failure}");
     }
-    for (line, hints) in complaints(report) {
+    for (line, hints) in failures_by_cause(report) {
         say!("treeswap: {line}");
         hints.iter().for_each(|hint| say!("hint: {hint}"));
     }
 }
 
-/// What went wrong with targets, each cause once, and what to do about it. The results name them all.
-fn complaints(report: &Report) -> Vec<(String, &[String])> {
+/// The failed targets with hints, grouped by cause: a line for the first target of each cause, and the hints. The
+/// results list all targets.
+fn failures_by_cause(report: &Report) -> Vec<(String, &[String])> {
     let mut causes: Vec<(&Target, usize)> = Vec::new();
     for target in report.targets.iter().filter(|target| !target.hints.is_empty()) {
         let alike = |one: &&mut (&Target, usize)| (&one.0.why, &one.0.hints) == (&target.why, &target.hints);
@@ -78,12 +78,12 @@ pub(super) fn log(report: &Report, dry_run: bool) {
     if report.is_success() { info!(%revision, "{summary}") } else { error!(%revision, "{summary}") }
 }
 
-/// Each once.
+/// The hints of all targets, without duplicates.
 fn hints(report: &Report) -> BTreeSet<&String> {
     report.targets.iter().flat_map(|target| &target.hints).collect()
 }
 
-/// The outcome as it is, or as it would be.
+/// The outcome, or in a dry run what it would be.
 fn word(outcome: Outcome, dry_run: bool) -> String {
     if dry_run && outcome.is_write() {
         format!("to be {}", outcome.word())
@@ -92,21 +92,21 @@ fn word(outcome: Outcome, dry_run: bool) -> String {
     }
 }
 
-/// Keys that come, change and go: `+a ~b -c`.
+/// The keys that are added, changed and removed: `+a ~b -c`.
 fn keys(target: &Target) -> String {
     let mut text = String::new();
     for (sign, keys) in [('+', &target.added), ('~', &target.changed), ('-', &target.removed)] {
-        for key in keys.iter().take(SHOWN) {
-            let _ = write!(text, " {sign}{key}"); // writing to a string does not fail
+        for key in keys.iter().take(MAX_KEYS) {
+            let _ = write!(text, " {sign}{key}"); // writing to a String never fails
         }
-        if keys.len() > SHOWN {
-            let _ = write!(text, " {sign}({} more)", keys.len() - SHOWN);
+        if keys.len() > MAX_KEYS {
+            let _ = write!(text, " {sign}({} more)", keys.len() - MAX_KEYS);
         }
     }
     text
 }
 
-/// Why, where the outcome's word does not say it.
+/// The reason for the outcome; empty for a target that is already right.
 fn why(target: &Target) -> String {
     match target.outcome {
         Outcome::Right => String::new(),
@@ -114,6 +114,7 @@ fn why(target: &Target) -> String {
     }
 }
 
+/// The revision and how many targets have each outcome.
 fn summary(report: &Report, dry_run: bool) -> String {
     let mut counts: Vec<(Outcome, usize)> = Vec::new();
     for target in &report.targets {
@@ -135,32 +136,15 @@ fn summary(report: &Report, dry_run: bool) -> String {
 }
 
 fn table(report: &Report, dry_run: bool) -> String {
-    let rows: Vec<[String; 4]> = report
-        .targets
-        .iter()
-        .map(|target| {
-            let place = format!("{}/{}", target.cluster, target.namespace);
-            [
-                place,
-                target.name.clone(),
-                word(target.outcome, dry_run),
-                format!("{}{}", why(target), keys(target)),
-            ]
-        })
-        .collect();
-    let heads = ["CLUSTER/NAMESPACE", "CONFIGMAP", "RESULT", "WHY, KEYS"];
-    let width = |at: usize| {
-        rows.iter().map(|row| row[at].chars().count()).chain([heads[at].len()]).max().unwrap_or_default()
-    };
-    let a = width(0);
-    let b = width(1);
-    let c = width(2);
+    let mut rows = vec![["CLUSTER/NAMESPACE", "CONFIGMAP", "RESULT", "WHY, KEYS"].map(str::to_owned)];
+    rows.extend(report.targets.iter().map(|target| {
+        let place = format!("{}/{}", target.cluster, target.namespace);
+        let rest = format!("{}{}", why(target), keys(target)).trim_start().to_owned();
+        [place, target.name.clone(), word(target.outcome, dry_run), rest]
+    }));
     let mut text = String::new();
-    let heads = heads.map(str::to_owned);
-    for [place, name, result, rest] in std::iter::once(&heads).filter(|_| !rows.is_empty()).chain(&rows) {
-        let row = format!("{place:a$}  {name:b$}  {result:c$}  {}", rest.trim_start());
-        text.push_str(row.trim_end());
-        text.push('\n');
+    if rows.len() > 1 {
+        text += &(crate::cli::columns(&rows, |_| false).join("\n") + "\n");
     }
     text + &summary(report, dry_run) + "\n"
 }
@@ -204,7 +188,7 @@ mod tests {
             failures: Vec::new(),
             unanswered: Vec::new(),
         };
-        let said: Vec<String> = complaints(&report)
+        let said: Vec<String> = failures_by_cause(&report)
             .iter()
             .map(|(line, hints)| format!("{line} / {}", hints.join("; ")))
             .collect();

@@ -51,7 +51,7 @@ fn a_probe_sees_two_lines_that_change_with_the_trouble_and_not_with_the_time() {
         "no generation is published in /config; the sync fails since 1970-01-01 00:01:40 UTC: the server answered 401"
     );
     assert_eq!(Some(failure), report.failure(None, at(9_000)));
-    let next = report.next().unwrap();
+    let next = report.next_steps().unwrap();
     assert_eq!(next, "hint: look at the token; the next attempt is due at 1970-01-01 00:05:00 UTC");
     let found = Inspection { status: Some(said), ..inspection() };
     let killed = Report::new(&found, Writer::Absent).failure(None, at(260)).unwrap();
@@ -106,7 +106,8 @@ fn what_a_record_holds_moves_no_terminals_cursor() {
         over: None,
     };
     report.targets.push(Target { cluster: evil, namespace: evil, name: evil, record: &record });
-    let text = [table(&report, at(2)), report.failure(None, at(2)).unwrap(), report.next().unwrap()].concat();
+    let text =
+        [table(&report, at(2)), report.failure(None, at(2)).unwrap(), report.next_steps().unwrap()].concat();
     assert!(text.contains("[2J"), "{text}");
     assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text:?}");
 }

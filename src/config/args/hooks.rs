@@ -1,4 +1,4 @@
-//! The flags of hooks. Names and defaults are git-sync's.
+//! The flags of hooks. Those that git-sync has, have its names and defaults.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The flags of `sync` and `check` as they are written: the raw side. [`super::settings`] makes them valid.
+//! The flags of `sync` and `check` as clap parses them. [`super::settings`] validates them.
 
 mod hooks;
 
@@ -46,8 +46,8 @@ pub struct Args {
 }
 
 impl Args {
-    /// The defaults, for a command that reads a repository and publishes nothing.
-    pub fn reading(repo: &str, asked: &str, credentials: Credentials, mirror: &Path) -> Self {
+    /// Arguments with default values, for a command that fetches a repository and publishes nothing.
+    pub fn for_fetching(repo: &str, asked: &str, credentials: Credentials, mirror: &Path) -> Self {
         #[derive(clap::Parser)]
         struct Bare {
             #[command(flatten)]
@@ -226,7 +226,8 @@ pub struct Root {
     #[arg(long, value_name = "HOW", default_value = "syncfs", value_parser = PossibleValuesParser::new(["syncfs", "none"]), hide_short_help = true)]
     pub durability: String,
 
-    /// How the next generation is prepared: a retired one used again or else hard links, the same with copies for links, always a copy, or nothing
+    /// How the next generation is prepared: a retired one used again or else hard links, the same with copies for
+    /// links, always a copy, or nothing
     #[arg(long, value_name = "HOW", default_value = of::SPARE.treeswap, value_parser = PossibleValuesParser::new(["link", "recycle", "copy", "off"]), hide_short_help = true)]
     pub spare: String,
 

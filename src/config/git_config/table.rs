@@ -1,5 +1,5 @@
-//! Which settings of git have an effect here, and what to know of the others. docs/reference/git-settings.md is made of
-//! it.
+//! The table of git's settings: which have an effect, and what to give instead of the others.
+//! docs/reference/git-settings.md is generated from it.
 
 /// A setting that has an effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,14 +13,14 @@ pub(super) enum Setting {
     InsteadOf,
 }
 
-/// What becomes of a setting.
+/// The effect of a setting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Use {
-    /// It has this effect.
+    /// It is applied; the text describes its effect.
     Applied(Setting, &'static str),
-    /// None, unless git itself asks and fetches (`--git`). What to give instead.
+    /// It has no effect unless git itself lists refs and fetches (`--git`). The text says what to give instead.
     ByGit(&'static str),
-    /// None. What to give instead, or why there is nothing.
+    /// It has no effect. The text says what to give instead, or why there is nothing to give.
     Never(&'static str),
 }
 
@@ -35,7 +35,8 @@ const SUBMODULES: &str = "give --submodules";
 const OWN_LIMITS: &str = "the limits are options: --max-fetch-bytes, --index-memory and others";
 const UNNEEDED: &str = "nothing here needs it";
 
-/// By section and name, or for all of a section. Of `http` and `url` as well as `http.URL.NAME` and `url.BASE.NAME`.
+/// Effects by `section.name`, or by `section` for all other names of it. Entries of `http` and `url` also stand for
+/// `http.URL.NAME` and `url.BASE.NAME`.
 pub(super) const SETTINGS: &[(&str, Use)] = &[
     (
         "http.extraHeader",
@@ -81,18 +82,18 @@ pub(super) const SETTINGS: &[(&str, Use)] = &[
     ("user", Never("nothing is committed")),
 ];
 
-/// What becomes of a setting; `section` and `name` are in lower case.
+/// The effect of a setting; `section` and `name` are in lower case, `below` is the subsection.
 pub(super) fn of(section: &str, below: Option<&str>, name: &str) -> Use {
     let file = below.filter(|_| section == "protocol");
     let exact = match file {
         Some("file") | None => format!("{section}.{name}"),
-        Some(_) => section.to_owned(), // of another protocol: nothing here asks for it
+        Some(_) => section.to_owned(), // `protocol.file` is the only protocol with a setting that is applied
     };
     let find = |key: &str| SETTINGS.iter().find(|(known, _)| known.eq_ignore_ascii_case(key));
     find(&exact).or_else(|| find(section)).map_or(Never("it is unknown here"), |(_, found)| *found)
 }
 
-/// What to say of a setting that has no effect; none if it has one, or is handed to git.
+/// What to give instead of a setting without effect. `None` if it has an effect, or is passed to git (`by_git`).
 pub(super) fn instead(found: Use, by_git: bool) -> Option<&'static str> {
     match found {
         Applied(..) => None,

@@ -1,15 +1,16 @@
-//! git-sync v4's command line and environment, read by its rules, and said again as flags of `sync`.
+//! Parses git-sync v4's command line and environment by git-sync's rules, and translates them into flags of `sync`.
 //!
-//! The rules (seen on v4.7.1): a flag wins over the environment, that over the default. Variables are read before
-//! flags: a malformed one is fatal even where the flag is given, and an empty one is malformed unless it is text. Of
-//! several names of one variable the oldest wins, with a line for each old name and one for what was overridden. The
-//! first `--ssh-key-file` replaces the variable's, `--credential` adds to it.
+//! The rules (observed on v4.7.1): a flag wins over the environment, that over the default. Variables are read before
+//! flags: a malformed variable is fatal even if the flag is given, and an empty variable is malformed unless the flag
+//! takes text. If several names of one variable are set, the oldest name wins; there is a note for each old name and
+//! one for the overridden variable. The first `--ssh-key-file` replaces the variable's value, `--credential` adds to
+//! it.
 //!
-//! What treeswap has besides is taken as it is: its flags in git-sync's notation, its variables as `TREESWAP_…`, which
-//! win over `GITSYNC_…` as they do in `sync`.
+//! treeswap's own flags are accepted in git-sync's notation, and its own variables as `TREESWAP_…`, which win over
+//! `GITSYNC_…` as in `sync`.
 //!
-//! Files: `table` the flags; `pflag` cutting a command line; `old` v3's flags; `refspec` what `--ref` takes. All of it
-//! is pure.
+//! Files: `table` lists the flags; `pflag` splits a command line; `old` translates v3's flags; `refspec` parses
+//! `--ref`. All of it is pure.
 
 mod old;
 mod pflag;
@@ -32,10 +33,10 @@ pub use table::{FLAGS, Flag, Kind};
 use table::{OLD, SPECIAL};
 pub(super) use table::{of_sync, older_names, variable};
 
-/// What was asked for.
+/// What the command line asks the program to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// To sync.
+    /// Sync.
     Run,
     /// `--version`.
     Version,
@@ -56,47 +57,47 @@ pub struct Setting {
     pub origin: Origin,
 }
 
-/// A command line and an environment, read.
+/// A parsed command line and environment.
 #[derive(Debug)]
 pub struct Call {
-    /// What was asked for.
+    /// What to do.
     pub action: Action,
-    /// All that was given.
+    /// All flags that were given, by flag or variable.
     pub settings: Vec<Setting>,
-    /// Secrets that no flag of `sync` holds.
+    /// Secrets that only variables can hold.
     pub hidden: Hidden,
-    /// What git-sync says about it before it begins.
+    /// Notes about deprecated and overridden names, to be printed before the start.
     pub notes: Vec<String>,
-    /// The first thing that is wrong, of those that git-sync checks before all others.
+    /// The first error among those that git-sync checks before all others.
     pub wrong: Option<Error>,
 }
 
 impl Call {
-    /// The value of a flag of `sync`, if it was given.
+    /// The last value of a flag of `sync`, if it was given.
     pub fn get(&self, flag: &str) -> Option<&str> {
         self.settings.iter().rev().find(|given| given.flag == flag).map(|given| given.value.as_str())
     }
 }
 
-/// Why a command line or an environment cannot be read at all.
+/// Why a command line or an environment cannot be parsed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
-    /// The command line: said with the usage, and once more on stdout, exit code 2.
+    /// An argument is malformed. The message is printed with the usage, and once more on stdout; exit code 2.
     #[error("{0}")]
     Arguments(String),
-    /// A variable: exit code 1.
+    /// A variable is malformed; exit code 1.
     #[error("{0}")]
     Environment(String),
 }
 
-/// A value, and where it came from.
+/// A value and its origin.
 #[derive(Clone, Debug)]
 struct SourcedValue {
     value: String,
     origin: Origin,
 }
 
-/// The values of git-sync's flags, by the names that git-sync gives them.
+/// The values of git-sync's flags, by git-sync's names.
 #[derive(Debug, Default)]
 struct Values(BTreeMap<&'static str, Vec<SourcedValue>>);
 
@@ -114,35 +115,36 @@ impl Values {
     }
 }
 
-/// Looks a variable up.
+/// Reads an environment variable.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// Reads arguments (without the program's name) and environment. `sync` is the command whose flags are the result's.
+/// Parses arguments (without the program's name) and environment into flags of the command `sync`.
 ///
 /// # Errors
 /// When a variable or an argument is malformed.
-pub fn read(sync: &Command, arguments: &[String], look: Lookup<'_>) -> Result<Call, Fault> {
+pub fn read(sync: &Command, arguments: &[String], lookup: Lookup<'_>) -> Result<Call, Fault> {
     let mut values = Values::default();
     let mut notes = Vec::new();
     for flag in FLAGS.iter().chain(OLD) {
-        if let Some(given) = of_environment(flag, look, &mut notes)? {
+        if let Some(given) = value_from_environment(flag, lookup, &mut notes)? {
             values.set(flag.name, given);
         }
     }
-    let hidden = secrets(look, &mut notes)?;
-    // Ours wins where both are set; it is read with the flags of `sync`.
-    let ours = |flag: &str| look(&variable("TREESWAP", flag)).is_some();
-    values.0.retain(|name, _| of_name(name).is_none_or(|flag| !ours(flag.here())));
-    let mut taken = ParsedFlags { values, own: Vec::new(), asked: [false; 3], hidden };
+    let hidden = read_hidden(lookup, &mut notes)?;
+    // If both variables are set, ours wins. clap reads it together with the flags of `sync`.
+    let ours = |flag: &str| lookup(&variable("TREESWAP", flag)).is_some();
+    values.0.retain(|name, _| flag_named(name).is_none_or(|flag| !ours(flag.here())));
+    let mut parsed = ParsedFlags { values, own: Vec::new(), asked: [false; 3], hidden };
     for (name, value) in
-        pflag::split(arguments, &known(sync)).map_err(|error| Fault::Arguments(error.to_string()))?
+        pflag::split(arguments, &known_flags(sync)).map_err(|error| Fault::Arguments(error.to_string()))?
     {
-        taken.take(&name, value)?;
+        parsed.add(&name, value)?;
     }
-    let mut call = taken.call(notes);
+    let mut call = parsed.into_call(notes);
     let missing =
         ["root", "repo"].into_iter().find(|flag| call.get(flag).is_none_or(str::is_empty) && !ours(flag));
-    let several = call.get("sources").is_some() || ours("sources"); // what is wrong is that, not that there is no --repo
+    // `--sources` is refused later, with a better error than a missing `--repo`.
+    let several = call.get("sources").is_some() || ours("sources");
     if let Some(flag) = missing.filter(|_| !several) {
         let hint = format!("${} is its variable", variable("GITSYNC", flag));
         call.wrong = Some(Error::Required { name: format!("--{flag}"), hint });
@@ -150,13 +152,13 @@ pub fn read(sync: &Command, arguments: &[String], look: Lookup<'_>) -> Result<Ca
     Ok(call)
 }
 
-/// The flag of v4 that git-sync calls so.
-fn of_name(name: &str) -> Option<&'static Flag> {
+/// The flag of v4 with this name in git-sync.
+fn flag_named(name: &str) -> Option<&'static Flag> {
     FLAGS.iter().find(|flag| flag.name == name)
 }
 
-/// Of all flags there are: git-sync's, and ours.
-fn known(sync: &Command) -> Vec<FlagSpec> {
+/// All known flags: git-sync's, and ours.
+fn known_flags(sync: &Command) -> Vec<FlagSpec> {
     let theirs = FLAGS.iter().chain(OLD).chain(SPECIAL);
     let theirs = theirs.map(|flag| FlagSpec { name: flag.name.to_owned(), switch: flag.kind.is_switch() });
     let ours = sync.get_arguments().filter(|arg| !arg.is_hide_set()).filter_map(|arg| {
@@ -164,22 +166,24 @@ fn known(sync: &Command) -> Vec<FlagSpec> {
         let switch = arg.get_num_args().is_some_and(|values| values.min_values() == 0);
         Some(FlagSpec { name: name.to_owned(), switch })
     });
-    // `--grace` is `--stale-worktree-timeout`, and known by its own name, too.
+    // `--stale-worktree-timeout` is also accepted under our name, `--grace`.
     let renamed = FlagSpec { name: RENAMED.0.to_owned(), switch: false };
     theirs.chain(ours).chain(std::iter::once(renamed)).collect()
 }
 
-/// What the environment says of a flag.
-fn of_environment(
+/// The value of a flag from the environment, if one of its variables is set.
+fn value_from_environment(
     flag: &Flag,
-    look: Lookup<'_>,
+    lookup: Lookup<'_>,
     notes: &mut Vec<String>,
 ) -> Result<Option<SourcedValue>, Fault> {
-    let newest = flag.variable().filter(|_| of_name(flag.name).is_some());
-    let Some((name, value)) = one_of(newest.as_deref(), flag.older, look, notes)? else { return Ok(None) };
+    let newest = flag.variable().filter(|_| flag_named(flag.name).is_some());
+    let Some((name, value)) = read_variable(newest.as_deref(), flag.older, lookup, notes)? else {
+        return Ok(None);
+    };
     match flag.kind.check(&value) {
         Ok(()) => Ok(Some(SourcedValue { value, origin: Origin::Variable(name) })),
-        // The one kind whose malformed variable git-sync does without.
+        // git-sync ignores a malformed variable of this kind only.
         Err(why) if flag.kind == Kind::Json => {
             notes.push(format!("${name} is ignored: {why}"));
             Ok(None)
@@ -188,15 +192,16 @@ fn of_environment(
     }
 }
 
-/// Of the names of one variable the last that is set, with its value.
-fn one_of(
+/// Reads a variable that has several names: the oldest name that is set, and its value. `older` is ordered from newer
+/// to older. Notes tell of deprecated and overridden names.
+fn read_variable(
     newest: Option<&str>,
     older: &[&str],
-    look: Lookup<'_>,
+    lookup: Lookup<'_>,
     notes: &mut Vec<String>,
 ) -> Result<Option<(String, String)>, Fault> {
     let set: Vec<&str> =
-        newest.into_iter().chain(older.iter().copied()).filter(|name| look(name).is_some()).collect();
+        newest.into_iter().chain(older.iter().copied()).filter(|name| lookup(name).is_some()).collect();
     let Some(&winner) = set.last() else { return Ok(None) };
     if let Some(newest) = newest {
         for old in set.iter().filter(|name| **name != newest) {
@@ -206,19 +211,19 @@ fn one_of(
             notes.push(format!("${} is overridden by ${winner}", set[0]));
         }
     }
-    let text = look(winner).and_then(|value| value.into_string().ok());
+    let text = lookup(winner).and_then(|value| value.into_string().ok());
     match text {
         Some(text) => Ok(Some((winner.to_owned(), text))),
         None => Err(Fault::Environment(format!("invalid value for ${winner}: it is not UTF-8"))),
     }
 }
 
-/// Secrets that only variables hold; ours win over git-sync's.
-fn secrets(look: Lookup<'_>, notes: &mut Vec<String>) -> Result<Hidden, Fault> {
+/// Reads the secrets that only variables can hold; our variables win over git-sync's.
+fn read_hidden(lookup: Lookup<'_>, notes: &mut Vec<String>) -> Result<Hidden, Fault> {
     let mut read = |ours: &'static str, theirs: &'static str, older: &[&str]| {
-        let given = match one_of(Some(ours), &[], look, notes)? {
+        let given = match read_variable(Some(ours), &[], lookup, notes)? {
             Some(given) => Some(given),
-            None => one_of(Some(theirs), older, look, notes)?,
+            None => read_variable(Some(theirs), older, lookup, notes)?,
         };
         let given = given.filter(|(_, value)| !value.is_empty());
         Ok::<_, Fault>(
@@ -228,37 +233,38 @@ fn secrets(look: Lookup<'_>, notes: &mut Vec<String>) -> Result<Hidden, Fault> {
     Ok(Hidden {
         password: read("TREESWAP_PASSWORD", "GITSYNC_PASSWORD", &["GIT_SYNC_PASSWORD"])?,
         private_key: read("TREESWAP_GITHUB_APP_PRIVATE_KEY", "GITSYNC_GITHUB_APP_PRIVATE_KEY", &[])?,
-        git: of_git(look),
-        ssh_command: look("GIT_SSH_COMMAND").and_then(|command| command.into_string().ok()),
+        git: git_variables(lookup),
+        ssh_command: lookup("GIT_SSH_COMMAND").and_then(|command| command.into_string().ok()),
     })
 }
 
-/// Settings that git reads from its own variables.
-fn of_git(look: Lookup<'_>) -> Vec<(String, String)> {
-    let text = |name: &str| look(name).and_then(|value| value.into_string().ok());
+/// Settings from the variables that git itself reads. Of `GIT_CONFIG_COUNT` at most 1,000 are read.
+fn git_variables(lookup: Lookup<'_>) -> Vec<(String, String)> {
+    let text = |name: &str| lookup(name).and_then(|value| value.into_string().ok());
     let count = text("GIT_CONFIG_COUNT").and_then(|count| count.parse::<u32>().ok()).unwrap_or(0);
     let numbered = (0..count.min(1_000)).filter_map(|at| {
         Some((text(&format!("GIT_CONFIG_KEY_{at}"))?, text(&format!("GIT_CONFIG_VALUE_{at}"))?))
     });
     let named = [
         text("GIT_SSL_CAINFO").map(|file| ("http.sslCAInfo".to_owned(), file)),
-        look("GIT_SSL_NO_VERIFY").map(|_| ("http.sslVerify".to_owned(), "false".to_owned())),
+        lookup("GIT_SSL_NO_VERIFY").map(|_| ("http.sslVerify".to_owned(), "false".to_owned())),
     ];
     numbered.chain(named.into_iter().flatten()).collect()
 }
 
-/// What was taken so far.
+/// The flags parsed so far.
 struct ParsedFlags {
     values: Values,
     /// Flags that git-sync does not have.
     own: Vec<Setting>,
-    /// `--version`, `--help`, `--man`.
+    /// Whether `--version`, `--help`, `--man` are given.
     asked: [bool; 3],
     hidden: Hidden,
 }
 
 impl ParsedFlags {
-    fn take(&mut self, name: &str, value: String) -> Result<(), Fault> {
+    /// Adds one flag of the command line.
+    fn add(&mut self, name: &str, value: String) -> Result<(), Fault> {
         let flag = FLAGS.iter().chain(OLD).chain(SPECIAL).find(|flag| flag.name == name);
         let flag = flag.or_else(|| of_sync(name)); // `--grace`
         let Some(flag) = flag else {
@@ -274,9 +280,9 @@ impl ParsedFlags {
             "version" => self.asked[0] = on(),
             "help" | "__?" => self.asked[1] = on(),
             "man" => self.asked[2] = on(),
-            "__env__GITSYNC_PASSWORD" => stand_in(&mut self.hidden.password, flag.name, value),
+            "__env__GITSYNC_PASSWORD" => set_secret(&mut self.hidden.password, flag.name, value),
             "__env__GITSYNC_GITHUB_APP_PRIVATE_KEY" => {
-                stand_in(&mut self.hidden.private_key, flag.name, value);
+                set_secret(&mut self.hidden.private_key, flag.name, value);
             }
             _ => {
                 let given = SourcedValue { value, origin: Origin::Flag };
@@ -293,14 +299,15 @@ impl ParsedFlags {
         Ok(())
     }
 
-    fn call(mut self, mut notes: Vec<String>) -> Call {
+    /// Translates all flags into those of `sync`.
+    fn into_call(mut self, mut notes: Vec<String>) -> Call {
         let action = match self.asked {
             [true, ..] => Action::Version,
             [_, true, _] => Action::Help,
             [.., true] => Action::Manual,
             _ => Action::Run,
         };
-        let old = old::succeed(&mut self.values, &mut notes);
+        let old = old::translate(&mut self.values, &mut notes);
         if let Some(value) = old.password {
             self.hidden.password = Some(Variable { name: "--password".to_owned(), value });
         }
@@ -321,7 +328,7 @@ impl ParsedFlags {
             let Some(given) = self.values.last(flag.name).cloned() else { continue };
             if let Err(why) = duration(&given.value) {
                 if flag.name == RENAMED.1 {
-                    // git-sync takes it, and removes at once, too.
+                    // git-sync accepts a negative timeout and removes worktrees at once.
                     self.values.set(flag.name, SourcedValue { value: "0s".to_owned(), ..given });
                 } else {
                     let name = given.origin.called(flag.name);
@@ -342,8 +349,8 @@ impl ParsedFlags {
     }
 }
 
-/// As in git-sync, an empty one changes nothing.
-fn stand_in(secret: &mut Option<Variable>, flag: &str, value: String) {
+/// Sets a secret from one of git-sync's `--__env__…` flags. As in git-sync, an empty value is ignored.
+fn set_secret(secret: &mut Option<Variable>, flag: &str, value: String) {
     if !value.is_empty() {
         *secret = Some(Variable { name: format!("--{flag}"), value: Secret::new(value) });
     }

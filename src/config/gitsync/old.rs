@@ -1,11 +1,11 @@
-//! What v3's flags become. Each wins over its successor, even where that was given, too. Pure.
+//! Translates git-sync v3's flags into v4's. An old flag wins over its successor even if both are given. Pure.
 
 use super::super::error::Error;
 use super::super::values::integer;
 use super::{SourcedValue, Values};
 use crate::secret::Secret;
 
-/// How an old flag is called towards people, with the name that has its place.
+/// Old flags, and what replaces each, for the deprecation notes.
 const SUCCESSORS: [(&str, &str); 10] = [
     ("branch", "--ref"),
     ("change-permissions", "--group-write"),
@@ -19,20 +19,20 @@ const SUCCESSORS: [(&str, &str); 10] = [
     ("wait", "--period"),
 ];
 
-/// What came of them.
+/// What the old flags set besides v4's flags.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// The password of `--password`.
+    /// The value of `--password`.
     pub(super) password: Option<Secret>,
-    /// What makes no sense.
+    /// The first error.
     pub(super) wrong: Option<Error>,
 }
 
-/// Puts what the old flags say into the place of their successors, and says so.
-pub(super) fn succeed(values: &mut Values, notes: &mut Vec<String>) -> Outcome {
-    let taken = |values: &Values, name| values.last(name).filter(|given| is_set(name, &given.value)).cloned();
+/// Moves the values of old flags to their successors, with a deprecation note for each.
+pub(super) fn translate(values: &mut Values, notes: &mut Vec<String>) -> Outcome {
+    let given = |values: &Values, name| values.last(name).filter(|given| is_set(name, &given.value)).cloned();
     for (name, successor) in SUCCESSORS {
-        if let Some(given) = taken(values, name) {
+        if let Some(given) = given(values, name) {
             let old = given.origin.called(name);
             notes.push(format!("{old} is deprecated and wins over what replaces it: use {successor}"));
         }
@@ -41,7 +41,7 @@ pub(super) fn succeed(values: &mut Values, notes: &mut Vec<String>) -> Outcome {
         notes.push("--ssh is deprecated and has no effect".to_owned());
     }
     let mut outcome = Outcome::default();
-    match (taken(values, "branch"), taken(values, "rev")) {
+    match (given(values, "branch"), given(values, "rev")) {
         (Some(branch), None) => values.set("ref", branch),
         (Some(branch), Some(rev)) if rev.value == "HEAD" => values.set("ref", branch),
         (None, Some(rev)) => values.set("ref", rev),
@@ -52,7 +52,7 @@ pub(super) fn succeed(values: &mut Values, notes: &mut Vec<String>) -> Outcome {
         }
         (None, None) => {}
     }
-    if let Some(given) = taken(values, "change-permissions") {
+    if let Some(given) = given(values, "change-permissions") {
         let name = given.origin.called("change-permissions");
         let hint = "use --group-write; other modes are those of the commit";
         outcome.wrong = outcome.wrong.or(Some(Error::Unsupported { name, hint }));
@@ -63,24 +63,24 @@ pub(super) fn succeed(values: &mut Values, notes: &mut Vec<String>) -> Outcome {
         ("sync-hook-command", "exechook-command"),
         ("v", "verbose"),
     ] {
-        if let Some(given) = taken(values, old) {
+        if let Some(given) = given(values, old) {
             values.set(new, given);
         }
     }
-    if let Some(SourcedValue { value, origin }) = taken(values, "wait") {
-        // Parsed when it was taken in; whole milliseconds, as in git-sync.
+    if let Some(SourcedValue { value, origin }) = given(values, "wait") {
+        // Validated when it was parsed; whole milliseconds, as in git-sync.
         let milliseconds = (value.parse::<f64>().unwrap_or_default() * 1e3) as i64;
         values.set("period", SourcedValue { value: format!("{milliseconds}ms"), origin });
     }
-    if let Some(SourcedValue { value, origin }) = taken(values, "timeout") {
+    if let Some(SourcedValue { value, origin }) = given(values, "timeout") {
         let seconds = integer(&value).unwrap_or_default();
         values.set("sync-timeout", SourcedValue { value: format!("{seconds}s"), origin });
     }
-    outcome.password = taken(values, "password").map(|given| Secret::new(given.value));
+    outcome.password = given(values, "password").map(|given| Secret::new(given.value));
     outcome
 }
 
-/// As in git-sync: 0 and the empty text count as not given, and so does a negative `--v`.
+/// Whether an old flag counts as given. As in git-sync, 0, an empty text and a negative `--v` do not.
 fn is_set(name: &str, value: &str) -> bool {
     match name {
         "wait" => value.parse::<f64>().is_ok_and(|number| number != 0.0),

@@ -1,24 +1,24 @@
-//! How git-sync's parser cuts a command line into flags and values. Pure.
+//! Splits a command line into flags and values as git-sync's parser (Go's pflag) does. Pure.
 //!
-//! Long flags have two dashes; `--x=y` and `--x y` are the same, except that a switch takes its value only behind `=`.
-//! The value may itself begin with a dash. Short flags can be run together, and the last one takes the rest as its
-//! value. Arguments that are no flags are ignored, wherever they are; `--` ends the flags.
+//! Long flags have two dashes; `--x=y` and `--x y` are the same, except that a switch takes a value only after `=`. A
+//! value may itself begin with a dash. Short flags can be combined, and the first one that needs a value takes the
+//! rest. Positional arguments are ignored, wherever they are; `--` ends the flags.
 
 use crate::human;
 
-/// What the parser has to know of a flag.
+/// What the parser has to know about a flag.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct FlagSpec {
     /// Its name, without dashes.
     pub(super) name: String,
-    /// Whether it means true where no `=` follows.
+    /// Whether the flag takes a value only after `=`, and is true without one.
     pub(super) switch: bool,
 }
 
-/// Short flags and what they stand for.
+/// Short flags and their long names.
 const SHORT: [(char, &str); 3] = [('v', "verbose"), ('h', "help"), ('?', "help")];
 
-/// What is wrong with an argument.
+/// Why an argument cannot be parsed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum Malformed {
     #[error("unknown flag --{name}{}", hint("did you mean", .like.as_deref()))]
@@ -110,7 +110,7 @@ fn short_flags(
     Ok(())
 }
 
-/// The known flag that is written most like this one, if one is close.
+/// The known flag that `name` is most likely a typo of, if any.
 fn nearest(name: &str, known: &[FlagSpec]) -> Option<String> {
     human::nearest(name, known.iter().map(|flag| flag.name.as_str())).map(str::to_owned)
 }

@@ -1,17 +1,17 @@
-//! What git-sync's `--ref` takes besides a ref: it is handed to `git fetch` as a refspec, `[+]<from>[:<to>]`
-//! (git-fetch(1)). Here only where it fetches from counts. Pure.
+//! Refspecs in git-sync's `--ref`. git-sync passes `--ref` to `git fetch` as a refspec, `[+]<from>[:<to>]`
+//! (git-fetch(1)); we follow `<from>` and ignore the rest. Pure.
 //!
-//! Seen on v4.7.1: an empty `<from>` and `@` are `HEAD`. `<to>` is written into the root's repository, which is not
-//! promised, and without a `+` it ends every update that git does not know to be a fast-forward: at the default depth
-//! that is every update. So it is checked, and not written. A pattern publishes whichever ref comes first; it is
-//! refused.
+//! git-sync v4.7.1: an empty `<from>` and `@` are `HEAD`. `<to>` is written into the root's repository, which its
+//! documentation does not promise; without a `+`, every update fails that git does not know to be a fast-forward,
+//! which at the default depth is every update. So `<to>` is validated, but not written. A pattern publishes whichever
+//! ref comes first, and is refused here.
 
 use crate::revision::Ref;
 
 /// The ref that the refspec fetches from.
 ///
 /// # Errors
-/// Why it is none, or none that can be followed.
+/// Why the text is no refspec, or names no ref that can be followed.
 pub(super) fn source(text: &str) -> Result<&str, String> {
     let (from, to) = sides(text);
     if text.starts_with('^') {
@@ -24,18 +24,18 @@ pub(super) fn source(text: &str) -> Result<&str, String> {
         return Err(format!("a tag is followed to its commit anyway: write {tag}"));
     }
     from.parse::<Ref>().map_err(|error| error.why().to_owned())?;
-    // Where it has no `refs/` in front git puts some there.
+    // git prefixes `<to>` with `refs/heads/` and the like unless it begins with `refs/`.
     let local = to.is_empty() || format!("refs/heads/{to}").parse::<Ref>().is_ok();
     if local { Ok(from) } else { Err(format!("{to:?}, behind the colon, is not the name of a ref")) }
 }
 
-/// The warning for a refspec that names where to write to.
+/// The warning for a refspec with a `<to>`.
 pub(super) fn note(flag: &str, text: &str) -> Option<String> {
     let (from, to) = sides(text);
     (!to.is_empty()).then(|| format!("{flag}={text} follows {from}; {to} is not written"))
 }
 
-/// From where, and to where if that is said.
+/// Splits a refspec into `<from>`, `HEAD` if it is empty, and `<to>`, which may be empty.
 fn sides(text: &str) -> (&str, &str) {
     let spec = text.strip_prefix('+').unwrap_or(text);
     let (from, to) = spec.rsplit_once(':').unwrap_or((spec, ""));

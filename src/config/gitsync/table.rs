@@ -1,8 +1,8 @@
-//! git-sync v4's flags: how each is written, the older names of its variable, and what it is here.
+//! The table of git-sync v4's flags: the type of each, the older names of its variable, and its name in `sync`.
 
 use super::super::values::{boolean, duration, integer};
 
-/// How a value is written.
+/// The type of a flag's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Any text.
@@ -15,16 +15,16 @@ pub enum Kind {
     Float,
     /// Go's durations.
     Duration,
-    /// Texts, one each time the flag is given; in the variable they are separated by `:`.
+    /// Texts: a repeated flag, or a variable with values separated by `:`.
     List,
-    /// git-sync's JSON of credentials, one each time the flag is given, besides those of the variable.
+    /// git-sync's JSON of credentials. A repeated flag; its values add to the variable's.
     Json,
-    /// Switches the fixed path of the cookies on; here an absolute path is taken, too.
+    /// A boolean that turns the fixed path of the cookies on; here it can also be an absolute path.
     Cookies,
 }
 
 impl Kind {
-    /// The word for the value in the usage text; none for what needs no value.
+    /// The placeholder for the value in the usage text; empty for a switch.
     pub fn word(self) -> &'static str {
         match self {
             Self::Text => "string",
@@ -42,14 +42,14 @@ impl Kind {
         matches!(self, Self::Bool | Self::Cookies)
     }
 
-    /// Whether several values add up.
+    /// Whether the flag can be repeated, and keeps all values.
     pub(super) fn repeats(self) -> bool {
         matches!(self, Self::List | Self::Json)
     }
 
-    /// Whether the text is such a value; why not.
+    /// Checks that the text is a value of this type; the error says why not.
     pub(super) fn check(self, text: &str) -> Result<(), String> {
-        let unsigned = text.strip_prefix('-').unwrap_or(text); // a negative duration is one; its meaning is judged later
+        let unsigned = text.strip_prefix('-').unwrap_or(text); // a negative duration is well-formed, and judged later
         match self {
             Self::Text | Self::List => Ok(()),
             Self::Bool => boolean(text).map(drop),
@@ -71,31 +71,31 @@ impl Kind {
 pub struct Flag {
     /// Its name, without dashes.
     pub name: &'static str,
-    /// How it is written.
+    /// The type of its value.
     pub kind: Kind,
     /// Older names of its variable, which win over `GITSYNC_<NAME>`.
     pub older: &'static [&'static str],
-    /// What it means, where that is not what `sync` says of it.
+    /// Its help text, if that differs from the help text in `sync`.
     pub help: Option<&'static str>,
 }
 
 impl Flag {
-    /// What `sync` calls it.
+    /// Its name in `sync`.
     pub fn here(&self) -> &'static str {
         if self.name == RENAMED.1 { RENAMED.0 } else { self.name }
     }
 
     /// Its variable, if it has one.
     pub fn variable(&self) -> Option<String> {
-        // As in git-sync: a list that its own separator could not hold.
+        // As in git-sync: its values may contain the separator of lists, `:`.
         (self.name != "git-config-add").then(|| variable("GITSYNC", self.name))
     }
 }
 
-/// A flag whose name in git-sync differs, ours first.
+/// The one flag that git-sync calls differently: our name, and git-sync's.
 pub(in crate::config) const RENAMED: (&str, &str) = ("grace", "stale-worktree-timeout");
 
-/// The name of a flag's variable.
+/// The name of a flag's variable, such as `GITSYNC_MAX_FAILURES`.
 pub(in crate::config) fn variable(prefix: &str, flag: &str) -> String {
     format!("{prefix}_{}", flag.to_uppercase().replace('-', "_"))
 }
@@ -105,7 +105,7 @@ pub(in crate::config) fn of_sync(flag: &str) -> Option<&'static Flag> {
     FLAGS.iter().find(|known| known.here() == flag)
 }
 
-/// Every name of a variable that has a newer one.
+/// All old names of variables.
 pub(in crate::config) fn older_names() -> impl Iterator<Item = &'static str> {
     let all = FLAGS.iter().chain(OLD).flat_map(|flag| flag.older.iter().copied());
     all.chain(std::iter::once("GIT_SYNC_PASSWORD"))
@@ -126,7 +126,7 @@ const fn explained(
 
 use Kind::{Bool, Cookies, Duration, Float, Int, Json, List, Text};
 
-/// v4's, in the order of its manual: by name.
+/// The flags of v4, sorted by name, as in its manual.
 pub const FLAGS: &[Flag] = &[
     flag("add-user", Bool, &["GIT_SYNC_ADD_USER"]),
     flag("askpass-url", Text, &["GIT_SYNC_ASKPASS_URL", "GIT_ASKPASS_URL"]),
@@ -222,7 +222,7 @@ pub const FLAGS: &[Flag] = &[
     flag("webhook-url", Text, &["GIT_SYNC_WEBHOOK_URL"]),
 ];
 
-/// v3's, which v4 takes without showing them; `older` are their variables.
+/// The flags of v3 that v4 accepts without listing them in its help; `older` has their variables.
 pub(super) const OLD: &[Flag] = &[
     flag("branch", Text, &["GIT_SYNC_BRANCH"]),
     flag("change-permissions", Int, &["GIT_SYNC_PERMISSIONS"]),
@@ -237,7 +237,7 @@ pub(super) const OLD: &[Flag] = &[
     flag("wait", Float, &["GIT_SYNC_WAIT"]),
 ];
 
-/// Flags that end the process before it looks at anything else, and those that stand in for a secret's variable.
+/// Flags that print something and exit, and hidden flags that set a variable for a secret.
 pub(super) const SPECIAL: &[Flag] = &[
     flag("version", Bool, &[]),
     flag("help", Bool, &[]),

@@ -1,4 +1,4 @@
-//! When attempts are made, and what each does.
+//! Validates when attempts are made and what each of them does.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use crate::revision::Ref;
 use crate::{mirror, retry, store, sync};
 
 impl Check<'_> {
+    /// The options of the sync loop.
     pub(super) fn sync(
         &self,
         root: &Path,
@@ -44,15 +45,16 @@ impl Check<'_> {
             patience: self.patience()?,
             sync_timeout,
             one_time: *one_time,
-            // As in git-sync. (treeswap goes on looking whether its root is as it should be.)
+            // As git-sync does for a commit id. As treeswap, attempts go on, to check that the root is intact.
             park: self.origins.personality() == Personality::GitSync && matches!(asked, Ref::Commit(_)),
             every_failure: self.origins.personality() == Personality::GitSync,
-            touch_file: self.own("touch-file", &given.touch_file, root, style)?,
-            error_file: self.own("error-file", &logging.error_file, root, style)?,
+            touch_file: self.own_file("touch-file", &given.touch_file, root, style)?,
+            error_file: self.own_file("error-file", &logging.error_file, root, style)?,
         })
     }
 
-    /// The directory that is published. git knows no worktree of a directory, nor submodules of one.
+    /// The directory of the repository that is published (`--path`). Excludes git-sync's layout and submodules: git
+    /// has no worktree of a subdirectory, nor submodules of one.
     pub(super) fn subdirectory(&self, style: &store::Style) -> Result<Option<mirror::Subdirectory>, Error> {
         let args::Source { path, submodules, .. } = &self.args.source;
         if path.is_empty() {
@@ -74,6 +76,7 @@ impl Check<'_> {
         found.map(Some)
     }
 
+    /// The timing of the sync loop.
     pub(super) fn pace(&self) -> Result<Timing, Error> {
         let given = &self.args.pace;
         let period = self.at_least("period", given.period, SHORTEST)?;
@@ -83,7 +86,7 @@ impl Check<'_> {
         };
         let backoff = |period: Duration, longest: Duration| {
             let ceiling = match (given.max_backoff, self.origins.personality()) {
-                // git-sync's pauses do not grow.
+                // git-sync has no backoff: it tries again after one period.
                 (Duration::ZERO, Personality::GitSync) => {
                     return retry::Backoff { first: period, ceiling: period };
                 }
@@ -102,7 +105,8 @@ impl Check<'_> {
         })
     }
 
-    /// As in git-sync, 0 and 1 both mean the first failure, and a negative number means never.
+    /// The number of failures after which the process exits. As in git-sync, 0 and 1 both mean the first failure, and a
+    /// negative number means never.
     pub(super) fn patience(&self) -> Result<Patience, Error> {
         let given = &self.args.pace;
         let limit = |flag: &str, value: i64| match value {

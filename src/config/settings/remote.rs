@@ -1,4 +1,4 @@
-//! The repository: the remote, how to reach it, and its mirror.
+//! Validates the flags about the repository: the remote, how it is reached, and its mirror.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use crate::payload::Limits;
 use crate::revision::Ref;
 
 impl Check<'_> {
+    /// The number of commits to fetch.
     pub(super) fn depth(&self) -> Result<mirror::Depth, Error> {
         Ok(match self.count("depth", self.args.source.depth, 0)? {
             0 => mirror::Depth::Full,
@@ -22,16 +23,17 @@ impl Check<'_> {
         })
     }
 
+    /// The ref to follow.
     pub(super) fn asked(&self) -> Result<Ref, Error> {
         let text = &self.args.source.asked;
-        text.parse().map_err(|error: crate::revision::BadRef| self.wrong("ref", text, error.why()))
+        text.parse().map_err(|error: crate::revision::BadRef| self.invalid("ref", text, error.why()))
     }
 
     pub(super) fn submodules(&self) -> Result<mirror::Submodules, Error> {
         self.one_of("submodules", &self.args.source.submodules, &SUBMODULES)
     }
 
-    /// Ceilings on a revision's content.
+    /// The limits on a revision's content.
     pub(super) fn limits(&self) -> Result<Limits, Error> {
         let limits = &self.args.limits;
         Ok(Limits {
@@ -47,14 +49,14 @@ impl Check<'_> {
         self.one_of("git-gc", &self.args.git.git_gc, &GIT_GC)
     }
 
-    /// The program of `--git`, with all of git's settings: it understands each of them.
+    /// The program of `--git`, with all settings of git: it obeys each of them.
     pub(super) fn program(&self, entries: Vec<git_config::Entry>) -> Option<wire::Program> {
         let config = entries.into_iter().map(|entry| (entry.key, entry.value)).collect();
         let program = |path| wire::Program { path, config, mirror: PathBuf::new() };
         path(&self.args.git.git).map(program)
     }
 
-    /// git's settings, the flags' and then what git's own variables say, and what they come to.
+    /// The settings of git, from flags and then from git's own variables, and their effect.
     pub(in crate::config) fn git_config(
         &self,
         hidden: &Hidden,
@@ -72,7 +74,7 @@ impl Check<'_> {
         Ok((entries, effect))
     }
 
-    /// What has no effect. Never a value: it may be a secret.
+    /// Warnings about settings that have no effect or are unsafe. They never contain a value, which may be a secret.
     pub(super) fn remarks(&self, git: &git_config::Effect, hidden: &Hidden) -> Vec<String> {
         let settings = git.remarks(!self.args.git.git.is_empty());
         let ssh = hidden.ssh_command.as_deref().map(git_config::ssh_command).unwrap_or_default();
@@ -95,6 +97,7 @@ impl Check<'_> {
         settings.chain(ssh).chain(unchecked).chain(trusting).chain(visible).collect()
     }
 
+    /// How the remote is reached.
     pub(in crate::config) fn wire(
         &self,
         credentials: Vec<wire::Credential>,
@@ -130,14 +133,15 @@ impl Check<'_> {
         Ok(wire)
     }
 
-    /// Whether the remote's form is understood.
+    /// Checks that the remote is a URL or path that is supported.
     pub(super) fn remote(&self, wire: &wire::Options) -> Result<(), Error> {
         let refused = |error| Error::Remote { name: self.origins.name("repo"), source: Box::new(error) };
-        wire::Client::new(wire.clone()).map_err(refused)?; // reads the forms, opens nothing
+        wire::Client::new(wire.clone()).map_err(refused)?; // parses the URL; no I/O
         Ok(())
     }
 
-    /// As in git-sync, the variable holds a list, and the flag, which may be repeated, does not.
+    /// The private keys for ssh. As in git-sync, the variable holds a list separated by `:`; the flag is repeated
+    /// instead.
     pub(super) fn keys(&self) -> Vec<PathBuf> {
         let given = self.args.credentials.ssh_key_file.iter();
         let separator = match self.origins.get("ssh-key-file") {

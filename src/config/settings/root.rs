@@ -1,4 +1,4 @@
-//! The root and its layout, and paths that the operator names.
+//! Validates the root, its layout, and the paths that the operator names beside or inside it.
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,13 @@ use crate::retention;
 use crate::store::{self, OwnFile};
 
 impl Check<'_> {
+    /// The root as an absolute path.
     pub(super) fn root(&self) -> Result<PathBuf, Error> {
         let text = &self.args.root.root;
-        if text.is_empty() { Err(self.wrong("root", text, "it is empty")) } else { Ok(absolute(text)) }
+        if text.is_empty() { Err(self.invalid("root", text, "it is empty")) } else { Ok(absolute(text)) }
     }
 
+    /// The layout of the root.
     pub(super) fn style(&self, root: &Path) -> Result<store::Style, Error> {
         let Args { root: given, source, .. } = self.args;
         if given.layout != "git-sync" {
@@ -29,14 +31,15 @@ impl Check<'_> {
         let link = link_name(&given.link, &source.repo);
         match cleaned(&root.join(link)) {
             clean if link.is_empty() || clean == root || root.starts_with(&clean) => {
-                Err(self.wrong("link", link, "it is the name of a link in the root, or an absolute path"))
+                Err(self.invalid("link", link, "it is the name of a link in the root, or an absolute path"))
             }
             clean => Ok(store::Style::GitSync { link: clean }),
         }
     }
 
-    /// As in git-sync, relative to the root; an absolute path replaces it.
-    pub(super) fn own(
+    /// A file that we write for the operator, such as `--touch-file`. As in git-sync, a relative path is relative to
+    /// the root.
+    pub(super) fn own_file(
         &self,
         flag: &str,
         text: &str,
@@ -47,6 +50,7 @@ impl Check<'_> {
         file.map_err(|why| self.misplaced(flag, text, why, style))
     }
 
+    /// The error for a path that may not be where it is.
     pub(super) fn misplaced(&self, flag: &str, text: &str, why: String, style: &store::Style) -> Error {
         let hint = match style {
             store::Style::Kubelet => "name a path outside of the root, or one in it that begins with \"..\"",
@@ -57,9 +61,9 @@ impl Check<'_> {
         Error::Place { name: self.origins.name(flag), value: text.to_owned(), why, hint }
     }
 
-    /// A path that is opened by name leads through nothing that a commit can shape, by its text and by what it resolves
-    /// to.
-    pub(super) fn place(
+    /// A path that is opened by name. Neither its text nor what it resolves to may lead through names in the root that
+    /// a commit controls. `made_for` are the names in the root that are meant for it.
+    pub(super) fn safe_path(
         &self,
         flag: &str,
         text: &str,
@@ -74,7 +78,7 @@ impl Check<'_> {
             .map_err(|why| self.misplaced(flag, text, why, style))
     }
 
-    /// The same for a file that is never written in the root.
+    /// The same for a file that must not be inside the root.
     pub(super) fn outside(
         &self,
         flag: &str,
@@ -89,21 +93,22 @@ impl Check<'_> {
             why,
             hint,
         })?;
-        self.place(flag, text, root, style, &[])
+        self.safe_path(flag, text, root, style, &[])
     }
 
-    /// The places in the root that are made for a mirror are ours anyway.
+    /// The mirror's directory. In `.git` and `..treeswap`, which no commit controls, it may be inside the root.
     pub(super) fn mirror_dir(&self, text: &str, root: &Path, style: &store::Style) -> Result<PathBuf, Error> {
         let dir = absolute(text);
         let made_for_it = |place| cleaned(&dir).starts_with(root.join(place));
-        // With rules and without a root the mirror's directory is the root, which is not opened.
+        // With rules and without a root, the root's path is set to the mirror's directory, and never opened as a root.
         if [".git", "..treeswap"].into_iter().any(made_for_it) || dir == root {
             Ok(dir)
         } else {
-            self.place("mirror", text, root, style, &[".git", "..treeswap"])
+            self.safe_path("mirror", text, root, style, &[".git", "..treeswap"])
         }
     }
 
+    /// The options of the store.
     pub(super) fn store(&self, root: PathBuf, style: store::Style) -> Result<store::Options, Error> {
         let Args { root: given, retention, logging, .. } = self.args;
         let in_root = |text: &String| {
@@ -123,13 +128,14 @@ impl Check<'_> {
             spare: match given.spare.as_str() {
                 "off" => store::Spare::Off,
                 "copy" => store::Spare::Copy,
-                // What a gate looks at may stay open there, and be changed.
+                // A gate runs inside the staged generation: it may change files or keep them open, so they are not
+                // shared with other generations.
                 _ if self.args.hooks.pre_publish_gate => store::Spare::Copy,
                 "recycle" => store::Spare::Recycle,
                 _ => store::Spare::Link,
             },
             group_write: given.group_write,
-            // Beyond eight threads the file system's own locks are what they wait for.
+            // More than eight threads only wait for the file system's locks.
             writers: std::thread::available_parallelism().map_or(2, NonZero::get).clamp(2, 8),
             retention: retention::Options {
                 grace: retention.grace,

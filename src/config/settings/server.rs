@@ -1,4 +1,4 @@
-//! What is shown: over HTTP, and in the log.
+//! Validates the flags of the HTTP listener and the log.
 
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use crate::config::values;
 use crate::{admin, telemetry};
 
 impl Check<'_> {
+    /// The options of the HTTP listener; `None` without `--http-bind`.
     pub(super) fn admin(&self, period: Duration) -> Result<Option<admin::Options>, Error> {
         let given = &self.args.server;
         let max_stale = Some(given.max_stale).filter(|max| !max.is_zero());
@@ -50,18 +51,19 @@ impl Check<'_> {
         if !given.webhook_secret_file.is_empty() {
             return without("webhook-secret-file");
         }
-        // A job that publishes once may have the flags of a sidecar beside it.
+        // An init container with --one-time often shares its flags with the sidecar, so --max-stale is ignored there.
         if max_stale.is_some() && !self.args.pace.one_time {
             return without("max-stale");
         }
         Ok(None)
     }
 
+    /// The format and the level of the log.
     pub(super) fn telemetry(&self) -> Result<telemetry::Options, Error> {
         let given = &self.args.logging;
         let verbosity = match given.verbose {
             ..=0 => "info",
-            // Of other crates no more than usual: what they say of a request may be secret.
+            // Other crates stay at info: what they log about a request may contain secrets.
             1..=4 => "info,treeswap=debug",
             _ => "info,treeswap=trace",
         };
@@ -79,6 +81,6 @@ impl Check<'_> {
         };
         telemetry::Options::new(format, &filter)
             .map(|options| options.verbose(by_verbosity))
-            .map_err(|why| self.wrong("log-level", filter, why.to_string()))
+            .map_err(|why| self.invalid("log-level", filter, why.to_string()))
     }
 }

@@ -1,17 +1,17 @@
-//! What decides what is written to clusters, besides the tree.
+//! The inputs besides the tree that determine what is written to clusters; the rules digest is computed over them.
 
 use super::super::{Options, RuleSet, Setting};
 use super::desired_state::ExtraKeys;
 
-/// What decides what is written, besides the tree.
+/// Everything besides the tree that determines what is written.
 #[derive(Clone, Copy, Debug)]
 pub struct Deciding<'a> {
     /// The rules.
     pub rules: &'a RuleSet,
-    /// How they were read.
+    /// The settings they were read with.
     pub setting: Setting<'a>,
-    /// How they are applied; the stamp says which revision, and decides nothing.
+    /// The options they are applied with. The stamp is not part of the digest: it only names the revision.
     pub options: &'a Options,
-    /// What is written besides payloads.
+    /// The keys that are written besides payloads.
     pub shape: &'a ExtraKeys,
 }

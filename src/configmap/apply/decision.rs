@@ -1,4 +1,4 @@
-//! What to do with one ConfigMap, and why.
+//! The decision on one ConfigMap: what to do with it, and why.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,119 +13,119 @@ use super::order::Moves;
 use super::owner::{Adopt, Claim, Owner};
 use crate::marker::{Entry, RulesDigest};
 
-/// A ConfigMap as it was read.
+/// A ConfigMap as read from the API server.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LiveConfigMap {
-    /// Which object it is: another one after a deletion.
+    /// The object's uid; changes when it is deleted and created again.
     pub uid: String,
-    /// Which state of it: another one after any write.
+    /// The object's resourceVersion; changes with every write.
     pub version: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// Its annotations.
     pub annotations: BTreeMap<String, String>,
-    /// Whether the API server refuses to change its data.
+    /// Whether the object is marked `immutable`, so that the API server refuses changes of its data.
     pub immutable: bool,
-    /// Whether it is being deleted.
+    /// Whether a deletion is in progress.
     pub deleting: bool,
-    /// What is in it.
+    /// Its content.
     pub current: Current,
 }
 
-/// What a decision rests on besides the ConfigMap itself.
+/// The settings that decisions depend on besides the ConfigMap itself.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// Who we are.
+    /// The owner that this installation writes as.
     pub owner: Owner,
-    /// Whose ConfigMaps become ours.
+    /// Which ConfigMaps of other owners are adopted.
     pub adopt: Adopt,
-    /// Whether what no file and no rule feeds any more is deleted.
+    /// Whether a ConfigMap is deleted that no rule names or no file feeds any more.
     pub prune: bool,
-    /// Whether an immutable ConfigMap is deleted and made again.
+    /// Whether a change of an immutable ConfigMap deletes it and creates it again.
     pub recreate: bool,
-    /// The revision that what is desired is of.
+    /// The desired revision.
     pub revision: String,
-    /// Digest of the rules and extra keys that what is desired is by.
+    /// The digest of the rules and extra keys behind the desired state.
     pub rules: RulesDigest,
-    /// What is written besides payloads.
+    /// The keys that are written besides payloads.
     pub shape: ExtraKeys,
-    /// How often a target may be repaired before that happens at a slower pace.
+    /// How often a target may be repaired before repairs slow down.
     pub pace: RepairLimit,
-    /// The time, for the pace alone.
+    /// The current time; only used for `pace`.
     pub now: Timestamp,
-    /// Why what no rule names any more is not to be deleted now.
+    /// Why ConfigMaps that no rule names must not be deleted now; `None` if they may be.
     pub deletions_held: Option<String>,
 }
 
-/// What to do.
+/// What to do with a ConfigMap.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// It is right, or not ours to touch.
+    /// No write: it is as desired, or it is not ours.
     Nothing,
     /// POST.
     Create,
-    /// PUT, with the version that was read.
+    /// PUT, with the resourceVersion that was read.
     Replace,
-    /// DELETE, with uid and version as preconditions, then POST.
+    /// DELETE with uid and resourceVersion as preconditions, then POST.
     Recreate,
-    /// DELETE, with uid and version as preconditions.
+    /// DELETE with uid and resourceVersion as preconditions.
     Delete,
-    /// An operator has to decide.
+    /// No write: an operator has to decide.
     Refuse(Refusal),
-    /// It is to be written, and not now: why.
+    /// No write now, for the given reason; a later attempt writes it.
     Hold(String),
 }
 
-/// Why.
+/// Why an action was chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DecisionReason {
-    /// Its content was looked at, or is known by uid and version, and is right.
+    /// Its content is as desired. The content was compared, or uid and resourceVersion prove it.
     Right,
-    /// It is not there.
+    /// It does not exist.
     Absent,
-    /// It is not there although we wrote it.
+    /// It does not exist although we wrote it: another writer deleted it.
     Vanished,
-    /// The revision or the rules ask for something else.
+    /// The revision or the rules ask for another content.
     Changed,
     /// Another writer changed it since our last write.
     Drift,
-    /// We wrote it, by other rules or options.
+    /// We wrote it under other rules or options.
     OtherRules,
-    /// The same, and it had been written by these before: they change back and forth, or two installations have our
-    /// owner's name.
+    /// As [`Self::OtherRules`], and before that it was written under the present ones: the rules change back and forth,
+    /// or two installations use the same owner name.
     TurnedBack,
-    /// It had another owner and becomes ours.
+    /// It had another owner and is adopted.
     Adopted,
     /// No file feeds it any more.
     Unfed,
     /// No rule names it any more.
     NoRule,
-    /// Nothing asks for it and nothing is there, or it is not ours.
+    /// It is not desired and does not exist, or it is not ours.
     NotOurs,
 }
 
 /// Why an operator has to decide.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Another installation's.
+    /// It belongs to another installation.
     #[error("it belongs to the owner {0:?}")]
     Other(String),
-    /// Prow's, and not to be adopted.
+    /// It belongs to Prow, and adoption does not cover that.
     #[error("it is Prow's")]
     Prow,
-    /// It has no known owner, and is not to be adopted.
+    /// It has no known owner, and adoption does not cover that.
     #[error("it was not made by treeswap")]
     Nobody,
-    /// Immutable, and not to be made again.
+    /// It is immutable, and recreation is not enabled.
     #[error("it is immutable")]
     Immutable,
-    /// On its way out.
+    /// Its deletion is in progress.
     #[error("it is being deleted")]
     Deleting,
-    /// Repaired too often.
+    /// It was repaired too often; the value is the number of repairs.
     #[error("it is contested: it was repaired {0} times and written again by another writer")]
     Contested(usize),
-    /// Written back too often.
+    /// Rules turned back too often; the value is the number of times.
     #[error(
         "it is contested: {0} times rules or options of this owner changed back to what they had been before"
     )]
@@ -133,7 +133,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// What an operator can do.
+    /// A hint for the operator.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Other(_) => {
@@ -159,28 +159,28 @@ impl Refusal {
         }
     }
 
-    /// Whether it may pass by itself.
+    /// Returns true if a later attempt may succeed without an operator.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Deleting)
     }
 }
 
-/// What to do with one ConfigMap.
+/// The decision on one ConfigMap.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Decision {
-    /// What.
+    /// What to do.
     pub action: Action,
     /// Why.
     pub why: DecisionReason,
-    /// Whose it was when it was read.
+    /// The owner that was found when it was read.
     pub claim: Claim,
-    /// The revision it is stamped with: where the payload is what it was, the one that it was before.
+    /// The revision to stamp it with. If the payload did not change, this is the recorded revision.
     pub revision: String,
-    /// Keys that the action adds, changes and removes.
+    /// The keys that the action adds, changes and removes.
     pub difference: Difference,
-    /// What leaves it and what comes into it, for the order of writing.
+    /// What it gains and loses, for the order of writes.
     pub moves: Moves,
-    /// The rules by which it was written, where these are others and the reason.
+    /// The stored digest of the rules that it was last written under, if the reason is that these differ.
     pub over: Option<String>,
 }
 
@@ -197,34 +197,34 @@ impl Decision {
         }
     }
 
-    /// On what uid and version prove to be right.
+    /// The decision on a ConfigMap that uid and resourceVersion prove to be as desired.
     pub fn unchanged(revision: String) -> Self {
         Self { revision, ..Self::new(Action::Nothing, DecisionReason::Right, Claim::Ours) }
     }
 
-    /// Whether it ends in a write.
+    /// Returns true if the action writes.
     pub fn writes(&self) -> bool {
         matches!(self.action, Action::Create | Action::Replace | Action::Recreate | Action::Delete)
     }
 
-    /// Whether it repairs what another writer changed.
+    /// Returns true if it repairs what another writer changed or deleted.
     pub fn repairs(&self) -> bool {
         matches!(self.why, DecisionReason::Vanished | DecisionReason::Drift)
     }
 
-    /// Whether, where it happens often, it is to happen less often.
+    /// Returns true if the write counts against the [`RepairLimit`].
     pub fn is_counted(&self) -> bool {
         self.repairs() || self.why == DecisionReason::TurnedBack
     }
 
-    /// Whether it leaves less of a ConfigMap than an empty one.
+    /// Returns true if it deletes the ConfigMap or writes it because no file feeds it any more.
     pub fn empties(&self) -> bool {
         self.action == Action::Delete || (self.why == DecisionReason::Unfed && self.writes())
     }
 }
 
-/// Whether what was recorded of a ConfigMap is evidence enough that it is right, so that its content need not be read:
-/// it was not written since it was verified, and nothing else is asked of it.
+/// Returns true if the inventory proves that a ConfigMap is as desired, so that its content need not be read: uid and
+/// resourceVersion show that it was not written since it was verified, and the desired digest and rules are the same.
 pub fn is_proven_by_record(
     wanted: &DesiredConfigMap,
     uid: &str,
@@ -242,7 +242,8 @@ pub fn is_proven_by_record(
 }
 
 impl Policy {
-    /// The decision on one ConfigMap, from what is desired, what was read, what the inventory and the ledger say of it.
+    /// Decides on one ConfigMap. `wanted` is the desired state (`None`: no rule names it), `seen` what was read
+    /// (`None`: it does not exist), `entry` its entry in the inventory, and `record` its last attempt in the ledger.
     pub fn decide(
         &self,
         wanted: Option<&DesiredConfigMap>,
@@ -250,7 +251,7 @@ impl Policy {
         entry: Option<&Entry>,
         record: Option<&LastAttempt>,
     ) -> Decision {
-        let mut decision = self.decide_unheld(wanted, seen, entry, record);
+        let mut decision = self.decide_ignoring_holds(wanted, seen, entry, record);
         let held = wanted.map_or(self.deletions_held.as_ref(), |wanted| wanted.held.as_ref());
         if decision.writes()
             && let Some(why) = held
@@ -260,7 +261,8 @@ impl Policy {
         decision
     }
 
-    fn decide_unheld(
+    /// [`Self::decide`] without regard to whether the write is held.
+    fn decide_ignoring_holds(
         &self,
         wanted: Option<&DesiredConfigMap>,
         seen: Option<&LiveConfigMap>,
@@ -274,27 +276,24 @@ impl Policy {
                 Decision::new(Action::Nothing, DecisionReason::NotOurs, Claim::Nobody)
             }
             (Some(wanted), None) => self.absent(wanted, entry, record),
-            (Some(wanted), Some(seen)) => self.there(wanted, seen, entry, record),
+            (Some(wanted), Some(seen)) => self.existing(wanted, seen, entry, record),
         }
     }
 
-    /// Whether what is stamped with a revision has to be looked at for the stamp alone.
+    /// Returns true if a ConfigMap with this stamp has to be read just because the stamp changes.
     pub fn needs_new_stamp(&self, stamped: &str) -> bool {
         self.shape.version_key == VersionKey::Every && stamped != self.revision
     }
 
-    /// Nothing asks for it any more.
+    /// The decision on an object that no rule names or no file feeds.
     fn undesired(&self, seen: &LiveConfigMap, entry: Option<&Entry>, why: DecisionReason) -> Decision {
         let claim = self.claim(seen, entry);
-        // Only the inventory says what may be deleted, and only for the very object that it names. Of one that was
-        // about to be written it knows none yet: there our name on the object decides.
-        let ours =
+        // Only the inventory says what may be deleted, and only for the object whose uid it has. For an object that was
+        // about to be written it has no uid yet; then the owner on the object decides.
+        let is_ours =
             claim == Claim::Ours && entry.is_some_and(|entry| entry.uid == seen.uid || entry.uid.is_empty());
-        let (action, why) = match (ours, self.prune) {
-            (true, true) => (Action::Delete, why),
-            (true, false) => (Action::Nothing, why),
-            (false, _) => (Action::Nothing, DecisionReason::NotOurs),
-        };
+        let action = if is_ours && self.prune { Action::Delete } else { Action::Nothing };
+        let why = if is_ours { why } else { DecisionReason::NotOurs };
         let mut decision = Decision::new(action, why, claim);
         if decision.action == Action::Delete {
             decision.difference.removed = seen.current.keys().cloned().collect();
@@ -303,6 +302,7 @@ impl Policy {
         decision
     }
 
+    /// The decision on a desired ConfigMap that does not exist.
     fn absent(
         &self,
         wanted: &DesiredConfigMap,
@@ -318,7 +318,8 @@ impl Policy {
         self.limit_repairs(decision, record)
     }
 
-    fn there(
+    /// The decision on a desired ConfigMap that exists.
+    fn existing(
         &self,
         wanted: &DesiredConfigMap,
         seen: &LiveConfigMap,
@@ -344,12 +345,12 @@ impl Policy {
                 return decision;
             }
         }
-        let said = self.recorded_revision(wanted, seen, entry);
-        let revision = self.stamp(said);
+        let recorded = self.recorded_revision(wanted, seen, entry);
+        let revision = self.stamp(recorded);
         let difference = self.difference(wanted, seen, &revision);
-        let as_stamped = said.is_some_and(|said| self.difference(wanted, seen, said).is_empty());
+        let as_stamped = recorded.is_some_and(|recorded| self.difference(wanted, seen, recorded).is_empty());
         let over = seen.annotations.get(names::RULES).filter(|rules| !self.rules.is(rules));
-        let why = match self.origin(wanted, seen, entry, said.is_some(), as_stamped) {
+        let why = match self.origin(wanted, seen, entry, recorded.is_some(), as_stamped) {
             _ if claim != Claim::Ours => DecisionReason::Adopted,
             _ if !wanted.fed => DecisionReason::Unfed,
             DecisionReason::OtherRules if over.is_none() => DecisionReason::Changed,
@@ -362,7 +363,7 @@ impl Policy {
         };
         let action = match refusal {
             Some(refusal) => Action::Refuse(refusal),
-            None if difference.is_empty() && self.named(wanted, seen) => Action::Nothing,
+            None if difference.is_empty() && self.has_our_metadata(wanted, seen) => Action::Nothing,
             None if seen.immutable && !difference.is_empty() && self.recreate => Action::Recreate,
             None if seen.immutable && !difference.is_empty() => Action::Refuse(Refusal::Immutable),
             None => Action::Replace,
@@ -374,7 +375,7 @@ impl Policy {
         self.limit_repairs(Decision { action, why, claim, revision, difference, moves, over }, record)
     }
 
-    /// Whose it is. One that we recorded and that lost its labels is still ours.
+    /// Who owns the ConfigMap. An object in the inventory that lost its labels is still ours.
     fn claim(&self, seen: &LiveConfigMap, entry: Option<&Entry>) -> Claim {
         match self.owner.claim(&seen.labels, &seen.annotations) {
             Claim::Prow | Claim::Nobody if entry.is_some_and(|entry| entry.uid == seen.uid) => Claim::Ours,
@@ -382,16 +383,17 @@ impl Policy {
         }
     }
 
-    /// The revision that is on record for this very payload.
+    /// The recorded revision of an object whose recorded digest is the desired one.
     fn recorded_revision<'a>(
         &self,
         wanted: &DesiredConfigMap,
         seen: &'a LiveConfigMap,
         entry: Option<&'a Entry>,
     ) -> Option<&'a str> {
-        let named = self.owner.claim(&seen.labels, &seen.annotations) == Claim::Ours;
-        match seen.annotations.get(names::DIGEST).filter(|_| named) {
-            // What another instance of ours wrote meanwhile says so, whatever the inventory still has.
+        let is_ours = self.owner.claim(&seen.labels, &seen.annotations) == Claim::Ours;
+        match seen.annotations.get(names::DIGEST).filter(|_| is_ours) {
+            // The annotations take precedence: another of our instances may have written the object after the
+            // inventory.
             Some(digest) if *digest == wanted.digest => {
                 seen.annotations.get(names::REVISION).map(String::as_str)
             }
@@ -404,15 +406,15 @@ impl Policy {
         }
     }
 
-    /// The revision to stamp with.
-    fn stamp(&self, said: Option<&str>) -> String {
-        match (self.shape.version_key, said) {
+    /// The revision to stamp with; `recorded` is the one on record for the desired payload.
+    fn stamp(&self, recorded: Option<&str>) -> String {
+        match (self.shape.version_key, recorded) {
             (VersionKey::Every, _) | (_, None) => self.revision.clone(),
-            (_, Some(said)) => said.to_owned(),
+            (_, Some(recorded)) => recorded.to_owned(),
         }
     }
 
-    /// What differs, stamps included.
+    /// The difference to the desired content when stamped with `revision`.
     fn difference(&self, wanted: &DesiredConfigMap, seen: &LiveConfigMap, revision: &str) -> Difference {
         let mut difference = seen.current.difference(&wanted.payload);
         for (key, value) in wanted.stamps(&self.shape, revision) {
@@ -426,32 +428,38 @@ impl Policy {
         difference
     }
 
-    /// Who changed one of ours that differs. `said`: this very payload is on record for it; `as_stamped`: and it
-    /// holds that, stamped with the revision on record.
+    /// Why an object of ours differs. `is_recorded`: the desired payload is on record for it. `as_stamped`: its content
+    /// is that payload, stamped with the revision on record.
     fn origin(
         &self,
         wanted: &DesiredConfigMap,
         seen: &LiveConfigMap,
         entry: Option<&Entry>,
-        said: bool,
+        is_recorded: bool,
         as_stamped: bool,
     ) -> DecisionReason {
-        // As we left it: what differs is what is asked of it.
+        // Nobody wrote it since we verified it, so the difference comes from what is desired.
         let untouched = entry.is_some_and(|entry| entry.uid == seen.uid && entry.version == seen.version);
         let annotation = |name: &str| seen.annotations.get(name).map(String::as_str);
         let same_revision = annotation(names::REVISION) == Some(&self.revision);
         let other_payload = annotation(names::DIGEST).is_some_and(|digest| *digest != wanted.digest);
-        match said {
-            true if untouched => DecisionReason::OtherRules,
-            true if as_stamped && self.named(wanted, seen) => DecisionReason::Changed, // but for the revision in it
-            true => DecisionReason::Drift,
-            false if same_revision && other_payload => DecisionReason::OtherRules,
-            false => DecisionReason::Changed,
+        if is_recorded {
+            if untouched {
+                DecisionReason::OtherRules
+            } else if as_stamped && self.has_our_metadata(wanted, seen) {
+                DecisionReason::Changed // only the revision stamp differs
+            } else {
+                DecisionReason::Drift
+            }
+        } else if same_revision && other_payload {
+            DecisionReason::OtherRules
+        } else {
+            DecisionReason::Changed
         }
     }
 
-    /// Whether labels and annotations are what we write.
-    fn named(&self, wanted: &DesiredConfigMap, seen: &LiveConfigMap) -> bool {
+    /// Returns true if labels and annotations are as we write them.
+    fn has_our_metadata(&self, wanted: &DesiredConfigMap, seen: &LiveConfigMap) -> bool {
         let labels = self.owner.labels();
         labels.iter().all(|(key, value)| seen.labels.get(*key).is_some_and(|there| there == value))
             && seen.annotations.get(names::OWNER_NAME).is_some_and(|name| name == self.owner.name())
@@ -459,7 +467,7 @@ impl Policy {
             && seen.annotations.contains_key(names::REVISION)
     }
 
-    /// A repair waits where there were too many.
+    /// Refuses a counted write while its target is over the repair limit.
     fn limit_repairs(&self, mut decision: Decision, record: Option<&LastAttempt>) -> Decision {
         let contested = record.and_then(|record| self.pace.repairs_over_limit(&record.repairs, self.now));
         if let (Some(times), true) = (contested, decision.writes() && decision.is_counted()) {

@@ -1,4 +1,4 @@
-//! What a ConfigMap should be.
+//! The desired state: what every ConfigMap of a revision should hold.
 
 use std::collections::BTreeMap;
 
@@ -13,62 +13,63 @@ use crate::marker::RulesDigest;
 use crate::marker::set::stamp_of;
 use crate::revision::Revision;
 
-/// When the key `VERSION` follows the revision.
+/// What the key `VERSION` of every ConfigMap holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum VersionKey {
-    /// There is none.
+    /// There is no such key.
     #[default]
     Off,
-    /// It names the revision that last changed the payload.
+    /// The revision that last changed the payload.
     Changed,
-    /// It names every revision, as Prow's does, at the price of a write of every ConfigMap for every revision.
+    /// The current revision, as with Prow. Costs a write of every ConfigMap for every revision.
     Every,
 }
 
-/// What is written besides the payload.
+/// The keys that are written besides the payload.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ExtraKeys {
     /// The key `VERSION`.
     pub version_key: VersionKey,
-    /// A key that holds the digest, for consumers that compare it with the marker's; `{name}` in it is the ConfigMap's.
+    /// The key that holds the payload's digest (the stamp), which consumers compare with the marker's; `{name}` in it
+    /// stands for the ConfigMap's name.
     pub stamp_key: Option<String>,
 }
 
-/// Everything one revision asks for.
+/// The desired state of all clusters for one revision.
 #[derive(Clone, Debug)]
 pub struct Desired {
     /// The revision.
     pub revision: Revision,
-    /// The sources that it is composed of, if there are several.
+    /// The sources that its tree is composed of; empty if there is only one repository.
     pub sources: Placement,
-    /// Digest of the rules and of the shape: what was verified under others has to be looked at again.
+    /// The digest of the rules and extra keys. What was verified under another digest has to be verified again.
     pub rules: RulesDigest,
-    /// What is written besides the payloads.
+    /// The keys that are written besides the payloads.
     pub shape: ExtraKeys,
-    /// In the order of cluster, namespace and name.
+    /// The ConfigMaps, by place and name.
     pub config_maps: BTreeMap<ClusterNamespace, BTreeMap<String, DesiredConfigMap>>,
 }
 
-/// One ConfigMap in one place.
+/// One desired ConfigMap in one place.
 #[derive(Clone, Debug)]
 pub struct DesiredConfigMap {
-    /// Its keys and values, stamps not among them.
+    /// Its keys and values without the extra keys.
     pub payload: Payload,
-    /// Digest of the payload.
+    /// The payload's digest.
     pub digest: String,
-    /// Whether any file matches a rule that feeds it.
+    /// Whether any rule that feeds it has a file.
     pub fed: bool,
-    /// Whether the key `VERSION` is ours to write.
+    /// Whether we write the key `VERSION`; false if a file has that key.
     pub versioned: bool,
-    /// The key that holds the digest.
+    /// The name of its stamp key; `None` without stamps.
     pub stamp: Option<String>,
-    /// Why it is not to be written now, whatever it holds.
+    /// Why it must not be written now; `None` if it may be.
     pub held: Option<String>,
 }
 
 impl Desired {
-    /// From a plan that may be carried out. `rules` is of what decided it, this shape included; `prefix` what the paths
-    /// of a rule's files begin with.
+    /// Builds the desired state from an accepted plan. `rules` is the digest of everything that determined the plan,
+    /// including `shape`; `prefix` returns the literal text that the paths of a rule's files begin with.
     pub fn new<'p>(
         plan: &Plan,
         (revision, sources): (Revision, Placement),
@@ -78,10 +79,11 @@ impl Desired {
     ) -> Result<Self, Finding> {
         let mut config_maps: BTreeMap<ClusterNamespace, BTreeMap<String, DesiredConfigMap>> = BTreeMap::new();
         for planned in &plan.configmaps {
-            // Every version of the set is in the ConfigMap then.
-            let held = match planned.stamp.is_some() && shape.version_key == VersionKey::Every {
-                true => sources.held(),
-                false => sources.held_below(planned.rules.iter().map(|rule| prefix(*rule))),
+            // A ConfigMap that holds the composed revision changes with every source.
+            let held = if planned.stamp.is_some() && shape.version_key == VersionKey::Every {
+                sources.held()
+            } else {
+                sources.held_below(planned.rules.iter().map(|rule| prefix(*rule)))
             };
             let wanted = DesiredConfigMap { held, ..DesiredConfigMap::of(planned, &shape)? };
             for place in &planned.places {
@@ -91,7 +93,7 @@ impl Desired {
         Ok(Self { revision, sources, rules, shape, config_maps })
     }
 
-    /// The clusters that something is for.
+    /// The clusters that have any desired ConfigMap; each once, sorted.
     pub fn clusters(&self) -> impl Iterator<Item = &str> {
         let mut last = None;
         self.config_maps.keys().map(|place| place.cluster.as_str()).filter(move |cluster| {
@@ -101,13 +103,13 @@ impl Desired {
         })
     }
 
-    /// What one namespace of a cluster should hold.
+    /// The desired ConfigMaps of one namespace, by name; `None` if it has none.
     pub fn of(&self, cluster: &str, namespace: &str) -> Option<&BTreeMap<String, DesiredConfigMap>> {
         self.config_maps
             .get(&ClusterNamespace { cluster: cluster.to_owned(), namespace: namespace.to_owned() })
     }
 
-    /// The namespaces of a cluster that something is for.
+    /// The namespaces of a cluster that have any desired ConfigMap; sorted.
     pub fn namespaces<'a>(&'a self, cluster: &'a str) -> impl Iterator<Item = &'a str> {
         self.config_maps
             .keys()
@@ -128,18 +130,24 @@ impl DesiredConfigMap {
                 let paths = vec![path.to_vec(), b"the stamp (--stamp-key)".to_vec()];
                 return Err(Finding::Collision { name: planned.name.clone(), key: key.clone(), paths });
             }
-            // It counts, and no rule for growing knows of it.
+            // The stamp counts against the limits, and the oversize policy did not leave room for it.
             let digest = "0".repeat(64);
             if let Some(over) = planned.over(Some((key, digest.len()))) {
                 let payload = planned.payload.with_text(key, digest);
                 return Err(Planned { payload, ..planned.clone() }.oversize(over));
             }
         }
-        let (payload, digest) = (planned.payload.clone(), planned.payload.digest().to_owned());
-        Ok(Self { payload, digest, fed: planned.fed, versioned: planned.stamp.is_some(), stamp, held: None })
+        Ok(Self {
+            payload: planned.payload.clone(),
+            digest: planned.payload.digest().to_owned(),
+            fed: planned.fed,
+            versioned: planned.stamp.is_some(),
+            stamp,
+            held: None,
+        })
     }
 
-    /// Keys that are ours and not the payload's, with what they should hold.
+    /// The extra keys and their values, for a ConfigMap stamped with `revision`.
     pub(super) fn stamps(&self, shape: &ExtraKeys, revision: &str) -> BTreeMap<String, String> {
         let version = (self.versioned && shape.version_key != VersionKey::Off)
             .then(|| (VERSION.to_owned(), revision.to_owned()));
@@ -147,7 +155,7 @@ impl DesiredConfigMap {
         version.into_iter().chain(stamp).collect()
     }
 
-    /// What is written, stamped with a revision.
+    /// The whole content to write, stamped with `revision`.
     pub fn content(&self, shape: &ExtraKeys, revision: &str) -> Current {
         let mut content = Current { data: self.stamps(shape, revision), ..Current::default() };
         for (key, value) in self.payload.values() {
@@ -159,7 +167,7 @@ impl DesiredConfigMap {
         content
     }
 
-    /// The annotations of what is written.
+    /// The annotations to write.
     pub fn annotations(&self, owner: &Owner, rules: &str, revision: &str) -> BTreeMap<String, String> {
         [
             (names::OWNER_NAME, owner.name()),
@@ -173,7 +181,7 @@ impl DesiredConfigMap {
 }
 
 impl ExtraKeys {
-    /// Whether the stamp's key is one that the API server takes, and not used for anything else.
+    /// Checks that the stamp key is valid and not the version key.
     pub fn check(&self) -> Result<(), String> {
         match &self.stamp_key {
             Some(key) if key == VERSION => Err("it is the key of --version-key".to_owned()),

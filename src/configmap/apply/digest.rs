@@ -1,6 +1,6 @@
-//! The digest of the rules that a ConfigMap was written by. Clusters hold it, and other releases compare with it, so
-//! it has a form of its own that nothing but a new version of the form changes: docs/reference/digests.md defines it,
-//! `testdata/vectors/digests.json` has examples.
+//! The rules digest: identifies the rules and options that a ConfigMap was written by. Clusters store it and other
+//! releases compare with it, so it is computed over a canonical, versioned form that is independent of Rust types.
+//! docs/reference/digests.md defines the form, and `testdata/vectors/digests.json` has examples.
 
 use aws_lc_rs::digest;
 use serde::Serialize;
@@ -11,17 +11,17 @@ use super::desired_state::VersionKey;
 use super::legacy_digest;
 use crate::marker::RulesDigest;
 
-/// The version of the form, before the digest itself.
+/// The version of the canonical form; it prefixes the digest.
 const VERSION: u32 = 2;
 
 impl Deciding<'_> {
-    /// Its digest.
+    /// The rules digest, in the present form and in the one of earlier releases.
     pub fn digest(&self) -> RulesDigest {
         RulesDigest::new(format!("v{VERSION}-{}", sha256(&text(self))), sha256(&legacy_digest::text(self)))
     }
 }
 
-/// The form: JSON as RFC 8785 has it, with the fields in the order of their names.
+/// The canonical form: JSON as in RFC 8785, with fields sorted by name.
 #[derive(Serialize)]
 struct DigestInput<'a> {
     dialect: String,
@@ -52,10 +52,11 @@ struct Rule<'a> {
     name: Option<&'a str>,
     partitions: &'a [String],
     pattern: &'a str,
-    /// Cluster and namespace.
+    /// Pairs of cluster and namespace.
     places: Vec<[&'a str; 2]>,
 }
 
+/// The text that the digest is computed over.
 fn text(deciding: &Deciding<'_>) -> String {
     let Deciding { rules, options, shape, .. } = deciding;
     let policies = options.policies;
@@ -78,7 +79,7 @@ fn text(deciding: &Deciding<'_>) -> String {
             VersionKey::Every => "every",
         },
     };
-    serde_json::to_string(&form).unwrap_or_default() // strings, numbers and lists always become JSON
+    serde_json::to_string(&form).unwrap_or_default() // serializing strings, numbers and lists does not fail
 }
 
 fn rule(rule: &super::super::Rule) -> Rule<'_> {

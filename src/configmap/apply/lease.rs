@@ -1,52 +1,53 @@
-//! Whose turn it is to write a namespace, by a Lease that its cluster keeps. It keeps instances out of each other's
-//! way, and makes no write right: that is for the versions that were read and the ref that was asked.
+//! Decides which instance writes a namespace, by a Lease in its cluster. The Lease only keeps instances from doing the
+//! same work. It does not make a write correct: optimistic concurrency and the check of the ref do.
 //!
-//! No clock of another machine has a say. How long a holder has been silent counts from the moment when *we* saw the
-//! Lease change, on a clock that nobody can set; so whoever comes later waits the whole time once more, and a holder
-//! that was killed holds a waiter up for the Lease's duration and one pause between two looks, no longer.
+//! Clocks of other machines are not used. A holder's silence is measured on our monotonic clock from the moment when we
+//! saw the Lease change. So a new waiter waits the whole duration again, and a holder that was killed delays a waiter
+//! by the Lease's duration plus one polling pause at most.
 
 use std::time::Duration;
 
-/// A Lease as it was read.
+/// A Lease as read from the API server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holding {
-    /// Its holder; none after it was released.
+    /// The holder's identity; `None` after a release.
     pub holder: Option<String>,
-    /// How long its holder says that it may be silent.
+    /// The Lease's duration: how long its holder may go without renewing it.
     pub duration: Option<Duration>,
-    /// Differs after every write, by whomever.
+    /// The resourceVersion; changes with every write.
     pub version: String,
 }
 
-/// What follows from it.
+/// The state of a Lease from our point of view.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Standing {
-    /// It is free.
+    /// Nobody holds it.
     Free,
-    /// We have it: the answer that said so was lost.
+    /// We hold it: an earlier attempt succeeded and its response was lost.
     Ours,
-    /// Its holder works, as far as can be known.
+    /// Another instance holds it and has renewed it in time.
     Taken(String),
-    /// Its holder has been silent for longer than it may.
+    /// Another instance holds it and has not renewed it for longer than the duration.
     Silent(String),
 }
 
 impl Standing {
-    /// Whether it can be taken.
+    /// Returns true if the Lease can be taken.
     pub fn is_open(&self) -> bool {
         !matches!(self, Self::Taken(_))
     }
 }
 
-/// What one who waits has seen of a Lease.
+/// What a waiter remembers of a Lease between two reads.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Watch {
+    /// The resourceVersion that was read last, and when it was first seen.
     last: Option<(String, Duration)>,
 }
 
 impl Watch {
-    /// One look, at `now` on a clock that only runs forward. `us` is who looks; `most` is the longest silence that is
-    /// borne, whatever a holder says of itself.
+    /// Evaluates one read of the Lease (`None`: it does not exist) at `now` on a monotonic clock. `us` is our identity;
+    /// `most` caps the duration that the Lease states.
     pub fn observe(&mut self, found: Option<&Holding>, us: &str, most: Duration, now: Duration) -> Standing {
         let Some((Holding { duration, version, .. }, holder)) =
             found.and_then(|found| Some((found, found.holder.clone()?)))
@@ -67,19 +68,20 @@ impl Watch {
     }
 }
 
-/// What one who wants any place of a pool does next.
+/// What to do next to get one slot of a pool of Leases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SlotChoice {
-    /// Take this one, under the version that was looked at.
+    /// Take the slot with this index, under the resourceVersion that was read.
     Take(usize),
-    /// All that can be used are taken: look again after a pause.
+    /// All usable slots are taken: read them again after a pause.
     Wait,
-    /// None can be used: go on without.
+    /// No slot is usable: go on without one.
     Nowhere,
 }
 
-/// Which place of a pool to take, of those that can be used, beginning with `first`: one that is ours already, else one
-/// that is free, else one whose holder is silent. Instances that begin at the same one compete for it.
+/// Chooses a slot of a pool: one that is ours, else a free one, else one with a silent holder; among equals the first
+/// one from index `first` on. `None` marks a slot that cannot be used. Instances with the same `first` compete for a
+/// slot.
 pub fn choose(standings: &[Option<&Standing>], first: usize) -> SlotChoice {
     let rank = |standing: &Standing| match standing {
         Standing::Ours => Some(0),

@@ -1,5 +1,5 @@
-//! What was attempted and how it ended, by target. It survives restarts as the data of a ConfigMap, and says nothing
-//! about what is there now.
+//! The ledger: the last attempt at each target of a namespace, and its outcome. It is stored as the data of a ConfigMap
+//! (or in a file, see `ledger_set`) and survives restarts. It does not say what the target holds now.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,46 +7,46 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// What an error may say.
-const MOST_ERROR: usize = 300;
-/// Repairs that are remembered.
-const MOST_REPAIRS: usize = 8;
-/// What the ledger may hold.
-const MOST: usize = 900_000;
+/// Longest error message that is kept, in bytes.
+const ERROR_MAX: usize = 300;
+/// How many repairs of a target are remembered.
+const REPAIRS_MAX: usize = 8;
+/// Largest ledger, in bytes of keys and values.
+const BYTES_MAX: usize = 900_000;
 
-/// The last attempt at one target.
+/// The last attempt at a target.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LastAttempt {
     /// The revision that was to be written.
     pub revision: String,
-    /// The digest that was to be written; empty for a deletion.
+    /// The payload digest that was to be written; empty for a deletion.
     pub digest: String,
-    /// When, by our clock: for people.
+    /// The time by the local clock, for people to read.
     pub at: Timestamp,
-    /// How it ended, in one word.
+    /// The outcome, in one word.
     pub outcome: String,
-    /// Writes that were sent for this digest.
+    /// How many writes were sent for this revision and digest.
     pub attempts: u32,
-    /// Why it failed, shortened.
+    /// The error, shortened; `None` if it succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// When it was last repaired after another writer changed it, or written back, oldest first.
+    /// The times of its last writes that count against the [`RepairLimit`], oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repairs: Vec<Timestamp>,
-    /// The rules by which it had been written, where the last write was for that they are others.
+    /// The digest of the rules it had been written under, if the last write was because the rules differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<String>,
 }
 
-/// How often a target may be repaired.
+/// How often a target may be repaired before repairs slow down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RepairLimit {
-    /// So many repairs in the window make a target contested.
+    /// The number of repairs within the window that makes a target contested.
     pub repairs: usize,
     /// The window.
     pub window: Duration,
-    /// From one repair of a contested target to the next.
+    /// The pause between repairs of a contested target.
     pub pause: Duration,
 }
 
@@ -56,18 +56,18 @@ impl Default for RepairLimit {
     }
 }
 
-/// The records of one namespace.
+/// The last attempts at the targets of one namespace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ledger {
-    /// By the names of the ConfigMaps.
+    /// The records, by ConfigMap name.
     pub records: BTreeMap<String, LastAttempt>,
-    /// What could not be read, unchanged.
+    /// Entries that could not be parsed; they are written back unchanged.
     pub damaged: BTreeMap<String, String>,
 }
 
 impl RepairLimit {
-    /// How often a target was repaired, if that was so often and so recently that the next repair has to wait. A clock
-    /// that was set has no say: repairs in its future are none.
+    /// Returns the number of repairs within the window if the next repair has to wait, else `None`. Repairs in the
+    /// future are ignored: they mean that the clock was set back.
     pub fn repairs_over_limit(&self, repairs: &[Timestamp], now: Timestamp) -> Option<usize> {
         let since = |window: Duration| {
             repairs
@@ -81,21 +81,21 @@ impl RepairLimit {
 }
 
 impl LastAttempt {
-    /// Keeps it bounded.
+    /// A copy with error and repairs cut to their limits.
     fn shortened(&self) -> Self {
         let mut record = self.clone();
-        if let Some(error) = record.error.as_mut().filter(|error| error.len() > MOST_ERROR) {
-            error.truncate((0..=MOST_ERROR).rev().find(|&at| error.is_char_boundary(at)).unwrap_or_default());
+        if let Some(error) = record.error.as_mut().filter(|error| error.len() > ERROR_MAX) {
+            error.truncate((0..=ERROR_MAX).rev().find(|&at| error.is_char_boundary(at)).unwrap_or_default());
             error.push('…');
         }
-        let old = record.repairs.len().saturating_sub(MOST_REPAIRS);
+        let old = record.repairs.len().saturating_sub(REPAIRS_MAX);
         record.repairs.drain(..old);
         record
     }
 }
 
 impl Ledger {
-    /// From the data of its ConfigMap.
+    /// Parses the data of the ledger's ConfigMap.
     pub fn read(data: &BTreeMap<String, String>) -> Self {
         let mut ledger = Self::default();
         for (name, text) in data {
@@ -107,7 +107,8 @@ impl Ledger {
         ledger
     }
 
-    /// As the data of its ConfigMap. Where it is too large for one, the oldest records of what went well are left out.
+    /// The data of the ledger's ConfigMap. If it would be too large, records are left out: successful ones first, and
+    /// of these the oldest.
     pub fn data(&self) -> BTreeMap<String, String> {
         let mut data = self.damaged.clone();
         let mut kept: Vec<(&String, LastAttempt)> =
@@ -115,17 +116,17 @@ impl Ledger {
         kept.sort_by_key(|(_, record)| (record.error.is_none(), std::cmp::Reverse(record.at)));
         let mut bytes: usize = data.iter().map(|(key, text)| key.len() + text.len()).sum();
         for (name, record) in kept {
-            let text = serde_json::to_string(&record).unwrap_or_default(); // strings and times always become JSON
+            let text = serde_json::to_string(&record).unwrap_or_default(); // serializing strings and times does not fail
             bytes += name.len() + text.len();
-            if bytes <= MOST {
+            if bytes <= BYTES_MAX {
                 data.insert(name.clone(), text);
             }
         }
         data
     }
 
-    /// Records an attempt, or that nothing had to be attempted: the latter only ends an error. `counted`: it is one of
-    /// those that happen less often where they happen too often.
+    /// Records an attempt. A record with no writes sent only updates the ledger if the outcome differs from the last
+    /// one, for example to clear an error. `counted`: the write counts against the [`RepairLimit`].
     pub fn note(&mut self, name: &str, mut record: LastAttempt, counted: bool) {
         let old = self.records.get(name);
         let sent = record.attempts > 0;
@@ -146,8 +147,8 @@ impl Ledger {
             let LastAttempt { revision, at, attempts, .. } = record.clone();
             LastAttempt { revision, at, attempts, ..old.clone() } == record
         };
-        // The same failure again, without anything having been sent, is no news and no reason to write: neither at the
-        // same revision nor at one that asks for the same.
+        // If nothing was sent and the outcome is the same as before, keep the old record: another time or revision
+        // alone is no reason to write the ledger.
         if !sent && old.is_some_and(|old| same(&old.shortened())) {
             return;
         }
@@ -211,13 +212,13 @@ mod tests {
             ledger.note(&format!("target-{target}"), record(target, error.as_deref(), 1), false);
         }
         let data = ledger.data();
-        assert!(data.iter().map(|(key, text)| key.len() + text.len()).sum::<usize>() <= MOST);
+        assert!(data.iter().map(|(key, text)| key.len() + text.len()).sum::<usize>() <= BYTES_MAX);
         assert!((0..10_000).step_by(10).all(|target| data.contains_key(&format!("target-{target}"))));
         assert!(data.contains_key("target-9999") && !data.contains_key("target-1"));
         for _ in 0..20 {
             ledger.note("target-1", record(1, None, 1), true);
         }
-        assert_eq!(ledger.records["target-1"].repairs.len(), MOST_REPAIRS);
+        assert_eq!(ledger.records["target-1"].repairs.len(), REPAIRS_MAX);
     }
 
     #[test]

@@ -1,22 +1,20 @@
-//! The ledgers of every place in one text, as they are kept beside a root.
+//! The ledgers of all namespaces in one file, which is stored beside a root.
 
 use std::collections::BTreeMap;
 
 use super::super::ClusterNamespace;
 use super::{LastAttempt, Ledger};
 
-/// What a ledger's ConfigMap holds.
+/// The data of a ledger's ConfigMap.
 type Data = BTreeMap<String, String>;
 
-/// The ledgers of clusters and their namespaces.
+/// Ledgers by cluster and namespace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LedgerSet(BTreeMap<ClusterNamespace, Ledger>);
 
 impl LedgerSet {
-    /// From its text: by cluster and namespace what the ledger's ConfigMap there holds, too.
-    ///
-    /// # Errors
-    /// When it is no such text. A record that cannot be read is kept unchanged.
+    /// Parses the file: a JSON object that has, by cluster and namespace, the data of the ledger's ConfigMap. Fails if
+    /// the text has another shape. A single record that cannot be parsed is kept unchanged.
     pub fn read(text: &[u8]) -> Result<Self, serde_json::Error> {
         let clusters: BTreeMap<String, BTreeMap<String, Data>> = serde_json::from_slice(text)?;
         let namespaces = clusters.into_iter().flat_map(|(cluster, namespaces)| {
@@ -26,22 +24,22 @@ impl LedgerSet {
         Ok(Self(namespaces.collect()))
     }
 
-    /// As text.
+    /// The text of the file.
     pub fn text(&self) -> Vec<u8> {
         let mut clusters: BTreeMap<&str, BTreeMap<&str, Data>> = BTreeMap::new();
         for (ClusterNamespace { cluster, namespace }, ledger) in &self.0 {
             clusters.entry(cluster).or_default().insert(namespace, ledger.data());
         }
-        serde_json::to_vec(&clusters).unwrap_or_default() // maps of strings always become JSON
+        serde_json::to_vec(&clusters).unwrap_or_default() // serializing maps of strings does not fail
     }
 
-    /// The ledger of one namespace, to be written in.
+    /// The ledger of one namespace; created if absent.
     pub fn ledger(&mut self, cluster: &str, namespace: &str) -> &mut Ledger {
         let place = ClusterNamespace { cluster: cluster.to_owned(), namespace: namespace.to_owned() };
         self.0.entry(place).or_default()
     }
 
-    /// Every record, in the order of cluster, namespace and name.
+    /// All records, sorted by cluster, namespace and name.
     pub fn records(&self) -> impl Iterator<Item = (&ClusterNamespace, &str, &LastAttempt)> {
         self.0.iter().flat_map(|(place, ledger)| {
             ledger.records.iter().map(move |(name, record)| (place, name.as_str(), record))

@@ -1,12 +1,13 @@
-//! The text that releases before the form of `digest` hashed: what `derive(Debug)` made of their types. The types are
-//! copied here as they were, so that what those releases stored is known again. It never changes.
+//! The text that releases before the canonical form of `digest` hashed: the `derive(Debug)` output of their types.
+//! Copies of those types live here so that stored digests of those releases are still recognized. This file must never
+//! change its output.
 
 use std::fmt::Debug;
 
 use super::deciding::Deciding;
 use super::desired_state::VersionKey;
 
-/// As it was hashed.
+/// The text that earlier releases hashed.
 pub(super) fn text(deciding: &Deciding<'_>) -> String {
     let Deciding { rules, setting, options, shape } = deciding;
     let rules: Vec<Rule<'_>> = rules.rules.iter().map(Rule).collect();

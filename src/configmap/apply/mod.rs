@@ -1,12 +1,16 @@
-//! What has to happen to the ConfigMaps of a cluster so that they are what a revision says: who owns them, what was
-//! recorded of them, the decision for each, and the order of writing. Pure: what was read comes in, a plan with reasons
-//! comes out, and the driver carries it out.
+//! Decides what to do with the ConfigMaps of a cluster so that they match a revision. The module is pure: it takes what
+//! was read from the cluster and returns decisions with reasons; the driver carries them out.
 //!
-//! Files: `owner` who owns a ConfigMap; `desired_state` what is desired, `placement` of which sources; `decision` the
-//! decision on one; `order` which write comes before which; `prune_limit` how much may be taken away at once; `marker`
-//! the inventory of what we wrote, which a consumer reads, too; `ledger` what was attempted and how it ended,
-//! `ledger_set` those of many places; `lease` whose turn it is to write; `deciding` and `digest` by which rules something
-//! was written, `legacy_digest` the same as earlier releases had it.
+//! - `desired_state`: what every namespace should hold; `placement`: the sources of a composed tree, and what is held
+//!   while one of them does not answer.
+//! - `owner`: which installation a ConfigMap belongs to; `decision`: the action for one ConfigMap, and why; `order`:
+//!   the order of writes; `prune_limit`: how much one run may delete or empty.
+//! - `ledger`: what was last attempted, and the outcome; `ledger_set`: the ledgers of many namespaces; `lease`: which
+//!   instance writes a namespace.
+//! - `deciding`, `digest`: the rules digest, which identifies the rules that a ConfigMap was written by;
+//!   `legacy_digest`: the form of it that earlier releases stored.
+//!
+//! The inventory of what was written is [`crate::marker`], because consumers read it, too.
 
 mod deciding;
 mod decision;
@@ -35,30 +39,31 @@ pub use owner::{Adopt, BadOwner, Claim, Owner};
 pub use placement::{PlacedSource, Placement};
 pub use prune_limit::{PruneLimit, PruneLimitExceeded};
 
-/// Annotations and the label of what treeswap writes.
+/// Labels and annotations of the objects that treeswap writes.
 pub mod names {
-    /// Label: the owner, or a hash of a name that is no label.
+    /// Label: the owner's name, shortened and hashed if it is not a valid label.
     pub const OWNER: &str = "treeswap.dev/owner";
-    /// Annotation: the owner's name as it was given. (Labels and annotations are apart, so it may be the same.)
+    /// Annotation: the owner's full name. Labels and annotations are separate maps, so it can have the label's key.
     pub const OWNER_NAME: &str = OWNER;
     /// Annotation: the revision that last changed the payload.
     pub const REVISION: &str = "treeswap.dev/revision";
-    /// Annotation: the digest of what was written. It names that, and is no evidence of what is there.
+    /// Annotation: the digest of the payload that was written. It does not prove that the object still holds that
+    /// payload.
     pub const DIGEST: &str = "treeswap.dev/digest";
-    /// Annotation: where the revision is from, without userinfo, query and whatever else may be secret.
+    /// Annotation: the repository's URL without userinfo, query or anything else that may be secret.
     pub const REPOSITORY: &str = "treeswap.dev/repository";
-    /// Annotation of the marker: of several sources the commit of each, by its name, as JSON.
+    /// Annotation of the marker, with several sources: the commit of each source by name, as JSON.
     pub const SOURCES: &str = "treeswap.dev/sources";
-    /// Annotation: the digest of the rules it was written by.
+    /// Annotation: the digest of the rules that the object was written by.
     pub const RULES: &str = "treeswap.dev/rules";
-    /// Annotation of the marker: the cluster, by the name of its context. Two contexts may lead to one server, and what
-    /// the one wrote is not for the other to forget.
+    /// Annotation of the marker: the cluster's kubeconfig context. Two contexts may point to one server, and neither
+    /// may prune what was written through the other.
     pub const CLUSTER: &str = "treeswap.dev/cluster";
     /// Label: `set` for the marker, `ledger` for the ledger.
     pub const ROLE: &str = "treeswap.dev/role";
-    /// The label that says which program manages an object.
+    /// Label: the program that manages an object.
     pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "treeswap");
-    /// The labels of what Prow's config-updater made.
+    /// The labels of ConfigMaps that Prow's config-updater wrote.
     pub const PROW: [(&str, &str); 2] =
         [("app.kubernetes.io/name", "prow"), ("app.kubernetes.io/component", "updateconfig-plugin")];
 }

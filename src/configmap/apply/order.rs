@@ -1,60 +1,61 @@
-//! Which write comes before which: what moves from one ConfigMap to another is written where it goes before it is
-//! taken from where it was, so that a reader of both sees it twice rather than not at all.
+//! The order of writes. A key or content that moves from one ConfigMap to another is written to the new one before it
+//! is removed from the old one, so that a reader of both sees it twice rather than not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::compare::{Current, Difference};
 use super::super::payload::Payload;
 
-/// What leaves a ConfigMap and what comes into it: keys, and contents, which may move under another key.
+/// What a write adds to a ConfigMap and what it removes. Tracks keys and contents, because a content may move to
+/// another key.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Moves {
-    /// What comes.
+    /// What the ConfigMap gains.
     pub gains: BTreeSet<Thing>,
-    /// What leaves.
+    /// What the ConfigMap loses.
     pub loses: BTreeSet<Thing>,
 }
 
-/// What can move.
+/// Something that can move between ConfigMaps.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Thing {
     /// A key.
     Key(String),
-    /// A content, by the digest of it uncompressed.
+    /// A content, by the SHA-256 of its uncompressed bytes.
     Content([u8; 32]),
 }
 
-/// In which order, by the numbers of the writes.
+/// The order of writes. Writes are identified by their index.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Order {
-    /// Writes that may go at the same time, first ones first.
+    /// Groups of writes; those of one group may go at the same time.
     pub waves: Vec<Vec<usize>>,
-    /// For each write those that must have succeeded before it.
+    /// For each write, the writes that must have succeeded before it.
     pub after: Vec<BTreeSet<usize>>,
-    /// Writes that wait for each other in a circle: each goes although what it loses may not have arrived.
+    /// Writes that were released to break a cycle: each may remove something before it was written elsewhere.
     pub broken: Vec<usize>,
 }
 
 impl Moves {
-    /// Of what a write changes. Empty contents are everywhere, and mean nothing.
-    pub(super) fn new(difference: &Difference, desired: Option<&Payload>, there: Option<&Current>) -> Self {
+    /// The moves of a write from `current` to `desired` with this difference. Empty contents are ignored: they are too
+    /// common to tell a move.
+    pub(super) fn new(difference: &Difference, desired: Option<&Payload>, current: Option<&Current>) -> Self {
         let mut moves = Self::default();
         for key in &difference.added {
             moves.gains.insert(Thing::Key(key.clone()));
             let value = desired.and_then(|payload| payload.values().get(key));
-            moves
-                .gains
-                .extend(value.filter(|value| !value.bytes().is_empty()).map(|v| Thing::Content(*v.digest())));
+            let value = value.filter(|value| !value.bytes().is_empty());
+            moves.gains.extend(value.map(|value| Thing::Content(*value.digest())));
         }
         for key in &difference.removed {
             moves.loses.insert(Thing::Key(key.clone()));
-            moves.loses.extend(there.and_then(|current| current.content_of(key)).map(Thing::Content));
+            moves.loses.extend(current.and_then(|current| current.content_of(key)).map(Thing::Content));
         }
         moves
     }
 }
 
-/// Orders the writes of one namespace. They come in the order of names, in which circles are broken.
+/// Orders the writes of one namespace, which the caller passes sorted by name. A cycle is broken at its first name.
 pub fn order(writes: &[&Moves]) -> Order {
     let mut gainers: BTreeMap<&Thing, Vec<usize>> = BTreeMap::new();
     for (write, moves) in writes.iter().enumerate() {
@@ -62,20 +63,20 @@ pub fn order(writes: &[&Moves]) -> Order {
             gainers.entry(thing).or_default().push(write);
         }
     }
-    let waits = |write: usize| -> BTreeSet<usize> {
+    let predecessors = |write: usize| -> BTreeSet<usize> {
         let of = |thing| gainers.get(thing).into_iter().flatten().copied();
         writes[write].loses.iter().flat_map(of).filter(|&other| other != write).collect()
     };
-    let mut order = Order { after: (0..writes.len()).map(waits).collect(), ..Order::default() };
+    let mut order = Order { after: (0..writes.len()).map(predecessors).collect(), ..Order::default() };
     let mut open: BTreeSet<usize> = (0..writes.len()).collect();
     while !open.is_empty() {
         let free = |write: &usize| order.after[*write].is_disjoint(&open);
         let mut wave: Vec<usize> = open.iter().copied().filter(free).collect();
         if wave.is_empty() {
-            // All that are left wait for one that waits: the first in the order of names that is in a circle goes.
+            // Every remaining write waits for another one, so there is a cycle. Release the first name that is in one.
             let Some(first) = open.iter().copied().find(|&write| reaches_itself(write, &order.after, &open))
             else {
-                break; // no circle and none free: impossible, for what waits for nothing open is free
+                break; // unreachable: without a cycle some write waits for no open one
             };
             order.after[first].retain(|other| !open.contains(other));
             order.broken.push(first);
@@ -87,6 +88,7 @@ pub fn order(writes: &[&Moves]) -> Order {
     order
 }
 
+/// Returns true if a write waits for itself through other open writes.
 fn reaches_itself(write: usize, after: &[BTreeSet<usize>], open: &BTreeSet<usize>) -> bool {
     let mut seen = BTreeSet::new();
     let mut pending: Vec<usize> = after[write].iter().copied().filter(|one| open.contains(one)).collect();

@@ -1,4 +1,4 @@
-//! Whose a ConfigMap is.
+//! Owners: the name of an installation, and who owns a ConfigMap.
 
 use std::collections::BTreeMap;
 
@@ -6,44 +6,44 @@ use aws_lc_rs::digest;
 
 use super::names;
 
-/// What a label's value may hold at most.
-const MOST_LABEL: usize = 63;
+/// Longest label value that Kubernetes accepts, in bytes.
+const LABEL_MAX: usize = 63;
 
-/// An installation's name: explicit and stable, for what it writes is known by it.
+/// The name of an installation. It has to be stable: an installation recognizes the objects it wrote by it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Owner {
     name: String,
     label: String,
 }
 
-/// A name that cannot be an owner's.
+/// Why a text cannot be an owner's name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadOwner {
-    /// Nothing at all.
+    /// It is empty.
     #[error("it is empty")]
     Empty,
-    /// Too long.
+    /// It is too long.
     #[error("it is longer than 253 bytes")]
     Long,
-    /// Spaces at its ends, or control characters.
+    /// It has control characters, or spaces at its ends.
     #[error("it has control characters, or spaces at its ends")]
     Characters,
 }
 
-/// Who a ConfigMap says it belongs to.
+/// The owner that a ConfigMap's labels and annotations name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Claim {
     /// This installation.
     Ours,
-    /// Another installation of treeswap: never overwritten, never deleted.
+    /// Another installation of treeswap, by name or label. Its objects are never overwritten or deleted.
     Other(String),
     /// Prow's config-updater or config-bootstrapper.
     Prow,
-    /// An owner without a name.
+    /// No owner is named.
     Nobody,
 }
 
-/// Which ConfigMaps of others become ours.
+/// Which ConfigMaps of others are adopted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Adopt {
     /// None.
@@ -51,12 +51,12 @@ pub enum Adopt {
     Nothing,
     /// Those with Prow's labels.
     Prow,
-    /// Also those without an owner.
+    /// Those with Prow's labels, and those without an owner.
     All,
 }
 
 impl Adopt {
-    /// Whether it covers a ConfigMap with this claim.
+    /// Returns true if a ConfigMap with this claim is ours or is adopted.
     pub fn covers(self, claim: &Claim) -> bool {
         match claim {
             Claim::Ours => true,
@@ -68,7 +68,7 @@ impl Adopt {
 }
 
 impl Owner {
-    /// By a name from the command line.
+    /// Checks a name from the command line.
     pub fn new(name: &str) -> Result<Self, BadOwner> {
         match name {
             "" => return Err(BadOwner::Empty),
@@ -82,37 +82,37 @@ impl Owner {
         Ok(Self { name: name.to_owned(), label })
     }
 
-    /// As it was given.
+    /// The name as given.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// As a label's value: the name, or a hash of it where it is none.
+    /// The label value: the name, or a readable part of it with a hash if the name is not a valid label.
     pub fn label(&self) -> &str {
         &self.label
     }
 
-    /// What the ConfigMap is called that holds the marker of a namespace.
+    /// The name of the ConfigMap with a namespace's marker.
     pub fn marker(&self) -> String {
         format!("treeswap-set-{}", self.label)
     }
 
-    /// What the ConfigMap is called that holds the ledger of a namespace.
+    /// The name of the ConfigMap with a namespace's ledger.
     pub fn ledger(&self) -> String {
         format!("treeswap-ledger-{}", self.label)
     }
 
-    /// What the Lease of a namespace is called.
+    /// The name of a namespace's Lease.
     pub fn lease(&self) -> String {
         format!("treeswap-{}", self.label)
     }
 
-    /// Whose a ConfigMap is, by its labels and annotations.
+    /// Determines the owner from labels and annotations. The annotation takes precedence over the label.
     pub fn claim(&self, labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, String>) -> Claim {
         match (annotations.get(names::OWNER_NAME), labels.get(names::OWNER)) {
             (Some(name), _) if *name == self.name => Claim::Ours,
             (Some(name), _) => Claim::Other(name.clone()),
-            (None, Some(label)) if *label == self.label => Claim::Ours, // the annotation was taken off by hand
+            (None, Some(label)) if *label == self.label => Claim::Ours, // the annotation was removed by hand
             (None, Some(label)) => Claim::Other(label.clone()),
             (None, None)
                 if names::PROW.iter().all(|(key, value)| labels.get(*key).is_some_and(|v| v == value)) =>
@@ -123,22 +123,22 @@ impl Owner {
         }
     }
 
-    /// The labels that say so, besides which others may be there.
+    /// The labels of every object of this owner. Objects may have others besides.
     pub fn labels(&self) -> [(&'static str, &str); 2] {
         [(names::OWNER, &self.label), names::MANAGED_BY]
     }
 }
 
-/// Whether it is a DNS label, and so fits a label's value and the end of an object's name.
+/// Returns true if the name is a DNS label, and so is valid as a label value and as the end of an object's name.
 fn is_label(name: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    name.len() <= MOST_LABEL
-        && name.bytes().all(|byte| inner(byte) || byte == b'-')
-        && name.bytes().next().is_some_and(inner)
-        && name.bytes().last().is_some_and(inner)
+    let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    name.len() <= LABEL_MAX
+        && name.bytes().all(|byte| is_alphanumeric(byte) || byte == b'-')
+        && name.bytes().next().is_some_and(is_alphanumeric)
+        && name.bytes().last().is_some_and(is_alphanumeric)
 }
 
-/// Its readable letters and a hash of all of it.
+/// A label for a name that is not one: up to 32 of its letters and digits, and a hash of the whole name.
 fn hashed(name: &str) -> String {
     let hash = digest::digest(&digest::SHA256, name.as_bytes());
     let hash: String = hash.as_ref().iter().take(10).map(|byte| format!("{byte:02x}")).collect();

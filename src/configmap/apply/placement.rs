@@ -1,43 +1,43 @@
-//! The sources that a tree is composed of: which of them a ConfigMap depends on, and what is held while one of them does
-//! not say where its ref is.
+//! The sources that a tree is composed of: which of them a ConfigMap depends on, and which writes are held while a
+//! source does not answer where its ref is.
 
 use std::collections::BTreeMap;
 
 use crate::revision::Revision;
 
-/// One of several sources.
+/// One source of a composed tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlacedSource {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Where it is placed in the tree, or would be; empty for the top.
+    /// The directory of the tree that it is placed in, or would be; empty for the top.
     pub to: String,
-    /// Where it is to be placed, as far as that is another place.
+    /// The directory that it moves to; `None` if its place does not change.
     pub moves_to: Option<String>,
-    /// The commit that it has in the tree; none: it is not in it.
+    /// The commit that the tree has of it; `None` if it is not in the tree.
     pub revision: Option<Revision>,
-    /// Why it is not known that its ref names that commit now.
+    /// Why it is unknown whether its ref still names that commit; `None` if the source answered.
     pub unanswered: Option<String>,
 }
 
-/// The sources of a tree; none where the tree is one repository's.
+/// The sources of a tree; empty if the tree is from a single repository.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Placement(Vec<PlacedSource>);
 
 impl Placement {
-    /// Of these sources.
+    /// A placement of these sources.
     pub fn new(sources: Vec<PlacedSource>) -> Self {
         Self(sources)
     }
 
-    /// The commit of each source that is in the tree.
+    /// The commit of each source that is in the tree, by name.
     pub fn revisions(&self) -> BTreeMap<String, Revision> {
         let known = |source: &PlacedSource| Some((source.name.clone(), source.revision?));
         self.0.iter().filter_map(known).collect()
     }
 
-    /// The commit of each source that what is written now is made of, where `recorded` are those that what is there is
-    /// made of: nothing is written of a source that did not answer.
+    /// The commit of each source to record for what is written now. For a source that did not answer, nothing is
+    /// written, so its commit stays the one in `recorded`, which is what the cluster has.
     pub fn to_record(&self, recorded: &BTreeMap<String, Revision>) -> BTreeMap<String, Revision> {
         let known = |source: &PlacedSource| {
             let before = recorded.get(&source.name).copied();
@@ -47,12 +47,12 @@ impl Placement {
         self.0.iter().filter_map(known).collect()
     }
 
-    /// Those that did not answer.
+    /// The sources that did not answer.
     pub fn unanswered(&self) -> impl Iterator<Item = &PlacedSource> {
         self.0.iter().filter(|source| source.unanswered.is_some())
     }
 
-    /// Whether the same sources answered.
+    /// Returns true if the same sources answered in both.
     pub fn answers_like(&self, other: &Self) -> bool {
         let names = |placement: &Self| -> Vec<String> {
             placement.unanswered().map(|source| source.name.clone()).collect()
@@ -60,38 +60,40 @@ impl Placement {
         names(self) == names(other)
     }
 
-    /// Why nothing may be written that depends on all sources, if so.
+    /// Why writes that depend on all sources are held; `None` if all sources answered.
     pub fn held(&self) -> Option<String> {
-        self.unanswered().next().map(words)
+        self.unanswered().next().map(hold_reason)
     }
 
-    /// Why nothing may be written that is made of the files whose paths begin with one of these texts, if so.
+    /// Why writes are held that are made from files whose paths begin with one of `prefixes`; `None` if no source
+    /// without an answer can have such a file.
     pub fn held_below<'p>(&self, prefixes: impl IntoIterator<Item = &'p [u8]>) -> Option<String> {
         self.unanswered().next()?;
         let reached = |prefix: &[u8]| self.unanswered().find(|source| self.reaches(prefix, source));
-        prefixes.into_iter().find_map(reached).map(words)
+        prefixes.into_iter().find_map(reached).map(hold_reason)
     }
 
-    /// Whether a path that begins with the text can be one of the source's: one in its place, and in no longer one.
+    /// Returns true if a path that begins with `prefix` can belong to the source. A source owns the paths in its place
+    /// that are not in a deeper place of another source.
     fn reaches(&self, prefix: &[u8], source: &PlacedSource) -> bool {
         let reaches = |place: &[u8]| {
-            // Only what is in the tree keeps others out of its place.
-            let longer = |other: &PlacedSource| {
+            // A source that is not in the tree does not take its place away from others.
+            let owns_deeper = |other: &PlacedSource| {
                 let to = other.to.as_bytes();
                 other.revision.is_some() && to.len() > place.len() && is_below(prefix, to)
             };
-            place.starts_with(prefix) || is_below(prefix, place) && !self.0.iter().any(longer)
+            place.starts_with(prefix) || is_below(prefix, place) && !self.0.iter().any(owns_deeper)
         };
         reaches(source.to.as_bytes()) || source.moves_to.as_ref().is_some_and(|to| reaches(to.as_bytes()))
     }
 }
 
-/// Whether every path that begins with the text is below the place.
+/// Returns true if every path that begins with `prefix` is below `place`.
 fn is_below(prefix: &[u8], place: &[u8]) -> bool {
     place.is_empty() || prefix.strip_prefix(place).is_some_and(|rest| rest.starts_with(b"/"))
 }
 
-fn words(source: &PlacedSource) -> String {
+fn hold_reason(source: &PlacedSource) -> String {
     let why = source.unanswered.as_deref().unwrap_or_default();
     format!("source {} is not known to be where its ref is: {why}", source.name)
 }

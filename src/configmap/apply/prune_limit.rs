@@ -1,11 +1,12 @@
-//! How much may be taken away at once: a wrong directory, ref or rule file must not look like a wish for nothing.
+//! The limit on how much one run may delete or empty, so that a wrong directory, ref or rules file does not remove
+//! everything.
 
 use super::decision::Decision;
 
-/// The largest share of what is ours in a cluster that one run may delete or empty.
+/// The largest share of our ConfigMaps in a cluster that one run may delete or empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PruneLimit {
-    /// In percent; 100 lets everything go.
+    /// The share in percent; 100 means no limit.
     pub percent: u8,
 }
 
@@ -15,31 +16,31 @@ impl Default for PruneLimit {
     }
 }
 
-/// A run that would take too much away.
+/// A run would delete or empty too many ConfigMaps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{emptied} of {ours} ConfigMaps would be deleted or emptied, which is more than {percent}%")]
 pub struct PruneLimitExceeded {
-    /// Those that would be.
+    /// How many would be deleted or emptied.
     pub emptied: usize,
-    /// Those that are there and ours, or would become ours.
+    /// How many exist and are ours or would be adopted.
     pub ours: usize,
-    /// The most that may.
+    /// The limit in percent.
     pub percent: u8,
 }
 
 impl PruneLimitExceeded {
-    /// What an operator can do.
+    /// A hint for the operator.
     pub fn hint(&self) -> &'static str {
         "look at the ref, the tree and the rules; if it is meant, --max-prune=100 insists"
     }
 }
 
 impl PruneLimit {
-    /// Whether the decisions on what is there in one cluster take too much away.
-    pub fn check<'v>(&self, there: impl Iterator<Item = &'v Decision>) -> Result<(), PruneLimitExceeded> {
+    /// Checks the decisions on all ConfigMaps that exist in one cluster.
+    pub fn check<'v>(&self, existing: impl Iterator<Item = &'v Decision>) -> Result<(), PruneLimitExceeded> {
         let mut ours = 0;
         let mut emptied = 0;
-        for decision in there.filter(|decision| decision.why != super::DecisionReason::NotOurs) {
+        for decision in existing.filter(|decision| decision.why != super::DecisionReason::NotOurs) {
             ours += 1;
             emptied += usize::from(decision.empties());
         }

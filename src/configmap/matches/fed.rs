@@ -1,4 +1,4 @@
-//! One ConfigMap of a set of rules: the files that feed it, and what is made of them.
+//! One ConfigMap of a rule set: the files that feed it, and what was built from them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,38 +10,38 @@ use super::super::policies::{Collisions, Oversize};
 use super::super::rules::{ClusterNamespace, Names, RuleSet};
 use super::super::split;
 
-/// A file that gives a key its value.
+/// A file that may provide the value of a key.
 #[derive(Clone, Debug)]
 pub(super) struct MatchedFile {
     pub(super) path: Arc<[u8]>,
     pub(super) source: Source,
 }
 
-/// One ConfigMap in the places where the same rules feed it.
+/// One ConfigMap in all the places (cluster and namespace) where exactly the same rules feed it.
 #[derive(Debug)]
-pub(super) struct Fed {
+pub(super) struct FedConfigMap {
     pub(super) name: String,
     pub(super) rules: Vec<usize>,
     pub(super) places: Vec<ClusterNamespace>,
-    /// By key. Of several files the last has it; in the order of paths.
+    /// The files of each key, sorted by path. If there are several, the last one provides the value.
     pub(super) keys: BTreeMap<String, Vec<MatchedFile>>,
-    /// What was made of it since it changed.
-    pub(super) made: Option<Made>,
+    /// The result; `None` after a change, until it is built again.
+    pub(super) built: Option<Built>,
 }
 
 #[derive(Debug)]
-pub(super) struct Made {
-    /// None where it is skipped, several where it was split.
+pub(super) struct Built {
+    /// Empty if the ConfigMap is skipped, several if it was split.
     pub(super) planned: Vec<Arc<Planned>>,
-    /// Refused or noted.
+    /// The flag says whether the finding refuses the plan.
     pub(super) findings: Vec<(Finding, bool)>,
-    /// Bytes of its values.
+    /// Sum of the values' sizes.
     pub(super) bytes: u64,
 }
 
-impl Fed {
-    /// What it should hold, or what the policies make of it. `fed`: any file is one of its rules'.
-    pub(super) fn make(&self, fed: bool, values: &HashMap<Source, Arc<Value>>, options: &Options) -> Made {
+impl FedConfigMap {
+    /// Builds the ConfigMap under the given policies. `fed`: at least one of its rules has a file.
+    pub(super) fn build(&self, fed: bool, values: &HashMap<Source, Arc<Value>>, options: &Options) -> Built {
         let mut findings = Vec::new();
         let mut content = BTreeMap::new();
         let mut paths = BTreeMap::new();
@@ -66,21 +66,25 @@ impl Fed {
             rules: self.rules.clone(),
         };
         let bytes = planned.payload.size() as u64;
-        let planned = fitting(planned, options, &mut findings);
-        Made { planned: planned.into_iter().map(Arc::new).collect(), findings, bytes }
+        let planned = apply_oversize_policy(planned, options, &mut findings);
+        Built { planned: planned.into_iter().map(Arc::new).collect(), findings, bytes }
     }
 
-    /// What was made of its files.
-    pub(super) fn values<'m>(&'m self, made: &'m Made) -> impl Iterator<Item = (Source, &'m Value)> {
-        made.planned.iter().flat_map(|planned| planned.payload.values()).filter_map(|(key, value)| {
+    /// The values in a built result, each with the source that it was made from.
+    pub(super) fn values<'m>(&'m self, built: &'m Built) -> impl Iterator<Item = (Source, &'m Value)> {
+        built.planned.iter().flat_map(|planned| planned.payload.values()).filter_map(|(key, value)| {
             let file = self.keys.get(key)?.last()?;
             Some((file.source, &**value))
         })
     }
 }
 
-/// A ConfigMap whose size is right, or what the policy makes of it.
-fn fitting(planned: Planned, options: &Options, findings: &mut Vec<(Finding, bool)>) -> Vec<Planned> {
+/// Returns the ConfigMap unchanged if it fits the API server's limits, else what the oversize policy makes of it.
+fn apply_oversize_policy(
+    planned: Planned,
+    options: &Options,
+    findings: &mut Vec<(Finding, bool)>,
+) -> Vec<Planned> {
     let Some(over) = planned.over(None) else { return vec![planned] };
     match options.policies.oversize {
         Oversize::Grow => {
@@ -110,8 +114,8 @@ fn fitting(planned: Planned, options: &Options, findings: &mut Vec<(Finding, boo
     }
 }
 
-/// Every ConfigMap with the rules that feed it, and the places where just these do.
-pub(super) fn config_maps(rules: &RuleSet) -> Vec<Fed> {
+/// Groups the targets of all rules: one entry per ConfigMap name and set of feeding rules, with the places it is in.
+pub(super) fn config_maps(rules: &RuleSet) -> Vec<FedConfigMap> {
     let mut feeders: BTreeMap<(&str, &ClusterNamespace), Vec<usize>> = BTreeMap::new();
     for (index, rule) in rules.rules.iter().enumerate() {
         for (name, place) in
@@ -124,18 +128,18 @@ pub(super) fn config_maps(rules: &RuleSet) -> Vec<Fed> {
     for ((name, place), rules) in feeders {
         alike.entry((name, rules)).or_default().push(place.clone());
     }
-    let fed = |((name, rules), places): ((&str, Vec<usize>), _)| Fed {
+    let fed = |((name, rules), places): ((&str, Vec<usize>), _)| FedConfigMap {
         name: name.to_owned(),
         rules,
         places,
         keys: BTreeMap::new(),
-        made: None,
+        built: None,
     };
     alike.into_iter().map(fed).collect()
 }
 
-/// The ConfigMaps that each rule feeds, by its partitions.
-pub(super) fn feeds(rules: &RuleSet, config_maps: &[Fed]) -> Vec<Vec<Vec<usize>>> {
+/// For each rule and each of its partitions, the indices of the ConfigMaps that the rule feeds.
+pub(super) fn feeds(rules: &RuleSet, config_maps: &[FedConfigMap]) -> Vec<Vec<Vec<usize>>> {
     let mut feeds: Vec<Vec<Vec<usize>>> =
         rules.rules.iter().map(|rule| vec![Vec::new(); rule.names.all().len()]).collect();
     for (at, fed) in config_maps.iter().enumerate() {
@@ -155,8 +159,8 @@ pub(super) fn feeds(rules: &RuleSet, config_maps: &[Fed]) -> Vec<Vec<Vec<usize>>
     feeds
 }
 
-/// A name that grew out of one ConfigMap must not be another's.
-pub(super) fn names_once(all: &[Arc<Planned>]) -> Vec<Finding> {
+/// Finds names that an oversized ConfigMap grew into and that another ConfigMap has in the same place.
+pub(super) fn name_conflicts(all: &[Arc<Planned>]) -> Vec<Finding> {
     let mut seen: BTreeSet<(&str, &ClusterNamespace)> = BTreeSet::new();
     let mut taken = Vec::new();
     for planned in all {

@@ -1,4 +1,5 @@
-//! The shapes that a document has: mappings, lists, texts. What has another one is named.
+//! Accessors for the values of a rules document: mappings, lists, texts, booleans. A value of another type is recorded
+//! as a fault and read as an empty one.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -6,7 +7,7 @@ use super::RulesParser;
 use crate::configmap::fault::Fault;
 use crate::configmap::yaml::{Node, Top, Trap};
 
-/// Fields that Prow once had, and what to do instead.
+/// Fields that Prow removed, and what to write instead.
 const REMOVED: &[(&str, &str)] = &[
     ("namespace", "name the namespace under clusters"),
     ("additional_namespaces", "name the namespaces under clusters"),
@@ -16,7 +17,7 @@ const REMOVED: &[(&str, &str)] = &[
 
 /// Fields that Prow's `plugins.yaml` has at its top besides `config_updater`: `Configuration` in Prow's
 /// pkg/plugins/config.go.
-const OF_PLUGINS: &[&str] = &[
+const PLUGINS_FIELDS: &[&str] = &[
     "approve",
     "blockades",
     "blunderbuss",
@@ -51,23 +52,23 @@ const OF_PLUGINS: &[&str] = &[
 ];
 
 impl RulesParser<'_> {
-    /// Whether a document without our section is a `plugins.yaml` that does without it. One in which the section's name
-    /// is misspelt is none: Prow's default maps would hold in its place.
+    /// Returns true if a document without `config_updater` is a `plugins.yaml` that leaves the section out. A misspelt
+    /// section name is recorded as a fault, because Prow's default maps would silently take the section's place.
     pub(super) fn is_plugins_file(&mut self, top: &Top<'_>) -> bool {
         const SECTION: &str = "config_updater";
-        let mut theirs = false;
+        let mut is_plugins = false;
         for (key, _) in &top.0 {
             let Node::Text(text) = key else { continue };
-            theirs |= OF_PLUGINS.iter().any(|name| text.eq_ignore_ascii_case(name));
+            is_plugins |= PLUGINS_FIELDS.iter().any(|name| text.eq_ignore_ascii_case(name));
             if is_close(text, SECTION) {
                 self.fault(text, key, Fault::Unknown(Some(SECTION)));
-                theirs = true; // that is what is wrong with it
+                is_plugins = true; // the misspelt name is the only fault to report
             }
         }
-        theirs
+        is_plugins
     }
 
-    /// The known fields of a mapping, each with its key. Others are named.
+    /// The known fields of a mapping, each with its key node and value. Unknown fields are recorded as faults.
     pub(super) fn fields<'n>(
         &mut self,
         field: &str,
@@ -84,6 +85,7 @@ impl RulesParser<'_> {
         }
     }
 
+    /// The same for the entries of a mapping.
     pub(super) fn entries<'n>(
         &mut self,
         field: &str,
@@ -114,7 +116,7 @@ impl RulesParser<'_> {
         found
     }
 
-    /// A mapping from free names; a name that is there twice is named.
+    /// The entries of a mapping with arbitrary keys: name, key node and value. A duplicate key is recorded as a fault.
     pub(super) fn mapping<'n>(
         &mut self,
         field: &str,
@@ -152,6 +154,7 @@ impl RulesParser<'_> {
         named
     }
 
+    /// Records an unquoted word that YAML 1.1 does not read as text.
     fn trap(&mut self, field: &str, node: &Node<'_>, word: &str) {
         let what = match node.trap(self.source) {
             Some(Trap::Number) => "a number",
@@ -160,7 +163,7 @@ impl RulesParser<'_> {
         self.fault(field, node, Fault::Trap { word: word.to_owned(), what });
     }
 
-    /// A text; nothing is an empty one.
+    /// A text; empty if the field is absent.
     pub(super) fn text(&mut self, field: &str, node: &Node<'_>) -> String {
         match node {
             Node::Null => {}
@@ -171,6 +174,7 @@ impl RulesParser<'_> {
         String::new()
     }
 
+    /// A list of texts; empty if the field is absent.
     pub(super) fn texts(&mut self, field: &str, node: &Node<'_>) -> Vec<String> {
         match node {
             Node::Null => Vec::new(),
@@ -185,6 +189,8 @@ impl RulesParser<'_> {
         }
     }
 
+    /// A boolean; `None` if the field is absent. Words that only YAML 1.1 reads as booleans are accepted with a
+    /// warning.
     pub(super) fn boolean(&mut self, field: &str, node: &Node<'_>) -> Option<bool> {
         match (node, node.trap(self.source)) {
             (Node::Null, _) => None,
@@ -201,7 +207,8 @@ impl RulesParser<'_> {
     }
 }
 
-/// Whether a name was probably meant: the same letters, or all but one in their order.
+/// Returns true if `given` is probably a misspelling of `known`: the same letters in another order, or one letter
+/// added, missing or different.
 fn is_close(given: &str, known: &str) -> bool {
     let letters = |text: &str| {
         let mut letters: Vec<u8> = text.bytes().map(|byte| byte.to_ascii_lowercase()).collect();

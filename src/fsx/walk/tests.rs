@@ -39,7 +39,7 @@ fn twenty_thousand_levels_are_measured_and_removed_with_few_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let usual = Rlimit { current: Some(1024), maximum: getrlimit(Resource::Nofile).maximum };
     setrlimit(Resource::Nofile, usual).unwrap();
-    // In memory where there is such a place: a disk file system takes minutes to make so many, when it is busy.
+    // On tmpfs if there is one: a busy disk file system takes minutes to create this many.
     let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let top = open_dir_at_path(dir.path()).unwrap();
     chain(&top, 20_000);
@@ -81,7 +81,7 @@ fn links_are_removed_and_never_followed() {
     assert_victim_lives(dir.path());
 }
 
-/// Runs as an ordinary user, whom modes keep out; uid 0 is not kept out by any.
+/// Runs as an ordinary user, because modes do not restrict uid 0.
 fn as_somebody(work: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| {

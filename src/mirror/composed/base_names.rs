@@ -1,5 +1,5 @@
-//! Files of a composed tree that must not share a base name, because of a reader that dies of two (`unique-base-names`
-//! in the file that lists the sources). Two of one source are as fatal to it as two of different ones.
+//! Checks that files of a composed tree do not share a base name (`unique-base-names` in the file that lists the
+//! sources), for readers that fail if two do. It applies to files of the same source and of different sources alike.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -10,17 +10,17 @@ use super::overlay::Overlay;
 use crate::configmap::{Dialect, Pattern, Patterns};
 use crate::mirror::error::Error;
 use crate::mirror::odb::ObjectReader;
-use crate::mirror::tree::{Budget, FORMAT, LINK, REGULAR, lines};
+use crate::mirror::tree::{Budget, FORMAT, LINK, REGULAR, lines, push_name};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Revision};
 
-/// More globs than these are a mistake.
+/// The most globs that are accepted.
 const GLOBS_MAX: usize = 64;
 
-/// A longer glob matches no path that a file system has.
+/// The longest glob in bytes; no file system has longer paths.
 const GLOB_BYTES: usize = 4 << 10;
 
-/// Which files of a composed tree must not share a base name. None, unless it is asked for.
+/// The globs of files that must not share a base name. Empty by default.
 #[derive(Clone, Debug, Default)]
 pub struct UniqueBaseNames {
     globs: Vec<String>,
@@ -36,7 +36,8 @@ impl PartialEq for UniqueBaseNames {
 impl Eq for UniqueBaseNames {}
 
 impl UniqueBaseNames {
-    /// Of globs over the paths of the composed tree, where `*` and `?` do not match `/`; else says in words what is wrong.
+    /// Parses globs over the paths of the composed tree, in which `*` and `?` do not match `/`. The error says which
+    /// glob is wrong and why.
     pub fn parse(globs: Vec<String>) -> Result<Self, String> {
         if globs.len() > GLOBS_MAX {
             return Err(format!("{} globs; at most {GLOBS_MAX} are read", globs.len()));
@@ -48,7 +49,7 @@ impl UniqueBaseNames {
             if glob.starts_with('/') {
                 return Err(format!("{glob:?} begins with `/`, and no path below the root does"));
             }
-            if let Some(why) = never(glob) {
+            if let Some(why) = useless(glob) {
                 return Err(format!("{glob:?} {why}"));
             }
             Pattern::new(Dialect::Globset, glob, &|_| None).map_err(|error| format!("{glob:?}: {error}"))
@@ -57,12 +58,12 @@ impl UniqueBaseNames {
         Ok(Self { globs, patterns: Patterns::new(patterns) })
     }
 
-    /// As they were written.
+    /// The globs as written.
     pub fn globs(&self) -> &[String] {
         &self.globs
     }
 
-    /// Those that no path below one of these places can match.
+    /// The globs that cannot match any path below one of these places.
     pub fn out_of(&self, places: &[&str]) -> Vec<&str> {
         let reaches = |prefix: &str, place: &str| {
             let is_below = prefix.strip_prefix(place).is_some_and(|rest| rest.starts_with('/'));
@@ -80,14 +81,15 @@ impl UniqueBaseNames {
         overlay: &mut Overlay<'_>,
         (revision, tree): (Revision, ObjectId),
     ) -> Result<(), Error> {
-        let (limits, cancel) = (overlay.limits, overlay.cancel);
+        let limits = overlay.limits;
+        let cancel = overlay.cancel;
         let mut seen = Seen { names: HashSet::new(), bytes: 0 };
         let walk = || Walk::new(&self.patterns, overlay.reader, (revision, tree), limits, cancel);
-        let twice = walk().all(tree, |path| seen.add(base_name(path), limits, revision))?;
-        let Some(other) = twice else { return Ok(()) };
-        // Only names were kept: where the first one lies is looked for now.
-        let is_it = |path: &[u8]| Ok(base_name(path) == base_name(&other));
-        let one = walk().all(tree, is_it)?.unwrap_or_default();
+        let duplicate = walk().find(tree, |path| seen.add(base_name(path), limits, revision))?;
+        let Some(other) = duplicate else { return Ok(()) };
+        // `seen` only has base names, so a second walk finds the path of the first file.
+        let is_first = |path: &[u8]| Ok(base_name(path) == base_name(&other));
+        let one = walk().find(tree, is_first)?.unwrap_or_default();
         Err(Error::SameBaseName {
             one: overlay.owner(&one)?,
             path: escaped(&one),
@@ -97,8 +99,8 @@ impl UniqueBaseNames {
     }
 }
 
-/// Why no path matches a glob, or not the paths that its author means.
-fn never(glob: &str) -> Option<&'static str> {
+/// The reason why a glob matches no path, or not the paths that its author means; `None` if it is fine.
+fn useless(glob: &str) -> Option<&'static str> {
     let is_part = |part: &str| part == "**" || !part.contains("**");
     if glob.starts_with("./") {
         return Some("begins with `./`: leave that out, the paths begin below the root");
@@ -110,14 +112,14 @@ fn never(glob: &str) -> Option<&'static str> {
         .then_some("has a `**` beside other characters: write it between two `/`, or `*`")
 }
 
-/// The base names that a walk has met.
+/// The base names that a walk has seen.
 struct Seen {
     names: HashSet<Box<[u8]>>,
     bytes: u64,
 }
 
 impl Seen {
-    /// Whether it was there.
+    /// Adds a name. Returns true if it was already present.
     fn add(&mut self, name: &[u8], limits: &Limits, revision: Revision) -> Result<bool, Error> {
         self.bytes += name.len() as u64;
         let limit = limits.name_bytes();
@@ -128,7 +130,7 @@ impl Seen {
     }
 }
 
-/// Reads the trees that globs reach.
+/// Walks the trees in which globs can match.
 struct Walk<'a> {
     patterns: &'a Patterns,
     reader: &'a ObjectReader<'a>,
@@ -150,20 +152,20 @@ impl<'a> Walk<'a> {
         Self { patterns, reader, revision, depth: limits.depth, budget, path: Vec::new() }
     }
 
-    /// Visits the files and links that match, until it is enough; returns the path of the last one then.
-    fn all(
+    /// Returns the path of the first file or link that matches the globs and for which `accept` returns true.
+    fn find(
         mut self,
         top: ObjectId,
-        mut is_enough: impl FnMut(&[u8]) -> Result<bool, Error>,
+        mut accept: impl FnMut(&[u8]) -> Result<bool, Error>,
     ) -> Result<Option<Vec<u8>>, Error> {
-        Ok(self.tree(top, 0, &mut is_enough)?.is_break().then_some(self.path))
+        Ok(self.tree(top, 0, &mut accept)?.is_break().then_some(self.path))
     }
 
     fn tree(
         &mut self,
         id: ObjectId,
         depth: u32,
-        is_enough: &mut dyn FnMut(&[u8]) -> Result<bool, Error>,
+        accept: &mut dyn FnMut(&[u8]) -> Result<bool, Error>,
     ) -> Result<ControlFlow<()>, Error> {
         if depth > self.depth {
             let rule = Rule::Depth { limit: self.depth };
@@ -174,21 +176,17 @@ impl<'a> Walk<'a> {
         let lines = lines(&id, object.data()).map_err(damaged)?;
         self.budget.enter(self.reader, &id, &self.path, lines.len())?;
         for line in lines {
-            let end = self.path.len();
-            if end > 0 {
-                self.path.push(b'/');
-            }
-            self.path.extend_from_slice(line.name);
+            let end = push_name(&mut self.path, line.name);
             let is_file = matches!(line.mode & FORMAT, REGULAR | LINK);
             let flow = if line.is_dir() && self.patterns.reach_below(&self.path) {
-                self.tree(line.id, depth + 1, is_enough)?
-            } else if is_file && self.patterns.is_match(&self.path) && is_enough(&self.path)? {
+                self.tree(line.id, depth + 1, accept)?
+            } else if is_file && self.patterns.is_match(&self.path) && accept(&self.path)? {
                 ControlFlow::Break(())
             } else {
                 ControlFlow::Continue(())
             };
             if flow.is_break() {
-                return Ok(flow); // the path is what was found
+                return Ok(flow); // `self.path` is the result
             }
             self.path.truncate(end);
         }
@@ -255,7 +253,7 @@ mod tests {
             (&["jobs/a/*.yaml", "x/*"], "jobs/b", false),
             (&["**/*.yaml"], "anything", true),
             (&["OWNERS"], "jobs", false),
-            (&["{a,b}/*"], "c", true), // what is literal ends at the brace
+            (&["{a,b}/*"], "c", true), // the literal prefix ends at the brace
         ] {
             assert_eq!(reaches(globs, dir), expected, "{globs:?}: {dir}");
         }

@@ -1,5 +1,5 @@
-//! Several trees placed in one. Rules: the source with the longest place owns what is below it, and others have nothing
-//! there; sources of one place may share directories and no file.
+//! Merges the trees of several sources into one. The source with the longest `to` path owns everything below that path,
+//! and no other source may have anything there. Sources with the same `to` may share directories, but not files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,14 +11,14 @@ use super::Part;
 use crate::mirror::error::Error;
 use crate::mirror::odb::ObjectReader;
 use crate::mirror::sparse::Patterns;
-use crate::mirror::tree::{DIRECTORY, FORMAT, Line, SUBMODULE, lines};
+use crate::mirror::tree::{DIRECTORY, FORMAT, Line, SUBMODULE, lines, push_name};
 use crate::payload::{Limits, Refusal, Rule, escaped};
 use crate::revision::{ObjectId, Revision};
 
-/// Trees that lie over each other, or are read by patterns, with those that they lie in, have no more bytes than this
-/// together: 100,000 names or so in one directory. Each name takes some hundred bytes of memory meanwhile. What one source
-/// alone has anywhere is not looked into.
-const OVERLAID_MAX: usize = 8 << 20;
+/// The most bytes of trees that are held at the same time: those that are merged or filtered by patterns, and the trees
+/// that contain them. That is some 100,000 names in one directory, each of which takes some hundred bytes of memory
+/// while it is merged. A tree that only one source has at a path is not read at all.
+const HELD_TREES_MAX: usize = 8 << 20;
 
 /// An entry of a source's tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,40 +32,43 @@ impl Item {
         self.mode & FORMAT == DIRECTORY
     }
 
-    /// As patterns see it.
+    /// Returns true if sparse patterns treat the entry as a directory.
     fn matches_as_dir(&self) -> bool {
         matches!(self.mode & FORMAT, DIRECTORY | SUBMODULE)
     }
 }
 
-/// A source, and what it has somewhere.
-type Has = (usize, Item);
+/// The index of a part, and its entry at the current path.
+type PartItem = (usize, Item);
 
-/// Something that is placed further down.
+/// A part that is placed further down.
 struct Placed<'p> {
     part: usize,
-    /// None where its patterns leave nothing: the place is its own all the same.
+    /// `None` if the part's patterns select nothing. It owns its place nevertheless.
     item: Option<Item>,
-    /// The components that are left of its place.
+    /// The remaining components of its `to` path.
     to: Vec<&'p [u8]>,
 }
 
+/// A merge of the trees of several parts.
 pub(super) struct Overlay<'a> {
+    /// Reads the objects of all mirrors.
     pub(super) reader: &'a ObjectReader<'a>,
-    /// Where trees are written.
+    /// Writes new trees.
     own: &'a ObjectReader<'a>,
+    /// The directory of the repository to which trees are written.
     dir_of_own: &'a Path,
     parts: &'a [Part],
     pub(super) limits: &'a Limits,
     pub(super) cancel: &'a CancellationToken,
-    /// Entries that may still be looked at. Trees that name the same trees again and again would have no end.
+    /// Entries that may still be read. Trees that name the same trees repeatedly may have arbitrarily many.
     left: u64,
-    /// Bytes of the trees that lie in one another and are held.
+    /// Bytes of the trees that are held, see [`HELD_TREES_MAX`].
     tree_bytes: usize,
 }
 
 impl<'a> Overlay<'a> {
-    /// Of these parts; trees that no source has are written to `own`.
+    /// A merge of these parts. `reader` reads all mirrors; new trees are written with `own`.
     pub(super) fn new(
         (reader, own, dir_of_own): (&'a ObjectReader<'a>, &'a ObjectReader<'a>, &'a Path),
         parts: &'a [Part],
@@ -76,17 +79,17 @@ impl<'a> Overlay<'a> {
         Self { reader, own, dir_of_own, parts, limits, cancel, left, tree_bytes: 0 }
     }
 
-    /// The tree that holds what every part places. It is written with all the trees on the way that no source has.
+    /// Merges the parts and returns the id of the top tree. All trees that no source has are written.
     pub(super) fn tree(&mut self) -> Result<ObjectId, Error> {
         let mut here = Vec::new();
         let mut below = Vec::new();
         for (part, given) in self.parts.iter().enumerate() {
             let of = |source| match source {
-                // That is ours: the same commit may do the next time.
+                // Not the fault of the source: the same commit may succeed next time.
                 Error::Git { .. } | Error::Local { .. } | Error::Cancelled => source,
                 _ => Error::OfSource { name: given.name.clone(), source: Box::new(source) },
             };
-            let item = self.chosen(given).map_err(of)?;
+            let item = self.selected(given).map_err(of)?;
             match (given.to.as_str(), item) {
                 ("", None) => {}
                 ("", Some(item)) if item.is_dir() => here.push((part, item)),
@@ -104,21 +107,21 @@ impl<'a> Overlay<'a> {
         top.map_or_else(|| self.write(&[]), Ok)
     }
 
-    /// The name of the source whose file lies at a path of that tree.
+    /// The name of the source that has the file at a path of the merged tree.
     pub(super) fn owner(&mut self, path: &[u8]) -> Result<String, Error> {
         for part in self.parts {
             let Some(below) = below(part.to.as_bytes(), path) else { continue };
-            let Some(item) = self.chosen(part)? else { continue };
+            let Some(item) = self.selected(part)? else { continue };
             let names = below.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
-            if self.down(part.revision, item, names)?.is_some() {
+            if self.resolve(part.revision, item, names)?.is_some() {
                 return Ok(part.name.clone());
             }
         }
-        Ok(String::new()) // of such a path the tree would not be made
+        Ok(String::new()) // unreachable: every file of the merged tree is some part's
     }
 }
 
-/// What is left of a path below a place.
+/// The rest of `path` below `place`; `None` if it is not below it.
 fn below<'p>(place: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
     let rest = path.strip_prefix(place)?;
     (place.is_empty() || rest.is_empty() || rest[0] == b'/').then_some(rest)
@@ -129,22 +132,22 @@ fn refusal(revision: Revision, path: &[u8], rule: Rule) -> Error {
 }
 
 impl Overlay<'_> {
-    /// What a part places; none where its patterns leave nothing.
-    fn chosen(&mut self, part: &Part) -> Result<Option<Item>, Error> {
+    /// The file or tree that a part places, after applying its patterns; `None` if they select nothing.
+    fn selected(&mut self, part: &Part) -> Result<Option<Item>, Error> {
         let damaged = |lack| Error::damaged(part.revision, lack);
         let top = self.reader.commit(&part.revision.0).map_err(damaged)?.tree;
-        let found = self.down(part.revision, Item { mode: DIRECTORY, id: top }, part.components())?;
+        let found = self.resolve(part.revision, Item { mode: DIRECTORY, id: top }, part.components())?;
         let item = found.ok_or_else(|| refusal(part.revision, part.path.as_bytes(), Rule::NoPath))?;
         if part.sparse.is_empty() || !item.is_dir() {
             return Ok(Some(item));
         }
         let patterns = Patterns::parse(&part.sparse.join("\n"))?;
-        let chosen = self.filtered(part.revision, &patterns, item.id, &mut Vec::new(), false)?;
-        Ok(chosen.map(|id| Item { id, ..item }))
+        let filtered = self.filtered(part.revision, &patterns, item.id, &mut Vec::new(), false)?;
+        Ok(filtered.map(|id| Item { id, ..item }))
     }
 
-    /// What lies below an item, by these names.
-    fn down<'n>(
+    /// Follows path components from an entry; `None` if there is nothing at that path.
+    fn resolve<'n>(
         &self,
         revision: Revision,
         mut at: Item,
@@ -163,7 +166,7 @@ impl Overlay<'_> {
         Ok(Some(at))
     }
 
-    /// A tree without what patterns leave out; none where nothing is left.
+    /// Writes a copy of a tree with the entries that patterns select, and returns its id. `None` if there are none.
     fn filtered(
         &mut self,
         revision: Revision,
@@ -178,21 +181,18 @@ impl Overlay<'_> {
             let lines = lines(&tree, object.data()).map_err(damaged)?;
             (lines.map(|line| (line.name.to_vec(), item(&line))).collect(), object.data().len())
         };
-        self.look(revision, path, all.len())?;
+        self.check_bounds(revision, path, all.len())?;
         let held = self.hold(revision, path, size)?;
         let before = all.len();
         let mut kept = Vec::new();
         let mut is_same = true;
         for (name, item) in all {
-            let end = path.len();
-            if end > 0 {
-                path.push(b'/');
-            }
-            path.extend_from_slice(&name);
+            let end = push_name(path, &name);
             let wanted = patterns.wants(path, item.matches_as_dir(), inherited);
-            let found = match item.is_dir() {
-                true => self.filtered(revision, patterns, item.id, path, wanted)?,
-                false => wanted.then_some(item.id),
+            let found = if item.is_dir() {
+                self.filtered(revision, patterns, item.id, path, wanted)?
+            } else {
+                wanted.then_some(item.id)
             };
             path.truncate(end);
             is_same &= found == Some(item.id);
@@ -208,8 +208,8 @@ impl Overlay<'_> {
         self.write(&kept).map(Some)
     }
 
-    /// Depth and number of what is looked at are bounded: commits' authors choose both.
-    fn look(&mut self, revision: Revision, path: &[u8], entries: usize) -> Result<(), Error> {
+    /// Checks the depth of a directory and the total number of entries, both of which commits' authors choose.
+    fn check_bounds(&mut self, revision: Revision, path: &[u8], entries: usize) -> Result<(), Error> {
         if self.cancel.is_cancelled() {
             return Err(Error::Cancelled);
         }
@@ -226,26 +226,23 @@ impl Overlay<'_> {
         }
     }
 
-    /// A tree is held while those in it are looked at: all together are bounded as one tree is. Returns what to give back.
+    /// Counts the bytes of a tree that is held while its sub-trees are read. Returns `size`, which the caller subtracts
+    /// from `tree_bytes` when it drops the tree.
     fn hold(&mut self, revision: Revision, path: &[u8], size: usize) -> Result<usize, Error> {
         self.tree_bytes += size;
-        if self.tree_bytes > OVERLAID_MAX {
-            return Err(Error::too_large(
-                revision,
-                escaped(path),
-                self.tree_bytes as u64,
-                OVERLAID_MAX as u64,
-            ));
+        if self.tree_bytes > HELD_TREES_MAX {
+            let bytes = self.tree_bytes as u64;
+            return Err(Error::too_large(revision, escaped(path), bytes, HELD_TREES_MAX as u64));
         }
         Ok(size)
     }
 
-    /// One directory: `here` are the trees that lie over each other in it, `below` what is placed somewhere in it. None
-    /// where nothing is in it.
+    /// Merges one directory. `here` are the parts' trees at this path, `below` the parts that are placed below it.
+    /// Returns the id of the merged tree; `None` if it would be empty.
     fn dir(
         &mut self,
         path: &mut Vec<u8>,
-        here: Vec<Has>,
+        here: Vec<PartItem>,
         below: Vec<Placed<'_>>,
     ) -> Result<Option<ObjectId>, Error> {
         if below.is_empty()
@@ -254,30 +251,26 @@ impl Overlay<'_> {
             return Ok(Some(only.id));
         }
         let mut held = 0;
-        let mut names: BTreeMap<Vec<u8>, (Vec<Has>, Vec<Placed<'_>>)> = BTreeMap::new();
+        let mut names: BTreeMap<Vec<u8>, (Vec<PartItem>, Vec<Placed<'_>>)> = BTreeMap::new();
         for (part, tree) in here {
             let revision = self.parts[part].revision;
             let damaged = |lack| Error::damaged(revision, lack);
             let object = self.reader.tree(&tree.id).map_err(damaged)?;
             let lines = lines(&tree.id, object.data()).map_err(damaged)?;
-            self.look(revision, path, lines.len())?;
+            self.check_bounds(revision, path, lines.len())?;
             held += self.hold(revision, path, object.data().len())?;
             for line in lines {
                 names.entry(line.name.to_vec()).or_default().0.push((part, item(&line)));
             }
         }
         for mut placed in below {
-            let name = placed.to.remove(0); // it is placed below here
+            let name = placed.to.remove(0); // not empty: it is placed below this directory
             names.entry(name.to_vec()).or_default().1.push(placed);
         }
         let mut entries = Vec::new();
-        for (name, (has, placed)) in names {
-            let end = path.len();
-            if end > 0 {
-                path.push(b'/');
-            }
-            path.extend_from_slice(&name);
-            let found = self.entry(path, has, placed)?;
+        for (name, (items, placed)) in names {
+            let end = push_name(path, &name);
+            let found = self.entry(path, items, placed)?;
             path.truncate(end);
             entries.extend(found.map(|item| (name, item)));
         }
@@ -285,32 +278,36 @@ impl Overlay<'_> {
         if entries.is_empty() { Ok(None) } else { self.write(&entries).map(Some) }
     }
 
-    /// What becomes of one path.
+    /// Merges the entries at one path. `items` are the entries of parts whose trees contain the path, `placed` the
+    /// parts that are placed at or below it.
     fn entry(
         &mut self,
         path: &mut Vec<u8>,
-        mut has: Vec<Has>,
+        mut items: Vec<PartItem>,
         placed: Vec<Placed<'_>>,
     ) -> Result<Option<Item>, Error> {
         let (exact, below): (Vec<_>, Vec<_>) = placed.into_iter().partition(|placed| placed.to.is_empty());
-        if let (Some(owner), Some((other, _))) = (exact.first(), has.first()) {
+        if let (Some(owner), Some((other, _))) = (exact.first(), items.first()) {
             return Err(Error::Trespass {
                 path: escaped(path),
                 owner: self.name(owner.part),
                 other: self.name(*other),
             });
         }
-        has.extend(exact.into_iter().filter_map(|placed| Some((placed.part, placed.item?))));
-        if let ([(_, only)], []) = (&has[..], &below[..]) {
-            return Ok(Some(*only)); // as it is, whatever it is
+        items.extend(exact.into_iter().filter_map(|placed| Some((placed.part, placed.item?))));
+        if let ([(_, only)], []) = (&items[..], &below[..]) {
+            return Ok(Some(*only)); // only one part has the path: its entry is taken unchanged
         }
-        if let Some((one, _)) = has.iter().find(|(_, item)| !item.is_dir()) {
-            let others = has.iter().map(|(part, _)| *part).chain(below.iter().map(|placed| placed.part));
+        if let Some((one, _)) = items.iter().find(|(_, item)| !item.is_dir()) {
+            let others = items.iter().map(|(part, _)| *part).chain(below.iter().map(|placed| placed.part));
             let other = others.into_iter().find(|part| part != one).unwrap_or(*one);
-            let (one, other) = (self.name(*one), self.name(other));
-            return Err(Error::Collision { path: escaped(path), one, other });
+            return Err(Error::Collision {
+                path: escaped(path),
+                one: self.name(*one),
+                other: self.name(other),
+            });
         }
-        let tree = self.dir(path, has, below)?;
+        let tree = self.dir(path, items, below)?;
         Ok(tree.map(|id| Item { mode: DIRECTORY, id }))
     }
 
@@ -318,7 +315,7 @@ impl Overlay<'_> {
         self.parts[part].name.clone()
     }
 
-    /// Writes a tree, in git's order: a directory's name counts as if it ended in a slash.
+    /// Writes a tree in git's order, in which a directory's name ends with a slash.
     fn write(&self, entries: &[(Vec<u8>, Item)]) -> Result<ObjectId, Error> {
         let key = |(name, item): &(Vec<u8>, Item)| {
             let slash: &[u8] = if item.is_dir() { b"/" } else { b"" };
@@ -343,7 +340,7 @@ fn item(line: &Line<'_>) -> Item {
 }
 
 impl Part {
-    /// Each name of the path.
+    /// The components of `path`.
     fn components(&self) -> impl Iterator<Item = &[u8]> {
         self.path.split('/').filter(|name| !name.is_empty()).map(str::as_bytes)
     }

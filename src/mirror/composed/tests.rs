@@ -1,4 +1,4 @@
-//! Composed revisions, over objects made by hand.
+//! Tests of composed revisions, on objects that are written by hand.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::mirror::{Error, Selection};
 use crate::payload::{Kind, Limits, Rule, Rules};
 use crate::revision::{ObjectId, Revision};
 
-/// One mirror, and what composes of it.
+/// A mirror, and a composer that reads it.
 struct World {
     mirror: Fixture,
     composer: Composer,
@@ -19,7 +19,8 @@ struct World {
 
 impl World {
     fn new(limits: Limits) -> Self {
-        let (mirror, dir) = (Fixture::new(), tempfile::tempdir().unwrap());
+        let mirror = Fixture::new();
+        let dir = tempfile::tempdir().unwrap();
         let composer = Composer::open(&dir.path().join("composed"), false, limits).unwrap();
         composer.read_from(&[mirror.layout.dir().to_owned()]);
         Self { mirror, composer, _dir: dir }
@@ -52,7 +53,7 @@ fn model(paths: &[&str]) -> Model {
         .collect::<BTreeMap<_, _>>()
 }
 
-/// A commit whose directory `deep` was lost after it was written, so that a reader of it is seen.
+/// A commit whose directory `deep` was deleted after it was written, so that reading it fails.
 fn with_a_lost_directory(mirror: &Fixture) -> (Revision, ObjectId) {
     let blob = mirror.blob(b"x");
     let deep = mirror.tree(&[("100644", b"lost.yaml", blob)]);
@@ -70,7 +71,7 @@ fn a_second_writer_is_refused_until_the_first_one_has_gone() {
     open().unwrap();
 }
 
-/// libgit2 writes nothing where there is a file of the object's name.
+/// libgit2 does not write an object if a file of its name exists.
 #[test]
 fn what_a_power_cut_took_of_a_set_is_written_again() {
     let world = World::new(Limits::default());
@@ -127,14 +128,14 @@ fn two_of_one_base_name_are_named_with_their_sources() {
     assert_eq!(refused(&sharing, &["jobs/a/*", "jobs/c/*"]).as_deref(), Some(said), "of different globs");
     assert_eq!(refused(&sharing, &["jobs/a/*", "jobs/b/*"]), None, "one of them does not match");
     assert_eq!(refused(&sharing, &["**/z/*"]), None, "directories are no files");
-    // A link is followed by who reads it, and counts; of one source two are as bad.
+    // Links count, because readers follow them; two files of the same source are refused, too.
     let said = "jobs/b/y.yaml of one, y.yaml of links";
     let top = [part("links", linked, ""), part("one", one, "jobs")];
     assert_eq!(refused(&top, &["**/*.yaml"]).as_deref(), Some(said));
     let own = world.mirror.commit_of(&model(&["a/x", "b/x"]));
     let said = "a/x of own, b/x of own";
     assert_eq!(refused(&[part("own", own, "")], &["**"]).as_deref(), Some(said));
-    // Of two that have it, it is of the one whose patterns take it.
+    // If two sources have the path, the owner is the one whose patterns select it.
     let with = |part: Part, pattern: &str| Part { sparse: vec![pattern.to_owned()], ..part };
     let same = [with(part("without", one, "jobs"), "/z/"), with(part("with", one, "jobs"), "/a/")];
     let third = [&same[..], &[part("third", two, "")]].concat();
@@ -169,7 +170,7 @@ fn trees_without_end_are_not_looked_through() {
     }
 }
 
-/// A file system that takes `Jobs` and `jobs` for one name, found when the root was opened.
+/// On a file system that treats `Jobs` and `jobs` as one name, which was detected when the root was opened.
 #[test]
 fn places_that_a_folding_file_system_would_merge_are_refused_where_it_does() {
     let world = World::new(Limits::default());

@@ -117,7 +117,7 @@ fn what_does_not_limit_the_indexing_process_is_no_matter_of_the_volume() {
     assert!(!hints.iter().any(|hint| hint.contains("volume")), "{hints:?}");
 }
 
-/// Every text that is replaced is one of a hint: else a hint was written anew, and names flags again.
+/// Every text in the list of replacements occurs in a hint. Otherwise a hint was reworded and mentions a flag again.
 #[test]
 fn hints_of_a_source_name_keys_where_there_are_some() {
     let remote = || "h".to_owned();

@@ -1,4 +1,4 @@
-//! What is here already, before the remote is asked.
+//! Determines what the mirror already holds of a tip, before the remote is asked and after a pack arrived.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -10,32 +10,32 @@ use crate::mirror::odb::ObjectReader;
 use crate::mirror::repo_kind::RepoKind;
 use crate::revision::{ObjectId, Revision};
 
-/// Our commits that a server learns of. More would only make requests longer.
-const HAVES: usize = 16;
+/// The most commits that a request names as present. More would only make requests longer.
+const HAVES_MAX: usize = 16;
 
-/// What is known about a tip before asking.
+/// What the mirror holds with regard to a wanted tip.
 #[derive(Debug, Default)]
 pub(super) struct LocalState {
-    /// Commits that are here with their tree, best first.
+    /// Commits that are present with their tree; the last fetched tip first, then held revisions, newest first.
     pub(super) haves: Vec<ObjectId>,
-    /// Commits whose parents are not here.
+    /// The shallow boundary: present commits whose parents are absent.
     pub(super) shallow: Vec<ObjectId>,
-    /// The tip, if it is here and complete.
+    /// The wanted tip, if it is present and complete.
     pub(super) complete: Option<CompleteTip>,
 }
 
-/// A tip that is here and complete.
+/// A tip that is present with its whole tree and enough history.
 #[derive(Debug)]
 pub(super) struct CompleteTip {
     pub(super) commit: ObjectId,
-    /// How many parents it has.
+    /// The number of its parents.
     pub(super) parents: usize,
-    /// The boundary that belongs to it.
+    /// The content of the `shallow` file once this is the tip.
     pub(super) boundary: Vec<ObjectId>,
 }
 
-/// Looks at what is here. `received` are the ends of history that came with a pack: then the child has seen that the
-/// tip's tree is complete.
+/// Inspects the mirror with regard to the object `want`. `received` is set after a pack arrived: the commits at which
+/// the remote's own history ends. The indexing child has then verified that the tip's tree is complete.
 pub(super) fn inspect(
     reader: &ObjectReader<'_>,
     layout: &Layout,
@@ -48,10 +48,10 @@ pub(super) fn inspect(
     let mut base = None;
     for id in layout.tip().into_iter().chain(held.iter().map(|held| held.0)) {
         let Ok(commit) = reader.commit(&id) else { continue };
-        if known.haves.contains(&id) || known.haves.len() == HAVES || !reader.has(&commit.tree) {
+        if known.haves.contains(&id) || known.haves.len() == HAVES_MAX || !reader.has(&commit.tree) {
             continue;
         }
-        // The boundary that is sent must never claim more than is here.
+        // The server assumes that we have all parents of a commit that is not in the boundary.
         if !known.shallow.contains(&id) && !commit.parents.iter().all(|parent| reader.has(parent)) {
             known.shallow.push(id);
         }
@@ -74,8 +74,8 @@ pub(super) fn inspect(
         let parents = reader.commit(&commit).map_or(0, |commit| commit.parents.len());
         let others = known.haves.iter().copied().chain(held.iter().map(|held| held.0));
         let mut boundary = boundary(reader, history, others, depth, &ends);
-        if layout.form() == RepoKind::Worktrees {
-            // Refs of others may need theirs: a boundary stays where its commit's parents did not come.
+        if layout.kind() == RepoKind::Worktrees {
+            // Foreign refs may depend on other boundary commits: those whose parents are still absent are kept.
             let cut = |id: &ObjectId| {
                 reader.commit(id).is_ok_and(|commit| !commit.parents.iter().all(|parent| reader.has(parent)))
             };
@@ -88,7 +88,7 @@ pub(super) fn inspect(
     Ok(known)
 }
 
-/// The `shallow` file's content: the tip's boundary, and those of the revisions that stay readable.
+/// The content of the `shallow` file: the boundary of the tip, and those of the revisions that must stay readable.
 fn boundary(
     reader: &ObjectReader<'_>,
     tip: History,

@@ -1,17 +1,17 @@
-//! The indexing child: limits first, then the pack.
+//! The indexer's child process. It limits itself before it reads anything from a server:
 //!
 //! | limit | against |
 //! | --- | --- |
-//! | `RLIMIT_DATA` (`--index-memory`) | deltas that unfold to gigabytes, packs of endless objects |
-//! | bytes read, and `RLIMIT_FSIZE` behind it (`--max-fetch-bytes`) | packs without end |
-//! | objects that a pack may announce, from the memory | a header that claims 2^32 objects |
-//! | `RLIMIT_CORE` 0, not dumpable | what is fetched may be private |
-//! | death with the parent | work whose result is not read |
-//! | [`crate::sandbox`]: the mirror's files and nothing else, no network, no other program or process | code of a stranger's |
+//! | `RLIMIT_DATA` (`--index-memory`) | deltas that expand to gigabytes, packs with too many objects |
+//! | bytes read, and `RLIMIT_FSIZE` as a second line of defence (`--max-fetch-bytes`) | endless packs |
+//! | the number of objects that a pack may announce, derived from the memory | a header that claims 2^32 objects |
+//! | `RLIMIT_CORE` 0, not dumpable | core dumps with private content |
+//! | parent death signal | work whose result nobody reads |
+//! | [`crate::sandbox`]: only the mirror's files, no network, no other program or process | code that a pack injects |
 //!
-//! Not `RLIMIT_AS`: packs are mapped, and a valid pack of 317 MB fails below 256 MiB of it, looking like corruption.
-//! `RLIMIT_DATA` counts what is really allocated. Objects are hashed as they pass ([`super::pack`]), and the tip's closure
-//! is checked after.
+//! `RLIMIT_AS` is not set, because packs are mapped: a valid pack of 317 MB fails with less than 256 MiB of it, with an
+//! error that looks like corruption. `RLIMIT_DATA` counts what is really allocated. Objects are hashed while the pack
+//! is read ([`super::pack`]); afterwards the tip is checked for completeness.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -22,7 +22,7 @@ use std::sync::OnceLock;
 use git2::{ErrorClass, ErrorCode};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 
-use super::pack::{self, Fault, Limits, Taken};
+use super::pack::{self, Fault, IndexedPack, Limits};
 use super::repack::repack;
 use super::{Job, Report, Task};
 use crate::mirror::lack::Lack;
@@ -31,15 +31,15 @@ use crate::mirror::{closure, pack_index};
 use crate::revision::ObjectId;
 use crate::sandbox::Files;
 
-/// What an object of a pack may take while the pack is taken in, all that may wait included, and as much again for what
-/// grows with it afterwards: more objects can not fit.
+/// The memory that indexing needs for each object, with everything pending included, and as much again for what grows
+/// with the number of objects afterwards. It bounds the number of objects.
 const OBJECT_BYTES: u64 = 128;
 
-/// What may wait in the pipe.
+/// The size of the pipe from the parent.
 const PIPE: usize = 1 << 20;
 
-/// If the process is the indexing child, its whole life. Call it first thing in `main`, before any thread is started
-/// and before arguments are parsed, with the arguments after the program's name:
+/// Runs the indexer if the process is its child, and returns the exit code; `None` if it is not. Call it first in
+/// `main`, before any thread is started and before arguments are parsed, with the arguments after the program's name:
 ///
 /// ```no_run
 /// if let Some(code) = treeswap::mirror::child_main(std::env::args_os().skip(1)) {
@@ -53,14 +53,14 @@ pub fn child_main(args: impl IntoIterator<Item = std::ffi::OsString>) -> Option<
     })
 }
 
-/// Does what [`child_main`] does before it reads anything that came from elsewhere, for programs that try what a child
-/// can still do. `None` where it is no child.
+/// Sets the limits as [`child_main`] does before it reads any input. For tests of what a child can still do. Returns
+/// `None` if the process is not the child.
 #[doc(hidden)]
 pub fn child_limits(args: impl IntoIterator<Item = std::ffi::OsString>) -> Option<io::Result<()>> {
     job(args)?.as_ref().map(limit)
 }
 
-/// What is to be done, if it can be understood, and if the process is the child.
+/// Parses the arguments. Returns `None` if the process is not the child, and `Some(None)` if the job is malformed.
 fn job(args: impl IntoIterator<Item = std::ffi::OsString>) -> Option<Option<Job>> {
     let mut args = args.into_iter();
     if args.next()? != super::ARGUMENT {
@@ -82,40 +82,41 @@ fn run(job: &Job) -> u8 {
     }
 }
 
+/// Sets all limits of the process; see the module.
 fn limit(job: &Job) -> io::Result<()> {
     job.sandbox.close_inherited();
-    let _ = STATUS.set(File::open("/proc/self/status").ok()); // it is set once
+    let _ = STATUS.set(File::open("/proc/self/status").ok()); // cannot be set already: `limit` runs once
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let lower = |resource, bytes: u64| {
-        // A limit that is lower already stays: only the privileged may raise one.
+        // A limit that is already lower is kept: raising a hard limit takes privileges.
         let bytes = rustix::process::getrlimit(resource).maximum.map_or(bytes, |hard| hard.min(bytes));
         rustix::process::setrlimit(resource, Rlimit { current: Some(bytes), maximum: Some(bytes) })
     };
     lower(Resource::Core, 0)?;
     lower(Resource::Data, job.memory)?;
-    // The index, and the objects that complete a thin pack, come on top of what was received.
+    // The index, and the bases that complete a thin pack, come on top of what is received.
     let largest = job.max_bytes.saturating_mul(2).saturating_add(64 << 20);
     lower(Resource::Fsize, largest)?;
-    // Fewer wake-ups; a kernel that refuses leaves the pipe as it is.
+    // A larger pipe saves wake-ups; if the kernel refuses, the default size works too.
     let _ = rustix::pipe::fcntl_setpipe_size(io::stdin().as_fd(), PIPE);
     job.sandbox.enter(&files(job))
 }
 
-/// What the job needs of the mirror. What is written is not read as anything but objects and reflogs: no configuration,
-/// no ref, no list of other object directories.
+/// The files that the job may access. It can write only where objects and reflogs are: neither configuration, nor refs,
+/// nor alternates.
 fn files(job: &Job) -> Files {
-    let of = |name: &str| job.dir.join(name);
-    let packs = of("objects/pack");
+    let path = |name: &str| job.dir.join(name);
+    let packs = path("objects/pack");
     let (write, remove) = match &job.task {
         Task::Index { .. } | Task::Fill(_) | Task::Merge(_) => (vec![packs], vec![]),
-        Task::CollectGarbage(_) => (vec![packs, of("logs")], vec![of("objects")]),
+        Task::CollectGarbage(_) => (vec![packs, path("logs")], vec![path("objects")]),
     };
-    // libgit2 begins its random names there.
+    // libgit2 seeds the random names of its temporary files from /dev/urandom.
     Files { read: vec![job.dir.clone(), "/dev/urandom".into()], write, remove }
 }
 
-/// Why indexing ended early.
+/// Why a job ended early.
 enum Abort {
     Git(git2::Error),
     Report(Report),
@@ -127,16 +128,17 @@ impl From<git2::Error> for Abort {
     }
 }
 
+/// Does the job's task.
 fn work(job: &Job) -> Report {
-    let done = settings(job).and_then(|()| match &job.task {
+    let done = apply_settings(job).and_then(|()| match &job.task {
         Task::Index { tip, base, expected, partial } => {
-            let check = |taken: &Taken| verify(job, tip, *base, *partial, taken);
+            let check = |taken: &IndexedPack| verify(job, tip, *base, *partial, taken);
             index(job, *expected, *partial, check, io::stdin().lock())
         }
         Task::Fill(count) => {
             let mut from = io::stdin().lock();
-            let wanted = wanted(*count, &mut from)?;
-            index(job, None, true, |_| arrived(job, &wanted), from)
+            let wanted = read_wanted(*count, &mut from)?;
+            index(job, None, true, |_| find_missing(job, &wanted), from)
         }
         Task::Merge(packs) => merge(job, packs),
         Task::CollectGarbage(needs) => repack(job, needs).map_err(|error| match error {
@@ -153,40 +155,43 @@ fn work(job: &Job) -> Report {
     }
 }
 
-fn settings(job: &Job) -> Result<(), Abort> {
+/// Configures libgit2.
+fn apply_settings(job: &Job) -> Result<(), Abort> {
     let max_objects = usize::try_from(job.memory / OBJECT_BYTES).unwrap_or(usize::MAX).min(u32::MAX as usize);
     Settings { verify: false, durable: job.durable, max_objects: Some(max_objects) }
         .apply()
         .map_err(|error| Abort::Report(Report::Local(error.to_string())))
 }
 
+/// Indexes a pack and checks it. `check` returns a report if something is missing; the pack is then removed again.
 fn index(
     job: &Job,
     expected: Option<u64>,
     partial: bool,
-    check: impl FnOnce(&Taken) -> Result<Option<Report>, Abort>,
+    check: impl FnOnce(&IndexedPack) -> Result<Option<Report>, Abort>,
     from: impl Read,
 ) -> Result<Report, Abort> {
     let packs = job.dir.join("objects/pack");
     let before = std::fs::read_dir(&packs).map_or(0, Iterator::count);
     let taken = receive(&packs, job, expected, from)?;
     let report = check(&taken);
-    let Taken { objects, bytes, name, .. } = taken;
-    let report = report.and_then(|report| match report {
-        None if partial => {
-            // git then takes what is absent below its objects for promised.
+    let IndexedPack { objects, bytes, name, .. } = taken;
+    let report = report.and_then(|report| {
+        if let Some(report) = report {
+            return Ok(report);
+        }
+        if partial {
+            // git then takes missing objects that the pack refers to for promised ones.
             let marker = packs.join(format!("{name}.promisor"));
             std::fs::write(&marker, "").map_err(|error| Abort::Report(Report::Local(error.to_string())))?;
-            Ok(Report::Complete { objects, bytes, pack: name.clone() })
         }
-        None => Ok(Report::Complete { objects, bytes, pack: name.clone() }),
-        Some(report) => Ok(report),
+        Ok(Report::Complete { objects, bytes, pack: name.clone() })
     });
     if !matches!(report, Ok(Report::Complete { .. }))
         && std::fs::read_dir(&packs).map_or(0, Iterator::count) > before
     {
-        // Nothing needs it, and a server that always answers wrongly must not fill the disk. Index first: a pack
-        // without one is swept.
+        // The pack is of no use, and a server that sends many such packs must not fill the disk. The index is
+        // removed first, because a pack without an index is swept.
         for suffix in ["idx", "pack"] {
             let _ = std::fs::remove_file(packs.join(format!("{name}.{suffix}")));
         }
@@ -194,12 +199,12 @@ fn index(
     report
 }
 
-/// Takes the pack in.
-fn receive(packs: &Path, job: &Job, expected: Option<u64>, from: impl Read) -> Result<Taken, Abort> {
+/// Reads and indexes the pack.
+fn receive(packs: &Path, job: &Job, expected: Option<u64>, from: impl Read) -> Result<IndexedPack, Abort> {
     let store = Store::open(&job.dir)?;
     let reader = store.reader()?;
-    let here = |id: &ObjectId| {
-        // A look at the indexes alone: each read that fails lists the packs anew.
+    let read_base = |id: &ObjectId| {
+        // Checked first because it uses the indexes alone; a read that fails makes libgit2 list the packs again.
         if !reader.has(id) {
             return Ok(None);
         }
@@ -215,7 +220,7 @@ fn receive(packs: &Path, job: &Job, expected: Option<u64>, from: impl Read) -> R
         objects: job.memory / OBJECT_BYTES,
         expected: expected.unwrap_or(u64::MAX),
     };
-    pack::take_in(from, packs, &limits, job.durable, &here).map_err(|fault| match fault {
+    pack::index_pack(from, packs, &limits, job.durable, &read_base).map_err(|fault| match fault {
         Fault::Git(error) => Abort::Git(error),
         Fault::Cut => Abort::Report(Report::Cut),
         Fault::Bad(why) => Abort::Report(Report::Bad(why)),
@@ -226,8 +231,8 @@ fn receive(packs: &Path, job: &Job, expected: Option<u64>, from: impl Read) -> R
     })
 }
 
-/// Reads the ids of what was asked for.
-fn wanted(count: usize, from: &mut impl Read) -> Result<Vec<ObjectId>, Abort> {
+/// Reads the ids of the wanted objects.
+fn read_wanted(count: usize, from: &mut impl Read) -> Result<Vec<ObjectId>, Abort> {
     let mut id = [0; 20];
     let read = |_| from.read_exact(&mut id).map(|()| ObjectId(id));
     let read = (0..count).map(read).collect::<io::Result<_>>();
@@ -237,24 +242,24 @@ fn wanted(count: usize, from: &mut impl Read) -> Result<Vec<ObjectId>, Abort> {
     })
 }
 
-/// Finds the first object that was asked for and did not come.
-fn arrived(job: &Job, wanted: &[ObjectId]) -> Result<Option<Report>, Abort> {
+/// Reports the first wanted object that is missing. Returns `None` if there is none.
+fn find_missing(job: &Job, wanted: &[ObjectId]) -> Result<Option<Report>, Abort> {
     let store = Store::open(&job.dir)?;
     let reader = store.reader()?;
-    let absent = wanted.iter().find(|id| !reader.has(id));
-    Ok(absent.map(|id| Report::Incomplete {
+    let missing = wanted.iter().find(|id| !reader.has(id));
+    Ok(missing.map(|id| Report::Incomplete {
         at: None,
         lack: Lack::Missing { id: *id, expected: "object".into() },
     }))
 }
 
-/// Checks that the tip is complete, with a fresh look at what is there now. `None` when it is.
+/// Checks that the tip is complete; the database is opened again to see the new pack. Returns `None` if it is.
 fn verify(
     job: &Job,
     tip: &ObjectId,
     base: Option<ObjectId>,
     partial: bool,
-    taken: &Taken,
+    taken: &IndexedPack,
 ) -> Result<Option<Report>, Abort> {
     let store = Store::open(&job.dir)?;
     let reader = store.reader()?;
@@ -276,8 +281,8 @@ fn verify(
     }))
 }
 
-/// Writes the objects of some packs into one. The indexer that libgit2 writes it through hashes every object again, so
-/// what the new index names was copied rightly.
+/// Writes the objects of some packs into a new one. libgit2 writes it through its indexer, which hashes every object
+/// again, so an object that the new index lists was copied correctly.
 fn merge(job: &Job, names: &[String]) -> Result<Report, Abort> {
     let store = Store::open(&job.dir)?;
     let packs = job.dir.join("objects/pack");
@@ -295,8 +300,8 @@ fn merge(job: &Job, names: &[String]) -> Result<Report, Abort> {
     Ok(Report::Merged(format!("pack-{name}")))
 }
 
-/// What a failure of libgit2 means. It reports a refused allocation as such, or as whatever failed for the lack of it,
-/// so the memory in use decides, too.
+/// Converts an error of libgit2 to a report. libgit2 reports a failed allocation as such, or as the operation that
+/// failed because of it, so the memory in use is considered as well.
 fn classify(error: &git2::Error, job: &Job) -> Report {
     let text = error.message();
     if error.class() == ErrorClass::NoMemory || is_exhausted(text, job) {
@@ -313,17 +318,18 @@ fn classify(error: &git2::Error, job: &Job) -> Report {
     }
 }
 
+/// Returns true if the message says that memory ran out, or more than nine tenths of it are in use.
 fn is_exhausted(text: &str, job: &Job) -> bool {
     let refused = ["out of memory", "Cannot allocate memory", "too many objects"];
     refused.iter().any(|words| text.contains(words))
-        || in_use().is_some_and(|bytes| bytes > job.memory / 10 * 9)
+        || memory_in_use().is_some_and(|bytes| bytes > job.memory / 10 * 9)
 }
 
-/// proc_pid_status(5), opened while it can be.
+/// `/proc/self/status` (proc_pid_status(5)), opened before the sandbox hides `/proc`.
 static STATUS: OnceLock<Option<File>> = OnceLock::new();
 
-/// What `RLIMIT_DATA` counts, in bytes: VmData.
-fn in_use() -> Option<u64> {
+/// The bytes that `RLIMIT_DATA` counts: VmData.
+fn memory_in_use() -> Option<u64> {
     let mut file = STATUS.get()?.as_ref()?;
     let mut status = String::new();
     file.rewind().and_then(|()| file.read_to_string(&mut status)).ok()?;

@@ -1,8 +1,9 @@
-//! Indexing a fetched pack in a child process, so that no answer of a server can take the service down.
+//! Runs the indexer: a child process that indexes fetched packs, so that no server's response can take the service
+//! down. It also merges packs and collects garbage.
 //!
-//! The child is this program again ([`super::Options::indexer`]), started with a hidden first argument. The pack comes
-//! through its standard input; it indexes it into the mirror, checks that the tip is complete, and reports one line of
-//! JSON. Its environment is empty, its memory, files, time and system calls are limited (see [`child`]).
+//! The child is this program again ([`super::Options::indexer`]), started with a hidden first argument. It reads the
+//! pack from standard input, indexes it into the mirror, checks that the tip is complete, and prints a report as one
+//! line of JSON. Its environment is empty; its memory, files, time and system calls are limited (see [`child`]).
 
 pub(super) mod child;
 mod pack;
@@ -25,51 +26,52 @@ use crate::sandbox::Sandbox;
 pub(crate) use pack::fuzz as pack_fuzz;
 pub(super) use repack::{Needs, is_reused};
 
-/// The hidden first argument.
+/// The first argument that makes the program the indexer.
 pub(super) const ARGUMENT: &str = "__index-pack";
 
-/// What the child is to do; its only other argument, as JSON. Nothing secret is in it.
+/// The child's task and limits; passed as its only other argument, in JSON. It contains no secret.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Job {
-    /// The mirror.
+    /// The mirror's git directory.
     pub(super) dir: PathBuf,
-    /// The work.
+    /// What to do.
     pub(super) task: Task,
-    /// RLIMIT_DATA, bytes.
+    /// `RLIMIT_DATA`, in bytes.
     pub(super) memory: u64,
-    /// The most bytes of pack.
+    /// The most bytes of a pack.
     pub(super) max_bytes: u64,
-    /// fsync the pack.
+    /// Whether to fsync what is written.
     pub(super) durable: bool,
-    /// What it can do besides.
+    /// The sandbox to enter.
     pub(super) sandbox: Sandbox,
 }
 
-/// A child's work.
+/// What a child does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Task {
-    /// Index the pack on standard input and check that the tip is complete then.
+    /// Index the pack on standard input, then check that the tip is complete.
     Index {
-        /// What was wanted: a commit or a tag.
+        /// The commit or tag that was wanted.
         tip: ObjectId,
-        /// A commit whose tree is complete.
+        /// A commit whose tree is complete already.
         base: Option<ObjectId>,
-        /// The most objects that the pack may announce, where few are expected.
+        /// The most objects that the pack may announce, if few are expected.
         expected: Option<u64>,
-        /// Objects may be absent: the remote was asked to leave some out.
+        /// Objects may be missing, because the fetch had a filter.
         partial: bool,
     },
-    /// Read so many ids on standard input, index the pack that follows, and check that these objects are here then.
+    /// Read so many ids from standard input, index the pack that follows, then check that these objects exist.
     Fill(usize),
-    /// Write the objects of these packs (names without a suffix) into one more pack. Nothing is removed.
+    /// Write the objects of these packs (names without a suffix) into a new pack. Nothing is removed.
     Merge(Vec<String>),
-    /// Find out what nothing needs, and write what is needed out of packs that hold much of it. No pack is removed.
+    /// Find objects that are not needed, and rewrite packs that contain many of them. Old loose objects are removed;
+    /// packs are only reported as removable.
     CollectGarbage(Needs),
 }
 
 impl Task {
-    /// In words, for messages.
+    /// Describes the task, for messages.
     fn words(&self) -> &'static str {
         match self {
             Self::Index { .. } | Self::Fill(_) => "indexing the fetched pack",
@@ -79,55 +81,55 @@ impl Task {
     }
 }
 
-/// What the child says at its end.
+/// The child's report.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Report {
     /// The pack is in the mirror and the tip is complete.
     Complete {
-        /// Objects in the pack, those added to complete it not counted.
+        /// Objects in the pack, not counting the bases that were appended to a thin pack.
         objects: u64,
         /// Bytes received.
         bytes: u64,
-        /// The pack, without a suffix.
+        /// The pack's name, without a suffix.
         pack: String,
     },
-    /// The packs' objects are in this pack, too.
+    /// The objects of the packs are now in this pack, too.
     Merged(String),
-    /// These packs hold nothing any more that is needed and not elsewhere.
+    /// Garbage was collected: every needed object of the packs in `gone` is also in another pack.
     Collected {
-        /// The pack that was written for that.
+        /// The new pack, if one was written.
         pack: Option<String>,
-        /// Packs that may go, without a suffix.
+        /// The packs that may be removed, without a suffix.
         gone: Vec<String>,
     },
-    /// The pack was sound, but the tip is not complete with it. It was removed again.
+    /// The pack was sound, but objects of the tip are missing. The pack was removed again.
     Incomplete {
-        /// The path that leads to what is missing, if one does.
+        /// The path in the tree of the missing object, if it was found.
         at: Option<Box<str>>,
-        /// What is missing.
+        /// The object, and why it cannot be read.
         lack: Lack,
     },
-    /// What was wanted is no commit.
+    /// The wanted object is not a commit; its kind.
     NotACommit(String),
-    /// The pack ended too soon.
+    /// The pack was truncated.
     Cut,
     /// The pack is malformed, or a hash in it is wrong.
     Bad(String),
-    /// The pack announces more objects than were expected. Nothing more of it was read.
+    /// The pack announces this many objects, more than expected. The rest was not read.
     Many(u64),
-    /// It needed more memory than it may have.
+    /// The memory limit was reached.
     Memory,
-    /// It was larger than it may be.
+    /// The pack exceeded its size limit.
     Bytes,
-    /// The file system or the database refused.
+    /// The file system or the object database failed.
     Local(String),
 }
 
-/// Goes to a child at once: servers send packs in pieces of 8 KB, each of which would wake it.
+/// How many bytes are buffered for the child. Servers send packs in pieces of 8 KB, each of which would wake it.
 const PIECE: usize = 256 << 10;
 
-/// A running child.
+/// A running child that reads a pack.
 pub(super) struct Indexer {
     child: Child,
     job: Job,
@@ -135,8 +137,8 @@ pub(super) struct Indexer {
 }
 
 impl Indexer {
-    /// Starts the child, and tells it what was wanted if it is to know. It is killed when this is dropped. The pack goes to
-    /// what is returned, which is to be flushed at its end.
+    /// Starts the child. It is killed when the `Indexer` is dropped. For [`Task::Fill`] it gets the `wanted` ids. The
+    /// pack is to be written to the returned writer, which must be flushed at the end.
     pub(super) async fn start(
         program: PathBuf,
         job: Job,
@@ -150,37 +152,35 @@ impl Indexer {
             .map_err(|error| failed(format!("cannot be started: {error}")))?;
         let mut stdin = child.stdin.take().ok_or_else(|| failed("has no standard input".into()))?;
         if let Task::Fill(_) = job.task {
-            // Not through the buffer: where the remote then sends no pack, nobody flushes it.
+            // Not buffered: if the remote then sends no pack, nobody flushes the buffer.
             let ids: Vec<u8> = wanted.iter().flat_map(|id| id.0).collect();
-            let _ = stdin.write_all(&ids).await; // a child that reads no more says why
+            let _ = stdin.write_all(&ids).await; // a child that stops reading reports why
         }
         Ok((Self { child, job, program }, BufWriter::with_capacity(PIECE, stdin)))
     }
 
-    /// Waits for the end of the child and reads what it said.
+    /// Waits for the child to end, and returns its report.
     pub(super) async fn report(&mut self) -> Result<Report, Error> {
-        let said = read(self.child.stdout.take());
-        let wrong = read(self.child.stderr.take());
-        let (said, wrong) = tokio::join!(said, wrong);
-        // Where another process reaps (PID 1 does), the status may be gone; the report does not depend on it.
+        let (stdout, stderr) = tokio::join!(read(self.child.stdout.take()), read(self.child.stderr.take()));
+        // If another process (PID 1) reaps children, the status may be gone; the report does not depend on it.
         let status = self.child.wait().await.ok();
-        understand(&self.program, &self.job, &said, &wrong, status)
+        parse_report(&self.program, &self.job, &stdout, &stderr, status)
     }
 
-    /// A report that ends the fetch, as an error.
+    /// Converts a report that is not a success to an error.
     pub(super) fn failure(&self, report: Report) -> Error {
         failure(&self.program, &self.job, report)
     }
 }
 
-/// Runs a task that needs no input, to its end. Blocking.
+/// Runs a task that needs no input, and returns its report. Blocking.
 pub(super) fn run(program: &Path, job: &Job) -> Result<Report, Error> {
     let failed = |why: String| Error::Indexer { program: program.to_owned(), why };
     let output = command(program, job)?
         .stdin(Stdio::null())
         .output()
         .map_err(|error| failed(format!("cannot be started: {error}")))?;
-    understand(program, job, &output.stdout, &output.stderr, Some(output.status))
+    parse_report(program, job, &output.stdout, &output.stderr, Some(output.status))
 }
 
 fn command(program: &Path, job: &Job) -> Result<std::process::Command, Error> {
@@ -191,35 +191,35 @@ fn command(program: &Path, job: &Job) -> Result<std::process::Command, Error> {
     Ok(command)
 }
 
-/// Reads the report, or says why there is none, as far as that is known.
-fn understand(
+/// Parses the report. If there is none, the error says why, as far as stderr and the exit status tell.
+fn parse_report(
     program: &Path,
     job: &Job,
-    said: &[u8],
-    wrong: &[u8],
+    stdout: &[u8],
+    stderr: &[u8],
     status: Option<ExitStatus>,
 ) -> Result<Report, Error> {
-    if let Ok(report) = serde_json::from_slice(said) {
+    if let Ok(report) = serde_json::from_slice(stdout) {
         return Ok(report);
     }
-    let wrong = String::from_utf8_lossy(wrong);
-    let killed = status.and_then(|status| status.signal());
-    if wrong.contains("memory allocation of") {
-        return Ok(Report::Memory); // Rust's own words when an allocation is refused, before it aborts
+    let stderr = String::from_utf8_lossy(stderr);
+    if stderr.contains("memory allocation of") {
+        return Ok(Report::Memory); // printed by Rust's runtime before it aborts because an allocation failed
     }
-    if killed == Some(rustix::process::Signal::KILL.as_raw()) {
+    let signal = status.and_then(|status| status.signal());
+    if signal == Some(rustix::process::Signal::KILL.as_raw()) {
         return Err(Error::IndexKilled { task: job.task.words(), limit: job.memory });
     }
-    let end = match (killed, status.and_then(|status| status.code())) {
+    let end = match (signal, status.and_then(|status| status.code())) {
         (Some(signal), _) => format!("was ended by signal {signal}"),
         (None, Some(code)) => format!("ended with code {code} and without a report"),
         (None, None) => "ended without a report".to_owned(),
     };
-    let last = wrong.lines().last().unwrap_or("it wrote no message");
+    let last = stderr.lines().last().unwrap_or("it wrote no message");
     Err(Error::Indexer { program: program.to_owned(), why: format!("{end}: {last}") })
 }
 
-/// A report that is no success, as an error.
+/// Converts a report that is not a success to an error.
 pub(super) fn failure(program: &Path, job: &Job, report: Report) -> Error {
     let local = |why: String| Error::Local {
         act: match &job.task {
@@ -257,11 +257,11 @@ pub(super) fn failure(program: &Path, job: &Job, report: Report) -> Error {
     }
 }
 
-/// Reads what a child writes, up to a bound that its reports and messages stay far below.
+/// Reads a child's output, up to a limit that reports and messages stay far below.
 async fn read(from: Option<impl tokio::io::AsyncRead + Unpin>) -> Vec<u8> {
     let mut text = Vec::new();
     if let Some(from) = from {
-        // What was read before a failure still counts.
+        // On a failure, use what was read before it.
         let _ = from.take(64 << 10).read_to_end(&mut text).await;
     }
     text

@@ -1,13 +1,13 @@
-//! Telling what is needed from garbage, and writing what is needed out of packs that are not worth keeping.
+//! Garbage collection: finds the needed objects, and repacks those in packs that are not worth keeping.
 //!
-//! Needed is what can be reached from: the held revisions; every ref; of every worktree, ours or not, `HEAD`, its
-//! own refs, its reflogs and its index (what was staged is in no commit yet); reflogs of the repository but for those
-//! of `HEAD` and of the branch `git-sync`, which git-sync fills and expires: lines of theirs that name garbage go.
-//! And every object of a pack of which another git has just reused one ([`is_reused`]).
-//! History ends where the `shallow` file says so. An object that is named but not here is ignored: nothing is lost by
-//! that. What cannot be read ends the task, and everything stays.
+//! An object is needed if it is reachable from the held revisions; from any ref; from `HEAD`, the refs, the reflogs or
+//! the index of any worktree, ours or not (staged objects are in no commit yet); or from a reflog of the repository.
+//! The reflogs of `HEAD` and of the branch `git-sync`, which git-sync fills and expires, do not count: their lines that
+//! name garbage are dropped. All objects of a pack that another git is reusing are needed, too ([`is_reused`]).
+//! History ends at the commits in the `shallow` file. An object that is named but missing is ignored, which loses
+//! nothing. If anything cannot be read, the task fails, and everything is kept.
 //!
-//! Objects are numbers: places in the sorted list of all ids, 20 bytes and one for each.
+//! An object is represented by its position in the sorted list of all ids, which takes 21 bytes for each.
 
 use std::collections::HashSet;
 use std::io;
@@ -25,13 +25,13 @@ use crate::mirror::repo_kind::BRANCH;
 use crate::mirror::{Error, git_index, pack_index, tree};
 use crate::revision::ObjectId;
 
-/// Loose objects that are younger may belong to a commit that is just being made.
+/// Loose objects younger than this may belong to a commit that is being created, and are kept.
 const YOUNG: Duration = Duration::from_secs(3600);
 
-/// Whether a commit may just be made out of objects in this pack. A git that is to write an object which a pack has
-/// writes nothing and sets the pack's own time instead, so that garbage collection leaves it (`freshen_packed_object`
-/// in its object-file.c). When a pack is made its index is written last, so a pack that is newer than its index was
-/// touched by such a git. It stays for as long as a loose object would.
+/// Returns true if a commit may currently be created from objects in this pack. When git is to write an object that a
+/// pack already has, it only updates the pack's mtime, so that garbage collection keeps it (`freshen_packed_object` in
+/// its object-file.c). The index of a pack is written last, so a pack that is newer than its index was updated that
+/// way. It is kept for as long as a loose object would be.
 pub(in crate::mirror) fn is_reused(git: &Path, name: &str) -> bool {
     let written = |suffix: &str| {
         let path = git.join("objects/pack").join(format!("{name}.{suffix}"));
@@ -41,21 +41,21 @@ pub(in crate::mirror) fn is_reused(git: &Path, name: &str) -> bool {
     pack > index && SystemTime::now().duration_since(pack).is_ok_and(|age| age <= YOUNG)
 }
 
-/// What the task needs to know besides the repository.
+/// The parameters of a garbage collection.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(in crate::mirror) struct Needs {
-    /// Revisions that must stay, whatever names them.
+    /// Revisions to keep, even if no ref names them.
     pub(in crate::mirror) held: Vec<ObjectId>,
-    /// Make one pack of all.
+    /// Rewrite everything into one pack.
     pub(in crate::mirror) one_pack: bool,
-    /// More packs than this are too many.
+    /// The number of packs above which small packs are rewritten.
     pub(in crate::mirror) max_packs: u32,
-    /// Write nothing anew: the volume is full.
+    /// Do not write packs, because the volume is full.
     pub(in crate::mirror) no_room: bool,
 }
 
-/// Does the task. What is not needed is removed by the parent, packs, when there are no readers, or here, loose
-/// objects.
+/// Collects garbage. Old loose objects are removed here. Packs are only reported: the parent removes them when there
+/// are no readers.
 pub(super) fn repack(job: &Job, needs: &Needs) -> Result<Report, Error> {
     let git = &job.dir;
     let mut packs = Vec::new();
@@ -64,10 +64,10 @@ pub(super) fn repack(job: &Job, needs: &Needs) -> Result<Report, Error> {
         let entries = pack_index::entries(&path).map_err(local("read", &path))?;
         packs.push((name, entries));
     }
-    let loose = loose(git)?;
+    let loose = loose_objects(git)?;
     let ids = packs.iter().flat_map(|(_, entries)| entries.iter().map(|entry| entry.id));
     let mut all = Objects::new(ids.chain(loose.iter().map(|(id, _)| *id)).collect());
-    let store = store(git)?;
+    let store = Store::open(git).map_err(|source| open_failed(git, source))?;
     let reader = store.reader().map_err(|source| open_failed(git, source))?;
     for id in &needs.held {
         reader.commit(id).map_err(|lack| Error::damaged(crate::revision::Revision(*id), lack))?;
@@ -85,9 +85,9 @@ pub(super) fn repack(job: &Job, needs: &Needs) -> Result<Report, Error> {
         plan_repack(&usage, needs.one_pack, needs.max_packs)
     };
     let mut kept = vec![false; all.ids.len()];
-    let staying = packs.iter().filter(|(name, _)| !gone.contains(name) && !rewrite.contains(name));
-    for place in staying.flat_map(|(_, entries)| entries).filter_map(|entry| all.position(&entry.id)) {
-        kept[place] = true;
+    let kept_packs = packs.iter().filter(|(name, _)| !gone.contains(name) && !rewrite.contains(name));
+    for at in kept_packs.flat_map(|(_, entries)| entries).filter_map(|entry| all.position(&entry.id)) {
+        kept[at] = true;
     }
     let wanted: Vec<ObjectId> = packs
         .iter()
@@ -96,25 +96,24 @@ pub(super) fn repack(job: &Job, needs: &Needs) -> Result<Report, Error> {
         .filter(|id| all.position(id).is_some_and(|at| all.needed[at] && !kept[at]))
         .collect();
     drop((packs, kept));
-    let pack = write(git, &store, &wanted, &rewrite)?;
+    let pack = write_pack(git, &store, &wanted, &rewrite)?;
     expire_reflogs(git, &all, job.durable)?;
-    let old = loose.iter().filter(|(id, _)| !all.is_needed(id)).map(|(_, path)| path);
-    old.for_each(|path| remove_old(path));
+    for (_, path) in loose.iter().filter(|(id, _)| !all.is_needed(id)) {
+        remove_if_old(path);
+    }
     let gone = gone.into_iter().chain(rewrite).filter(|name| Some(name) != pack.as_ref()).collect();
     Ok(Report::Collected { pack, gone })
-}
-
-fn store(git: &Path) -> Result<Store, Error> {
-    Store::open(git).map_err(|source| open_failed(git, source))
 }
 
 fn open_failed(git: &Path, source: git2::Error) -> Error {
     Error::Git { act: format!("open the objects of {}", git.display()), source: Libgit2(source) }
 }
 
-/// All objects there are, sorted, and which of them are needed.
+/// All objects of the repository, and which of them are needed.
 struct Objects {
+    /// Sorted.
     ids: Vec<ObjectId>,
+    /// By the position in `ids`.
     needed: Vec<bool>,
 }
 
@@ -134,12 +133,12 @@ impl Objects {
         self.position(id).is_some_and(|at| self.needed[at])
     }
 
-    /// Marks an object. `true`: it is here, and was not marked before.
+    /// Marks an object as needed. Returns true if it exists and was not marked before.
     fn mark(&mut self, id: &ObjectId) -> bool {
         self.position(id).is_some_and(|at| !std::mem::replace(&mut self.needed[at], true))
     }
 
-    /// Marks whatever can be reached.
+    /// Marks everything that is reachable from `roots`. The parents of commits in `ends` are not followed.
     fn mark_all(
         &mut self,
         reader: &ObjectReader<'_>,
@@ -188,7 +187,7 @@ impl Objects {
     }
 }
 
-/// What a pack holds, and what of it is needed.
+/// The size of a pack and of its needed objects, and whether it must be kept.
 fn pack_usage(git: &Path, name: &str, entries: &[pack_index::Entry], all: &Objects) -> PackUsage {
     let needed = entries.iter().filter(|entry| all.is_needed(&entry.id)).map(|entry| entry.bytes).sum();
     PackUsage {
@@ -199,8 +198,8 @@ fn pack_usage(git: &Path, name: &str, entries: &[pack_index::Entry], all: &Objec
     }
 }
 
-/// Packs with garbage in them that nothing would be lost with: what is needed in each is in another one that stays.
-/// Those with the most garbage go first.
+/// The packs that contain garbage and can be removed without loss, because each of their needed objects is also in a
+/// pack that is kept. Packs with the most garbage are chosen first.
 fn removable_packs(
     packs: &[(String, Vec<pack_index::Entry>)],
     usage: &[PackUsage],
@@ -216,22 +215,23 @@ fn removable_packs(
     let mut copies = vec![0_u32; all.ids.len()];
     packs.iter().flat_map(|(_, entries)| needed(entries)).for_each(|at| copies[at] += 1);
     let garbage = |pack: &PackUsage| pack.bytes - pack.needed;
-    let mut poor: Vec<_> =
+    let mut candidates: Vec<_> =
         packs.iter().zip(usage).filter(|(_, pack)| !pack.pinned && garbage(pack) > 0).collect();
-    poor.sort_by_key(|(_, pack)| std::cmp::Reverse(garbage(pack)));
+    candidates.sort_by_key(|(_, pack)| std::cmp::Reverse(garbage(pack)));
     let mut gone = Vec::new();
-    for ((name, entries), _) in poor {
-        let places = needed(entries);
-        if places.iter().all(|at| copies[*at] > 1) {
-            places.iter().for_each(|at| copies[*at] -= 1);
+    for ((name, entries), _) in candidates {
+        let positions = needed(entries);
+        if positions.iter().all(|at| copies[*at] > 1) {
+            positions.iter().for_each(|at| copies[*at] -= 1);
             gone.push(name.clone());
         }
     }
     gone
 }
 
-/// Writes objects into a pack of their own and makes sure that they are all in it.
-fn write(git: &Path, store: &Store, ids: &[ObjectId], from: &[String]) -> Result<Option<String>, Error> {
+/// Writes objects into a new pack, and verifies that all of them are in it. `from` are the packs they come from.
+/// Returns the pack's name, or `None` if there are no objects.
+fn write_pack(git: &Path, store: &Store, ids: &[ObjectId], from: &[String]) -> Result<Option<String>, Error> {
     if ids.is_empty() {
         return Ok(None);
     }
@@ -252,7 +252,7 @@ fn write(git: &Path, store: &Store, ids: &[ObjectId], from: &[String]) -> Result
         let why = io::Error::other(format!("{id} is not in it"));
         return Err(Error::Local { act: "check the new pack", path, source: why });
     }
-    // git takes what is missing below such a pack's objects for promised, in a partial clone.
+    // In a partial clone, git takes missing objects that a promisor pack refers to for promised ones.
     if from.iter().any(|name| packs.join(format!("{name}.promisor")).exists()) {
         let marker = packs.join(format!("{name}.promisor"));
         fs_err::write(&marker, "").map_err(local("write", &marker))?;
@@ -260,7 +260,7 @@ fn write(git: &Path, store: &Store, ids: &[ObjectId], from: &[String]) -> Result
     Ok(Some(name))
 }
 
-/// Packs with their index.
+/// The names of all packs that have an index, without a suffix.
 fn pack_names(git: &Path) -> Result<Vec<String>, Error> {
     let dir = git.join("objects/pack");
     let all = crate::mirror::files::names(&dir)?;
@@ -268,8 +268,8 @@ fn pack_names(git: &Path) -> Result<Vec<String>, Error> {
     Ok(stems.filter(|stem| dir.join(format!("{stem}.idx")).exists()).map(ToOwned::to_owned).collect())
 }
 
-/// Loose objects and their files.
-fn loose(git: &Path) -> Result<Vec<(ObjectId, PathBuf)>, Error> {
+/// All loose objects and their files.
+fn loose_objects(git: &Path) -> Result<Vec<(ObjectId, PathBuf)>, Error> {
     let objects = git.join("objects");
     let mut found = Vec::new();
     for front in crate::mirror::files::names(&objects)?.iter().filter(|name| name.len() == 2) {
@@ -282,8 +282,8 @@ fn loose(git: &Path) -> Result<Vec<(ObjectId, PathBuf)>, Error> {
     Ok(found)
 }
 
-/// Removes a loose object that nothing needed for a while. Who fails at that does so again the next time.
-fn remove_old(path: &Path) {
+/// Removes a loose object's file if it is old enough. On a failure the next garbage collection tries again.
+fn remove_if_old(path: &Path) {
     let age = path
         .metadata()
         .and_then(|metadata| metadata.modified())
@@ -293,7 +293,7 @@ fn remove_old(path: &Path) {
     }
 }
 
-/// Everything that names an object which has to stay.
+/// The ids in all files that keep objects alive.
 fn roots(git: &Path) -> Result<Vec<ObjectId>, Error> {
     let mut named = vec![git.join("HEAD"), git.join("packed-refs")];
     named.extend(files(&git.join("refs"))?);
@@ -321,33 +321,33 @@ fn roots(git: &Path) -> Result<Vec<ObjectId>, Error> {
         let index = fs_err::File::open(path).map_err(local("read", path))?;
         git_index::each_id(index, |id| found.push(id)).map_err(local("read", path))?;
         found.sort_unstable();
-        found.dedup(); // worktrees of one repository name mostly the same
+        found.dedup(); // the indexes of worktrees mostly name the same objects
     }
     found.sort_unstable();
     found.dedup();
     Ok(found)
 }
 
-/// Whether a reflog is one of the two that are expired as git-sync does.
+/// Returns true for the two reflogs that are expired, as git-sync does.
 fn is_expired(git: &Path, log: &Path) -> bool {
     let logs = git.join("logs");
     log == logs.join("HEAD") || log == logs.join(BRANCH)
 }
 
-/// Drops lines that name garbage: git would take the repository for broken.
+/// Drops reflog lines that name garbage, because git would report the repository as corrupt.
 fn expire_reflogs(git: &Path, all: &Objects, durable: bool) -> Result<(), Error> {
     for name in ["HEAD", BRANCH] {
         let path = git.join("logs").join(name);
         let Ok(text) = fs_err::read_to_string(&path) else { continue };
         let null = ObjectId([0; 20]);
-        let stays = |line: &&str| words(line).take(2).all(|id| id == null || all.is_needed(&id));
-        let kept: String = text.split_inclusive('\n').filter(|line| stays(line)).collect();
+        let is_kept = |line: &&str| parse_ids(line).take(2).all(|id| id == null || all.is_needed(&id));
+        let kept: String = text.split_inclusive('\n').filter(is_kept).collect();
         replace(&path, kept.as_bytes(), durable)?;
     }
     Ok(())
 }
 
-/// Every file below a directory. Links are not followed.
+/// Every regular file below a directory. Symbolic links are not followed.
 fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut found = Vec::new();
     let mut dirs = vec![dir.to_owned()];
@@ -364,16 +364,16 @@ fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(found)
 }
 
-/// All ids that a text file spells; none where there is no file.
+/// All ids in a text file; none if it does not exist.
 fn ids_in(path: &Path) -> Result<Vec<ObjectId>, Error> {
     match fs_err::read(path) {
-        Ok(raw) => Ok(words(&String::from_utf8_lossy(&raw)).collect()),
+        Ok(raw) => Ok(parse_ids(&String::from_utf8_lossy(&raw)).collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(source) => Err(Error::Local { act: "read", path: path.to_owned(), source }),
     }
 }
 
-fn words(text: &str) -> impl Iterator<Item = ObjectId> {
+fn parse_ids(text: &str) -> impl Iterator<Item = ObjectId> {
     text.split(|c: char| c.is_whitespace() || c == '^').filter_map(ObjectId::from_hex)
 }
 
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn only_packs_whose_needed_objects_are_elsewhere_are_spared() {
+    fn only_packs_whose_needed_objects_are_in_other_packs_are_removable() {
         let mut all = Objects::new((0..8).map(id).collect());
         for n in [0, 1, 2, 3] {
             all.mark(&id(n));
@@ -395,21 +395,21 @@ mod tests {
             let entry = |n: &u8| pack_index::Entry { id: id(*n), bytes: 10 };
             (name.to_owned(), ids.iter().map(entry).collect::<Vec<_>>())
         };
-        let spared = |packs: &[(String, Vec<pack_index::Entry>)], pinned: &str| {
-            let weigh = |(name, entries): &(String, Vec<pack_index::Entry>)| PackUsage {
+        let removable = |packs: &[(String, Vec<pack_index::Entry>)], pinned: &str| {
+            let usage_of = |(name, entries): &(String, Vec<pack_index::Entry>)| PackUsage {
                 pinned: name == pinned,
                 ..pack_usage(Path::new("/nowhere"), name, entries, &all)
             };
-            super::removable_packs(packs, &packs.iter().map(weigh).collect::<Vec<_>>(), &all)
+            super::removable_packs(packs, &packs.iter().map(usage_of).collect::<Vec<_>>(), &all)
         };
         let whole = pack("whole", &[0, 1, 2, 3]);
         let thin = pack("thin", &[3, 4, 5]);
         let garbage = pack("garbage", &[6, 7]);
         let alone = pack("alone", &[2, 4, 5, 6]);
-        assert_eq!(spared(&[whole.clone(), thin.clone(), garbage.clone()], ""), ["thin", "garbage"]);
-        assert_eq!(spared(&[whole.clone(), garbage.clone()], "garbage"), [""; 0]);
-        // Each has what the other needs: one of them stays.
-        assert_eq!(spared(&[alone.clone(), pack("twin", &[2, 7])], ""), ["alone"]);
-        assert_eq!(spared(&[alone], ""), [""; 0]);
+        assert_eq!(removable(&[whole.clone(), thin.clone(), garbage.clone()], ""), ["thin", "garbage"]);
+        assert_eq!(removable(&[whole.clone(), garbage.clone()], "garbage"), [""; 0]);
+        // Both packs contain the same needed object: one of them must be kept.
+        assert_eq!(removable(&[alone.clone(), pack("twin", &[2, 7])], ""), ["alone"]);
+        assert_eq!(removable(&[alone], ""), [""; 0]);
     }
 }

@@ -1,5 +1,5 @@
-//! Where a submodule is fetched from, and whether it may be. Pure: a commit's author writes the URL, the operator's
-//! options decide.
+//! Resolves the URL that a submodule is fetched from, and decides whether it is allowed. Pure. A commit's author writes
+//! the URL; the operator's options decide.
 
 use url::Url;
 
@@ -9,54 +9,54 @@ use crate::secret::{quoted, redact};
 /// Which hosts submodules may be fetched from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Hosts {
-    /// Any.
+    /// Any host.
     Any,
-    /// The host of the repository that is followed, those that a credential is for, and these.
+    /// The host of the followed repository, the hosts that credentials are configured for, and these.
     Known(Vec<String>),
 }
 
-/// What the operator allows.
+/// The URLs that the operator allows.
 #[derive(Clone, Debug)]
 pub(super) struct Policy<'a> {
-    /// The hosts.
+    /// The configured hosts.
     pub(super) hosts: &'a Hosts,
-    /// Hosts that are known anyway.
+    /// The hosts that [`Hosts::Known`] allows implicitly.
     pub(super) known: &'a [String],
-    /// Repositories on this machine.
+    /// Repositories on this machine are allowed.
     pub(super) local: bool,
 }
 
-/// Why a URL is not fetched from, in words that follow the submodule's path.
+/// Why a URL is refused. The message follows the submodule's path.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub(super) enum Unfit {
-    /// `.gitmodules` has none.
+pub(super) enum UrlError {
+    /// `.gitmodules` has no URL.
     #[error("`.gitmodules` has no url for it")]
     Absent,
-    /// No form of a remote.
+    /// It is not the URL of a remote.
     #[error("its url {url:?} is no remote: {why}")]
     Malformed {
-        /// As it would be used, without secrets.
+        /// The resolved URL, without secrets.
         url: String,
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
-    /// `../` too often.
+    /// It has more `../` than the base has components.
     #[error("its url {url:?} climbs out of {base:?}, which it is relative to")]
     Climbs {
-        /// As written.
+        /// The URL as written, without secrets.
         url: String,
-        /// The repository that holds the submodule, without secrets.
+        /// The URL of the repository that contains the submodule, without secrets.
         base: String,
     },
-    /// A path or `file://`.
+    /// It is a path or a `file://` URL.
     #[error(
         "its url {url:?} is on this machine, which protocol.file.allow=always in the git configuration would allow"
     )]
     Local {
-        /// As it would be used.
+        /// The resolved URL, without secrets.
         url: String,
     },
-    /// A host that the options do not name.
+    /// Its host is not allowed.
     #[error("its host {host:?} is not among the hosts that submodules may come from")]
     Host {
         /// The host.
@@ -64,30 +64,30 @@ pub(super) enum Unfit {
     },
 }
 
-/// The URL to fetch from, for a submodule `url` of a repository that comes from `base`.
-pub(super) fn address(base: &str, url: Option<&str>, policy: &Policy<'_>) -> Result<String, Unfit> {
-    let url = url.filter(|url| !url.is_empty()).ok_or(Unfit::Absent)?;
+/// Resolves `url` of a submodule in a repository that was fetched from `base`, and checks it against the policy.
+pub(super) fn address(base: &str, url: Option<&str>, policy: &Policy<'_>) -> Result<String, UrlError> {
+    let url = url.filter(|url| !url.is_empty()).ok_or(UrlError::Absent)?;
     let full =
         if url.starts_with("./") || url.starts_with("../") { relative(base, url)? } else { url.to_owned() };
-    let malformed = |why| Unfit::Malformed { url: shown(&full), why };
+    let malformed = |why| UrlError::Malformed { url: shown(&full), why };
     match RemoteHost::of(&full).map_err(malformed)? {
         RemoteHost::Here if !is_absolute(&full) => {
             Err(malformed("a path in a submodule's url must be absolute"))
         }
         RemoteHost::Here if policy.local => Ok(full),
-        RemoteHost::Here => Err(Unfit::Local { url: shown(&full) }),
+        RemoteHost::Here => Err(UrlError::Local { url: shown(&full) }),
         RemoteHost::Host(host) => {
             let is = |known: &String| known.eq_ignore_ascii_case(&host);
             let allowed = match policy.hosts {
                 Hosts::Any => true,
                 Hosts::Known(more) => policy.known.iter().chain(more).any(is),
             };
-            if allowed { Ok(full) } else { Err(Unfit::Host { host: quoted(&host).into_owned() }) }
+            if allowed { Ok(full) } else { Err(UrlError::Host { host: quoted(&host).into_owned() }) }
         }
     }
 }
 
-/// A URL that a commit names, as people may see it.
+/// A URL from a commit, quoted for display and without secrets.
 fn shown(url: &str) -> String {
     redact(&quoted(url))
 }
@@ -96,12 +96,13 @@ fn is_absolute(url: &str) -> bool {
     url.starts_with('/') || url.contains("://")
 }
 
-/// Resolves `./` and `../` at the front of `url` as git does (`relative_url` in its remote.c): by components of the
-/// base's text, where the colon of the scp form counts as a separator. Unlike git, no further than the host.
-fn relative(base: &str, url: &str) -> Result<String, Unfit> {
-    let climbs = || Unfit::Climbs { url: shown(url), base: redact(base) };
+/// Resolves leading `./` and `../` of `url` as git does (`relative_url` in its remote.c): by textual components of the
+/// base, where the colon of the scp form counts as a separator. Unlike git, it never goes above the host.
+fn relative(base: &str, url: &str) -> Result<String, UrlError> {
+    let climbs = || UrlError::Climbs { url: shown(url), base: redact(base) };
     let base = base.strip_suffix('/').unwrap_or(base);
-    // What may never be taken away: `scheme://host`, `host:`, or the `/` of a path.
+    // The length of the part of the base that `../` must not remove: `scheme://host`. It is 0 for a path and for the
+    // scp form: there the loop below fails at the first component, or at the host.
     let floor = match base.find("://") {
         Some(at) => base[at + 3..].find('/').map_or(base.len(), |slash| at + 3 + slash),
         None => 0,
@@ -134,7 +135,7 @@ fn relative(base: &str, url: &str) -> Result<String, Unfit> {
     Ok(format!("{kept}{separator}{rest}"))
 }
 
-/// The host of a credential's URL.
+/// The host of a credential's URL, if it has one.
 pub(super) fn host_of(url: &str) -> Option<String> {
     Url::parse(url).ok()?.host_str().map(str::to_owned)
 }
@@ -143,7 +144,7 @@ pub(super) fn host_of(url: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn judged(base: &str, url: &str, hosts: &Hosts, local: bool) -> Result<String, Unfit> {
+    fn judged(base: &str, url: &str, hosts: &Hosts, local: bool) -> Result<String, UrlError> {
         let known = ["example.com".to_owned()];
         address(base, Some(url), &Policy { hosts, known: &known, local })
     }
@@ -177,7 +178,7 @@ mod tests {
             ("/a", "../../b"),
         ] {
             let refused = judged(base, url, &Hosts::Any, true);
-            assert!(matches!(refused, Err(Unfit::Climbs { .. })), "{base} {url}: {refused:?}");
+            assert!(matches!(refused, Err(UrlError::Climbs { .. })), "{base} {url}: {refused:?}");
         }
     }
 

@@ -1,41 +1,47 @@
-//! What all submodules of one revision may come to together, down to the last. Pure. A few small repositories that name
-//! each other spell any number of them, and each is fetched and kept by itself, so they are counted before they are
-//! fetched: what passes a ceiling is refused with the first one that does.
+//! Limits all submodules of one revision together, nested ones included. Pure.
+//!
+//! A few small repositories that name each other can expand to any number of submodules, each of which is fetched and
+//! stored separately. So they are counted before they are fetched, and the first submodule that exceeds a limit is
+//! refused.
 
 use crate::mirror::Options;
 use crate::payload::{Limits, Rule};
 
-/// Submodules of submodules, so deep.
+/// The deepest nesting of submodules.
 pub(super) const NESTED_MAX: usize = 16;
 
-/// And so many, all together.
+/// The most submodules of a revision.
 pub(super) const COUNT_MAX: usize = 1_000;
 
-/// Entries that a selection may leave out for each that it may have: what is fetched is not known to be wanted.
-const SELECTED: u64 = 8;
+/// All submodules together may have this many times the entries that a payload may have, because when they are fetched
+/// it is not known which entries will be selected.
+const FETCHED_PER_SELECTED: u64 = 8;
 
-/// What is left of it.
+/// What the submodules of one revision have used so far, and their limits.
 #[derive(Debug)]
 pub(in crate::mirror) struct Allowance {
     limits: Limits,
-    /// Bytes that all mirrors may have (`--max-mirror-bytes`).
+    /// The most bytes that all mirrors may have together (`--max-mirror-bytes`).
     max_bytes: u64,
+    /// Submodules found so far.
     declared: usize,
+    /// Bytes of their mirrors' packs.
     bytes: u64,
+    /// Entries of their trees.
     entries: u64,
-    /// Components of the path of each submodule that is entered.
+    /// The submodules that are currently entered, outermost first: the number of components of each one's path.
     levels: Vec<u32>,
 }
 
 impl Allowance {
-    /// All of it.
+    /// An unused allowance.
     pub(in crate::mirror) fn of(options: &Options) -> Self {
         let limits = options.modules.limits;
         let max_bytes = options.max_bytes;
         Self { limits, max_bytes, declared: 0, bytes: 0, entries: 0, levels: Vec::new() }
     }
 
-    /// So many more were found in a tree, and will be entered.
+    /// Counts the submodules that were found in a tree, before they are entered.
     pub(super) fn declare(&mut self, more: usize) -> Result<(), Rule> {
         self.declared += more;
         let count = COUNT_MAX.min(usize::try_from(self.limits.entries).unwrap_or(usize::MAX));
@@ -48,40 +54,40 @@ impl Allowance {
         Ok(())
     }
 
-    /// One at this path is to be fetched.
+    /// Enters a submodule, which will be fetched.
     pub(super) fn enter(&mut self, path: &str) -> Result<(), Rule> {
-        self.levels.push(path.split('/').count() as u32); // of a file that has a megabyte at most
-        // It has to hold something, a level deeper.
+        self.levels.push(path.split('/').count() as u32); // fits: `.gitmodules` has one megabyte at most
+        // `>=`, because the content of the submodule is one level deeper.
         if self.levels.iter().sum::<u32>() >= self.limits.depth {
             return Err(Rule::Depth { limit: self.limits.depth });
         }
         Ok(())
     }
 
-    /// It was fetched, with all of its own.
+    /// Leaves a submodule after it was fetched with all its own submodules.
     pub(super) fn leave(&mut self) {
         self.levels.pop();
     }
 
-    /// The most bytes that it may be sent as, where one fetch may have `usual`.
+    /// The most bytes that the next submodule's fetch may receive; `usual` is the limit of any fetch.
     pub(super) fn fetch_bytes(&self, usual: u64) -> u64 {
         usual.min(self.max_bytes.saturating_sub(self.bytes))
     }
 
-    /// There are no bytes left for it.
+    /// The rule that refuses a submodule for which no bytes are left.
     pub(super) fn spent(&self) -> Rule {
         let limit = self.max_bytes;
         too_many(format!("with it all submodules have more than {limit} bytes (--max-mirror-bytes)"))
     }
 
-    /// What it came to without its own submodules.
+    /// Adds the size of a fetched submodule, without its own submodules.
     pub(super) fn take(&mut self, bytes: u64, entries: u64) -> Result<(), Rule> {
         self.bytes = self.bytes.saturating_add(bytes);
         self.entries = self.entries.saturating_add(entries);
         if self.bytes > self.max_bytes {
             return Err(self.spent());
         }
-        if self.entries > self.limits.entries.saturating_mul(SELECTED) {
+        if self.entries > self.limits.entries.saturating_mul(FETCHED_PER_SELECTED) {
             return Err(Rule::Entries { limit: self.limits.entries });
         }
         Ok(())

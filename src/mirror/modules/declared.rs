@@ -1,79 +1,79 @@
-//! `.gitmodules` read: which submodules a tree declares. Pure, and written for files that an enemy wrote.
+//! Parses `.gitmodules`, which declares a tree's submodules. Pure, and safe for hostile files.
 //!
-//! The syntax is git's configuration (git-config(1), "Syntax"); of it only what declares submodules is understood, and
-//! nothing is included, expanded or run. What git passes over with a warning (a name with `..` in it) is an error here:
-//! the submodule would be missing from what is published, and warnings are not read.
+//! The syntax is that of git's configuration (git-config(1), "Syntax"). Only declarations of submodules are evaluated;
+//! nothing is included, expanded or run. Entries that git skips with a warning (a name that contains `..`) are errors
+//! here: otherwise the submodule would be missing from the generation, and nobody reads warnings.
 
 use std::collections::BTreeMap;
 
-/// A file larger than this declares nothing: a thousand submodules take some 200 KB.
+/// The largest `.gitmodules` in bytes; a larger one is refused. A thousand submodules take some 200 KB.
 pub(super) const FILE_MAX: u64 = 1 << 20;
 
-/// More submodules than any real repository declares.
+/// The most submodules that a file may declare.
 const COUNT_MAX: usize = 1_000;
 
-/// A name becomes a directory's name.
+/// The longest name in bytes. A name becomes the name of a directory.
 const NAME_MAX: usize = 200;
 
-/// One submodule, as it is written.
+/// A declared submodule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Declared {
-    /// The name between the quotes.
+    /// The name, from the section header.
     pub(super) name: String,
-    /// Where it lies in the tree, `/` between components.
+    /// The path in the tree, separated by `/`.
     pub(super) path: String,
-    /// From where, perhaps relative; none is an error once the tree has a submodule there.
+    /// The URL, which may be relative. `None` is an error if the tree has a submodule at the path.
     pub(super) url: Option<String>,
-    /// `update = none`: not to be checked out.
+    /// `update = none`: it is not checked out.
     pub(super) skipped: bool,
 }
 
-/// What is wrong with a file, in words that follow its name.
+/// What is wrong with a file. The message follows the file's name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum GitmodulesError {
-    /// Not git's syntax.
+    /// A syntax error.
     #[error("line {line} is not git's configuration syntax")]
     Syntax {
-        /// Counted from 1.
+        /// The line, counted from 1.
         line: usize,
     },
-    /// Not text.
+    /// The file is not UTF-8.
     #[error("it is not UTF-8")]
     NotText,
-    /// Too many.
+    /// It declares too many submodules.
     #[error("it declares more than {COUNT_MAX} submodules")]
     Many,
-    /// A name that git does not take, or that is no name of a directory.
+    /// A name that git does not accept, or that cannot be a directory name.
     #[error("submodule name {name:?} {why}")]
     Name {
-        /// As written.
+        /// The name as written.
         name: String,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
-    /// A path that leads out of the tree, or into what is not of it.
+    /// A path that points out of the tree, or into `.git`.
     #[error("path {path:?} of submodule {name:?} {why}")]
     Path {
-        /// The submodule.
+        /// The submodule's name.
         name: String,
-        /// As written.
+        /// The path as written.
         path: String,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
-    /// Which of the two is meant?
+    /// Two submodules have the same path.
     #[error("submodules {first:?} and {second:?} both have the path {path:?}")]
     Twice {
-        /// One.
+        /// The name of the first one.
         first: String,
-        /// The other.
+        /// The name of the second one.
         second: String,
         /// Their path.
         path: String,
     },
 }
 
-/// Reads a file; the submodules are in the order of their paths.
+/// Parses a file. The submodules are sorted by path.
 pub(super) fn read(raw: &[u8]) -> Result<Vec<Declared>, GitmodulesError> {
     let text = std::str::from_utf8(raw).map_err(|_| GitmodulesError::NotText)?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -83,7 +83,7 @@ pub(super) fn read(raw: &[u8]) -> Result<Vec<Declared>, GitmodulesError> {
             return Err(GitmodulesError::Many);
         }
         let section = sections.entry(name).or_default();
-        // As with git's own configuration, the last of several wins.
+        // As in git's configuration, the last of several values counts.
         match key.as_str() {
             "path" => section.path = Some(value),
             "url" => section.url = Some(value),
@@ -93,7 +93,7 @@ pub(super) fn read(raw: &[u8]) -> Result<Vec<Declared>, GitmodulesError> {
     }
     let mut by_path: BTreeMap<String, Declared> = BTreeMap::new();
     for (name, section) in sections {
-        // Without a path nothing in the tree can be meant.
+        // Without a path, no entry of the tree can belong to the section.
         let Some(path) = section.path else { continue };
         check_name(&name).map_err(|why| GitmodulesError::Name { name: name.clone(), why })?;
         let path = path.strip_suffix('/').map_or(path.as_str(), |path| path).to_owned();
@@ -158,7 +158,7 @@ fn check_path(path: &str) -> Result<(), &'static str> {
     }
 }
 
-/// All `key = value` of sections `[submodule "name"]`: name, key in lower case, value.
+/// Parses all settings in sections `[submodule "name"]`, as tuples of the name, the key in lower case, and the value.
 fn settings(text: &str) -> Result<Vec<(String, String, String)>, GitmodulesError> {
     let mut cursor = Cursor { rest: text, line: 1 };
     let mut within: Option<String> = None;
@@ -193,7 +193,7 @@ impl Cursor<'_> {
         let next = self.peek()?;
         self.rest = &self.rest[next.len_utf8()..];
         if next == '\r' && self.peek() == Some('\n') {
-            return self.next(); // a line may end as on Windows
+            return self.next(); // CRLF is one line end
         }
         self.line += usize::from(next == '\n');
         Some(next)
@@ -228,7 +228,7 @@ impl Cursor<'_> {
         taken
     }
 
-    /// `[section]` or `[section "name"]`. The name, where it is a submodule's.
+    /// Parses `[section]` or `[section "name"]`. Returns the name if the section is `submodule`.
     fn header(&mut self) -> Result<Option<String>, GitmodulesError> {
         self.next();
         let section = self.take_while(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.');
@@ -240,7 +240,7 @@ impl Cursor<'_> {
             loop {
                 match self.next() {
                     Some('"') => break,
-                    // Unlike in a value, what follows is taken as it is.
+                    // Unlike in a value, the escaped character is taken literally.
                     Some('\\') => match self.next() {
                         None | Some('\n') => return Err(self.wrong()),
                         Some(escaped) => quoted.push(escaped),
@@ -257,7 +257,7 @@ impl Cursor<'_> {
         Ok(name.filter(|_| section.eq_ignore_ascii_case("submodule")))
     }
 
-    /// `key = value` or `key`, up to the line's end.
+    /// Parses `key = value` or `key`, up to the end of the line.
     fn setting(&mut self) -> Result<(String, String), GitmodulesError> {
         if !self.peek().is_some_and(|first| first.is_ascii_alphabetic()) {
             return Err(self.wrong());
@@ -266,7 +266,7 @@ impl Cursor<'_> {
         self.skip_space();
         match self.next() {
             Some('=') => Ok((key, self.value()?)),
-            None | Some('\n') => Ok((key, "true".to_owned())), // a key alone is a boolean
+            None | Some('\n') => Ok((key, "true".to_owned())), // a key without a value is a boolean
             Some('#' | ';') => {
                 self.skip_line();
                 Ok((key, "true".to_owned()))
@@ -279,7 +279,7 @@ impl Cursor<'_> {
         self.skip_space();
         let mut value = String::new();
         let mut quoted = false;
-        // Blanks at the end do not count, unless they are quoted.
+        // The length without trailing blanks, which are dropped unless quoted.
         let mut kept = 0;
         loop {
             match self.next() {
@@ -295,7 +295,7 @@ impl Cursor<'_> {
                     break;
                 }
                 Some('\\') => match self.next() {
-                    Some('\n') => continue, // goes on in the next line
+                    Some('\n') => continue, // the value continues on the next line
                     Some('n') => value.push('\n'),
                     Some('t') => value.push('\t'),
                     Some('b') => value.push('\u{8}'),

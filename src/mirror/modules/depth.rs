@@ -1,6 +1,6 @@
-//! How deep submodules are followed.
+//! The setting for which submodules are published.
 
-/// Which submodules are published with their content; the others are empty directories.
+/// Which submodules are published with their content. The others become empty directories.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Submodules {
     /// None.
@@ -8,12 +8,12 @@ pub enum Submodules {
     Off,
     /// Those of the repository itself (`--submodules=shallow`).
     First,
-    /// All of them, down to the last.
+    /// Those of the repository, and their submodules, recursively.
     Recursive,
 }
 
 impl Submodules {
-    /// The same, asked of a submodule about its own.
+    /// The setting that applies to the submodules of a submodule.
     pub(super) fn next(self) -> Self {
         match self {
             Self::Recursive => Self::Recursive,

@@ -1,4 +1,4 @@
-//! Where the mirrors of submodules are.
+//! Finds the mirrors of submodules on disk.
 
 use std::path::{Path, PathBuf};
 
@@ -7,11 +7,11 @@ use fs_err as fs;
 use crate::mirror::Error;
 use crate::mirror::files::local;
 
-/// Where the mirrors of submodules are, in a mirror.
+/// The directory of a mirror that holds the mirrors of its submodules.
 pub(in crate::mirror) const DIR: &str = "modules";
 
-/// The directories in the directory of the submodules' mirrors; none where there is no such directory. What else somebody
-/// put there is not ours, and links could lead round in circles.
+/// Lists the subdirectories of `dir`; empty if it does not exist. Other entries are foreign; in particular symbolic
+/// links are not followed, because they could form cycles.
 pub(super) fn entries(dir: &Path) -> Result<Vec<String>, Error> {
     if !is_dir(dir) {
         return Ok(Vec::new());
@@ -21,7 +21,7 @@ pub(super) fn entries(dir: &Path) -> Result<Vec<String>, Error> {
     Ok(dirs.filter_map(|entry| entry.file_name().into_string().ok()).collect())
 }
 
-/// The object directories of all submodules' mirrors below a mirror, in a fixed order.
+/// The object directories of all submodules' mirrors below a mirror, recursively, in a fixed order.
 pub(in crate::mirror) fn object_dirs(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut all = Vec::new();
     let mut waiting = vec![dir.join(DIR)];
@@ -38,7 +38,7 @@ pub(in crate::mirror) fn object_dirs(dir: &Path) -> Result<Vec<PathBuf>, Error> 
     Ok(all)
 }
 
-/// Removes what stands where a submodule's mirror belongs and is no directory.
+/// Removes anything that is not a directory from the path of a submodule's mirror.
 pub(super) fn make_way(mirror: &Path) -> Result<(), Error> {
     for path in mirror.parent().into_iter().chain([mirror]) {
         if path.symlink_metadata().is_ok_and(|there| !there.is_dir()) {

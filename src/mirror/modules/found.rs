@@ -1,6 +1,6 @@
-//! The submodules that a tree really has: what `.gitmodules` declares and the tree holds as a commit of another
-//! repository, down to the last nested one. Read from objects alone, so that payloads and deltas need no network, and
-//! the same tree always gives the same answer.
+//! Determines the submodules of a tree, recursively: entries that `.gitmodules` declares and that are gitlinks (commits
+//! of another repository). It only reads objects, so payloads and deltas need no network, and the result is a function
+//! of the tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::mirror::tree::{DIRECTORY, FORMAT, Line, REGULAR, SUBMODULE, lines};
 use crate::payload::{Refusal, Rule, escaped, join};
 use crate::revision::{ObjectId, Revision};
 
-/// git's empty tree: nothing of it can be checked out, and yet its directory is there.
+/// The id of git's empty tree.
 const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
 
 /// A submodule of one repository.
@@ -22,44 +22,44 @@ const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
 pub(in crate::mirror) struct Link {
     /// Its name in `.gitmodules`.
     pub(in crate::mirror) name: String,
-    /// Where it lies, from the top of its repository.
+    /// Its path from the top of the repository that contains it.
     pub(in crate::mirror) path: String,
-    /// From where, as written.
+    /// Its URL as written, which may be relative.
     pub(in crate::mirror) url: Option<String>,
-    /// Which commit.
+    /// The commit that the tree names.
     pub(in crate::mirror) commit: ObjectId,
 }
 
-/// Why a tree's submodules are not known.
+/// Why the submodules of a tree cannot be determined.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::mirror) enum Trouble {
-    /// An object of the repository itself is not there.
+pub(in crate::mirror) enum ModulesError {
+    /// An object of the repository itself cannot be read.
     Lack(Lack),
-    /// A commit of a submodule is not there: it was not fetched yet, or no longer needs to be held.
+    /// A commit of a submodule is absent: it was not fetched yet, or was garbage collected.
     Absent {
-        /// The submodule.
+        /// The submodule's path.
         path: String,
         /// The commit.
         commit: ObjectId,
     },
-    /// The commit's author wrote what cannot be followed.
+    /// The commit is refused because of what its author wrote.
     Refused {
-        /// Which entry.
+        /// The path of the entry at fault.
         path: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-impl From<Lack> for Trouble {
+impl From<Lack> for ModulesError {
     fn from(lack: Lack) -> Self {
         Self::Lack(lack)
     }
 }
 
-impl Trouble {
-    /// As an error of the mirror.
-    pub(in crate::mirror) fn of(self, revision: Revision) -> Error {
+impl ModulesError {
+    /// Converts it to an error of the mirror.
+    pub(in crate::mirror) fn into_error(self, revision: Revision) -> Error {
         match self {
             Self::Lack(lack) => Error::damaged(revision, lack),
             Self::Absent { path, commit } => Error::NoModule { path, commit },
@@ -69,17 +69,29 @@ impl Trouble {
             }
         }
     }
+
+    /// Prefixes the paths with `at`, the path of a submodule.
+    fn below(self, at: &[u8]) -> Self {
+        let full = |path: String| match at {
+            b"" => path,
+            at => String::from_utf8_lossy(&join(at, path.as_bytes())).into_owned(),
+        };
+        match self {
+            Self::Lack(lack) => Self::Lack(lack),
+            Self::Absent { path, commit } => Self::Absent { path: full(path), commit },
+            Self::Refused { path, why } => Self::Refused { path: full(path), why },
+        }
+    }
 }
 
-/// The submodules of a tree's own repository; nested ones are not looked into. Those that are not to be checked out
-/// (`update = none`) come second, by path.
+/// The direct submodules of a tree. Also returns the paths of those with `update = none`, which are not checked out.
 pub(in crate::mirror) fn links(
     reader: &ObjectReader<'_>,
     tree: ObjectId,
-) -> Result<(Vec<Link>, Vec<String>), Trouble> {
+) -> Result<(Vec<Link>, Vec<String>), ModulesError> {
     let file = entries(reader, tree, &[".gitmodules"])?.pop().flatten();
     let Some((mode, id)) = file else { return Ok(Default::default()) };
-    let refused = |why: String| Trouble::Refused { path: ".gitmodules".to_owned(), why };
+    let refused = |why: String| ModulesError::Refused { path: ".gitmodules".to_owned(), why };
     if mode & FORMAT != REGULAR {
         return Err(refused("it is not a file".into()));
     }
@@ -97,15 +109,15 @@ pub(in crate::mirror) fn links(
             Some((mode, commit)) if mode & FORMAT == SUBMODULE => {
                 links.push(Link { name: one.name, path: one.path, url: one.url, commit });
             }
-            // Declared, and not there: left behind when the submodule was removed.
+            // Declared but absent from the tree: the entry was left behind when the submodule was removed.
             _ => {}
         }
     }
     Ok((links, skipped))
 }
 
-/// What lies at each of these paths: mode and id. Links on the way are not followed. The trees on the way may be large,
-/// and a thousand paths lead through them: each is read once.
+/// The mode and id of the entry at each path, in the order of `paths`; `None` if there is none. Symbolic links are not
+/// followed. Trees may be large and have a thousand of the paths below them, so each is read only once.
 fn entries(
     reader: &ObjectReader<'_>,
     top: ObjectId,
@@ -136,29 +148,30 @@ fn entries(
     Ok(found)
 }
 
-/// All submodules below a tree, by their path from its top.
+/// All published submodules below a tree, by their path from its top.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(in crate::mirror) struct Modules {
     asked: Submodules,
-    /// The tree of each one's commit.
+    /// Each submodule's path, and the tree of its commit.
     trees: BTreeMap<Vec<u8>, ObjectId>,
+    /// Submodules with `update = none`.
     skipped: BTreeSet<Vec<u8>>,
 }
 
 impl Modules {
-    /// Finds them. `reader` also reads what the submodules' own mirrors hold.
+    /// Finds the submodules below a tree. `reader` must also read the submodules' mirrors.
     pub(in crate::mirror) fn of(
         reader: &ObjectReader<'_>,
         tree: ObjectId,
         asked: Submodules,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, ModulesError> {
         let mut all = Self { asked, ..Self::default() };
         if asked == Submodules::Off {
             return Ok(all);
         }
         let mut waiting = vec![(Vec::new(), tree, 0)];
         while let Some((at, tree, level)) = waiting.pop() {
-            let (links, skipped) = links(reader, tree).map_err(|trouble| trouble.below(&at))?;
+            let (links, skipped) = links(reader, tree).map_err(|error| error.below(&at))?;
             all.skipped.extend(skipped.iter().map(|path| join(&at, path.as_bytes())));
             for link in links {
                 let path = join(&at, link.path.as_bytes());
@@ -167,10 +180,11 @@ impl Modules {
                     let why = format!(
                         "with it there are more than {COUNT_MAX} submodules, or more than {NESTED_MAX} one in the other"
                     );
-                    return Err(Trouble::Refused { path: shown(), why });
+                    return Err(ModulesError::Refused { path: shown(), why });
                 }
                 let commit = reader.commit(&link.commit);
-                let commit = commit.map_err(|_| Trouble::Absent { path: shown(), commit: link.commit })?;
+                let commit =
+                    commit.map_err(|_| ModulesError::Absent { path: shown(), commit: link.commit })?;
                 all.trees.insert(path.clone(), commit.tree);
                 if asked == Submodules::Recursive {
                     waiting.push((path, commit.tree, level + 1));
@@ -180,30 +194,32 @@ impl Modules {
         Ok(all)
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no published submodules.
     pub(in crate::mirror) fn is_empty(&self) -> bool {
         self.trees.is_empty()
     }
 
-    /// A tree's line as a checkout sees it: a submodule that is asked for is a directory with its commit's tree.
-    pub(in crate::mirror) fn seen<'l>(&self, path: &[u8], line: Line<'l>) -> Line<'l> {
+    /// A tree entry as it is checked out: a published submodule becomes a directory with its commit's tree.
+    pub(in crate::mirror) fn checked_out<'l>(&self, path: &[u8], line: Line<'l>) -> Line<'l> {
         if line.mode & FORMAT != SUBMODULE {
             return line;
         }
         match self.trees.get(path) {
-            // A directory without an entry would not be made.
+            // A payload has no empty directories, so a submodule with an empty tree stays a submodule entry, for which
+            // an empty directory is created.
             Some(tree) if tree.to_string() != EMPTY_TREE => Line { mode: DIRECTORY, id: *tree, ..line },
             _ => line,
         }
     }
 
-    /// Whether a submodule begins at the path.
-    pub(in crate::mirror) fn begins(&self, path: &[u8]) -> bool {
+    /// Returns true if the path is the root of a published submodule.
+    pub(in crate::mirror) fn has_root(&self, path: &[u8]) -> bool {
         self.trees.contains_key(path)
     }
 
-    /// Why there is no content for what a tree holds as a submodule at the path, although it is asked for.
-    pub(in crate::mirror) fn why_absent(&self, path: &[u8]) -> Option<Rule> {
+    /// The rule that refuses a gitlink at `path` that should be published but that `.gitmodules` does not declare.
+    /// `None` if the gitlink is fine.
+    pub(in crate::mirror) fn undeclared(&self, path: &[u8]) -> Option<Rule> {
         let asked = match self.asked {
             Submodules::Off => false,
             Submodules::First => !self.encloses(path),
@@ -213,24 +229,10 @@ impl Modules {
         (asked && !known).then(|| Rule::Submodule { why: "`.gitmodules` has no entry for it".to_owned() })
     }
 
+    /// Returns true if the path is inside a published submodule.
     fn encloses(&self, path: &[u8]) -> bool {
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         slashes.map(|(at, _)| &path[..at]).any(|above| self.trees.contains_key(above))
-    }
-}
-
-impl Trouble {
-    /// The same, seen from a repository that has this one at `at`.
-    pub(in crate::mirror) fn below(self, at: &[u8]) -> Self {
-        let full = |path: String| match at {
-            b"" => path,
-            at => String::from_utf8_lossy(&join(at, path.as_bytes())).into_owned(),
-        };
-        match self {
-            Self::Lack(lack) => Self::Lack(lack),
-            Self::Absent { path, commit } => Self::Absent { path: full(path), commit },
-            Self::Refused { path, why } => Self::Refused { path: full(path), why },
-        }
     }
 }
 

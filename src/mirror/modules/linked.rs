@@ -1,58 +1,61 @@
-//! A generation's submodules as linked worktrees of their own repositories, so that git works in them, too.
+//! Registers a generation's submodules as linked worktrees of their own repositories, so that git commands work in
+//! them.
 //!
 //! ```text
 //! .worktrees/<hash>/<path>/.git                    gitdir: ../…/.git/modules/<name>/worktrees/<commit>
 //! .git/modules/<name>/worktrees/<commit>/          as for the generation itself
 //! ```
 //!
-//! Generations that have a submodule at the same commit share its worktree's files: the index is right for the newest,
-//! and in an older one git looks at the contents again.
+//! Generations with a submodule at the same commit share its worktree's administrative files. The index has the stat
+//! data of the newest generation; in an older one git compares contents.
 
 use std::path::Path;
 
 use fs_err as fs;
 
 use super::dirs::DIR;
-use super::{key, links_in};
+use super::{dir_name, links_in};
 use crate::mirror::error::Error;
-use crate::mirror::files::{local, sync_dir};
+use crate::mirror::files::{fsync, local};
 use crate::mirror::{Objects, Selection, Submodules};
 use crate::revision::Revision;
 
-/// Where a repository is, seen from a worktree of the first one.
+/// The location of a repository relative to its worktree.
 #[derive(Clone, Debug)]
-pub(in crate::mirror) struct Seat {
-    /// Directories from the root to the worktree's own.
+pub(in crate::mirror) struct RepositoryPath {
+    /// The depth of the worktree below the root.
     levels: usize,
-    /// The repository, from the root.
+    /// The path of the repository below the root.
     repository: String,
 }
 
-impl Seat {
+impl RepositoryPath {
     /// The repository of the generations: `ROOT/.git`, with worktrees `ROOT/.worktrees/<hash>`.
-    pub(in crate::mirror) fn first() -> Self {
+    pub(in crate::mirror) fn top() -> Self {
         Self { levels: 2, repository: ".git".to_owned() }
     }
 
+    /// The repository of a submodule: `path` is its path in the worktree, `key` the name of its mirror's directory.
     fn below(&self, path: &str, key: &str) -> Self {
         let levels = self.levels + path.split('/').count();
         Self { levels, repository: format!("{}/{DIR}/{key}", self.repository) }
     }
 
-    /// What the worktree's `.git` file says. Relative: the volume may be mounted anywhere.
+    /// The content of the worktree's `.git` file. The path is relative, because the volume may be mounted anywhere.
     fn pointer(&self, commit: Revision) -> String {
         format!("gitdir: {}{}/worktrees/{commit}\n", "../".repeat(self.levels), self.repository)
     }
 }
 
 impl Objects {
-    /// Makes the submodules of a staged revision worktrees; those that the selection leaves out are not there.
+    /// Registers the submodules of a staged revision as worktrees, but for those that the selection left out. `staged`
+    /// is the tree's current path, `place` its final path.
     pub(in crate::mirror) fn link_modules(
         &self,
         revision: Revision,
         selection: &Selection,
         (staged, place): (&Path, &Path),
-        seat: &Seat,
+        repository: &RepositoryPath,
     ) -> Result<(), Error> {
         let asked = self.shared.asked;
         if asked == Submodules::Off {
@@ -64,18 +67,18 @@ impl Objects {
             if !staged.is_dir() {
                 continue;
             }
-            let key = key(&link.name);
+            let key = dir_name(&link.name);
             let shared = self.shared.below(self.shared.dir.join(DIR).join(&key), asked.next());
             let objects = Self { shared: shared.into(), cancel: self.cancel.clone() };
-            let seat = seat.below(&link.path, &key);
+            let repository = repository.below(&link.path, &key);
             let commit = Revision(link.commit);
             let selection = Selection { sparse: None, ..selection.clone() };
-            objects.link(commit, &selection, (&staged, &place), &seat)?;
+            objects.link(commit, &selection, (&staged, &place), &repository)?;
             let file = staged.join(".git");
-            fs::write(&file, seat.pointer(commit)).map_err(local("write", &file))?;
+            fs::write(&file, repository.pointer(commit)).map_err(local("write", &file))?;
             if self.shared.durable {
-                sync_dir(&file)?; // fsync(2) is the same for a file
-                sync_dir(&staged)?;
+                fsync(&file)?;
+                fsync(&staged)?;
             }
         }
         Ok(())
@@ -89,9 +92,9 @@ mod tests {
 
     #[test]
     fn the_way_back_is_relative() {
-        let seat = Seat::first().below("lib/sub", "x").below("in", "y");
+        let repository = RepositoryPath::top().below("lib/sub", "x").below("in", "y");
         assert_eq!(
-            seat.pointer(Revision(ObjectId([1; 20]))),
+            repository.pointer(Revision(ObjectId([1; 20]))),
             format!("gitdir: ../../../../../.git/modules/x/modules/y/worktrees/{}\n", "01".repeat(20))
         );
     }

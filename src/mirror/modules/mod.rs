@@ -1,13 +1,14 @@
-//! Submodules. Each is a mirror of its own below the one of the repository that has it, `DIR/modules/NAME`, so that
-//! what holds for a mirror (one round trip, containment, depth, damage, growth) holds for it, and no server learns of
-//! another one's commits.
+//! Submodules. Each has a mirror of its own inside the mirror of the repository that contains it, `DIR/modules/NAME`.
+//! So the properties of a mirror (one round trip, containment, depth, recovery from damage, bounded growth) apply to
+//! it, and no server learns the commits of another one.
 //!
-//! A payload needs no network and does not know of mirrors: all their objects are read as one database, and a submodule
-//! that is asked for is a directory with its commit's tree.
+//! A payload needs no network and does not deal with mirrors: all their objects are read as one database, and a
+//! published submodule appears as a directory with its commit's tree.
 //!
-//! `declared` reads `.gitmodules`; `address` says from where, and whether that is allowed; `found` which submodules a
-//! tree has; `allowance` what all of them together may come to; here they are fetched and kept;
-//! `linked` makes git work in those that are published in git-sync's layout.
+//! Files: `declared` parses `.gitmodules`; `address` resolves a submodule's URL and decides whether it is allowed;
+//! `found` determines the submodules of a tree; `allowance` limits all of them together; `dirs` finds their mirrors on
+//! disk; `linked` makes published submodules linked worktrees in git-sync's layout; this file fetches the mirrors and
+//! bounds their growth.
 
 mod address;
 mod allowance;
@@ -28,7 +29,7 @@ use std::sync::{Arc, MutexGuard};
 
 use fs_err as fs;
 
-use super::error::{Error, Libgit2};
+use super::error::Error;
 use super::files::local;
 use super::lack::Lack;
 use super::{Mirror, Options, Tip};
@@ -40,20 +41,20 @@ pub(super) use allowance::Allowance;
 pub use depth::Submodules;
 use dirs::entries;
 pub(super) use dirs::{DIR, object_dirs};
-pub(super) use found::{Link, Modules, Trouble, links};
-pub(super) use linked::Seat;
+pub(super) use found::{Link, Modules, ModulesError, links};
+pub(super) use linked::RepositoryPath;
 
-/// What may be fetched as a submodule, and from where.
+/// Which submodules are fetched, and from where.
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// Which.
+    /// Which submodules are published with their content.
     pub asked: Submodules,
-    /// From which hosts.
+    /// The hosts that they may be fetched from.
     pub hosts: Hosts,
-    /// From repositories on this machine (`protocol.file.allow=always`). Those of a repository that itself is on this
-    /// machine always may.
+    /// Whether they may be fetched from repositories on this machine (`protocol.file.allow=always`). If the followed
+    /// repository is on this machine itself, that is always allowed.
     pub local: bool,
-    /// What a revision may come to, its submodules included.
+    /// The limits for a revision with all its submodules.
     pub limits: Limits,
 }
 
@@ -64,26 +65,28 @@ impl Default for Access {
     }
 }
 
-/// A directory's name may be 255 bytes long everywhere.
-const KEY_MAX: usize = 200;
+/// The longest directory name of a submodule's mirror, in bytes. File systems allow 255.
+const DIR_NAME_MAX: usize = 200;
 
-/// The mirror of one submodule, as far as it was needed since this process began.
+/// The open mirror of one submodule.
 #[derive(Debug)]
 pub(super) struct Child {
-    /// From where.
+    /// The URL that it was opened for.
     url: String,
     mirror: Mirror,
 }
 
-/// All of one repository, by their directory's name.
+/// The open mirrors of one repository's submodules, by directory name. A mirror is opened when it is first fetched
+/// from.
 pub(super) type Children = BTreeMap<String, Child>;
 
-/// Boxed: a submodule may have submodules.
+/// A boxed future, because fetching a submodule's submodules is recursive.
 pub(super) type Fetching<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
 impl Mirror {
-    /// Makes sure that the submodules of a revision that is held are held, too, down to the last, within what all of
-    /// them together may come to. `held`: as in [`Mirror::fetch`].
+    /// Ensures that the mirrors hold the submodules of a revision, recursively if configured, within the allowance for
+    /// all of them together. The revision itself must be in the mirror. `held` are the published revisions, newest
+    /// first.
     pub(super) fn fetch_modules<'a>(
         &'a mut self,
         revision: Revision,
@@ -105,7 +108,8 @@ impl Mirror {
         self.fill_lists(revision).await?;
         let links = self.links_of(revision).await?;
         let before = self.links_of_readable(held).await?;
-        // Of a revision that could not be published there may be any number before this one, each with names of its own.
+        // Any number of earlier revisions may have been fetched but never published, each with other submodules. Their
+        // mirrors are removed here.
         self.forget_modules_but(links.iter().chain(before.iter().flatten())).await;
         let refuse = |link: &Link, rule| Error::from(refusal(revision, link, rule));
         if let Some(last) = links.last() {
@@ -114,13 +118,13 @@ impl Mirror {
         for link in links {
             let url =
                 self.address(&link).map_err(|why| refuse(&link, Rule::Submodule { why: why.to_string() }))?;
-            // Newest first, as the published revisions are.
-            let held: Vec<_> = before.iter().flatten().filter(|old| old.name == link.name).collect();
-            let held: Vec<_> = held.into_iter().map(|old| Revision(old.commit)).collect();
+            // In the order of `held`: newest first.
+            let same = before.iter().flatten().filter(|old| old.name == link.name);
+            let held: Vec<_> = same.map(|old| Revision(old.commit)).collect();
             let tip = Tip { name: None, object: link.commit, peeled: Some(link.commit) };
             allowance.enter(&link.path).map_err(|rule| refuse(&link, rule))?;
             let child = self.child(&link.name, &url, link.commit).await?;
-            let before = child.received_bytes();
+            let received_before = child.received_bytes();
             let usual = child.options.wire.max_fetch_bytes;
             child.options.wire.max_fetch_bytes = allowance.fetch_bytes(usual);
             let fetched = child.fetch_own(&tip, &held).await;
@@ -139,26 +143,21 @@ impl Mirror {
                 }
                 Err(error) => Err(error),
             };
-            let received = child.received_bytes() - before;
-            self.received += received;
-            done.map_err(|error| within(revision, &link.path, &url, error))?;
+            self.received += child.received_bytes() - received_before;
+            done.map_err(|error| module_error(revision, &link.path, &url, error))?;
             allowance.leave();
         }
         Ok(())
     }
 
-    /// Bytes of the packs, and entries below a commit's tree (none where there are too many to count, which the payload
-    /// will find).
+    /// Returns the bytes of the mirror's packs, and the number of entries below a commit's tree. The number is 0 if
+    /// there are too many trees to count; building the payload detects that.
     async fn measure(&self, commit: Revision) -> Result<(u64, u64), Error> {
         let layout = Arc::clone(&self.layout);
         let shared = Arc::clone(&self.shared);
         super::blocking::blocking(move || {
             let store = shared.store()?;
-            let reader = store.reader();
-            let reader = reader.map_err(|source| Error::Git {
-                act: "open the mirror's objects".into(),
-                source: Libgit2(source),
-            })?;
+            let reader = store.objects()?;
             let damaged = |lack| Error::damaged(commit, lack);
             let tree = reader.commit(&commit.0).map_err(damaged)?.tree;
             let entries = crate::mirror::tree::count(&reader, &tree).map_err(damaged)?;
@@ -167,26 +166,26 @@ impl Mirror {
         .await
     }
 
-    /// Removes the mirrors of submodules that none of these revisions has: those of one that was refused.
+    /// Removes the mirrors of submodules that none of the `held` revisions has, after a revision was refused.
     pub(super) async fn forget_modules(&mut self, held: &[Revision]) {
         let Ok(links) = self.links_of_readable(held).await else { return };
         self.forget_modules_but(links.iter().flatten()).await;
     }
 
     async fn forget_modules_but<'l>(&mut self, needed: impl Iterator<Item = &'l Link>) {
-        let needed: BTreeSet<_> = needed.map(|link| key(&link.name)).collect();
+        let needed: BTreeSet<_> = needed.map(|link| dir_name(&link.name)).collect();
         self.children.retain(|key, _| needed.contains(key));
         let dir = self.layout.dir().join(DIR);
         let shared = Arc::clone(&self.shared);
         let forgotten = super::blocking::blocking(move || {
-            remove_all_but(&dir, shared.alone(), |key| needed.contains(key))
+            remove_all_but(&dir, shared.exclusive(), |key| needed.contains(key))
         });
         if let Err(error) = forgotten.await {
             tracing::warn!(%error, "what was fetched and not published stays until the next look after the house");
         }
     }
 
-    /// Bounds what the submodules of these revisions weigh, and removes what none of them has any more.
+    /// Collects garbage in the mirrors of the submodules of the `held` revisions, and removes the mirrors of others.
     pub(super) fn keep_modules(&mut self, held: &[Revision]) -> Result<(), Error> {
         let needed = self.modules_of(held)?;
         for (key, commits) in &needed {
@@ -198,7 +197,8 @@ impl Mirror {
         Ok(())
     }
 
-    /// Gives back what the submodules hold of other revisions than these. `true`: there was something.
+    /// Frees space in the mirrors of submodules by removing everything that the revisions in `keep` do not need.
+    /// Returns true if space was freed.
     pub(super) fn free_modules(&mut self, keep: &[Revision]) -> Result<bool, Error> {
         let needed = self.modules_of(keep)?;
         let mut freed = self.remove_modules_but(&needed)?;
@@ -210,7 +210,8 @@ impl Mirror {
         Ok(freed)
     }
 
-    /// The mirrors of the submodules of these revisions, and the commits that each is to hold.
+    /// The submodules of the `held` revisions, by the directory name of their mirror, with the commits that each must
+    /// hold.
     fn modules_of(&self, held: &[Revision]) -> Result<BTreeMap<String, Vec<Revision>>, Error> {
         let mut needed: BTreeMap<String, Vec<Revision>> = BTreeMap::new();
         if self.options.modules.asked == Submodules::Off {
@@ -218,57 +219,54 @@ impl Mirror {
         }
         let store = self.shared.store()?;
         for link in readable_links(&store, held).into_iter().flatten() {
-            needed.entry(key(&link.name)).or_default().push(Revision(link.commit));
+            needed.entry(dir_name(&link.name)).or_default().push(Revision(link.commit));
         }
         Ok(needed)
     }
 
+    /// Removes the mirrors of other submodules. Returns true if there were any.
     fn remove_modules_but(&mut self, needed: &BTreeMap<String, Vec<Revision>>) -> Result<bool, Error> {
-        let removed = remove_all_but(&self.layout.dir().join(DIR), self.shared.alone(), |key| {
+        let removed = remove_all_but(&self.layout.dir().join(DIR), self.shared.exclusive(), |key| {
             needed.contains_key(key)
         })?;
         self.children.retain(|key, _| !removed.contains(key));
         Ok(!removed.is_empty())
     }
 
-    /// The submodules of a revision that is held.
+    /// The submodules of a revision in the mirror.
     async fn links_of(&self, revision: Revision) -> Result<Vec<Link>, Error> {
         let shared = Arc::clone(&self.shared);
         super::blocking::blocking(move || links_in(&shared.store()?, revision)).await
     }
 
-    /// Those of each of these revisions that can be read.
+    /// The submodules of each revision whose submodules can be read.
     async fn links_of_readable(&self, revisions: &[Revision]) -> Result<Vec<Vec<Link>>, Error> {
         let shared = Arc::clone(&self.shared);
         let revisions = revisions.to_vec();
         super::blocking::blocking(move || Ok(readable_links(&shared.store()?, &revisions))).await
     }
 
-    fn address(&self, link: &Link) -> Result<String, address::Unfit> {
+    /// The URL to fetch a submodule from, if it is allowed.
+    fn address(&self, link: &Link) -> Result<String, address::UrlError> {
         let wire = &self.options.wire;
         let access = &self.options.modules;
         let credentials = wire.credentials.iter().filter_map(|credential| credential.url.as_deref());
         let mut known: Vec<_> = credentials.filter_map(address::host_of).collect();
-        let mut here = false;
+        let mut is_local = false;
         match super::wire::RemoteHost::of(&wire.remote) {
             Ok(super::wire::RemoteHost::Host(host)) => known.push(host),
-            Ok(super::wire::RemoteHost::Here) => here = true,
+            Ok(super::wire::RemoteHost::Here) => is_local = true,
             Err(_) => {}
         }
-        let policy = address::Policy { hosts: &access.hosts, known: &known, local: here || access.local };
+        let policy = address::Policy { hosts: &access.hosts, known: &known, local: is_local || access.local };
         address::address(&wire.remote, link.url.as_deref(), &policy)
     }
 
-    /// The mirror of a submodule, opened or made.
-    async fn child(
-        &mut self,
-        name: &str,
-        url: &str,
-        commit: crate::revision::ObjectId,
-    ) -> Result<&mut Self, Error> {
-        let key = key(name);
+    /// The mirror of a submodule, opened or created if necessary.
+    async fn child(&mut self, name: &str, url: &str, commit: ObjectId) -> Result<&mut Self, Error> {
+        let key = dir_name(name);
         if self.children.get(&key).is_some_and(|child| child.url != url) {
-            self.children.remove(&key); // its lock goes before the next one takes it
+            self.children.remove(&key); // releases its lock, which the new mirror takes
         }
         if !self.children.contains_key(&key) {
             let asked = self.options.modules.asked.next();
@@ -278,14 +276,14 @@ impl Mirror {
                 asked: Ref::Commit(commit),
                 wire: self.options.wire.for_remote(url),
                 modules: access,
-                filter: None,     // all of a submodule's files are published
-                worktrees: false, // a bare one may have linked worktrees, too
+                filter: None,     // all files of a submodule are published
+                worktrees: false, // always bare; a bare repository may have linked worktrees, too
                 ..self.options.clone()
             };
             let shared = Arc::clone(&self.shared);
             let mirror = super::blocking::blocking(move || {
                 dirs::make_way(&options.dir)?;
-                Self::open_below(options, &shared)
+                Self::open_submodule(options, &shared)
             })
             .await?;
             self.children.insert(key.clone(), Child { url: url.to_owned(), mirror });
@@ -297,42 +295,40 @@ impl Mirror {
     }
 }
 
-/// The submodules of a revision that is held.
+/// The submodules of a revision in the mirror.
 fn links_in(store: &super::odb::Store, revision: Revision) -> Result<Vec<Link>, Error> {
-    let reader = store
-        .reader()
-        .map_err(|source| Error::Git { act: "open the mirror's objects".into(), source: Libgit2(source) })?;
+    let reader = store.objects()?;
     let commit = reader.commit(&revision.0).map_err(|lack| Error::damaged(revision, lack))?;
-    links(&reader, commit.tree).map(|(links, _)| links).map_err(|trouble| trouble.of(revision))
+    links(&reader, commit.tree).map(|(links, _)| links).map_err(|error| error.into_error(revision))
 }
 
-/// The object that has to be there first for the submodules of a revision to be known.
+/// The next object that must be fetched before the submodules of a revision can be listed; `None` if no object is
+/// missing.
 pub(super) fn absent_of_links(
     store: &super::odb::Store,
     revision: Revision,
 ) -> Result<Option<ObjectId>, Error> {
-    let reader = store
-        .reader()
-        .map_err(|source| Error::Git { act: "open the mirror's objects".into(), source: Libgit2(source) })?;
+    let reader = store.objects()?;
     let commit = reader.commit(&revision.0).map_err(|lack| Error::damaged(revision, lack))?;
     match links(&reader, commit.tree) {
-        Err(found::Trouble::Lack(Lack::Missing { id, .. })) => Ok(Some(id)),
+        Err(found::ModulesError::Lack(Lack::Missing { id, .. })) => Ok(Some(id)),
         _ => Ok(None),
     }
 }
 
-/// Those of the revisions of which they can be read; of the others nothing can be published.
+/// The submodules of each revision whose submodules can be read. The other revisions cannot be published anyway.
 fn readable_links(store: &super::odb::Store, revisions: &[Revision]) -> Vec<Vec<Link>> {
     revisions.iter().filter_map(|revision| links_in(store, *revision).ok()).collect()
 }
 
-/// Removes the mirrors of submodules but for those that are needed, while there are no readers. Which it removed.
+/// Removes the mirrors of submodules for which `needed` is false, and returns their names. Does nothing if `exclusive`
+/// is `None` because there are readers.
 fn remove_all_but(
     dir: &Path,
-    alone: Option<MutexGuard<'_, ()>>,
+    exclusive: Option<MutexGuard<'_, ()>>,
     needed: impl Fn(&str) -> bool,
 ) -> Result<Vec<String>, Error> {
-    let Some(_alone) = alone else { return Ok(Vec::new()) }; // the next call does it
+    let Some(_exclusive) = exclusive else { return Ok(Vec::new()) }; // a later call removes them
     let mut gone = entries(dir)?;
     gone.retain(|key| !needed(key));
     for key in &gone {
@@ -347,8 +343,8 @@ fn refusal(revision: Revision, link: &Link, rule: Rule) -> Refusal {
     Refusal { revision, path: escaped(link.path.as_bytes()), rule }
 }
 
-/// An error of a submodule, seen from the repository that has it.
-fn within(revision: Revision, path: &str, url: &str, error: Error) -> Error {
+/// Converts an error of a submodule into one of the repository that contains it, with the path from there.
+fn module_error(revision: Revision, path: &str, url: &str, error: Error) -> Error {
     let full = |inner: &str| format!("{}/{inner}", escaped(path.as_bytes()));
     match error {
         Error::Refused(refusal) => Refusal { revision, path: full(&refusal.path), rule: refusal.rule }.into(),
@@ -362,19 +358,19 @@ fn within(revision: Revision, path: &str, url: &str, error: Error) -> Error {
     }
 }
 
-/// A submodule's name as the name of one directory. Never the same for two: what is not plain is written as `%xx`, and
-/// what becomes too long as `%%` and a digest.
-fn key(name: &str) -> String {
+/// The directory name of a submodule's mirror, unique for each submodule name: special bytes are written as `%xx`, and
+/// a result that is too long is replaced by `%%` and a digest.
+fn dir_name(name: &str) -> String {
     let mut key = String::new();
     for byte in name.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'-' => key.push(char::from(byte)),
             b'.' if !key.is_empty() => key.push('.'),
-            // Writing to a string doesn't fail.
+            // Writing to a string cannot fail.
             other => _ = write!(key, "%{other:02x}"),
         }
     }
-    if key.len() > KEY_MAX {
+    if key.len() > DIR_NAME_MAX {
         let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, name.as_bytes());
         key = digest.as_ref().iter().fold("%%".to_owned(), |text, byte| text + &format!("{byte:02x}"));
     }
@@ -387,11 +383,11 @@ mod tests {
 
     #[test]
     fn a_name_becomes_one_directory_of_its_own() {
-        assert_eq!(key("lib"), "lib");
-        assert_eq!(key("lib/foo.rs"), "lib%2ffoo.rs");
-        assert_eq!(key(".git"), "%2egit");
-        assert_eq!(key("a%2fb"), "a%252fb");
-        assert!(key(&"/".repeat(200)).len() < 100);
-        assert_ne!(key(&"/".repeat(200)), key(&"/".repeat(199)));
+        assert_eq!(dir_name("lib"), "lib");
+        assert_eq!(dir_name("lib/foo.rs"), "lib%2ffoo.rs");
+        assert_eq!(dir_name(".git"), "%2egit");
+        assert_eq!(dir_name("a%2fb"), "a%252fb");
+        assert!(dir_name(&"/".repeat(200)).len() < 100);
+        assert_ne!(dir_name(&"/".repeat(200)), dir_name(&"/".repeat(199)));
     }
 }

@@ -1,9 +1,9 @@
-//! Cookies from a file in Netscape's format, as git's `http.cookieFile` reads it: seven fields a line, separated by
-//! tabs. Nothing that a server sets is kept.
+//! Cookies from a file in Netscape's format, like git's `http.cookieFile`: lines of seven fields, separated by tabs.
+//! Cookies that a server sets are ignored.
 
 use url::{Host, Url};
 
-/// The value of the `Cookie` header for a URL; none where no cookie belongs to it. `now` in seconds since 1970.
+/// The value of the `Cookie` header for a URL, or `None` if no cookie applies. `now` is in seconds since 1970.
 pub(super) fn header(file: &str, url: &Url, now: i64) -> Option<String> {
     let mut chosen: Vec<Cookie<'_>> =
         file.lines().filter_map(Cookie::parse).filter(|cookie| cookie.belongs_to(url, now)).collect();
@@ -20,17 +20,21 @@ pub(super) fn values(file: &str) -> impl Iterator<Item = &str> {
 
 struct Cookie<'a> {
     domain: &'a str,
-    below: bool,
+    /// It also applies to sub-domains.
+    with_subdomains: bool,
     path: &'a str,
+    /// It is sent over TLS only.
     secure: bool,
+    /// In seconds since 1970; 0 for a session cookie, which is treated as not expiring.
     expires: i64,
     name: &'a str,
     value: &'a str,
 }
 
 impl<'a> Cookie<'a> {
+    /// Parses a line. Returns `None` for a comment, and for a cookie that is malformed or not valid in a header.
     fn parse(line: &'a str) -> Option<Self> {
-        // Readable by scripts or not: we are none.
+        // The prefix hides a cookie from scripts, which does not concern us.
         let line = line.strip_prefix("#HttpOnly_").unwrap_or(line);
         if line.starts_with('#') {
             return None;
@@ -39,7 +43,7 @@ impl<'a> Cookie<'a> {
         let mut next = || fields.next();
         let cookie = Self {
             domain: next()?.trim_start_matches('.'),
-            below: next()?.eq_ignore_ascii_case("true"),
+            with_subdomains: next()?.eq_ignore_ascii_case("true"),
             path: next()?,
             secure: next()?.eq_ignore_ascii_case("true"),
             expires: next()?.parse().ok()?,
@@ -52,21 +56,21 @@ impl<'a> Cookie<'a> {
 
     fn belongs_to(&self, url: &Url, now: i64) -> bool {
         let host = url.host_str().unwrap_or_default();
-        // An address has no sub-domains.
-        let below = self.below && matches!(url.host(), Some(Host::Domain(_)));
-        let here = host.eq_ignore_ascii_case(self.domain)
-            || (below && tail(host, self.domain).is_some_and(|head| head.ends_with('.')));
+        // An IP address has no sub-domains.
+        let with_subdomains = self.with_subdomains && matches!(url.host(), Some(Host::Domain(_)));
+        let is_host = host.eq_ignore_ascii_case(self.domain)
+            || (with_subdomains && strip_end(host, self.domain).is_some_and(|head| head.ends_with('.')));
         let rest = url.path().strip_prefix(self.path);
-        let path =
+        let is_path =
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || self.path.ends_with('/'));
-        // As curl has it, what never leaves the machine needs no TLS.
-        let safe = url.scheme() == "https" || matches!(host, "localhost" | "127.0.0.1" | "[::1]");
-        here && path && (safe || !self.secure) && (self.expires == 0 || self.expires > now)
+        // Like curl, treat a connection that never leaves the machine as secure.
+        let is_secure = url.scheme() == "https" || matches!(host, "localhost" | "127.0.0.1" | "[::1]");
+        is_host && is_path && (is_secure || !self.secure) && (self.expires == 0 || self.expires > now)
     }
 }
 
-/// What comes before the end of a host name.
-fn tail<'a>(host: &'a str, end: &str) -> Option<&'a str> {
+/// Strips `end` from a host name, ignoring case.
+fn strip_end<'a>(host: &'a str, end: &str) -> Option<&'a str> {
     let at = host.len().checked_sub(end.len())?;
     let (head, tail) = host.split_at_checked(at)?;
     tail.eq_ignore_ascii_case(end).then_some(head)
@@ -90,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_goes_to_its_host_and_path_and_in_the_clear_only_if_it_may() {
+    fn a_cookie_is_sent_to_its_host_and_path_and_a_secure_one_only_over_tls() {
         assert_eq!(chosen("https://git.example.com/team/a/x").as_deref(), Some("deep=3; narrow=2; wide=1"));
         assert_eq!(chosen("http://git.example.com/team").as_deref(), Some("narrow=2"));
         assert_eq!(chosen("https://git.example.com/teams").as_deref(), Some("wide=1"));

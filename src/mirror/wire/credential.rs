@@ -1,5 +1,5 @@
-//! Which credential belongs to which URL. A credential goes to the origin (scheme, host and port) it was given for and
-//! to no other, and its secret is read anew whenever it is used.
+//! Selects the credential for a URL. A credential is sent only to the origin (scheme, host and port) it was given for,
+//! and its secret is read from its source again for every use.
 
 use url::Url;
 
@@ -7,22 +7,21 @@ use crate::secret::{self, Secret, Source, redact};
 
 use super::Error;
 
-/// The user name that goes with a token where none is given. The services that take tokens want some name and do not
-/// look at it.
+/// The user name for a token that was given without one. Services that accept tokens require some name and ignore it.
 const TOKEN_USER: &str = "git";
 
 /// A user name with its password, or a token.
 #[derive(Clone, Debug)]
 pub struct Credential {
-    /// Where it may go: an origin, and optionally the beginning of a path. The remote's own origin where none is given.
+    /// The URL it may be sent to: an origin, and optionally a path prefix. `None` means the remote's own origin.
     pub url: Option<String>,
-    /// The user name; of a token none is needed.
+    /// The user name; not needed for a token.
     pub username: Option<String>,
     /// The password or token.
     pub password: Source,
 }
 
-/// The credentials of one remote, with their URLs read.
+/// The credentials of one remote, with their URLs parsed.
 #[derive(Clone, Debug)]
 pub(super) struct Credentials(Vec<(Url, String, Source)>);
 
@@ -47,7 +46,7 @@ impl Credentials {
                 },
             };
             let username = credential.username.clone().unwrap_or_else(|| TOKEN_USER.to_owned());
-            // Whatever the remote's path says anyway is no token.
+            // A user name may be a token, so it is redacted, unless it is part of the remote's path.
             if !remote.path().contains(&username) {
                 secret::know_user(&username);
             }
@@ -59,7 +58,8 @@ impl Credentials {
         Ok(Self(all))
     }
 
-    /// The credential for a URL: of the same origin the one with the longest matching path, of several the first.
+    /// Returns the credential for a URL: of those for the same origin, the one with the longest matching path prefix,
+    /// and the first of several such ones.
     pub(super) fn choose(&self, url: &Url) -> Option<(&str, &Source)> {
         let mut best: Option<(usize, &str, &Source)> = None;
         for (given, username, password) in &self.0 {
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn userinfo_serves_where_nothing_else_does_and_a_token_needs_no_name() {
+    fn userinfo_is_the_fallback_and_a_token_needs_no_user_name() {
         let remote = Url::parse("https://example.com/a.git").unwrap();
         let userinfo = Some(("bob".to_owned(), Secret::new("pw")));
         let all = Credentials::new(&[], &remote, userinfo).unwrap();

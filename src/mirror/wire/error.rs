@@ -1,4 +1,5 @@
-//! What can go wrong on the way to the remote. Every variant names the remote without its secrets.
+//! The error type of the wire client. Every variant names the remote with its secrets redacted, and knows whether a
+//! retry can help and what an operator can do.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,13 +12,10 @@ use crate::tls;
 
 use super::ssh;
 
-/// A server that asks for a longer pause is asked again after this one.
-const MOST_PAUSE: Duration = Duration::from_secs(60 * 60);
-
-/// Which wait was too long.
+/// The kind of wait that timed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// For a connection.
+    /// For a connection to be established.
     Connect,
     /// For the next byte.
     Idle,
@@ -44,10 +42,10 @@ impl Wait {
     }
 }
 
-/// Which answer was too long.
+/// The kind of response that exceeded its size limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Budget {
-    /// Capabilities and references.
+    /// A capability or ref advertisement.
     Refs,
     /// A pack.
     Pack,
@@ -70,38 +68,38 @@ impl Budget {
     }
 }
 
-/// What went wrong on the way to the remote.
+/// Why an operation on a remote failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The remote's form is not one we know.
+    /// The remote is not of a known form, or is malformed.
     #[error("{remote:?} cannot be a remote: {why}")]
     BadRemote {
-        /// As given, without secrets.
+        /// The remote as given, without secrets.
         remote: String,
-        /// Why.
+        /// What is wrong with it.
         why: &'static str,
     },
-    /// The program that fetches could not be run.
+    /// The git program (`--git`), or something it needs, could not be prepared or started.
     #[error("cannot {act} {} (--git)", program.display())]
     Start {
-        /// What was tried.
+        /// What failed, as a verb phrase.
         act: &'static str,
         /// The program.
         program: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// The program that fetches failed.
+    /// The git program (`--git`) ended with a failure.
     #[error("{} (--git) could not fetch from {remote}: {status}{}", program.display(), after_colon(said))]
     Program {
         /// The program.
         program: PathBuf,
         /// The remote.
         remote: String,
-        /// How it ended.
+        /// Its exit status.
         status: std::process::ExitStatus,
-        /// What it wrote to its standard error, the beginning.
+        /// The beginning of what it wrote to standard error.
         said: String,
     },
     /// A credential could not be read.
@@ -109,59 +107,59 @@ pub enum Error {
     Credential {
         /// The remote.
         remote: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: secret::Error,
     },
-    /// Who issues credentials did not.
+    /// The credential issuer (the askpass URL, or GitHub) returned no credential.
     #[error("no credential for {remote}")]
     Issuer {
         /// The remote.
         remote: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<super::Unissued>,
     },
-    /// The remote has no such ref. (The words are git's: people and scripts look for them.)
+    /// The remote has no such ref. (The message uses git's wording: people and scripts search for it.)
     #[error("couldn't find remote ref {name} in {remote}")]
     NoSuchRef {
-        /// The ref as asked.
+        /// The ref as the caller gave it.
         name: String,
         /// The remote.
         remote: String,
     },
-    /// A wait was too long.
+    /// A wait exceeded its limit.
     #[error("{remote}: {} after {after:?} while {doing} ({})", wait.words(), wait.flag())]
     Timeout {
         /// The remote.
         remote: String,
-        /// Which wait.
+        /// The kind of wait.
         wait: Wait,
         /// Its limit.
         after: Duration,
-        /// What was under way.
+        /// What was in progress.
         doing: &'static str,
     },
-    /// An answer was too long.
+    /// A response exceeded its size limit.
     #[error("{remote}: the {} of its answer exceeds {} ({})", budget.words(), human::bytes(*limit), budget.flag())]
     TooMuch {
         /// The remote.
         remote: String,
-        /// Which budget.
+        /// The kind of response.
         budget: Budget,
-        /// Its limit.
+        /// Its limit, in bytes.
         limit: u64,
     },
-    /// No connection.
+    /// No connection could be established.
     #[error("cannot connect to {remote}")]
     Connect {
         /// The remote.
         remote: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The remote's certificate, or our roots, won't do.
+    /// The TLS handshake failed, for example because the server's certificate is not trusted.
     #[error("TLS with {remote}: {}", problem.text)]
     Tls {
         /// The remote.
@@ -169,84 +167,84 @@ pub enum Error {
         /// The problem.
         problem: tls::Problem,
     },
-    /// The connection broke.
+    /// The connection failed after it was established.
     #[error("the connection to {remote} broke while {doing}")]
     Broken {
         /// The remote.
         remote: String,
-        /// What was under way.
+        /// What was in progress.
         doing: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The answer ended before its end.
+    /// The response was truncated.
     #[error("{remote} ended its answer early while {doing}{}", after_colon(said))]
     Cut {
         /// The remote.
         remote: String,
-        /// What was under way.
+        /// What was in progress.
         doing: &'static str,
-        /// What the other side wrote to its standard error, if we can see it.
+        /// What a local `git upload-pack` wrote to standard error; empty for other transports.
         said: String,
     },
-    /// Not answered with success.
+    /// The HTTP status is not a success.
     #[error("{remote} answered {status}{}", after_colon(said))]
     Status {
         /// The remote.
         remote: String,
         /// The HTTP status.
         status: u16,
-        /// How long the server asks to be left alone.
+        /// The pause that the server asks for (`Retry-After`), capped at 10 minutes.
         retry_after: Option<Duration>,
-        /// The beginning of the answer's text.
+        /// The beginning of the response body; empty if it looks like HTML.
         said: String,
     },
-    /// Refused for want of a right credential.
+    /// The server rejected the credential, or demands one.
     #[error("{remote} answered {status} to {}", tried(username.as_deref()))]
     Auth {
         /// The remote.
         remote: String,
         /// The HTTP status.
         status: u16,
-        /// The user name that was tried, if any.
+        /// The user name that was sent; `None` if no credential was.
         username: Option<String>,
     },
-    /// Sent elsewhere, where we don't go.
+    /// The server sent a redirect that is not followed.
     #[error("{remote} redirects to {to}: {why}")]
     Redirect {
         /// The remote.
         remote: String,
-        /// Where it points, without secrets.
+        /// The redirect's target, without secrets.
         to: String,
-        /// Why we don't follow.
+        /// Why it is not followed.
         why: &'static str,
     },
-    /// The server doesn't speak git's protocol.
+    /// The response is not git's protocol.
     #[error("{remote} does not speak git's protocol: its answer begins with \"{said}\"")]
     NotGit {
         /// The remote.
         remote: String,
-        /// The first bytes, escaped.
+        /// The first bytes of the response, escaped.
         said: String,
     },
-    /// The remote itself reported an error.
+    /// The remote reported an error in an `ERR` packet or on the error side-band.
     #[error("{remote} says: {said}")]
     Remote {
         /// The remote.
         remote: String,
-        /// Its words, escaped.
+        /// Its message, escaped.
         said: String,
     },
-    /// SHA-256 object ids.
+    /// The remote does not use SHA-1 object ids.
     #[error("{remote} is a {format} repository; only sha1 repositories are supported")]
     ObjectFormat {
         /// The remote.
         remote: String,
-        /// What it says it is.
+        /// The object format that it announced.
         format: String,
     },
-    /// The remote's git is too old, or configured not to.
+    /// The remote lacks a capability that the request needs: its git is too old, or configured without it.
     #[error("{remote} does not offer `{feature}`")]
     Unsupported {
         /// The remote.
@@ -257,36 +255,36 @@ pub enum Error {
     /// A local repository could not be read.
     #[error("cannot read the repository {}", path.display())]
     Local {
-        /// Where it should be.
+        /// The path of the repository.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: Libgit2,
     },
-    /// A local repository that this user may not read.
+    /// This user has no permission to read a local repository.
     #[error("cannot read the repository {}", path.display())]
     LocalDenied {
-        /// Where it is.
+        /// The path of the repository.
         path: PathBuf,
-        /// The system's answer.
+        /// The error from opening its HEAD.
         #[source]
         source: std::io::Error,
     },
-    /// ssh has words of its own.
+    /// The ssh connection or command failed.
     #[error("ssh to {remote}")]
     Ssh {
         /// The remote.
         remote: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<ssh::Error>,
     },
-    /// The pack could not be handed on; the reason is on that side.
+    /// The sink did not accept the pack; the cause lies with the process that indexes it.
     #[error("the pack from {remote} could not be handed on")]
     Sink {
         /// The remote.
         remote: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -305,10 +303,10 @@ fn tried(username: Option<&str>) -> String {
 }
 
 impl Error {
-    /// Whether the same attempt may succeed later without an operator.
+    /// Returns true if the same attempt may succeed later without an operator's help.
     pub fn is_transient(&self) -> bool {
         match self {
-            // An answer cut or garbled on its way may be whole next time.
+            // A truncated or garbled response may be intact next time.
             Self::Issuer { .. }
             | Self::Timeout { .. }
             | Self::Connect { .. }
@@ -323,14 +321,14 @@ impl Error {
             Self::Status { status, retry_after, .. } => {
                 matches!(status, 408 | 425 | 429) || *status >= 500 || retry_after.is_some()
             }
-            // No repository there; an object that is missing may be that of a ref that moved.
+            // NotFound: there is no repository. With class Odb an object is missing, perhaps because a ref moved.
             Self::Local { source, .. } => {
                 source.0.code() != git2::ErrorCode::NotFound || source.0.class() == git2::ErrorClass::Odb
             }
             Self::Start { source, .. } => {
                 !needs_operator(source.kind()) && source.kind() != std::io::ErrorKind::NotFound
             }
-            // A ref that is not there is a typing error, or was deleted; it is looked for all the same.
+            // A missing ref is a typo or was deleted; it is looked up again nevertheless.
             Self::NoSuchRef { .. }
             | Self::BadRemote { .. }
             | Self::Credential { .. }
@@ -343,15 +341,15 @@ impl Error {
         }
     }
 
-    /// How long the server asks to be left alone, as far as it is heeded: one answer does not stop us for a day.
+    /// The pause that the server asked for (`Retry-After`), capped so that one response cannot stop us for a day.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Status { retry_after, .. } => retry_after.map(|asked| asked.min(MOST_PAUSE)),
+            Self::Status { retry_after, .. } => *retry_after,
             _ => None,
         }
     }
 
-    /// What an operator can do, a line each.
+    /// Hints for the operator, one line each.
     pub fn hints(&self) -> Vec<String> {
         let hint = |text: &str| vec![text.to_owned()];
         match self {
@@ -429,12 +427,12 @@ impl Error {
     }
 }
 
-/// Digits that may be the beginning of a commit id.
+/// Returns true if the name may be an abbreviated commit id: four or more hex digits.
 fn is_hex(name: &str) -> bool {
     name.len() >= 4 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Where a proxy is named.
+/// The environment variables that name a proxy.
 const PROXIES: [&str; 6] =
     ["https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"];
 

@@ -1,4 +1,4 @@
-//! What git's settings add to a request over http.
+//! What git's configuration adds to http requests: extra headers limited to URLs, and a proxy.
 
 use std::fmt;
 
@@ -7,15 +7,16 @@ use url::Url;
 
 use crate::secret::{self, Secret, redact};
 
-/// How closely the URL in a setting's key names another one, as git ranks it (git-config(1), `http.<url>.*`): the length
-/// of the host, then that of the path, then whether the user is named. A key without a URL has the default, the least.
+/// How closely the URL in a setting's key matches another URL, in git's ranking (git-config(1), `http.<url>.*`): the
+/// length of the host, then of the path, then whether the user is named. A key without a URL ranks lowest, as the
+/// default.
 pub type Closeness = (usize, usize, bool);
 
-/// The URL in a setting's key: what the setting is about. A `*` stands for one label of a host.
+/// The URL in a setting's key, which limits where the setting applies. A `*` stands for one label of a host.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Scope {
     url: Url,
-    /// The key has no URL, and this one is the origin that the setting is kept to.
+    /// The key has no URL; `url` is the remote's origin, to which the setting is limited.
     implied: bool,
 }
 
@@ -26,24 +27,24 @@ impl fmt::Debug for Scope {
 }
 
 impl Scope {
-    /// Of the text in a key; none where it is no URL with a host.
+    /// Parses the URL in a key. Returns `None` if it is not a URL with a host.
     pub fn parse(text: &str) -> Option<Self> {
         let url = Url::parse(text).ok().filter(|url| url.host_str().is_some_and(|host| !host.is_empty()))?;
         Some(Self { url, implied: false })
     }
 
-    /// The whole origin of a remote, for a key without a URL.
+    /// The origin of a remote, as the scope of a key without a URL.
     pub fn origin(remote: &Url) -> Self {
         let mut url = remote.clone();
         url.set_path("/");
         url.set_query(None);
-        // Neither fails for a URL that has a host.
+        // Neither call fails if the URL has a host.
         let _ = url.set_username("");
         let _ = url.set_password(None);
         Self { url, implied: true }
     }
 
-    /// How closely it names a URL that is at it or below it; none for others.
+    /// Ranks a URL that is equal to this one or below it. Returns `None` for any other URL.
     pub fn closeness(&self, url: &Url) -> Option<Closeness> {
         let host = self.url.host_str()?;
         let user = self.url.username();
@@ -59,18 +60,19 @@ impl Scope {
         below.then_some(close)
     }
 
-    /// The same for requests, in whose URLs there are no users: none where it is about another user than the remote's.
+    /// Removes the user name, because request URLs have none. Returns `None` if the scope names another user than the
+    /// remote's URL.
     pub fn without_user(mut self, remote: Option<&Url>) -> Option<Self> {
         let user = self.url.username();
         if !user.is_empty() && remote.is_none_or(|remote| remote.username() != user) {
             return None;
         }
-        let _ = self.url.set_username(""); // it has a host
+        let _ = self.url.set_username(""); // does not fail: the URL has a host
         Some(self)
     }
 }
 
-/// Whether a host is the one given, label by label.
+/// Compares a host with a pattern, label by label.
 fn is_host(given: &str, host: &str) -> bool {
     let mut given = given.split('.');
     let mut host = host.split('.');
@@ -83,7 +85,7 @@ fn is_host(given: &str, host: &str) -> bool {
     }
 }
 
-/// A setting `http.extraHeader`: one header more for whatever its URL is about, or none of those before.
+/// A setting `http.extraHeader`: adds a header for the URLs in its scope, or drops the headers added before it.
 #[derive(Clone)]
 pub struct ExtraHeader {
     scope: Scope,
@@ -97,7 +99,7 @@ impl fmt::Debug for ExtraHeader {
 }
 
 impl ExtraHeader {
-    /// None where name or value are not what a header can be made of.
+    /// Adds a header. Returns `None` if the name or the value is not valid in a header.
     pub fn new(scope: Scope, name: &str, value: &str) -> Option<Self> {
         secret::know_name(name);
         secret::know_header(value);
@@ -107,12 +109,12 @@ impl ExtraHeader {
         Some(Self { scope, header: Some((name, value)) })
     }
 
-    /// Takes back those before.
+    /// Drops the headers of earlier settings (an empty value).
     pub fn none(scope: Scope) -> Self {
         Self { scope, header: None }
     }
 
-    /// The headers of a request for a URL. As in git a setting counts unless one before it named the URL more closely.
+    /// The headers for a request. As in git, a setting is ignored if an earlier one matches the URL more closely.
     pub fn of<'a>(settings: &'a [Self], url: &Url) -> Vec<&'a (HeaderName, HeaderValue)> {
         let mut closest = Closeness::default();
         let mut headers = Vec::new();
@@ -133,14 +135,14 @@ impl ExtraHeader {
     }
 }
 
-/// The way out to an http remote.
+/// The proxy for http and https remotes.
 #[derive(Clone, Debug, Default)]
 pub enum Proxy {
-    /// What the environment says (`HTTPS_PROXY` and its like).
+    /// The one that the environment names (`HTTPS_PROXY` and the like).
     #[default]
     Environment,
-    /// None, whatever the environment says.
+    /// No proxy, whatever the environment says.
     None,
-    /// This one; its URL may hold a password.
+    /// The proxy with this URL, which may contain a password.
     To(Secret),
 }

@@ -1,4 +1,4 @@
-//! Packet lines over any stream, with a deadline for every read and a budget for all of them.
+//! Packet lines (gitprotocol-common(5)) over any stream. Every read has a timeout, and every message a byte budget.
 
 use std::time::Duration;
 
@@ -11,24 +11,24 @@ use super::error::{Budget, Error, Wait};
 use super::stderr::Stderr;
 use super::text::{escaped, root_cause};
 
-/// How much of an odd answer an error shows.
+/// How many bytes of an unexpected response an error shows.
 const SHOWN: usize = 80;
-/// How much of a remote's own error message is shown.
+/// How many bytes of the remote's own error message an error shows.
 const SHOWN_MESSAGE: usize = 400;
 
-/// A two-way stream.
+/// A bidirectional stream.
 pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {
-    /// Why it ended, where the stream itself knows.
+    /// Why the stream ended, if it ended with a failure and the stream knows the cause.
     fn failure(&self, _remote: &str) -> Option<Error> {
         None
     }
 }
 
-/// Where bytes come from.
+/// The source of the bytes.
 pub(super) enum Incoming {
-    /// The body of an answer over HTTP.
+    /// The body of an HTTP response.
     Http(Box<reqwest::Response>),
-    /// A two-way stream, which [`Reader::send`] writes to.
+    /// A bidirectional stream, which [`PacketReader::send`] writes to.
     Stream(Box<dyn Duplex>),
 }
 
@@ -41,68 +41,78 @@ impl std::fmt::Debug for Incoming {
     }
 }
 
-/// One packet line.
+/// A packet line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Line {
-    /// With content, which is never empty.
+    /// A line with content, which is never empty.
     Data(Bytes),
-    /// The end of a message.
+    /// A flush packet: the end of a message.
     Flush,
-    /// The end of a section.
+    /// A delimiter packet: the end of a section.
     Delimiter,
 }
 
-/// What arrived on a side-band.
+/// A packet of a side-band.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Band {
-    /// A piece of pack.
+    /// A chunk of the pack.
     Pack(Bytes),
-    /// Something to ignore.
+    /// A progress message, which is ignored.
     Progress,
     /// The end of the pack.
     End,
 }
 
-/// Reads packet lines.
+/// Reads packet lines and side-bands.
 #[derive(Debug)]
 pub(super) struct PacketReader {
     remote: String,
     incoming: Incoming,
+    /// Bytes that were received and not parsed yet.
     buffer: BytesMut,
+    /// The limit on waiting for the next bytes.
     idle: Duration,
+    /// Which flag limits the current message, for errors.
     budget: Budget,
-    left: u64,
+    /// The most bytes the current message may have, and how many of them are left.
     limit: u64,
+    left: u64,
+    /// What is in progress, for errors.
     doing: &'static str,
-    said: Stderr,
+    /// The standard error of a local process.
+    stderr: Stderr,
+    /// True once a line was read, so that the other side has proved to speak git's protocol.
     read_any: bool,
     put_back: Option<Line>,
 }
 
 impl PacketReader {
-    pub(super) fn new(remote: &str, incoming: Incoming, idle: Duration, said: Stderr) -> Self {
+    pub(super) fn new(remote: &str, incoming: Incoming, idle: Duration, stderr: Stderr) -> Self {
         Self {
             remote: remote.to_owned(),
             incoming,
             buffer: BytesMut::new(),
             idle,
             budget: Budget::Refs,
-            left: 0,
             limit: 0,
+            left: 0,
             doing: "",
-            said,
+            stderr,
             read_any: false,
             put_back: None,
         }
     }
 
-    /// Begins another message: what it is, for errors, and how long it may be.
+    /// Starts a new message of at most `limit` bytes. `doing` and `budget` are for errors.
     pub(super) fn begin(&mut self, doing: &'static str, budget: Budget, limit: u64) {
-        (self.doing, self.budget, self.limit, self.left) = (doing, budget, limit, limit);
+        self.doing = doing;
+        self.budget = budget;
+        self.limit = limit;
+        self.left = limit;
     }
 
-    /// Sends a message on a two-way stream. A stream that the other side closed is left to reading: what it said
-    /// before says why.
+    /// Sends a message on a bidirectional stream; does nothing over HTTP. If the other side closed the stream, no error
+    /// is returned here: the next read finds what it sent before, which explains why.
     pub(super) async fn send(&mut self, message: &[u8], doing: &'static str) -> Result<(), Error> {
         let Incoming::Stream(stream) = &mut self.incoming else { return Ok(()) };
         for piece in message.chunks(64 << 10) {
@@ -122,8 +132,8 @@ impl PacketReader {
         Ok(())
     }
 
-    /// The next bytes; `false` at the end of the stream.
-    async fn more(&mut self) -> Result<bool, Error> {
+    /// Reads more bytes into the buffer. Returns false at the end of the stream.
+    async fn read_more(&mut self) -> Result<bool, Error> {
         let broken = |source: Box<dyn std::error::Error + Send + Sync>| Error::Broken {
             remote: self.remote.clone(),
             doing: self.doing,
@@ -164,7 +174,7 @@ impl PacketReader {
         Ok(taken > 0)
     }
 
-    /// The next line; `None` where the stream ends between two lines.
+    /// Reads the next line. Returns `None` if the stream ends between two lines.
     async fn line_or_end(&mut self) -> Result<Option<Line>, Error> {
         if let Some(line) = self.put_back.take() {
             return Ok(Some(line));
@@ -175,7 +185,7 @@ impl PacketReader {
                     let flat = match line {
                         PacketLineRef::Data(_) => None,
                         PacketLineRef::Flush => Some(Line::Flush),
-                        // We speak to no proxy that would send the third kind, the end of a stateless answer.
+                        // Only a proxy for stateless connections would send ResponseEnd.
                         PacketLineRef::Delimiter | PacketLineRef::ResponseEnd => Some(Line::Delimiter),
                     };
                     self.read_any = true;
@@ -183,25 +193,27 @@ impl PacketReader {
                     return Ok(Some(flat.unwrap_or_else(|| Line::Data(whole.slice(4..)))));
                 }
                 Ok(decode::Stream::Incomplete { .. }) => {
-                    if self.more().await? {
+                    if self.read_more().await? {
                         continue;
                     }
-                    return match (self.buffer.is_empty(), self.read_any) {
-                        (true, _) => Ok(None),
-                        // Four letters that look like a length: a page, or the file of a dumb server.
-                        (false, false) => Err(self.not_git()),
-                        (false, true) => Err(self.cut().await),
-                    };
+                    if self.buffer.is_empty() {
+                        return Ok(None);
+                    }
+                    if self.read_any {
+                        return Err(self.cut().await);
+                    }
+                    // The first four bytes happen to be hex digits: an HTML page, or a file of a dumb HTTP server.
+                    return Err(self.not_git());
                 }
                 Err(_) => {
-                    while self.buffer.len() < SHOWN && self.more().await.unwrap_or(false) {}
+                    while self.buffer.len() < SHOWN && self.read_more().await.unwrap_or(false) {}
                     return Err(self.not_git());
                 }
             }
         }
     }
 
-    /// The next line, where there must be one; a remote's error line becomes our error.
+    /// Reads the next line. The end of the stream is an error, and so is an `ERR` packet.
     pub(super) async fn line(&mut self) -> Result<Line, Error> {
         let Some(line) = self.line_or_end().await? else { return Err(self.cut().await) };
         if let Line::Data(data) = &line
@@ -212,83 +224,84 @@ impl PacketReader {
         Ok(line)
     }
 
-    /// Gives a line back, to be read again.
+    /// Puts a line back; the next read returns it again.
     pub(super) fn put_back(&mut self, line: Line) {
         self.put_back = Some(line);
     }
 
-    /// The next line of a side-band.
+    /// Reads the next packet of a side-band. A message on the error band becomes [`Error::Remote`].
     pub(super) async fn band(&mut self) -> Result<Band, Error> {
         let Line::Data(data) = self.line().await? else { return Ok(Band::End) };
         match data.first() {
             Some(&band) if band == Channel::Data as u8 => Ok(Band::Pack(data.slice(1..))),
             Some(&band) if band == Channel::Progress as u8 => Ok(Band::Progress),
             Some(&band) if band == Channel::Error as u8 => Err(self.remote_said(&data[1..])),
-            _ => Err(self.odd(&data)),
+            _ => Err(self.unexpected(&data)),
         }
     }
 
-    /// Bytes without framing; `None` at the end.
+    /// Reads bytes without framing. Returns `None` at the end.
     pub(super) async fn raw(&mut self) -> Result<Option<Bytes>, Error> {
-        if self.buffer.is_empty() && !self.more().await? {
+        if self.buffer.is_empty() && !self.read_more().await? {
             return Ok(None);
         }
         Ok(Some(self.buffer.split().freeze()))
     }
 
-    /// Reads the end that follows the last line over HTTP, so that the kept connection can be used again. It is on
-    /// its way with that line; a server that dawdles, or goes on, loses the connection instead.
+    /// Reads the end of an HTTP body after its last line, so that the kept-alive connection can be reused. The end
+    /// usually arrives together with that line; if it does not come within 500 ms, the connection is given up.
     pub(super) async fn drain(&mut self) {
         if matches!(self.incoming, Incoming::Http(_)) && self.buffer.is_empty() {
-            let _ = timeout(Duration::from_millis(500), self.more()).await;
+            let _ = timeout(Duration::from_millis(500), self.read_more()).await;
         }
     }
 
-    /// What came is no line of git's.
-    pub(super) fn odd(&self, line: &[u8]) -> Error {
+    /// The error for a line that is not valid in git's protocol.
+    pub(super) fn unexpected(&self, line: &[u8]) -> Error {
         Error::NotGit { remote: self.remote.clone(), said: escaped(line, SHOWN) }
     }
 
     fn not_git(&self) -> Error {
-        self.odd(&self.buffer)
+        self.unexpected(&self.buffer)
     }
 
-    /// The answer ended early. A local process has said why on its standard error, a moment before or after.
+    /// The error for a truncated response. A local process has written the reason to its standard error, shortly before
+    /// or after it closed the stream.
     pub(super) async fn cut(&mut self) -> Error {
         if let Incoming::Stream(stream) = &self.incoming
             && let Some(failure) = stream.failure(&self.remote)
         {
             return failure;
         }
-        let said = self.said.settled().await;
-        Error::Cut { remote: self.remote.clone(), doing: self.doing, said: words(&said) }
+        let said = self.stderr.settled().await;
+        Error::Cut { remote: self.remote.clone(), doing: self.doing, said: message_line(&said) }
     }
 
     fn remote_said(&self, message: &[u8]) -> Error {
-        Error::Remote { remote: self.remote.clone(), said: words(message) }
+        Error::Remote { remote: self.remote.clone(), said: message_line(message) }
     }
 }
 
-/// What the other side said, as one short line. git ends some of its messages with a NUL.
-fn words(message: &[u8]) -> String {
+/// A message of the other side as one short, escaped line. git ends some of its messages with a NUL.
+fn message_line(message: &[u8]) -> String {
     let end =
         message.iter().rposition(|byte| *byte != 0 && !byte.is_ascii_whitespace()).map_or(0, |last| last + 1);
     escaped(message[..end].trim_ascii_start(), SHOWN_MESSAGE)
 }
 
-/// Appends a line with content. Ours are all far below the 65516 bytes that a line can hold.
+/// Appends a line with content. All our lines are far shorter than the limit of 65516 bytes.
 pub(super) fn push(message: &mut Vec<u8>, content: &str) {
     debug_assert!(content.len() < 65516, "our lines never come near the limit");
     message.extend_from_slice(format!("{:04x}", content.len() + 4).as_bytes());
     message.extend_from_slice(content.as_bytes());
 }
 
-/// Appends the end of a message.
+/// Appends a flush packet, which ends a message.
 pub(super) fn push_flush(message: &mut Vec<u8>) {
     message.extend_from_slice(b"0000");
 }
 
-/// Appends the end of a section.
+/// Appends a delimiter packet, which ends a section.
 pub(super) fn push_delimiter(message: &mut Vec<u8>) {
     message.extend_from_slice(b"0001");
 }

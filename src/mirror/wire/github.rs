@@ -1,4 +1,4 @@
-//! GitHub Apps: a JSON Web Token signed with the App's key (RFC 7519, RS256) is exchanged for an installation's token.
+//! GitHub Apps: a JSON Web Token (RFC 7519, RS256) signed with the App's key is exchanged for an installation token.
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
@@ -12,26 +12,27 @@ use url::Url;
 
 use crate::secret::{Secret, Source};
 
-/// GitHub refuses a token that is good for more than ten minutes, by its own clock, or was made in its future: clocks
-/// may differ by a minute.
+/// How many seconds in the past the App's token is dated, and in how many seconds it expires. By its own clock GitHub
+/// refuses a token that was issued in the future or is valid for more than ten minutes, so the clocks may differ by a
+/// minute.
 const BEFORE: i64 = 60;
 const AFTER: i64 = 540;
 
-/// An App as one installation knows it.
+/// A GitHub App and one of its installations.
 #[derive(Clone, Debug)]
 pub struct App {
-    /// Of GitHub's API.
+    /// The base URL of GitHub's API.
     pub base: Url,
     /// The App's client id, or its application id.
     pub issuer: String,
     /// The installation's id.
     pub installation: u64,
-    /// The App's private key, PEM.
+    /// The App's private key, in PEM.
     pub key: Source,
 }
 
 impl App {
-    /// Where tokens are made.
+    /// The URL that issues installation tokens; `None` if the base URL cannot be extended.
     pub(super) fn endpoint(&self) -> Option<Url> {
         let base = self.base.as_str().trim_end_matches('/');
         Url::parse(&format!("{base}/app/installations/{}/access_tokens", self.installation)).ok()
@@ -45,21 +46,21 @@ struct Claims<'a> {
     exp: i64,
 }
 
-/// What GitHub answers.
+/// GitHub's response.
 #[derive(Deserialize)]
 struct TokenResponse {
     token: String,
     expires_at: Timestamp,
 }
 
-/// A token and its end.
+/// An installation token and its expiry.
 #[derive(Debug)]
 pub(super) struct Issued {
     pub(super) token: Secret,
     pub(super) expires_at: Timestamp,
 }
 
-/// The App's own token.
+/// Makes the App's own token, which authenticates the request for an installation token.
 pub(super) fn sign(app: &App, key: &Secret, now: Timestamp) -> Result<Secret, &'static str> {
     let key = match PrivateKeyDer::from_pem_slice(key.expose().as_bytes()) {
         Ok(PrivateKeyDer::Pkcs1(der)) => RsaKeyPair::from_der(der.secret_pkcs1_der()),
@@ -78,7 +79,7 @@ pub(super) fn sign(app: &App, key: &Secret, now: Timestamp) -> Result<Secret, &'
     Ok(Secret::new(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))))
 }
 
-/// Reads GitHub's answer.
+/// Parses GitHub's response.
 pub(super) fn read(text: &str) -> Result<Issued, &'static str> {
     let TokenResponse { token, expires_at } =
         serde_json::from_str(text).map_err(|_| "answered without a token and expires_at")?;

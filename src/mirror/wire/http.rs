@@ -1,8 +1,8 @@
-//! git over http and https (gitprotocol-http(5)), on a kept connection.
+//! git over http and https (gitprotocol-http(5)), on a kept-alive connection.
 //!
-//! A poll is one POST: version 2 is taken for granted, and only an answer that makes no sense makes us look at the
-//! advertisement (a GET), which follows redirects within the origin, shows the version and the capabilities, and
-//! is remembered. No redirect is followed to another origin, and no credential is sent there.
+//! A poll is one POST: protocol version 2 is assumed. Only if the response cannot be understood is the advertisement
+//! requested (a GET). That request follows redirects within the origin; the version and capabilities it returns are
+//! cached. No redirect to another origin is followed, and no credential is sent there.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -30,18 +30,18 @@ use super::stderr::Stderr;
 use super::text::{escaped, root_cause};
 use super::{Error, ExtraHeader, Options, PackResponse, Proxy, Request, Timeouts, pack};
 
-/// Redirects followed for one advertisement: http has one host for many paths, and renamed repositories are renamed
-/// again.
+/// The most redirects to follow for one advertisement. There can be several in a row, because a repository may be
+/// renamed more than once.
 const REDIRECTS: usize = 3;
-/// What is left to a connection attempt to report its own timeout before the wait counts as the server's silence.
+/// Added to the wait for a response, so that a connection attempt reports its own timeout instead of an idle timeout.
 const CONNECT_SLACK: Duration = Duration::from_millis(250);
-/// The longest pause a server may ask for.
+/// Caps the pause that a server may ask for with `Retry-After`.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
-/// How much of an error page is shown.
+/// How many bytes of an error page a message shows.
 const SHOWN: usize = 80;
-/// How much of a redirect's target is shown.
+/// How many bytes of a redirect's target a message shows.
 const SHOWN_URL: usize = 400;
-/// Some servers and proxies let only clients through that call themselves `git/`.
+/// Some servers and proxies accept only clients whose user agent begins with `git/`.
 const USER_AGENT: &str = concat!("git/2.0 (treeswap ", env!("CARGO_PKG_VERSION"), ")");
 
 const REFERENCES: &str = "looking up references";
@@ -54,17 +54,18 @@ pub(super) struct Http {
     credentials: Credentials,
     issuer: Option<Issuer>,
     client: reqwest::Client,
-    /// The remote as given, without userinfo and trailing slash.
+    /// The remote's URL as given, without userinfo and trailing slash.
     given: String,
-    /// Where the repository is: the remote, or where it redirected to.
+    /// The repository's URL: `given`, or the target of its redirects.
     base: String,
-    /// What the server offers, once its advertisement was read.
+    /// The server's capabilities, once its advertisement was read.
     offered: Option<Capabilities>,
-    /// Whether a version 2 question was ever answered.
+    /// True once the server has answered a version 2 request.
     speaks_two: bool,
-    /// Whether a connection may be kept.
+    /// True once a request was answered, so that the client may hold a kept-alive connection.
     used: bool,
-    /// What was sent last and is secret, held so that it stays known: an answer may repeat it.
+    /// The secrets sent with the last request. Holding them keeps them known to the redaction of messages, as a
+    /// response may repeat them.
     sent: Vec<Secret>,
 }
 
@@ -78,7 +79,7 @@ impl Http {
             Proxy::Environment => reqwest::Client::builder(),
             Proxy::None => reqwest::Client::builder().no_proxy(),
             Proxy::To(url) => {
-                // Its text would repeat the URL, which may hold a password.
+                // reqwest's message would repeat the URL, which may contain a password.
                 let unusable = |_| failed("the proxy of the git configuration is no URL".into());
                 reqwest::Client::builder().proxy(reqwest::Proxy::all(url.expose()).map_err(unusable)?)
             }
@@ -121,14 +122,6 @@ impl Http {
         self.look_up(&refs::candidates(asked)).await
     }
 
-    pub(super) async fn fetch(
-        &mut self,
-        request: &Request,
-        sink: &mut (dyn AsyncWrite + Unpin + Send),
-    ) -> Result<PackResponse, Error> {
-        self.receive(request, sink).await
-    }
-
     async fn look_up(&mut self, candidates: &BTreeSet<String>) -> Result<FoundRefs, Error> {
         if self.offered.as_ref().is_none_or(|offered| offered.version == Version::Two) {
             match self.ls_refs(candidates).await {
@@ -152,14 +145,14 @@ impl Http {
         Ok(found)
     }
 
-    /// Whether the advertisement may explain the error. A server that has answered version 2 before is asked again
-    /// only where the repository may have moved. One that speaks no version 2 may answer anything at all: git's own
-    /// http-backend ends the answer before its first byte.
+    /// Returns true if reading the advertisement may explain the error. If the server has answered version 2 before,
+    /// that is so only if the repository may have moved. A server without version 2 may respond with anything: git's
+    /// own http-backend ends the response before its first byte.
     fn may_be_explained_by_advertisement(&self, error: &Error) -> bool {
         match error {
             Error::Redirect { .. } => true,
             Error::Status { status, retry_after, .. } => {
-                // Who asks to be left alone is left alone.
+                // A throttling server gets no second request.
                 matches!(status, 404 | 410) || (!self.speaks_two && *status != 429 && retry_after.is_none())
             }
             Error::NotGit { .. } | Error::Cut { .. } | Error::Remote { .. } => !self.speaks_two,
@@ -167,7 +160,7 @@ impl Http {
         }
     }
 
-    async fn receive(
+    pub(super) async fn fetch(
         &mut self,
         request: &Request,
         sink: &mut (dyn AsyncWrite + Unpin + Send),
@@ -176,25 +169,25 @@ impl Http {
             Some(offered) => offered.clone(),
             None => self.discover(&BTreeSet::new()).await?.capabilities,
         };
-        let question = pack::ask(request, &offered, &self.name)?;
-        let answer = self.ask(&question, sink).await;
-        if matches!(&answer, Err(error) if !matches!(error, Error::Sink { .. })) {
-            // The server may have changed its mind about what it offers: the next attempt reads it again.
+        let encoded = pack::encode(request, &offered, &self.name)?;
+        let response = self.exchange(&encoded, sink).await;
+        if matches!(&response, Err(error) if !matches!(error, Error::Sink { .. })) {
+            // The server's capabilities may have changed: the next attempt reads the advertisement again.
             self.offered = None;
         }
-        answer
+        response
     }
 
-    async fn ask(
+    async fn exchange(
         &mut self,
-        question: &pack::Question,
+        encoded: &pack::EncodedRequest,
         sink: &mut (dyn AsyncWrite + Unpin + Send),
     ) -> Result<PackResponse, Error> {
-        let mut reader = self.post(question.message.clone(), "asking for the pack").await?;
+        let mut reader = self.post(encoded.message.clone(), "asking for the pack").await?;
         let budgets = (self.options.max_refs_bytes, self.options.max_fetch_bytes);
-        let answer = question.answer(&mut reader, budgets, sink, &self.name).await?;
+        let response = encoded.read_response(&mut reader, budgets, sink, &self.name).await?;
         reader.drain().await;
-        Ok(answer)
+        Ok(response)
     }
 
     /// Reads the advertisement, following redirects within the origin.
@@ -210,7 +203,7 @@ impl Http {
             left -= 1;
             url = to;
         };
-        let response = self.successful(response).await?;
+        let response = self.check_success(response).await?;
         let mut reader = self.reader(response);
         reader.begin(REFERENCES, Budget::Refs, self.options.max_refs_bytes);
         let advertisement = refs::read_advertisement(&mut reader, &self.name, candidates).await?;
@@ -229,7 +222,7 @@ impl Http {
         Url::parse(text).map_err(|_| Error::BadRemote { remote: self.name.clone(), why: "it is not a URL" })
     }
 
-    /// Where a redirect leads, if we go there.
+    /// The target of a redirect, or an error if it must not be followed. `left` is how many more redirects are allowed.
     fn redirection(&self, from: &Url, response: &Response, left: usize) -> Result<Url, Error> {
         let location =
             response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -255,14 +248,14 @@ impl Http {
         let url = self.url(&format!("{}/git-upload-pack", self.base))?;
         let response = self.send(Method::POST, url.clone(), message, doing).await?;
         if response.status().is_redirection() {
-            // A POST is never redirected; the advertisement shows where the repository went.
+            // A POST is never sent again to a redirect's target; the advertisement tells where the repository moved.
             let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
             let to =
                 location.and_then(|location| url.join(location).ok()).map_or_else(String::new, String::from);
             let why = "a question is not sent after a redirect";
             return Err(Error::Redirect { remote: self.name.clone(), to: shown(&to), why });
         }
-        let response = self.successful(response).await?;
+        let response = self.check_success(response).await?;
         Ok(self.reader(response))
     }
 
@@ -275,8 +268,8 @@ impl Http {
         )
     }
 
-    /// Sends a request, and once more if a kept connection turned out to be closed: servers close them when they were
-    /// idle for some time, or after so many requests (nginx: 1,000).
+    /// Sends a request. If a kept-alive connection turns out to be closed, it sends the request once more: servers
+    /// close connections after some idle time, or after a number of requests (nginx: 1,000).
     async fn send(
         &mut self,
         method: Method,
@@ -294,7 +287,7 @@ impl Http {
             self.sent.extend(values);
             header
         });
-        let mut again = self.used;
+        let mut may_resend = self.used;
         loop {
             let mut request = self.client.request(method.clone(), url.clone()).headers(headers(&method));
             if let Some((username, password)) = &username_password {
@@ -311,28 +304,28 @@ impl Http {
             }
             let request = request.build().map_err(|error| self.failed(error, doing))?;
             let Timeouts { idle, connect, .. } = self.options.timeouts;
-            // A connection that is not made ends at its own timeout, which began a little later, and is named so.
+            // The connect timeout starts a little later than this one and names the cause, so it should end first.
             let limit = if idle < connect { idle } else { idle.max(connect + CONNECT_SLACK) };
             match timeout(limit, self.client.execute(request)).await {
-                Err(_) => return Err(self.waited(Wait::Idle, idle, doing)),
+                Err(_) => return Err(self.timed_out(Wait::Idle, idle, doing)),
                 Ok(Ok(response)) => {
                     self.used = true;
-                    return self.authorized(response, username_password.map(|(username, _)| username));
+                    return self.check_authorized(response, username_password.map(|(username, _)| username));
                 }
                 Ok(Err(error))
-                    if again && error.is_request() && !error.is_connect() && !error.is_timeout() =>
+                    if may_resend && error.is_request() && !error.is_connect() && !error.is_timeout() =>
                 {
-                    again = false;
+                    may_resend = false;
                 }
                 Ok(Err(error)) => return Err(self.failed(error, doing)),
             }
         }
     }
 
-    /// The credential for the URL, its secret read now.
+    /// The user name and password for the URL. The secret is read from its source for every request.
     async fn credential(&mut self, url: &Url) -> Result<Option<(String, Secret)>, Error> {
         let Some((username, source)) = self.credentials.choose(url) else {
-            // The remote's own origin is the only one that is ever asked.
+            // Requests go only to the remote's own origin, so the issued credential may be sent.
             let Some(issuer) = &mut self.issuer else { return Ok(None) };
             let issued = issuer.credential().await;
             return issued
@@ -347,7 +340,8 @@ impl Http {
         source.now(self.options.timeouts.idle).await.map_err(|source| self.unread(source))
     }
 
-    /// The header with the cookies for the URL, read now; behind it, each cookie of the file.
+    /// The `Cookie` header for the URL, and the value of every cookie in the file, for redaction. The file is read
+    /// again for every request. `None` if no cookie matches.
     async fn cookies(&self, url: &Url) -> Result<Option<(Secret, Vec<Secret>)>, Error> {
         let Some(path) = &self.options.cookie_file else { return Ok(None) };
         let file = secret::read_holder(path, self.options.timeouts.idle).await;
@@ -357,9 +351,9 @@ impl Http {
         Ok(cookies::header(file.expose(), url, now).map(|header| (Secret::new(header), values)))
     }
 
-    /// Stops at the first refusal: a second try with the same password could lock an account. (Some services say 403
-    /// to whom they throttle, with the time to wait.)
-    fn authorized(&mut self, response: Response, username: Option<String>) -> Result<Response, Error> {
+    /// Returns an error for 401 and 403. The request is not repeated, because another attempt with the same password
+    /// could lock an account. (403 with `Retry-After` passes: some services throttle that way.)
+    fn check_authorized(&mut self, response: Response, username: Option<String>) -> Result<Response, Error> {
         match response.status() {
             StatusCode::FORBIDDEN if response.headers().contains_key(RETRY_AFTER) => Ok(response),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
@@ -373,7 +367,8 @@ impl Http {
         }
     }
 
-    async fn successful(&self, mut response: Response) -> Result<Response, Error> {
+    /// Returns the response if its status is a success, and [`Error::Status`] otherwise.
+    async fn check_success(&self, mut response: Response) -> Result<Response, Error> {
         let status = response.status();
         if status.is_success() {
             return Ok(response);
@@ -381,7 +376,8 @@ impl Http {
         let retry_after =
             response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         let retry_after = retry_after.map(|seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER));
-        // The first piece of text is a courtesy: it isn't worth waiting for, and the head of a page says nothing.
+        // The first chunk of the body may help the operator, but is not worth a long wait; the head of an HTML page
+        // explains nothing.
         let said = match timeout(Duration::from_secs(1), response.chunk()).await {
             Ok(Ok(Some(chunk))) if !chunk.trim_ascii_start().starts_with(b"<") => {
                 escaped(chunk.trim_ascii(), SHOWN)
@@ -395,38 +391,38 @@ impl Http {
         Error::Credential { remote: self.name.clone(), source }
     }
 
-    fn waited(&self, wait: Wait, after: Duration, doing: &'static str) -> Error {
+    fn timed_out(&self, wait: Wait, after: Duration, doing: &'static str) -> Error {
         Error::Timeout { remote: self.name.clone(), wait, after, doing }
     }
 
-    fn broken(&self, source: Box<dyn std::error::Error + Send + Sync>, doing: &'static str) -> Error {
-        Error::Broken { remote: self.name.clone(), doing, source }
-    }
-
-    /// What a request that got no answer failed of. reqwest's own text would only repeat the URL.
+    /// The error for a request that got no response. reqwest's own message would only repeat the URL.
     fn failed(&self, error: reqwest::Error, doing: &'static str) -> Error {
         let error = error.without_url();
         if let Some(problem) = tls::problem(&error) {
             return Error::Tls { remote: self.name.clone(), problem };
         }
-        match (error.is_connect(), error.is_timeout()) {
-            (true, true) => self.waited(Wait::Connect, self.options.timeouts.connect, "connecting"),
-            (true, false) => Error::Connect { remote: self.name.clone(), source: root_cause(&error) },
-            (false, _) => self.broken(root_cause(&error), doing),
+        let remote = self.name.clone();
+        if !error.is_connect() {
+            Error::Broken { remote, doing, source: root_cause(&error) }
+        } else if error.is_timeout() {
+            self.timed_out(Wait::Connect, self.options.timeouts.connect, "connecting")
+        } else {
+            Error::Connect { remote, source: root_cause(&error) }
         }
     }
 }
 
-/// Where a redirect leads, as people may see it, and without what we asked for there: as a user would write it.
+/// A redirect's target for messages: redacted, shortened, and without the suffix of the advertisement request, so that
+/// it is the URL a user would give as the remote.
 fn shown(to: &str) -> String {
     let repository = TAILS.iter().find_map(|tail| to.strip_suffix(tail)).unwrap_or(to);
     redact(&escaped(repository.as_bytes(), SHOWN_URL))
 }
 
-/// What an advertisement's URL ends in.
+/// The suffixes of an advertisement's URL; the second one follows a query string in the remote's URL.
 const TAILS: [&str; 2] = ["/info/refs?service=git-upload-pack", "/info/refs&service=git-upload-pack"];
 
-/// The end of an advertisement's URL; empty for any other URL.
+/// The suffix of an advertisement's URL; empty for any other URL.
 fn advertisement_tail(url: &Url) -> &'static str {
     TAILS.into_iter().find(|tail| url.as_str().ends_with(tail)).unwrap_or_default()
 }

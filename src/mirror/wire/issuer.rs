@@ -1,7 +1,7 @@
-//! Credentials that have to be asked for: of an askpass URL before every attempt, of GitHub for an App until the token
-//! expires. Both are for the remote's own origin.
+//! Requests credentials: from an askpass URL for every attempt, or from GitHub for an App, whose token is cached until
+//! it expires. Both are for the remote's own origin.
 //!
-//! Neither follows redirects, both have seconds and not minutes, and what they answer is in none of our messages.
+//! Redirects are not followed, the time limits are seconds, and no credential appears in a message.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -18,34 +18,34 @@ use crate::tls;
 use super::github::{self, App};
 use super::text::{escaped, root_cause};
 
-/// How long the askpass URL may take: git-sync's limit.
-const ASKPASS: Duration = Duration::from_secs(1);
+/// The timeout for the askpass URL, the same as git-sync's.
+const ASKPASS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long GitHub may take.
-const GITHUB: Duration = Duration::from_secs(10);
+/// The timeout for GitHub, and for reading the App's private key.
+const GITHUB_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A token that ends so soon is not used any more.
-const SPARE: SignedDuration = SignedDuration::from_secs(30);
+/// A token that expires within this time is replaced.
+const EXPIRY_MARGIN: SignedDuration = SignedDuration::from_secs(30);
 
-/// How much of an answer is read.
-const ANSWER: usize = 64 << 10;
+/// The largest response body to read, in bytes.
+const ANSWER_MAX: usize = 64 << 10;
 
-/// How much of an answer that is no credential is shown.
+/// How many bytes of GitHub's error response a message shows.
 const SHOWN: usize = 120;
 
 const USER_AGENT: &str = concat!("treeswap/", env!("CARGO_PKG_VERSION"));
 
-/// Whom to ask.
+/// Where to request a credential.
 #[derive(Clone, Debug)]
 pub enum Issuance {
-    /// A URL that answers with lines `username=` and `password=`.
+    /// A URL whose response has lines `username=` and `password=`.
     Askpass(Url),
     /// GitHub, for an installation of an App.
     GitHubApp(App),
 }
 
 impl Issuance {
-    /// The flag it was given with.
+    /// The flag that configures it.
     fn flag(&self) -> &'static str {
         match self {
             Self::Askpass(_) => "--askpass-url",
@@ -61,19 +61,19 @@ impl Issuance {
     }
 }
 
-/// Hears how each request for a credential ended.
+/// A callback for the outcome of each credential request.
 #[derive(Clone, Default)]
 pub struct Issued(Option<Arc<dyn Fn(bool) + Send + Sync>>);
 
 impl Issued {
-    /// Calls this with whether it was issued.
-    pub fn to(hear: impl Fn(bool) + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(hear)))
+    /// Makes a callback that gets true if the credential was issued.
+    pub fn to(callback: impl Fn(bool) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(callback)))
     }
 
-    fn report(&self, well: bool) {
-        if let Some(hear) = &self.0 {
-            hear(well);
+    fn report(&self, is_issued: bool) {
+        if let Some(callback) = &self.0 {
+            callback(is_issued);
         }
     }
 }
@@ -84,7 +84,7 @@ impl fmt::Debug for Issued {
     }
 }
 
-/// No credential was issued.
+/// Why no credential was issued.
 #[derive(Debug, thiserror::Error)]
 #[error("{url} ({flag}) {why}")]
 pub struct Unissued {
@@ -97,9 +97,9 @@ pub struct Unissued {
 
 #[derive(Debug)]
 enum IssueFailure {
-    /// Not answered, or not as it should.
+    /// The request failed, or its response is not a credential.
     Answer(String),
-    /// The private key.
+    /// The App's private key is unusable.
     Key(&'static str),
 }
 
@@ -112,12 +112,12 @@ impl fmt::Display for IssueFailure {
     }
 }
 
-/// Asks, and remembers the answer for as long as it is good.
+/// Requests credentials, and caches each for as long as it is valid.
 #[derive(Debug)]
 pub struct Issuer {
     from: Issuance,
     client: Client,
-    held: Option<CachedToken>,
+    cached: Option<CachedToken>,
     issued: Issued,
 }
 
@@ -125,12 +125,12 @@ pub struct Issuer {
 struct CachedToken {
     username: Secret,
     password: Secret,
-    /// None: until the next attempt.
-    until: Option<Timestamp>,
+    /// When it expires; `None` if it is valid for the current attempt only.
+    expires_at: Option<Timestamp>,
 }
 
 impl Issuer {
-    /// No network. `ca_file`: authorities trusted besides the system's.
+    /// Makes an issuer, without a request. `ca_file` holds authorities to trust in addition to the system's.
     pub fn new(
         from: Issuance,
         ca_file: Option<PathBuf>,
@@ -140,37 +140,37 @@ impl Issuer {
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(USER_AGENT)
             .referer(false)
-            .pool_max_idle_per_host(0) // asked once a minute or an hour: no connection is worth keeping
+            .pool_max_idle_per_host(0) // requests come once a minute or an hour: keeping a connection is not worthwhile
             .build()?;
-        Ok(Self { from, client, held: None, issued: Issued::default() })
+        Ok(Self { from, client, cached: None, issued: Issued::default() })
     }
 
-    /// Reports how each request ended.
+    /// Reports the outcome of each request to `issued`.
     #[must_use]
     pub fn reporting_to(self, issued: Issued) -> Self {
         Self { issued, ..self }
     }
 
-    /// An attempt begins: what is good for one attempt only is forgotten.
+    /// Starts a new attempt: drops a credential that is valid for one attempt only.
     pub fn attempt_begins(&mut self) {
-        self.held = self.held.take().filter(|held| held.until.is_some());
+        self.cached.take_if(|token| token.expires_at.is_none());
     }
 
-    /// The credential was of no use.
+    /// Drops the cached credential, because the remote rejected it.
     pub fn forget(&mut self) {
-        self.held = None;
+        self.cached = None;
     }
 
-    /// User name and password, asked for where none is held.
+    /// Returns the user name and password; requests them if none are cached.
     ///
     /// # Errors
-    /// When there was no proper answer.
+    /// If the request fails or its response is not a credential.
     pub async fn credential(&mut self) -> Result<(String, Secret), Unissued> {
-        let good = |held: &CachedToken| {
-            held.until.is_none_or(|until| until.duration_since(Timestamp::now()) > SPARE)
+        let is_valid = |token: &CachedToken| {
+            token.expires_at.is_none_or(|end| end.duration_since(Timestamp::now()) > EXPIRY_MARGIN)
         };
-        let held = match self.held.take().filter(good) {
-            Some(held) => held,
+        let token = match self.cached.take().filter(is_valid) {
+            Some(token) => token,
             None => {
                 let asked = match &self.from {
                     Issuance::Askpass(url) => self.askpass(url).await,
@@ -180,13 +180,13 @@ impl Issuer {
                 asked?
             }
         };
-        let credential = (held.username.expose().to_owned(), held.password.clone());
-        self.held = Some(held);
+        let credential = (token.username.expose().to_owned(), token.password.clone());
+        self.cached = Some(token);
         Ok(credential)
     }
 
     async fn askpass(&self, url: &Url) -> Result<CachedToken, Unissued> {
-        let text = self.answer(self.client.get(url.clone()).timeout(ASKPASS), 200).await?;
+        let text = self.request_text(self.client.get(url.clone()).timeout(ASKPASS_TIMEOUT), 200).await?;
         let value = |name: &str| {
             let lines = text.expose().lines().filter_map(|line| line.split_once('='));
             lines.filter(|(key, _)| *key == name).map(|(_, value)| value.trim_end_matches('\r')).next_back()
@@ -197,37 +197,36 @@ impl Issuer {
             return Err(self.unissued("answered without a line username= or password="));
         }
         let secret = |text: Option<&str>| Secret::new(text.unwrap_or_default());
-        Ok(CachedToken { username: secret(username), password: secret(password), until: None })
+        Ok(CachedToken { username: secret(username), password: secret(password), expires_at: None })
     }
 
     async fn github(&self, app: &App) -> Result<CachedToken, Unissued> {
-        let key = app.key.clone();
         let no_key = |why, source| Unissued { source, why: IssueFailure::Key(why), ..self.unissued("") };
-        let key = key.now(GITHUB).await;
+        let key = app.key.clone().now(GITHUB_TIMEOUT).await;
         let key = key.map_err(|error| no_key("the private key cannot be read", Some(error)))?;
         let token = github::sign(app, &key, Timestamp::now()).map_err(|why| no_key(why, None))?;
         let url = app.endpoint().ok_or_else(|| self.unissued("cannot be the beginning of a URL"))?;
-        let request = self.client.post(url).timeout(GITHUB).bearer_auth(token.expose());
+        let request = self.client.post(url).timeout(GITHUB_TIMEOUT).bearer_auth(token.expose());
         let request = request.header("Accept", "application/vnd.github+json").body("");
-        let answer = self.answer(request, 201).await?;
+        let answer = self.request_text(request, 201).await?;
         let issued = github::read(answer.expose()).map_err(|why| self.unissued(why))?;
-        // GitHub does not look at the name.
+        // GitHub ignores the user name.
         Ok(CachedToken {
             username: Secret::holder("-"),
             password: issued.token,
-            until: Some(issued.expires_at),
+            expires_at: Some(issued.expires_at),
         })
     }
 
-    /// The text of an answer with the right status.
-    async fn answer(&self, request: RequestBuilder, wanted: u16) -> Result<Secret, Unissued> {
+    /// Sends the request and returns the response's text. Any other status than `wanted` is an error.
+    async fn request_text(&self, request: RequestBuilder, wanted: u16) -> Result<Secret, Unissued> {
         let mut answer = request.send().await.map_err(|error| self.failed(error))?;
         let status = answer.status().as_u16();
-        let text = self.text(&mut answer).await?;
+        let text = self.read_body(&mut answer).await?;
         if status == wanted {
             return Ok(text);
         }
-        // What the askpass URL says may be secret whatever its status is; what GitHub says is why.
+        // The askpass URL's text may be a secret whatever its status; GitHub's text is the reason.
         let said = match &self.from {
             Issuance::GitHubApp(_) => format!(": {}", escaped(text.expose().trim().as_bytes(), SHOWN)),
             Issuance::Askpass(_) => String::new(),
@@ -235,12 +234,12 @@ impl Issuer {
         Err(self.unissued(format!("answered {status}, not {wanted}{said}")))
     }
 
-    async fn text(&self, answer: &mut Response) -> Result<Secret, Unissued> {
+    async fn read_body(&self, answer: &mut Response) -> Result<Secret, Unissued> {
         let mut bytes = Vec::new();
         while let Some(piece) = answer.chunk().await.map_err(|error| self.failed(error))? {
             bytes.extend_from_slice(&piece);
-            if bytes.len() > ANSWER {
-                return Err(self.unissued(format!("answered with more than {} KiB", ANSWER >> 10)));
+            if bytes.len() > ANSWER_MAX {
+                return Err(self.unissued(format!("answered with more than {} KiB", ANSWER_MAX >> 10)));
             }
         }
         let text = String::from_utf8(bytes).map_err(|_| self.unissued("answered with what is not text"))?;
@@ -263,7 +262,7 @@ impl Issuer {
 }
 
 impl Unissued {
-    /// What an operator can do, a line each.
+    /// Hints for the operator, one line each.
     pub fn hints(&self) -> Vec<String> {
         match self.why {
             IssueFailure::Key(_) => vec![

@@ -1,5 +1,6 @@
-//! A repository on this machine. References are always read in place, without a process. A pack comes from a `git
-//! upload-pack` process where there is a git program, for it reuses the deltas that exist; else it is made here.
+//! A remote that is a repository on this machine. Refs are read in place with libgit2, without a process. A pack comes
+//! from a `git upload-pack` process if there is a git program, because that reuses existing deltas; otherwise
+//! [`local_pack`] builds it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,10 +19,10 @@ use super::refs::{self, FoundRefs};
 use super::stream::{self, Opened};
 use super::{Error, Options, PackResponse, Request, local_pack};
 
-/// Pieces of pack between the thread that makes them and the sink. Each is some ten KiB.
-const PIECES: usize = 16;
+/// How many chunks of a pack the channel between the packing thread and the sink holds. A chunk is some ten KiB.
+const CHUNKS: usize = 16;
 
-/// Tags of tags are followed this far; what such a tag names is then seen to be no commit.
+/// The longest chain of tags of tags that is followed. A longer one is later rejected, because its target is no commit.
 const TAGS_MAX: usize = 16;
 
 /// A local repository.
@@ -38,13 +39,15 @@ impl Local {
     }
 
     pub(super) async fn resolve(&mut self, asked: &[Ref]) -> Result<FoundRefs, Error> {
-        let (path, wanted, none) = (self.path.clone(), asked.to_vec(), FoundRefs::none(&self.name));
-        match blocking(move || look_up(&path, &wanted, none)).await {
+        let path = self.path.clone();
+        let wanted = asked.to_vec();
+        let found = FoundRefs::none(&self.name);
+        match blocking(move || look_up(&path, &wanted, found)).await {
             Ok(found) => Ok(found),
-            Err(source) if source.code() == ErrorCode::NotFound || denied(&self.path).is_some() => {
+            Err(source) if source.code() == ErrorCode::NotFound || permission_error(&self.path).is_some() => {
                 self.failed(source)
             }
-            // A format that libgit2 does not read (reftable, sha256): git does, or says better what is wrong.
+            // libgit2 cannot read some formats (reftable, sha256); git can, or reports the problem better.
             Err(source) => match self.upload_pack()? {
                 Some(reader) => {
                     let candidates = refs::candidates(asked);
@@ -58,7 +61,7 @@ impl Local {
 
     fn failed<T>(&self, source: git2::Error) -> Result<T, Error> {
         let path = self.path.clone();
-        Err(match denied(&path) {
+        Err(match permission_error(&path) {
             Some(source) => Error::LocalDenied { path, source },
             None => Error::Local { path, source: Libgit2(source) },
         })
@@ -73,7 +76,7 @@ impl Local {
         request: &Request,
         sink: &mut (dyn AsyncWrite + Unpin + Send),
     ) -> Result<PackResponse, Error> {
-        // A repository has to allow its program a filter; we need no leave.
+        // upload-pack applies a filter only if it is allowed to; reading in place needs no permission.
         let program = if request.only_filtered { None } else { self.upload_pack()? };
         let opened = match program {
             Some(reader) => Opened::new(reader, &self.name, &self.options, &BTreeSet::new()).await,
@@ -81,7 +84,7 @@ impl Local {
         };
         match opened {
             Ok(opened) => opened.fetch(&self.name, &self.options, request, sink).await,
-            // It said nothing at all: git before 2.38 takes no leave from us to read what another user owns.
+            // No response at all: git before 2.38 ignores our `safe.directory`, and refuses another user's repository.
             Err(Error::Cut { .. }) => self.fetch_in_place(request, sink).await,
             Err(error) => Err(error),
         }
@@ -92,34 +95,32 @@ impl Local {
         request: &Request,
         sink: &mut (dyn AsyncWrite + Unpin + Send),
     ) -> Result<PackResponse, Error> {
-        let (sender, mut pieces) = mpsc::channel(PIECES);
+        let (sender, mut chunks) = mpsc::channel::<bytes::Bytes>(CHUNKS);
         let path = self.path.clone();
         let request = request.clone();
-        let making = blocking(move || local_pack::pack(&Store::of(open(&path)?), &request, &sender));
-        let handing_on = async {
+        let packing = blocking(move || local_pack::pack(&Store::of(open(&path)?), &request, &sender));
+        let failed = |source| Error::Sink { remote: self.name.clone(), source };
+        let copying = async {
             let mut bytes = 0u64;
-            while let Some(piece) = pieces.recv().await {
-                let piece: bytes::Bytes = piece;
-                bytes += piece.len() as u64;
+            while let Some(chunk) = chunks.recv().await {
+                bytes += chunk.len() as u64;
                 let limit = self.options.max_fetch_bytes;
                 if bytes > limit {
                     return Err(Error::TooMuch { remote: self.name.clone(), budget: Budget::Pack, limit });
                 }
-                let written = sink.write_all(&piece).await;
-                written.map_err(|source| Error::Sink { remote: self.name.clone(), source })?;
+                sink.write_all(&chunk).await.map_err(failed)?;
             }
-            let flushed = sink.flush().await;
-            flushed.map_err(|source| Error::Sink { remote: self.name.clone(), source })?;
+            sink.flush().await.map_err(failed)?;
             Ok(bytes)
         };
-        // The thread ends by itself when the channel closes, be it by an error here or by our future being dropped.
-        let making = async { making.await.or_else(|source| self.failed(source)) };
-        let (answer, bytes) = tokio::try_join!(making, handing_on)?;
+        // The thread ends when the channel closes: after an error here, or when our future is dropped.
+        let packing = async { packing.await.or_else(|source| self.failed(source)) };
+        let (answer, bytes) = tokio::try_join!(packing, copying)?;
         Ok(PackResponse { bytes, ..answer })
     }
 }
 
-/// Runs it on a thread that may block. A panic there becomes an error here.
+/// Runs `work` on a thread for blocking work. A panic there becomes an error.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, git2::Error> + Send + 'static,
 ) -> Result<T, git2::Error> {
@@ -127,9 +128,9 @@ async fn blocking<T: Send + 'static>(
     done.unwrap_or_else(|error| Err(git2::Error::from_str(&error.to_string())))
 }
 
-/// Opens the repository that the path names as git would: the directory itself, its `.git`, or with `.git` appended.
+/// Opens the repository at a path as git does: the directory itself, its `.git`, or the path with `.git` appended.
 fn open(path: &Path) -> Result<Repository, git2::Error> {
-    any_owner();
+    allow_any_owner();
     let exactly =
         |path: &Path| Repository::open_ext(path, RepositoryOpenFlags::NO_SEARCH, std::iter::empty::<&Path>());
     exactly(path).or_else(|error| {
@@ -142,8 +143,9 @@ fn open(path: &Path) -> Result<Repository, git2::Error> {
     })
 }
 
-/// That this user may not read what is there, where that is so: libgit2 finds no repository then, and git says the same.
-fn denied(path: &Path) -> Option<std::io::Error> {
+/// Returns the error if permissions keep this user from reading the repository's HEAD. libgit2 and git only report that
+/// there is no repository.
+fn permission_error(path: &Path) -> Option<std::io::Error> {
     let mut longer = path.as_os_str().to_owned();
     longer.push(".git");
     let places = [path.to_owned(), path.join(".git"), PathBuf::from(longer)];
@@ -151,9 +153,9 @@ fn denied(path: &Path) -> Option<std::io::Error> {
     heads.filter_map(Result::err).find(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
-/// libgit2 refuses repositories that another user owns, as git does before it runs what their configuration names. We
-/// run nothing of them, and a volume is rarely owned by the uid that reads it.
-fn any_owner() {
+/// Allows libgit2 to open repositories that another user owns. It refuses them by default, like git, because their
+/// configuration may name programs to run. We run none of them, and a volume is rarely owned by the uid that reads it.
+fn allow_any_owner() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         #[expect(
@@ -165,7 +167,7 @@ fn any_owner() {
     });
 }
 
-/// Of each ref the best candidate alone is looked at.
+/// Resolves each ref to the first of its candidates that exists.
 fn look_up(path: &Path, asked: &[Ref], mut found: FoundRefs) -> Result<FoundRefs, git2::Error> {
     let store = Store::of(open(path)?);
     for asked in asked {
@@ -183,12 +185,12 @@ fn look_up_one(store: &Store, asked: &Ref, found: &mut FoundRefs) -> Result<(), 
         };
         let id = match reference.resolve() {
             Ok(direct) => direct.target(),
-            // HEAD of an empty repository names a branch that does not exist yet.
+            // In an empty repository HEAD names a branch that does not exist yet.
             Err(error) if error.code() == ErrorCode::NotFound => None,
             Err(error) => return Err(error),
         };
         let Some(id) = id else { continue };
-        // Kinds come from headers: authors chose how large the objects are.
+        // Only object headers are read to learn the kinds, because the objects may be of any size.
         let reader = store.reader()?;
         let object = to_object_id(id);
         let mut peeled = object;

@@ -1,9 +1,9 @@
-//! Makes a pack from a repository on this machine, for want of a git program: what `upload-pack` would decide about
-//! boundary, depth and filter, for one round. Blocking.
+//! Builds a pack from a local repository when there is no git program. It treats boundary, depth and filter like
+//! `upload-pack`, for one request without negotiation. Blocking.
 //!
-//! It runs in the service, so what it holds is bounded: the ids of the objects, at most [`OBJECTS_MAX`], and one object
-//! of at most [`BLOB_MAX`] at a time. No deltas are looked for: that would take a window of objects and most of the
-//! time.
+//! It runs in the service's own process, so its memory is bounded: at most [`OBJECTS_MAX`] object ids, and one object
+//! of at most [`BLOB_MAX`] at a time. It writes no deltas: searching for them would need a window of objects, and take
+//! most of the time.
 
 use std::collections::{HashSet, VecDeque};
 use std::ops::ControlFlow;
@@ -19,19 +19,19 @@ use crate::mirror::odb::{COMMIT_MAX, ObjectReader, Store, TREE_MAX, to_object_id
 use crate::mirror::tree;
 use crate::revision::ObjectId;
 
-/// The filters known here. Any other is left out, and the answer says so.
+/// The supported filters. Any other is ignored, and [`PackResponse::filtered`] is false then.
 const BLOB_NONE: &str = "blob:none";
 const TREE_NONE: &str = "tree:0";
 
-/// At most so many objects are counted, sent and held together; some 100 MiB of ids. The indexer takes half as many by
-/// default.
+/// The most object ids to keep, those to send and those that the receiver has together; some 100 MiB. By default the
+/// indexer accepts half as many objects.
 const OBJECTS_MAX: usize = 1 << 20;
 
-/// No blob larger than this is read from a pack, where it is in memory whole. A loose one of any size passes.
+/// The largest blob that is read from a pack, which needs the whole blob in memory. Loose blobs are streamed, and may
+/// have any size.
 const BLOB_MAX: usize = 64 << 20;
 
-/// Sends a pack of what the request asks for, and returns how the boundary moved. Stops early when the receiver is
-/// gone.
+/// Sends the requested pack to `pieces`, and returns how the boundary moved. Stops early if the receiver is closed.
 pub(super) fn pack(
     store: &Store,
     request: &Request,
@@ -67,13 +67,13 @@ pub(super) fn pack(
     Ok(answer)
 }
 
-/// What the other side holds, and where history ends for either.
+/// The commits that the receiver has, and where history ends on either side.
 struct History {
     /// Commits reachable from `haves` down to the boundary.
     held: HashSet<Oid>,
     /// The boundary that the request names.
     boundary: HashSet<Oid>,
-    /// The repository's own boundary: it is shallow itself.
+    /// The boundary of the repository itself, if it is shallow.
     own_boundary: HashSet<Oid>,
 }
 
@@ -88,7 +88,7 @@ impl History {
         while let Some(id) = left.pop() {
             let parents = match history.parents(store, id) {
                 Ok(parents) => parents,
-                // We hold something that this repository doesn't: it takes no part in the choice.
+                // The receiver has a commit that this repository does not: it is ignored.
                 Err(error) if error.code() == ErrorCode::NotFound => {
                     history.held.remove(&id);
                     continue;
@@ -109,8 +109,8 @@ impl History {
         Ok(if ends { Vec::new() } else { commit.parents.iter().map(to_oid).collect() })
     }
 
-    /// The commits to send, and how the boundary moves: breadth first, so that each is met at its least depth, and
-    /// queued no more than once, however many name it as a parent.
+    /// Returns the commits to send, and adds the boundary's changes to `answer`. The walk is breadth-first, so that
+    /// each commit is reached at its least depth, and queues a commit only once, however many children it has.
     fn commits_to_send(
         &self,
         store: &Store,
@@ -153,33 +153,34 @@ impl History {
     }
 }
 
-/// Which objects there are on either side.
+/// The objects to send, and those that the receiver has.
 #[derive(Default)]
 struct Objects {
-    /// What the pack is to hold, in its order.
+    /// The objects to send, in the order of the pack.
     sent: Vec<ObjectId>,
-    /// That, and what is on the other side.
+    /// All of `sent`, and the objects that the receiver has.
     known: HashSet<ObjectId>,
 }
 
 impl Objects {
-    /// To be sent, if it is new.
+    /// Adds an object to the pack unless it is known. Returns true if it was added.
     fn add(&mut self, id: ObjectId) -> Result<bool, git2::Error> {
-        let new = self.receiver_has(id)?;
+        let new = self.mark_known(id)?;
         if new {
             self.sent.push(id);
         }
         Ok(new)
     }
 
-    fn receiver_has(&mut self, id: ObjectId) -> Result<bool, git2::Error> {
+    /// Marks an object as known. Returns true if it was not known before.
+    fn mark_known(&mut self, id: ObjectId) -> Result<bool, git2::Error> {
         let new = self.known.insert(id);
         check_count(self.known.len())?;
         Ok(new)
     }
 }
 
-/// Refuses to hold more ids than [`OBJECTS_MAX`].
+/// Fails if there are more ids than [`OBJECTS_MAX`].
 fn check_count(ids: usize) -> Result<(), git2::Error> {
     if ids > OBJECTS_MAX {
         let why = format!("more than {OBJECTS_MAX} objects, which takes a git program to read");
@@ -188,17 +189,20 @@ fn check_count(ids: usize) -> Result<(), git2::Error> {
     Ok(())
 }
 
+/// Collects the objects of a pack and sends them.
 struct Packer<'r> {
     reader: ObjectReader<'r>,
     objects: Objects,
+    /// The filter allows trees.
     trees: bool,
+    /// The filter allows blobs.
     blobs: bool,
     pieces: &'r Sender<Bytes>,
 }
 
 impl Packer<'_> {
-    /// A wanted object: tags on the way to a commit go in at once, and so does what is no commit. An object that the
-    /// request names goes in whatever the filter says.
+    /// Adds a wanted object. A commit is not added but returned, to start the walk; tags that lead to it are added. The
+    /// filter does not apply to objects that the request names.
     fn want(&mut self, id: ObjectId) -> Result<Option<ObjectId>, git2::Error> {
         let mut at = id;
         loop {
@@ -248,14 +252,14 @@ impl Packer<'_> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Marks a tree and everything in it as known to the other side.
+    /// Marks a tree and everything in it as known to the receiver.
     fn skip_tree(&mut self, root: ObjectId) -> Result<(), git2::Error> {
         let Self { reader, objects, .. } = self;
-        let mut left = if objects.receiver_has(root)? { vec![root] } else { Vec::new() };
+        let mut left = if objects.mark_known(root)? { vec![root] } else { Vec::new() };
         while let Some(id) = left.pop() {
             let tree = reader.tree(&id).map_err(lack)?;
             for line in tree::lines(&id, tree.data()).map_err(lack)?.filter(is_here) {
-                if objects.receiver_has(line.id)? && line.is_dir() {
+                if objects.mark_known(line.id)? && line.is_dir() {
                     left.push(line.id);
                 }
             }
@@ -263,11 +267,12 @@ impl Packer<'_> {
         Ok(())
     }
 
+    /// Writes the pack.
     fn send(&self) -> Result<(), git2::Error> {
         let mut pack = Writer::start(self.pieces, self.objects.sent.len() as u32)?;
         for id in &self.objects.sent {
-            let (size, kind) = self.reader.read_header(id).map_err(of("object", to_oid(id)))?;
-            let went_on = if kind != ObjectType::Blob {
+            let (size, kind) = self.reader.read_header(id).map_err(with_object("object", to_oid(id)))?;
+            let flow = if kind != ObjectType::Blob {
                 let limit = if kind == ObjectType::Tree { TREE_MAX } else { COMMIT_MAX };
                 pack.object(kind, self.reader.structure(id, kind, limit).map_err(lack)?.data())
             } else if size <= BLOB_MAX {
@@ -275,14 +280,14 @@ impl Packer<'_> {
             } else {
                 self.large_blob(id, &mut pack)
             }?;
-            if went_on.is_break() {
+            if flow.is_break() {
                 return Ok(());
             }
         }
         pack.finish()
     }
 
-    /// A blob that is not to be in memory whole: a loose one can be read piece by piece.
+    /// Writes a blob that is too large to be in memory as a whole. It must be loose: loose objects can be streamed.
     fn large_blob(&self, id: &ObjectId, pack: &mut Writer<'_>) -> Result<ControlFlow<()>, git2::Error> {
         match self.reader.read_loose(id, Ok)? {
             Some(mut blob) => pack.stream(blob.kind(), blob.size(), &mut blob),
@@ -296,17 +301,17 @@ impl Packer<'_> {
     }
 }
 
-/// A submodule's commit is in no repository but its own.
+/// Returns false for a submodule, whose commit is not in this repository.
 fn is_here(line: &tree::Line<'_>) -> bool {
     line.mode & tree::FORMAT != tree::SUBMODULE
 }
 
-/// libgit2's words, with the object they are about.
-pub(super) fn of(kind: &'static str, id: Oid) -> impl Fn(git2::Error) -> git2::Error {
+/// Prefixes libgit2's message with the object that it concerns.
+fn with_object(kind: &'static str, id: Oid) -> impl Fn(git2::Error) -> git2::Error {
     move |error| git2::Error::new(error.code(), error.class(), format!("{kind} {id}: {}", error.message()))
 }
 
-/// An object that cannot be had, in libgit2's terms.
+/// Converts a [`Lack`] to an error of libgit2's type; a missing object gets the code NotFound.
 pub(super) fn lack(lack: Lack) -> git2::Error {
     let code = match lack {
         Lack::Missing { .. } => ErrorCode::NotFound,
@@ -316,6 +321,6 @@ pub(super) fn lack(lack: Lack) -> git2::Error {
 }
 
 fn to_oid(id: &ObjectId) -> Oid {
-    // Both are twenty bytes, and any twenty bytes are an id.
+    // It does not fail: both are twenty bytes, and any twenty bytes are a valid id.
     Oid::from_bytes(&id.0).unwrap_or(Oid::ZERO_SHA1)
 }

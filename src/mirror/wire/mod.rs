@@ -1,9 +1,10 @@
-//! A small client of git's smart protocol: what a ref names, and packs of what we lack. One client, four byte streams.
+//! A small client for git's smart protocol. It resolves refs and fetches packs of missing objects, over http(s), ssh,
+//! git:// and local repositories.
 //!
-//! It promises that every wait is bounded (connecting, silence, the whole operation), that every answer is bounded
-//! (references, pack bytes), that a credential goes to the origin it was given for and nowhere else, and that an error
-//! says which of these limits was met and which flag moves it. It doesn't store anything: a pack goes to the sink that
-//! the caller gives, unverified.
+//! It promises that every wait has a timeout (connecting, silence, the whole operation), that every response has a size
+//! limit (ref advertisement, pack bytes), that a credential is sent only to the origin it was given for, and that an
+//! error names the limit that was hit and the flag that raises it. It stores nothing: a pack goes, unverified, to the
+//! sink that the caller passes in.
 
 mod cookies;
 mod credential;
@@ -47,45 +48,45 @@ pub use refs::FoundRefs;
 
 use remote::Remote;
 
-/// Everything about reaching the remote.
+/// How to reach a remote: its URL, credentials, TLS, timeouts and size limits.
 #[derive(Clone)]
 pub struct Options {
     /// The remote as given: URL, scp form or path.
     pub remote: String,
-    /// Credentials for http and https, each for one origin.
+    /// Credentials for http and https, each limited to one origin.
     pub credentials: Vec<Credential>,
-    /// Who issues one for the remote's own origin where none of those is for it.
+    /// Where to request a credential for the remote's own origin if none of `credentials` matches it.
     pub issuance: Option<Issuance>,
-    /// Cookies for http and https, in Netscape's format; read anew for every request.
+    /// Cookies for http and https, in Netscape's format; the file is read again for every request.
     pub cookie_file: Option<PathBuf>,
     /// Keys and known hosts for ssh.
     pub ssh: ssh::Options,
-    /// A PEM bundle trusted besides the system's certificates; read anew for every connection.
+    /// A PEM bundle trusted in addition to the system's certificates; read again for every connection.
     pub ca_file: Option<PathBuf>,
-    /// Whether a server's certificate goes unchecked (git's `http.sslVerify=false`).
+    /// Skips verification of the server's certificate (git's `http.sslVerify=false`).
     pub unverified: bool,
-    /// Headers of the operator's.
+    /// Extra request headers that the operator configured.
     pub headers: Vec<ExtraHeader>,
-    /// The way out for http.
+    /// The proxy for http and https.
     pub proxy: Proxy,
-    /// Hears whether a credential was issued, each time one was asked for.
+    /// Is called with the outcome of every request for a credential.
     pub issued: Issued,
-    /// How long to wait.
+    /// Limits on waiting.
     pub timeouts: Timeouts,
-    /// How much of a reference advertisement to read (`--max-refs-bytes`).
+    /// The most bytes of a ref advertisement to read (`--max-refs-bytes`).
     pub max_refs_bytes: u64,
-    /// How much of a pack to read (`--max-fetch-bytes`).
+    /// The most bytes of a pack to read (`--max-fetch-bytes`).
     pub max_fetch_bytes: u64,
-    /// The git program that serves a local repository; where there is none, the repository is read in place.
+    /// The git program that serves a local repository; without one the repository is read in place.
     pub git: PathBuf,
-    /// A git program that fetches in our place.
+    /// A git program that fetches instead of this client (`--git`).
     pub program: Option<Program>,
 }
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
-            .field("remote", &redact(&self.remote)) // as given it may hold a password
+            .field("remote", &redact(&self.remote)) // the URL may contain a password
             .field("credentials", &self.credentials)
             .field("issuance", &self.issuance)
             .field("cookie_file", &self.cookie_file)
@@ -103,14 +104,14 @@ impl fmt::Debug for Options {
     }
 }
 
-/// A git program that fetches in our place (`--git`), by its own means and with its own configuration.
+/// A git program that fetches instead of this client (`--git`), with its own transports and configuration.
 #[derive(Clone)]
 pub struct Program {
-    /// Which; a name is looked for in `PATH`.
+    /// The program's path; a bare name is searched in `PATH`.
     pub path: PathBuf,
-    /// Configuration that it gets besides ours: names and values, which may hold secrets.
+    /// Git configuration to pass on in addition to ours: names and values, which may contain secrets.
     pub config: Vec<(String, String)>,
-    /// The repository that it fetches for, whose objects it may build on. A mirror says so itself.
+    /// The repository it fetches for; its objects serve as an alternate. The mirror fills this in itself.
     pub mirror: PathBuf,
 }
 
@@ -121,19 +122,19 @@ impl fmt::Debug for Program {
     }
 }
 
-/// Where a remote is, for who decides whether it may be asked.
+/// The host of a remote, for deciding whether a submodule's URL may be fetched.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum RemoteHost {
-    /// On this machine.
+    /// A repository on this machine.
     Here,
-    /// On a host.
+    /// The name or address of another host.
     Host(String),
 }
 
 impl RemoteHost {
-    /// Reads a remote's form; in words why it has none.
+    /// Parses a remote. The error says why it is not one.
     pub(super) fn of(remote: &str) -> Result<Self, &'static str> {
-        // git takes `name::address` for the call of a program, git-remote-name; we would take it for the scp form.
+        // git runs the remote helper git-remote-name for `name::address`; our parser would see the scp form.
         if remote.split_once("::").is_some_and(|(name, _)| name.bytes().all(|b| b.is_ascii_alphanumeric())) {
             return Err("programs that fetch (`name::address`) are not run");
         }
@@ -148,19 +149,20 @@ impl RemoteHost {
     }
 }
 
-/// How long to wait for the remote.
+/// How long to wait for a remote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timeouts {
-    /// For a connection (`--connect-timeout`).
+    /// For a connection to be established (`--connect-timeout`).
     pub connect: Duration,
-    /// For the next byte (`--idle-timeout`).
+    /// For the next byte to arrive (`--idle-timeout`).
     pub idle: Duration,
     /// For one operation as a whole (`--sync-timeout`).
     pub overall: Duration,
 }
 
 impl Options {
-    /// The same for another remote, a submodule's. What was for the first one's origin stays for that origin.
+    /// These options for another remote, such as a submodule's. Credentials that belonged to the first remote's origin
+    /// stay limited to that origin.
     #[must_use]
     pub fn for_remote(&self, remote: &str) -> Self {
         let (own, userinfo) = match remote::parse(&self.remote) {
@@ -189,14 +191,14 @@ impl Options {
         Self { remote: remote.to_owned(), credentials, issuance, ..self.clone() }
     }
 
-    /// The defaults for a remote.
+    /// The default options for a remote.
     pub fn new(remote: impl Into<String>) -> Self {
         Self {
             remote: remote.into(),
             credentials: Vec::new(),
             issuance: None,
             cookie_file: None,
-            // Where git-sync looks for them.
+            // git-sync's default paths.
             ssh: ssh::Options {
                 keys: vec!["/etc/git-secret/ssh".into()],
                 known_hosts: ssh::KnownHosts::Strict("/etc/git-secret/known_hosts".into()),
@@ -219,73 +221,73 @@ impl Options {
     }
 }
 
-/// What the remote's ref names right now.
+/// What a ref of the remote resolved to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tip {
-    /// The full name of the ref that answered; none for a commit id.
+    /// The full name of the ref that matched; `None` for a commit id.
     pub name: Option<String>,
     /// The object it names: a commit, or an annotated tag.
     pub object: ObjectId,
-    /// The tag's target, where the remote said it.
+    /// The tag's peeled target, if the remote advertised it.
     pub peeled: Option<ObjectId>,
 }
 
-/// Where the history of a fetch ends.
+/// How deep a fetch reaches into history. The boundary is the set of shallow commits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Deepen {
-    /// The boundary stays where the request's `shallow` lines say it is.
+    /// Keep the boundary that the request's `shallow` lines state.
     #[default]
     No,
-    /// So many commits from the wanted ones; the answer says where the boundary moved.
+    /// Fetch this many commits, counted from the wanted ones; the response says how the boundary moved.
     To(u32),
-    /// All of it: the answer lifts the boundary.
+    /// Fetch the complete history: the response removes the boundary.
     Full,
 }
 
-/// What is asked of one fetch.
+/// A request for one fetch.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Request {
     /// Objects to send, with everything reachable from them.
     pub wants: Vec<ObjectId>,
-    /// Commits that we hold completely down to the boundary.
+    /// Commits whose history is complete here down to the boundary.
     pub haves: Vec<ObjectId>,
-    /// Our boundary: commits taken as having no parents.
+    /// Our boundary: shallow commits, treated as having no parents.
     pub shallow: Vec<ObjectId>,
-    /// Where history ends.
+    /// How deep to fetch.
     pub depth: Deepen,
-    /// A partial-clone filter such as `blob:none`; see [`Answer::filtered`].
+    /// A partial-clone filter such as `blob:none`; see [`PackResponse::filtered`].
     pub filter: Option<String>,
-    /// Where the filter cannot be applied, ask for nothing.
+    /// Fail instead of fetching everything if the remote cannot apply the filter.
     pub only_filtered: bool,
-    /// Whether the pack may hold deltas against objects of `haves`. With a boundary it also decides what a git server
-    /// takes as held: without it, all that a wanted commit's tree holds is sent again (pack-objects looks at the trees
+    /// Allow a thin pack, with deltas against objects of `haves`. With a boundary this also decides what a git server
+    /// assumes we have: without it, everything in a wanted commit's tree is sent again (pack-objects looks at the trees
     /// of `haves` across a boundary only with `--thin`).
     pub thin: bool,
 }
 
-/// What came besides the pack.
+/// What a fetch returned besides the pack itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PackResponse {
-    /// Commits that became boundary.
+    /// Commits that joined the boundary.
     pub shallow: Vec<ObjectId>,
-    /// Commits that are boundary no longer.
+    /// Commits that left the boundary.
     pub unshallow: Vec<ObjectId>,
-    /// Whether the remote applied the filter, and single objects can be wanted by id afterwards. Where it can do
-    /// either not, the filter was left out and the pack is whole.
+    /// True if the remote applied the filter, and single objects can be wanted by id afterwards. If it supports only
+    /// one of the two, or neither, the filter was not sent and the pack is complete.
     pub filtered: bool,
     /// Bytes of pack written to the sink.
     pub bytes: u64,
 }
 
-/// A client of one remote, with its kept connection.
+/// A client for one remote, with its kept-alive connection.
 ///
-/// Every operation is cancelled by dropping its future: the connection closes, a process is killed.
+/// Dropping the future of an operation cancels it: the connection is closed, a child process is killed.
 #[derive(Debug)]
 pub struct Client {
     name: String,
     overall: Duration,
-    way: Transport,
-    /// What fetches in our place.
+    transport: Transport,
+    /// Runs the git program that fetches instead (`--git`).
     fetcher: Option<Box<program::Fetcher>>,
 }
 
@@ -294,12 +296,12 @@ enum Transport {
     Http(Box<http::Http>),
     Stream(Box<stream::Streams>),
     Local(Box<local::Local>),
-    /// Of a form that only the program understands.
+    /// The remote's URL has a form that only the git program understands.
     Program,
 }
 
 impl Client {
-    /// Reads the remote's form. No network, no disk.
+    /// Parses the remote. It uses neither the network nor the disk.
     pub fn new(options: Options) -> Result<Self, Error> {
         let name = redact(&options.remote);
         let overall = options.timeouts.overall;
@@ -307,32 +309,32 @@ impl Client {
         let fetcher = fetcher.transpose()?.map(Box::new);
         let (remote, userinfo) = match remote::parse(&options.remote) {
             Err(Error::BadRemote { .. }) if fetcher.is_some() => {
-                return Ok(Self { name, overall, way: Transport::Program, fetcher });
+                return Ok(Self { name, overall, transport: Transport::Program, fetcher });
             }
             parsed => parsed?,
         };
-        let way = match remote {
+        let transport = match remote {
             Remote::Http(url) => Transport::Http(Box::new(http::Http::new(&url, userinfo, options)?)),
             Remote::Local(path) => Transport::Local(Box::new(local::Local::new(name.clone(), path, options))),
             remote => Transport::Stream(Box::new(stream::Streams::new(name.clone(), remote, options))),
         };
-        Ok(Self { name, overall, way, fetcher })
+        Ok(Self { name, overall, transport, fetcher })
     }
 
-    /// The remote without secrets, for messages.
+    /// The remote without its secrets, for messages.
     pub fn remote(&self) -> &str {
         &self.name
     }
 
-    /// Asks once what all of the refs name now. A commit id answers for itself, without asking. That there is no such
-    /// ref is that ref's own error ([`FoundRefs::tip`]); an error here is about the repository.
+    /// Resolves all refs in one request. If all of them are commit ids, no request is sent. A missing ref is not an
+    /// error here but in [`FoundRefs::tip`]; an error here concerns the whole repository.
     pub async fn resolve(&mut self, asked: &[Ref]) -> Result<FoundRefs, Error> {
         if asked.iter().all(|asked| matches!(asked, Ref::Commit(_))) {
             return Ok(FoundRefs::none(&self.name));
         }
         let overall = self.overall;
         let resolved = async {
-            match &mut self.way {
+            match &mut self.transport {
                 Transport::Http(http) => http.resolve(asked).await,
                 Transport::Stream(streams) => streams.resolve(asked).await,
                 Transport::Local(local) => local.resolve(asked).await,
@@ -348,8 +350,8 @@ impl Client {
         }
     }
 
-    /// Fetches a pack into the sink, which is flushed at its end; closing it is the caller's part, and so is verifying
-    /// what it got. There must be wants.
+    /// Fetches a pack and writes it to `pack`, which is flushed at the end. Closing the sink and verifying the pack are
+    /// up to the caller. `request.wants` must not be empty.
     pub async fn fetch(
         &mut self,
         request: &Request,
@@ -361,7 +363,7 @@ impl Client {
             if let Some(fetcher) = &mut self.fetcher {
                 return fetcher.fetch(request, pack).await;
             }
-            match &mut self.way {
+            match &mut self.transport {
                 Transport::Program => unreachable!("only a client with a program goes this way"),
                 Transport::Http(http) => http.fetch(request, pack).await,
                 Transport::Stream(streams) => streams.fetch(request, pack).await,

@@ -1,5 +1,5 @@
-//! The question for a pack and its answer, in both versions of the protocol. There is always one round: we name the
-//! few commits that we hold and say `done`, and the server makes of it what it can.
+//! The fetch request and its response, in protocol versions 0 and 2. There is no negotiation: one request names the few
+//! commits that we have and ends with `done`, and the server computes the pack from that.
 
 use std::fmt::Write as _;
 
@@ -10,11 +10,11 @@ use super::framing::{Band, Line, PacketReader, push, push_delimiter, push_flush}
 use super::refs::{Capabilities, Version, id_after};
 use super::{Deepen, Error, PackResponse, Request};
 
-/// What git sends for "without end" (INFINITE_DEPTH in its shallow.h); servers know it by this value.
-const WITHOUT_END: u32 = 0x7fff_ffff;
+/// The depth that git sends for the complete history (INFINITE_DEPTH in its shallow.h); servers know this value.
+const INFINITE_DEPTH: u32 = 0x7fff_ffff;
 
-/// The lines that name what we hold and how far to go, the same in both versions.
-fn boundary(message: &mut Vec<u8>, request: &Request, filtered: bool) {
+/// Appends the lines for the boundary, the depth and the filter, which are the same in both versions.
+fn push_boundary(message: &mut Vec<u8>, request: &Request, filtered: bool) {
     for id in &request.shallow {
         push(message, &format!("shallow {id}\n"));
     }
@@ -30,25 +30,29 @@ fn depth(request: &Request) -> Option<u32> {
     match request.depth {
         Deepen::No => None,
         Deepen::To(commits) => Some(commits),
-        // Without a boundary there is nothing to lift, and a server works harder when it is asked to.
-        Deepen::Full => (!request.shallow.is_empty()).then_some(WITHOUT_END),
+        // Without a boundary there is nothing to deepen, and the request would only cost the server work.
+        Deepen::Full => (!request.shallow.is_empty()).then_some(INFINITE_DEPTH),
     }
 }
 
-/// A question, ready to be sent.
+/// A fetch request, ready to be sent, and what is needed to read its response.
 #[derive(Debug)]
-pub(super) struct Question {
-    /// What to send.
+pub(super) struct EncodedRequest {
+    /// The bytes to send.
     pub(super) message: Vec<u8>,
     version: Version,
     filtered: bool,
     side_band: bool,
-    /// Version 0 answers the boundary only where it was asked to move it.
+    /// In version 0 the response has a boundary section only if the request asked to move the boundary.
     boundary_answered: bool,
 }
 
-/// Writes the question, as far as the server offers what it takes.
-pub(super) fn ask(request: &Request, offered: &Capabilities, remote: &str) -> Result<Question, Error> {
+/// Encodes the request. Returns [`Error::Unsupported`] if the server lacks a capability that it needs.
+pub(super) fn encode(
+    request: &Request,
+    offered: &Capabilities,
+    remote: &str,
+) -> Result<EncodedRequest, Error> {
     let missing = |feature| Err(Error::Unsupported { remote: remote.to_owned(), feature });
     if (!request.shallow.is_empty() || depth(request).is_some()) && !offered.fetch_has("shallow") {
         return missing("shallow");
@@ -68,7 +72,7 @@ pub(super) fn ask(request: &Request, offered: &Capabilities, remote: &str) -> Re
         Version::Zero => version_zero(&mut message, request, offered, filtered),
     }
     let boundary_answered = depth(request).is_some();
-    Ok(Question { message, version: offered.version, filtered, side_band, boundary_answered })
+    Ok(EncodedRequest { message, version: offered.version, filtered, side_band, boundary_answered })
 }
 
 fn version_two(message: &mut Vec<u8>, request: &Request, offered: &Capabilities, filtered: bool) {
@@ -85,7 +89,7 @@ fn version_two(message: &mut Vec<u8>, request: &Request, offered: &Capabilities,
     for id in &request.wants {
         push(message, &format!("want {id}\n"));
     }
-    boundary(message, request, filtered);
+    push_boundary(message, request, filtered);
     for id in &request.haves {
         push(message, &format!("have {id}\n"));
     }
@@ -107,7 +111,7 @@ fn version_zero(message: &mut Vec<u8>, request: &Request, offered: &Capabilities
         let capabilities = if at == 0 { capabilities.as_str() } else { "" };
         push(message, &format!("want {id}{capabilities}\n"));
     }
-    boundary(message, request, filtered);
+    push_boundary(message, request, filtered);
     push_flush(message);
     for id in &request.haves {
         push(message, &format!("have {id}\n"));
@@ -115,21 +119,22 @@ fn version_zero(message: &mut Vec<u8>, request: &Request, offered: &Capabilities
     push(message, "done\n");
 }
 
-impl Question {
-    /// Reads the answer; the pack goes to the sink as it comes.
-    pub(super) async fn answer(
+impl EncodedRequest {
+    /// Reads the response and copies the pack to `pack` as it arrives. `budgets` are the most bytes before the pack,
+    /// and of the pack.
+    pub(super) async fn read_response(
         &self,
         reader: &mut PacketReader,
         budgets: (u64, u64),
         pack: &mut (dyn AsyncWrite + Unpin + Send),
         remote: &str,
     ) -> Result<PackResponse, Error> {
-        let mut answer = PackResponse { filtered: self.filtered, ..PackResponse::default() };
+        let mut response = PackResponse { filtered: self.filtered, ..PackResponse::default() };
         let sink = |source| Error::Sink { remote: remote.to_owned(), source };
         reader.begin("waiting for the pack", Budget::Refs, budgets.0);
         match self.version {
-            Version::Two => sections(reader, &mut answer).await?,
-            Version::Zero => self.negotiation(reader, &mut answer).await?,
+            Version::Two => read_sections(reader, &mut response).await?,
+            Version::Zero => self.read_negotiation(reader, &mut response).await?,
         }
         reader.begin("receiving the pack", Budget::Pack, budgets.1);
         loop {
@@ -144,17 +149,21 @@ impl Question {
                 bytes
             };
             pack.write_all(&bytes).await.map_err(sink)?;
-            answer.bytes += bytes.len() as u64;
+            response.bytes += bytes.len() as u64;
         }
         pack.flush().await.map_err(sink)?;
-        Ok(answer)
+        Ok(response)
     }
 
-    /// Version 0: the boundary, then one acknowledgment (none of the multi_ack modes is asked for), then the pack.
-    async fn negotiation(&self, reader: &mut PacketReader, answer: &mut PackResponse) -> Result<(), Error> {
+    /// Reads what precedes the pack in version 0: the boundary, then one acknowledgment (multi_ack is not requested).
+    async fn read_negotiation(
+        &self,
+        reader: &mut PacketReader,
+        response: &mut PackResponse,
+    ) -> Result<(), Error> {
         if self.boundary_answered {
             while let Line::Data(line) = reader.line().await? {
-                read_boundary(&line, answer).ok_or_else(|| reader.odd(&line))?;
+                read_boundary(&line, response).ok_or_else(|| reader.unexpected(&line))?;
             }
         }
         loop {
@@ -164,8 +173,8 @@ impl Question {
                 reader.put_back(line);
                 return Ok(());
             }
-            // Without a side-band the pack follows without framing. With one, servers that acknowledge more than
-            // they should do no harm.
+            // Without a side-band the unframed pack follows. With one, extra acknowledgments of a server can be
+            // skipped.
             if !self.side_band {
                 return Ok(());
             }
@@ -173,30 +182,31 @@ impl Question {
     }
 }
 
-/// Version 2: sections, each with its name, the pack last.
-async fn sections(reader: &mut PacketReader, answer: &mut PackResponse) -> Result<(), Error> {
+/// Reads what precedes the pack in version 2: named sections, of which `packfile` is the last.
+async fn read_sections(reader: &mut PacketReader, response: &mut PackResponse) -> Result<(), Error> {
     loop {
         let Line::Data(name) = reader.line().await? else { return Err(reader.cut().await) };
         match name.trim_ascii_end() {
             b"packfile" => return Ok(()),
             b"shallow-info" => {
                 while let Line::Data(line) = reader.line().await? {
-                    read_boundary(&line, answer).ok_or_else(|| reader.odd(&line))?;
+                    read_boundary(&line, response).ok_or_else(|| reader.unexpected(&line))?;
                 }
             }
-            // Neither asked for nor of any use to us.
+            // Not requested, and of no use.
             b"acknowledgments" | b"wanted-refs" | b"packfile-uris" => {
                 while let Line::Data(_) = reader.line().await? {}
             }
-            other => return Err(reader.odd(other)),
+            other => return Err(reader.unexpected(other)),
         }
     }
 }
 
-fn read_boundary(line: &bytes::Bytes, answer: &mut PackResponse) -> Option<()> {
+/// Adds a `shallow` or `unshallow` line to the response. Returns `None` if it is neither.
+fn read_boundary(line: &bytes::Bytes, response: &mut PackResponse) -> Option<()> {
     match (id_after(line, "shallow "), id_after(line, "unshallow ")) {
-        (Some(id), _) => answer.shallow.push(id),
-        (_, Some(id)) => answer.unshallow.push(id),
+        (Some(id), _) => response.shallow.push(id),
+        (_, Some(id)) => response.unshallow.push(id),
         _ => return None,
     }
     Some(())

@@ -1,4 +1,4 @@
-//! Writes a pack (gitformat-pack(5)) piece by piece, each object deflated by itself.
+//! Writes a pack (gitformat-pack(5)) to a channel. Every object is deflated whole; there are no deltas.
 
 use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
@@ -10,23 +10,25 @@ use flate2::write::ZlibEncoder;
 use git2::ObjectType;
 use tokio::sync::mpsc::Sender;
 
-/// What is collected before it is handed on.
+/// The size of the chunks that are sent to the channel.
 const PIECE: usize = 64 << 10;
 
-/// A pack on its way. Where the receiver is gone, each step says [`ControlFlow::Break`].
+/// Writes one pack. Its methods return [`ControlFlow::Break`] once the receiver is closed.
 pub(super) struct Writer<'s> {
     out: Out<'s>,
 }
 
-/// What was written and not yet handed on, and the checksum of all.
+/// Buffers and hashes what is written.
 struct Out<'s> {
     pieces: &'s Sender<Bytes>,
+    /// The next chunk.
     piece: Vec<u8>,
+    /// The checksum of everything written.
     sum: Context,
 }
 
 impl<'s> Writer<'s> {
-    /// Begins a pack of so many objects.
+    /// Starts a pack of so many objects.
     pub(super) fn start(pieces: &'s Sender<Bytes>, objects: u32) -> Result<Self, git2::Error> {
         let sum = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
         let mut out = Out { pieces, piece: Vec::with_capacity(PIECE), sum };
@@ -44,7 +46,7 @@ impl<'s> Writer<'s> {
         self.stream(kind, content.len() as u64, &mut &*content)
     }
 
-    /// Adds an object that is read piece by piece. One that has not the size it should have spoils the pack.
+    /// Adds an object from a reader. If it does not have the stated size, this fails, and the pack is unusable.
     pub(super) fn stream(
         &mut self,
         kind: ObjectType,
@@ -63,7 +65,7 @@ impl<'s> Writer<'s> {
         flow(added())
     }
 
-    /// Ends the pack with its checksum.
+    /// Appends the checksum, which ends the pack.
     pub(super) fn finish(mut self) -> Result<(), git2::Error> {
         let sum = self.out.sum.clone().finish();
         let ended = self.out.write_all(sum.as_ref()).and_then(|()| self.out.flush());
@@ -87,7 +89,7 @@ impl Write for Out<'_> {
     }
 }
 
-/// The kind, and the size in groups of seven bits, the first one of four.
+/// Encodes an entry's header: the kind with the lowest four bits of the size, then seven bits of the size at a time.
 fn header(kind: ObjectType, size: u64) -> io::Result<Vec<u8>> {
     let kind = match kind {
         ObjectType::Commit => 1,
@@ -108,6 +110,7 @@ fn header(kind: ObjectType, size: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// A broken pipe means that the receiver is closed, which is not an error.
 fn flow(done: io::Result<()>) -> Result<ControlFlow<()>, git2::Error> {
     match done {
         Ok(()) => Ok(ControlFlow::Continue(())),

@@ -1,14 +1,14 @@
-//! `--git`: a program of the operator's does the network step, by its own means: other transports, other credentials,
-//! a wrapper that does something first. It is git, or takes git's arguments.
+//! `--git`: fetches with a program that the operator names, for transports or credentials that this client does not
+//! have, or through a wrapper script. The program is git, or accepts git's arguments.
 //!
-//! It runs as `PROGRAM fetch URL ID --verbose …` in an empty scratch repository (`GIT_DIR`) that borrows the mirror's
-//! objects and knows our boundary, so that it fetches what is missing and can spoil nothing. The one pack that it
-//! leaves there is then read like one that came over the network, and checked like one. The repository goes when the
-//! fetch ends; one that a kill left is swept with the mirror's other unfinished directories.
+//! It runs as `PROGRAM fetch URL ID --verbose …` in an empty scratch repository (`GIT_DIR`) that has the mirror's
+//! objects as an alternate and the same boundary, so that it fetches only missing objects and cannot damage the mirror.
+//! The one pack that it writes there is then read and verified like a pack from the network. The scratch repository is
+//! removed when the fetch ends; one that a killed process left is swept with the mirror's other unfinished directories.
 //!
-//! No secret is on a disk, in an argument or in the environment: configuration and credentials are in memory files of
-//! this process (memfd_create(2)), which the program reads as `/proc/PID/fd/N`; only our own user can. A
-//! credential is given out by a helper that git itself asks for the one origin that it is for.
+//! Secrets are never on disk, in an argument or in the environment: configuration and credentials are in anonymous
+//! files of this process (memfd_create(2)), which the program reads as `/proc/PID/fd/N`, accessible to our own user
+//! only. Each credential has a credential helper, which git itself calls only for the origin that it is for.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -34,17 +34,17 @@ use super::ssh::{KnownHosts, quote};
 use super::stderr::Stderr;
 use super::{Deepen, Error, Options, PackResponse, Program, Request};
 
-/// The name of a repository to fetch into, with a number behind it. The mirror sweeps what begins so.
+/// Prefix of a scratch repository's name; a number follows. The mirror sweeps directories with this prefix.
 pub(in crate::mirror) const UNFINISHED: &str = "tmp_worktree-fetch-";
 
-/// How much of a program's output is read. Of `ls-remote` it is all.
-const LISTING: u64 = 1 << 20;
+/// The most bytes to read of the program's standard output.
+const OUTPUT_MAX: u64 = 1 << 20;
 
-/// A pack without an object: what there is to take in when the program found that nothing was missing.
+/// A pack without objects, for the indexer when the program found nothing to fetch.
 const EMPTY_PACK: &[u8] =
     b"PACK\0\0\0\x02\0\0\0\0\x02\x9d\x08\x82\x3b\xd8\xa8\xea\xb5\x10\xad\x6a\xc7\x5c\x82\x3c\xfd\x3e\xd3\x1e";
 
-/// Variables that would lead git elsewhere than into our repository.
+/// Environment variables that would make git use another repository than the scratch repository.
 const MISLEADING: [&str; 7] = [
     "GIT_WORK_TREE",
     "GIT_INDEX_FILE",
@@ -55,16 +55,16 @@ const MISLEADING: [&str; 7] = [
     "GIT_SHALLOW_FILE",
 ];
 
-/// Why a URL is refused. Given another name by `url.BASE.insteadOf` it would still be an argument of what git starts:
-/// `git-remote-https`, ssh.
-const SHOWN: &str = "with --git it is an argument of programs, which every user of the machine can read, and a password or \
-                     a query string stands in it; give a secret with --password-file, --credential or --ssh-key-file";
+/// Why a URL with a secret is refused. `url.BASE.insteadOf` would not help: the URL would still be an argument of the
+/// programs that git starts, `git-remote-https` and ssh.
+const SECRET_IN_URL: &str = "with --git it is an argument of programs, which every user of the machine can read, and a password or a query \
+     string stands in it; give a secret with --password-file, --credential or --ssh-key-file";
 
-/// A program that fetches.
+/// Runs the git program.
 #[derive(Debug)]
 pub(super) struct Fetcher {
     name: String,
-    /// The remote as the program gets it: without the password that an http URL may hold.
+    /// The remote as passed to the program: an http URL without the user name and password.
     url: String,
     program: Program,
     options: Options,
@@ -87,7 +87,7 @@ impl Fetcher {
         };
         let is_local = matches!(remote::parse(&options.remote), Ok((Remote::Local(_), _)));
         if !is_local && has_secret(&url) {
-            return Err(bad(SHOWN));
+            return Err(bad(SECRET_IN_URL));
         }
         let issuer = options.issuance.clone().map(|from| Issuer::new(from, options.ca_file.clone()));
         let failed = |source| Error::Connect { remote: name.clone(), source };
@@ -95,7 +95,7 @@ impl Fetcher {
         Ok(Self { name, url, program, options, issuer })
     }
 
-    /// Asks the program what the refs name, where the remote is of a form that only it knows.
+    /// Resolves refs with `ls-remote`, for a remote whose URL only the program understands.
     pub(super) async fn resolve(&mut self, asked: &[Ref]) -> Result<FoundRefs, Error> {
         let candidates = refs::candidates(asked);
         let mut args = vec!["ls-remote".to_owned(), self.url.clone()];
@@ -116,10 +116,10 @@ impl Fetcher {
         sink: &mut (dyn AsyncWrite + Unpin + Send),
     ) -> Result<PackResponse, Error> {
         if request.only_filtered {
-            // It fetches all of it where the remote knows no filter, and only says so afterwards.
+            // If the remote does not support filters, git fetches everything, and only reports that afterwards.
             return Err(Error::Unsupported { remote: self.name.clone(), feature: "filter" });
         }
-        let place = ScratchRepo::make(&self.program.mirror, request)
+        let scratch = ScratchRepo::make(&self.program.mirror, request)
             .map_err(|source| self.failed("make a repository for it", source))?;
         let mut args = vec!["fetch".to_owned(), self.url.clone()];
         args.extend(request.wants.iter().map(ToString::to_string));
@@ -132,21 +132,21 @@ impl Fetcher {
         if let Some(filter) = &request.filter {
             args.push(format!("--filter={filter}"));
         }
-        self.run(&args, Some(place.path())).await?;
-        let bytes = self.send_pack(&place, sink).await?;
-        let after = place.shallow().map_err(|source| self.failed("read the boundary of", source))?;
+        self.run(&args, Some(&scratch.0)).await?;
+        let bytes = self.send_pack(&scratch, sink).await?;
+        let after = scratch.shallow().map_err(|source| self.failed("read the boundary of", source))?;
         let unshallow = request.shallow.iter().filter(|id| !after.contains(id)).copied().collect();
         Ok(PackResponse { unshallow, shallow: after, filtered: request.filter.is_some(), bytes })
     }
 
-    /// The pack that the program left, to the indexer.
+    /// Copies the pack that the program wrote to the sink, and returns its size. Without a pack it sends an empty one.
     async fn send_pack(
         &self,
-        place: &ScratchRepo,
+        scratch: &ScratchRepo,
         sink: &mut (dyn AsyncWrite + Unpin + Send),
     ) -> Result<u64, Error> {
         let broken = |source| Error::Sink { remote: self.name.clone(), source };
-        let packs = place.packs().map_err(|source| self.failed("read the pack of", source))?;
+        let packs = scratch.packs().map_err(|source| self.failed("read the pack of", source))?;
         let mut bytes = 0;
         match packs.as_slice() {
             [] => {
@@ -179,16 +179,16 @@ impl Fetcher {
         Ok(bytes)
     }
 
-    /// Runs the program to its end; what it wrote to its standard output. Dropped, everything that it started is
-    /// killed.
+    /// Runs the program to its end and returns its standard output. Dropping the future kills the program and all its
+    /// descendants.
     async fn run(&mut self, args: &[String], dir: Option<&Path>) -> Result<String, Error> {
-        let (files, _known) = self.configure().await?;
+        let (files, _secrets) = self.configure().await?; // both must live until the program ends
         let failed = |source| self.failed("run", source);
-        let ssh = self.ssh().await;
+        let ssh = self.ssh_command().await;
         let mut command = Command::new(&self.program.path);
         command
             .args(args)
-            .env("GIT_CONFIG_GLOBAL", files.config())
+            .env("GIT_CONFIG_GLOBAL", &files.config)
             .env("GIT_CONFIG_NOSYSTEM", "true")
             .env("GIT_TERMINAL_PROMPT", "0")
             .env("GIT_SSH_COMMAND", ssh)
@@ -205,17 +205,17 @@ impl Fetcher {
         }
         match dir {
             Some(dir) => command.current_dir(dir).env("GIT_DIR", dir),
-            // git looks upwards for a repository, and would read the configuration of any that it finds.
+            // git searches parent directories for a repository, and would read its configuration.
             None => command.current_dir("/").env_remove("GIT_DIR"),
         };
-        let (mut child, all) = Descendants::start(command).map_err(failed)?;
+        let (mut child, descendants) = Descendants::start(command).map_err(failed)?;
         let said = child.stderr.take().map(Stderr::collect).unwrap_or_default();
         let mut listing = Vec::new();
         if let Some(out) = child.stdout.take() {
-            out.take(LISTING).read_to_end(&mut listing).await.map_err(failed)?;
+            out.take(OUTPUT_MAX).read_to_end(&mut listing).await.map_err(failed)?;
         }
         let status = child.wait().await.map_err(failed)?;
-        all.release();
+        descendants.release();
         if status.success() {
             return Ok(String::from_utf8_lossy(&listing).into_owned());
         }
@@ -224,7 +224,8 @@ impl Fetcher {
         Err(Error::Program { program: self.program.path.clone(), remote: self.name.clone(), status, said })
     }
 
-    /// What the program gets in files, and the secrets among it, held so that they stay known.
+    /// Writes the program's configuration and credentials to anonymous files. The secrets in them are returned, because
+    /// they are redacted from messages only while they are held.
     async fn configure(&mut self) -> Result<(Files, Vec<Secret>), Error> {
         let mut files = Files::default();
         let mut secrets = Vec::new();
@@ -236,7 +237,7 @@ impl Fetcher {
             let failed = |source| self.failed("prepare a credential for", source);
             let path = files.add(answer.as_bytes()).map_err(failed)?;
             let helper = format!("!f() {{ test \"$1\" = get && cat {path}; }}; f");
-            // Writing to a string doesn't fail.
+            // Writing to a `String` does not fail.
             let _ = write!(text, "[credential {}]\n\thelper = {}\n", quoted(&url), quoted(&helper));
             secrets.extend([crate::secret::basic(&username, &password), password]);
         }
@@ -251,13 +252,13 @@ impl Fetcher {
             };
             let _ = write!(text, "[{header}]\n\t{name} = {}\n", quoted(value));
         }
-        files
-            .set_config(text.as_bytes())
+        files.config = files
+            .add(text.as_bytes())
             .map_err(|source| self.failed("write the configuration for", source))?;
         Ok((files, secrets))
     }
 
-    /// URL, user name and password of everything that may be asked for.
+    /// All credentials: URL, user name and password.
     async fn credentials(&mut self) -> Result<Vec<(String, String, Secret)>, Error> {
         let mut all = Vec::new();
         let given = Options::for_remote(&self.options, &self.options.remote).credentials;
@@ -276,23 +277,24 @@ impl Fetcher {
         Ok(all)
     }
 
-    /// The keys that are there; of files that hang, all: ssh says then what is wrong.
-    async fn keys(&self) -> Vec<PathBuf> {
+    /// The key files that exist. If checking takes too long, as on a hung file system, all of them: ssh then reports
+    /// the problem.
+    async fn existing_keys(&self) -> Vec<PathBuf> {
         let all = self.options.ssh.keys.clone();
         let Some(first) = all.first().cloned() else { return all };
         let given = all.clone();
-        let look = detached_io::run(&first, move || {
+        let check = detached_io::run(&first, move || {
             given.into_iter().filter(|key| key.exists()).collect::<Vec<_>>()
         });
-        let found = tokio::time::timeout(self.options.timeouts.idle, look).await;
+        let found = tokio::time::timeout(self.options.timeouts.idle, check).await;
         found.ok().flatten().unwrap_or(all)
     }
 
-    /// What git runs in place of ssh: with our keys and our idea of whom to trust.
-    async fn ssh(&self) -> String {
-        let before = std::env::var("GIT_SSH_COMMAND").unwrap_or_default();
-        let mut command = if before.is_empty() { "ssh".to_owned() } else { before };
-        for key in self.keys().await {
+    /// The value of `GIT_SSH_COMMAND`: the operator's own, or `ssh`, with our keys and known hosts.
+    async fn ssh_command(&self) -> String {
+        let configured = std::env::var("GIT_SSH_COMMAND").unwrap_or_default();
+        let mut command = if configured.is_empty() { "ssh".to_owned() } else { configured };
+        for key in self.existing_keys().await {
             let _ = write!(command, " -i {}", quote(&key.to_string_lossy()));
         }
         match &self.options.ssh.known_hosts {
@@ -312,32 +314,34 @@ impl Fetcher {
     }
 }
 
-/// Whether a URL has more in it than where the repository is: a password, a query string. A user name is the name of an
-/// account, without which ssh reaches none.
+/// Returns true if a URL may contain a secret: a password or a query string. A user name alone is not one; ssh needs it
+/// as the account's name.
 fn has_secret(url: &str) -> bool {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    let place = match rest.split_once('@') {
-        Some((user, place)) if !user.contains([':', '/', '?', '#', ';']) => place,
+    let location = match rest.split_once('@') {
+        Some((user, location)) if !user.contains([':', '/', '?', '#', ';']) => location,
         _ => rest,
     };
-    let place = format!("{scheme}://{place}");
-    crate::secret::redact(&place) != place
+    let location = format!("{scheme}://{location}");
+    crate::secret::redact(&location) != location
 }
 
-/// A value or a subsection as git's configuration takes it.
+/// Quotes a value or a subsection for git's configuration.
 fn quoted(text: &str) -> String {
     let escaped = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     format!("\"{escaped}\"")
 }
 
-/// Files in memory, as long as the program may read them.
+/// Anonymous files that the program reads; they exist until this is dropped.
 #[derive(Default)]
 struct Files {
+    /// The path of the configuration file.
     config: String,
     held: Vec<std::fs::File>,
 }
 
 impl Files {
+    /// Makes a file and returns the path by which the program opens it.
     fn add(&mut self, content: &[u8]) -> std::io::Result<String> {
         let mut file = std::fs::File::from(rustix::fs::memfd_create("treeswap", MemfdFlags::CLOEXEC)?);
         file.write_all(content)?;
@@ -345,58 +349,47 @@ impl Files {
         self.held.push(file);
         Ok(path)
     }
-
-    fn set_config(&mut self, content: &[u8]) -> std::io::Result<()> {
-        self.config = self.add(content)?;
-        Ok(())
-    }
-
-    fn config(&self) -> &str {
-        &self.config
-    }
 }
 
-/// An empty repository that borrows the mirror's objects. It goes when dropped.
+/// An empty repository with the mirror's objects as an alternate. Dropping it removes the directory.
 struct ScratchRepo(PathBuf);
 
 impl Drop for ScratchRepo {
     fn drop(&mut self) {
-        let _ = fs_err::remove_dir_all(&self.0); // what stays is swept when the mirror is opened
+        let _ = fs_err::remove_dir_all(&self.0); // anything left is swept when the mirror is opened
     }
 }
 
 impl ScratchRepo {
     fn make(mirror: &Path, request: &Request) -> std::io::Result<Self> {
-        let place = Self(mirror.join(fsx::unique(UNFINISHED)));
-        let file = |name: &str, text: String| fs_err::write(place.0.join(name), text);
+        let scratch = Self(mirror.join(fsx::unique(UNFINISHED)));
+        let file = |name: &str, text: String| fs_err::write(scratch.0.join(name), text);
         for dir in ["objects/info", "objects/pack", "refs/held"] {
-            fs_err::create_dir_all(place.0.join(dir))?;
+            fs_err::create_dir_all(scratch.0.join(dir))?;
         }
         file("HEAD", "ref: refs/heads/none\n".to_owned())?;
-        // With a promisor git does not mind what a filter left out; whether all came that must is ours to check.
+        // With a promisor remote git accepts that a filter left objects out; we check ourselves that none is missing.
         let promisor = "[remote \"origin\"]\n\tpromisor = true\n";
         file("config", format!("[core]\n\trepositoryFormatVersion = 0\n\tbare = true\n{promisor}"))?;
         file("objects/info/alternates", format!("{}\n", mirror.join("objects").display()))?;
         if !request.shallow.is_empty() {
             file("shallow", request.shallow.iter().map(|id| format!("{id}\n")).collect())?;
         }
-        // What the server learns that we have.
+        // These refs become the `have` lines of git's negotiation.
         for (at, id) in request.haves.iter().enumerate() {
             file(&format!("refs/held/{at}"), format!("{id}\n"))?;
         }
-        Ok(place)
+        Ok(scratch)
     }
 
-    fn path(&self) -> &Path {
-        &self.0
-    }
-
+    /// The packs in the repository.
     fn packs(&self) -> std::io::Result<Vec<PathBuf>> {
         let all = fs_err::read_dir(self.0.join("objects/pack"))?.map(|entry| Ok(entry?.path()));
         let all: Vec<_> = all.collect::<std::io::Result<_>>()?;
         Ok(all.into_iter().filter(|path| path.extension().is_some_and(|end| end == "pack")).collect())
     }
 
+    /// The repository's boundary.
     fn shallow(&self) -> std::io::Result<Vec<ObjectId>> {
         match fs_err::read_to_string(self.0.join("shallow")) {
             Ok(text) => Ok(text.lines().filter_map(ObjectId::from_hex).collect()),

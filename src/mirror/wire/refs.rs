@@ -1,7 +1,7 @@
-//! What a remote advertises: its version, its capabilities, and the few of its references that we look for.
+//! Parses a remote's advertisement: the protocol version, the capabilities, and those refs that were asked for.
 //!
-//! Version 2 advertises capabilities only, and is asked for references by prefix (gitprotocol-v2(5)). Versions 0 and 1
-//! advertise every reference (gitprotocol-pack(5)); they are read line by line and only those looked for are kept.
+//! Version 2 advertises capabilities only; refs are requested by prefix (gitprotocol-v2(5)). Versions 0 and 1 advertise
+//! every ref (gitprotocol-pack(5)); the list is read line by line, and only the refs that were asked for are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,16 +12,16 @@ use crate::revision::{ObjectId, Ref};
 use super::framing::{Line, PacketReader, push, push_delimiter, push_flush};
 use super::{Error, Tip};
 
-/// The protocol's version, as far as it makes a difference.
+/// The protocol version, where the versions differ for us.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Version {
-    /// 0, and 1, which only announces itself.
+    /// Version 0, and version 1, which differs only in one line that announces it.
     Zero,
-    /// 2.
+    /// Version 2.
     Two,
 }
 
-/// The capabilities that make a difference to us. Others are not kept: a remote may name any number.
+/// The capabilities that this client uses. Others are not kept, because a remote may advertise any number of them.
 const KNOWN: [&str; 11] = [
     "allow-any-sha1-in-want",
     "allow-reachable-sha1-in-want",
@@ -36,11 +36,11 @@ const KNOWN: [&str; 11] = [
     "thin-pack",
 ];
 
-/// What a remote offers.
+/// The capabilities of a remote.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Capabilities {
     pub(super) version: Version,
-    /// Names and values; of version 2's `fetch` the value is a list of features.
+    /// Values by name. The value of version 2's `fetch` is a list of features.
     offered: BTreeMap<&'static str, String>,
 }
 
@@ -60,7 +60,7 @@ impl Capabilities {
         self.offered.contains_key(name)
     }
 
-    /// Whether a fetch may use the feature, which is a capability in version 0 and a value of `fetch` in version 2.
+    /// Returns true if a fetch may use the feature: a capability in version 0, a value of `fetch` in version 2.
     pub(super) fn fetch_has(&self, feature: &str) -> bool {
         match self.version {
             Version::Zero => self.has(feature),
@@ -70,14 +70,14 @@ impl Capabilities {
         }
     }
 
-    /// Whether objects that no reference names can be wanted. Version 2's server never asks where an id comes from.
+    /// Returns true if objects that no ref names can be wanted. A version 2 server accepts any id.
     pub(super) fn any_want(&self) -> bool {
         self.version == Version::Two
             || self.has("allow-any-sha1-in-want")
             || self.has("allow-reachable-sha1-in-want")
     }
 
-    /// Refuses a repository whose ids we couldn't even hold.
+    /// Rejects a repository whose object ids are not SHA-1.
     fn check_format(&self, remote: &str) -> Result<(), Error> {
         match self.offered.get("object-format").map(String::as_str) {
             None | Some("sha1") => Ok(()),
@@ -89,16 +89,16 @@ impl Capabilities {
     }
 }
 
-/// The full names that the refs may mean.
+/// The full ref names that the refs may stand for.
 pub(super) fn candidates(asked: &[Ref]) -> BTreeSet<String> {
     asked.iter().flat_map(Ref::candidates).collect()
 }
 
-/// What one look found of the refs that were asked for.
+/// The result of resolving some refs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FoundRefs {
     remote: String,
-    /// By full name: the object, and what it is a tag of, where the remote said it.
+    /// By full name: the object, and its peeled target if the remote advertised one.
     named: BTreeMap<String, (ObjectId, Option<ObjectId>)>,
 }
 
@@ -107,10 +107,10 @@ impl FoundRefs {
         Self { remote: remote.to_owned(), named: BTreeMap::new() }
     }
 
-    /// What one of the refs that were asked for names. A commit id names itself.
+    /// The tip of one of the refs that were asked for. A commit id resolves to itself.
     ///
     /// # Errors
-    /// [`Error::NoSuchRef`].
+    /// [`Error::NoSuchRef`] if the remote does not have it.
     pub fn tip(&self, asked: &Ref) -> Result<Tip, Error> {
         if let Ref::Commit(id) = asked {
             return Ok(Tip { name: None, object: *id, peeled: None });
@@ -126,19 +126,19 @@ impl FoundRefs {
         self.named.insert(name.to_owned(), (object, peeled));
     }
 
-    /// Takes in a line that names an object; `NAME^{}` is what the tag before it is of. Others than the candidates are
-    /// passed over.
+    /// Adds a line of a ref advertisement. `NAME^{}` gives the peeled target of the tag on the line before it. Refs
+    /// that are not candidates are ignored.
     pub(super) fn take(&mut self, candidates: &BTreeSet<String>, name: &[u8], id: ObjectId) {
         match name.strip_suffix(b"^{}") {
             Some(tag) => {
                 if let Some((_, peeled)) =
-                    looked_for(candidates, tag).and_then(|name| self.named.get_mut(name))
+                    candidate(candidates, tag).and_then(|name| self.named.get_mut(name))
                 {
                     *peeled = Some(id);
                 }
             }
             None => {
-                if let Some(name) = looked_for(candidates, name) {
+                if let Some(name) = candidate(candidates, name) {
                     self.insert(name, id, None);
                 }
             }
@@ -146,15 +146,15 @@ impl FoundRefs {
     }
 }
 
-/// What the beginning of a conversation announced.
+/// What the remote sends first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Advertisement {
     pub(super) capabilities: Capabilities,
-    /// Of version 0 only: those of the references that were looked for.
+    /// In version 0, the advertised refs that were asked for; empty in version 2.
     pub(super) found: FoundRefs,
 }
 
-/// Reads an advertisement, over HTTP with or without its announcement of a service.
+/// Reads an advertisement. Over HTTP a line `# service=git-upload-pack` may precede it.
 pub(super) async fn read_advertisement(
     reader: &mut PacketReader,
     remote: &str,
@@ -162,7 +162,7 @@ pub(super) async fn read_advertisement(
 ) -> Result<Advertisement, Error> {
     let mut line = reader.line().await?;
     if matches!(&line, Line::Data(data) if data.starts_with(b"# service=")) {
-        // The announcement ends with a flush; some servers forget it.
+        // A flush packet should follow; some servers omit it.
         line = reader.line().await?;
         if line == Line::Flush {
             line = reader.line().await?;
@@ -186,7 +186,7 @@ pub(super) async fn read_advertisement(
 async fn read_capabilities(reader: &mut PacketReader) -> Result<Capabilities, Error> {
     let mut capabilities = Capabilities::new(Version::Two);
     while let Line::Data(data) = reader.line().await? {
-        let text = std::str::from_utf8(&data).map_err(|_| reader.odd(&data))?;
+        let text = std::str::from_utf8(&data).map_err(|_| reader.unexpected(&data))?;
         capabilities.add(text.trim_end_matches('\n'));
     }
     Ok(capabilities)
@@ -207,15 +207,15 @@ async fn read_references(
             reference = &data[..at];
             let list = String::from_utf8_lossy(&data[at + 1..]);
             list.split_ascii_whitespace().for_each(|capability| capabilities.add(capability));
-            // Ids of another length can't be read below.
+            // The lines below could not be parsed: ids of other formats have another length.
             if capabilities.offered.get("object-format").is_some_and(|format| format != "sha1") {
                 break;
             }
         }
         first = false;
-        // A repository that is shallow itself says so; its boundary is sent again by a fetch.
+        // A shallow repository advertises its boundary here; a fetch sends it again.
         if !reference.starts_with(b"shallow ") {
-            let (id, name) = id_and_rest(reference).ok_or_else(|| reader.odd(&data))?;
+            let (id, name) = id_and_rest(reference).ok_or_else(|| reader.unexpected(&data))?;
             found.take(candidates, name, id);
         }
         line = reader.line().await?;
@@ -223,18 +223,19 @@ async fn read_references(
     Ok(Advertisement { capabilities, found })
 }
 
-fn looked_for<'a>(candidates: &'a BTreeSet<String>, name: &[u8]) -> Option<&'a str> {
+/// The candidate with this name, if there is one.
+fn candidate<'a>(candidates: &'a BTreeSet<String>, name: &[u8]) -> Option<&'a str> {
     candidates.get(std::str::from_utf8(name).ok()?).map(String::as_str)
 }
 
-/// `<40 digits> <rest>`.
+/// Splits `<40 hex digits> <rest>`.
 fn id_and_rest(line: &[u8]) -> Option<(ObjectId, &[u8])> {
     let (id, rest) = line.split_at_checked(40)?;
     Some((ObjectId::from_hex(std::str::from_utf8(id).ok()?)?, rest.strip_prefix(b" ")?))
 }
 
-/// Version 2's question for references. It carries no `agent` and no `object-format`, so that it may be asked without
-/// having seen the server's capabilities: sha1 is what a server takes it to mean.
+/// The `ls-refs` request of version 2. It has no `agent` and no `object-format`, so that it can be sent without knowing
+/// the server's capabilities; servers default to sha1.
 pub(super) fn ls_refs(candidates: &BTreeSet<String>) -> Vec<u8> {
     let mut message = Vec::with_capacity(256);
     push(&mut message, "command=ls-refs\n");
@@ -247,8 +248,8 @@ pub(super) fn ls_refs(candidates: &BTreeSet<String>) -> Vec<u8> {
     message
 }
 
-/// Reads the answer to [`ls_refs`]. A prefix matches more than the name itself (`main` also `main2`): only exact
-/// matches are kept.
+/// Reads the response to [`ls_refs`]. A prefix also matches longer names (`main` matches `main2`); only exact matches
+/// are kept.
 pub(super) async fn read_ls_refs(
     reader: &mut PacketReader,
     remote: &str,
@@ -256,9 +257,9 @@ pub(super) async fn read_ls_refs(
 ) -> Result<FoundRefs, Error> {
     let mut found = FoundRefs::none(remote);
     while let Line::Data(data) = reader.line().await? {
-        let (id, rest) = id_and_rest(data.trim_ascii_end()).ok_or_else(|| reader.odd(&data))?;
+        let (id, rest) = id_and_rest(data.trim_ascii_end()).ok_or_else(|| reader.unexpected(&data))?;
         let mut words = rest.split(|&byte| byte == b' ');
-        let Some(name) = words.next().and_then(|name| looked_for(candidates, name)) else { continue };
+        let Some(name) = words.next().and_then(|name| candidate(candidates, name)) else { continue };
         let peeled = words.find_map(|word| word.strip_prefix(b"peeled:"));
         let peeled = peeled.and_then(|hex| ObjectId::from_hex(std::str::from_utf8(hex).ok()?));
         found.insert(name, id, peeled);
@@ -266,7 +267,7 @@ pub(super) async fn read_ls_refs(
     Ok(found)
 }
 
-/// An object id at the end of a line such as `shallow <id>`.
+/// Parses a line such as `shallow <id>`; `word` is what precedes the id, with the space.
 pub(super) fn id_after(line: &Bytes, word: &str) -> Option<ObjectId> {
     let hex = line.strip_prefix(word.as_bytes())?.trim_ascii();
     ObjectId::from_hex(std::str::from_utf8(hex).ok()?)
@@ -302,7 +303,7 @@ mod tests {
     const B: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 
     #[tokio::test]
-    async fn a_tag_beats_a_branch_and_a_longer_name_is_no_match() {
+    async fn a_tag_takes_precedence_over_a_branch_and_a_longer_name_does_not_match() {
         let asked: Ref = "v1".parse().unwrap();
         let candidates = candidates(std::slice::from_ref(&asked));
         let answer = message(&[
@@ -374,7 +375,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn error_lines_early_ends_and_budgets_are_told_apart() {
+    async fn error_lines_truncation_and_exceeded_budgets_are_distinguished() {
         let denied = message(&["ERR access denied\n"]);
         let error = read_advertisement(&mut reader(denied), "remote", &NONE).await.unwrap_err();
         assert_eq!(error.to_string(), "remote says: access denied");

@@ -1,4 +1,5 @@
-//! The forms in which a remote is given, distinguished as git does it (git-fetch(1), "GIT URLS"). No network, no disk.
+//! Parses a remote: URLs, the scp form and paths, told apart by git's rules (git-fetch(1), "GIT URLS"). It uses neither
+//! the network nor the disk.
 
 use std::path::PathBuf;
 
@@ -12,30 +13,30 @@ use super::ssh::{DEFAULT_USER, Target};
 /// The port of a git daemon.
 pub(super) const GIT_PORT: u16 = 9418;
 
-/// A remote, by the way that leads to it.
+/// A remote, by transport.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Remote {
     /// https or http, without userinfo.
     Http(Url),
-    /// `ssh://` or the scp form: where, and the repository's path there.
+    /// `ssh://` or the scp form: the server, and the repository's path on it.
     Ssh(Target, String),
     /// `git://`.
     Git {
-        /// The host as a client connects to it.
+        /// The host's name or address, without brackets.
         host: String,
-        /// 9418 where none is given.
+        /// The port; 9418 by default.
         port: u16,
-        /// The path as the server wants it.
+        /// The path to send to the server.
         path: String,
     },
-    /// `file://` or a plain path, absolute.
+    /// `file://` or a plain path, made absolute.
     Local(PathBuf),
 }
 
-/// User name and password that stood in an http URL.
+/// The user name and password from an http URL, decoded.
 pub(super) type Userinfo = Option<(String, Secret)>;
 
-/// Tells the forms apart.
+/// Parses a remote.
 pub(super) fn parse(text: &str) -> Result<(Remote, Userinfo), Error> {
     let bad = |why: &'static str| Error::BadRemote { remote: redact(text), why };
     if text.is_empty() {
@@ -62,7 +63,7 @@ pub(super) fn parse(text: &str) -> Result<(Remote, Userinfo), Error> {
             Ok((Remote::Git { host, port: port.unwrap_or(GIT_PORT), path }, None))
         }
         "file" => {
-            // git keeps the host of file://host/path as part of the path.
+            // git treats the host of file://host/path as part of the path.
             let path = if rest.starts_with('/') { decode(rest) } else { decode(&format!("//{rest}")) };
             Ok((Remote::Local(absolute(&path).map_err(bad)?), None))
         }
@@ -84,8 +85,8 @@ fn http(text: &str) -> Result<(Remote, Userinfo), &'static str> {
     Ok((Remote::Http(url), userinfo))
 }
 
-/// `[user@]host:path`, where the colon comes before the first slash. `[host]` protects the colons of an IPv6 address,
-/// and `[host:port]` carries a port, as in git's connect.c.
+/// Parses `[user@]host:path`, where the colon comes before the first slash. As in git's connect.c, brackets protect the
+/// colons of an IPv6 address, and `[host:port]` has a port. Returns `None` for a path.
 fn scp_form(text: &str) -> Option<(Target, String)> {
     let (user, rest) = match text.split_once('@') {
         Some((user, rest)) if !user.contains(['/', ':', '[']) => (user, rest),
@@ -105,8 +106,8 @@ fn scp_form(text: &str) -> Option<(Target, String)> {
     if host.contains('/') { None } else { found(user, host, 22, path) }
 }
 
-/// Refuses what no host, user or path may look like. They reach none of our command lines, but the path reaches the
-/// server's.
+/// Rejects empty parts, and parts that could be taken for an option. We pass none of them on a command line, but the
+/// path is part of the server's.
 fn ssh(target: Target, path: String) -> Result<Remote, &'static str> {
     if target.host.is_empty() {
         return Err("it names no host");
@@ -122,11 +123,11 @@ fn ssh(target: Target, path: String) -> Result<Remote, &'static str> {
 
 type Authority = (Option<String>, String, Option<u16>, String);
 
-/// `[user[:password]@]host[:port]/path` of ssh and git URLs, percent-decoded. `/~user/x` means `~user/x`.
+/// Parses `[user[:password]@]host[:port]/path` of ssh and git URLs, percent-decoded. `/~user/x` becomes `~user/x`.
 fn authority(rest: &str) -> Result<Authority, &'static str> {
     let (authority, path) = rest.split_at(rest.find('/').ok_or("it names no path")?);
     if authority.contains(['?', '#', '\\']) {
-        return Err("its user or host contains `?`, `#` or `\\`"); // git and other programs see different hosts then
+        return Err("its user or host contains `?`, `#` or `\\`"); // git and other programs disagree on the host then
     }
     let (user, host) = match authority.rsplit_once('@') {
         Some((userinfo, host)) => (userinfo.split(':').next().filter(|user| !user.is_empty()), host),
@@ -149,16 +150,17 @@ fn authority(rest: &str) -> Result<Authority, &'static str> {
     }
     let path = decode(path);
     let path = if path.starts_with("/~") { path[1..].to_owned() } else { path };
-    let (user, host) = (user.map(decode), decode(host));
-    // They end parts of a daemon's request, and lines: `%00host=other` would choose another one of its hosts.
-    let is_odd = |part: &String| part.bytes().any(|byte| byte < b' ' || byte == 0x7f);
-    if [Some(&host), Some(&path), user.as_ref()].into_iter().flatten().any(is_odd) {
+    let user = user.map(decode);
+    let host = decode(host);
+    // NUL separates the parts of a git daemon's request: `%00host=other` would select another virtual host.
+    let has_control = |part: &String| part.bytes().any(|byte| byte < b' ' || byte == 0x7f);
+    if [Some(&host), Some(&path), user.as_ref()].into_iter().flatten().any(has_control) {
         return Err("it contains an escaped control character");
     }
     Ok((user, host, port, path))
 }
 
-/// Percent-decodes; what is not valid stays as it is.
+/// Percent-decodes a string. Invalid escapes are kept; if the result is not UTF-8, the text is returned unchanged.
 fn decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn ssh_urls_and_the_scp_form_are_told_from_paths() {
+    fn ssh_urls_and_the_scp_form_are_distinguished_from_paths() {
         let of = |user: &str, host: &str, port, path: &str| {
             Remote::Ssh(Target { host: host.into(), port, user: user.into() }, path.into())
         };
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn http_userinfo_is_taken_out_and_decoded() {
+    fn http_userinfo_is_removed_and_decoded() {
         let (remote, userinfo) = parse("https://bob:p%40ss@example.com:8443/a.git").unwrap();
         assert_eq!(remote, Remote::Http(Url::parse("https://example.com:8443/a.git").unwrap()));
         let (user, password) = userinfo.unwrap();

@@ -1,8 +1,8 @@
-//! The ssh stream: a session with one server, and commands run in it.
+//! The ssh transport: a session with one server, and commands run in it.
 //!
-//! It promises that nothing is sent to a server whose host key `known_hosts` doesn't vouch for, that the files are read
-//! anew for every connection, that every wait has an end, and that a session dropped in any state closes its
-//! socket. It doesn't read `~/.ssh`, speak to an agent, or ask at a terminal.
+//! It promises that no credential or command is sent to a server whose host key is not trusted by `known_hosts`, that
+//! the key and known_hosts files are read again for every connection, that every wait has a timeout, and that dropping
+//! a session in any state closes its socket. It does not read `~/.ssh`, use an agent, or prompt on a terminal.
 
 mod channel;
 mod distrust;
@@ -38,13 +38,13 @@ use super::Timeouts;
 use keys::Key;
 use known_hosts::HostKeys;
 
-/// After so long without a word the server is asked for one; three unanswered questions end the session.
+/// The interval of keepalive requests on an idle connection; the session ends after three unanswered ones.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// How to prove who we are, and who they are.
+/// How to authenticate to the server, and which servers to trust.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Private keys, tried in this order (`--ssh-key-file`). Absent files are ignored unless all are absent.
+    /// Private key files, tried in this order (`--ssh-key-file`). Missing files are ignored unless all are missing.
     pub keys: Vec<PathBuf>,
     /// Which servers to trust.
     pub known_hosts: KnownHosts,
@@ -53,47 +53,49 @@ pub struct Options {
 /// Which servers to trust.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KnownHosts {
-    /// Those that this file knows (`--ssh-known-hosts-file`).
+    /// The servers in this file (`--ssh-known-hosts-file`).
     Strict(PathBuf),
-    /// Any (`--ssh-known-hosts=false`).
+    /// Any server (`--ssh-known-hosts=false`).
     Off,
 }
 
-/// An authenticated connection, kept between polls. Dropping it closes the socket, whatever is going on in it.
+/// An authenticated connection, kept between polls. Dropping it closes the socket, even in the middle of an operation.
 pub struct Session {
     handle: Handle<Verifier>,
     server: String,
-    farewell: Farewell,
-    patience: Duration,
+    disconnect: DisconnectMessage,
+    /// The limit on every wait for the server.
+    idle: Duration,
+    /// True once the server failed to answer a command in time.
     stuck: AtomicBool,
-    _socket: HangUp,
+    _socket: CloseOnDrop,
 }
 
 impl Session {
-    /// Connects, checks the host key, and authenticates. Each step has a deadline of its own: connecting
-    /// `timeouts.connect`; key exchange, and each key that is tried, `timeouts.idle`.
+    /// Connects, checks the host key, and authenticates. Each step has its own deadline: `timeouts.connect` for
+    /// connecting, `timeouts.idle` for the key exchange and for each key that is tried.
     pub async fn connect(target: &Target, options: &Options, timeouts: Timeouts) -> Result<Self, Error> {
         let (keys, hosts) = read_files(target.clone(), options.clone(), timeouts.idle).await?;
         let (stream, socket) = dial(target, timeouts.connect).await?;
 
-        let farewell = Farewell::default();
+        let disconnect = DisconnectMessage::default();
         let config = config(hosts.as_ref());
-        let verifier = Verifier { hosts, farewell: farewell.clone() };
+        let verifier = Verifier { hosts, disconnect: disconnect.clone() };
         let server = target.server();
         let handle = match timeout(timeouts.idle, connect_stream(Arc::new(config), stream, verifier)).await {
             Ok(Ok(handle)) => handle,
-            Ok(Err(Failure::Ours(error))) => return Err(*error),
-            Ok(Err(Failure::Theirs(error))) => {
-                return Err(broken("the key exchange", server, &farewell, error));
+            Ok(Err(SessionError::HostKey(error))) => return Err(*error),
+            Ok(Err(SessionError::Protocol(error))) => {
+                return Err(session_error("the key exchange", server, &disconnect, error));
             }
-            Err(_) => return Err(slow("the key exchange", server, timeouts.idle)),
+            Err(_) => return Err(timed_out("the key exchange", server, timeouts.idle)),
         };
 
         let mut this = Self {
             handle,
             server,
-            farewell,
-            patience: timeouts.idle,
+            disconnect,
+            idle: timeouts.idle,
             stuck: AtomicBool::new(false),
             _socket: socket,
         };
@@ -101,26 +103,26 @@ impl Session {
         Ok(this)
     }
 
-    /// Offers one key after the other.
+    /// Offers the keys one after the other.
     async fn authenticate(&mut self, user: &str, keys: &[Key]) -> Result<(), Error> {
         let mut offered = Vec::new();
         for key in keys {
             offered.push(key.describe());
-            match timeout(self.patience, self.offer(user, key)).await {
-                Err(_) => return Err(slow("the authentication", self.server.clone(), self.patience)),
+            match timeout(self.idle, self.offer(user, key)).await {
+                Err(_) => return Err(timed_out("the authentication", self.server.clone(), self.idle)),
                 Ok(Ok(KeyReply::Accepted)) => return Ok(()),
                 Ok(Ok(KeyReply::Next)) => {}
-                // Servers hang up after some failures (OpenSSH: MaxAuthTries, six by default).
+                // Servers disconnect after some failures (OpenSSH: MaxAuthTries, six by default).
                 Ok(Ok(KeyReply::Last) | Err(_)) => break,
             }
         }
         let server = self.server.clone();
         let user = secret::shown_user(user).to_owned();
-        Err(Error::Denied { server, user, keys: offered, said: self.farewell.get() })
+        Err(Error::Denied { server, user, keys: offered, said: self.disconnect.get() })
     }
 
     async fn offer(&mut self, user: &str, key: &Key) -> Result<KeyReply, russh::Error> {
-        // RSA keys sign with SHA-2 or not at all; a server that doesn't say what it takes is asked for both.
+        // RSA keys sign with SHA-2 only. If the server does not announce which hashes it accepts, both are tried.
         let hashes: &[Option<HashAlg>] = if !key.key.algorithm().is_rsa() {
             &[None]
         } else {
@@ -145,14 +147,14 @@ impl Session {
         Ok(KeyReply::Next)
     }
 
-    /// Whether the connection still stands, as far as we know: unanswered keepalives end it, and so does a server
-    /// that didn't answer a command in time.
+    /// Returns false if the connection is known to be dead: it was closed, keepalives went unanswered, or the server
+    /// did not answer a command in time.
     pub fn is_alive(&self) -> bool {
         !self.handle.is_closed() && !self.stuck.load(Ordering::Relaxed)
     }
 
-    /// Runs a command. With `protocol_v2` the server is asked to set `GIT_PROTOCOL=version=2`, which it may refuse:
-    /// the first line of the answer shows. Whether it ran at all shows at the first read.
+    /// Starts a command. With `protocol_v2` the server is asked to set `GIT_PROTOCOL=version=2`; it may ignore that, as
+    /// the first line of the response then shows. If the command cannot be run, the first read fails.
     pub async fn exec(&self, command: &str, protocol_v2: bool) -> Result<Channel, Error> {
         let opened = async {
             let channel = self.handle.channel_open_session().await?;
@@ -162,14 +164,14 @@ impl Session {
             channel.exec(true, command).await?;
             Ok(channel)
         };
-        match timeout(self.patience, opened).await {
+        match timeout(self.idle, opened).await {
             Ok(Ok(channel)) => {
-                Ok(Channel::new(channel, self.server.clone(), command.to_owned(), self.farewell.clone()))
+                Ok(Channel::new(channel, self.server.clone(), command.to_owned(), self.disconnect.clone()))
             }
-            Ok(Err(error)) => Err(broken("the session", self.server.clone(), &self.farewell, error)),
+            Ok(Err(error)) => Err(session_error("the session", self.server.clone(), &self.disconnect, error)),
             Err(_) => {
                 self.stuck.store(true, Ordering::Relaxed);
-                Err(slow("the session", self.server.clone(), self.patience))
+                Err(timed_out("the session", self.server.clone(), self.idle))
             }
         }
     }
@@ -181,30 +183,32 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// What a server thinks of a key.
+/// The server's reply to an offered key.
 enum KeyReply {
     Accepted,
+    /// Rejected; another key may be offered.
     Next,
+    /// Rejected; the server accepts no more keys.
     Last,
 }
 
-/// Closes the socket when dropped. russh reads it in a task of its own, which dropping its handle, or the future that
-/// waits for the key exchange, doesn't end.
-struct HangUp(std::net::TcpStream);
+/// Closes the socket when dropped. This is needed because russh reads the socket in its own task, which does not end
+/// when its handle, or the future that waits for the key exchange, is dropped.
+struct CloseOnDrop(std::net::TcpStream);
 
-impl Drop for HangUp {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
-        let _ = self.0.shutdown(Shutdown::Both); // fails where the server was first
+        let _ = self.0.shutdown(Shutdown::Both); // fails if the server closed it first
     }
 }
 
-/// Reads keys and known hosts, away from the threads that mustn't block, and no longer than `limit`.
+/// Reads the key and known_hosts files on a separate thread, because that may block, for at most `limit`.
 async fn read_files(
     target: Target,
     options: Options,
     limit: Duration,
 ) -> Result<(Vec<Key>, Option<HostKeys>), Error> {
-    let late = slow("reading the key and known_hosts files for the connection", target.server(), limit);
+    let late = timed_out("reading the key and known_hosts files for the connection", target.server(), limit);
     let any = options.keys.first().cloned().unwrap_or_default();
     let read = move || {
         let hosts = match &options.known_hosts {
@@ -219,11 +223,11 @@ async fn read_files(
     }
 }
 
-/// Connects to the first address that answers. Each gets its share of the time, so that one that swallows packets
-/// doesn't use up all of it.
-async fn dial(target: &Target, within: Duration) -> Result<(TcpStream, HangUp), Error> {
+/// Connects to the first address that accepts. Each address gets an equal share of the remaining time, so that one that
+/// drops packets does not use up all of it.
+async fn dial(target: &Target, within: Duration) -> Result<(TcpStream, CloseOnDrop), Error> {
     let deadline = Instant::now() + within;
-    let slow = || Error::Slow {
+    let timed_out = || Error::Slow {
         step: "connecting",
         server: target.server(),
         after: within,
@@ -232,7 +236,7 @@ async fn dial(target: &Target, within: Duration) -> Result<(TcpStream, HangUp), 
     let failed = |source| Error::Connect { host: target.host.clone(), port: target.port, source };
 
     let addresses = timeout_at(deadline, tokio::net::lookup_host((target.host.as_str(), target.port)));
-    let addresses: Vec<_> = addresses.await.map_err(|_| slow())?.map_err(failed)?.collect();
+    let addresses: Vec<_> = addresses.await.map_err(|_| timed_out())?.map_err(failed)?.collect();
     let mut last = failed(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
     for (tried, address) in addresses.iter().enumerate() {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -240,21 +244,21 @@ async fn dial(target: &Target, within: Duration) -> Result<(TcpStream, HangUp), 
         match timeout(share, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return prepare(stream).map_err(failed),
             Ok(Err(source)) => last = failed(source),
-            Err(_) => last = slow(),
+            Err(_) => last = timed_out(),
         }
     }
     Err(last)
 }
 
-fn prepare(stream: TcpStream) -> io::Result<(TcpStream, HangUp)> {
+fn prepare(stream: TcpStream) -> io::Result<(TcpStream, CloseOnDrop)> {
     stream.set_nodelay(true)?;
     let stream = stream.into_std()?;
-    let socket = HangUp(stream.try_clone()?);
+    let socket = CloseOnDrop(stream.try_clone()?);
     Ok((TcpStream::from_std(stream)?, socket))
 }
 
 fn config(hosts: Option<&HostKeys>) -> russh::client::Config {
-    // SHA-1 signatures are forgeable in principle, and OpenSSH stopped taking them in 8.8.
+    // SHA-1 signatures are forgeable in principle, and OpenSSH stopped accepting them in 8.8.
     let algorithms: Vec<Algorithm> = Preferred::DEFAULT
         .key
         .iter()
@@ -269,69 +273,74 @@ fn config(hosts: Option<&HostKeys>) -> russh::client::Config {
     russh::client::Config { preferred, keepalive_interval: Some(KEEPALIVE), ..Default::default() }
 }
 
-/// Checks the host key, and remembers the server's last words.
+/// Checks the host key, and records the server's disconnect message.
 struct Verifier {
     hosts: Option<HostKeys>,
-    farewell: Farewell,
+    disconnect: DisconnectMessage,
 }
 
 impl Handler for Verifier {
-    type Error = Failure;
+    type Error = SessionError;
 
-    async fn check_server_key(&mut self, shown: &PublicKeyOrCertificate) -> Result<bool, Failure> {
+    async fn check_server_key(&mut self, shown: &PublicKeyOrCertificate) -> Result<bool, SessionError> {
         if let Some(hosts) = &self.hosts {
-            hosts.check(shown).map_err(|error| Failure::Ours(Box::new(error)))?;
+            hosts.check(shown).map_err(|error| SessionError::HostKey(Box::new(error)))?;
         }
         Ok(true)
     }
 
-    async fn disconnected(&mut self, reason: DisconnectReason<Failure>) -> Result<(), Failure> {
+    async fn disconnected(&mut self, reason: DisconnectReason<SessionError>) -> Result<(), SessionError> {
         match reason {
-            DisconnectReason::ReceivedDisconnect(words) => self.farewell.set(&words.message),
-            DisconnectReason::Error(Failure::Theirs(error)) => self.farewell.set(&error.to_string()),
-            DisconnectReason::Error(Failure::Ours(_)) => {}
+            DisconnectReason::ReceivedDisconnect(words) => self.disconnect.set(&words.message),
+            DisconnectReason::Error(SessionError::Protocol(error)) => self.disconnect.set(&error.to_string()),
+            DisconnectReason::Error(SessionError::HostKey(_)) => {}
         }
         Ok(())
     }
 }
 
-/// Why a session ended: we refused the server, or the protocol failed.
+/// Why a session ended: we rejected the host key, or the protocol failed.
 #[derive(Debug)]
-enum Failure {
-    Ours(Box<Error>),
-    Theirs(russh::Error),
+enum SessionError {
+    HostKey(Box<Error>),
+    Protocol(russh::Error),
 }
 
-impl From<russh::Error> for Failure {
+impl From<russh::Error> for SessionError {
     fn from(error: russh::Error) -> Self {
-        Self::Theirs(error)
+        Self::Protocol(error)
     }
 }
 
-/// What the server said when it left.
+/// The server's disconnect message, if it sent one.
 #[derive(Clone, Debug, Default)]
-struct Farewell(Arc<Mutex<Option<String>>>);
+struct DisconnectMessage(Arc<Mutex<Option<String>>>);
 
-impl Farewell {
+impl DisconnectMessage {
     fn get(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// In words, whether it said any or not.
-    fn words(&self) -> String {
+    /// The disconnect message, or a generic one.
+    fn or_default(&self) -> String {
         self.get().unwrap_or_else(|| "the server closed the connection".to_owned())
     }
 
     fn set(&self, words: &str) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text(words);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = clean_message(words);
     }
 }
 
-fn slow(step: &'static str, server: String, after: Duration) -> Error {
+fn timed_out(step: &'static str, server: String, after: Duration) -> Error {
     Error::Slow { step, server, after, flag: "--idle-timeout" }
 }
 
-fn broken(step: &'static str, server: String, farewell: &Farewell, error: russh::Error) -> Error {
+fn session_error(
+    step: &'static str,
+    server: String,
+    disconnect: &DisconnectMessage,
+    error: russh::Error,
+) -> Error {
     match error {
         russh::Error::NoCommonAlgo { kind, theirs, .. } => Error::NoCommonAlgorithm {
             server,
@@ -339,15 +348,15 @@ fn broken(step: &'static str, server: String, farewell: &Farewell, error: russh:
             theirs: secret::quoted(&theirs.join(", ")).into_owned(),
         },
         russh::Error::Disconnect | russh::Error::HUP | russh::Error::SendError | russh::Error::RecvError => {
-            Error::Broken { step, server, source: farewell.words().into() }
+            Error::Broken { step, server, source: disconnect.or_default().into() }
         }
         error => Error::Broken { step, server, source: Box::new(error) },
     }
 }
 
-/// A server's words on one line of bounded length, without control characters and secrets; `None` where nothing is
-/// left.
-fn text(words: &str) -> Option<String> {
+/// A server's message as one line of at most 400 characters, without control characters and secrets. Returns `None` if
+/// nothing is left.
+fn clean_message(words: &str) -> Option<String> {
     let lines = words.lines().map(|line| line.chars().filter(|c| !c.is_control()).collect::<String>());
     let line = lines
         .map(|line| line.trim().to_owned())
@@ -358,7 +367,7 @@ fn text(words: &str) -> Option<String> {
     (!short.is_empty()).then_some(short)
 }
 
-/// Quotes a path for the remote's shell, as git does: single quotes, and `'` and `!` taken out of them.
+/// Quotes a path for the remote's shell, as git does: in single quotes, with `'` and `!` escaped outside of them.
 pub fn quote(path: &str) -> String {
     let mut quoted = String::with_capacity(path.len() + 2);
     quoted.push('\'');

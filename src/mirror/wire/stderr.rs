@@ -1,4 +1,4 @@
-//! What a process writes to its standard error.
+//! Collects the standard error of a child process, for error messages.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// How much of a process's standard error is kept.
+/// The first so many bytes of a process's standard error are kept.
 const KEPT: usize = 4 << 10;
 
-/// What a process wrote to its standard error; nothing for other streams.
+/// The beginning of a process's standard error. The default, for streams without a process, is always empty.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stderr(Option<watch::Receiver<Vec<u8>>>);
 
 impl Stderr {
-    /// Collects in the background until the end.
+    /// Starts a task that reads `from` to its end.
     pub(super) fn collect(mut from: impl AsyncRead + Send + Unpin + 'static) -> Self {
         let (sender, receiver) = watch::channel(Vec::new());
         tokio::spawn(async move {
@@ -29,7 +29,7 @@ impl Stderr {
         Self(Some(receiver))
     }
 
-    /// What was written, after a moment for the rest to arrive.
+    /// Returns what was written, after waiting up to 300 ms for the process to close its standard error.
     pub(super) async fn settled(&self) -> Vec<u8> {
         let Some(mut receiver) = self.0.clone() else { return Vec::new() };
         let end = async { while receiver.changed().await.is_ok() {} };

@@ -1,9 +1,8 @@
-//! Two-way byte streams on which `git upload-pack` answers: a TCP connection to a git daemon, a process, an ssh
-//! channel.
+//! Bidirectional byte streams to `git upload-pack`: a TCP connection to a git daemon, a local process, an ssh channel.
 //!
-//! A stream serves one operation. Asking the same upload-pack again for its references would be cheaper, and wrong: the
-//! process keeps the loose references that it has read once, and answers with an old commit for ever (tried with git
-//! 2.39, `refs/heads/*` after a second `ls-refs`).
+//! A stream serves one operation. Sending a second `ls-refs` to the same upload-pack would be cheaper but wrong: the
+//! process caches the loose refs that it has read once, and keeps returning the old commit (observed with git 2.39 for
+//! `refs/heads/*`).
 
 use std::collections::BTreeSet;
 use std::io;
@@ -31,8 +30,8 @@ use super::{Options, PackResponse, Request, pack};
 
 const REFERENCES: &str = "looking up references";
 
-/// A process on its two pipes; when dropped, it is killed with everything it started: `git upload-pack` leaves the
-/// work to a `git pack-objects`, which would go on for as long as it takes to find that its pipe is closed.
+/// A child process with its standard input and output. Dropping it kills the whole process group: `git upload-pack`
+/// starts a `git pack-objects`, which would otherwise run until it notices that its pipe is closed.
 struct Process {
     pipes: Join<ChildStdout, ChildStdin>,
     child: Child,
@@ -40,10 +39,10 @@ struct Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The child has not been waited for yet, so its id, which is also its group's, is not used again.
+        // The child has not been waited for, so its id, which is also the group's id, cannot have been reused.
         let group = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         if let Some(group) = group {
-            let _ = rustix::process::kill_process_group(group, Signal::KILL); // they may all have ended
+            let _ = rustix::process::kill_process_group(group, Signal::KILL); // all of them may have ended already
         }
     }
 }
@@ -83,8 +82,8 @@ impl Duplex for Channel {
 
 impl Duplex for TcpStream {}
 
-/// Connects to a git daemon and asks for the repository (gitprotocol-pack(5), "Git Transport"): the version goes into
-/// extra parameters after a second NUL, which daemons from before 2018 skip.
+/// Connects to a git daemon and requests the repository (gitprotocol-pack(5), "Git Transport"). The protocol version is
+/// an extra parameter after a second NUL, which daemons from before 2018 ignore.
 pub(super) async fn daemon(
     remote: &str,
     (host, port, path): (&str, u16, &str),
@@ -99,30 +98,28 @@ pub(super) async fn daemon(
             doing: "connecting",
         })?
         .map_err(|source| Error::Connect { remote: remote.to_owned(), source: Box::new(source) })?;
-    // Our messages are whole when we send them; waiting for more would only cost time.
+    // Every message is written in one piece; Nagle's algorithm would only delay it.
     let _ = socket.set_nodelay(true);
     let mut reader = PacketReader::new(remote, Incoming::Stream(Box::new(socket)), idle, Stderr::default());
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-    // A daemon that serves several hosts looks the name up as it is.
+    // A daemon with virtual hosts compares the name literally, so the default port is omitted.
     let host = if port == GIT_PORT { host } else { format!("{host}:{port}") };
     let mut request = Vec::new();
-    let named = format!("git-upload-pack {path}\0host={host}\0\0version=2\0");
-    super::framing::push(&mut request, &named);
+    super::framing::push(&mut request, &format!("git-upload-pack {path}\0host={host}\0\0version=2\0"));
     reader.send(&request, "connecting").await?;
     Ok(reader)
 }
 
-/// What a git program that we start may hold while it packs: by default a window of ten objects of any size for each
-/// processor of the machine, which the memory limit of a container doesn't know. Deltas that exist are used all the
-/// same.
-const FRUGAL: [&str; 4] =
+/// Settings that bound the memory of a git program that we start. By default it holds a window of ten objects of any
+/// size for each processor of the machine, whatever the container's memory limit. Existing deltas are still reused.
+const MEMORY_LIMITS: [&str; 4] =
     ["pack.threads=1", "pack.windowMemory=16m", "pack.deltaCacheSize=16m", "core.bigFileThreshold=8m"];
 
-/// Starts `git upload-pack` on a local repository; `None` where there is no such program.
+/// Starts `git upload-pack` on a local repository. Returns `None` if there is no such program, or it is not executable.
 ///
-/// It gets no environment but what finding its own parts takes. Whatever the repository's owner, reading it is what we
-/// were asked for, and no more: it fetches nothing from elsewhere. A filter or an unadvertised object is refused to
-/// others, not to the machine's own reader.
+/// Its environment is cleared except for what it needs to find its own parts. It may read a repository of another user,
+/// but must not fetch anything from elsewhere. Filters and unadvertised objects, which a repository may refuse to
+/// remote clients, are allowed for this local reader.
 pub(super) fn process(
     remote: &str,
     git: &Path,
@@ -132,7 +129,7 @@ pub(super) fn process(
     let mut command = Command::new(git);
     command
         .args(["-c", "safe.directory=*", "-c", "uploadpack.allowFilter=true"])
-        .args(FRUGAL.iter().flat_map(|setting| ["-c", setting]))
+        .args(MEMORY_LIMITS.iter().flat_map(|setting| ["-c", setting]))
         .arg("upload-pack")
         .arg(path)
         .env_clear()
@@ -142,13 +139,13 @@ pub(super) fn process(
                 .filter_map(|name| std::env::var_os(name).map(|value| (*name, value))),
         )
         .env("GIT_PROTOCOL", "version=2")
-        .env("GIT_ALLOW_PROTOCOL", "") // or git before 2.45.1 runs what the repository's configuration fetches by
+        .env("GIT_ALLOW_PROTOCOL", "") // git before 2.45.1 would run transports that the repository configures
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .env("LC_ALL", "C")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .process_group(0) // a terminal's interrupt is ours to answer, and the whole group ours to kill
+        .process_group(0) // a terminal's interrupt must reach only us, and we kill the group as a whole
         .kill_on_drop(true);
     let failed = |source| Error::Connect { remote: remote.to_owned(), source: Box::new(source) };
     let mut child = match command.spawn() {
@@ -165,7 +162,7 @@ pub(super) fn process(
     Ok(Some(PacketReader::new(remote, Incoming::Stream(Box::new(process)), idle, Stderr::collect(errors))))
 }
 
-/// A remote reached by a stream of its own for every operation; an ssh session is kept for many.
+/// A remote that gets a new stream for every operation; an ssh session is kept and carries many of them.
 #[derive(Debug)]
 pub(super) struct Streams {
     name: String,
@@ -174,7 +171,7 @@ pub(super) struct Streams {
     session: Option<Session>,
 }
 
-/// A stream whose advertisement was read.
+/// A stream whose advertisement has been read.
 pub(super) struct Opened {
     reader: PacketReader,
     advertisement: Advertisement,
@@ -185,12 +182,12 @@ impl Streams {
         Self { name, remote, options, session: None }
     }
 
-    /// Opens a stream, anew if a kept session turns out to be gone.
+    /// Opens a stream. If a kept ssh session turns out to be dead, it tries again with a new one.
     async fn open(&mut self, candidates: &BTreeSet<String>) -> Result<Opened, Error> {
         let kept = self.session.is_some();
         let opened = self.open_once(candidates).await;
         match opened {
-            Err(error) if kept && lost(&error) => {
+            Err(error) if kept && is_connection_lost(&error) => {
                 self.session = None;
                 self.open_once(candidates).await
             }
@@ -241,8 +238,8 @@ impl Streams {
     }
 }
 
-/// Whether a kept connection was gone, rather than something refused on it.
-fn lost(error: &Error) -> bool {
+/// Returns true if the error means that the connection was dead, not that the server refused something.
+fn is_connection_lost(error: &Error) -> bool {
     match error {
         Error::Ssh { source, .. } => matches!(**source, ssh::Error::Broken { .. }),
         error => matches!(error, Error::Broken { .. }),
@@ -261,7 +258,7 @@ impl Opened {
         Ok(Self { reader, advertisement })
     }
 
-    /// Looks for the candidates that it was opened with.
+    /// Resolves the candidates, which must be those that the stream was opened with.
     pub(super) async fn look_up(
         mut self,
         remote: &str,
@@ -269,7 +266,7 @@ impl Opened {
         candidates: &BTreeSet<String>,
     ) -> Result<FoundRefs, Error> {
         if self.advertisement.capabilities.version == Version::Zero {
-            // An empty question: the server would log our silence as a failure.
+            // An empty request: without one the server would log a failure.
             self.reader.send(b"0000", REFERENCES).await?;
             return Ok(self.advertisement.found);
         }
@@ -285,10 +282,10 @@ impl Opened {
         request: &Request,
         sink: &mut (dyn AsyncWrite + Unpin + Send),
     ) -> Result<PackResponse, Error> {
-        let question = pack::ask(request, &self.advertisement.capabilities, remote)?;
-        self.reader.send(&question.message, "asking for the pack").await?;
+        let encoded = pack::encode(request, &self.advertisement.capabilities, remote)?;
+        self.reader.send(&encoded.message, "asking for the pack").await?;
         let budgets = (options.max_refs_bytes, options.max_fetch_bytes);
-        question.answer(&mut self.reader, budgets, sink, remote).await
+        encoded.read_response(&mut self.reader, budgets, sink, remote).await
     }
 }
 
@@ -298,14 +295,14 @@ mod tests {
 
     use super::*;
 
-    /// Not even a zombie: those are its new parent's affair.
+    /// Returns true if the process runs. A zombie does not; its new parent reaps it.
     fn runs(pid: &str) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
     }
 
     #[tokio::test]
-    async fn what_a_process_started_ends_with_it() {
+    async fn dropping_a_process_kills_its_descendants() {
         let dir = tempfile::tempdir().unwrap();
         let git = dir.path().join("git");
         let noted = dir.path().join("noted");
@@ -315,7 +312,7 @@ mod tests {
         std::fs::set_permissions(&git, std::fs::Permissions::from_mode(0o755)).unwrap();
         let reader = loop {
             match process("a test", &git, dir.path(), Duration::from_secs(60)) {
-                Err(_) => tokio::task::yield_now().await, // a test beside forked while the script was being written
+                Err(_) => tokio::task::yield_now().await, // ETXTBSY: another test forked while the script was open
                 started => break started.unwrap().unwrap(),
             }
         };

@@ -1,9 +1,9 @@
-//! Foreign text in errors.
+//! Makes text from servers and programs safe for error messages.
 
 use crate::secret;
 
-/// At most `limit` bytes of what a server or a program said, without any part of a secret, which it has just received,
-/// and as printable ASCII, so that no answer can play with a terminal or a log.
+/// Returns the first `limit` bytes of a response, with known secrets redacted (the sender has just received one and may
+/// repeat it), as printable ASCII, so that no response can inject control sequences into a terminal or a log.
 pub(super) fn escaped(bytes: &[u8], limit: usize) -> String {
     let bytes = secret::quoted_bytes(bytes);
     let text = &bytes[..bytes.len().min(limit)];
@@ -11,14 +11,14 @@ pub(super) fn escaped(bytes: &[u8], limit: usize) -> String {
     let mut shown = String::with_capacity(text.len());
     for byte in text {
         match byte {
-            b'\'' | b'"' => shown.push(char::from(*byte)), // what quotes a name is no danger, and reads better
+            b'\'' | b'"' => shown.push(char::from(*byte)), // harmless, and easier to read unescaped
             byte => shown.extend(std::ascii::escape_default(*byte).map(char::from)),
         }
     }
     format!("{shown}{more}")
 }
 
-/// The last of an error's causes: those above it only say which part of the client noticed it.
+/// The innermost cause of an error. The outer ones only say which layer of reqwest reported it.
 pub(super) fn root_cause(error: &reqwest::Error) -> Box<dyn std::error::Error + Send + Sync> {
     let mut cause: &dyn std::error::Error = error;
     while let Some(deeper) = cause.source() {

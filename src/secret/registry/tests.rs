@@ -113,7 +113,8 @@ proptest! {
         // Between signs only letters and digits are told from what was put there.
         let is_spread = name.starts_with("signs") || name.starts_with("blanks");
         prop_assume!(!is_spread || secret.chars().all(char::is_alphanumeric));
-        // What begins an escape in the secret itself may be undone with the escapes around a part of it, or cut from them.
+        // What begins an escape in the secret itself may be undone with the escapes around a part of it, or cut from
+        // them.
         prop_assume!(which < AS_IT_IS || !secret.contains(['%', '&', '\\']));
         let text = format!("{before}{}{before}", encode(secret.as_bytes())).into_bytes();
         let from = from.min(text.len());

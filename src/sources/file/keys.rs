@@ -1,11 +1,12 @@
-//! The keys of the file, read one by one: what is wrong with one is said with its name, in words.
+//! Reads the YAML mappings of the sources file key by key. An error names the key and says how to write it, and never
+//! repeats a value, which may be a secret.
 
 use serde_yaml::{Mapping, Value};
 
 use crate::human::nearest;
 
-/// What others call some keys.
-const ELSEWHERE: [(&str, &str); 9] = [
+/// Names that other tools use for some keys, and ours.
+const SYNONYMS: [(&str, &str); 9] = [
     ("branch", "ref"),
     ("tag", "ref"),
     ("revision", "ref"),
@@ -17,7 +18,7 @@ const ELSEWHERE: [(&str, &str); 9] = [
     ("mount", "to"),
 ];
 
-/// The text as YAML; else says in words what is wrong.
+/// Parses the text as YAML.
 pub(super) fn read(text: &str) -> Result<Value, String> {
     serde_yaml::from_str(text).map_err(|error| {
         let line = error.location().map_or(0, |location| location.line());
@@ -31,16 +32,16 @@ pub(super) fn read(text: &str) -> Result<Value, String> {
     })
 }
 
-/// Whether a line is indented with one.
+/// Returns true if the line's indentation contains a tab.
 fn has_tab(line: &str) -> bool {
     line.trim_start_matches(' ').starts_with('\t')
 }
 
-/// A `key: value` list.
+/// A mapping with known keys only.
 pub(super) struct Keys<'v>(&'v Mapping);
 
 impl<'v> Keys<'v> {
-    /// Of a value, which has no other keys than these.
+    /// Checks that the value is a mapping without other keys than `known`.
     pub(super) fn of(value: &'v Value, known: &'static [&'static str]) -> Result<Self, String> {
         let Value::Mapping(map) = value else {
             return Err(format!("write `key: value`, with some of the keys {}", known.join(", ")));
@@ -49,8 +50,8 @@ impl<'v> Keys<'v> {
         match unknown {
             None => Ok(Self(map)),
             Some(Value::String(key)) => {
-                let other = ELSEWHERE.iter().find(|(other, ours)| other == key && known.contains(ours));
-                let meant = other.map(|(_, ours)| *ours).or_else(|| nearest(key, known.iter().copied()));
+                let synonym = SYNONYMS.iter().find(|(other, ours)| other == key && known.contains(ours));
+                let meant = synonym.map(|(_, ours)| *ours).or_else(|| nearest(key, known.iter().copied()));
                 Err(match meant {
                     Some(meant) => format!("there is no key {key:?}; did you mean `{meant}`?"),
                     None => format!("there is no key {key:?}; there are {}", known.join(", ")),
@@ -60,17 +61,17 @@ impl<'v> Keys<'v> {
         }
     }
 
-    /// What is there, if anything is.
+    /// The key's value, if it is set.
     pub(super) fn get(&self, key: &str) -> Option<&'v Value> {
         self.0.get(key)
     }
 
-    /// A text.
+    /// The key's value as a string, if it is set.
     pub(super) fn text(&self, key: &str) -> Result<Option<String>, String> {
         self.get(key).map(|value| text(key, value)).transpose()
     }
 
-    /// A list of texts.
+    /// The key's value as a list of strings; empty if it is not set.
     pub(super) fn texts(&self, key: &str) -> Result<Vec<String>, String> {
         match self.get(key) {
             None => Ok(Vec::new()),
@@ -79,7 +80,7 @@ impl<'v> Keys<'v> {
         }
     }
 
-    /// True or false.
+    /// The key's value as a boolean; false if it is not set.
     pub(super) fn flag(&self, key: &str) -> Result<bool, String> {
         match self.get(key) {
             None => Ok(false),
@@ -89,7 +90,7 @@ impl<'v> Keys<'v> {
     }
 }
 
-/// Never repeats the value: it may be a secret at the wrong key.
+/// The value as a string. An error does not repeat the value: it may be a secret at the wrong key.
 fn text(key: &str, value: &Value) -> Result<String, String> {
     match value {
         Value::String(text) => Ok(text.clone()),

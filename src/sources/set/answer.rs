@@ -1,7 +1,7 @@
-//! What deliveries of ConfigMaps ask of a set, and what people are told of it: how each source is, which of them say now
-//! that their refs are there, and whether a set comes after another one.
+//! What deliveries of ConfigMaps ask of a set, and the status of its sources: where each is placed, which of them have
+//! answered the last poll, and how two sets are related.
 
-use super::{Collided, Followed, SetError, SourceError, SourceSet, of_source};
+use super::{Collision, Followed, SetError, SourceError, SourceSet, of_source};
 use crate::configmap::apply::{PlacedSource, Placement};
 use crate::mirror::Part;
 use crate::phase::SourceStatus;
@@ -9,7 +9,7 @@ use crate::revision::{Relation, Revision};
 use crate::sources::Recorded;
 
 impl SourceSet {
-    /// Where each source is placed in the set that was composed last, and which of them did not answer the last question.
+    /// Where each source is placed in the last composed set, and which of them did not answer the last poll.
     pub fn placement(&self) -> Placement {
         let placed = |source: &Followed| {
             let listed = &source.listed;
@@ -26,7 +26,8 @@ impl SourceSet {
         Placement::new(self.sources.iter().map(placed).collect())
     }
 
-    /// Why it is not known that a source's ref names what is in the set, asked since the last question was put.
+    /// Returns why it is not known whether the source's ref still names its commit in the set; `None` if the repository
+    /// has answered since polls were last started, without an error.
     pub(super) fn unanswered(&self, source: &Followed) -> Option<SourceError> {
         let (_, why) = self.state_of(source);
         let repository = self.repositories.get(&source.mirror);
@@ -34,19 +35,19 @@ impl SourceSet {
         why.or_else(|| (!has_answered).then(SourceError::unanswered))
     }
 
-    /// How each source is, in the file's order. `current` is the set that serves; `has_failed` whether it stays so
-    /// although another one was chosen.
+    /// The status of each source, in the file's order. `current` is the published set; `has_failed` says whether the
+    /// last attempt failed, so that a newer set may have been chosen but not published.
     pub fn rows(&self, current: Option<Revision>, has_failed: bool) -> Vec<SourceStatus> {
-        let serves = current.map(|current| self.composer.objects().parts(current)).unwrap_or_default();
+        let published = current.map(|current| self.composer.objects().parts(current)).unwrap_or_default();
         let row = |source: &Followed| {
             let Followed { listed, mirror, repo, .. } = source;
             let (_, why) = self.state_of(source);
-            let collided =
-                self.collided.as_ref().filter(|Collided { names, of: (parts, unique), .. }| {
-                    *parts == self.parts && *unique == self.unique && names.contains(&listed.name)
+            let collision =
+                self.collision.as_ref().filter(|Collision { sources, of_set: (parts, unique), .. }| {
+                    *parts == self.parts && *unique == self.unique && sources.contains(&listed.name)
                 });
-            let why = why.or_else(|| collided.map(|collided| collided.why.clone()));
-            let part = serves.iter().find(|part| part.name == listed.name);
+            let why = why.or_else(|| collision.map(|collision| collision.why.clone()));
+            let part = published.iter().find(|part| part.name == listed.name);
             let chosen = self.parts.iter().find(|part| part.name == listed.name);
             let why = why.or_else(|| {
                 chosen.filter(|chosen| has_failed && part != Some(*chosen)).map(SourceError::unpublished)
@@ -61,7 +62,7 @@ impl SourceSet {
                 revision: part.map(|part| part.revision),
                 failing_since: repository.and_then(|repository| repository.failing_since),
                 is_late: repository.is_some_and(|repository| repository.busy),
-                heard: repository.map_or(self.opened, |repository| repository.heard),
+                heard: repository.map_or(self.never_heard, |repository| repository.heard),
                 hints: why.as_ref().map(|why| why.hints.clone()).unwrap_or_default(),
                 error: why.map(|why| why.what),
             }
@@ -69,11 +70,12 @@ impl SourceSet {
         self.sources.iter().map(row).collect()
     }
 
-    /// How a set stands to one that was recorded: as its sources do. One that is new, or followed no more, counts for
-    /// nothing, nor does one that did not answer: nothing is written of it.
+    /// Returns the relation of a set to a recorded one: the relation of their commits of each source that says least
+    /// for an advance. A source that is new or no longer followed does not count, nor does one that did not answer,
+    /// because nothing is written of it.
     ///
     /// # Errors
-    /// When a remote that is asked for its history does not answer.
+    /// When a remote is asked for its history and does not answer.
     pub async fn relation(&mut self, recorded: &Recorded, named: Revision) -> Result<Relation, SetError> {
         let parts = self.composer.objects().parts(named);
         let shared = parts.iter().filter_map(|part| Some((part, *recorded.sources.get(&part.name)?)));
@@ -102,7 +104,7 @@ impl SourceSet {
     }
 }
 
-/// Of two relations, the one that says less for an advance.
+/// Returns which of two relations says less for an advance of the set.
 fn worse(one: Relation, other: Relation) -> Relation {
     let rank = |relation: &Relation| match relation {
         Relation::Ahead => 0,

@@ -1,4 +1,4 @@
-//! What makes a set of sources, and why there is none.
+//! The settings of a set of sources, and its errors.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,40 +10,40 @@ use crate::retry::Backoff;
 use crate::sources::SourceError;
 use crate::sources::file::{BadFile, List, Listed};
 
-/// The way to a source's repository.
+/// Returns the connection options of a source's repository, or an error message.
 pub type WireOf = Arc<dyn Fn(&Listed) -> Result<wire::Options, String> + Send + Sync>;
 
-/// What makes a set.
+/// The settings of a set.
 #[derive(Clone)]
 pub struct SetOptions {
     /// The file that lists the sources.
     pub file: PathBuf,
-    /// The directory of their mirrors.
+    /// The directory of the mirrors.
     pub dir: PathBuf,
-    /// What all mirrors have in common.
+    /// The settings that all mirrors share.
     pub mirror: mirror::Options,
-    /// The way to each.
+    /// Returns the connection options of a source.
     pub wire: WireOf,
-    /// From one question to the next.
+    /// Time between attempts.
     pub period: Duration,
-    /// The pauses of a repository that fails.
+    /// Backoff of a repository that fails.
     pub backoff: Backoff,
-    /// How long one may take for one answer.
+    /// The time limit of an attempt; a poll gets nine tenths of it.
     pub timeout: Duration,
-    /// Wait for every repository, however long it takes.
+    /// Wait for every repository, and ignore pauses if there is a root.
     pub one_time: bool,
-    /// Whether ConfigMaps are made of the set.
+    /// True if ConfigMaps are made of the set.
     pub rules: bool,
-    /// Whether something is published, of which the first generation needs every source that is not optional. Without
-    /// that, what depends on a source that is away is held.
+    /// True if generations are published; the first one needs every source that is not optional. Without a root,
+    /// targets that depend on an unavailable source are held back.
     pub root: bool,
 }
 
 impl SetOptions {
-    /// Reads the file, and the forms of the remotes in it; asks nobody. Blocking.
+    /// Checks the file and the URLs and credentials in it, without network. Blocking.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// When the file or a source in it is invalid.
     pub fn check(&self) -> Result<(), BadFile> {
         for source in List::read(&self.file)?.sources {
             let bad =
@@ -61,28 +61,28 @@ impl std::fmt::Debug for SetOptions {
     }
 }
 
-/// Why there is no revision of the set.
+/// Why no revision of the set could be composed.
 #[derive(Debug, thiserror::Error)]
 pub enum SetError {
-    /// The file.
+    /// The sources file is invalid.
     #[error("--sources")]
     File(#[from] BadFile),
-    /// A source that the set cannot do without.
+    /// A source that the set cannot do without has failed.
     #[error("source {name}")]
     Source {
-        /// What it is called.
+        /// The source's name.
         name: String,
-        /// What is wrong with it.
+        /// Why it failed.
         #[source]
         source: SourceError,
     },
-    /// The mirrors, or the sources cannot lie beside each other.
+    /// A mirror failed, or the sources cannot be placed side by side.
     #[error(transparent)]
     Mirror(#[from] mirror::Error),
 }
 
 impl SetError {
-    /// Whether the same attempt may succeed later without an operator.
+    /// Returns true if the same attempt may succeed later without an operator.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::File(_) => false,
@@ -91,7 +91,7 @@ impl SetError {
         }
     }
 
-    /// What an operator can do, a line each.
+    /// What an operator can do, one line each.
     pub fn hints(&self) -> Vec<String> {
         match self {
             Self::File(file) => file.hints(),

@@ -1,4 +1,4 @@
-//! One repository of a set: its mirror, and what its refs named last.
+//! One repository of a set: its mirror, the commits that its refs named last, and its backoff after failures.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,44 +18,45 @@ use crate::sources::SourceError;
 use crate::sources::file::Listed;
 use crate::sources::poll::{Answer, Answers};
 
-/// A pause after a failure.
+/// A pause in polling after a failure.
 #[derive(Clone, Copy)]
 pub(super) struct Pause {
-    /// It ends by itself.
+    /// When the pause ends by itself.
     pub(super) until: Instant,
-    /// A request for the repository ends it, but not before: its server may have said how long it wants to be left
-    /// alone.
+    /// When a request for the repository may end it: not before the server's Retry-After.
     pub(super) earliest: Instant,
 }
 
-/// One repository.
+/// One repository, polled for all sources that use it with the same credentials.
 pub(super) struct Repository {
     pub(super) mirror: Arc<Mutex<Mirror>>,
-    /// As the file had it when the mirror was opened. It may hold a secret.
+    /// The URL in the file when the mirror was opened. It may contain a secret.
     pub(super) url: String,
-    /// What its refs named last, by the ref, with the object that was named.
+    /// By ref, the object it named last and that object's commit, which the mirror holds.
     pub(super) known: BTreeMap<String, (ObjectId, Revision)>,
-    /// What they named last and cannot be had.
+    /// By ref, the object it named last and why that was refused.
     pub(super) refused: BTreeMap<String, (ObjectId, SourceError)>,
-    /// What is wrong with a ref, or with all of them.
+    /// By ref, why the last poll got no commit.
     pub(super) errors: BTreeMap<String, SourceError>,
-    /// Failures in a row, and when the first of them was.
+    /// The number of consecutive failures.
     pub(super) failures: u32,
+    /// When the first of the consecutive failures ended.
     pub(super) failing_since: Option<Timestamp>,
-    /// After a failure it is left alone for a while.
+    /// The pause after a failure.
     pub(super) pause: Option<Pause>,
-    /// Somebody asked for it since it was asked last.
+    /// True if the repository was requested since its last poll began.
     pub(super) requested: Arc<AtomicBool>,
-    /// It was asked, and its answer is not taken yet.
+    /// True while a poll is running or its answer is not yet accepted.
     pub(super) busy: bool,
-    /// When it was asked last; and when the question was put that it answered last.
+    /// When the last poll began.
     pub(super) asked: Option<Instant>,
+    /// When the last poll that was answered began.
     pub(super) answered: Option<Instant>,
-    /// When its remote answered last.
+    /// The remote's last answer.
     pub(super) heard: LastAnswer,
-    /// How long its last good answer took.
-    pub(super) took: Option<Duration>,
-    /// It has no room for what it fetches.
+    /// The duration of the last successful poll.
+    pub(super) last_duration: Option<Duration>,
+    /// Set if the volume was too full for a fetch.
     pub(super) full: Option<mirror::Error>,
 }
 
@@ -75,12 +76,13 @@ impl Repository {
             asked: None,
             answered: None,
             heard: LastAnswer::not_yet(),
-            took: None,
+            last_duration: None,
             full: None,
         }
     }
 
-    pub(super) fn take(&mut self, answers: Answers, backoff: &Backoff) {
+    /// Records the answers of a poll, and begins or ends a pause.
+    pub(super) fn accept(&mut self, answers: Answers, backoff: &Backoff) {
         self.busy = false;
         self.answered = self.asked;
         self.errors.clear();
@@ -112,21 +114,24 @@ impl Repository {
             let earliest = until.min(Instant::now() + asked.max(BREATH));
             self.pause = Some(Pause { until, earliest });
         } else {
-            (self.failures, self.failing_since, self.pause) = (0, None, None);
-            self.took = self.asked.map(|asked| asked.elapsed());
+            self.failures = 0;
+            self.failing_since = None;
+            self.pause = None;
+            self.last_duration = self.asked.map(|asked| asked.elapsed());
         }
     }
 
-    /// Until when it is left alone, if it is.
-    pub(super) fn pauses(&self, now: Instant) -> Option<Instant> {
+    /// When the pause ends; `None` if the repository is not paused at `now`. A request makes the pause shorter.
+    pub(super) fn paused_until(&self, now: Instant) -> Option<Instant> {
         let pause = self.pause?;
         let until = if self.requested.load(Ordering::Relaxed) { pause.earliest } else { pause.until };
         (now < until).then_some(until)
     }
 
-    /// Whether it is asked although others may be meant: somebody asked for it, its pause is over, a ref is new in the
-    /// file, or it was not asked for half a period. (An attempt puts off the next one of all, so that it would not be asked
-    /// while others are asked for again and again.)
+    /// Returns true if an attempt that was requested for certain sources polls this repository as well: it was
+    /// requested, its pause is over, a ref is new in the file, or its last poll was half a period ago. (Every attempt
+    /// postpones the next timer, so without the last condition a repository would not be polled while others are
+    /// requested repeatedly.)
     pub(super) fn is_due(&self, refs: &BTreeSet<String>, now: Instant, period: Duration) -> bool {
         let is_new = |asked: &String| !self.known.contains_key(asked) && !self.errors.contains_key(asked);
         self.requested.load(Ordering::Relaxed)
@@ -135,17 +140,17 @@ impl Repository {
             || self.asked.is_none_or(|asked| now >= asked + period / 2)
     }
 
-    /// Whether what is wrong may pass by itself; a commit that is refused stays so.
+    /// Returns true if polling again may help: a ref has an error other than a refused commit.
     pub(super) fn may_recover(&self) -> bool {
         self.errors.keys().any(|asked| !self.refused.contains_key(asked))
     }
 
-    /// Its mirror, unless something may come into it that is not known of yet.
+    /// Locks the mirror; `None` if a poll may be fetching into it.
     pub(super) fn idle(&self) -> Option<MutexGuard<'_, Mirror>> {
         (!self.busy).then(|| self.mirror.try_lock().ok()).flatten()
     }
 
-    /// What its mirror must go on holding.
+    /// The revisions that the mirror must keep: those in `parts`, which are published, and those that the refs name.
     pub(super) fn held(&self, name: &str, parts: &[Part]) -> Vec<Revision> {
         let named = self.known.values().map(|(_, revision)| *revision);
         let published = parts.iter().filter(|part| part.mirror == name).map(|part| part.revision);
@@ -154,8 +159,9 @@ impl Repository {
     }
 }
 
-/// The name of the mirror of a repository: the same one with the same credential is one.
-pub(super) fn key(repo: &str, source: &Listed) -> String {
+/// The name of a repository's mirror: a digest of the URL and the credentials' user and file names. Sources for which
+/// these are equal share a mirror.
+pub(super) fn mirror_name(repo: &str, source: &Listed) -> String {
     let credentials = &source.credentials;
     let files = [&credentials.password_file, &credentials.ssh_key_file, &credentials.ssh_known_hosts_file];
     let files = files.map(|file| file.as_os_str().as_encoded_bytes());
@@ -164,7 +170,7 @@ pub(super) fn key(repo: &str, source: &Listed) -> String {
     digest.as_ref().iter().take(10).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Whether a name can be one that [`key`] makes.
-pub(super) fn is_key(name: &str) -> bool {
+/// Returns true if the name has the form of those that [`mirror_name`] makes.
+pub(super) fn is_mirror_name(name: &str) -> bool {
     name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }

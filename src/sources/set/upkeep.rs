@@ -1,22 +1,24 @@
-//! The mirrors of a set on disk: which are read, how they are kept from growing, and what they take.
+//! The mirrors of a set on disk: which of them composed revisions are read from, garbage collection, and their size.
 
 use std::collections::BTreeSet;
 
-use super::repository::is_key;
+use super::repository::is_mirror_name;
 use super::{Composer, SourceSet};
 use crate::mirror::{self, Part};
 use crate::revision::Revision;
 
 impl SourceSet {
-    /// Also those of sources that the file names no more: older generations are made of them.
-    pub(super) fn read_from_all(&self) {
+    /// Makes the composed repository read objects from all mirrors on disk. That includes those of sources that are no
+    /// longer listed: older generations were composed of them.
+    pub(super) fn update_read_dirs(&self) {
         let found = std::fs::read_dir(&self.options.dir).into_iter().flatten().flatten();
         let dirs = found.map(|entry| entry.path()).filter(|dir| dir.join("objects").is_dir());
         let composed = self.composer.dir();
         self.composer.read_from(&dirs.filter(|dir| dir != composed).collect::<Vec<_>>());
     }
 
-    /// Keeps the mirrors' growth bounded. Blocking. One that is being asked is left for the next time.
+    /// Collects garbage in the mirrors, and removes those that neither the file nor a held revision needs. Blocking. A
+    /// mirror that is being polled is skipped.
     pub fn housekeep(&mut self, held: &[Revision]) -> Result<(), mirror::Error> {
         let objects = self.composer.objects();
         let parts: Vec<Part> = held.iter().flat_map(|revision| objects.parts(*revision)).collect();
@@ -31,17 +33,17 @@ impl SourceSet {
             let name = entry.file_name();
             let name = name.to_string_lossy();
             let is_followed = self.sources.iter().any(|source| source.mirror == name)
-                || self.repositories.contains_key(&*name); // it may be asked still
-            if kept.is_ok() && is_key(&name) && !needed.contains(&*name) && !is_followed {
+                || self.repositories.contains_key(&*name); // a poll may still be running
+            if kept.is_ok() && is_mirror_name(&name) && !needed.contains(&*name) && !is_followed {
                 tracing::info!(mirror = %entry.path().display(), "removed the mirror of a source that is no more");
-                let _ = std::fs::remove_dir_all(entry.path()); // what is left is removed the next time
+                let _ = std::fs::remove_dir_all(entry.path()); // left-overs are removed the next time
             }
         }
-        self.read_from_all();
+        self.update_read_dirs();
         kept
     }
 
-    /// On a full volume: see `Mirror::make_room`.
+    /// Frees space on a full volume: see `Mirror::make_room`. Returns true if that freed any.
     pub fn make_room(&mut self, keep: &[Revision]) -> Result<bool, mirror::Error> {
         let objects = self.composer.objects();
         let parts: Vec<Part> = keep.iter().flat_map(|revision| objects.parts(*revision)).collect();
@@ -55,7 +57,7 @@ impl SourceSet {
         made
     }
 
-    /// Bytes of the mirrors. Blocking.
+    /// The size of all mirrors in bytes. Blocking.
     pub fn disk_bytes(&self) -> u64 {
         Composer::disk_bytes(&self.options.dir)
     }

@@ -1,4 +1,4 @@
-//! Files of the operator's, and every way in which a commit or somebody else could have them opened elsewhere.
+//! The operator's files, and every way in which a commit or another user could redirect them.
 
 use std::os::unix::fs::{MetadataExt, symlink};
 
@@ -31,7 +31,7 @@ impl World {
         OwnFile::new(&self.root(), &Style::Kubelet, path.as_ref()).unwrap()
     }
 
-    /// Everything in the generation.
+    /// All names in the generation.
     fn published(&self) -> Vec<String> {
         let top = self.root().join("..data");
         let below = |dir: &Path| {

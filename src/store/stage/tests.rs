@@ -1,10 +1,10 @@
-//! The tree writer, from memory to real directories.
+//! The tree writer, with blobs in memory and real directories.
 
 use super::*;
 use crate::payload::testing::{Blobs, Tree, expected, id_of, payload, read_back, tree};
 use crate::payload::{Rules, Symlinks};
 use crate::store::Durability;
-use crate::store::durable::{FEW, Unsynced, make_durable};
+use crate::store::durable::{FEW_MAX, Unsynced, make_durable};
 
 const OPTIONS: WriteOptions = WriteOptions { threads: 3, group_write: false };
 
@@ -52,7 +52,7 @@ fn directories_come_in_the_order_that_suits_the_source() {
     ]);
     let payload = checked(&all);
     let names = |order: &[u32]| -> Vec<_> {
-        let shares = ordered(&payload, order);
+        let shares = ordered_shares(&payload, order);
         let entries = shares.iter().flat_map(|share| share.entries(&payload));
         entries.map(|entry| String::from_utf8(payload.name(entry).to_vec()).unwrap()).collect()
     };
@@ -148,7 +148,7 @@ fn cancelling_stops_before_the_next_entry() {
     assert!(!dir.path().join("new/empty").exists());
 }
 
-/// Blobs of which reading one cancels.
+/// Blobs of which reading a certain one cancels the work.
 struct Cancelling(Blobs, CancellationToken);
 
 impl BlobSource for Cancelling {
@@ -178,7 +178,7 @@ impl BlobReader for CancellingReader<'_> {
 fn cancelling_stops_each_thread_within_a_megabyte() {
     let dir = tempfile::tempdir().unwrap();
     let parent = fsx::open_dir_at_path(dir.path()).unwrap();
-    let most = (LOOK / LEAST) as usize * OPTIONS.threads;
+    let most = (CHECK_INTERVAL / MIN_COUNTED) as usize * OPTIONS.threads;
     let all: Tree = (0..2 * most).map(|n| (format!("{n}").into_bytes(), (Kind::File, vec![b'.']))).collect();
     let cancel = CancellationToken::new();
     let blobs = Cancelling(Blobs::of(&[&all]), cancel.clone());
@@ -195,7 +195,7 @@ fn few_files_are_synced_by_name_and_many_with_the_file_system() {
     assert_eq!(files.len(), 3);
     let dirs: Vec<_> = dirs.iter().map(|dir| String::from_utf8_lossy(dir).into_owned()).collect();
     assert_eq!(dirs, ["", "a", "a/b", "a/b/c", "sub", "sub/module"]);
-    let many: Tree = (0..=FEW).map(|n| (format!("{n}").into_bytes(), (Kind::File, Vec::new()))).collect();
+    let many: Tree = (0..=FEW_MAX).map(|n| (format!("{n}").into_bytes(), (Kind::File, Vec::new()))).collect();
     assert!(matches!(Unsynced::after_write(&checked(&many)), Unsynced::Many));
     let dir = tempfile::tempdir().unwrap();
     let top = write_to(dir.path(), &few, &Blobs::of(&[&some()]), &OPTIONS).unwrap();

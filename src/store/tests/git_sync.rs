@@ -1,4 +1,4 @@
-//! git-sync's layout: `.worktrees/<commit>`, a link of any name; in `left` roots that git-sync left.
+//! git-sync's layout: `.worktrees/<commit>` and a link of any name. `left` has roots that git-sync made.
 
 mod left;
 
@@ -11,7 +11,7 @@ use super::*;
 use crate::revision::Revision;
 use crate::store::{Error, inspect};
 
-/// A root in git-sync's layout, and where its link is.
+/// A root in git-sync's layout, and the path of its link.
 struct Root {
     world: World,
     link: PathBuf,
@@ -49,7 +49,7 @@ impl Root {
         names
     }
 
-    /// What consumers see: a link to the commit, and behind it the commit's tree and the `.git` file.
+    /// Asserts what readers see: a link to the commit, and behind it the commit's tree and the `.git` file.
     fn assert_serves(&self, tree: &Tree) {
         let commit = of(tree).revision;
         let target = fs_err::read_link(&self.link).unwrap();
@@ -212,7 +212,7 @@ fn a_commit_that_is_published_again_is_exchanged_and_the_old_one_stays_for_its_r
     drop(pin);
     let mut gone = Vec::new();
     for _ in 0..2000 {
-        // A child that another test starts has a copy of the pin until its exec.
+        // A child that another test starts has a duplicate of the pin until its exec.
         let now = clock::Now { boottime: clock::now().boottime + Duration::from_secs(60), ..clock::now() };
         let plan = store.plan(&now);
         gone.extend(store.reap(&plan));
@@ -242,7 +242,7 @@ fn going_back_to_a_retired_commit_leaves_its_readers_their_directory() {
     assert_eq!(store.generations().iter().filter(|record| record.retired.is_none()).count(), 1);
 }
 
-/// As on NFS.
+/// A store whose file system cannot exchange names, as on NFS.
 #[test]
 fn without_an_exchange_there_is_always_a_complete_generation_behind_the_link() {
     let root = Root::new();
@@ -425,7 +425,7 @@ fn the_link_resolves_at_every_look_while_generations_are_published_and_exchanged
     let end = Instant::now() + Duration::from_secs(120);
     std::thread::scope(|scope| {
         let looker = scope.spawn(|| {
-            // However slow the other thread is, the looks see some publications.
+            // Read until some publications were seen, however slow the other thread is.
             let enough = |look| look >= 10_000 && (rounds.load(Relaxed) >= 10 || Instant::now() > end);
             for look in (0..).take_while(|look| !enough(*look)) {
                 let target = fs_err::read_link(&link).unwrap_or_else(|error| panic!("look {look}: {error}"));

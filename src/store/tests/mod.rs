@@ -1,4 +1,4 @@
-//! The store against real directories: what a consumer sees, what is left behind, what is found again.
+//! Tests of the store with real directories: what readers see, what is left behind, what a restart finds.
 
 mod git_sync;
 mod model;
@@ -31,7 +31,7 @@ use crate::payload::testing::{Blobs, Tree, expected, payload, read_back, tree};
 use crate::payload::{Kind, Payload, Rules, Symlinks};
 use crate::retention;
 
-/// A consumer's pin on what the link names.
+/// A reader's pin on the generation that the link names.
 struct Consumer(OwnedFd);
 
 impl Consumer {
@@ -44,7 +44,7 @@ impl Consumer {
 
 impl Drop for Consumer {
     fn drop(&mut self) {
-        // Closing alone would leave it with a child that a test beside has forked and that has not called exec yet.
+        // Closing is not enough: a child that another test forked has a duplicate of the descriptor until its exec.
         fsx::unlock(&self.0).unwrap();
     }
 }
@@ -100,7 +100,7 @@ impl World {
         store
     }
 
-    /// Everything in the root, sorted, generations shown as `..G`.
+    /// All names in the root, sorted, with generations shown as `..G`.
     fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = fs_err::read_dir(self.root())
             .unwrap()
@@ -111,7 +111,7 @@ impl World {
         names
     }
 
-    /// What consumers see: root links with their targets, and what is behind them.
+    /// Asserts what readers see: root links with their targets, and the content behind them.
     fn assert_serves(&self, tree: &Tree) {
         let link = fs_err::read_link(self.at("..data")).unwrap();
         assert!(Name::parse(link.to_str().unwrap()).is_some(), "{link:?}");
@@ -128,7 +128,7 @@ impl World {
         }
     }
 
-    /// Nothing is in our own directory but what belongs there.
+    /// Asserts that our private directory has no left-overs.
     fn assert_tidy(&self) {
         let mut left: Vec<String> = fs_err::read_dir(self.at("..treeswap"))
             .unwrap()
@@ -179,7 +179,7 @@ fn varied(content: &str) -> Tree {
     ])
 }
 
-/// A watch on a directory, as consumers have it.
+/// An inotify watch on a directory, as readers use it.
 struct Watch(OwnedFd);
 
 impl Watch {

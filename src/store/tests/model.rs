@@ -1,5 +1,5 @@
-//! Random lives of a root against a small model: whatever is published, pinned, broken, restarted and reaped, the link
-//! serves what was published last, and what should be kept is there.
+//! Random sequences of operations on a root, compared with a small model: whatever is published, pinned, damaged,
+//! restarted and reaped, the link names what was published last, and every generation that must be kept exists.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
@@ -57,10 +57,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..40)
 }
 
-/// The model: what is in the root, when it was retired, and who reads.
+/// The model: the generations in the root, their times of retirement, and the pins.
 #[derive(Default)]
 struct Model {
-    /// Retired generations: when, in seconds.
+    /// Retired generations, with the time of retirement in seconds.
     retired: BTreeMap<Name, u64>,
     current: Option<(Name, Tree)>,
     pins: Vec<(Name, Consumer)>,
@@ -72,7 +72,7 @@ impl Model {
         self.pins.iter().any(|(pinned, _)| pinned == name)
     }
 
-    /// What a reaper may leave of the retired ones, `incoming` generations being about to be written.
+    /// The retired generations that reaping may leave if `incoming` generations are about to be written.
     fn reap(&mut self, incoming: usize) {
         let age = |at: &u64| self.time - at;
         let doomed: Vec<Name> = (self.retired.iter())
@@ -171,7 +171,8 @@ impl Run {
     }
 
     fn damage(&self, damage: Damage) {
-        let (world, link) = (&self.world, self.world.at("..data"));
+        let world = &self.world;
+        let link = world.at("..data");
         match damage {
             Damage::LinkRemoved | Damage::LinkTurnedAway | Damage::LinkBecameDirectory => {
                 let _ = fs_err::remove_file(&link);

@@ -1,4 +1,4 @@
-//! What a reader without a pin still sees once its generation is over, deleted or used again: the table of
+//! What a reader without a pin still sees after its generation was deleted or recycled: the table of
 //! docs/guides/reading.md.
 
 use std::io::Read as _;
@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd as _;
 use super::recycle::{carry, open, publish_next, reap};
 use super::*;
 
-/// Entries of a directory that one call of the kernel does not list.
+/// More entries than one getdents call lists.
 const WIDE: usize = 3_000;
 
 /// The same with a wide directory in which one file changes.
@@ -20,7 +20,7 @@ fn some(content: &str) -> Tree {
     tree
 }
 
-/// What somebody has open in a generation.
+/// The files and directories that a reader has open in a generation.
 struct Reader {
     top: OwnedFd,
     changed: OwnedFd,
@@ -30,7 +30,7 @@ struct Reader {
     watches: Vec<(&'static str, Watch)>,
 }
 
-/// A word for what is seen, by role.
+/// A word for what the reader sees, by role.
 type Seen = Vec<(&'static str, String)>;
 
 impl Reader {
@@ -57,7 +57,7 @@ impl Reader {
         }
     }
 
-    /// Where `..` of the directory without a change leads: the content of the file that differs in each revision.
+    /// Reads through `..` of the directory without a change: the content of the file that differs in each revision.
     fn above_kept(&self) -> String {
         let path = std::path::PathBuf::from(format!("/proc/self/fd/{}/../changed/a", self.kept.as_raw_fd()));
         fs_err::read_to_string(path).unwrap_or_else(|_| "nothing".to_owned())
@@ -79,7 +79,7 @@ impl Reader {
             ("it as working directory", if is_gone { "deleted" } else { "another name" }.to_owned()),
             ("listing in progress", if rest < WIDE { "ends early" } else { "whole" }.to_owned()),
         ];
-        // The kernel says that something is deleted once nobody has it open.
+        // inotify reports a deletion only once nobody has the file open.
         let Self { top, changed, kept, listing, file, watches } = self;
         drop((top, changed, kept, listing, file));
         let said = |watch: &Watch| {

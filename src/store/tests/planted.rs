@@ -1,5 +1,5 @@
-//! Everything that can be put under a name of ours, at every such name: a start needs no person for it, waits for nobody,
-//! and destroys nothing of somebody else's.
+//! Plants every kind of foreign file under each of our names: a start needs no operator for it, never blocks, and
+//! deletes nothing foreign.
 
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
@@ -23,7 +23,7 @@ use Planted::{Dangling, Directory, File, LinkToDirectory, LinkToFile, Pipe, Sock
 
 const ALL: [Planted; 7] = [Directory, LinkToFile, LinkToDirectory, Dangling, File, Pipe, Socket];
 
-/// Puts it there, whatever was there before. `victims` has what links lead to.
+/// Plants it under the name, replacing what was there. `victims` has the targets of symlinks.
 fn plant(what: Planted, at: &Path, victims: &Path) {
     match fs_err::symlink_metadata(at) {
         Ok(there) if there.is_dir() => fs_err::remove_dir_all(at).unwrap(),
@@ -47,7 +47,7 @@ fn plant(what: Planted, at: &Path, victims: &Path) {
     }
 }
 
-/// Whether somewhere below there is a file of this content.
+/// Returns true if a file somewhere below has this content.
 fn is_kept(dir: &Path) -> bool {
     fs_err::read_dir(dir).unwrap().any(|entry| {
         let path = entry.unwrap().path();
@@ -56,7 +56,7 @@ fn is_kept(dir: &Path) -> bool {
     })
 }
 
-/// What a start and a publication are, within a time that no waiting fits into.
+/// Runs a start and a publication within a time that is too short for any blocking.
 fn starts(world: &World, next: &Tree) -> Recovered {
     let (send, receive) = mpsc::channel();
     let options = Options { spare: Spare::Copy, ..world.options() };
@@ -107,8 +107,8 @@ fn whatever_is_planted_under_a_name_of_ours_heals_at_the_next_start() {
             let beside = fs_err::read_to_string(victims.join("file")).unwrap();
             assert_eq!((&*inside, &*beside), ("theirs", "theirs"), "{case}");
             assert_eq!(fs_err::read_dir(victims.join("dir")).unwrap().count(), 1, "{case}: written into");
-            // What is in the spare's place is a copy, what begins with `tmp-` is a piece of a file of ours, and so is
-            // whatever is a file where a file belongs.
+            // Expected to be deleted: anything in the spare's slot, names that start with `tmp-`, and a regular file
+            // under the name of one of our files.
             let ours = name.starts_with("spare/")
                 || matches!(what, File) && (name == "tmp-1" || files_of_ours.contains(&name));
             if matches!(what, Directory | File) && !ours {
@@ -134,7 +134,7 @@ fn a_ledger_that_cannot_be_understood_is_moved_aside_whatever_has_the_name_for_i
     assert_eq!(ledger.read().unwrap().1, None);
 }
 
-/// A start moved something from the place of our own directory, or wrote a file of the operator's, and was killed.
+/// A killed start had moved something away from our private directory's name, or had written an operator's file.
 #[test]
 fn what_a_start_that_was_killed_left_in_a_root_without_our_own_directory_is_ours() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! Publications, as their consumers see them.
+//! Publications, as readers see them.
 
 use super::*;
 use crate::payload::{BlobError, BlobReader, BlobSource};
@@ -321,7 +321,7 @@ fn a_directory_dated_after_the_clock_that_is_no_time_hangs_nobody() {
     world.assert_serves(&files("a", "3"));
 }
 
-/// Blobs that cannot be had before the preparation that wants them was asked to end.
+/// Blobs that can only be read after the preparation that reads them was cancelled.
 struct Stuck<'a> {
     blobs: &'a Blobs,
     asked: &'a std::sync::Barrier,
@@ -365,7 +365,7 @@ fn a_spare_is_made_although_the_one_for_the_generation_before_is_still_giving_wa
     assert!(store.spare_task().is_none(), "one is ready");
 }
 
-/// Blobs that take a while to be had.
+/// Blobs that are slow to read.
 struct Slow<'a> {
     blobs: &'a Blobs,
     asked: &'a std::sync::Barrier,

@@ -1,4 +1,4 @@
-//! Retention carried out on real directories, with real pins.
+//! Carries out retention on real directories, with real pins.
 
 use super::*;
 use crate::clock::Now;
@@ -8,7 +8,8 @@ fn after(seconds: u64) -> Now {
     later(&clock::now(), seconds)
 }
 
-/// So long after a moment: counted from one before a retirement it is too early, however slow this machine is.
+/// Returns the time `seconds` after `than`. If `than` is before a retirement, that is too early to end a grace period
+/// of `seconds`, however slow the machine is.
 fn later(than: &Now, seconds: u64) -> Now {
     Now { boottime: than.boottime + Duration::from_secs(seconds), ..than.clone() }
 }
@@ -250,7 +251,7 @@ fn a_tree_that_the_file_system_has_no_room_for_is_refused_and_nobody_evicted() {
 #[test]
 fn a_tree_that_can_have_no_room_ends_no_grace_period() {
     let world = World::new();
-    // A ceiling that one more generation passes asks for room, too.
+    // A ceiling that one more generation exceeds must make room, too.
     let retention = retention::Options { max_generations: 3, ..world.options().retention };
     let (mut store, _) = Store::open(Options { retention, ..world.options() }).unwrap();
     for n in 0..3 {

@@ -1,4 +1,4 @@
-//! What a crash, a person or another container left in the root, and what becomes of it.
+//! What a crash, an operator or another container left in the root, and what recovery does about it.
 
 use std::os::unix::fs::symlink;
 
@@ -188,7 +188,7 @@ fn nothing_that_an_odd_link_names_is_ever_touched() {
     assert_eq!(fs_err::read_to_string(victim.join("sub/file")).unwrap(), "x");
 }
 
-/// Cuts a publication off after a step by putting the root into the state that it leaves.
+/// Simulates a crash after a step of a publication by putting the root into the state that it leaves.
 #[test]
 fn a_publication_cut_off_before_its_swap_is_taken_back() {
     let world = World::new();

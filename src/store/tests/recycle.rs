@@ -1,12 +1,12 @@
-//! Retired generations that are used again: what they become, what readers in them see, what others did to them.
+//! Recycling: what retired generations become, what readers in them see, and foreign writes to them.
 
 use super::*;
 use crate::payload::testing::delta;
-use crate::store::reap::Need;
+use crate::store::reap::RequiredSpace;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-/// Between our last change and one that somebody else makes: more than a tick of any file system's clock.
+/// The pause between our last change and a foreign write: more than a tick of any file system's clock.
 pub(super) fn a_tick() {
     std::thread::sleep(Duration::from_millis(20));
 }
@@ -19,7 +19,7 @@ pub(super) fn open(world: &World) -> Store {
     Store::open(options(world)).unwrap().0
 }
 
-/// After everything that is retired now has outlived its grace period.
+/// The clock after the grace period of everything that is retired now.
 fn later() -> clock::Now {
     let now = clock::now();
     clock::Now { boottime: now.boottime + Duration::from_secs(31), ..now }
@@ -43,7 +43,7 @@ pub(super) fn some(content: &str) -> Tree {
     ])
 }
 
-/// Publishes 1 and 2; 1 waits to be carried forward.
+/// Publishes 1 and 2, so that 1 waits to be carried forward.
 fn waiting(world: &World) -> Store {
     let mut store = open(world);
     publish(&mut store, &some("1"));
@@ -58,7 +58,7 @@ pub(super) fn carry(store: &Store, from: &Tree, to: &Tree) -> bool {
     store.spare_task().unwrap().recycle(&delta, &Blobs::of(&[from, to]), &go()).unwrap()
 }
 
-/// Publishes `to` from the spare if that can be done, else as a whole; says which.
+/// Publishes `to` from the spare if possible, otherwise in full. Returns true if from the spare.
 pub(super) fn publish_next(store: &mut Store, from: &Tree, to: &Tree) -> bool {
     let change = delta(from, to, rules()).unwrap();
     match store.stage_delta(&change, "all", &Blobs::of(&[from, to]), &go()).unwrap() {
@@ -178,7 +178,7 @@ fn it_is_not_used_where_others_may_write_or_a_gate_looks() {
     }
 }
 
-/// What somebody may do in a directory of a published tree, where `kept` has no change and `changed` has one.
+/// A foreign write in a published tree, in which the directory `kept` has no change and `changed` has one.
 pub(super) type Deed = (&'static str, fn(&Path));
 
 pub(super) const NAMES: &[Deed] = &[
@@ -253,8 +253,8 @@ fn what_somebody_else_changed_is_not_carried_on() {
             assert_eq!(carried, moment == "once it is ready", "{what} {moment}: carried on");
             at_once("once it is ready", world.at("..treeswap/spare/tree"));
             if carried && CONTENT.iter().any(|(name, _)| name == what) {
-                // Files where nothing changes were looked at before, not in this moment: it lands in the next generation,
-                // and no further.
+                // Files in directories without a change were only checked earlier: the foreign write reaches the next
+                // generation, and no further one.
                 assert!(publish_next(&mut store, &some("2"), &some("3")), "{what}");
                 publish(&mut store, &some("4"));
                 reap(&mut store);
@@ -309,21 +309,21 @@ fn what_goes_for_room_or_is_over_a_ceiling_is_deleted() {
     let mut store = open(&world);
     publish(&mut store, &some("1"));
     publish(&mut store, &some("2"));
-    // Its grace is over when room is made for something else: it has to give room.
+    // Its grace period is over when room is needed for something else, so it is deleted, not recycled.
     let mut waits = |ceiling: Option<u64>| {
-        let need = Need { bytes: 1, entries: 1 };
+        let need = RequiredSpace { bytes: 1, entries: 1 };
         store.options.retention.grace = Duration::ZERO;
         store.options.retention.max_bytes = ceiling;
-        store.make_way(need);
+        store.reap_excess(need);
         store.waits_for_recycling().is_some()
     };
     assert!(!waits(None));
     assert_eq!(store.generations().len(), 1);
-    // What waits counts like a copy: over the ceiling it goes.
+    // A waiting generation counts like a copy: above the ceiling it is deleted.
     drop(store);
     let world = World::new();
     let mut store = waiting(&world);
-    store.options.retention.max_bytes = Some(store.on_disk(Need::of(store.current().unwrap())) + 1);
+    store.options.retention.max_bytes = Some(store.on_disk(RequiredSpace::of(store.current().unwrap())) + 1);
     assert!(store.spare_task().is_none());
     assert_eq!((store.waits_for_recycling(), store.spare_bytes()), (None, 0));
 }

@@ -1,4 +1,4 @@
-//! Roots that are refused, and the reason that is given.
+//! Roots that are refused, and the reasons given.
 
 use super::*;
 use crate::store::Error;

@@ -1,9 +1,9 @@
-//! Scrubs find what others change in the current generation, and only that.
+//! Scrubs detect foreign writes to the current generation, and nothing else.
 
 use super::recycle::{CONTENT, NAMES, a_tick, some};
 use super::*;
 
-/// What a scrub has in doubt.
+/// Runs a scrub and returns why the generation is in doubt, if it is.
 fn scrub(store: &mut Store) -> Option<String> {
     let scrubbed = store.scrub().expect("the file system's times are the kernel's").run(&go()).unwrap();
     store.scrubbed(scrubbed).expect("it is current").err()

@@ -1,4 +1,4 @@
-//! Generations that share files: what is one inode, what is not, and what others did to it.
+//! Generations that share files: what is one inode, what is not, and foreign writes to shared files.
 
 use super::recycle::{a_tick, carry, publish_next, reap, some};
 use super::*;
@@ -13,7 +13,7 @@ fn content(number: i32) -> Tree {
     some(&number.to_string())
 }
 
-/// Makes the spare of links to the current generation, which has this tree.
+/// Makes the spare from hard links to the current generation, which has this tree.
 fn link(store: &Store, tree: &Tree) {
     let task = store.spare_task().expect("a spare is wanted");
     assert!(task.links());
@@ -21,7 +21,7 @@ fn link(store: &Store, tree: &Tree) {
     assert!(store.spare_task().is_none(), "it is ready");
 }
 
-/// Publishes 1 to `last`, each but the first from links.
+/// Publishes 1 to `last`, each but the first from hard links.
 fn published(world: &World, last: i32) -> Store {
     let mut store = open(world);
     publish(&mut store, &content(1));
@@ -36,7 +36,7 @@ fn inode(world: &World, generation: &str, path: &str) -> u64 {
     fs_err::symlink_metadata(world.at(generation).join(path)).unwrap().ino()
 }
 
-/// What a scrub says of the current generation, and nothing where all is as it was.
+/// Runs a scrub of the current generation. Returns why it is in doubt, or nothing.
 fn doubt(store: &mut Store) -> Option<String> {
     let scrubbed = store.scrub().expect("times tell something here").run(&go()).unwrap();
     store.scrubbed(scrubbed).expect("it is current").err()
@@ -194,8 +194,8 @@ fn changes_are_forgotten_when_every_tree_knows_them() {
 
 const BLOCK: u64 = 4096;
 
-/// What generations and the spare take: each inode once, a block for each besides its content. Without symbolic links,
-/// which have no blocks.
+/// Measures the bytes on disk of generations and spare: each inode once, its content plus a block. Symlinks are left
+/// out, because they have no blocks.
 fn on_disk(world: &World) -> u64 {
     let mut found = std::collections::BTreeMap::new();
     let names = fs_err::read_dir(world.root()).unwrap().map(|entry| entry.unwrap().file_name());
@@ -222,10 +222,11 @@ fn walkdir(top: &Path) -> Vec<PathBuf> {
     std::iter::once(top.to_owned()).chain(below).collect()
 }
 
-/// Compares with what is there. Symbolic links count and are not, and `over` more blocks may count.
+/// Compares the estimate with the measurement. The estimate includes symlinks, and up to `over` additional blocks.
 #[track_caller]
 fn assert_counts(store: &Store, world: &World, over: u64, step: &str) {
-    let (counted, there) = (store.room().used_bytes, on_disk(world));
+    let counted = store.room().used_bytes;
+    let there = on_disk(world);
     assert!(
         there <= counted && counted <= there + (2 + over) * (BLOCK + 6),
         "{step}: {there} on disk, {counted} counted"

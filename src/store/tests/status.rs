@@ -1,4 +1,4 @@
-//! A look from outside, without the lock.
+//! Inspection of a root without the lock.
 
 use super::*;
 use crate::phase::Status;

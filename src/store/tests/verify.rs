@@ -1,10 +1,10 @@
-//! Verification finds what was changed in a generation, and a new publication heals it.
+//! Verification finds changes in a generation, and a new publication repairs them.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
 
-/// Publishes, changes something in the generation behind the store's back, and returns what verification says.
+/// Publishes, makes a foreign write to the generation, and returns the differences that verification finds.
 fn tampered(change: impl FnOnce(&Path)) -> Vec<String> {
     let world = World::new();
     let first = varied("1");

@@ -1,5 +1,5 @@
-//! What takes room: fetching, staging, publishing. On a full volume each is tried once more after the mirror gave back
-//! what was never published.
+//! The steps that need disk space: fetch, stage, publish. On a full volume each is tried once more after the mirror
+//! deleted objects that were never published. A fetch that still does not fit may end grace periods.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,8 +21,8 @@ use crate::sync::spare::recycle;
 use crate::sync::staging::Job;
 use crate::telemetry::GIT_SYNC;
 
-/// Which part of a pack its index takes, and what completes a pack that was sent as differences. It is an estimate: a
-/// pack of tiny objects has a larger index.
+/// The divisor that estimates, from the size of a pack, the size of its index and of the delta bases that complete a
+/// thin pack. A pack of tiny objects has a larger index.
 const INDEX: u64 = 8;
 
 impl Worker {
@@ -34,24 +34,25 @@ impl Worker {
         wanted: &Selection,
     ) -> Result<Revision, Error> {
         let mut fetched = self.try_to_fetch(bounds, tip, wanted).await;
-        if self.has_room_again(fetched.as_ref().err(), bounds, Stage::Fetch, None).await {
+        if self.made_room_after(fetched.as_ref().err(), bounds, Stage::Fetch, None).await {
             fetched = self.try_to_fetch(bounds, tip, wanted).await;
         }
-        if fetched.as_ref().is_err_and(Error::is_full) && self.end_graces(bounds, tip).await {
-            self.make_room(bounds, Stage::Fetch, None).await; // of what only those needed that went
+        if fetched.as_ref().is_err_and(Error::is_full) && self.end_grace_periods(bounds, tip).await {
+            self.make_room(bounds, Stage::Fetch, None).await; // objects that only evicted generations needed
             fetched = self.try_to_fetch(bounds, tip, wanted).await;
         }
         fetched
     }
 
-    /// Asks how much a fetch brings that has no room, and ends grace periods if that makes the room for it.
-    async fn end_graces(&mut self, bounds: &Bounds, tip: &Tip) -> bool {
+    /// Asks the remote for the size of the fetch that did not fit, and removes retired generations before the end of
+    /// their grace period if that makes room for it. Returns true if there is room now.
+    async fn end_grace_periods(&mut self, bounds: &Bounds, tip: &Tip) -> bool {
         if self.view.generations.len() < 2 && self.store().await.spare_bytes() == 0 {
             return false;
         }
         let held = self.held();
         let mut upstream = Arc::clone(&self.upstream).lock_owned().await;
-        let bytes = match self.too_large {
+        let bytes = match self.oversized_fetch {
             Some((object, bytes)) if object == tip.object => bytes,
             _ => match bounds.network(Stage::Fetch, upstream.pack_bytes(tip, &held)).await {
                 Ok(bytes) => bytes,
@@ -61,7 +62,7 @@ impl Worker {
                 }
             },
         };
-        self.too_large = Some((tip.object, bytes));
+        self.oversized_fetch = Some((tip.object, bytes));
         let needed = bytes + bytes / INDEX + (1 << 18);
         let dir = upstream.dir();
         drop(upstream);
@@ -72,18 +73,18 @@ impl Worker {
         });
         match made.await {
             Ok((made, generations, evicted)) => {
-                self.show(generations, &evicted);
+                self.update_generations(generations, &evicted);
                 made
             }
             Err(error) => {
-                self.degraded("housekeep", &error);
+                self.log_nonfatal("housekeep", &error);
                 false
             }
         }
     }
 
-    /// These are there now: some may have had to make room.
-    fn show(&mut self, generations: Vec<GenerationRecord>, evicted: &BTreeMap<Name, String>) {
+    /// Updates the view to the generations that exist now, and logs those that were removed to make room.
+    fn update_generations(&mut self, generations: Vec<GenerationRecord>, evicted: &BTreeMap<Name, String>) {
         let before = self.view.generations.iter().map(|record| &record.name);
         let gone = before.filter(|name| generations.iter().all(|record| record.name != **name));
         self.note_reaped(gone, evicted);
@@ -98,24 +99,25 @@ impl Worker {
     ) -> Result<Revision, Error> {
         let began = Instant::now();
         let held = self.held();
-        let look = self.store().await.spare_look();
-        let look = bounds.blocking(Stage::Fetch, move |cancel| {
-            if let Some(look) = look {
-                look.run(cancel);
+        let spare_look = self.store().await.spare_look();
+        let inspect_spare = bounds.blocking(Stage::Fetch, move |cancel| {
+            if let Some(spare_look) = spare_look {
+                spare_look.run(cancel);
             }
             Ok(())
         });
         let mut upstream = self.upstream.lock().await;
         let fetch = bounds.network(Stage::Fetch, upstream.fetch(tip, &held, wanted));
-        let (fetched, _) = tokio::join!(fetch, look); // without a look, the spare is looked at when it is used
+        // If the inspection fails, the spare is inspected when it is used.
+        let (fetched, _) = tokio::join!(fetch, inspect_spare);
         self.view.sources = upstream.rows(self.view.revision(), false);
         let revision = fetched?;
         self.metrics.took("fetch", began.elapsed());
         Ok(revision)
     }
 
-    /// Steps 7 and 8: stages a revision that the mirror holds, as a delta on the spare where that is possible, and
-    /// publishes it.
+    /// Steps 7 and 8: stages a revision that the mirror holds and publishes it. With a `base`, only what differs from
+    /// it is written, onto the spare, where possible.
     pub(super) async fn stage_and_publish(
         &mut self,
         bounds: &Bounds,
@@ -124,7 +126,7 @@ impl Worker {
         base: Option<mirror::Base>,
     ) -> Result<Published, Error> {
         let published = self.try_to_stage_and_publish(bounds, revision, choice, base).await;
-        if self.has_room_again(published.as_ref().err(), bounds, Stage::Export, Some(revision)).await {
+        if self.made_room_after(published.as_ref().err(), bounds, Stage::Export, Some(revision)).await {
             self.try_to_stage_and_publish(bounds, revision, choice, base).await
         } else {
             published
@@ -138,13 +140,14 @@ impl Worker {
         choice: &Choice,
         base: Option<mirror::Base>,
     ) -> Result<Published, Error> {
-        self.spare.carried(bounds).await;
+        self.spare.wait_until_ready(bounds).await;
         self.spare.stop_and_wait().await;
         let local = self.view.revision().map(|revision| revision.to_string()).unwrap_or_default();
         let asked = self.options.asked.as_str();
         let updates = self.metrics.git_sync.updates();
         info!(name: "update", target: GIT_SYNC, asked, local, remote = %revision, updates, "update");
-        let (choice, wanted) = (choice.clone(), choice.wanted.clone());
+        let wanted = choice.wanted.clone();
+        let choice = choice.clone();
         let objects = self.objects().await;
         let worktrees = self.by_commit.then(|| objects.clone());
         let mut store = self.store().await;
@@ -155,11 +158,11 @@ impl Worker {
                 let began = Instant::now();
                 let commit = objects.describe(revision);
                 let objects = objects.until(cancel);
-                // One that retired just now: a look at it costs less than a whole tree.
-                let waits = store.spare_task().filter(|task| base.is_some() && task.retired().is_some());
-                if let Some((task, current)) = waits.zip(current) {
-                    let made = recycle(&task, &objects, current, &choice.wanted, cancel);
-                    if let Err(error) = made {
+                // A generation may have retired just now: recycling it costs less than writing a whole tree.
+                let task = store.spare_task().filter(|task| base.is_some() && task.retired().is_some());
+                if let Some((task, current)) = task.zip(current) {
+                    let recycled = recycle(&task, &objects, current, &choice.wanted, cancel);
+                    if let Err(error) = recycled {
                         debug!(error = one_line(&error), "a retired generation is not used again");
                     }
                 }
@@ -203,12 +206,12 @@ impl Worker {
         self.readable = Some(revision);
         self.view.ready = true;
         self.view.current = Some(published.current.name.clone());
-        self.show(generations, &evicted);
+        self.update_generations(generations, &evicted);
         Ok(published)
     }
 
-    /// Whether it failed for want of room, and there is room now.
-    async fn has_room_again(
+    /// Returns true if the step failed because the volume is full and [`Self::make_room`] freed space.
+    async fn made_room_after(
         &mut self,
         failed: Option<&Error>,
         bounds: &Bounds,
@@ -218,14 +221,14 @@ impl Worker {
         failed.is_some_and(Error::is_full) && self.make_room(bounds, stage, coming).await
     }
 
-    /// Gives back what the mirror holds of revisions that were never published, but for the one that is coming. `true`:
-    /// that made room. A revision that did not fit must not keep the next one out.
+    /// Deletes the mirror's objects of revisions that were never published, except `coming`: a revision that did not
+    /// fit must not keep the next one out. Returns true if that freed space.
     async fn make_room(&mut self, bounds: &Bounds, stage: Stage, coming: Option<Revision>) -> bool {
         let keep: Vec<_> = coming.into_iter().chain(self.held()).collect();
         let store = self.store().await;
         let mut upstream = Arc::clone(&self.upstream).lock_owned().await;
         let made = bounds.blocking(stage, move |cancel| {
-            store.wait_for_deletions(cancel); // of what did not fit
+            store.wait_for_deletions(cancel); // of the staged files that did not fit
             Ok(upstream.make_room(&keep)?)
         });
         match made.await {
@@ -236,7 +239,7 @@ impl Worker {
                 made
             }
             Err(error) => {
-                self.degraded("housekeep", &error);
+                self.log_nonfatal("housekeep", &error);
                 false
             }
         }

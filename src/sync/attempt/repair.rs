@@ -1,5 +1,6 @@
-//! What is current is compared with its revision, published again where it is gone or was changed, and taken up where
-//! somebody else published it. No network.
+//! Repairs without network access: links and left-overs of the root are put right, the current generation is compared
+//! with its revision, and published again if it is gone or was changed. A generation without a record is adopted if its
+//! content is right.
 
 use std::collections::BTreeSet;
 
@@ -15,15 +16,15 @@ use crate::sync::error::Error;
 use crate::sync::view::View;
 
 impl Worker {
-    /// Mends links, removes left-overs, and reaps. No network.
-    pub(super) async fn mend_root(&mut self, bounds: &Bounds) -> Result<(), Error> {
+    /// Repairs links, removes left-overs, reaps, and updates the view. No network.
+    pub(super) async fn repair_root(&mut self, bounds: &Bounds) -> Result<(), Error> {
         let mut store = self.store().await;
         let ready = self.view.ready;
         let mirror_bytes = self.view.mirror_bytes;
         let commits = self.view.commits.clone();
         let sources = self.view.sources.clone();
         let heard = self.view.heard;
-        let mended = bounds
+        let repaired = bounds
             .blocking(Stage::Mend, move |cancel| {
                 let now = clock::now();
                 let recovered = store.repair(&now)?;
@@ -43,8 +44,8 @@ impl Worker {
                 Ok((view, (reaped, store.take_evicted()), recovered, store.waits_for_recycling()))
             })
             .await;
-        self.rootless = mended.as_ref().is_err_and(Error::is_without_root);
-        let (view, (reaped, evicted), recovered, waits) = mended?;
+        self.root_missing = repaired.as_ref().is_err_and(Error::is_root_missing);
+        let (view, (reaped, evicted), recovered, waits) = repaired?;
         self.waits_for_recycling = waits;
         for line in &recovered.done {
             warn!("mended: {line}");
@@ -52,24 +53,24 @@ impl Worker {
         for line in &recovered.foreign {
             debug!("not ours, left alone: {line}");
         }
-        let unmended: BTreeSet<String> = recovered.warnings.into_iter().collect();
-        for line in unmended.difference(&self.unmended) {
+        let warnings: BTreeSet<String> = recovered.warnings.into_iter().collect();
+        for line in warnings.difference(&self.repair_warnings) {
             warn!("not mended: {line}");
         }
-        self.unmended = unmended;
+        self.repair_warnings = warnings;
         self.note_reaped(&reaped, &evicted);
         if view.current != self.view.current {
             self.lost = self.view.revision().or(self.lost);
         }
-        self.untidy |= !reaped.is_empty();
+        self.housekeeping_due |= !reaped.is_empty();
         self.view = view;
         self.unverified |= self.by_commit && self.view.current().is_some_and(|record| !record.is_known());
         self.view.plan.decisions.retain(|decision| !reaped.contains(&decision.name));
         Ok(())
     }
 
-    /// Takes note of the scrub that has ended, and starts one that is due. What is in doubt is compared, and published
-    /// afresh where it was changed. No network.
+    /// Evaluates a scrub that has ended, and starts one that is due. A generation with signs of a foreign write is
+    /// compared with its revision, and published afresh if it differs. No network.
     pub(super) async fn scrub(&mut self, bounds: &Bounds) -> Result<Option<Published>, Error> {
         if !self.is_in_doubt(bounds).await? {
             return Ok(None);
@@ -78,31 +79,33 @@ impl Worker {
         match self.verify_found(bounds).await {
             Err(Error::Interrupted) => Err(Error::Interrupted),
             Err(error) => {
-                self.degraded("verify", &error); // it is tried again, and must not keep newer revisions away
+                self.log_nonfatal("verify", &error); // repeated later: it must not keep newer revisions unpublished
                 Ok(None)
             }
             done => done,
         }
     }
 
+    /// Evaluates the scrub that has ended and starts the next one if it is due. Returns true if the current generation
+    /// has to be compared with its revision.
     async fn is_in_doubt(&mut self, bounds: &Bounds) -> Result<bool, Error> {
         let ended = self.scrubs.ended().await;
         let is_due = self.scrubs.is_due() && self.view.ready;
         if is_due && self.unverified {
-            return Ok(true); // it could not be compared the last time
+            return Ok(true); // the last comparison failed
         }
         if ended.is_none() && !is_due {
             return Ok(false);
         }
         if is_due {
-            self.scrubs.start(None); // an interval passes before the next one even if this fails
+            self.scrubs.start(None); // so that an interval passes before the next one even if this fails
         }
         let mut store = self.store().await;
-        let look = bounds.blocking(Stage::Mend, move |_| {
+        let evaluated = bounds.blocking(Stage::Mend, move |_| {
             let found = ended.and_then(Result::ok).and_then(|scrubbed| store.scrubbed(scrubbed));
             Ok((found, if is_due { store.scrub() } else { None }))
         });
-        let (found, next) = look.await?;
+        let (found, next) = evaluated.await?;
         match found {
             Some(Err(why)) => {
                 debug!(why, "the current generation is compared with its revision");
@@ -118,7 +121,9 @@ impl Worker {
         Ok(false)
     }
 
-    /// Compares the current generation with a revision of the same tree that the mirror holds.
+    /// Compares the current generation with `revision`, which has the same tree and is in the mirror, if it is
+    /// unverified and was published under the same selection. Publishes it afresh if it differs. `None`: nothing was
+    /// published.
     pub(super) async fn verify(
         &mut self,
         bounds: &Bounds,
@@ -127,10 +132,10 @@ impl Worker {
     ) -> Result<Option<Published>, Error> {
         self.readable = Some(revision);
         let claims = |record: &GenerationRecord| self.is_claimed(record, revision);
-        let chosen = |record: &&GenerationRecord| {
+        let is_comparable = |record: &&GenerationRecord| {
             self.unverified && (record.selection == choice.digest || claims(record))
         };
-        let Some(record) = self.view.current().filter(chosen).cloned() else { return Ok(None) };
+        let Some(record) = self.view.current().filter(is_comparable).cloned() else { return Ok(None) };
         let objects = self.objects().await;
         let mut store = self.store().await;
         let wanted = choice.wanted.clone();
@@ -149,7 +154,7 @@ impl Worker {
                 Ok((differences, store.generations().to_vec()))
             })
             .await
-            // Too large to be compared in one attempt: it may serve as it is if it may serve at all.
+            // Too large to be compared within one attempt. If it is served already, it is served unverified.
             .inspect_err(|error| {
                 self.unverified &= !(self.view.ready && matches!(error, Error::Timeout { .. }));
             })?;
@@ -167,14 +172,14 @@ impl Worker {
         );
         self.spare.stop_and_wait().await;
         let store = self.store().await;
-        bounds.blocking(Stage::Mend, move |cancel| Ok(store.drop_spare(cancel)?)).await?; // links would share what was changed
+        // The spare's hard links may share the inodes that were changed.
+        bounds.blocking(Stage::Mend, move |cancel| Ok(store.drop_spare(cancel)?)).await?;
         let published = self.stage_and_publish(bounds, revision, choice, None).await?;
         self.metrics.damaged.inc();
         Ok(Some(published))
     }
 
-    /// The current generation is what this revision holds, too: its record says so from now on. Nothing that readers of
-    /// files could see changes.
+    /// Updates the current generation's record to `revision`, which has the same tree. Readers see no change.
     pub(super) async fn advance_record(&mut self, bounds: &Bounds, revision: Revision) -> Result<(), Error> {
         if self.by_commit || self.view.revision() == Some(revision) {
             return Ok(());
@@ -190,12 +195,13 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether a generation that is not on record says by its name that it is this revision's.
+    /// Returns true if the generation has no record, but a name that contains this revision (as git-sync's have).
     pub(super) fn is_claimed(&self, record: &GenerationRecord, revision: Revision) -> bool {
         !record.is_known() && record.name.commit() == Some(revision)
     }
 
-    /// Publishes the current revision again where its generation is gone, or where a commit was made in it.
+    /// Publishes the current revision again if its generation is gone or, in git-sync's layout, if its HEAD names
+    /// another commit.
     pub(super) async fn republish_damaged(
         &mut self,
         bounds: &Bounds,
@@ -215,14 +221,15 @@ impl Worker {
         let head = head.map_or_else(|| "nothing".to_owned(), |head| head.to_string());
         warn!(%revision, head, "the HEAD of the current generation names something else: publishing it afresh");
         if !self.holds(bounds, revision).await? {
-            self.unverified = true; // fetched, and compared, by this attempt
+            self.unverified = true; // so that this attempt fetches and compares it
             return Ok(None);
         }
         self.stage_and_publish(bounds, revision, choice, None).await.map(Some)
     }
 
-    /// The generation that was current is gone, and an older one or none stands in for it. Its revision is published
-    /// again before any network is asked, if the mirror still holds it; if that fails, what the remote has will do.
+    /// Publishes `revision` again after its generation was lost and an older one, or none, took its place. This comes
+    /// before any network access and only if the mirror still holds the revision; otherwise, or if it fails, the
+    /// attempt goes on with what the remote has.
     async fn restore(
         &mut self,
         bounds: &Bounds,
@@ -240,7 +247,7 @@ impl Worker {
             }
             Err(Error::Interrupted) => Err(Error::Interrupted),
             Err(error) => {
-                self.degraded("restore", &error);
+                self.log_nonfatal("restore", &error);
                 Ok(None)
             }
         }

@@ -1,4 +1,4 @@
-//! The loop under a clock that jumps to whatever is waited for next.
+//! The loop under tokio's paused clock, which jumps to the next timer.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,22 +15,26 @@ use crate::telemetry::metrics::Metrics;
 
 const S: fn(u64) -> Duration = Duration::from_secs;
 
-/// A remote that gets a commit at given times, and a root.
+/// Test double of a worker: a remote that gets commits at given times, and a root.
 struct Double {
     began: Instant,
-    /// When each commit came, in order.
+    /// When each commit is pushed, in order.
     commits: Vec<Duration>,
-    /// How long one attempt takes.
+    /// The duration of one attempt.
     takes: Duration,
-    /// Attempts that fail, by number from 0.
+    /// Returns true for attempts that fail, by number from 0.
     fails: Box<dyn Fn(usize) -> bool>,
     view: View,
+    /// The time and the number of commits of each publication.
     published: Vec<(Duration, usize)>,
+    /// When each attempt began.
     attempts: Vec<Duration>,
-    mends: Vec<Duration>,
-    next_mend: Option<Duration>,
+    /// When each repair began.
+    repairs: Vec<Duration>,
+    next_repair: Option<Duration>,
     current: usize,
     recorded: Vec<Status>,
+    /// The number of attempts after which the token is cancelled.
     end: (usize, CancellationToken),
 }
 
@@ -44,8 +48,8 @@ impl Double {
             view: View::default(),
             published: Vec::new(),
             attempts: Vec::new(),
-            mends: Vec::new(),
-            next_mend: None,
+            repairs: Vec::new(),
+            next_repair: None,
             current: 0,
             recorded: Vec::new(),
             end: (attempts, draining.clone()),
@@ -103,8 +107,8 @@ impl Work for Double {
     }
 
     async fn repair(&mut self, _bounds: &Bounds) -> Result<Option<Published>, Error> {
-        self.mends.push(self.began.elapsed());
-        self.next_mend = None;
+        self.repairs.push(self.began.elapsed());
+        self.next_repair = None;
         Ok(None)
     }
 
@@ -115,7 +119,7 @@ impl Work for Double {
     }
 
     fn next_repair(&self) -> Option<Duration> {
-        self.next_mend
+        self.next_repair
     }
 
     fn view(&self) -> &View {
@@ -159,23 +163,23 @@ fn options() -> Options {
 struct Ran {
     end: End,
     status: Status,
-    /// What was shown of attempts while they ran.
+    /// The stages that the status showed while attempts were running.
     stages: Vec<String>,
 }
 
-/// Runs the loop on a double, with triggers at given times.
+/// Runs the loop with triggers at given times.
 async fn drive(double: &mut Double, options: Options, asks: &[(Duration, Trigger)]) -> Ran {
     drive_held(double, options, asks, None).await
 }
 
-/// The same after a restart within the minimum interval, of which so much is left.
+/// The same after a restart within the minimum interval, of which `hold` is left.
 async fn drive_held(
     double: &mut Double,
     options: Options,
     asks: &[(Duration, Trigger)],
     hold: Option<Duration>,
 ) -> Ran {
-    let (send, mut asked) = mpsc::channel(1);
+    let (send, mut triggers) = mpsc::channel(1);
     let metrics = Metrics::default();
     let asker = crate::sync::TriggerSender { send, metrics: metrics.clone() };
     let asks = asks.to_vec();
@@ -197,22 +201,22 @@ async fn drive_held(
     let mut report = Report::new(options.into(), seen, metrics, &double.view, sender);
     let mut shown = status.clone();
     let stages = Arc::<Mutex<Vec<String>>>::default();
-    let noted = Arc::clone(&stages);
+    let seen_stages = Arc::clone(&stages);
     tokio::spawn(async move {
         while shown.changed().await.is_ok() {
             let stage = shown.borrow_and_update().progress.as_ref().map(|progress| progress.stage.clone());
-            noted.lock().unwrap().extend(stage);
+            seen_stages.lock().unwrap().extend(stage);
         }
     });
     double.began = Instant::now();
     let origin = double.began;
-    let asked = &mut asked;
+    let triggers = &mut triggers;
     let succeeded = false;
     let end = Drive {
         work: double,
         report: &mut report,
         machine,
-        asked,
+        triggers,
         attempts: AttemptResults::default(),
         draining,
         timeout,
@@ -347,7 +351,7 @@ async fn parked_nothing_is_asked_any_more_but_the_root_is_looked_after() {
     let draining = CancellationToken::new();
     let mut double = Double::new(&[S(0), S(50)], 100, &draining);
     double.fails = Box::new(|number| number < 1);
-    double.next_mend = Some(S(3));
+    double.next_repair = Some(S(3));
     let later = draining.clone();
     tokio::spawn(async move {
         tokio::time::sleep(S(100_000)).await;
@@ -356,7 +360,7 @@ async fn parked_nothing_is_asked_any_more_but_the_root_is_looked_after() {
     let ran = drive(&mut double, Options { park: true, ..options() }, &[(S(60), Trigger::Signal)]).await;
     assert!(matches!(ran.end, End::Drained));
     assert_eq!(seconds(&double.attempts), [0, 10], "until the first success");
-    assert_eq!(double.mends.len(), 1);
+    assert_eq!(double.repairs.len(), 1);
     assert_eq!(ran.status.alive_until_ms, u64::MAX, "it does not hang");
 }
 
@@ -380,9 +384,9 @@ async fn what_the_minimum_interval_holds_back_is_published_before_anything_is_pa
 async fn a_grace_period_that_ends_between_attempts_is_looked_at_then() {
     let draining = CancellationToken::new();
     let mut double = Double::new(&[S(0)], 2, &draining);
-    double.next_mend = Some(S(3));
+    double.next_repair = Some(S(3));
     drive(&mut double, options(), &[]).await;
-    assert_eq!(seconds(&double.mends), [3]);
+    assert_eq!(seconds(&double.repairs), [3]);
     assert_eq!(seconds(&double.attempts), [0, 10]);
 }
 

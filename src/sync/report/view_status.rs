@@ -1,4 +1,4 @@
-//! What a view of the root says: in the status, and in lines of the log.
+//! Turns a view of the root into the status's fields and into log lines.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::phase::{EarlierSuccess, GenerationStatus, Status};
 use crate::store::Published;
 use crate::sync::view::View;
 
-/// When an attempt for this root succeeded last, by what the process before recorded; and the last success of another
-/// remote or ref, which is not this one's, but is kept: a run for another ref takes nothing from this one's record. A
-/// root without a record was filled when its current generation was published.
+/// Returns when an attempt for this remote and ref last succeeded, from the previous process's status, and the last
+/// success of another remote or ref in this root. The latter is kept so that a run for one ref does not lose the record
+/// of another. Without a status, the publication of the current generation counts as the last success.
 pub(super) fn known_success(
     before: Option<Status>,
     view: &View,
@@ -35,10 +35,11 @@ pub(super) fn known_success(
             (current.map(|record| record.published), None)
         }
     };
-    (known.map(|at| at.min(Timestamp::now())), earlier) // the clock may have been set back
+    // If the clock was set back since, the recorded time is in the future.
+    (known.map(|at| at.min(Timestamp::now())), earlier)
 }
 
-/// Puts what was seen of the root into the status.
+/// Copies the view into the status.
 pub(super) fn fill_status(status: &mut Status, view: &View) {
     status.ready |= view.ready;
     status.sources.clone_from(&view.sources);
@@ -56,7 +57,7 @@ pub(super) fn fill_status(status: &mut Status, view: &View) {
             published: record.published,
             retired: record.retired.as_ref().map(|retired| retired.at),
             pinned: decision.is_some_and(|decision| decision.pinned),
-            holders: Vec::new(), // looked up where it is shown
+            holders: Vec::new(), // filled in when the status is displayed
             reason: reason.unwrap_or_else(|| if is_current { "current" } else { "retired" }.to_owned()),
         }
     };
@@ -65,14 +66,16 @@ pub(super) fn fill_status(status: &mut Status, view: &View) {
     status.retired = retired.map(shown).collect();
 }
 
-/// With --one-time, an operator wants to know that the remote was asked.
-pub(super) fn agreed_line(asked: &str, record: &GenerationRecord, view: &View, took: Duration) {
-    let (revision, name) = (record.revision.short(), &record.name);
-    let failing = view.sources.iter().any(|source| source.error.is_some());
-    let line = match (view.sources.is_empty(), failing) {
-        (true, _) => format!("the remote agrees: {asked} is {revision}, which {name} holds"),
-        (false, false) => format!("the sources agree: what their refs name is what {name} holds"),
-        (false, true) => format!("nothing new from the sources that answered: {name} stays"),
+/// Logs that nothing had to be published. With `--one-time`, this tells the operator that the remote was asked.
+pub(super) fn log_agreed(asked: &str, record: &GenerationRecord, view: &View, took: Duration) {
+    let revision = record.revision.short();
+    let name = &record.name;
+    let line = if view.sources.is_empty() {
+        format!("the remote agrees: {asked} is {revision}, which {name} holds")
+    } else if view.sources.iter().any(|source| source.error.is_some()) {
+        format!("nothing new from the sources that answered: {name} stays")
+    } else {
+        format!("the sources agree: what their refs name is what {name} holds")
     };
     info!(
         name: "agreed", asked, revision = %record.revision, generation = %record.name, duration_ms = millis(took),
@@ -80,7 +83,8 @@ pub(super) fn agreed_line(asked: &str, record: &GenerationRecord, view: &View, t
     );
 }
 
-pub(super) fn published_line(published: &Published, view: &View, took: Duration) {
+/// Logs a publication: revision, generation, duration, the previous revision and the commit's subject.
+pub(super) fn log_published(published: &Published, view: &View, took: Duration) {
     let Published { current, previous, warnings } = published;
     let before = view.generations.iter().find(|record| previous.as_ref() == Some(&record.name));
     let before = before.filter(|record| record.is_known());
@@ -105,6 +109,7 @@ pub(super) fn published_line(published: &Published, view: &View, took: Duration)
     }
 }
 
+/// Returns a phrase that names the revision still served after a failure.
 pub(super) fn serving(view: &View) -> String {
     match view.current() {
         Some(record) => format!("{} keeps serving", record.revision.short()),

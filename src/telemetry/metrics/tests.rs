@@ -7,7 +7,7 @@ fn encoded(registry: &Registry) -> String {
 }
 
 #[test]
-fn counters_are_there_from_the_start_and_what_is_not_known_is_not_zero() {
+fn counters_start_at_zero_and_unknown_gauges_have_no_sample() {
     let metrics = Metrics::default();
     let mut registry = Registry::with_prefix("treeswap");
     metrics.register(&mut registry);
@@ -39,7 +39,7 @@ fn counters_are_there_from_the_start_and_what_is_not_known_is_not_zero() {
 }
 
 #[test]
-fn the_names_are_those_that_dashboards_use() {
+fn names_are_stable() {
     let metrics = Metrics::default();
     let mut registry = Registry::with_prefix("treeswap");
     metrics.register(&mut registry);

@@ -441,7 +441,7 @@ fn packs(data: &[u8]) {
         let packs = dir.join("pack");
         std::fs::create_dir(&packs).unwrap();
         let here = |id: &ObjectId| Ok(built.here.get(id).cloned());
-        let result = take_in(&built.pack[..], &packs, &limits, false, &here);
+        let result = index_pack(&built.pack[..], &packs, &limits, false, &here);
         let files = std::fs::read_dir(&packs).unwrap().count();
         assert_eq!(files, if result.is_ok() { 2 } else { 0 }, "{result:?}");
         match result {
@@ -452,7 +452,7 @@ fn packs(data: &[u8]) {
 }
 
 /// libgit2 reads every object that the index names, and it is what its id says.
-fn accepted(dir: &Path, built: &Built, limits: &Limits, taken: &Taken) {
+fn accepted(dir: &Path, built: &Built, limits: &Limits, taken: &IndexedPack) {
     assert!(built.pack.len() as u64 <= limits.bytes && taken.objects <= limits.objects.min(limits.expected));
     assert_eq!(taken.bytes, built.pack.len() as u64);
     let odb = git2::Odb::new().unwrap();

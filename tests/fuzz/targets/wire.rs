@@ -212,12 +212,12 @@ fn fetch_answers(data: &[u8]) {
         only_filtered: false,
         thin: true,
     };
-    let question = pack::ask(&request, &offered.unwrap().capabilities, "remote").unwrap();
+    let encoded = pack::encode(&request, &offered.unwrap().capabilities, "remote").unwrap();
     let limit = if shape & 16 == 0 { 1 << 20 } else { u64::from(input.byte()) };
     let data = input.rest();
     let read = read_in_pieces(data, limit, async |reader| {
         let mut sink = Vec::new();
-        let answer = question.answer(reader, (1 << 20, limit), &mut sink, "remote").await?;
+        let answer = encoded.read_response(reader, (1 << 20, limit), &mut sink, "remote").await?;
         Ok((answer, sink))
     });
     let Some((answer, sink)) = read else { return };

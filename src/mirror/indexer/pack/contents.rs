@@ -1,4 +1,4 @@
-//! Contents of objects: inflated, put together, kept for a moment.
+//! Restores the contents of objects, by inflating entries and applying deltas, and caches some.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use super::delta::Delta;
 use super::entry::Inflater;
 use super::{Fault, Source};
 
-/// Of the memory there is, contents that may be needed again have this part.
+/// The cache may use this fraction of the process's memory: one part in so many.
 const CACHED: u64 = 4;
 
-/// Makes contents, and keeps some.
+/// Restores contents, and caches some.
 pub(super) struct Contents {
     pub(super) inflater: Inflater,
     pub(super) cache: Cache,
@@ -22,37 +22,39 @@ impl Contents {
         Self { inflater: Inflater::new(), cache: Cache::new(budget) }
     }
 
-    /// Room for so many bytes and one more; what is kept makes way for it.
-    fn room(&mut self, bytes: u64) -> Result<Vec<u8>, Fault> {
+    /// Allocates room for one byte more than `bytes`. If memory is short, the cache is cleared.
+    fn reserve(&mut self, bytes: u64) -> Result<Vec<u8>, Fault> {
         let bytes =
             usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_add(1)).ok_or(Fault::Memory)?;
-        let mut room = Vec::new();
-        while room.try_reserve_exact(bytes).is_err() {
+        let mut content = Vec::new();
+        while content.try_reserve_exact(bytes).is_err() {
             if !self.cache.clear() {
                 return Err(Fault::Memory);
             }
         }
-        Ok(room)
-    }
-
-    pub(super) fn inflated(&mut self, source: &mut impl Source, size: u64) -> Result<Vec<u8>, Fault> {
-        let mut content = self.room(size)?;
-        self.inflater.whole(source, size, &mut content)?;
         Ok(content)
     }
 
-    pub(super) fn applied(&mut self, base: &[u8], raw: &[u8]) -> Result<Vec<u8>, Fault> {
+    /// Inflates an entry's content.
+    pub(super) fn inflate(&mut self, source: &mut impl Source, size: u64) -> Result<Vec<u8>, Fault> {
+        let mut content = self.reserve(size)?;
+        self.inflater.inflate_all(source, size, &mut content)?;
+        Ok(content)
+    }
+
+    /// Applies a delta to its base.
+    pub(super) fn apply_delta(&mut self, base: &[u8], raw: &[u8]) -> Result<Vec<u8>, Fault> {
         let wrong = || Fault::bad("a difference does not fit its base");
         let delta = Delta::new(raw).ok_or_else(wrong)?;
-        let mut content = self.room(delta.result)?;
+        let mut content = self.reserve(delta.result)?;
         delta.apply(base, &mut content).ok_or_else(wrong)?;
         Ok(content)
     }
 
-    /// Keeps the content of an object for a moment.
-    pub(super) fn keep(&mut self, place: u32, content: Vec<u8>) -> Arc<Vec<u8>> {
+    /// Puts the content of an object into the cache.
+    pub(super) fn keep(&mut self, position: u32, content: Vec<u8>) -> Arc<Vec<u8>> {
         let content = Arc::new(content);
-        self.cache.insert(place, Arc::clone(&content));
+        self.cache.insert(position, Arc::clone(&content));
         content
     }
 }

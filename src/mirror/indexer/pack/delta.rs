@@ -1,36 +1,42 @@
-//! A difference: an object as pieces of another one and new bytes (gitformat-pack(5), deltified representation).
+//! Applies a delta: an object as copies of parts of its base, and new bytes (gitformat-pack(5), deltified
+//! representation).
 
-/// A difference whose sizes were read.
+/// A delta with its sizes parsed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Delta<'d> {
+    /// The size of the base.
     base: u64,
-    /// How many bytes come out.
+    /// The size of the result.
     pub(super) result: u64,
-    steps: &'d [u8],
+    instructions: &'d [u8],
 }
 
 impl<'d> Delta<'d> {
-    /// Reads the sizes. `None`: there are none.
+    /// Parses the sizes. Returns `None` if they are malformed.
     pub(super) fn new(mut raw: &'d [u8]) -> Option<Self> {
-        let (base, result) = (size(&mut raw)?, size(&mut raw)?);
-        Some(Self { base, result, steps: raw })
+        let base = read_size(&mut raw)?;
+        let result = read_size(&mut raw)?;
+        Some(Self { base, result, instructions: raw })
     }
 
-    /// Appends the result to `into`, which has room for it. `None`: it does not fit the base, or itself.
+    /// Appends the result to `into`, which must have room for it. Returns `None` if the base or the result has another
+    /// size than the delta says, or an instruction is malformed.
     pub(super) fn apply(self, base: &[u8], into: &mut Vec<u8>) -> Option<()> {
         if base.len() as u64 != self.base {
             return None;
         }
         let mut left = usize::try_from(self.result).ok()?;
-        let mut steps = self.steps;
-        while let Some(step) = next(&mut steps) {
-            let piece = if step & 0x80 == 0 {
-                let (piece, rest) = steps.split_at_checked(step.into()).filter(|_| step > 0)?;
-                steps = rest;
+        let mut rest = self.instructions;
+        while let Some(instruction) = read_byte(&mut rest) {
+            let piece = if instruction & 0x80 == 0 {
+                // Insert so many of the following bytes; 0 is reserved.
+                let (piece, after) = rest.split_at_checked(instruction.into()).filter(|_| instruction > 0)?;
+                rest = after;
                 piece
             } else {
-                let from = number(&mut steps, step, 4)?;
-                let length = match number(&mut steps, step >> 4, 3)? {
+                // Copy from the base.
+                let from = read_sparse(&mut rest, instruction, 4)?;
+                let length = match read_sparse(&mut rest, instruction >> 4, 3)? {
                     0 => 0x10000,
                     length => length,
                 };
@@ -43,17 +49,18 @@ impl<'d> Delta<'d> {
     }
 }
 
-fn next(raw: &mut &[u8]) -> Option<u8> {
+fn read_byte(raw: &mut &[u8]) -> Option<u8> {
     let (first, rest) = raw.split_first()?;
     *raw = rest;
     Some(*first)
 }
 
-/// Seven bits at a time, the lowest first.
-fn size(raw: &mut &[u8]) -> Option<u64> {
-    let (mut size, mut shift) = (0, 0);
+/// Reads a variable-length integer: seven bits a byte, the lowest first. Returns `None` if it is cut or overflows.
+fn read_size(raw: &mut &[u8]) -> Option<u64> {
+    let mut size = 0;
+    let mut shift = 0;
     loop {
-        let byte = next(raw)?;
+        let byte = read_byte(raw)?;
         let bits = u64::from(byte & 0x7f);
         if shift > 57 || bits << shift >> shift != bits {
             return None;
@@ -66,11 +73,12 @@ fn size(raw: &mut &[u8]) -> Option<u64> {
     }
 }
 
-/// Those of its bytes that `which` has a bit for, the lowest first; the others are zero.
-fn number(raw: &mut &[u8], which: u8, bytes: u32) -> Option<usize> {
+/// Reads a little-endian number of so many bytes, of which only those with a bit in `which` are stored; the others are
+/// zero.
+fn read_sparse(raw: &mut &[u8], which: u8, bytes: u32) -> Option<usize> {
     let mut number = 0;
     for at in (0..bytes).filter(|at| which >> at & 1 != 0) {
-        number |= usize::from(next(raw)?) << (8 * at);
+        number |= usize::from(read_byte(raw)?) << (8 * at);
     }
     Some(number)
 }
@@ -86,27 +94,27 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_copies_and_inserts() {
-        // Two bytes from 3, "xy", all but the first byte of the base.
+    fn a_delta_copies_and_inserts() {
+        // Copies two bytes from offset 3, inserts "xy", copies all but the first byte of the base.
         assert_eq!(applied(b"abcdef", &[6, 9, 0x91, 3, 2, 2, b'x', b'y', 0x91, 1, 5]).unwrap(), b"dexybcdef");
-        // No length means 64 KiB.
+        // A copy without a length copies 64 KiB.
         let base = vec![7; 0x10000];
         assert_eq!(applied(&base, &[0x80, 0x80, 4, 0x80, 0x80, 4, 0x80]).unwrap(), base);
         assert_eq!(applied(b"", &[0, 0]).unwrap(), b"");
     }
 
     #[test]
-    fn one_that_does_not_fit_is_refused() {
+    fn a_malformed_delta_is_refused() {
         let wrong: [&[u8]; 9] = [
             &[],                          // no sizes
-            &[6, 0x80],                   // half a size
-            &[5, 2, 0x91, 0, 2],          // another base
-            &[6, 3, 0x91, 0, 2],          // less than it says
-            &[6, 1, 0x91, 0, 2],          // more than it says
-            &[6, 2, 0x91, 5, 2],          // beyond the base
-            &[6, 2, 2, b'x'],             // half an insertion
-            &[6, 2, 0x91, 0, 2, 0],       // the reserved step
-            &[6, 2, 0xff, 255, 255, 255], // half a copy
+            &[6, 0x80],                   // a truncated size
+            &[5, 2, 0x91, 0, 2],          // another base size
+            &[6, 3, 0x91, 0, 2],          // a smaller result than stated
+            &[6, 1, 0x91, 0, 2],          // a larger result than stated
+            &[6, 2, 0x91, 5, 2],          // beyond the end of the base
+            &[6, 2, 2, b'x'],             // a truncated insert
+            &[6, 2, 0x91, 0, 2, 0],       // the reserved instruction
+            &[6, 2, 0xff, 255, 255, 255], // a truncated copy
         ];
         for raw in wrong {
             assert_eq!(applied(b"abcdef", raw), None, "{raw:?}");

@@ -1,4 +1,4 @@
-//! An entry of a pack: its head and its deflated content (gitformat-pack(5)).
+//! Reads an entry of a pack: its header and its deflated content (gitformat-pack(5)).
 
 use flate2::{Decompress, FlushDecompress, Status};
 use git2::ObjectType;
@@ -6,47 +6,48 @@ use git2::ObjectType;
 use super::{Fault, Source};
 use crate::revision::ObjectId;
 
-/// What is inflated at once where nobody needs the whole.
+/// How many bytes are inflated at once if the content is not needed as a whole.
 const PIECE: usize = 64 << 10;
 
-/// What an entry is.
+/// How an entry stores its object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Form {
-    /// An object.
+    /// As its whole content.
     Whole(ObjectType),
-    /// A difference to the entry that begins so many bytes before this one.
-    Back(u64),
-    /// A difference to this object.
-    To(ObjectId),
+    /// As a delta against the entry that begins so many bytes before this one.
+    OffsetDelta(u64),
+    /// As a delta against the object with this id.
+    RefDelta(ObjectId),
 }
 
-/// Reads the head of an entry: what it is, and the bytes of its content.
-pub(super) fn head(source: &mut impl Source) -> Result<(Form, u64), Fault> {
+/// Reads the header of an entry: its form, and the inflated size of its content.
+pub(super) fn read_header(source: &mut impl Source) -> Result<(Form, u64), Fault> {
     let first = source.byte()?;
     let mut size = u64::from(first & 0x0f);
-    let (mut more, mut shift) = (first & 0x80 != 0, 4);
-    while more {
-        let byte = source.byte()?;
+    let mut byte = first;
+    let mut shift = 4;
+    while byte & 0x80 != 0 {
+        byte = source.byte()?;
         let bits = u64::from(byte & 0x7f);
         if shift > 57 || bits << shift >> shift != bits {
             return Err(Fault::bad("an entry has no possible size"));
         }
         size |= bits << shift;
-        (more, shift) = (byte & 0x80 != 0, shift + 7);
+        shift += 7;
     }
     let form = match first >> 4 & 7 {
         1 => Form::Whole(ObjectType::Commit),
         2 => Form::Whole(ObjectType::Tree),
         3 => Form::Whole(ObjectType::Blob),
         4 => Form::Whole(ObjectType::Tag),
-        6 => Form::Back(distance(source)?),
-        7 => Form::To(ObjectId(source.array()?)),
+        6 => Form::OffsetDelta(read_distance(source)?),
+        7 => Form::RefDelta(ObjectId(source.array()?)),
         other => return Err(Fault::bad(format!("an entry is of the unknown type {other}"))),
     };
     Ok((form, size))
 }
 
-fn distance(source: &mut impl Source) -> Result<u64, Fault> {
+fn read_distance(source: &mut impl Source) -> Result<u64, Fault> {
     let mut byte = source.byte()?;
     let mut distance = u64::from(byte & 0x7f);
     while byte & 0x80 != 0 {
@@ -59,7 +60,7 @@ fn distance(source: &mut impl Source) -> Result<u64, Fault> {
     Ok(distance)
 }
 
-/// Inflates contents, one after the other.
+/// Inflates the contents of entries, one after the other.
 pub(super) struct Inflater {
     stream: Decompress,
     piece: Vec<u8>,
@@ -70,8 +71,9 @@ impl Inflater {
         Self { stream: Decompress::new(true), piece: Vec::with_capacity(PIECE) }
     }
 
-    /// Inflates a whole content into `into`, which is empty and has room for a byte more than the `size` it should have.
-    pub(super) fn whole(
+    /// Inflates a content into `into`, which must be empty and have room for one byte more than `size`. Any other size
+    /// is an error.
+    pub(super) fn inflate_all(
         &mut self,
         source: &mut impl Source,
         size: u64,
@@ -86,8 +88,8 @@ impl Inflater {
         if into.len() as u64 == size { Ok(()) } else { Err(other_size()) }
     }
 
-    /// Inflates a content of `size` bytes and shows it piece by piece.
-    pub(super) fn pieces(
+    /// Inflates a content of `size` bytes, and passes it to `see` piece by piece.
+    pub(super) fn inflate_pieces(
         &mut self,
         source: &mut impl Source,
         size: u64,
@@ -110,7 +112,7 @@ impl Inflater {
     }
 }
 
-/// Inflates what there is, and as much as there is room for; whether that was the end.
+/// Inflates the pending bytes, as far as `into` has room. Returns true at the end of the content.
 fn step(stream: &mut Decompress, source: &mut impl Source, into: &mut Vec<u8>) -> Result<bool, Fault> {
     let pending = source.pending()?;
     if pending.is_empty() {

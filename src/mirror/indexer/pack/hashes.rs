@@ -1,7 +1,7 @@
-//! Objects are hashed on a second thread while the first one inflates those that follow: each is half of the work.
+//! Hashes objects on a second thread while the first one inflates the following ones: each is half of the work.
 //!
-//! Contents go there in batches. What does not fill one, as with a usual commit, is hashed without a thread; so is a large
-//! content, because what waits is memory that the cache's budget does not count.
+//! Contents are sent to the thread in batches. Contents that do not fill a batch, as with an ordinary commit, are
+//! hashed without a thread; and so is a large content, because the cache's budget does not count contents that wait.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
@@ -9,30 +9,30 @@ use std::thread::JoinHandle;
 
 use git2::ObjectType;
 
-use super::{Fault, Object, SMALL, hasher, id};
+use super::{Fault, Object, SMALL, hasher, object_id};
 use crate::revision::ObjectId;
 
-/// A batch has so many contents, or so many bytes and its last content.
+/// A batch is sent when it has so many contents, or at least so many bytes.
 const CONTENTS: usize = 256;
 const BYTES: usize = 256 << 10;
 
-/// Batches that may wait for the thread, so that neither waits for the other at each.
+/// How many batches may be queued, so that the threads do not wait for each other at every batch.
 const WAITING: usize = 2;
 
-/// What hashing needs of a stack is less than half of this; all of it counts as memory of the process.
+/// The thread's stack size. Hashing needs less than half of it, and all of it counts as memory of the process.
 const STACK: usize = 128 << 10;
 
-/// A content whose object has no id yet.
+/// The content of an object whose id is not computed yet.
 struct Unhashed {
-    place: u32,
+    position: u32,
     kind: ObjectType,
     content: Arc<Vec<u8>>,
 }
 
-/// Ids of objects, by their places.
+/// The ids of a batch, with the positions of their objects.
 type Ids = Result<Vec<(u32, ObjectId)>, Fault>;
 
-/// Hashes contents, and gives their objects their ids in time.
+/// Hashes contents and sets the ids of their objects.
 pub(super) struct Hashes {
     batch: Vec<Unhashed>,
     bytes: usize,
@@ -50,45 +50,48 @@ impl Hashes {
         Self { batch: Vec::new(), bytes: 0, thread: None }
     }
 
-    /// Takes the content of an object, which is among `objects` already. Its id follows, by [`Hashes::finish`] at last.
+    /// Adds the content of an object, which must be in `objects` already. Its id is set later, by [`Hashes::finish`] at
+    /// the latest.
     pub(super) fn add(
         &mut self,
         objects: &mut [Object],
-        (place, kind): (u32, ObjectType),
+        (position, kind): (u32, ObjectType),
         content: Arc<Vec<u8>>,
     ) -> Result<(), Fault> {
         if content.len() as u64 > SMALL {
-            return set(objects, hashed(vec![Unhashed { place, kind, content }]));
+            return assign_ids(objects, hash_batch(vec![Unhashed { position, kind, content }]));
         }
         self.bytes += content.len();
-        self.batch.push(Unhashed { place, kind, content });
+        self.batch.push(Unhashed { position, kind, content });
         if self.batch.len() < CONTENTS && self.bytes < BYTES {
             return Ok(());
         }
         let batch = std::mem::take(&mut self.batch);
         self.bytes = 0;
         if self.thread.is_none() {
-            self.thread = HashThread::start(hashed);
+            self.thread = HashThread::start(hash_batch);
         }
-        let Some(running) = &self.thread else { return set(objects, hashed(batch)) }; // the system is short of threads
-        // Where it ended early, it said why.
+        let Some(running) = &self.thread else {
+            return assign_ids(objects, hash_batch(batch)); // no thread could be started
+        };
+        // Fails only if the thread has ended with an error, which is received below.
         let _ = running.to.send(batch);
-        running.from.try_iter().try_for_each(|ids| set(objects, ids))
+        running.from.try_iter().try_for_each(|ids| assign_ids(objects, ids))
     }
 
-    /// Gives every object whose content was taken its id.
+    /// Sets the ids that are still missing.
     pub(super) fn finish(self, objects: &mut [Object]) -> Result<(), Fault> {
-        set(objects, hashed(self.batch))?;
+        assign_ids(objects, hash_batch(self.batch))?;
         let Some(HashThread { to, from, thread }) = self.thread else { return Ok(()) };
-        drop(to); // it ends
-        from.into_iter().try_for_each(|ids| set(objects, ids))?;
+        drop(to); // lets the thread end
+        from.into_iter().try_for_each(|ids| assign_ids(objects, ids))?;
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         Ok(())
     }
 }
 
 impl HashThread {
-    /// Runs `hash` for each batch, until one fails. `None` where the system gives no thread.
+    /// Starts a thread that runs `hash` for each batch, until one fails. Returns `None` if no thread can be started.
     fn start(hash: impl Fn(Vec<Unhashed>) -> Ids + Send + 'static) -> Option<Self> {
         let (to, batches) = mpsc::sync_channel::<Vec<Unhashed>>(WAITING);
         let (ids, from) = mpsc::channel();
@@ -106,31 +109,31 @@ impl HashThread {
     }
 }
 
-fn hashed(batch: Vec<Unhashed>) -> Ids {
-    let hash = |Unhashed { place, kind, content }: Unhashed| {
+fn hash_batch(batch: Vec<Unhashed>) -> Ids {
+    let hash = |Unhashed { position, kind, content }: Unhashed| {
         let mut hasher = hasher(kind, content.len() as u64);
         hasher.update(&content);
-        Ok((place, id(hasher)?))
+        Ok((position, object_id(hasher)?))
     };
     batch.into_iter().map(hash).collect()
 }
 
-fn set(objects: &mut [Object], ids: Ids) -> Result<(), Fault> {
-    for (place, id) in ids? {
-        objects[place as usize].line.id = id;
+fn assign_ids(objects: &mut [Object], ids: Ids) -> Result<(), Fault> {
+    for (position, id) in ids? {
+        objects[position as usize].line.id = id;
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Line, WHOLE};
+    use super::super::{Line, NO_BASE};
     use super::*;
 
     fn objects(count: usize) -> Vec<Object> {
         let object = |_| Object {
             line: Line { id: ObjectId([0; 20]), offset: 0, crc: 0 },
-            base: WHOLE,
+            base: NO_BASE,
             kind: Some(ObjectType::Blob),
         };
         (0..count).map(object).collect()
@@ -141,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn every_object_has_its_id_at_the_end_and_a_thread_is_started_for_many_only() {
+    fn every_object_gets_its_id_and_a_thread_is_started_only_for_many() {
         for count in [0, 1, CONTENTS - 1, CONTENTS, 10 * CONTENTS + 7] {
             let (mut objects, mut hashes) = (objects(count), Hashes::new());
             for at in 0..count {
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn many_bytes_go_to_the_thread_and_a_large_content_does_not() {
+    fn many_bytes_are_sent_to_the_thread_but_not_a_large_content() {
         let (mut objects, mut hashes) = (objects(3), Hashes::new());
         add(&mut hashes, &mut objects, 0, &vec![0; SMALL as usize + 1]).unwrap();
         assert!(hashes.thread.is_none() && hashes.batch.is_empty(), "it would wait in memory");
@@ -170,11 +173,11 @@ mod tests {
         assert!(objects.iter().all(|object| object.line.id.0 != [0; 20]));
     }
 
-    /// Ids of a thread that finds a collision in its second batch, of so many objects.
+    /// Hashes so many objects with a thread that reports a collision in its second batch.
     fn colliding(count: usize) -> Result<(), Fault> {
         let batches = std::sync::atomic::AtomicUsize::new(0);
         let hash = move |batch| match batches.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
-            0 => hashed(batch),
+            0 => hash_batch(batch),
             _ => Err(Fault::collision("an object")),
         };
         let mut hashes = Hashes { thread: HashThread::start(hash), ..Hashes::new() };
@@ -184,8 +187,8 @@ mod tests {
     }
 
     #[test]
-    fn a_collision_that_the_thread_finds_is_the_end() {
-        colliding(2 * CONTENTS - 1).unwrap(); // the last batch is not the thread's
+    fn a_collision_that_the_thread_finds_is_an_error() {
+        colliding(2 * CONTENTS - 1).unwrap(); // the last batch is not full, and not hashed by the thread
         assert!(matches!(colliding(2 * CONTENTS), Err(Fault::Bad(_))), "it is found at the end");
         assert!(matches!(colliding(50 * CONTENTS), Err(Fault::Bad(_))), "a thread that ended is waited for");
     }

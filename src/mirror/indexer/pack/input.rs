@@ -1,4 +1,4 @@
-//! The pack as it arrives: counted, hashed and written to its file on the way to its reader.
+//! Reads the pack from the network side. Whatever is consumed is counted, hashed and written to the pack's file.
 
 use std::fs::File;
 use std::io::{self, Read, Write as _};
@@ -7,7 +7,7 @@ use flate2::Crc;
 
 use super::{Fault, Source};
 
-/// What is read at once.
+/// The size of the buffer.
 const PIECE: usize = 256 << 10;
 
 /// A pack that is being received.
@@ -15,37 +15,48 @@ pub(super) struct Input<'f, R> {
     from: R,
     file: &'f File,
     buffer: Vec<u8>,
-    /// Where in the buffer the next byte is, and where those that were read end.
+    /// The range of the buffer that was read but not consumed.
     at: usize,
     end: usize,
-    /// Bytes read, and the most that may be.
+    /// Bytes read so far, and the most that may be read.
     read: u64,
     limit: u64,
+    /// The hash of everything consumed and flushed.
     sum: sha1dc::Hasher,
+    /// The checksum of the current entry.
     crc: Crc,
 }
 
 impl<'f, R: Read> Input<'f, R> {
     pub(super) fn new(from: R, file: &'f File, limit: u64) -> Self {
-        let (sum, crc) = (sha1dc::Hasher::new(), Crc::new());
-        Self { from, file, buffer: vec![0; PIECE], at: 0, end: 0, read: 0, limit, sum, crc }
+        Self {
+            from,
+            file,
+            buffer: vec![0; PIECE],
+            at: 0,
+            end: 0,
+            read: 0,
+            limit,
+            sum: sha1dc::Hasher::new(),
+            crc: Crc::new(),
+        }
     }
 
-    /// How far in the pack the next byte is.
+    /// The offset of the next byte in the pack.
     pub(super) fn offset(&self) -> u64 {
         self.read - (self.end - self.at) as u64
     }
 
-    /// The checksum of what was consumed since the last call, as an index has it of an entry.
-    pub(super) fn crc(&mut self) -> u32 {
+    /// Returns the CRC-32 of what was consumed since the last call, as the index stores it for an entry.
+    pub(super) fn take_crc(&mut self) -> u32 {
         let crc = self.crc.sum();
         self.crc.reset();
         crc
     }
 
-    /// After the last entry: the checksum of all that was consumed. It must follow, and nothing after it.
+    /// Ends the pack: the hash of everything consumed must follow, and then nothing. Returns the hash.
     pub(super) fn finish(mut self) -> Result<[u8; 20], Fault> {
-        self.pass_on()?;
+        self.flush_consumed()?;
         let sum = std::mem::take(&mut self.sum).finalize();
         let sum: [u8; 20] = sum.map_err(|_| Fault::collision("the pack"))?.into();
         if self.array::<20>()? != sum {
@@ -57,13 +68,14 @@ impl<'f, R: Read> Input<'f, R> {
         Ok(sum)
     }
 
-    /// Hashes and writes what was consumed of the buffer.
-    fn pass_on(&mut self) -> Result<(), Fault> {
+    /// Hashes and writes the consumed part of the buffer, and moves the rest to its front.
+    fn flush_consumed(&mut self) -> Result<(), Fault> {
         let consumed = &self.buffer[..self.at];
         self.sum.update(consumed);
         self.file.write_all(consumed).map_err(Fault::io("write the pack"))?;
         self.buffer.copy_within(self.at..self.end, 0);
-        (self.at, self.end) = (0, self.end - self.at);
+        self.end -= self.at;
+        self.at = 0;
         Ok(())
     }
 }
@@ -71,7 +83,7 @@ impl<'f, R: Read> Input<'f, R> {
 impl<R: Read> Source for Input<'_, R> {
     fn pending(&mut self) -> Result<&[u8], Fault> {
         if self.at == self.end {
-            self.pass_on()?;
+            self.flush_consumed()?;
             self.end = read(&mut self.from, &mut self.buffer).map_err(Fault::io("read the pack"))?;
             self.read += self.end as u64;
             if self.read > self.limit {
@@ -87,6 +99,7 @@ impl<R: Read> Source for Input<'_, R> {
     }
 }
 
+/// Reads once, and again after an interruption by a signal.
 fn read(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match from.read(buffer) {

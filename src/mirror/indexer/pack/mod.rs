@@ -1,14 +1,16 @@
-//! A pack is taken in: read once, hashed, and given its index.
+//! Indexes a pack, in one pass over the input:
 //!
-//! 1. As it arrives, every entry is inflated. Objects are hashed, and so is a difference to one that was seen a moment ago,
-//!    small ones on a second thread ([`hashes`]). The others wait ([`receive`]).
-//! 2. Those that wait are put together from what they differ from, each base with all that needs it. What a thin pack
-//!    leaves out is appended to it ([`resolve`]).
-//! 3. The index is written, and both files get their names. Before, they have names that a sweep removes.
+//! 1. While the pack arrives, every entry is inflated. Objects that are stored whole are hashed, and so are deltas
+//!    whose base is still cached; small objects are hashed on a second thread ([`hashes`]). Other deltas are left for
+//!    step 2 ([`receive`]).
+//! 2. The remaining deltas are resolved, for each base all of its deltas at once. Bases that a thin pack leaves out are
+//!    appended to it ([`resolve`]).
+//! 3. The index is written, and both files are renamed to their final names. Until then they have temporary names,
+//!    which the next run sweeps.
 //!
-//! Hashes detect collisions. What is in memory: forty bytes an object, contents within a budget ([`cache`]), those that wait
-//! to be hashed, less than 6 MiB, and one difference with its base and its result; an object that is stored whole is hashed
-//! piece by piece.
+//! Hashing detects SHA-1 collision attacks. The memory used is forty bytes for each object, cached contents within a
+//! budget ([`cache`]), less than 6 MiB of contents that wait to be hashed, and one delta with its base and its result;
+//! a large object that is stored whole is hashed piece by piece.
 
 mod cache;
 mod contents;
@@ -32,56 +34,56 @@ use crate::fsx;
 use crate::mirror::pack_index::{self, Line};
 use crate::revision::ObjectId;
 
-/// What a pack may cost.
+/// Limits on indexing a pack.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// The memory that the process may use, bytes.
+    /// The memory that the process may use, in bytes.
     pub(super) memory: u64,
-    /// The most bytes of pack.
+    /// The most bytes of the pack.
     pub(super) bytes: u64,
-    /// The most objects there is memory for.
+    /// The most objects that the memory suffices for; more are [`Fault::Memory`].
     pub(super) objects: u64,
-    /// The most objects where few are expected.
+    /// The most objects that the caller expects; more are [`Fault::Many`].
     pub(super) expected: u64,
 }
 
-/// A pack that was taken in.
+/// A pack that was indexed.
 #[derive(Debug)]
-pub(super) struct Taken {
-    /// Objects in it, those added to complete it not counted.
+pub(super) struct IndexedPack {
+    /// Objects received, not counting the bases that were appended.
     pub(super) objects: u64,
     /// Bytes received.
     pub(super) bytes: u64,
     /// Its name, without a suffix.
     pub(super) name: String,
-    /// What it holds, in the order of the ids.
+    /// All its objects, sorted by id.
     all: Vec<Object>,
 }
 
-impl Taken {
-    /// Whether an object is a blob that came with this pack.
+impl IndexedPack {
+    /// Returns true if the object is a blob in this pack.
     pub(super) fn is_blob(&self, id: &ObjectId) -> bool {
         let found = self.all.binary_search_by_key(id, |object| object.line.id);
         found.is_ok_and(|at| self.all[at].kind == Some(ObjectType::Blob))
     }
 }
 
-/// Why a pack was not taken in.
+/// Why a pack could not be indexed.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// It ended too soon.
+    /// It is truncated.
     Cut,
     /// It is malformed, or a hash in it is wrong.
     Bad(String),
-    /// It announces so many objects, more than expected.
+    /// It announces this many objects, more than expected.
     Many(u64),
-    /// It needs more memory than there may be.
+    /// It needs more memory than the limit.
     Memory,
-    /// It is larger than it may be.
+    /// It is larger than the limit.
     Bytes,
-    /// The file system refused.
+    /// Reading the pack or writing the files failed; what was done, as a verb phrase.
     Io(&'static str, io::Error),
-    /// The mirror's objects cannot be read.
+    /// A base could not be read from the mirror.
     Git(git2::Error),
 }
 
@@ -99,12 +101,12 @@ impl Fault {
     }
 }
 
-/// Bytes that are read in order.
+/// A buffered reader, like `BufRead`, with [`Fault`] as its error.
 trait Source {
-    /// What comes next; nothing at the end.
+    /// Returns the next bytes, as many as are buffered; none at the end.
     fn pending(&mut self) -> Result<&[u8], Fault>;
 
-    /// Takes so many bytes of what comes next.
+    /// Advances by so many of the pending bytes.
     fn consume(&mut self, bytes: usize);
 
     fn byte(&mut self) -> Result<u8, Fault> {
@@ -122,39 +124,40 @@ trait Source {
     }
 }
 
-/// An entry of the pack.
+/// An object of the pack. Its position, counted from 0, is that of its entry in the pack.
 #[derive(Debug)]
 struct Object {
-    /// What the index says of it; the id is right once the pack is received and the kind is known.
+    /// Its line in the index. The id is valid once the pack is received and the kind is known.
     line: Line,
-    /// The place of what it is a difference to, if it is one.
+    /// The position of its delta base; [`NO_BASE`] if it is stored whole, or its base is not known yet.
     base: u32,
-    /// Not known of a difference before its base is.
+    /// `None` for a delta that is not resolved yet.
     kind: Option<ObjectType>,
 }
 
-/// No base.
-const WHOLE: u32 = u32::MAX;
+/// No delta base.
+const NO_BASE: u32 = u32::MAX;
 
-/// Contents up to this are kept whole for a moment, to be hashed and because a difference to them may follow.
+/// Contents up to this size are kept in memory for a while: to be hashed, and because deltas against them may follow.
 const SMALL: u64 = 1 << 20;
 
-/// Reads an object that is here already.
-type Read<'r> = dyn Fn(&ObjectId) -> Result<Option<(ObjectType, Vec<u8>)>, git2::Error> + 'r;
+/// Reads an object of the mirror, which may be the base of a delta in a thin pack. Returns `None` if it is missing.
+type ReadBase<'r> = dyn Fn(&ObjectId) -> Result<Option<(ObjectType, Vec<u8>)>, git2::Error> + 'r;
 
-/// Takes a pack in, into the directory `packs`. `here` reads what a thin pack leaves out.
-pub(super) fn take_in(
+/// Reads a pack, and writes it and its index to the directory `packs`. On an error the temporary files are removed.
+pub(super) fn index_pack(
     from: impl io::Read,
     packs: &Path,
     limits: &Limits,
     durable: bool,
-    here: &Read<'_>,
-) -> Result<Taken, Fault> {
+    read_base: &ReadBase<'_>,
+) -> Result<IndexedPack, Fault> {
     Temporary::sweep(packs);
     let (pack, file) = Temporary::create(packs)?;
     let received = receive::receive(from, &file, limits)?;
-    let (objects, bytes) = (received.objects.len() as u64, received.bytes);
-    let (mut all, sum) = resolve::resolve(received, &file, here)?;
+    let objects = received.objects.len() as u64;
+    let bytes = received.bytes;
+    let (mut all, sum) = resolve::resolve(received, &file, read_base)?;
     all.sort_unstable_by_key(|object| object.line.id);
     if let Some(twin) = all.windows(2).find(|pair| pair[0].line.id == pair[1].line.id) {
         return Err(Fault::bad(format!("it has {} twice", twin[0].line.id)));
@@ -166,30 +169,30 @@ pub(super) fn take_in(
         .and_then(|()| to.flush())
         .map_err(Fault::io("write the index"))?;
     drop(to);
-    // The index last: a pack counts from then on.
+    // The index is renamed last, because readers use a pack once it has an index.
     pack.keep(&file, &packs.join(format!("{name}.pack")), durable)?;
     index.keep(&index_file, &packs.join(format!("{name}.idx")), durable)?;
     if durable {
         File::open(packs).and_then(|dir| dir.sync_all()).map_err(Fault::io("sync the packs"))?;
     }
-    Ok(Taken { objects, bytes, name, all })
+    Ok(IndexedPack { objects, bytes, name, all })
 }
 
-/// A file that is removed again unless it is kept.
+/// A temporary file; dropping it removes it.
 struct Temporary(PathBuf);
 
-/// Begins a temporary name, as git's do; what follows here is digits and one `-`, which git's have not.
+/// Prefix of temporary names, the same as git's. Ours continue with digits and one `-`, which git's never do.
 const TEMPORARY: &str = "tmp_pack_";
 
 impl Temporary {
-    /// Removes what was left by a process that was killed. One at a time takes packs in.
+    /// Removes the files of a process that was killed. Only one process at a time indexes packs.
     fn sweep(dir: &Path) {
         for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let number = name.to_str().and_then(|name| name.strip_prefix(TEMPORARY)?.split_once('-'));
             let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
             if number.is_some_and(|(pid, serial)| is_digits(pid) && is_digits(serial)) {
-                let _ = std::fs::remove_file(entry.path()); // what stays is swept at the next opening
+                let _ = std::fs::remove_file(entry.path()); // on a failure the next run tries again
             }
         }
     }
@@ -198,13 +201,14 @@ impl Temporary {
         loop {
             let path = dir.join(fsx::unique(TEMPORARY));
             match File::options().read(true).write(true).create_new(true).open(&path) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {} // of a process that was killed
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {} // left by a process that was killed
                 Ok(file) => return Ok((Self(path), file)),
                 Err(error) => return Err(Fault::Io("make a file for the pack", error)),
             }
         }
     }
 
+    /// Makes the file read-only and renames it to its final name.
     fn keep(self, file: &File, name: &Path, durable: bool) -> Result<(), Fault> {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o444);
         file.set_permissions(mode)
@@ -218,18 +222,19 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0); // what stays is swept at the next opening
+        let _ = std::fs::remove_file(&self.0); // on a failure the next run sweeps it
     }
 }
 
-/// Begins the hash of an object.
+/// A hasher that was fed an object's header.
 fn hasher(kind: ObjectType, size: u64) -> sha1dc::Hasher {
     let mut hasher = sha1dc::Hasher::new();
     hasher.update(format!("{} {size}\0", kind.str()).as_bytes());
     hasher
 }
 
-fn id(hasher: sha1dc::Hasher) -> Result<ObjectId, Fault> {
+/// Finishes an object's hash. A collision attack is an error.
+fn object_id(hasher: sha1dc::Hasher) -> Result<ObjectId, Fault> {
     hasher
         .finalize()
         .map(|sum| ObjectId(sum.into()))

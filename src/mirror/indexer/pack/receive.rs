@@ -1,56 +1,59 @@
-//! The first look at a pack, while it arrives.
+//! The first pass over a pack, while it arrives: every entry is inflated, and hashed if its content is at hand.
 
 use std::fs::File;
 use std::io;
 
 use super::contents::Contents;
-use super::entry::{Form, head};
+use super::entry::{Form, read_header};
 use super::hashes::Hashes;
 use super::input::Input;
-use super::{Fault, Limits, Line, Object, SMALL, Source as _, WHOLE, hasher, id};
+use super::{Fault, Limits, Line, NO_BASE, Object, SMALL, Source as _, hasher, object_id};
 use crate::revision::ObjectId;
 
-/// What is known of a pack that arrived.
+/// A pack that was received, with deltas that are not resolved yet.
 pub(super) struct Received {
     /// In the order of the pack.
     pub(super) objects: Vec<Object>,
-    /// Differences to entries of the pack that wait for them: the place of the base, and theirs.
-    pub(super) by_place: Vec<(u32, u32)>,
-    /// Differences to objects, and their places.
+    /// Unresolved offset deltas: the positions of the base and of the delta.
+    pub(super) by_position: Vec<(u32, u32)>,
+    /// Unresolved ref deltas: the id of the base, and the position of the delta.
     pub(super) by_id: Vec<(ObjectId, u32)>,
     pub(super) contents: Contents,
-    /// Its checksum.
+    /// The pack's checksum.
     pub(super) sum: [u8; 20],
-    /// Its bytes.
+    /// The pack's size.
     pub(super) bytes: u64,
 }
 
+/// Reads a pack and writes it to `file`.
 pub(super) fn receive(from: impl io::Read, file: &File, limits: &Limits) -> Result<Received, Fault> {
     let mut input = Input::new(from, file, limits.bytes);
-    let count = announced(&mut input, limits)?;
+    let count = read_pack_header(&mut input, limits)?;
     let mut objects: Vec<Object> = Vec::new();
     objects.try_reserve_exact(count as usize).map_err(|_| Fault::Memory)?;
-    let (mut by_place, mut by_id) = (Vec::new(), Vec::new());
+    let mut by_position = Vec::new();
+    let mut by_id = Vec::new();
     let mut contents = Contents::new(limits.memory);
     let mut hashes = Hashes::new();
-    for place in 0..count {
+    for position in 0..count {
         let offset = input.offset();
-        let _before = input.crc();
-        let (form, size) = head(&mut input)?;
+        input.take_crc(); // starts the entry's checksum
+        let (form, size) = read_header(&mut input)?;
         let mut object =
-            Object { line: Line { id: ObjectId([0; 20]), offset, crc: 0 }, base: WHOLE, kind: None };
+            Object { line: Line { id: ObjectId([0; 20]), offset, crc: 0 }, base: NO_BASE, kind: None };
         let mut small = None;
         match form {
             Form::Whole(kind) if size <= SMALL => {
                 object.kind = Some(kind);
-                small = Some((kind, contents.inflated(&mut input, size)?));
+                small = Some((kind, contents.inflate(&mut input, size)?));
             }
             Form::Whole(kind) => {
                 let mut hasher = hasher(kind, size);
-                contents.inflater.pieces(&mut input, size, |piece| hasher.update(piece))?;
-                (object.line.id, object.kind) = (id(hasher)?, Some(kind));
+                contents.inflater.inflate_pieces(&mut input, size, |piece| hasher.update(piece))?;
+                object.line.id = object_id(hasher)?;
+                object.kind = Some(kind);
             }
-            Form::Back(distance) => {
+            Form::OffsetDelta(distance) => {
                 let found = offset
                     .checked_sub(distance)
                     .and_then(|base| objects.binary_search_by_key(&base, |object| object.line.offset).ok())
@@ -58,41 +61,41 @@ pub(super) fn receive(from: impl io::Read, file: &File, limits: &Limits) -> Resu
                 object.base = found as u32;
                 match (objects[found].kind, contents.cache.get(object.base)) {
                     (Some(kind), Some(base)) if size <= SMALL => {
-                        let delta = contents.inflated(&mut input, size)?;
+                        let delta = contents.inflate(&mut input, size)?;
                         object.kind = Some(kind);
-                        small = Some((kind, contents.applied(&base, &delta)?));
+                        small = Some((kind, contents.apply_delta(&base, &delta)?));
                     }
                     _ => {
-                        contents.inflater.pieces(&mut input, size, |_| ())?;
-                        by_place.push((object.base, place));
+                        contents.inflater.inflate_pieces(&mut input, size, |_| ())?;
+                        by_position.push((object.base, position));
                     }
                 }
             }
-            Form::To(base) => {
-                contents.inflater.pieces(&mut input, size, |_| ())?;
-                by_id.push((base, place));
+            Form::RefDelta(base) => {
+                contents.inflater.inflate_pieces(&mut input, size, |_| ())?;
+                by_id.push((base, position));
             }
         }
-        object.line.crc = input.crc();
+        object.line.crc = input.take_crc();
         objects.push(object);
         if let Some((kind, content)) = small {
-            let content = contents.keep(place, content);
-            hashes.add(&mut objects, (place, kind), content)?;
+            let content = contents.keep(position, content);
+            hashes.add(&mut objects, (position, kind), content)?;
         }
     }
     hashes.finish(&mut objects)?;
     let bytes = input.offset() + 20;
     let sum = input.finish()?;
-    Ok(Received { objects, by_place, by_id, contents, sum, bytes })
+    Ok(Received { objects, by_position, by_id, contents, sum, bytes })
 }
 
-/// Reads the head of the pack: how many objects it has.
-fn announced<R: io::Read>(input: &mut Input<'_, R>, limits: &Limits) -> Result<u32, Fault> {
+/// Reads the header of the pack, and returns the number of objects.
+fn read_pack_header<R: io::Read>(input: &mut Input<'_, R>, limits: &Limits) -> Result<u32, Fault> {
     if input.array()? != *b"PACK" {
         return Err(Fault::bad("it does not begin as a pack does"));
     }
     match u32::from_be_bytes(input.array()?) {
-        2 => {} // libgit2, which is to read it, knows no other, and no git writes 3
+        2 => {} // libgit2, which reads the pack later, supports no other, and no git writes version 3
         other => return Err(Fault::bad(format!("it has the unknown version {other}"))),
     }
     let count = u32::from_be_bytes(input.array()?);

@@ -1,4 +1,5 @@
-//! Differences that wait: each base with all that needs it, so that most contents are put together once.
+//! The second pass over a pack: resolves the remaining deltas. All deltas against a base are resolved together, so that
+//! most contents are restored only once.
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write};
@@ -10,65 +11,68 @@ use flate2::{Compression, Crc};
 use git2::ObjectType;
 
 use super::contents::Contents;
-use super::entry::head;
+use super::entry::read_header;
 use super::receive::Received;
-use super::{Fault, Line, Object, Read, Source, WHOLE, hasher, id};
+use super::{Fault, Line, NO_BASE, Object, ReadBase, Source, hasher, object_id};
 use crate::revision::ObjectId;
 
-/// What is read of the file at once.
+/// How many bytes of the file are read at once.
 const PIECE: u64 = 64 << 10;
 
-/// Puts together what waits. Returns all objects and the pack's checksum.
+/// Resolves all deltas, and completes a thin pack. Returns all objects and the pack's checksum.
 pub(super) fn resolve(
     received: Received,
     file: &File,
-    here: &Read<'_>,
+    read_base: &ReadBase<'_>,
 ) -> Result<(Vec<Object>, [u8; 20]), Fault> {
-    let Received { objects, mut by_place, mut by_id, contents, sum, bytes } = received;
-    by_place.sort_unstable();
+    let Received { objects, mut by_position, mut by_id, contents, sum, bytes } = received;
+    by_position.sort_unstable();
     by_id.sort_unstable();
     let count = objects.len();
-    let mut resolver = Resolver { objects, by_place, by_id, contents, file, end: bytes - 20 };
-    for place in (0..).take(count) {
-        resolver.below(place)?;
+    let mut resolver = Resolver { objects, by_position, by_id, contents, file, end: bytes - 20 };
+    for position in (0..).take(count) {
+        resolver.resolve_children(position)?;
     }
-    resolver.complete(here)?;
+    resolver.append_bases(read_base)?;
     if resolver.objects.iter().any(|object| object.kind.is_none()) {
         return Err(Fault::bad("a difference is to an object that is neither in the pack nor in the mirror"));
     }
-    let sum = if resolver.objects.len() > count { resolver.seal()? } else { sum };
+    let sum = if resolver.objects.len() > count { resolver.update_checksum()? } else { sum };
     Ok((resolver.objects, sum))
 }
 
+/// The fields are those of [`Received`]; `by_position` and `by_id` are sorted.
 struct Resolver<'f> {
     objects: Vec<Object>,
-    by_place: Vec<(u32, u32)>,
+    by_position: Vec<(u32, u32)>,
     by_id: Vec<(ObjectId, u32)>,
     contents: Contents,
     file: &'f File,
-    /// Where in the file the last entry ends.
+    /// The offset at which the last entry ends.
     end: u64,
 }
 
 impl Resolver<'_> {
-    /// Puts together all that waits for an object, and for what comes out.
-    fn below(&mut self, place: u32) -> Result<(), Fault> {
-        let mut stack = vec![place];
-        while let Some(place) = stack.pop() {
-            let Some(kind) = self.objects[place as usize].kind else { continue };
-            let waiting = self.waiting(place);
-            if waiting.is_empty() {
+    /// Resolves all deltas against an object, and those against the results.
+    fn resolve_children(&mut self, position: u32) -> Result<(), Fault> {
+        let mut stack = vec![position];
+        while let Some(position) = stack.pop() {
+            let Some(kind) = self.objects[position as usize].kind else { continue };
+            let children = self.unresolved_children(position);
+            if children.is_empty() {
                 continue;
             }
-            let base = self.content(place)?;
-            for at in waiting {
+            let base = self.content(position)?;
+            for at in children {
                 let delta = self.entry(at)?;
-                let content = self.contents.applied(&base, &delta)?;
+                let content = self.contents.apply_delta(&base, &delta)?;
                 let mut hasher = hasher(kind, content.len() as u64);
                 hasher.update(&content);
                 let object = &mut self.objects[at as usize];
-                (object.line.id, object.kind, object.base) = (id(hasher)?, Some(kind), place);
-                if !self.waiting(at).is_empty() {
+                object.line.id = object_id(hasher)?;
+                object.kind = Some(kind);
+                object.base = position;
+                if !self.unresolved_children(at).is_empty() {
                     self.contents.cache.insert(at, Arc::new(content));
                     stack.push(at);
                 }
@@ -77,81 +81,84 @@ impl Resolver<'_> {
         Ok(())
     }
 
-    /// What waits for an object whose id is known.
-    fn waiting(&self, place: u32) -> Vec<u32> {
-        let wanted = self.objects[place as usize].line.id;
-        let from = self.by_place.partition_point(|(base, _)| *base < place);
-        let back = self.by_place[from..].iter().take_while(|(base, _)| *base == place).map(|(_, at)| *at);
+    /// The positions of the unresolved deltas against an object, whose id must be known.
+    fn unresolved_children(&self, position: u32) -> Vec<u32> {
+        let wanted = self.objects[position as usize].line.id;
+        let from = self.by_position.partition_point(|(base, _)| *base < position);
+        let offset_deltas =
+            self.by_position[from..].iter().take_while(|(base, _)| *base == position).map(|(_, at)| *at);
         let from = self.by_id.partition_point(|(base, _)| *base < wanted);
-        let to = self.by_id[from..].iter().take_while(|(base, _)| *base == wanted).map(|(_, at)| *at);
-        back.chain(to).filter(|at| self.objects[*at as usize].kind.is_none()).collect()
+        let ref_deltas = self.by_id[from..].iter().take_while(|(base, _)| *base == wanted).map(|(_, at)| *at);
+        offset_deltas.chain(ref_deltas).filter(|at| self.objects[*at as usize].kind.is_none()).collect()
     }
 
-    /// The content of an object: from the last one that is kept on the way to it.
-    fn content(&mut self, place: u32) -> Result<Arc<Vec<u8>>, Fault> {
+    /// Restores the content of an object, starting at the nearest cached content in its chain of bases.
+    fn content(&mut self, position: u32) -> Result<Arc<Vec<u8>>, Fault> {
         let mut path = Vec::new();
-        let mut at = place;
+        let mut at = position;
         let mut content = loop {
             if let Some(content) = self.contents.cache.get(at) {
                 break content;
             }
             path.push(at);
             at = match self.objects[at as usize].base {
-                WHOLE => break Arc::new(Vec::new()),
+                NO_BASE => break Arc::new(Vec::new()),
                 base => base,
             };
         };
         while let Some(at) = path.pop() {
             let raw = self.entry(at)?;
             content = Arc::new(match self.objects[at as usize].base {
-                WHOLE => raw,
-                _ => self.contents.applied(&content, &raw)?,
+                NO_BASE => raw,
+                _ => self.contents.apply_delta(&content, &raw)?,
             });
             self.contents.cache.insert(at, Arc::clone(&content));
         }
         Ok(content)
     }
 
-    /// What the pack holds for an object: itself, or a difference.
-    fn entry(&mut self, place: u32) -> Result<Vec<u8>, Fault> {
-        let from = self.objects[place as usize].line.offset;
-        let to = self.objects.get(place as usize + 1).map_or(self.end, |next| next.line.offset);
-        let mut source = Again { file: self.file, from, to, piece: Vec::new(), at: 0 };
-        let (_, size) = head(&mut source)?;
-        self.contents.inflated(&mut source, size)
+    /// Inflates an object's entry: its content, or its delta.
+    fn entry(&mut self, position: u32) -> Result<Vec<u8>, Fault> {
+        let from = self.objects[position as usize].line.offset;
+        let to = self.objects.get(position as usize + 1).map_or(self.end, |next| next.line.offset);
+        let mut source = Reread { file: self.file, from, to, piece: Vec::new(), at: 0 };
+        let (_, size) = read_header(&mut source)?;
+        self.contents.inflate(&mut source, size)
     }
 
-    /// Appends what a thin pack left out, and puts together what waits for that.
-    fn complete(&mut self, here: &Read<'_>) -> Result<(), Fault> {
-        let waits = |objects: &[Object], at: u32| objects[at as usize].kind.is_none();
+    /// Appends the bases that a thin pack left out, and resolves the deltas against them.
+    fn append_bases(&mut self, read_base: &ReadBase<'_>) -> Result<(), Fault> {
+        let is_unresolved = |objects: &[Object], at: u32| objects[at as usize].kind.is_none();
         let mut missing: Vec<_> =
-            self.by_id.iter().filter(|(_, at)| waits(&self.objects, *at)).copied().collect();
-        // In the order of the pack, as git does it: a base that is here may come as well, as a difference to another one.
+            self.by_id.iter().filter(|(_, at)| is_unresolved(&self.objects, *at)).copied().collect();
+        // In the order of the pack, like git: a base in the mirror may also come in the pack, as a delta against
+        // another one, and is then resolved before its own turn.
         missing.sort_unstable_by_key(|(_, at)| *at);
         for (base, at) in missing {
-            if !waits(&self.objects, at) {
+            if !is_unresolved(&self.objects, at) {
                 continue;
             }
-            let Some((kind, content)) = here(&base).map_err(Fault::Git)? else { continue };
+            let Some((kind, content)) = read_base(&base).map_err(Fault::Git)? else { continue };
             let mut hasher = hasher(kind, content.len() as u64);
             hasher.update(&content);
-            if id(hasher)? != base {
+            if object_id(hasher)? != base {
                 let damaged = io::Error::other(format!("object {base}, which is here, is damaged"));
                 return Err(Fault::Io("complete the pack", damaged));
             }
-            let place = self.objects.len() as u32;
-            let line = self.append(base, kind, &content).map_err(Fault::io("complete the pack"))?;
-            self.objects.push(Object { line, base: WHOLE, kind: Some(kind) });
-            self.contents.cache.insert(place, Arc::new(content));
-            self.below(place)?;
+            let position = self.objects.len() as u32;
+            let line = self.append_base(base, kind, &content).map_err(Fault::io("complete the pack"))?;
+            self.objects.push(Object { line, base: NO_BASE, kind: Some(kind) });
+            self.contents.cache.insert(position, Arc::new(content));
+            self.resolve_children(position)?;
         }
         Ok(())
     }
 
-    fn append(&mut self, id: ObjectId, kind: ObjectType, content: &[u8]) -> io::Result<Line> {
+    /// Writes an object as a new last entry.
+    fn append_base(&mut self, id: ObjectId, kind: ObjectType, content: &[u8]) -> io::Result<Line> {
         let offset = self.end;
         self.file.seek(SeekFrom::Start(offset))?;
-        let mut to = Counted { file: self.file, bytes: 0, crc: Crc::new() };
+        let mut to = CountingWriter { file: self.file, bytes: 0, crc: Crc::new() };
         let mut rest = content.len() >> 4;
         let mut head = vec![(kind.raw() as u8) << 4 | (content.len() & 0x0f) as u8];
         while rest > 0 {
@@ -169,14 +176,13 @@ impl Resolver<'_> {
         Ok(Line { id, offset, crc: to.crc.sum() })
     }
 
-    /// Says in the pack how many objects it has now, and what its checksum is.
-    fn seal(&mut self) -> Result<[u8; 20], Fault> {
-        let failed = Fault::io;
+    /// Updates the number of objects in the pack's header, and the checksum at its end. Returns the checksum.
+    fn update_checksum(&mut self) -> Result<[u8; 20], Fault> {
         let act = "complete the pack";
         let count = (self.objects.len() as u32).to_be_bytes();
-        self.file.write_all_at(&count, 8).map_err(failed(act))?;
+        self.file.write_all_at(&count, 8).map_err(Fault::io(act))?;
         let mut sum = sha1dc::Hasher::new();
-        let mut source = Again { file: self.file, from: 0, to: self.end, piece: Vec::new(), at: 0 };
+        let mut source = Reread { file: self.file, from: 0, to: self.end, piece: Vec::new(), at: 0 };
         loop {
             let piece = source.pending()?;
             let bytes = piece.len();
@@ -187,13 +193,13 @@ impl Resolver<'_> {
             source.consume(bytes);
         }
         let sum: [u8; 20] = sum.finalize().map_err(|_| Fault::collision("the pack"))?.into();
-        self.file.write_all_at(&sum, self.end).map_err(failed(act))?;
+        self.file.write_all_at(&sum, self.end).map_err(Fault::io(act))?;
         Ok(sum)
     }
 }
 
-/// A part of the file, read again.
-struct Again<'f> {
+/// Reads a range of the pack's file again.
+struct Reread<'f> {
     file: &'f File,
     from: u64,
     to: u64,
@@ -201,12 +207,13 @@ struct Again<'f> {
     at: usize,
 }
 
-impl Source for Again<'_> {
+impl Source for Reread<'_> {
     fn pending(&mut self) -> Result<&[u8], Fault> {
         if self.at == self.piece.len() {
             self.piece.resize((self.to - self.from).min(PIECE) as usize, 0);
             self.file.read_exact_at(&mut self.piece, self.from).map_err(Fault::io("read the pack again"))?;
-            (self.from, self.at) = (self.from + self.piece.len() as u64, 0);
+            self.from += self.piece.len() as u64;
+            self.at = 0;
         }
         Ok(&self.piece[self.at..])
     }
@@ -216,14 +223,14 @@ impl Source for Again<'_> {
     }
 }
 
-/// What is written to the file, with its length and checksum.
-struct Counted<'f> {
+/// Writes to the file, and keeps the length and CRC-32 of what was written.
+struct CountingWriter<'f> {
     file: &'f File,
     bytes: u64,
     crc: Crc,
 }
 
-impl Write for Counted<'_> {
+impl Write for CountingWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write_all(bytes)?;
         self.crc.update(bytes);

@@ -1,4 +1,4 @@
-//! Packs of git's, and packs that are wrong, against what git says of them.
+//! Indexes packs that git wrote, and malformed ones, and compares the result with git's.
 
 use std::fs;
 use std::io::Write as _;
@@ -22,7 +22,7 @@ fn git(dir: &Path, args: &[&str], input: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
-/// A repository with versions of files: small ones, and one that is over what is kept for a moment.
+/// A repository with several versions of a small file, and of one that is larger than [`SMALL`]; and the blobs' ids.
 fn repository() -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     git(dir.path(), &["init", "--quiet", "--bare", "."], b"");
@@ -53,10 +53,15 @@ fn pack_of(dir: &Path, ids: &str, options: &[&str]) -> Vec<u8> {
     git(dir, &[&["pack-objects", "--quiet", "--stdout", "--window=40"], options].concat(), ids.as_bytes())
 }
 
-/// Takes it in, in a directory of its own: the pack and its index, or why not. Nothing else may stay.
-fn taken(pack: &[u8], limits: &Limits, here: &Read<'_>) -> Result<(Taken, Vec<u8>, Vec<u8>), Fault> {
+/// Indexes a pack in a new directory. Returns the result with the pack's and the index's bytes, and checks that no
+/// other file is left.
+fn taken(
+    pack: &[u8],
+    limits: &Limits,
+    here: &ReadBase<'_>,
+) -> Result<(IndexedPack, Vec<u8>, Vec<u8>), Fault> {
     let dir = tempfile::tempdir().unwrap();
-    let result = take_in(pack, dir.path(), limits, true, here);
+    let result = index_pack(pack, dir.path(), limits, true, here);
     let files = fs::read_dir(dir.path()).unwrap().count();
     assert_eq!(files, if result.is_ok() { 2 } else { 0 }, "{result:?}");
     let result = result?;
@@ -69,7 +74,7 @@ fn nowhere(_: &ObjectId) -> Result<Option<(ObjectType, Vec<u8>)>, git2::Error> {
     Ok(None)
 }
 
-/// The index that git makes.
+/// The index that git writes for the pack.
 fn index_of_git(pack: &[u8]) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("p.pack"), pack).unwrap();
@@ -77,7 +82,7 @@ fn index_of_git(pack: &[u8]) -> Vec<u8> {
     fs::read(dir.path().join("p.idx")).unwrap()
 }
 
-fn why(result: Result<(Taken, Vec<u8>, Vec<u8>), Fault>) -> String {
+fn why(result: Result<(IndexedPack, Vec<u8>, Vec<u8>), Fault>) -> String {
     match result {
         Ok((taken, ..)) => format!("{taken:?}"),
         Err(Fault::Bad(why)) => why,
@@ -96,7 +101,7 @@ fn packed(count: u32, entries: &[&[u8]]) -> Vec<u8> {
     sealed([b"PACK\0\0\0\x02", count.to_be_bytes().as_slice(), &entries.concat()].concat())
 }
 
-/// An entry of less than sixteen bytes.
+/// An entry whose content has less than sixteen bytes. `before` is the base's distance or id.
 fn small(kind: u8, before: &[u8], content: &[u8]) -> Vec<u8> {
     let head = [&[kind << 4 | content.len() as u8], before].concat();
     let mut deflate = flate2::write::ZlibEncoder::new(head, flate2::Compression::fast());
@@ -105,12 +110,12 @@ fn small(kind: u8, before: &[u8], content: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn every_pack_gets_the_index_that_git_gives_it() {
+fn the_index_is_the_same_as_gits() {
     let (dir, ids) = repository();
     let forms: [&[&str]; 3] = [&["--delta-base-offset"], &[], &["--depth=0"]];
     for form in forms {
         let pack = pack_of(dir.path(), &ids, form);
-        // With too little memory to keep any content, too, but what an object and its difference take.
+        // Also with a cache budget too small for any content.
         for memory in [64 << 20, 1 << 10] {
             let (taken, file, index) = taken(&pack, &Limits { memory, ..ROOMY }, &nowhere).unwrap();
             assert_eq!((taken.objects, taken.bytes), (35, pack.len() as u64));
@@ -122,7 +127,7 @@ fn every_pack_gets_the_index_that_git_gives_it() {
 }
 
 #[test]
-fn a_thin_pack_is_completed_and_one_whose_base_is_nowhere_refused() {
+fn a_thin_pack_is_completed_and_one_with_a_missing_base_refused() {
     let (dir, ids) = repository();
     let commit = |file: &str, parent: &str| {
         let tree = git(dir.path(), &["mktree"], format!("100644 blob {file}\tfile\n").as_bytes());
@@ -151,7 +156,7 @@ fn a_thin_pack_is_completed_and_one_whose_base_is_nowhere_refused() {
     assert_eq!(index, index_of_git(&pack));
     assert!(why(taken(&thin, &ROOMY, &nowhere)).contains("neither in the pack nor in the mirror"));
 
-    // Two to one object, and one to what comes out of the other.
+    // Two deltas against a base in the mirror, and one against the result of another delta.
     let id = |content: &[u8]| {
         ObjectId(git2::Oid::hash_object(ObjectType::Blob, content).unwrap().as_bytes().try_into().unwrap())
     };
@@ -166,9 +171,9 @@ fn a_thin_pack_is_completed_and_one_whose_base_is_nowhere_refused() {
     assert_eq!(index, index_of_git(&pack));
 }
 
-/// Servers that know no distances name every base by its id, and send again what they do not know to be here.
+/// Servers without ofs-delta name every base by its id, and resend objects that they do not know to be here.
 #[test]
-fn what_is_here_and_comes_again_as_a_difference_is_not_added_to_the_pack() {
+fn an_existing_base_that_is_sent_again_as_a_delta_is_not_appended() {
     for (one, other) in [(&b"content"[..], &b"con"[..]), (b"other one", b"oth")] {
         let objects = [one, other].map(|content| {
             (
@@ -185,7 +190,7 @@ fn what_is_here_and_comes_again_as_a_difference_is_not_added_to_the_pack() {
         let to = |(base, content): (ObjectId, &[u8]), take: u8| {
             small(7, &base.0, &[content.len() as u8, take, 0x90, take])
         };
-        // `other` comes as a difference to `one`, and something else as a difference to `other`.
+        // `other` is sent as a delta against `one`, and another object as a delta against `other`.
         let thin = packed(2, &[&to(objects[0], 3), &to(objects[1], 2)]);
         let (taken, pack, index) = taken(&thin, &ROOMY, &here).unwrap();
         assert_eq!((taken.objects, &pack[8..12]), (2, 3_u32.to_be_bytes().as_slice()), "with the base");
@@ -209,7 +214,7 @@ fn a_pack_that_is_cut_or_changed_anywhere_is_refused() {
 }
 
 #[test]
-fn what_is_wrong_with_a_pack_is_said() {
+fn errors_name_what_is_wrong_with_a_pack() {
     let object = small(3, &[], b"content");
     let other = small(3, &[], b"other");
     let back = |distance: usize| small(6, &[distance as u8], &[7, 1, 0x91, 0, 1]);
@@ -248,18 +253,18 @@ fn what_a_pack_costs_is_bounded() {
     assert!(matches!(with(|limits| limits.bytes = 40), Fault::Bytes));
     assert!(matches!(with(|limits| limits.objects = 0), Fault::Memory));
     assert!(matches!(with(|limits| limits.expected = 0), Fault::Many(1)));
-    // A difference that says its result has 2^62 bytes.
+    // A delta that claims a result of 2^62 bytes.
     let bomb = small(6, &[object.len() as u8], &[7, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x40]);
     assert!(matches!(taken(&packed(2, &[&object, &bomb]), &ROOMY, &nowhere), Err(Fault::Memory)));
 }
 
-/// One of two messages with the same SHA-1 (Leurent and Peyrin, "SHA-1 is a Shambles", 2020). No two objects are known
-/// that have the same id: what stands before their content would have to be in the attack.
+/// One of two messages with the same SHA-1 (Leurent and Peyrin, "SHA-1 is a Shambles", 2020). No two git objects with
+/// the same id are known: the attack would have to include the object's header.
 #[test]
 fn a_collision_is_noticed() {
     let mut hasher = sha1dc::Hasher::new();
     hasher.update(include_bytes!("../../../../testdata/sha-mbles-1.bin"));
-    let fault = id(hasher).unwrap_err();
+    let fault = object_id(hasher).unwrap_err();
     assert!(
         matches!(&fault, Fault::Bad(why) if why.contains("8ac60ba76f1999a1ab70223f225aefdc78d4ddc0 was made to")),
         "{fault:?}"
@@ -267,12 +272,12 @@ fn a_collision_is_noticed() {
 }
 
 #[test]
-fn what_a_killed_one_left_goes_and_what_another_git_writes_stays() {
+fn files_of_a_killed_indexer_are_swept_and_those_of_git_kept() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["tmp_pack_12-3", "tmp_pack_1-", "tmp_pack_aB3x9Z", "tmp_idx_12-3"] {
         fs::write(dir.path().join(name), "").unwrap();
     }
-    take_in(&b"no pack"[..], dir.path(), &ROOMY, true, &nowhere).unwrap_err();
+    index_pack(&b"no pack"[..], dir.path(), &ROOMY, true, &nowhere).unwrap_err();
     let names = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<_> = names.collect();
     names.sort();
@@ -280,7 +285,7 @@ fn what_a_killed_one_left_goes_and_what_another_git_writes_stays() {
 }
 
 #[test]
-fn an_object_that_is_damaged_here_completes_no_pack() {
+fn a_damaged_base_is_not_appended() {
     let (dir, ids) = repository();
     let all: Vec<&str> = ids.lines().collect();
     let base = all[1];
@@ -294,7 +299,7 @@ fn an_object_that_is_damaged_here_completes_no_pack() {
     assert!(matches!(fault, Fault::Io("complete the pack", _)), "{fault:?}");
 }
 
-/// Two commits of one file, and what asks for the second without what the first one has.
+/// Creates two commits with one file, and returns the revision arguments for the second without the first.
 fn thin_revisions(dir: &Path, first: &str, second: &str) -> String {
     let commit = |blob: &str, parent: &[&str]| {
         let tree = git(dir, &["mktree"], format!("100644 blob {blob}\tfile\n").as_bytes());

@@ -8,7 +8,7 @@ fn libgit2() -> Libgit2 {
     Libgit2(git2::Repository::open("/nowhere/at/all").err().unwrap())
 }
 
-/// One of each variant; the match below does not compile once there is another.
+/// One error of each variant. The match below fails to compile if a variant is added.
 fn each() -> Vec<Error> {
     let remote = || "https://git.example.com/x".to_owned();
     let refused = || Box::new(io::Error::from(io::ErrorKind::ConnectionRefused));
@@ -60,7 +60,7 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
         | Error::Start { .. }
         | Error::Program { .. }
         | Error::Credential { .. }
-        | Error::Issuer { .. } // made where it is known, and tested there
+        | Error::Issuer { .. } // tested in the module that makes it
         | Error::NoSuchRef { .. }
         | Error::Timeout { .. }
         | Error::TooMuch { .. }
@@ -92,7 +92,7 @@ fn every_variant_is_one_line_without_a_librarys_noise_and_says_what_to_do() {
 }
 
 #[test]
-fn what_only_somebody_can_change_is_not_taken_to_pass_by_itself() {
+fn errors_that_need_an_operator_are_not_transient() {
     let transient = |error: &Error| error.is_transient();
     let lasting: Vec<_> =
         each().into_iter().filter(|error| !transient(error)).map(|error| error.to_string()).collect();

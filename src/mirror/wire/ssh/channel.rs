@@ -1,4 +1,4 @@
-//! A command that runs at the other end, as a stream.
+//! A command that runs on the server, as a byte stream.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -10,38 +10,39 @@ use russh::client::Msg;
 use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{Error, Farewell, text};
+use super::{DisconnectMessage, Error, clean_message};
 
-/// How much of the command's standard error to keep for the message.
+/// The first so many bytes of the command's standard error are kept for the error message.
 const MAX_STDERR: usize = 4096;
 
-/// A running command: its standard input and output. Dropping it ends the command; the session stays.
+/// A running command's standard input and output. Dropping it closes the channel, which ends the command; the session
+/// stays open.
 pub struct Channel {
     read: ChannelReadHalf,
     write: Option<ChannelWriteHalf<Msg>>,
     writer: Pin<Box<dyn AsyncWrite + Send>>,
-    /// What came and wasn't read yet.
+    /// Data that was received and not read yet.
     pending: Bytes,
     closed: bool,
     end: End,
 }
 
-/// How a command ended, as far as we know; outlives its channel.
+/// How a command ended, as far as it is known. It outlives the channel.
 #[derive(Clone, Debug)]
 pub struct End {
     server: String,
     command: String,
-    farewell: Farewell,
+    disconnect: DisconnectMessage,
     state: Arc<Mutex<State>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The server wouldn't start it.
+    /// The server refused to start the command.
     refused: bool,
-    /// The session ended under it.
+    /// The session ended before the command did.
     lost: bool,
-    /// Exit status or signal, in words; `None` until it is said.
+    /// `Err` describes a non-zero exit status or a signal; `None` until the server reports it.
     status: Option<Result<(), String>>,
     stderr: Vec<u8>,
 }
@@ -51,11 +52,11 @@ impl Channel {
         channel: russh::Channel<Msg>,
         server: String,
         command: String,
-        farewell: Farewell,
+        disconnect: DisconnectMessage,
     ) -> Self {
         let (read, write) = channel.split();
         let writer = Box::pin(write.make_writer());
-        let end = End { server, command, farewell, state: Arc::default() };
+        let end = End { server, command, disconnect, state: Arc::default() };
         Self { read, write: Some(write), writer, pending: Bytes::new(), closed: false, end }
     }
 
@@ -64,44 +65,33 @@ impl Channel {
         self.end.clone()
     }
 
-    /// Takes one message of the server; true where it brought data or the end.
-    fn take(&mut self, message: Option<ChannelMsg>) -> bool {
+    /// Handles a message of the server; `None` means that the session ended.
+    fn handle(&mut self, message: Option<ChannelMsg>) {
         let mut state = self.end.lock();
         match message {
-            Some(ChannelMsg::Data { data }) => {
-                self.pending = data;
-                !self.pending.is_empty()
-            }
+            Some(ChannelMsg::Data { data }) => self.pending = data,
             Some(ChannelMsg::ExtendedData { data, .. }) => {
                 let room = MAX_STDERR.saturating_sub(state.stderr.len());
                 state.stderr.extend_from_slice(&data[..data.len().min(room)]);
-                false
             }
+            Some(ChannelMsg::ExitStatus { exit_status: 0 }) => state.status = Some(Ok(())),
             Some(ChannelMsg::ExitStatus { exit_status }) => {
-                state.status =
-                    Some(if exit_status == 0 { Ok(()) } else { Err(format!("exit status {exit_status}")) });
-                false
+                state.status = Some(Err(format!("exit status {exit_status}")));
             }
             Some(ChannelMsg::ExitSignal { signal_name, .. }) => {
                 state.status = Some(Err(format!("signal {signal_name:?}")));
-                false
             }
             Some(ChannelMsg::Failure) => {
                 state.refused = true;
                 self.closed = true;
-                true
             }
-            // The exit status comes between the end of the data and this.
-            Some(ChannelMsg::Close) => {
-                self.closed = true;
-                true
-            }
+            // The exit status comes between the end of the data and this message.
+            Some(ChannelMsg::Close) => self.closed = true,
             None => {
                 state.lost = true;
                 self.closed = true;
-                true
             }
-            Some(_) => false,
+            Some(_) => {}
         }
     }
 }
@@ -113,9 +103,9 @@ impl AsyncRead for Channel {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         while self.pending.is_empty() && !self.closed {
-            // Receiving is cancel-safe, so the future needn't live until the next poll.
+            // Receiving is cancel-safe, so the future need not live until the next poll.
             let message = ready!(pin!(self.read.wait()).poll(context));
-            self.take(message);
+            self.handle(message);
         }
         let part = self.pending.len().min(into.remaining());
         into.put_slice(&self.pending.split_to(part));
@@ -147,7 +137,7 @@ impl AsyncWrite for Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         let Some(write) = self.write.take().filter(|_| !self.closed) else { return };
-        // Without a runtime the session is gone, too.
+        // Without a runtime the session has ended, too.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move { write.close().await });
         }
@@ -165,8 +155,7 @@ impl End {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The error with which the command or the connection ended, once reading came to its end; `None` as long as
-    /// nothing bad was said.
+    /// Returns why the command or the connection failed. `None` if no failure is known; ask after reading to the end.
     pub fn failure(&self) -> Option<Error> {
         let state = self.lock();
         let server = self.server.clone();
@@ -180,16 +169,18 @@ impl End {
                 server,
                 command,
                 status: status.clone(),
-                said: text(&String::from_utf8_lossy(&state.stderr)),
+                said: clean_message(&String::from_utf8_lossy(&state.stderr)),
             }),
-            None if state.lost => {
-                Some(Error::Broken { step: "the session", server, source: self.farewell.words().into() })
-            }
+            None if state.lost => Some(Error::Broken {
+                step: "the session",
+                server,
+                source: self.disconnect.or_default().into(),
+            }),
             None => None,
         }
     }
 
     fn lost(&self) -> String {
-        format!("the ssh connection to {} ended: {}", self.server, self.farewell.words())
+        format!("the ssh connection to {} ended: {}", self.server, self.disconnect.or_default())
     }
 }

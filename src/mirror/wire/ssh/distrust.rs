@@ -1,49 +1,49 @@
-//! Why a server's host key isn't trusted.
+//! The error for a host key that is not trusted, with its reason and hints.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// A host key, or certificate, that isn't trusted.
+/// A host key or host certificate that is not trusted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Distrust {
     /// The server, with its port.
     pub server: String,
-    /// The file of known hosts.
+    /// The known_hosts file.
     pub file: PathBuf,
-    /// What it showed: the key's kind and fingerprint.
+    /// The algorithm and fingerprint of the key that the server presented.
     pub shown: String,
     /// The command that prints the server's keys.
     pub scan: String,
-    /// Why it isn't trusted.
+    /// Why the key is not trusted.
     pub why: UntrustedReason,
 }
 
-/// Why a host key isn't trusted.
+/// Why a host key is not trusted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum UntrustedReason {
-    /// The file says nothing about the server.
+    /// The file has no entry for the server.
     Unknown {
-        /// Lines that cannot be read.
+        /// The numbers of lines that cannot be parsed.
         unread: Vec<usize>,
     },
-    /// The file knows the server by keys of other kinds only.
+    /// The file has only keys of other algorithms for the server.
     OtherKind {
-        /// Those kinds, with their lines.
+        /// Those algorithms, with their line numbers.
         known: String,
     },
-    /// The file knows another key of the same kind.
+    /// The file has another key of the same algorithm.
     Changed {
-        /// The line that holds it.
+        /// The line of that key.
         line: usize,
         /// Its fingerprint.
         known: String,
     },
-    /// The file says that this key must not be trusted.
+    /// The file revokes the key.
     Revoked {
-        /// The line that says so.
+        /// The line that does.
         line: usize,
     },
-    /// The certificate of a known authority doesn't hold for this server, or not now.
+    /// The certificate is signed by a known authority, but is invalid for this server or at this time.
     Certificate {
         /// What is wrong with it.
         fault: String,
@@ -51,12 +51,12 @@ pub enum UntrustedReason {
 }
 
 impl Distrust {
-    /// The file, and what it is made of where it cannot be written.
+    /// The file to edit, and the Secret key it comes from in Kubernetes, where it is mounted read-only.
     fn place(&self) -> String {
         format!("{} (in Kubernetes: to the key known_hosts of its Secret)", self.file.display())
     }
 
-    /// What an operator can do, a line each.
+    /// Hints for the operator, one line each.
     pub fn hints(&self) -> Vec<String> {
         let add = || {
             format!(

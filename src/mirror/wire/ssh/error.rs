@@ -1,4 +1,4 @@
-//! What goes wrong between us and an ssh server.
+//! The error type of the ssh transport.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,40 +6,40 @@ use std::time::Duration;
 
 use super::Distrust;
 
-/// What went wrong between us and an ssh server.
+/// Why an ssh operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No name, no route, no listener.
+    /// The connection could not be established: name resolution, routing, or nothing listens.
     #[error("cannot connect to {host} port {port}")]
     Connect {
         /// The host as given.
         host: String,
         /// The port.
         port: u16,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// A step took longer than it may.
+    /// A step exceeded its deadline.
     #[error("{step} with {server} took longer than {after:?} ({flag})")]
     Slow {
-        /// What we were waiting for.
+        /// The step, as a noun phrase.
         step: &'static str,
         /// The server, with its port.
         server: String,
         /// The deadline that passed.
         after: Duration,
-        /// The flag that moves the deadline.
+        /// The flag that sets the deadline.
         flag: &'static str,
     },
-    /// The server ended the connection, or broke the protocol.
+    /// The server closed the connection, or violated the protocol.
     #[error("{step} with {server} failed")]
     Broken {
-        /// What we were doing.
+        /// The step, as a noun phrase.
         step: &'static str,
         /// The server, with its port.
         server: String,
-        /// The protocol's complaint, or what the server said on leaving.
+        /// The protocol error, or the server's disconnect message.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -48,34 +48,34 @@ pub enum Error {
     NoCommonAlgorithm {
         /// The server, with its port.
         server: String,
-        /// Host key, key exchange, cipher, ...
+        /// The kind of algorithm: host key, key exchange, cipher, ...
         kind: String,
-        /// What it offers.
+        /// The algorithms that the server offers.
         theirs: String,
     },
 
-    /// None of the key files is there.
+    /// None of the key files exists.
     #[error("no ssh key: {} not found", list(.files))]
     NoKeys {
-        /// The files looked for.
+        /// The files that were tried.
         files: Vec<PathBuf>,
     },
-    /// A key file that is there cannot be read.
+    /// A key file exists but cannot be read.
     #[error("cannot read the ssh key {}", file.display())]
     ReadKey {
         /// The file.
         file: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// A key protected by a passphrase.
+    /// A key is protected by a passphrase.
     #[error("the ssh key {} is encrypted", file.display())]
     EncryptedKey {
         /// The file.
         file: PathBuf,
     },
-    /// Not a private key, or of a kind that we don't know.
+    /// A file is not a private key, or one of an unsupported kind.
     #[error("cannot read {} as a private key: {why}", file.display())]
     BadKey {
         /// The file.
@@ -83,7 +83,7 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-    /// The server took none of the keys.
+    /// The server accepted none of the keys.
     #[error("{server} refused {user} with {}{}", tried(.keys), words(.said.as_deref()))]
     Denied {
         /// The server, with its port.
@@ -92,22 +92,22 @@ pub enum Error {
         user: String,
         /// The keys offered: file and fingerprint.
         keys: Vec<String>,
-        /// What it said on leaving.
+        /// The server's disconnect message.
         said: Option<String>,
     },
 
-    /// The file of known hosts cannot be read.
+    /// The known_hosts file cannot be read.
     #[error("cannot read the known hosts in {}", file.display())]
     ReadKnownHosts {
         /// The file.
         file: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
-        /// How to make it.
+        /// The command whose output to put into it.
         scan: String,
     },
-    /// A line that revokes something, which we can't read: passing over it would trust what was revoked.
+    /// A line with `@revoked` cannot be parsed. Ignoring it would trust a revoked key.
     #[error("{} line {line}: {why}", file.display())]
     BadKnownHosts {
         /// The file.
@@ -117,11 +117,11 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-    /// The server's host key isn't trusted.
+    /// The server's host key is not trusted.
     #[error(transparent)]
     HostKey(Box<Distrust>),
 
-    /// The server didn't start the command.
+    /// The server did not start the command.
     #[error("{server} didn't run `{command}`")]
     NotRun {
         /// The server, with its port.
@@ -136,25 +136,25 @@ pub enum Error {
         server: String,
         /// The command.
         command: String,
-        /// Its exit status, or signal.
+        /// Its exit status, or the signal that ended it.
         status: String,
-        /// What it wrote to its standard error.
+        /// The beginning of its standard error.
         said: Option<String>,
     },
 }
 
 impl Error {
-    /// Whether the same attempt may succeed later without an operator.
+    /// Returns true if the same attempt may succeed later without an operator's help.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Slow { .. } | Self::Broken { .. } | Self::NotRun { .. } => true,
-            // What a hosting service answers under load and for a repository that is not there looks the same.
+            // A hosting service's reply under load looks the same as that for a missing repository.
             Self::Command { .. } => true,
             _ => false,
         }
     }
 
-    /// What an operator can do, a line each.
+    /// Hints for the operator, one line each.
     pub fn hints(&self) -> Vec<String> {
         match self {
             Self::Slow { flag, .. } => vec![format!("{flag} gives it more time")],

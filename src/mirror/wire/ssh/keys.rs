@@ -1,4 +1,4 @@
-//! Private keys from files.
+//! Loads private keys from files. Keys with a passphrase are refused, because there is nobody to ask for it.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::Error;
 
-/// A key, and the file it came from.
+/// A private key, and the file it came from.
 #[derive(Clone, Debug)]
 pub(super) struct Key {
     pub(super) file: PathBuf,
@@ -17,13 +17,14 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// For messages.
+    /// The file and the fingerprint, for messages.
     pub(super) fn describe(&self) -> String {
         format!("{} ({})", self.file.display(), self.key.fingerprint(HashAlg::Sha256))
     }
 }
 
-/// Reads the keys that are there. One that can't be used is an error only where no other can; else it is warned of.
+/// Loads the keys from those files that exist. A key that cannot be used is logged as a warning, and is an error only
+/// if there is no usable key at all.
 pub(super) fn load(files: &[PathBuf]) -> Result<Vec<Key>, Error> {
     let mut keys = Vec::new();
     let mut failed = Vec::new();
@@ -43,6 +44,7 @@ pub(super) fn load(files: &[PathBuf]) -> Result<Vec<Key>, Error> {
     Err(failed.into_iter().next().unwrap_or_else(|| Error::NoKeys { files: files.to_vec() }))
 }
 
+/// Reads one key. Returns `None` if the file does not exist.
 fn read(file: &Path) -> Result<Option<Key>, Error> {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => SecretString::from(text),
@@ -61,12 +63,12 @@ fn read(file: &Path) -> Result<Option<Key>, Error> {
 }
 
 fn parse(text: &str, file: &Path) -> Result<PrivateKey, Error> {
-    // russh's own reading of old encrypted PEM knows one cipher of several; whichever it is, there is no terminal to
-    // ask at.
+    // Checked here because russh supports only one of the several ciphers of old encrypted PEM; and whichever it is,
+    // there is no terminal to ask for the passphrase.
     if text.contains("\nProc-Type: 4,ENCRYPTED") || text.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----") {
         return Err(Error::EncryptedKey { file: file.to_owned() });
     }
-    // Editors and templates leave blanks at line ends, which the reader doesn't expect.
+    // Editors and templates leave blanks at line ends, which russh's parser does not accept.
     let tidy = SecretString::from(text.lines().map(str::trim).collect::<Vec<_>>().join("\n"));
     match decode_secret_key(tidy.expose_secret(), None) {
         Ok(key) if key.is_encrypted() => Err(Error::EncryptedKey { file: file.to_owned() }),
@@ -76,6 +78,7 @@ fn parse(text: &str, file: &Path) -> Result<PrivateKey, Error> {
     }
 }
 
+/// Explains why a file is not a private key.
 fn why(text: &str, error: &russh::keys::Error) -> String {
     let text = text.trim_start();
     if text.is_empty() {

@@ -1,10 +1,10 @@
-//! What a `known_hosts` file says about one server (sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT").
+//! Checks a server's host key against a `known_hosts` file (sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT").
 //!
-//! It understands plain, wildcard, negated and hashed names, `[host]:port`, `@revoked` and `@cert-authority`, and gives
-//! OpenSSH's answers: a key known for the bare name holds on other ports, too, unless the file has keys of that kind
-//! for the port; a certificate whose authority is not listed counts as the plain key within it. A line that can't be
-//! read is ignored and named in the error if the server turns out unknown, except where it revokes something: then
-//! nothing is trusted until it is mended. Not handled: keys in hardware (`sk-*`) as host keys, and ssh-dss.
+//! It supports plain, wildcard, negated and hashed names, `[host]:port`, `@revoked` and `@cert-authority`, and decides
+//! like OpenSSH: a key for the bare name is also accepted on other ports, unless the file has keys of that algorithm
+//! for the port; a certificate whose authority is not listed counts as the plain key within it. A line that cannot be
+//! parsed is ignored, and named in the error if the server turns out to be unknown; but if it begins with `@revoked`,
+//! no server is trusted until it is fixed. Not supported: hardware keys (`sk-*`) as host keys, and ssh-dss.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -23,27 +23,28 @@ use super::target::Target;
 #[path = "../../../../tests/fuzz/targets/known_hosts.rs"]
 pub(crate) mod fuzz;
 
-/// What the file says about one server.
+/// The entries of a known_hosts file for one server.
 #[derive(Clone, Debug)]
 pub(super) struct HostKeys {
     target: Target,
     file: PathBuf,
     entries: Vec<Entry>,
+    /// The numbers of lines that cannot be parsed.
     unread: Vec<usize>,
 }
 
-/// A line that speaks of the server.
+/// A line that applies to the server.
 #[derive(Clone, Debug)]
 struct Entry {
     line: usize,
     marker: Option<Marker>,
     key: PublicKey,
-    /// Whether it names this port, and not only the bare name.
+    /// True if it names the server with its port, and not only the bare name.
     exact: bool,
 }
 
 impl HostKeys {
-    /// Reads the file.
+    /// Reads and parses the file.
     pub(super) fn read(file: &Path, target: &Target) -> Result<Self, Error> {
         let text = std::fs::read(file).map_err(|source| Error::ReadKnownHosts {
             file: file.to_owned(),
@@ -58,7 +59,7 @@ impl HostKeys {
             Self { target: target.clone(), file: file.to_owned(), entries: Vec::new(), unread: Vec::new() };
         for (index, content) in text.lines().enumerate() {
             let line = index + 1;
-            match this.entry(line, content.trim()) {
+            match this.parse_line(line, content.trim()) {
                 Ok(entry) => this.entries.extend(entry),
                 Err(why) if content.trim_start().starts_with("@revoked") => {
                     return Err(Error::BadKnownHosts { file: file.to_owned(), line, why: why.to_owned() });
@@ -72,8 +73,8 @@ impl HostKeys {
         Ok(this)
     }
 
-    /// Reads a line; `None` where it doesn't speak of our server.
-    fn entry(&self, line: usize, content: &str) -> Result<Option<Entry>, &'static str> {
+    /// Parses a line. Returns `None` if it does not apply to the server.
+    fn parse_line(&self, line: usize, content: &str) -> Result<Option<Entry>, &'static str> {
         let mut fields = content.split_ascii_whitespace();
         let Some(mut hosts) = fields.next().filter(|field| !field.starts_with('#')) else { return Ok(None) };
         let mut marker = None;
@@ -90,22 +91,24 @@ impl HostKeys {
             return Ok(None);
         }
         if kind == "ssh-dss" {
-            return Ok(None); // a revoked key can't be shown to us either
+            return Ok(None); // not supported; so not even a revoked one can be presented to us
         }
         let key =
             PublicKey::from_openssh(&format!("{kind} {key}")).map_err(|_| "a key that can't be read")?;
         Ok(Some(Entry { line, marker, key, exact }))
     }
 
+    /// The entries with a plain host key.
     fn keys(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(|entry| entry.marker.is_none())
     }
 
+    /// The entries with the key of a certificate authority.
     fn authorities(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(|entry| entry.marker == Some(Marker::CertAuthority))
     }
 
-    /// Puts the kinds of keys that we could recognise first, so that a server with several shows one of those.
+    /// Moves the algorithms of known keys to the front, so that a server with several keys presents one that is known.
     pub(super) fn prefer(&self, algorithms: &[Algorithm]) -> Vec<Algorithm> {
         let known = |algorithm: &Algorithm| {
             self.keys().any(|entry| {
@@ -118,12 +121,12 @@ impl HostKeys {
         first
     }
 
-    /// Whether to ask for certificates: only a client that knows an authority can make use of them.
+    /// Returns true if certificates should be requested: if the file lists an authority.
     pub(super) fn wants_certificates(&self) -> bool {
         self.authorities().next().is_some()
     }
 
-    /// Whether what the server showed is what the file knows.
+    /// Checks the key or certificate that the server presented.
     pub(super) fn check(&self, shown: &PublicKeyOrCertificate) -> Result<(), Error> {
         let key = shown.public_key();
         self.refuse_revoked(&key)?;
@@ -182,8 +185,8 @@ impl HostKeys {
         ))
     }
 
-    /// The authority is known; what it signed must be a host's certificate, for this host, and for now
-    /// (PROTOCOL.certkeys). As with OpenSSH a certificate without principals holds for every host.
+    /// Checks a certificate of a known authority: it must be a host certificate, for this host, and valid now
+    /// (PROTOCOL.certkeys). As in OpenSSH, a certificate without principals is valid for every host.
     fn check_certificate(&self, certificate: &Certificate) -> Result<(), Error> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let host = self.target.host.to_ascii_lowercase();
@@ -213,12 +216,12 @@ impl HostKeys {
     }
 }
 
-/// Comments aside.
+/// Compares two keys, ignoring their comments.
 fn same(one: &PublicKey, other: &PublicKey) -> bool {
     one.key_data() == other.key_data()
 }
 
-/// The name under which a server is listed.
+/// The name under which the file lists a server.
 fn name(host: &str, port: u16) -> String {
     if port == 22 { host.to_owned() } else { format!("[{host}]:{port}") }
 }
@@ -233,7 +236,7 @@ fn fingerprint(key: &PublicKey) -> String {
     key.fingerprint(HashAlg::Sha256).to_string()
 }
 
-/// Whether a list of patterns names the host; a negated one that does has the last word.
+/// Returns true if a list of patterns matches the host. A negated pattern that matches takes precedence.
 fn matches(patterns: &HostPatterns, name: &str) -> bool {
     match patterns {
         HostPatterns::Patterns(patterns) => {
@@ -243,14 +246,14 @@ fn matches(patterns: &HostPatterns, name: &str) -> bool {
                 && !refused.iter().any(|pattern| glob(&pattern[1..], name))
         }
         HostPatterns::HashedName { salt, hash } => {
-            // The format fixes HMAC-SHA1. It only hides names; no trust rests on it.
+            // The file format requires HMAC-SHA1. It only hides names; no security depends on it.
             let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, salt);
             hmac::verify(&key, name.as_bytes(), hash).is_ok()
         }
     }
 }
 
-/// `*` and `?`, and nothing else: brackets are literal here.
+/// Matches `*` and `?`; brackets are literal.
 fn glob(pattern: &str, name: &str) -> bool {
     let pattern = pattern.to_ascii_lowercase();
     let pattern = pattern.as_bytes();
@@ -269,7 +272,7 @@ fn glob(pattern: &str, name: &str) -> bool {
                 n += 1;
             }
             _ => match star {
-                // The last star takes one more byte.
+                // Backtrack: the last star takes one more byte.
                 Some((at, taken)) => {
                     star = Some((at, taken + 1));
                     p = at + 1;
@@ -289,10 +292,10 @@ mod tests {
     const ED25519: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBnPPH4rMVR3hlz5YC/pXS0uceKj9fsHCzU/sXWJlfye";
     const OTHER: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFGcyCkkkx/YKa4X14u/C/WNP+g3oFeEp9nWultES0DD";
     const ECDSA: &str = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBITJIun9gi8EBaMZfwjwy0fadY6VxfX2vtacU4B5XWbm3aWGO0LQ88AX61cMdlV7reXdMBNl4c99J7dqySDhl78=";
-    // By `ssh-keygen -H`.
+    // Made with `ssh-keygen -H`.
     const HASHED: &str = "|1|D7ugwARLfBZOOmIDA5gw0XTjVko=|bGCA5cgPQEk7lksz3WJKJIc2E94=";
     const HASHED_2222: &str = "|1|8wR1hlZafekcGiyXcpkT9LpDk6E=|EEjGPWjTH105o/pReGxxjHIH/60=";
-    // By `ssh-keygen -s other -I id -h -n git.example.org`: the key ED25519, the authority OTHER.
+    // Made with `ssh-keygen -s other -I id -h -n git.example.org`: the key is ED25519, the authority OTHER.
     const CERTIFICATE: &str = "ssh-ed25519-cert-v01@openssh.com AAAAIHNzaC1lZDI1NTE5LWNlcnQtdjAxQG9wZW5zc2guY29tAAAAIEBt75ga6sdtrkFVCA3b455vt3pyhRQWdO90RUjL4xieAAAAIBnPPH4rMVR3hlz5YC/pXS0uceKj9fsHCzU/sXWJlfyeAAAAAAAAAAAAAAACAAAAAmlkAAAAEwAAAA9naXQuZXhhbXBsZS5vcmcAAAAAAAAAAP//////////AAAAAAAAAAAAAAAAAAAAMwAAAAtzc2gtZWQyNTUxOQAAACBRnMgpJJMf2CmuF9eLvwv1jT/oN6BXhKfZ1rpbREtAwwAAAFMAAAALc3NoLWVkMjU1MTkAAABATncf1qtFqWBUFYO0W4NREPc2y+yZxTTlP6IAWxJv64FQYTHH6ApfdkOKo2IAtah2UCYfLv7+m5wGhAGMIfmiAw==";
 
     fn read(text: &str, host: &str, port: u16) -> Result<HostKeys, Error> {
@@ -300,7 +303,7 @@ mod tests {
         HostKeys::parse(text, Path::new("known_hosts"), &target)
     }
 
-    /// The answer in one word.
+    /// The outcome of the check in one word.
     fn answer(text: &str, host: &str, port: u16, shown: &PublicKeyOrCertificate) -> &'static str {
         match read(text, host, port).and_then(|hosts| hosts.check(shown)) {
             Ok(()) => "trusted",
@@ -320,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_trusted_by_a_line_that_names_it_and_holds_its_key() {
+    fn a_server_is_trusted_if_a_line_has_its_name_and_key() {
         let table = [
             (format!("git.example.org {ED25519}"), 22, "trusted"),
             (format!("git.example.org {ED25519} a comment"), 22, "trusted"),
@@ -347,7 +350,7 @@ mod tests {
             (format!("[git.example.org]:2222 {ED25519}"), 22, "unknown"),
             (format!("[git.example.org]:2222 {ED25519}"), 2223, "unknown"),
             (format!("[*.example.org]:2222 {ED25519}"), 2222, "trusted"),
-            // OpenSSH looks for the bare name, too, and takes what it finds there only if it is right.
+            // OpenSSH also looks up the bare name, but a different key there does not count as a changed one.
             (format!("git.example.org {ED25519}"), 2222, "trusted"),
             (format!("git.example.org {OTHER}"), 2222, "unknown"),
             (format!("git.example.org {ED25519}\n[git.example.org]:2222 {OTHER}"), 2222, "changed"),
@@ -372,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_trusted_by_its_authority_or_by_the_key_within() {
+    fn a_certificate_is_trusted_by_its_authority_or_its_own_key() {
         let shown: PublicKeyOrCertificate = Certificate::from_openssh(CERTIFICATE).unwrap().into();
         let table = [
             (format!("@cert-authority *.example.org {OTHER}"), "git.example.org", "trusted"),
@@ -391,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_whose_signature_is_wrong_is_not_trusted() {
+    fn a_certificate_with_a_wrong_signature_is_not_trusted() {
         let mut bytes = Certificate::from_openssh(CERTIFICATE).unwrap().to_bytes().unwrap();
         *bytes.last_mut().unwrap() ^= 1;
         let shown: PublicKeyOrCertificate = Certificate::from_bytes(&bytes).unwrap().into();
@@ -409,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_that_the_file_has_are_preferred() {
+    fn algorithms_of_known_keys_are_preferred() {
         let offered =
             [Algorithm::Ed25519, "ecdsa-sha2-nistp256".parse().unwrap(), "rsa-sha2-512".parse().unwrap()];
         let preferred = |text: &str| {
@@ -422,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn stars_in_patterns_take_as_much_as_they_must() {
+    fn stars_in_patterns_backtrack() {
         let table = [
             ("*", "", true),
             ("a*c", "abcbc", true),

@@ -1,4 +1,4 @@
-//! Roots that git-sync left, of version 3 and 4.
+//! Roots made by git-sync versions 3 and 4.
 
 use super::*;
 

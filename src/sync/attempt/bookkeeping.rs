@@ -1,4 +1,5 @@
-//! What is logged, counted and looked up about what an attempt met.
+//! Logging and counting of reaped generations and of failures that do not fail the attempt, and commit metadata for the
+//! status.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use crate::revision::Revision;
 use crate::sync::error::Error;
 
 impl Worker {
-    /// Logs and counts generations that went, with the plan that knew them last.
+    /// Logs and counts generations that were removed. `evicted` has the reason of those that a reader had pinned.
     pub(super) fn note_reaped<'n>(
         &self,
         names: impl IntoIterator<Item = &'n Name>,
@@ -29,18 +30,21 @@ impl Worker {
         }
     }
 
-    pub(super) fn degraded(&self, what: &'static str, error: &Error) {
-        if !matches!(error, Error::Interrupted) {
-            self.metrics.error(what, error.class());
-            match self.rootless {
-                // Whatever was tried failed for that, and the attempts say it.
-                true => debug!(error = one_line(error), "{what} failed: the root is not there any more"),
-                false => warn!(error = one_line(error), "{what} failed; what is published is not affected"),
-            }
+    /// Logs and counts a failure of a secondary step, which does not fail the attempt.
+    pub(super) fn log_nonfatal(&self, what: &'static str, error: &Error) {
+        if matches!(error, Error::Interrupted) {
+            return;
+        }
+        self.metrics.error(what, error.class());
+        if self.root_missing {
+            // That is why it failed, and the attempts report it already.
+            debug!(error = one_line(error), "{what} failed: the root is not there any more");
+        } else {
+            warn!(error = one_line(error), "{what} failed; what is published is not affected");
         }
     }
 
-    /// Reads what the generations' commits say of themselves, of those that were not looked at yet.
+    /// Reads the commit metadata of generations for which that has not been done yet.
     pub(super) async fn describe(&mut self) {
         let known = self.view.generations.iter().filter(|record| record.is_known());
         let revisions: Vec<Revision> = known.map(|record| record.revision).collect();
