@@ -54,15 +54,12 @@ impl<'s> Linker<'s> {
     ) -> bool {
         let Some(mode) = self.modes.of_file(kind) else { return false };
         let Ok(from) = self.from.open(dir) else { return false };
-        let mut journal = self.stamps.journal();
-        let Ok(Some(before)) = fsx::stat(from, name) else { return false };
+        let Ok(Some((before, mut journal))) = self.stamps.lock_entry(from, name) else { return false };
         let is_same = fsx::file_type(&before).is_file()
             && before.st_mode & 0o7777 == mode
             && before.st_uid == self.user
             && before.st_size.unsigned_abs() == size;
-        is_same
-            && self.stamps.accepts_with(&journal, &before)
-            && link_file(&mut journal, from, name, to, &before).is_ok()
+        is_same && link_file(&mut journal, from, name, to, &before).is_ok()
     }
 }
 
@@ -194,11 +191,7 @@ impl TreeLinker<'_> {
 
     /// Links a file, or copies a symlink. Returns false if that is not possible.
     fn entry(&mut self, from: BorrowedFd<'_>, name: &CStr, to: BorrowedFd<'_>) -> io::Result<bool> {
-        let mut journal = self.stamps.journal();
-        let Some(before) = fsx::stat(from, name)? else { return Ok(false) };
-        if !self.stamps.accepts_with(&journal, &before) {
-            return Ok(false);
-        }
+        let Some((before, mut journal)) = self.stamps.lock_entry(from, name)? else { return Ok(false) };
         self.entries += 1;
         self.bytes += before.st_size.unsigned_abs();
         match fsx::file_type(&before) {

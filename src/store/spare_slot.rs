@@ -404,7 +404,7 @@ impl Store {
         let Some(_guard) = self.spare.try_lock() else { return }; // a preparation has stamps that are not visible here
         let earliest = self.stamps.earliest().into_iter().chain(self.spare.state.earliest()).min();
         if let Some(earliest) = earliest {
-            journal.lock().discard_until(earliest);
+            journal.discard_until(earliest);
         }
     }
 

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
+use rustix::path::Arg;
 use tokio_util::sync::CancellationToken;
 
 use super::journal::{Changes, Journal, Stamp};
@@ -121,24 +122,38 @@ impl Stamps {
 
     /// Returns true if this inode has no foreign write.
     pub(super) fn accepts(&self, stat: &Stat) -> bool {
-        Stamp::ctime_of(stat) <= self.since || self.accepts_with(&self.journal(), stat)
+        self.accepts_with(&self.journal.lock(stat.st_ino), stat)
     }
 
-    /// Like [`Stamps::accepts`], for a caller that has locked the journal.
-    pub(super) fn accepts_with(&self, journal: &Changes, stat: &Stat) -> bool {
-        let is_file = fsx::file_type(stat).is_file();
-        let since = if is_file { self.since } else { self.unshared_since };
-        Stamp::ctime_of(stat) <= since || journal.explains(stat, since)
+    fn accepts_with(&self, changes: &Changes, stat: &Stat) -> bool {
+        let since = if fsx::file_type(stat).is_file() { self.since } else { self.unshared_since };
+        Stamp::ctime_of(stat) <= since || changes.explains(stat, since)
+    }
+
+    /// Locks the journal for the inode of an entry. Returns its metadata; `None` if it is gone or has a foreign write.
+    pub(super) fn lock_entry(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: impl Arg + Copy,
+    ) -> io::Result<Option<(Stat, MutexGuard<'_, Changes>)>> {
+        let Some(stat) = fsx::stat(dir, name)? else { return Ok(None) };
+        let changes = self.journal.lock(stat.st_ino);
+        if self.accepts_with(&changes, &stat) {
+            return Ok(Some((stat, changes)));
+        }
+        // We may have changed it ourselves between the stat and the lock.
+        let found = fsx::stat(dir, name)?.filter(|found| found.st_ino == stat.st_ino);
+        Ok(found.filter(|found| self.accepts_with(&changes, found)).map(|found| (found, changes)))
+    }
+
+    /// Records that we created this inode, in a place that nobody else could reach so far.
+    pub(super) fn record_creation(&self, stat: &Stat) {
+        self.journal.lock(stat.st_ino).record_creation(stat);
     }
 
     /// Returns true if no name in the top directory was added, removed or replaced by others.
     pub(super) fn accepts_top(&self, stat: &Stat) -> bool {
         Stamp::mtime_of(stat) == self.top
-    }
-
-    /// Locks the journal.
-    pub(super) fn journal(&self) -> MutexGuard<'_, Changes> {
-        self.journal.lock()
     }
 
     /// Unlinks a name and records the ctime change: see [`Journal::unlink`].
@@ -170,8 +185,8 @@ impl Stamps {
         if !self.accepts_top(&stat) {
             return Ok(Some(stage::display_path(b".")));
         }
-        let is_ours = |stat: &Stat| self.accepts(stat);
-        let mut scan = TreeScan::new(cancel, directories, &is_ours);
+        let mut scan =
+            TreeScan { stamps: self, cancel, path: Vec::new(), level: 0, directories, dirs: Vec::new() };
         if scan.directory(top)? {
             return Ok(Some(stage::display_path(&scan.path)));
         }
@@ -239,9 +254,8 @@ fn paths(dirs: &[u8]) -> impl Iterator<Item = &CStr> {
 
 /// A recursive scan of a tree for foreign writes.
 struct TreeScan<'a> {
+    stamps: &'a Stamps,
     cancel: &'a CancellationToken,
-    /// Returns true if an inode has no foreign write. Not called for the top directory.
-    is_ours: &'a dyn Fn(&Stat) -> bool,
     /// The path of the current directory; after a foreign write was found, the path that has it.
     path: Vec<u8>,
     level: usize,
@@ -250,11 +264,7 @@ struct TreeScan<'a> {
     dirs: Vec<u8>,
 }
 
-impl<'a> TreeScan<'a> {
-    fn new(cancel: &'a CancellationToken, directories: Paths, is_ours: &'a dyn Fn(&Stat) -> bool) -> Self {
-        Self { cancel, is_ours, path: Vec::new(), level: 0, directories, dirs: Vec::new() }
-    }
-
+impl TreeScan<'_> {
     /// Scans a directory. Returns true if a foreign write was found, at `path`.
     fn directory(&mut self, dir: &OwnedFd) -> Result<bool, Error> {
         check_cancelled(self.cancel)?;
@@ -263,7 +273,7 @@ impl<'a> TreeScan<'a> {
             let why = io::Error::other("it has more directories than are looked after");
             return Err(stage::io_error("carry on", &self.path)(why));
         }
-        if self.level > 0 && !(self.is_ours)(&stat) {
+        if self.level > 0 && !self.stamps.accepts(&stat) {
             return Ok(true);
         }
         let mut below = Vec::new();
@@ -272,10 +282,12 @@ impl<'a> TreeScan<'a> {
             if kind == FileType::Directory {
                 below.push(name.to_owned());
             } else if changed.is_none() {
-                match fsx::stat(dir, name)? {
-                    Some(stat) if fsx::file_type(&stat) == FileType::Directory => below.push(name.to_owned()),
-                    Some(stat) if (self.is_ours)(&stat) => {}
-                    _ => changed = Some(name.to_owned()),
+                match self.stamps.lock_entry(dir.as_fd(), name)? {
+                    Some((stat, _)) if fsx::file_type(&stat) == FileType::Directory => {
+                        below.push(name.to_owned());
+                    }
+                    Some(_) => {}
+                    None => changed = Some(name.to_owned()),
                 }
             }
             Ok(())

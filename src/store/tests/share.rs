@@ -188,14 +188,41 @@ fn files_of_another_user_and_of_another_mode_are_written_anew() {
 fn changes_are_forgotten_when_every_tree_knows_them() {
     let world = World::new();
     let mut store = published(&world, 3);
-    let noted = || store.stamps.journal().unwrap().lock().len();
+    let noted = || store.stamps.journal().unwrap().len();
     assert!(noted() > 0);
     reap(&mut store);
     store.drop_spare(&go()).unwrap();
     store.wait_for_deletions(&go());
     a_tick();
     assert_eq!(doubt(&mut store), None);
-    assert_eq!(store.stamps.journal().unwrap().lock().len(), 0);
+    assert_eq!(store.stamps.journal().unwrap().len(), 0);
+    assert_eq!(doubt(&mut store), None);
+}
+
+#[test]
+fn deletions_and_links_during_a_scan_are_ours() {
+    let world = World::new();
+    let many = |content: &str| -> Tree {
+        let names: Vec<String> = (0..8000).map(|number| format!("d/{number}")).collect();
+        let same = names.iter().map(|name| (name.as_str(), Kind::File, "same"));
+        tree(&same.chain([("changed", Kind::File, content)]).collect::<Vec<_>>())
+    };
+    let mut store = open(&world);
+    publish(&mut store, &many("0"));
+    for number in 0..4 {
+        assert!(link(&store, &many(&number.to_string())));
+        assert!(publish_next(&mut store, &many(&number.to_string()), &many(&(number + 1).to_string())));
+    }
+    assert_eq!(reap(&mut store), 4);
+    let task = store.spare_task().unwrap();
+    std::thread::scope(|scope| {
+        let linked = scope.spawn(|| task.link(&go()).unwrap());
+        for _ in 0..20 {
+            assert_eq!(doubt(&mut store), None);
+        }
+        assert!(linked.join().unwrap());
+    });
+    store.wait_for_deletions(&go());
     assert_eq!(doubt(&mut store), None);
 }
 
