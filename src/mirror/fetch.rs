@@ -94,7 +94,7 @@ impl Mirror {
     /// same for the configured submodules. Returns the commit. `held` are the published revisions, newest first, which
     /// stay readable.
     pub async fn fetch(&mut self, tip: &Tip, held: &[Revision]) -> Result<Revision, Error> {
-        let revision = self.fetch_own(tip, held).await?;
+        let revision = self.fetch_own(tip, held, self.options.wire.max_fetch_bytes).await?;
         let mut allowance = Allowance::of(&self.options);
         match self.fetch_modules(revision, held, &mut allowance).await {
             Ok(()) => Ok(revision),
@@ -108,8 +108,13 @@ impl Mirror {
         }
     }
 
-    /// Like [`Self::fetch`], without submodules.
-    pub(super) async fn fetch_own(&mut self, tip: &Tip, held: &[Revision]) -> Result<Revision, Error> {
+    /// Like [`Self::fetch`], without submodules. No pack may have more than `max_bytes`.
+    pub(super) async fn fetch_own(
+        &mut self,
+        tip: &Tip,
+        held: &[Revision],
+        max_bytes: u64,
+    ) -> Result<Revision, Error> {
         self.recreate_if_removed().await?;
         if self.shared.take_damage() {
             let layout = Arc::clone(&self.layout);
@@ -122,7 +127,7 @@ impl Mirror {
         }
         let now = self.situation(tip, &known);
         if self.renew {
-            match self.request(&without_haves(&now), RequestReason::Renewal, held).await {
+            match self.request(&without_haves(&now), RequestReason::Renewal, held, max_bytes).await {
                 Err(error) if !error.is_transient() => {
                     tracing::warn!(%error, "the mirror cannot be renewed");
                     self.renew = false;
@@ -132,7 +137,7 @@ impl Mirror {
         }
         let (mut request, mut reason) = plan(&now);
         if reason == RequestReason::AssumeParent {
-            match self.request(&request, reason, held).await {
+            match self.request(&request, reason, held, max_bytes).await {
                 Ok(revision) => return Ok(revision),
                 Err(error) => {
                     self.history_shape = HistoryShape::NonLinear;
@@ -144,10 +149,10 @@ impl Mirror {
                 }
             }
         }
-        match self.request(&request, reason, held).await {
+        match self.request(&request, reason, held, max_bytes).await {
             Err(error) if reason != RequestReason::First && fresh_request_may_help(&error) => {
                 tracing::info!(%error, "asking again, for everything");
-                self.request(&without_haves(&now), RequestReason::WithoutHaves, held).await
+                self.request(&without_haves(&now), RequestReason::WithoutHaves, held, max_bytes).await
             }
             other => other,
         }
@@ -204,6 +209,7 @@ impl Mirror {
         request: &Request,
         reason: RequestReason,
         held: &[Revision],
+        max_bytes: u64,
     ) -> Result<Revision, Error> {
         let want = request.wants[0];
         let base = request.haves.first().copied();
@@ -211,7 +217,8 @@ impl Mirror {
         let expected = (reason == RequestReason::AssumeParent).then_some(OBJECTS_PER_COMMIT);
         let task = Task::Index { tip: want, base, expected, partial };
         let request = self.filtered(request);
-        let (answer, pack) = self.receive(&request, task).await?;
+        let layout = Arc::clone(&self.layout);
+        let (answer, pack) = self.receive_into(layout.dir(), max_bytes, &request, task).await?;
         if request.filter.is_some() && !answer.filtered && self.received == 0 {
             tracing::warn!("the remote cannot leave anything out of a fetch (--filter): it sends everything");
         }
@@ -248,16 +255,6 @@ impl Mirror {
                 Err(Error::Incomplete { asked: want, at: None, lack: lack.into() })
             }
         }
-    }
-
-    /// Receives one pack into the mirror. Returns the remote's answer and the pack's name.
-    pub(super) async fn receive(
-        &mut self,
-        request: &Request,
-        task: Task,
-    ) -> Result<(PackResponse, String), Error> {
-        let layout = Arc::clone(&self.layout);
-        self.receive_into(layout.dir(), self.options.wire.max_fetch_bytes, request, task).await
     }
 
     /// Receives one pack of at most `max_bytes` into the repository `dir`. Returns the remote's answer and the pack's
