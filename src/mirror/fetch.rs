@@ -46,6 +46,17 @@ pub(super) enum HistoryShape {
     NonLinear,
 }
 
+/// Renewing the mirror: one fetch brings everything, after which all older packs are removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Renewal {
+    /// Garbage collection may ask for one.
+    Allowed,
+    /// The next fetch is one.
+    Due,
+    /// The last one did not succeed. The next garbage collection rewrites the packs instead, which needs no network.
+    Failed,
+}
+
 /// Checks at opening that the last tip is complete. If it is not, the mirror is set aside and the next fetch fills a
 /// new one. A repository made by git-sync has no tip in our refs: the revision that it published last becomes the tip
 /// if it is complete. So does `adopted`, the tip of a mirror whose packs were linked.
@@ -126,11 +137,13 @@ impl Mirror {
             return self.commit_tip(found).await;
         }
         let now = self.situation(tip, &known);
-        if self.renew {
+        if self.renewal == Renewal::Due {
+            // Until it succeeds, and also if this future is dropped: a fetch of everything may take longer than an
+            // attempt may, while a fetch of what is new would not. So it is never tried twice in a row.
+            self.renewal = Renewal::Failed;
             match self.request(&without_haves(&now), RequestReason::Renewal, held, max_bytes).await {
                 Err(error) if !error.is_transient() => {
                     tracing::warn!(%error, "the mirror cannot be renewed");
-                    self.renew = false;
                 }
                 other => return other,
             }
@@ -197,7 +210,7 @@ impl Mirror {
         if let Some(layout) = blocking(move || layout.recreate_if_removed()).await? {
             tracing::warn!(mirror = %layout.dir().display(), "the mirror was removed, and is made again");
             self.layout = Arc::new(layout);
-            self.renew = false;
+            self.renewal = Renewal::Allowed;
             self.renewal_pack = None;
         }
         Ok(())
@@ -238,7 +251,7 @@ impl Mirror {
                         self.layout.set_size_without_garbage(&[revision])?;
                     }
                     RequestReason::Renewal => {
-                        self.renew = false;
+                        self.renewal = Renewal::Allowed;
                         self.renewal_pack = Some(pack);
                     }
                     // A first fetch into a repository with packs of git-sync says nothing about garbage in those packs.
