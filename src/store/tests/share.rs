@@ -203,7 +203,7 @@ fn changes_are_forgotten_when_every_tree_knows_them() {
 fn deletions_and_links_during_a_scan_are_ours() {
     let world = World::new();
     let many = |content: &str| -> Tree {
-        let names: Vec<String> = (0..8000).map(|number| format!("d/{number}")).collect();
+        let names: Vec<String> = (0..4000).map(|number| format!("d/{number}")).collect();
         let same = names.iter().map(|name| (name.as_str(), Kind::File, "same"));
         tree(&same.chain([("changed", Kind::File, content)]).collect::<Vec<_>>())
     };
@@ -217,7 +217,7 @@ fn deletions_and_links_during_a_scan_are_ours() {
     let task = store.spare_task().unwrap();
     std::thread::scope(|scope| {
         let linked = scope.spawn(|| task.link(&go()).unwrap());
-        for _ in 0..20 {
+        for _ in 0..10 {
             assert_eq!(doubt(&mut store), None);
         }
         assert!(linked.join().unwrap());
