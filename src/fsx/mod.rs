@@ -8,13 +8,14 @@
 
 #[cfg(feature = "program")]
 mod holders;
+mod read;
 #[cfg(feature = "program")]
 mod tmpfs;
 pub mod walk;
 
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -24,8 +25,9 @@ use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RenameFla
 use rustix::io::{Errno, retry_on_intr};
 use rustix::path::Arg;
 
+pub use read::read_file;
 #[cfg(feature = "program")]
-pub use {holders::Holder, holders::lock_holders, tmpfs::is_in_memory};
+pub use {holders::Holder, holders::lock_holders, read::read_text, read::read_whole, tmpfs::is_in_memory};
 
 /// Returns true if retrying cannot help until an operator acts: no space, no permission, or a limit of the file system.
 pub fn needs_operator(kind: io::ErrorKind) -> bool {
@@ -157,28 +159,6 @@ fn create_tmp(at: BorrowedFd<'_>, name: &str, mode: u32) -> io::Result<(String, 
             created => return created.map(|file| (tmp, file)),
         }
     }
-}
-
-/// Reads at most `limit` bytes of the regular file `name` in `at`. `None` if the name is missing; `InvalidData` if it
-/// is not a regular file.
-pub fn read_file(at: impl AsFd, name: impl Arg, limit: u64) -> io::Result<Option<Vec<u8>>> {
-    // O_NONBLOCK: opening a FIFO that somebody put there must not block.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = match rustix::fs::openat(at, name, flags, Mode::empty()) {
-        Err(Errno::NOENT) => return Ok(None),
-        Err(Errno::LOOP | Errno::NXIO) => return Err(irregular()), // a link, a socket
-        opened => File::from(opened?),
-    };
-    if !file.metadata()?.is_file() {
-        return Err(irregular());
-    }
-    let mut bytes = Vec::new();
-    file.take(limit).read_to_end(&mut bytes)?;
-    Ok(Some(bytes))
-}
-
-fn irregular() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "not a regular file")
 }
 
 /// Syncs a directory (fsync), which makes the names in it durable.

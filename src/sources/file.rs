@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use serde_yaml::Value;
 
 use self::keys::Keys;
+use crate::fsx;
 use crate::human::one_line;
 use crate::mirror::{self, UniqueBaseNames};
 use crate::revision::Ref;
@@ -126,20 +127,15 @@ impl List {
     pub fn read(path: &std::path::Path) -> Result<Self, BadFile> {
         let bad = |why: String| BadFile { path: path.to_owned(), why };
         let read = || -> std::io::Result<String> {
-            let mut text = String::new();
             // Without O_NONBLOCK, opening a FIFO without a writer would block this thread, and with it all later reads.
             let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
             let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
             if !file.metadata()?.is_file() {
                 return Err(std::io::Error::other("it is no regular file"));
             }
-            std::io::Read::read_to_string(&mut std::io::Read::take(file, MAX_BYTES + 1), &mut text)?;
-            Ok(text)
+            fsx::read_text(file, MAX_BYTES)
         };
         let text = read().map_err(|error| bad(format!("cannot read it: {error}")))?;
-        if text.len() as u64 > MAX_BYTES {
-            return Err(bad("it has more than 1 MiB".to_owned()));
-        }
         match read() {
             Ok(again) if again == text => Self::parse(&text).map_err(bad),
             _ => Err(bad("it changed while it was read; it is read again at the next attempt".to_owned())),
@@ -346,6 +342,18 @@ end: true
     fn no_file_that_was_cut_short_is_read() {
         for end in 0..EXAMPLE.len() {
             assert!(List::parse(&EXAMPLE[..end]).is_err(), "cut at {end}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_is_said_to_be_wherever_the_limit_falls() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for start in ["# ", "#"] {
+            // With one of the two the limit is inside a character.
+            let text = format!("{start}{}", "ü".repeat(MAX_BYTES as usize / 2));
+            std::fs::write(file.path(), text).unwrap();
+            let error = List::read(file.path()).unwrap_err().to_string();
+            assert!(error.ends_with("it has more than 1 MiB"), "{error}");
         }
     }
 

@@ -42,7 +42,6 @@ mod spare;
 mod staging;
 mod view;
 
-use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +50,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
+use crate::fsx;
 use crate::hooks::Hooks;
 use crate::mirror::{Selection, Subdirectory, Submodules};
 use crate::payload::{Limits, Rules, Symlinks};
@@ -121,15 +121,8 @@ impl Options {
     /// Everything that shapes a payload besides the tree, preceded by its digest. Blocking: reads the sparse patterns.
     fn selection(&self, inputs: PayloadInputs) -> Result<(String, Selection), Error> {
         let read = |path: &PathBuf| {
-            let mut text = String::new();
-            let file = std::fs::File::open(path).map(|file| file.take(MAX_PATTERNS + 1));
-            let read = file.and_then(|mut file| file.read_to_string(&mut text));
-            let source = match read {
-                Ok(_) if text.len() as u64 <= MAX_PATTERNS => return Ok(text),
-                Ok(_) => std::io::Error::other("it has more than 1 MiB"),
-                Err(error) => error,
-            };
-            Err(Error::Sparse { path: path.clone(), source })
+            let read = std::fs::File::open(path).and_then(|file| fsx::read_text(file, MAX_PATTERNS));
+            read.map_err(|source| Error::Sparse { path: path.clone(), source })
         };
         let sparse = self.sparse_file.as_ref().map(read).transpose()?;
         let symlinks = match self.symlinks {
