@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use aws_lc_rs::hmac;
 use axum::http::{HeaderMap, HeaderValue, header};
 
+use crate::fsx;
 use crate::secret::Secret;
 
-/// How many bytes of a secrets file are read.
+/// The largest file of secrets, in bytes.
 const MAX_SECRET_FILE: u64 = 64 << 10;
 
 /// An active secret.
@@ -36,13 +37,14 @@ impl Key {
     }
 }
 
-/// Reads the secrets of all files, one a line; empty lines are skipped. Blocking.
+/// Reads the secrets of all files, one a line; empty lines are skipped. A file that is too large is an error: the part
+/// of a line before a cut would be accepted as a secret. Blocking.
 pub(super) fn read_keys(files: &[PathBuf]) -> std::io::Result<Vec<Key>> {
-    use std::io::Read;
     let mut keys = Vec::new();
     for path in files {
-        let mut content = Vec::new();
-        fs_err::File::open(path)?.take(MAX_SECRET_FILE).read_to_end(&mut content)?;
+        let read = std::fs::File::open(path).and_then(|file| fsx::read_whole(file, MAX_SECRET_FILE));
+        let content =
+            read.map_err(|error| std::io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
         keys.extend(
             content.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty()).map(
                 |line| {
@@ -145,6 +147,17 @@ mod tests {
         let tag = hmac::sign(&key.key, b"Hello, World!");
         let documented = b"757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
         assert_eq!(hex(documented).unwrap(), tag.as_ref());
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_has_no_secret() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let files = [file.path().to_owned()];
+        std::fs::write(file.path(), "x\n".repeat(MAX_SECRET_FILE as usize / 2)).unwrap();
+        assert_eq!(read_keys(&files).ok().map(|keys| keys.len()), Some(MAX_SECRET_FILE as usize / 2));
+        std::fs::write(file.path(), "x\n".repeat(MAX_SECRET_FILE as usize / 2) + "y").unwrap();
+        let error = read_keys(&files).err().unwrap().to_string();
+        assert_eq!(error, format!("{}: it has more than 64 KiB", file.path().display()));
     }
 
     #[test]
