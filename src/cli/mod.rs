@@ -191,7 +191,7 @@ enum Help {
 impl Help {
     /// The help that the arguments ask for. Rewrites `--help=all` to `--help`, as clap's option takes no value.
     fn requested(arguments: &mut [OsString]) -> Self {
-        let end = arguments.iter().position(|argument| argument == "--").unwrap_or(arguments.len());
+        let end = own(arguments).len();
         let own = &mut arguments[..end];
         if let Some(all) = own.iter_mut().find(|argument| *argument == "--help=all") {
             *all = "--help".into();
@@ -301,7 +301,7 @@ fn run(mut arguments: Vec<OsString>) -> ExitCode {
     let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let (cli, matches) = match parsed {
         Ok(parsed) => parsed,
-        Err(error) => return usage::show(&error, &arguments, requested_format(&arguments)),
+        Err(error) => return usage::show(&error, own(&arguments), requested_format(&arguments)),
     };
     let result = match cli.command {
         Command::Sync(args) => run_under_init(|| sync::run(&args, &flags::FlagOrigins::of(&tree, &matches))),
@@ -323,10 +323,15 @@ fn run(mut arguments: Vec<OsString>) -> ExitCode {
     result.unwrap_or_else(|error| report(&error, &arguments))
 }
 
+/// Our own arguments: those before `--`. The others belong to the command that `pin` or `watch` runs.
+fn own(arguments: &[OsString]) -> &[OsString] {
+    arguments.split(|argument| argument == "--").next().unwrap_or_default()
+}
+
 /// JSON if the flag or the variable for the log's format asks for it. Errors of the command line are then also written
 /// as JSON: the program that reads the log has to be able to read why there is none.
 fn requested_format(arguments: &[OsString]) -> Option<telemetry::Format> {
-    let texts: Vec<_> = arguments.iter().filter_map(|argument| argument.to_str()).collect();
+    let texts: Vec<_> = own(arguments).iter().filter_map(|argument| argument.to_str()).collect();
     let joined = texts.iter().rev().find_map(|text| text.strip_prefix("--log-format="));
     let apart = || texts.windows(2).rev().find_map(|pair| (pair[0] == "--log-format").then_some(pair[1]));
     let variable = std::env::var("TREESWAP_LOG_FORMAT").ok();
@@ -419,6 +424,16 @@ mod tests {
     fn the_help_and_the_manual_have_the_same_exit_codes() {
         let listed: Vec<String> = EXIT_CODES.iter().map(|(code, text)| format!("{code} {text}")).collect();
         assert!(EXAMPLES.ends_with(&format!("Exit codes: {}.", listed.join(", "))), "{EXAMPLES}");
+    }
+
+    #[test]
+    fn flags_of_the_command_to_run_are_not_ours() {
+        let arguments = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let line = "treeswap watch --poll=x /config -- reload --log-format=json --log-format json --poll=1s";
+        assert!(requested_format(&arguments(line)).is_none());
+        assert_eq!(own(&arguments(line)), arguments("treeswap watch --poll=x /config"));
+        assert!(requested_format(&arguments("treeswap sync --log-format=json")).is_some());
+        assert!(requested_format(&arguments("treeswap sync --log-format json --root /config")).is_some());
     }
 
     /// What `-h` shows fits a screen of 50 lines; the rest is in `--help=all`.
